@@ -1,0 +1,1 @@
+//! Every decision of walrelay: routing, lanes, tracking, quarantine; no I/O and no clock

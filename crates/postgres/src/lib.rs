@@ -1,0 +1,1 @@
+//! The Postgres side of walrelay: replication connection, slot, preflight, dispatch state

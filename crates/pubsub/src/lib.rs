@@ -1,0 +1,1 @@
+//! The Pub/Sub side of walrelay: the Publish call, its failures, and administration

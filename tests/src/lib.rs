@@ -1,0 +1,1 @@
+//! Tests of walrelay as a whole
