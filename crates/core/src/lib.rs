@@ -1,1 +1,54 @@
-//! Every decision of walrelay: routing, lanes, tracking, quarantine; no I/O and no clock
+//! Every decision of walrelay: routing, lanes, tracking, back-off; no I/O and no clock.
+//!
+//! Time comes in as an argument, randomness too, and nothing iterates in hash order, so a seed
+//! replays a run exactly.
+//!
+//! ```text
+//!  insert ─▶ Router ─▶ Message ─▶ Lanes ─▶ Batch ─▶ (publish) ─▶ Lanes::settle ─┬─▶ settled
+//!               │                  ▲                                            ├─▶ park
+//!               └─ fault ─▶ park   └──────────── rows claimed back ◀────────────┘
+//!
+//!  AckTracker: begin · open ─▶ Ticket · seal · settle(Ticket) · observe ─▶ Watermark
+//! ```
+//!
+//! # Invariants
+//!
+//! Asserts and tests cite these by number.
+//!
+//! - **I1 Confirm nothing early.** Only a [`Watermark`], made by [`AckTracker`] alone, reaches the
+//!   standby status update. It is the `end_lsn` of the last transaction of the contiguous settled
+//!   prefix; when nothing at all is outstanding, the highest keepalive. Never beyond what the
+//!   connection has received. Asserted in release builds: stopping only delays, confirming too far
+//!   destroys.
+//! - **I2 Settled** means stored by Pub/Sub (reply received) or committed to dispatch state.
+//! - **I3 One publish outstanding per (topic, ordering key)**, and one key per request. Rows
+//!   without a key are free. It holds across reconnects of the slot.
+//! - **I4 Order per key.** No row of a key is published while an earlier one is neither stored nor
+//!   dead: through retries, parking, redelivery, restart and reconnect.
+//! - **I5 Status updates wait for nobody.** They flow when Pub/Sub is down, when the pipeline is
+//!   full, and inside a transaction of any size.
+//! - **I6 One byte budget** for rows read and not settled, parked rows reloaded and requests out.
+//!   When it is full the socket is not read.
+//! - **I7 Nothing becomes nothing.** What cannot be decoded is an error with its position.
+//! - **I8 A row's position** is its `commit_lsn` and index within the transaction, equal on every
+//!   delivery. The LSN in the XLogData header is no position: rows share it and it goes backwards.
+//! - **I9 Nothing is created or destroyed in passing.** The relay uses what `init` made.
+
+#![warn(clippy::iter_over_hash_type)]
+
+mod ack_tracker;
+mod backoff;
+mod budget;
+mod failure;
+mod message;
+mod weather;
+mod window;
+mod wire;
+
+pub use ack_tracker::{AckTracker, Ticket, Watermark};
+pub use backoff::Backoff;
+pub use budget::{Budget, BudgetLimits};
+pub use failure::{FailureClass, PublishFailure};
+pub use message::{Message, NotAMessage, Topic};
+pub use weather::{Change as WeatherChange, Weather};
+pub use window::{Window, WindowLimits};

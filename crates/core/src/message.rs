@@ -13,6 +13,8 @@ use std::sync::Arc;
 
 use pgoutput_parser::Position;
 
+use crate::wire;
+
 /// Full name of a topic, `projects/P/topics/T`; cheap to clone.
 pub type Topic = Arc<str>;
 
@@ -27,24 +29,49 @@ pub struct Message {
 }
 
 impl Message {
-    /// A message from a `PubsubMessage` already encoded.
+    /// A message from a `PubsubMessage` already encoded, as dispatch state keeps it.
     ///
-    /// `ordering_key` must be the key inside `body` (or empty); it is kept beside the body here, so
-    /// use it where a message is read back from dispatch state, not on the hot path.
-    #[must_use]
+    /// # Errors
+    ///
+    /// The body is not a `PubsubMessage`.
     pub fn from_encoded(
         topic: Topic,
         position: Position,
         event_id: &str,
-        ordering_key: &str,
         body: &[u8],
+    ) -> Result<Self, NotAMessage> {
+        let ordering_key = wire::ordering_key(body).ok_or(NotAMessage)?;
+        Ok(Self::build(topic, position, event_id, body.len(), |buffer| {
+            let start = buffer.len();
+            buffer.extend_from_slice(body);
+            start + ordering_key.start..start + ordering_key.end
+        }))
+    }
+
+    /// Lays the buffer out; `write_body` appends exactly `body_len` bytes and returns where in the
+    /// buffer the ordering key stands.
+    pub(crate) fn build(
+        topic: Topic,
+        position: Position,
+        event_id: &str,
+        body_len: usize,
+        write_body: impl FnOnce(&mut Vec<u8>) -> Range<usize>,
     ) -> Self {
-        MessageBuffer::new(event_id, body.len())
-            .body(|buffer| {
-                buffer.extend_from_slice(body);
-                find(body, ordering_key.as_bytes())
-            })
-            .finish(topic, position)
+        let header_len = 1 + wire::varint_len(body_len);
+        let mut buffer = Vec::with_capacity(event_id.len() + header_len + body_len);
+        buffer.extend_from_slice(event_id.as_bytes());
+        buffer.push(wire::REQUEST_MESSAGES);
+        wire::put_varint(&mut buffer, body_len);
+        let ordering_key = write_body(&mut buffer);
+        assert_eq!(buffer.len(), event_id.len() + header_len + body_len, "body length was wrong");
+        Self {
+            topic,
+            position,
+            event_id_len: wire::offset(event_id.len()),
+            header_len: wire::offset(header_len),
+            ordering_key: wire::offset(ordering_key.start)..wire::offset(ordering_key.end),
+            buffer: buffer.into_boxed_slice(),
+        }
     }
 
     /// The topic it goes to.
@@ -99,6 +126,11 @@ impl Message {
         std::str::from_utf8(bytes).unwrap_or_default()
     }
 }
+
+/// The bytes are not an encoded `PubsubMessage`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("the stored bytes are not an encoded PubsubMessage")]
+pub struct NotAMessage;
 
 impl fmt::Debug for Message {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

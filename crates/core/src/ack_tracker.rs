@@ -1,0 +1,174 @@
+//! Which rows are in flight, and how far the slot may be confirmed.
+//!
+//! Owns the order of transactions. Promises I1. Knows nothing of Pub/Sub, lanes or sockets: it is
+//! told "begun", "opened", "sealed", "settled". Cannot fail; a caller that lies trips an assert.
+
+use std::collections::VecDeque;
+use std::fmt;
+
+use pgoutput_parser::{Boundary, Lsn};
+
+/// Every boundary up to here is settled, so the slot may be confirmed this far.
+///
+/// Only [`AckTracker`] makes these, and only these reach the standby status update (I1).
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Watermark(Lsn);
+
+impl Watermark {
+    /// The position itself; [`Lsn::ZERO`] until something is known, which confirms nothing.
+    #[must_use]
+    pub const fn lsn(self) -> Lsn {
+        self.0
+    }
+}
+
+impl fmt::Display for Watermark {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(&self.0, f)
+    }
+}
+
+impl fmt::Debug for Watermark {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(&self.0, f)
+    }
+}
+
+/// Proof that a row is counted; returned exactly once, to [`AckTracker::settle`].
+#[derive(Debug, PartialEq, Eq)]
+#[must_use = "a row whose ticket is dropped never settles and holds the slot for ever"]
+pub struct Ticket {
+    span: u64,
+}
+
+/// Turns rows that settle in any order into a watermark that only moves forward.
+///
+/// A span is one transaction: *sealed* by its commit, *settled* when all its rows are. The
+/// watermark is the end of the longest prefix of spans that are both; when no span is left, it is
+/// the highest keepalive.
+#[derive(Debug)]
+pub struct AckTracker {
+    /// Unconfirmed spans in commit order; only the last may be unsealed.
+    spans: VecDeque<Span>,
+    /// How many spans have left the front, so that a ticket finds its span by subtraction.
+    spans_retired: u64,
+    watermark: Watermark,
+    /// The highest keepalive seen outside a transaction.
+    keepalive: Lsn,
+}
+
+#[derive(Debug)]
+struct Span {
+    rows_unsettled: u32,
+    /// The commit's `end_lsn`; none while the transaction is open.
+    sealed: Option<Boundary>,
+}
+
+impl Default for AckTracker {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl AckTracker {
+    /// A tracker that confirms nothing until the server has told a position.
+    #[must_use]
+    pub const fn new() -> Self {
+        Self {
+            spans: VecDeque::new(),
+            spans_retired: 0,
+            watermark: Watermark(Lsn::ZERO),
+            keepalive: Lsn::ZERO,
+        }
+    }
+
+    /// A transaction starts.
+    ///
+    /// # Panics
+    ///
+    /// The one before it is still open.
+    pub fn begin(&mut self) {
+        assert!(self.spans.back().is_none_or(|span| span.sealed.is_some()), "I1: begun twice");
+        self.spans.push_back(Span { rows_unsettled: 0, sealed: None });
+    }
+
+    /// A row of the open transaction is in flight from now on.
+    ///
+    /// # Panics
+    ///
+    /// No transaction is open.
+    pub fn open(&mut self) -> Ticket {
+        let Some(span) = self.spans.back_mut().filter(|span| span.sealed.is_none()) else {
+            panic!("I1: a row outside a transaction");
+        };
+        span.rows_unsettled += 1;
+        Ticket { span: self.spans_retired + self.spans.len() as u64 - 1 }
+    }
+
+    /// The open transaction committed; `boundary` is its `end_lsn`.
+    ///
+    /// # Panics
+    ///
+    /// No transaction is open.
+    pub fn seal(&mut self, boundary: Boundary) {
+        let open = self.spans.back_mut().filter(|span| span.sealed.is_none());
+        let Some(span) = open else { panic!("I1: sealed at {boundary:?} without a transaction") };
+        span.sealed = Some(boundary);
+        self.advance();
+    }
+
+    /// A row is stored by Pub/Sub, or durable in dispatch state (I2).
+    ///
+    /// # Panics
+    ///
+    /// The ticket is of another tracker.
+    #[expect(clippy::needless_pass_by_value, reason = "a ticket is returned once, by moving it")]
+    pub fn settle(&mut self, ticket: Ticket) {
+        let index = ticket.span.checked_sub(self.spans_retired);
+        let span = index.and_then(|i| self.spans.get_mut(usize::try_from(i).ok()?));
+        let Some(span) = span.filter(|span| span.rows_unsettled > 0) else {
+            panic!("I1: {ticket:?} was settled before");
+        };
+        span.rows_unsettled -= 1;
+        self.advance();
+    }
+
+    /// The server is at `boundary` and no transaction is open: when nothing is outstanding,
+    /// everything before it is settled. Without this an idle outbox would pin the WAL of a busy
+    /// database.
+    pub fn observe(&mut self, boundary: Boundary) {
+        self.keepalive = self.keepalive.max(boundary.lsn());
+        self.advance();
+    }
+
+    /// How far the slot may be confirmed.
+    #[must_use]
+    pub const fn watermark(&self) -> Watermark {
+        self.watermark
+    }
+
+    /// Whether every row of every transaction seen so far is settled and no transaction is open.
+    #[must_use]
+    pub fn is_settled(&self) -> bool {
+        self.spans.is_empty()
+    }
+
+    /// Whether every row opened so far is settled, even if its transaction is still open.
+    #[must_use]
+    pub fn rows_are_settled(&self) -> bool {
+        self.spans.iter().all(|span| span.rows_unsettled == 0)
+    }
+
+    fn advance(&mut self) {
+        while let Some(Span { rows_unsettled: 0, sealed: Some(boundary) }) = self.spans.front() {
+            let end = boundary.lsn();
+            assert!(end >= self.watermark.0, "I1: {end} is behind {}", self.watermark);
+            self.watermark = Watermark(end);
+            self.spans.pop_front();
+            self.spans_retired += 1;
+        }
+        if self.spans.is_empty() {
+            self.watermark = self.watermark.max(Watermark(self.keepalive));
+        }
+    }
+}
