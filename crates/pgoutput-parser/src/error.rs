@@ -1,0 +1,164 @@
+//! What was wrong with the bytes, and where.
+//!
+//! One struct and not an enum of kinds: nobody can repair bytes, so nobody branches. A person reads
+//! the text, finds the byte in a capture, and compares with the manual. No column value is ever in
+//! here, because errors reach logs.
+
+use std::fmt;
+
+use crate::lsn::Lsn;
+
+/// Bytes that are not what the replication protocol allows at this place.
+///
+/// The decoder that returned one must not be used again: the stream behind it has no meaning.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{message}, byte {offset}: expected {expected}, found {found}")]
+pub struct DecodeError {
+    message: MessageKind,
+    offset: usize,
+    expected: Expected,
+    found: Found,
+}
+
+impl DecodeError {
+    #[cold]
+    pub(crate) fn new(
+        message: MessageKind,
+        offset: usize,
+        expected: Expected,
+        found: Found,
+    ) -> Self {
+        Self { message, offset, expected, found }
+    }
+
+    /// Which message was being decoded.
+    #[must_use]
+    pub fn message(&self) -> MessageKind {
+        self.message
+    }
+
+    /// How many bytes of that message lie before the offending one; its tag is byte 0.
+    #[must_use]
+    pub fn offset(&self) -> usize {
+        self.offset
+    }
+
+    /// What the protocol asks for at this place.
+    #[must_use]
+    pub fn expected(&self) -> impl fmt::Display + use<> {
+        self.expected
+    }
+
+    /// What was there.
+    #[must_use]
+    pub fn found(&self) -> impl fmt::Display + use<> {
+        self.found
+    }
+}
+
+/// The messages of both wire layers, by the manual's names.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[expect(missing_docs, reason = "each variant is the manual's name of a message")]
+pub enum MessageKind {
+    /// A CopyData payload whose first byte names no frame.
+    Frame,
+    XLogData,
+    Keepalive,
+    StandbyStatusUpdate,
+    /// XLogData whose first byte names no message of `proto_version 1`.
+    Unknown,
+    Begin,
+    Commit,
+    Origin,
+    Relation,
+    Type,
+    Insert,
+    Update,
+    Delete,
+    Truncate,
+    Message,
+}
+
+impl fmt::Display for MessageKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Frame => "replication frame",
+            Self::XLogData => "XLogData frame",
+            Self::Keepalive => "Keepalive frame",
+            Self::StandbyStatusUpdate => "StandbyStatusUpdate frame",
+            Self::Unknown => "pgoutput message",
+            Self::Begin => "Begin message",
+            Self::Commit => "Commit message",
+            Self::Origin => "Origin message",
+            Self::Relation => "Relation message",
+            Self::Type => "Type message",
+            Self::Insert => "Insert message",
+            Self::Update => "Update message",
+            Self::Delete => "Delete message",
+            Self::Truncate => "Truncate message",
+            Self::Message => "logical decoding Message",
+        })
+    }
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Expected {
+    /// A field of so many bytes.
+    Field { name: &'static str, bytes: usize },
+    /// A rule in words.
+    Rule(&'static str),
+    /// The columns of a tuple, as its relation declares them.
+    ColumnsOf { relation: u32, columns: usize },
+    /// A bound of ours, in words, and its value.
+    AtMost { what: &'static str, max: usize },
+    /// The `commit_lsn` announced by Begin.
+    CommitLsn(Lsn),
+    /// An LSN above this one, in words.
+    Above { what: &'static str, lsn: Lsn },
+    /// An LSN not below this one, in words.
+    NotBelow { what: &'static str, lsn: Lsn },
+}
+
+impl fmt::Display for Expected {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Field { name, bytes } => write!(f, "{name} ({bytes} bytes)"),
+            Self::Rule(rule) => f.write_str(rule),
+            Self::ColumnsOf { relation, columns } => {
+                write!(f, "{columns} columns as in relation {relation}")
+            }
+            Self::AtMost { what, max } => write!(f, "at most {max} {what}"),
+            Self::CommitLsn(lsn) => write!(f, "commit_lsn {lsn} as announced by Begin"),
+            Self::Above { what, lsn } => write!(f, "{what} above {lsn}"),
+            Self::NotBelow { what, lsn } => write!(f, "{what} not below {lsn}"),
+        }
+    }
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Found {
+    /// The message ends this many bytes further on.
+    Bytes(usize),
+    /// A tag or a flag.
+    Byte(u8),
+    /// A count, an oid or a length.
+    Number(u64),
+    Lsn(Lsn),
+    What(&'static str),
+}
+
+impl fmt::Display for Found {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Bytes(0) => f.write_str("the end"),
+            Self::Bytes(bytes) => write!(f, "{bytes} bytes"),
+            Self::Byte(byte) if byte.is_ascii_graphic() => {
+                write!(f, "0x{byte:02X} ('{}')", char::from(*byte))
+            }
+            Self::Byte(byte) => write!(f, "0x{byte:02X}"),
+            Self::Number(number) => write!(f, "{number}"),
+            Self::Lsn(lsn) => write!(f, "{lsn}"),
+            Self::What(what) => f.write_str(what),
+        }
+    }
+}

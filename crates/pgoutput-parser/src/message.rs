@@ -1,0 +1,276 @@
+//! The inner layer: one struct per pgoutput message of `proto_version 1`.
+//!
+//! ```text
+//! Begin     'B' │ final_lsn 8 │ commit_timestamp 8 │ xid 4
+//! Commit    'C' │ flags 1 = 0 │ commit_lsn 8 │ end_lsn 8 │ commit_timestamp 8
+//! Origin    'O' │ commit_lsn 8 │ name text
+//! Relation  'R' │ id 4 │ namespace text │ name text │ replica_identity 1 │ columns 2
+//!               │ (flags 1 │ name text │ type_oid 4 │ type_modifier 4) per column
+//! Type      'Y' │ id 4 │ namespace text │ name text
+//! Insert    'I' │ relation id 4 │ 'N' │ TupleData
+//! Update    'U' │ relation id 4 │ ('K' or 'O' │ TupleData)? │ 'N' │ TupleData
+//! Delete    'D' │ relation id 4 │ 'K' or 'O' │ TupleData
+//! Truncate  'T' │ relations 4 │ options 1 │ relation id 4 each
+//! Message   'M' │ flags 1 │ lsn 8 │ prefix text │ length 4 │ content
+//! ```
+//!
+//! A text is UTF-8 ended by NUL. The manual: "Logical Replication Message Formats". Relation is in
+//! `relations`, because it is the only one that is kept; TupleData is in `tuple`.
+
+use std::fmt;
+
+use crate::cursor::Cursor;
+use crate::error::{DecodeError, Expected, Found};
+use crate::lsn::{Boundary, Lsn, Position};
+use crate::relations::Relation;
+use crate::time::PgTimestamp;
+use crate::tuple::Tuple;
+
+/// The start of a committed transaction.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Begin {
+    /// Start of the commit record: the transaction's `commit_lsn`, known before its first row.
+    pub final_lsn: Lsn,
+    /// When it committed.
+    pub commit_timestamp: PgTimestamp,
+    /// The transaction's id, without epoch: it wraps.
+    pub xid: u32,
+}
+
+impl Begin {
+    pub(crate) fn parse(cursor: &mut Cursor<'_>) -> Result<Self, DecodeError> {
+        Ok(Self {
+            final_lsn: cursor.lsn("final_lsn")?,
+            commit_timestamp: cursor.timestamp("commit_timestamp")?,
+            xid: cursor.u32("xid")?,
+        })
+    }
+}
+
+/// The end of a transaction: every row of it has been sent.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Commit {
+    /// Start of the commit record, equal to Begin's `final_lsn`.
+    pub commit_lsn: Lsn,
+    /// Just past the commit record.
+    pub end_lsn: Lsn,
+    /// When it committed.
+    pub commit_timestamp: PgTimestamp,
+}
+
+impl Commit {
+    /// From where streaming resumes behind this transaction. Never its `commit_lsn`: the server would
+    /// deliver the transaction again.
+    #[must_use]
+    pub fn boundary(&self) -> Boundary {
+        Boundary::new(self.end_lsn)
+    }
+
+    pub(crate) fn parse(cursor: &mut Cursor<'_>) -> Result<Self, DecodeError> {
+        no_other_flags(cursor, 0)?;
+        Ok(Self {
+            commit_lsn: cursor.lsn("commit_lsn")?,
+            end_lsn: cursor.lsn("end_lsn")?,
+            commit_timestamp: cursor.timestamp("commit_timestamp")?,
+        })
+    }
+}
+
+/// The transaction was itself replicated from elsewhere.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Origin<'a> {
+    /// Its commit on the server it came from.
+    pub commit_lsn: Lsn,
+    /// Name of the replication origin.
+    pub name: &'a str,
+}
+
+impl<'a> Origin<'a> {
+    pub(crate) fn parse(cursor: &mut Cursor<'a>) -> Result<Self, DecodeError> {
+        Ok(Self { commit_lsn: cursor.lsn("commit_lsn")?, name: cursor.text()? })
+    }
+}
+
+/// A type that is not built in, described before a relation that uses it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Type<'a> {
+    /// The type's oid.
+    pub id: u32,
+    /// Its schema, `pg_catalog` spelled out.
+    pub namespace: &'a str,
+    /// Its name.
+    pub name: &'a str,
+}
+
+impl<'a> Type<'a> {
+    pub(crate) fn parse(cursor: &mut Cursor<'a>) -> Result<Self, DecodeError> {
+        let id = cursor.u32("type id")?;
+        Ok(Self { id, namespace: namespace(cursor)?, name: cursor.text()? })
+    }
+}
+
+/// A new row.
+#[derive(Debug, Clone, Copy)]
+pub struct Insert<'a> {
+    /// Its table, as last described.
+    pub relation: &'a Relation,
+    /// Its values.
+    pub tuple: Tuple<'a>,
+    /// Where it lies, the same on every delivery.
+    pub position: Position,
+}
+
+/// A changed row.
+#[derive(Debug, Clone, Copy)]
+pub struct Update<'a> {
+    /// Its table, as last described.
+    pub relation: &'a Relation,
+    /// What identified it before, if the key changed or the replica identity is full.
+    pub old: Option<OldTuple<'a>>,
+    /// Its values now.
+    pub new: Tuple<'a>,
+}
+
+/// A removed row.
+#[derive(Debug, Clone, Copy)]
+pub struct Delete<'a> {
+    /// Its table, as last described.
+    pub relation: &'a Relation,
+    /// What identified it.
+    pub old: OldTuple<'a>,
+}
+
+/// What identified a row before it changed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum OldTuple<'a> {
+    /// The replica identity; every other column is null.
+    Key(Tuple<'a>),
+    /// The whole row, because the replica identity is `FULL`.
+    Full(Tuple<'a>),
+}
+
+impl<'a> OldTuple<'a> {
+    /// The old tuple at the cursor, or `None` where neither of its tags stands.
+    pub(crate) fn parse(
+        cursor: &mut Cursor<'a>,
+        relation: &Relation,
+    ) -> Result<Option<Self>, DecodeError> {
+        let of_kind: fn(Tuple<'a>) -> Self = match cursor.peek() {
+            Some(b'K') => Self::Key,
+            Some(b'O') => Self::Full,
+            Some(_) | None => return Ok(None),
+        };
+        cursor.u8("tuple tag")?;
+        Tuple::parse(cursor, relation).map(of_kind).map(Some)
+    }
+}
+
+/// Tables that were emptied by one statement.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub struct Truncate<'a> {
+    /// How they were emptied.
+    pub options: TruncateOptions,
+    /// Checked: oids of four bytes each.
+    relation_ids: &'a [u8],
+}
+
+impl<'a> Truncate<'a> {
+    /// The emptied tables' oids.
+    pub fn relation_ids(&self) -> impl Iterator<Item = u32> + use<'a> {
+        self.relation_ids.as_chunks().0.iter().map(|id| u32::from_be_bytes(*id))
+    }
+
+    pub(crate) fn parse(cursor: &mut Cursor<'a>) -> Result<Self, DecodeError> {
+        let count = cursor.u32("relation count")?;
+        let options = TruncateOptions(no_other_flags(cursor, TruncateOptions::ALL)?);
+        let relation_ids = cursor.bytes(count.saturating_mul(4), "relation ids")?;
+        Ok(Self { options, relation_ids })
+    }
+}
+
+impl fmt::Debug for Truncate<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Truncate")
+            .field("options", &self.options)
+            .field("relation_ids", &self.relation_ids().collect::<Vec<_>>())
+            .finish()
+    }
+}
+
+/// The options of a `TRUNCATE`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct TruncateOptions(pub(crate) u8);
+
+impl TruncateOptions {
+    /// Neither option.
+    pub const NONE: Self = Self(0);
+    /// `TRUNCATE ... CASCADE`.
+    pub const CASCADE: Self = Self(1);
+    /// `TRUNCATE ... RESTART IDENTITY`.
+    pub const RESTART_IDENTITY: Self = Self(2);
+    /// Both.
+    pub const CASCADE_RESTART_IDENTITY: Self = Self(Self::ALL);
+    const ALL: u8 = 3;
+
+    /// Whether `CASCADE` was asked for.
+    #[must_use]
+    pub fn is_cascade(self) -> bool {
+        self.0 & Self::CASCADE.0 != 0
+    }
+
+    /// Whether `RESTART IDENTITY` was asked for.
+    #[must_use]
+    pub fn is_restart_identity(self) -> bool {
+        self.0 & Self::RESTART_IDENTITY.0 != 0
+    }
+}
+
+/// What `pg_logical_emit_message` wrote, when the option `messages` is on.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub struct LogicalMessage<'a> {
+    /// Whether it belongs to the open transaction; otherwise it was sent at once, even if the
+    /// transaction that wrote it was rolled back.
+    pub transactional: bool,
+    /// Where it lies.
+    pub lsn: Lsn,
+    /// Tells whose message it is.
+    pub prefix: &'a str,
+    /// Any bytes.
+    pub content: &'a [u8],
+}
+
+impl<'a> LogicalMessage<'a> {
+    pub(crate) fn parse(cursor: &mut Cursor<'a>) -> Result<Self, DecodeError> {
+        let transactional = cursor.flag("flags")?;
+        let (lsn, prefix) = (cursor.lsn("lsn")?, cursor.text()?);
+        let len = cursor.u32("content length")?;
+        Ok(Self { transactional, lsn, prefix, content: cursor.bytes(len, "content")? })
+    }
+}
+
+impl fmt::Debug for LogicalMessage<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        // The content is the application's and must not reach logs.
+        f.debug_struct("LogicalMessage")
+            .field("transactional", &self.transactional)
+            .field("lsn", &self.lsn)
+            .field("prefix", &self.prefix)
+            .field("content_bytes", &self.content.len())
+            .finish()
+    }
+}
+
+/// A schema's name. The server leaves out that of the built-in schema.
+pub(crate) fn namespace<'a>(cursor: &mut Cursor<'a>) -> Result<&'a str, DecodeError> {
+    cursor.text().map(|name| if name.is_empty() { "pg_catalog" } else { name })
+}
+
+/// A byte of flags, of which only `known` may be set: an unknown flag changes what a message means.
+pub(crate) fn no_other_flags(cursor: &mut Cursor<'_>, known: u8) -> Result<u8, DecodeError> {
+    let at_flags = *cursor;
+    let flags = cursor.u8("flags")?;
+    match flags & !known {
+        0 => Ok(flags),
+        _ => Err(at_flags.wrong(Expected::Rule("no unknown flag"), Found::Byte(flags))),
+    }
+}

@@ -1,0 +1,199 @@
+//! The tables the server has described on this connection.
+//!
+//! Owns the latest Relation message per oid, within the bounds of [`limits`](crate::limits). The
+//! server describes a table before its first row and again after it changed, never in between.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use crate::cursor::Cursor;
+use crate::error::{DecodeError, Expected, Found};
+use crate::limits::{COLUMNS_KEPT_MAX, COLUMNS_MAX, NAME_BYTES_MAX, RELATIONS_MAX};
+use crate::message::{namespace, no_other_flags};
+
+/// A table, as the server last described it.
+#[derive(Debug, Clone)]
+pub struct Relation {
+    /// The table's oid.
+    pub id: u32,
+    /// Its schema, `pg_catalog` spelled out.
+    pub namespace: String,
+    /// Its name.
+    pub name: String,
+    /// What identifies a row in an update or delete.
+    pub replica_identity: ReplicaIdentity,
+    /// The published columns, in the order of the values in a tuple.
+    pub columns: Vec<RelationColumn>,
+    /// Differs after every Relation message, so that what was derived from the columns can be kept
+    /// as long as this stays the same.
+    pub generation: Generation,
+}
+
+impl Relation {
+    fn parse(cursor: &mut Cursor<'_>) -> Result<Self, DecodeError> {
+        let id = cursor.u32("relation id")?;
+        let namespace = bounded_name(cursor, namespace)?;
+        let name = bounded_name(cursor, Cursor::text)?;
+        let replica_identity = ReplicaIdentity::parse(cursor)?;
+        let at_count = *cursor;
+        let count = usize::from(cursor.u16("column count")?);
+        if count > COLUMNS_MAX {
+            return Err(too_many(&at_count, "columns", COLUMNS_MAX, count));
+        }
+        let mut columns = Vec::with_capacity(count);
+        for _ in 0..count {
+            columns.push(RelationColumn::parse(cursor)?);
+        }
+        let generation = Generation::next();
+        Ok(Self { id, namespace, name, replica_identity, columns, generation })
+    }
+}
+
+/// One published column.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct RelationColumn {
+    /// Its name.
+    pub name: String,
+    /// Its type's oid.
+    pub type_oid: u32,
+    /// Its type's modifier, -1 for none.
+    pub type_modifier: i32,
+    /// Whether it is part of the replica identity.
+    pub is_key: bool,
+}
+
+impl RelationColumn {
+    const KEY: u8 = 1;
+
+    fn parse(cursor: &mut Cursor<'_>) -> Result<Self, DecodeError> {
+        let is_key = no_other_flags(cursor, Self::KEY)? == Self::KEY;
+        Ok(Self {
+            name: bounded_name(cursor, Cursor::text)?,
+            type_oid: cursor.u32("type oid")?,
+            type_modifier: cursor.i32("type modifier")?,
+            is_key,
+        })
+    }
+}
+
+/// What identifies a row in an update or delete; `pg_class.relreplident`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ReplicaIdentity {
+    /// The primary key, if there is one.
+    Default,
+    /// Nothing.
+    Nothing,
+    /// The whole row.
+    Full,
+    /// A chosen unique index.
+    Index,
+}
+
+impl ReplicaIdentity {
+    pub(crate) fn tag(self) -> u8 {
+        match self {
+            Self::Default => b'd',
+            Self::Nothing => b'n',
+            Self::Full => b'f',
+            Self::Index => b'i',
+        }
+    }
+
+    fn parse(cursor: &mut Cursor<'_>) -> Result<Self, DecodeError> {
+        let identity = match cursor.peek() {
+            Some(b'd') => Self::Default,
+            Some(b'n') => Self::Nothing,
+            Some(b'f') => Self::Full,
+            Some(b'i') => Self::Index,
+            Some(_) | None => {
+                return Err(cursor.wrong_byte("a replica identity 'd', 'n', 'f' or 'i'"));
+            }
+        };
+        cursor.u8("replica identity")?;
+        Ok(identity)
+    }
+}
+
+/// Which description of a table this is; no two in a process are equal.
+///
+/// Counted over the process and not per decoder, because a reader that keeps a layout over a
+/// reconnect would otherwise mistake the new connection's first description for the old one's.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Generation(u64);
+
+impl Generation {
+    fn next() -> Self {
+        static LAST: AtomicU64 = AtomicU64::new(0);
+        Self(LAST.fetch_add(1, Ordering::Relaxed))
+    }
+}
+
+/// The latest description of each table.
+#[derive(Debug, Default)]
+pub(crate) struct Relations {
+    /// Ordered by id.
+    by_id: Vec<Relation>,
+    /// Where the last row's relation was: a stream stays with one table for long stretches.
+    last_found: usize,
+    columns_kept: usize,
+}
+
+impl Relations {
+    #[inline]
+    pub(crate) fn get(&mut self, id: u32) -> Option<&Relation> {
+        if self.by_id.get(self.last_found).is_none_or(|last| last.id != id) {
+            self.last_found = self.by_id.binary_search_by_key(&id, |relation| relation.id).ok()?;
+        }
+        self.by_id.get(self.last_found)
+    }
+
+    /// Decodes a Relation message and keeps it in place of the table's former description.
+    pub(crate) fn describe(&mut self, mut cursor: Cursor<'_>) -> Result<u32, DecodeError> {
+        let start = cursor;
+        let relation = Relation::parse(&mut cursor)?;
+        cursor.finish()?;
+
+        let place = self.by_id.binary_search_by_key(&relation.id, |kept| kept.id);
+        let replaced = place.ok().and_then(|place| self.by_id.get(place));
+        let columns_kept = self
+            .columns_kept
+            .saturating_sub(replaced.map_or(0, |replaced| replaced.columns.len()))
+            .saturating_add(relation.columns.len());
+        if columns_kept > COLUMNS_KEPT_MAX {
+            return Err(too_many(&start, "columns in all", COLUMNS_KEPT_MAX, columns_kept));
+        }
+        if replaced.is_none() && self.by_id.len() >= RELATIONS_MAX {
+            let count = self.by_id.len().saturating_add(1);
+            return Err(too_many(&start, "relations", RELATIONS_MAX, count));
+        }
+
+        self.columns_kept = columns_kept;
+        let id = relation.id;
+        match place {
+            Err(place) => self.by_id.insert(place, relation),
+            Ok(place) => {
+                if let Some(kept) = self.by_id.get_mut(place) {
+                    *kept = relation;
+                }
+            }
+        }
+        Ok(id)
+    }
+}
+
+fn bounded_name<'a>(
+    cursor: &mut Cursor<'a>,
+    read: impl Fn(&mut Cursor<'a>) -> Result<&'a str, DecodeError>,
+) -> Result<String, DecodeError> {
+    let at_name = *cursor;
+    let name = read(cursor)?;
+    match name.len() {
+        0..=NAME_BYTES_MAX => Ok(name.to_owned()),
+        len => Err(too_many(&at_name, "bytes of name", NAME_BYTES_MAX, len)),
+    }
+}
+
+#[cold]
+fn too_many(at: &Cursor<'_>, what: &'static str, max: usize, found: usize) -> DecodeError {
+    let found = u64::try_from(found).unwrap_or(u64::MAX);
+    at.wrong(Expected::AtMost { what, max }, Found::Number(found))
+}

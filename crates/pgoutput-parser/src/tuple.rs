@@ -1,0 +1,187 @@
+//! Column values, borrowed from the message.
+//!
+//! ```text
+//! TupleData  columns 2 │ column …
+//! column     'n'                      null
+//!            'u'                      unchanged TOAST value, not sent
+//!            't' │ length 4 │ value   text form
+//!            'b' │ length 4 │ value   binary form
+//! ```
+//!
+//! A tuple is walked twice: once when it is decoded, so that a malformed one is an error with its
+//! position, once by whoever reads it. Both walks use [`split_column`], so they cannot disagree.
+
+use std::fmt;
+use std::iter::FusedIterator;
+
+use crate::cursor::Cursor;
+use crate::error::{DecodeError, Expected, Found};
+use crate::relations::Relation;
+
+/// The values of a row, in the order of its relation's columns.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub struct Tuple<'a> {
+    /// Checked: exactly `len` well-formed columns.
+    columns: &'a [u8],
+    len: u16,
+}
+
+impl<'a> Tuple<'a> {
+    pub(crate) fn parse(cursor: &mut Cursor<'a>, relation: &Relation) -> Result<Self, DecodeError> {
+        let at_count = *cursor;
+        let len = cursor.u16("column count")?;
+        if usize::from(len) != relation.columns.len() {
+            let expected =
+                Expected::ColumnsOf { relation: relation.id, columns: relation.columns.len() };
+            return Err(at_count.wrong(expected, Found::Number(len.into())));
+        }
+        let start = cursor.rest();
+        let mut rest = start;
+        for _ in 0..len {
+            let Some((_, after)) = split_column(rest) else {
+                cursor.skip_to(rest);
+                return Err(why_no_column(*cursor));
+            };
+            rest = after;
+        }
+        cursor.skip_to(rest);
+        // `rest` is a tail of `start`, so the split is always there.
+        let columns = start.len().checked_sub(rest.len()).and_then(|bytes| start.get(..bytes));
+        Ok(Self { columns: columns.unwrap_or_default(), len })
+    }
+
+    /// How many columns it has: as many as its relation.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.len.into()
+    }
+
+    /// Whether it has no column; a table may have none.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// The columns in order, without allocation.
+    #[must_use]
+    pub fn columns(&self) -> Columns<'a> {
+        Columns { rest: self.columns, left: self.len }
+    }
+
+    /// The columns a reader wants, in one pass: column `i` goes to place `places[i]` of the result.
+    ///
+    /// A place outside the result skips the column, and `places` may stop after the last wanted
+    /// one. A place nothing goes to is `None`. Resolve `places` once per
+    /// [`Generation`](crate::Generation) of the relation.
+    #[must_use]
+    pub fn pick<const N: usize>(&self, places: &[usize]) -> [Option<Column<'a>>; N] {
+        let mut picked = [None; N];
+        for (column, place) in self.columns().zip(places) {
+            if let Some(picked) = picked.get_mut(*place) {
+                *picked = Some(column);
+            }
+        }
+        picked
+    }
+}
+
+impl fmt::Debug for Tuple<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_list().entries(self.columns()).finish()
+    }
+}
+
+impl<'a> IntoIterator for Tuple<'a> {
+    type Item = Column<'a>;
+    type IntoIter = Columns<'a>;
+
+    fn into_iter(self) -> Columns<'a> {
+        self.columns()
+    }
+}
+
+/// One column's value.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Column<'a> {
+    /// SQL null.
+    Null,
+    /// A large value which the statement did not change, and which therefore was not sent.
+    UnchangedToast,
+    /// The text form, in the client's encoding. Not checked to be UTF-8.
+    Text(&'a [u8]),
+    /// The binary form, when the option `binary` is on.
+    Binary(&'a [u8]),
+}
+
+impl fmt::Debug for Column<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        // Values must not reach logs, and a tuple is only a `{:?}` away from one.
+        match self {
+            Self::Null => f.write_str("Null"),
+            Self::UnchangedToast => f.write_str("UnchangedToast"),
+            Self::Text(value) => write!(f, "Text({} bytes)", value.len()),
+            Self::Binary(value) => write!(f, "Binary({} bytes)", value.len()),
+        }
+    }
+}
+
+/// The columns of a [`Tuple`], in order.
+#[derive(Clone, Debug)]
+pub struct Columns<'a> {
+    rest: &'a [u8],
+    left: u16,
+}
+
+impl<'a> Iterator for Columns<'a> {
+    type Item = Column<'a>;
+
+    #[inline]
+    fn next(&mut self) -> Option<Column<'a>> {
+        let left = self.left.checked_sub(1)?;
+        let (column, rest) = split_column(self.rest)?;
+        (self.rest, self.left) = (rest, left);
+        Some(column)
+    }
+
+    fn size_hint(&self) -> (usize, Option<usize>) {
+        (self.left.into(), Some(self.left.into()))
+    }
+}
+
+impl ExactSizeIterator for Columns<'_> {}
+impl FusedIterator for Columns<'_> {}
+
+/// The first column and what follows it, or `None` where no well-formed column stands.
+#[inline]
+fn split_column(bytes: &[u8]) -> Option<(Column<'_>, &[u8])> {
+    match bytes {
+        [b't', rest @ ..] => split_value(rest).map(|(value, rest)| (Column::Text(value), rest)),
+        [b'n', rest @ ..] => Some((Column::Null, rest)),
+        [b'b', rest @ ..] => split_value(rest).map(|(value, rest)| (Column::Binary(value), rest)),
+        [b'u', rest @ ..] => Some((Column::UnchangedToast, rest)),
+        [] | [_, ..] => None,
+    }
+}
+
+#[inline]
+fn split_value(bytes: &[u8]) -> Option<(&[u8], &[u8])> {
+    let (len, rest) = bytes.split_first_chunk()?;
+    rest.split_at_checked(usize::try_from(u32::from_be_bytes(*len)).ok()?)
+}
+
+/// The error at a place where [`split_column`] found none.
+#[cold]
+fn why_no_column(mut cursor: Cursor<'_>) -> DecodeError {
+    let no_column = cursor.wrong_byte("a column of kind 'n', 'u', 't' or 'b'");
+    match cursor.peek() {
+        Some(b't' | b'b') => read_value(&mut cursor).err().unwrap_or(no_column),
+        Some(_) | None => no_column,
+    }
+}
+
+/// A column with a value, field by field.
+fn read_value<'a>(cursor: &mut Cursor<'a>) -> Result<&'a [u8], DecodeError> {
+    cursor.u8("column kind")?;
+    let len = cursor.u32("column length")?;
+    cursor.bytes(len, "column value")
+}
