@@ -1,1 +1,36 @@
-//! The Pub/Sub side of walrelay: the Publish call, its failures, and administration
+//! The Pub/Sub side of walrelay: the Publish call, what its failures mean, administration.
+//!
+//! Owns the connections to the service and the credentials. Promises that an `Ok` of
+//! [`GrpcPublisher::publish`] means "stored", one id per message (I2), and that every failure comes
+//! with its class. Sends a request again by itself only when HTTP/2 says that the service never
+//! looked at it; everything else is the caller's decision: lanes, back-off and parking live in
+//! `walrelay-core`. Never logs a payload, a key or a token.
+
+mod admin;
+mod classify;
+mod config;
+mod connection;
+mod credentials;
+mod dial;
+mod error;
+mod failure;
+mod grpc;
+mod pool;
+mod wire;
+
+pub use admin::Admin;
+pub use classify::{classify, operator_hint};
+pub use config::{Endpoint, PublisherConfig};
+pub use error::PubsubError;
+pub use failure::{FailureClass, PublishFailure};
+pub use grpc::GrpcPublisher;
+
+/// Makes ring the process's cryptography for TLS and for credentials.
+///
+/// To be called once by `main`, before anything of this crate: the credentials library is built
+/// without a provider of its own and panics at its first request when the process has none. Does
+/// nothing when a provider is installed already.
+pub fn install_crypto_provider() {
+    // The error carries the provider that was there first, which serves us as well.
+    drop(rustls::crypto::ring::default_provider().install_default());
+}

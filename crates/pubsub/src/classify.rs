@@ -1,0 +1,159 @@
+//! One table: what each gRPC code of a failed publish means (design: "What a failure means").
+
+use tonic::Code;
+
+use crate::failure::{FailureClass, PublishFailure};
+
+/// The failure that `code` stands for.
+#[must_use]
+pub fn classify(code: Code, message: impl Into<String>) -> PublishFailure {
+    let row = row(code);
+    PublishFailure::new(row.class, row.congestion, row.name, message)
+}
+
+struct Row {
+    name: &'static str,
+    class: FailureClass,
+    congestion: bool,
+}
+
+const fn plain(name: &'static str, class: FailureClass) -> Row {
+    Row { name, class, congestion: false }
+}
+
+const fn congested(name: &'static str) -> Row {
+    Row { name, class: FailureClass::Transient, congestion: true }
+}
+
+const fn row(code: Code) -> Row {
+    use FailureClass::{Operator, Row as Poison, Transient};
+    match code {
+        Code::Unavailable => plain("UNAVAILABLE", Transient),
+        Code::Internal => plain("INTERNAL", Transient),
+        Code::Unknown => plain("UNKNOWN", Transient),
+        Code::Aborted => plain("ABORTED", Transient),
+        Code::Cancelled => plain("CANCELLED", Transient),
+        Code::DeadlineExceeded => congested("DEADLINE_EXCEEDED"),
+        Code::ResourceExhausted => congested("RESOURCE_EXHAUSTED"),
+
+        Code::NotFound => plain("NOT_FOUND", Operator),
+        Code::PermissionDenied => plain("PERMISSION_DENIED", Operator),
+        Code::Unauthenticated => plain("UNAUTHENTICATED", Operator),
+        Code::FailedPrecondition => plain("FAILED_PRECONDITION", Operator),
+
+        Code::InvalidArgument => plain("INVALID_ARGUMENT", Poison),
+
+        // Publish does not document these four. None of them says that a row is at fault, so no row
+        // may die of them; and waiting alone is unlikely to help, so somebody is told. A proxy or a
+        // wrong endpoint answers UNIMPLEMENTED, for one.
+        Code::AlreadyExists => plain("ALREADY_EXISTS", Operator),
+        Code::OutOfRange => plain("OUT_OF_RANGE", Operator),
+        Code::Unimplemented => plain("UNIMPLEMENTED", Operator),
+        Code::DataLoss => plain("DATA_LOSS", Operator),
+
+        // A failure that claims success is a broken answer; the batch was perhaps stored.
+        Code::Ok => plain("OK", Transient),
+    }
+}
+
+/// What an operator does about `failure`; `None` when nobody has to act.
+///
+/// `topic` is the full name, `projects/P/topics/T`.
+#[must_use]
+pub fn operator_hint(failure: &PublishFailure, topic: &str) -> Option<String> {
+    if failure.class != FailureClass::Operator {
+        return None;
+    }
+    let (project, name) = split(topic);
+    Some(match failure.code {
+        "NOT_FOUND" => format!(
+            "create the topic: gcloud pubsub topics create {name} --project={project} \
+             (or: walrelay init --create-topics)"
+        ),
+        "PERMISSION_DENIED" => format!(
+            "let the service account publish: gcloud pubsub topics add-iam-policy-binding {name} \
+             --project={project} --role=roles/pubsub.publisher --member=serviceAccount:ACCOUNT"
+        ),
+        "UNAUTHENTICATED" => "give the relay credentials: attach a service account to the \
+             instance, or set GOOGLE_APPLICATION_CREDENTIALS to a credentials file; if it has \
+             them, check that the account exists and the clock is right"
+            .to_owned(),
+        "FAILED_PRECONDITION" => format!(
+            "check that project {project} has billing, that the topic's encryption key is usable, \
+             and that the topic's message storage policy allows the region of --endpoint"
+        ),
+        "UNIMPLEMENTED" => {
+            "check --endpoint: what answers there does not know Pub/Sub's Publish call".to_owned()
+        }
+        other => format!(
+            "Pub/Sub answered {other}, which Publish does not document; check --endpoint, and ask \
+             Google Cloud support if it is theirs"
+        ),
+    })
+}
+
+/// Project and short name of a topic; the text itself when it has another shape.
+fn split(topic: &str) -> (&str, &str) {
+    topic
+        .strip_prefix("projects/")
+        .and_then(|rest| rest.split_once("/topics/"))
+        .unwrap_or(("PROJECT", topic))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use FailureClass::{Operator, Row as Poison, Transient};
+
+    #[test]
+    fn every_code_has_its_class_its_name_and_its_congestion() {
+        let table = [
+            (0, "OK", Transient, false),
+            (1, "CANCELLED", Transient, false),
+            (2, "UNKNOWN", Transient, false),
+            (3, "INVALID_ARGUMENT", Poison, false),
+            (4, "DEADLINE_EXCEEDED", Transient, true),
+            (5, "NOT_FOUND", Operator, false),
+            (6, "ALREADY_EXISTS", Operator, false),
+            (7, "PERMISSION_DENIED", Operator, false),
+            (8, "RESOURCE_EXHAUSTED", Transient, true),
+            (9, "FAILED_PRECONDITION", Operator, false),
+            (10, "ABORTED", Transient, false),
+            (11, "OUT_OF_RANGE", Operator, false),
+            (12, "UNIMPLEMENTED", Operator, false),
+            (13, "INTERNAL", Transient, false),
+            (14, "UNAVAILABLE", Transient, false),
+            (15, "DATA_LOSS", Operator, false),
+            (16, "UNAUTHENTICATED", Operator, false),
+        ];
+        for (number, name, class, congestion) in table {
+            let failure = classify(Code::from_i32(number), "why");
+            assert_eq!(failure, PublishFailure::new(class, congestion, name, "why"), "{number}");
+        }
+    }
+
+    #[test]
+    fn a_code_from_the_future_is_transient() {
+        assert_eq!(classify(Code::from_i32(99), "").class, Transient);
+    }
+
+    #[test]
+    fn a_hint_names_the_fix_and_the_topic() {
+        let hint = |code| operator_hint(&classify(code, ""), "projects/shop/topics/orders");
+        let missing = hint(Code::NotFound).unwrap();
+        assert!(missing.contains("gcloud pubsub topics create orders --project=shop"), "{missing}");
+        let denied = hint(Code::PermissionDenied).unwrap();
+        assert!(denied.contains("roles/pubsub.publisher") && denied.contains("orders"), "{denied}");
+        assert!(hint(Code::Unauthenticated).unwrap().contains("GOOGLE_APPLICATION_CREDENTIALS"));
+        assert!(hint(Code::FailedPrecondition).unwrap().contains("message storage policy"));
+        assert!(hint(Code::Unimplemented).unwrap().contains("--endpoint"));
+        assert!(hint(Code::DataLoss).unwrap().contains("DATA_LOSS"));
+    }
+
+    #[test]
+    fn what_no_operator_can_mend_has_no_hint() {
+        for code in [Code::Unavailable, Code::ResourceExhausted, Code::InvalidArgument] {
+            assert_eq!(operator_hint(&classify(code, ""), "projects/p/topics/t"), None);
+        }
+    }
+}

@@ -1,0 +1,116 @@
+//! One open connection: how busy it is, and when it has to go.
+
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::time::Duration;
+
+use bytes::Bytes;
+use h2::client::SendRequest;
+use h2::{Ping, PingPong};
+use tokio::time::{sleep, timeout};
+
+use crate::dial::Driver;
+
+/// How often a connection is looked at.
+const LOOK_EVERY: Duration = Duration::from_secs(10);
+/// How long a PING may stay unanswered. Together with [`LOOK_EVERY`] a dead connection is found
+/// well before the requests on it reach their deadline.
+const PING_TIMEOUT: Duration = Duration::from_secs(10);
+/// Looks without a request after which a connection is closed: 4 minutes, less than the
+/// idle time after which NAT gateways forget a connection without a word.
+const IDLE_LOOKS_MAX: u32 = 24;
+
+/// An open connection as requests see it.
+#[derive(Debug)]
+pub(crate) struct Live {
+    sender: SendRequest<Bytes>,
+    /// Written under the pool's lock when it grows, by any request when it falls.
+    in_flight: AtomicUsize,
+    /// Counted by requests, read by the watchdog.
+    answers: AtomicU64,
+    is_retired: AtomicBool,
+}
+
+impl Live {
+    pub(crate) fn new(sender: SendRequest<Bytes>) -> Self {
+        Self {
+            sender,
+            in_flight: AtomicUsize::new(0),
+            answers: AtomicU64::new(0),
+            is_retired: AtomicBool::new(false),
+        }
+    }
+
+    pub(crate) fn sender(&self) -> SendRequest<Bytes> {
+        self.sender.clone()
+    }
+
+    pub(crate) fn in_flight(&self) -> usize {
+        self.in_flight.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn begin(&self) {
+        self.in_flight.fetch_add(1, Ordering::Relaxed);
+    }
+
+    pub(crate) fn end(&self) {
+        self.in_flight.fetch_sub(1, Ordering::Relaxed);
+    }
+
+    pub(crate) fn answered(&self) {
+        self.answers.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// No new request goes here; what is in flight may finish.
+    pub(crate) fn retire(&self) {
+        self.is_retired.store(true, Ordering::Relaxed);
+    }
+
+    pub(crate) fn is_retired(&self) -> bool {
+        self.is_retired.load(Ordering::Relaxed)
+    }
+}
+
+/// Moves a connection's bytes until it ends. Requests still on it learn of the end from `h2`.
+pub(crate) async fn drive(mut driver: Driver, live: &Live, close_if_idle: impl Fn() -> bool) {
+    let Some(pings) = driver.ping_pong() else {
+        unreachable!("the ping handle of a connection is taken once, here")
+    };
+    tokio::select! {
+        // The connection first: the watchdog is only worth asking when there is nothing to move.
+        biased;
+        ended = &mut driver => match ended {
+            Ok(()) => tracing::debug!("publish connection closed by the service"),
+            Err(error) => tracing::debug!(%error, "publish connection lost"),
+        },
+        reason = watch(pings, live, close_if_idle) => {
+            tracing::debug!(reason, "publish connection given up");
+        }
+    }
+}
+
+/// Ends with the reason why the connection should not be kept.
+async fn watch(mut pings: PingPong, live: &Live, close_if_idle: impl Fn() -> bool) -> &'static str {
+    let mut answers = 0;
+    let mut idle_looks = 0;
+    loop {
+        sleep(LOOK_EVERY).await;
+        if live.in_flight() == 0 {
+            idle_looks += 1;
+            if (idle_looks >= IDLE_LOOKS_MAX || live.is_retired()) && close_if_idle() {
+                return "idle";
+            }
+            continue;
+        }
+        idle_looks = 0;
+        let now = live.answers.load(Ordering::Relaxed);
+        if now != answers {
+            answers = now;
+            continue;
+        }
+        // Requests wait and nothing came: slow service or dead connection? A PING tells.
+        match timeout(PING_TIMEOUT, pings.ping(Ping::opaque())).await {
+            Ok(Ok(_)) => {}
+            Ok(Err(_)) | Err(_) => return "silent",
+        }
+    }
+}

@@ -1,0 +1,305 @@
+//! The Publish call, straight over HTTP/2.
+
+use std::fmt;
+use std::fmt::Write as _;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::{Bytes, BytesMut};
+use google_cloud_auth::credentials::Credentials;
+use h2::{Reason, RecvStream};
+use http::header::{CONTENT_TYPE, TE, USER_AGENT};
+use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, Response, StatusCode, Uri, Version};
+use tokio::time::timeout;
+use tonic::{Code, Status};
+use walrelay_core::{Message, Topic};
+
+use crate::classify::classify;
+use crate::config::PublisherConfig;
+use crate::credentials::{RequestHeaders, application_default};
+use crate::dial::Dialer;
+use crate::error::PubsubError;
+use crate::failure::PublishFailure;
+use crate::pool::{Lease, Pool};
+use crate::wire;
+
+const METHOD_PATH: &str = "/google.pubsub.v1.Publisher/Publish";
+const ROUTING: HeaderName = HeaderName::from_static("x-goog-request-params");
+const QUOTA_PROJECT: HeaderName = HeaderName::from_static("x-goog-user-project");
+const GRPC_TIMEOUT: HeaderName = HeaderName::from_static("grpc-timeout");
+
+/// How often a request the service never looked at is sent again. A service that goes away
+/// closes its connections one after the other; beyond that the caller's back-off is better.
+const SENDS_MAX: usize = 4;
+
+/// Publishes batches. Cheap to clone: clones share connections and credentials.
+#[derive(Clone)]
+pub struct GrpcPublisher {
+    client: Arc<Client>,
+}
+
+struct Client {
+    pool: Pool,
+    headers: RequestHeaders,
+    uri: Uri,
+    request_timeout: Duration,
+}
+
+impl GrpcPublisher {
+    /// A publisher with the application default credentials, or none for an emulator.
+    ///
+    /// Nothing is sent yet: connections are opened by the first requests. To be called inside a
+    /// Tokio runtime, which the credentials use to renew their tokens.
+    ///
+    /// # Errors
+    ///
+    /// A setting is out of its range, or no credentials were found.
+    pub fn connect(config: &PublisherConfig) -> Result<Self, PubsubError> {
+        let credentials =
+            if config.endpoint.is_emulator() { None } else { Some(application_default()?) };
+        Self::assemble(config, Dialer::new(config)?, credentials)
+    }
+
+    pub(crate) fn assemble(
+        config: &PublisherConfig,
+        dialer: Dialer,
+        credentials: Option<Credentials>,
+    ) -> Result<Self, PubsubError> {
+        config.check()?;
+        let endpoint = &config.endpoint;
+        let uri = Uri::builder()
+            .scheme(endpoint.scheme())
+            .authority(endpoint.authority())
+            .path_and_query(METHOD_PATH)
+            .build()
+            .map_err(|_| PubsubError::Endpoint {
+                text: endpoint.to_string(),
+                problem: "cannot stand in a request",
+            })?;
+        let client = Client {
+            pool: Pool::new(dialer, config.connections_max),
+            headers: RequestHeaders::new(credentials, fixed_headers(config)?),
+            uri,
+            request_timeout: config.request_timeout,
+        };
+        Ok(Self { client: Arc::new(client) })
+    }
+
+    /// Publishes `messages`, which belong to `topic` and share one ordering key; returns one
+    /// message id for each, in their order.
+    ///
+    /// The request is encoded before this returns, so the future borrows nothing. Dropping the
+    /// future cancels the call; the service may have stored the batch all the same.
+    pub fn publish(
+        &self,
+        topic: &Topic,
+        messages: &[Message],
+    ) -> impl Future<Output = Result<Vec<String>, PublishFailure>> + Send + use<> {
+        let body = wire::request(topic, messages);
+        let count = messages.len();
+        let routing = routing(topic);
+        let client = Arc::clone(&self.client);
+        async move {
+            let answer = timeout(client.request_timeout, client.call(&routing, &body)).await;
+            let frame = answer.unwrap_or_else(|_| Err(client.too_late()))?;
+            read_ids(&frame, count)
+        }
+    }
+}
+
+impl Client {
+    async fn call(&self, routing: &HeaderValue, body: &Bytes) -> Result<Bytes, PublishFailure> {
+        let mut sends = 0;
+        loop {
+            sends += 1;
+            let lease = self
+                .pool
+                .lease()
+                .await
+                .map_err(|failure| classify(Code::Unavailable, failure.to_string()))?;
+            let mut headers = self.headers.get().await?;
+            headers.insert(ROUTING, routing.clone());
+            match exchange(&lease, self.request(headers), body.clone()).await {
+                Ok(frame) => return Ok(frame),
+                Err(Failed::Finally(failure)) => return Err(failure),
+                Err(Failed::NotProcessed(error)) => {
+                    lease.connection().retire();
+                    if sends == SENDS_MAX {
+                        return Err(transport(&error));
+                    }
+                }
+            }
+        }
+    }
+
+    fn request(&self, headers: HeaderMap) -> Request<()> {
+        let mut request = Request::new(());
+        *request.method_mut() = Method::POST;
+        *request.uri_mut() = self.uri.clone();
+        *request.version_mut() = Version::HTTP_2;
+        *request.headers_mut() = headers;
+        request
+    }
+
+    fn too_late(&self) -> PublishFailure {
+        let waited = self.request_timeout.as_millis();
+        classify(Code::DeadlineExceeded, format!("no answer within {waited} ms"))
+    }
+}
+
+fn fixed_headers(config: &PublisherConfig) -> Result<HeaderMap, PubsubError> {
+    let mut headers = HeaderMap::new();
+    headers.insert(TE, HeaderValue::from_static("trailers"));
+    headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/grpc"));
+    let agent = concat!("walrelay/", env!("CARGO_PKG_VERSION"));
+    headers.insert(USER_AGENT, HeaderValue::from_static(agent));
+    // At most 8 digits are allowed; `check` keeps the timeout below 10 minutes.
+    let deadline = format!("{}m", config.request_timeout.as_millis());
+    if let Ok(value) = HeaderValue::from_str(&deadline) {
+        headers.insert(GRPC_TIMEOUT, value);
+    }
+    if let Some(project) = &config.quota_project {
+        let value = HeaderValue::from_str(project).map_err(|_| PubsubError::Setting {
+            name: "quota_project",
+            problem: "is not a project id",
+        })?;
+        headers.insert(QUOTA_PROJECT, value);
+    }
+    Ok(headers)
+}
+
+/// The header by which Google routes the request: `topic=` and the name, percent-encoded.
+fn routing(topic: &str) -> HeaderValue {
+    let mut text = String::with_capacity("topic=".len() + topic.len() + 8);
+    text.push_str("topic=");
+    for byte in topic.bytes() {
+        if byte.is_ascii_alphanumeric() || b"-._~".contains(&byte) {
+            text.push(char::from(byte));
+        } else if write!(text, "%{byte:02X}").is_err() {
+            unreachable!("a String takes whatever is written");
+        }
+    }
+    HeaderValue::from_str(&text).expect("percent-encoded text is ASCII")
+}
+
+enum Failed {
+    /// The service did not look at the request: it may be sent again as if never sent.
+    NotProcessed(h2::Error),
+    Finally(PublishFailure),
+}
+
+impl From<h2::Error> for Failed {
+    fn from(error: h2::Error) -> Self {
+        let refused = error.is_reset() && error.reason() == Some(Reason::REFUSED_STREAM);
+        // RFC 9113, 6.8: streams above the GOAWAY's last one "were not or will not be processed".
+        // `h2` gives this error only to those; the others run on.
+        let went_away = error.is_go_away() && error.reason() == Some(Reason::NO_ERROR);
+        if error.is_remote() && (refused || went_away) {
+            return Self::NotProcessed(error);
+        }
+        Self::Finally(transport(&error))
+    }
+}
+
+/// One request and its answer on one connection.
+async fn exchange(lease: &Lease, request: Request<()>, body: Bytes) -> Result<Bytes, Failed> {
+    // Before anything of the request is handed over, every error means: not sent.
+    let mut sender = lease.connection().sender().ready().await.map_err(Failed::NotProcessed)?;
+    let (response, mut stream) =
+        sender.send_request(request, false).map_err(Failed::NotProcessed)?;
+    stream.send_data(body, true)?;
+    let response = response.await?;
+    lease.connection().answered();
+    answer(response).await
+}
+
+async fn answer(response: Response<RecvStream>) -> Result<Bytes, Failed> {
+    let (head, mut body) = response.into_parts();
+    // An error without a body has its status among the headers.
+    if let Some(status) = Status::from_header_map(&head.headers) {
+        check(&status)?;
+    } else if head.status != StatusCode::OK {
+        return Err(Failed::Finally(not_grpc(head.status)));
+    }
+    let frame = read(&mut body).await?;
+    match body.trailers().await?.as_ref().and_then(Status::from_header_map) {
+        Some(status) => check(&status).map(|()| frame),
+        None => Err(Failed::Finally(classify(Code::Unknown, "the answer ended without a status"))),
+    }
+}
+
+fn check(status: &Status) -> Result<(), Failed> {
+    match status.code() {
+        Code::Ok => Ok(()),
+        code => Err(Failed::Finally(classify(code, status.message()))),
+    }
+}
+
+/// The body, which is one chunk unless the batch was large.
+async fn read(body: &mut RecvStream) -> Result<Bytes, Failed> {
+    let mut whole = Bytes::new();
+    while let Some(chunk) = body.data().await {
+        let chunk = chunk?;
+        body.flow_control().release_capacity(chunk.len())?;
+        if whole.len() + chunk.len() > wire::RESPONSE_BYTES_MAX {
+            let problem = "the answer is larger than any PublishResponse";
+            return Err(Failed::Finally(classify(Code::Internal, problem)));
+        }
+        whole = if whole.is_empty() { chunk } else { joined(&whole, &chunk) };
+    }
+    Ok(whole)
+}
+
+fn joined(head: &[u8], tail: &[u8]) -> Bytes {
+    let mut whole = BytesMut::with_capacity(head.len() + tail.len());
+    whole.extend_from_slice(head);
+    whole.extend_from_slice(tail);
+    whole.freeze()
+}
+
+fn read_ids(frame: &[u8], count: usize) -> Result<Vec<String>, PublishFailure> {
+    let ids = wire::message_ids(frame)
+        .map_err(|problem| classify(Code::Internal, problem.to_string()))?;
+    if ids.len() != count {
+        let problem = format!("{count} messages were sent and {} ids came back", ids.len());
+        return Err(classify(Code::Internal, problem));
+    }
+    Ok(ids)
+}
+
+/// What a lost connection or a reset stream counts as (gRPC over HTTP/2, "Errors").
+fn transport(error: &h2::Error) -> PublishFailure {
+    // A GOAWAY concerns the connection: whatever its reason, another one may serve.
+    let code = match error.reason() {
+        Some(reason) if error.is_reset() => match reason {
+            Reason::REFUSED_STREAM => Code::Unavailable,
+            Reason::CANCEL => Code::Cancelled,
+            Reason::ENHANCE_YOUR_CALM => Code::ResourceExhausted,
+            Reason::INADEQUATE_SECURITY => Code::PermissionDenied,
+            _ => Code::Internal,
+        },
+        Some(Reason::ENHANCE_YOUR_CALM) => Code::ResourceExhausted,
+        Some(_) | None => Code::Unavailable,
+    };
+    classify(code, format!("the connection to Pub/Sub failed: {error}"))
+}
+
+/// What an answer that does not come from a gRPC server counts as (gRPC, "HTTP to gRPC Status
+/// Code Mapping").
+fn not_grpc(status: StatusCode) -> PublishFailure {
+    let code = match status.as_u16() {
+        400 => Code::Internal,
+        401 => Code::Unauthenticated,
+        403 => Code::PermissionDenied,
+        404 => Code::Unimplemented,
+        429 | 502..=504 => Code::Unavailable,
+        _ => Code::Unknown,
+    };
+    classify(code, format!("the answer is HTTP status {status}, not gRPC"))
+}
+
+impl fmt::Debug for GrpcPublisher {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("GrpcPublisher").field("uri", &self.client.uri).finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,220 @@
+//! The connections: opened as demand grows, the least loaded picked, the broken replaced.
+
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use bytes::Bytes;
+use h2::client::SendRequest;
+use tokio::sync::watch;
+use tokio::task::JoinSet;
+use tokio::time::Instant;
+
+use crate::connection::{Live, drive};
+use crate::dial::{ConnectFailure, Dialer};
+
+/// Requests on a connection before another is opened: Google's limit of streams.
+const STREAMS_PER_CONNECTION: usize = 100;
+/// How long a failure to connect is answered from memory. 1,600 lanes retrying against a dead
+/// endpoint make ten attempts a second, not 1,600.
+const PAUSE_WHEN_DOWN: Duration = Duration::from_millis(100);
+/// The same while other connections serve: they are enough to go on with.
+const PAUSE_WHEN_UP: Duration = Duration::from_secs(5);
+
+/// All connections to one endpoint. Dropping it closes them.
+#[derive(Debug)]
+pub(crate) struct Pool {
+    shared: Arc<Shared>,
+    connections_max: usize,
+    waiting: AtomicUsize,
+    /// One task per connection, from dialling to its end.
+    tasks: Mutex<JoinSet<()>>,
+}
+
+#[derive(Debug)]
+struct Shared {
+    dialer: Dialer,
+    state: Mutex<State>,
+    /// Tells waiting requests that an attempt to connect has ended, either way.
+    attempt_ended: watch::Sender<()>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    live: Vec<Arc<Live>>,
+    opening: usize,
+    failure: Option<(Instant, ConnectFailure)>,
+}
+
+/// A request's place on a connection.
+#[derive(Debug)]
+pub(crate) struct Lease(Arc<Live>);
+
+impl Lease {
+    pub(crate) fn connection(&self) -> &Live {
+        &self.0
+    }
+}
+
+impl Drop for Lease {
+    fn drop(&mut self) {
+        self.0.end();
+    }
+}
+
+enum Pick {
+    Place(Lease),
+    Wait(watch::Receiver<()>),
+    Down(ConnectFailure),
+}
+
+impl Pool {
+    pub(crate) fn new(dialer: Dialer, connections_max: usize) -> Self {
+        let shared = Shared {
+            dialer,
+            state: Mutex::default(),
+            attempt_ended: watch::Sender::new(()),
+        };
+        Self {
+            shared: Arc::new(shared),
+            connections_max,
+            waiting: AtomicUsize::new(0),
+            tasks: Mutex::default(),
+        }
+    }
+
+    /// A place on the least loaded connection, opening one if need be.
+    pub(crate) async fn lease(&self) -> Result<Lease, ConnectFailure> {
+        let mut wait = match self.pick() {
+            Pick::Place(lease) => return Ok(lease),
+            Pick::Down(failure) => return Err(failure),
+            Pick::Wait(wait) => wait,
+        };
+        let _waiting = Waiting::count(&self.waiting);
+        loop {
+            // The sender lives in `self`, so this cannot fail.
+            drop(wait.changed().await);
+            wait = match self.pick() {
+                Pick::Place(lease) => return Ok(lease),
+                Pick::Down(failure) => return Err(failure),
+                Pick::Wait(wait) => wait,
+            };
+        }
+    }
+
+    fn pick(&self) -> Pick {
+        let mut state = self.shared.state();
+        state.live.retain(|live| !live.is_retired());
+        let least = state.live.iter().min_by_key(|live| live.in_flight()).map(Arc::clone);
+        if let Some(live) = &least
+            && live.in_flight() < STREAMS_PER_CONNECTION
+        {
+            return place(live);
+        }
+        self.grow(&mut state);
+        if state.opening > 0 {
+            // Subscribed under the lock: an attempt that ends after this is seen.
+            return Pick::Wait(self.shared.attempt_ended.subscribe());
+        }
+        match (&least, &state.failure) {
+            // At the limit of connections the request queues inside `h2`.
+            (Some(live), _) => place(live),
+            (None, Some((_, failure))) => Pick::Down(failure.clone()),
+            (None, None) => unreachable!("without a connection or a failure one is being opened"),
+        }
+    }
+
+    /// Opens as many connections as the waiting requests need.
+    fn grow(&self, state: &mut State) {
+        let pause = if state.live.is_empty() { PAUSE_WHEN_DOWN } else { PAUSE_WHEN_UP };
+        if state.failure.as_ref().is_some_and(|(at, _)| at.elapsed() < pause) {
+            return;
+        }
+        let waiting = self.waiting.load(Ordering::Relaxed) + 1;
+        let needed = waiting.div_ceil(STREAMS_PER_CONNECTION);
+        let room = self.connections_max.saturating_sub(state.live.len());
+        if state.opening >= needed.min(room) {
+            return;
+        }
+        let mut tasks = self.tasks.lock().unwrap_or_else(PoisonError::into_inner);
+        while tasks.try_join_next().is_some() {}
+        while state.opening < needed.min(room) {
+            state.opening += 1;
+            tasks.spawn(Arc::clone(&self.shared).connection());
+        }
+    }
+}
+
+fn place(live: &Arc<Live>) -> Pick {
+    live.begin();
+    Pick::Place(Lease(Arc::clone(live)))
+}
+
+impl Shared {
+    /// The life of one connection.
+    async fn connection(self: Arc<Self>) {
+        match self.dialer.open().await {
+            Ok((sender, driver)) => {
+                let live = self.opened(sender);
+                drive(driver, &live, || self.close_if_idle(&live)).await;
+                self.remove(&live);
+            }
+            Err(failure) => self.failed(failure),
+        }
+    }
+
+    fn opened(&self, sender: SendRequest<Bytes>) -> Arc<Live> {
+        let live = Arc::new(Live::new(sender));
+        let mut state = self.state();
+        state.opening -= 1;
+        state.failure = None;
+        state.live.push(Arc::clone(&live));
+        drop(state);
+        self.attempt_ended.send_replace(());
+        live
+    }
+
+    fn failed(&self, failure: ConnectFailure) {
+        tracing::debug!(error = %failure, "publish connection not opened");
+        let mut state = self.state();
+        state.opening -= 1;
+        state.failure = Some((Instant::now(), failure));
+        drop(state);
+        self.attempt_ended.send_replace(());
+    }
+
+    fn remove(&self, live: &Arc<Live>) {
+        live.retire();
+        self.state().live.retain(|other| !Arc::ptr_eq(other, live));
+    }
+
+    /// Takes the connection away if nothing runs on it; requests begin under the same lock.
+    fn close_if_idle(&self, live: &Arc<Live>) -> bool {
+        let mut state = self.state();
+        if live.in_flight() > 0 {
+            return false;
+        }
+        state.live.retain(|other| !Arc::ptr_eq(other, live));
+        true
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Counts a request that waits for a connection, until it is dropped.
+struct Waiting<'a>(&'a AtomicUsize);
+
+impl<'a> Waiting<'a> {
+    fn count(waiting: &'a AtomicUsize) -> Self {
+        waiting.fetch_add(1, Ordering::Relaxed);
+        Self(waiting)
+    }
+}
+
+impl Drop for Waiting<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
+    }
+}

@@ -1,0 +1,166 @@
+//! The bytes of a Publish call.
+//!
+//! ```text
+//! request   0x00 compressed? no │ u32 length │ 0x0A topic │ 0x12 message │ 0x12 message …
+//! response  0x00                │ u32 length │ 0x0A message id │ 0x0A message id …
+//! ```
+//!
+//! Source: the gRPC over HTTP/2 protocol; google/pubsub/v1/pubsub.proto.
+
+use bytes::{BufMut, Bytes, BytesMut};
+use walrelay_core::Message;
+
+/// Compression flag and length in front of every gRPC message.
+const PREFIX_LEN: usize = 5;
+/// `PublishRequest.topic`, length-delimited.
+const REQUEST_TOPIC: u8 = 1 << 3 | 2;
+/// `PublishResponse.message_ids`, length-delimited.
+const RESPONSE_MESSAGE_IDS: u64 = 1 << 3 | 2;
+
+/// Most bytes of a response that are read. 1,000 ids take about 25 KB.
+pub(crate) const RESPONSE_BYTES_MAX: usize = 1024 * 1024;
+
+/// The one gRPC message of a Publish call, framed.
+pub(crate) fn request(topic: &str, messages: &[Message]) -> Bytes {
+    let mut header = [0; 10];
+    let header_len = varint(&mut header, topic.len());
+    let fields: usize = messages.iter().map(|message| message.request_field().len()).sum();
+    let body_len = 1 + header_len + topic.len() + fields;
+    // Rows in flight are bounded far below this by the byte budget.
+    let length = u32::try_from(body_len).expect("a batch fits into a gRPC message");
+
+    let mut frame = BytesMut::with_capacity(PREFIX_LEN + body_len);
+    frame.put_u8(0);
+    frame.put_u32(length);
+    frame.put_u8(REQUEST_TOPIC);
+    frame.put_slice(&header[..header_len]);
+    frame.put_slice(topic.as_bytes());
+    for message in messages {
+        frame.put_slice(message.request_field());
+    }
+    frame.freeze()
+}
+
+/// Writes `value` as a varint and returns its length.
+fn varint(buffer: &mut [u8; 10], mut value: usize) -> usize {
+    let mut len = 0;
+    while value >= 0x80 {
+        buffer[len] = (value & 0x7F) as u8 | 0x80;
+        value >>= 7;
+        len += 1;
+    }
+    buffer[len] = (value & 0x7F) as u8;
+    len + 1
+}
+
+/// Why a response cannot be read.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub(crate) enum BadResponse {
+    #[error("the response is not one whole gRPC message")]
+    Framing,
+    #[error("the response is compressed, which was not offered")]
+    Compressed,
+    #[error("the response is not a PublishResponse")]
+    Encoding,
+}
+
+/// The message ids of a response, in the order of the request's messages.
+pub(crate) fn message_ids(frame: &[u8]) -> Result<Vec<String>, BadResponse> {
+    let (prefix, mut body) = frame.split_at_checked(PREFIX_LEN).ok_or(BadResponse::Framing)?;
+    if prefix[0] != 0 {
+        return Err(BadResponse::Compressed);
+    }
+    let length = u32::from_be_bytes([prefix[1], prefix[2], prefix[3], prefix[4]]);
+    if usize::try_from(length) != Ok(body.len()) {
+        return Err(BadResponse::Framing);
+    }
+    let mut ids = Vec::new();
+    while !body.is_empty() {
+        let (tag, content) = field(&mut body).ok_or(BadResponse::Encoding)?;
+        if tag == RESPONSE_MESSAGE_IDS {
+            let id = std::str::from_utf8(content).map_err(|_| BadResponse::Encoding)?;
+            ids.push(id.to_owned());
+        }
+    }
+    Ok(ids)
+}
+
+/// Takes one field off `bytes`; the content of a scalar field is not needed and comes back empty.
+fn field<'a>(bytes: &mut &'a [u8]) -> Option<(u64, &'a [u8])> {
+    let tag = take_varint(bytes)?;
+    let len = match tag & 7 {
+        0 => {
+            take_varint(bytes)?;
+            0
+        }
+        1 => 8,
+        2 => usize::try_from(take_varint(bytes)?).ok()?,
+        5 => 4,
+        _ => return None,
+    };
+    let (content, rest) = bytes.split_at_checked(len)?;
+    *bytes = rest;
+    Some((tag, content))
+}
+
+fn take_varint(bytes: &mut &[u8]) -> Option<u64> {
+    let mut value = 0;
+    for shift in (0..64).step_by(7) {
+        let (byte, rest) = bytes.split_first()?;
+        *bytes = rest;
+        value |= u64::from(byte & 0x7F) << shift;
+        if byte & 0x80 == 0 {
+            return Some(value);
+        }
+    }
+    None
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Compression flag, length, then the body.
+    fn framed(body: &[u8]) -> Vec<u8> {
+        let mut frame = vec![0, 0, 0, 0, u8::try_from(body.len()).unwrap()];
+        frame.extend_from_slice(body);
+        frame
+    }
+
+    #[test]
+    fn ids_come_in_order_and_unknown_fields_are_passed_over() {
+        let body = [
+            0x0A, 2, b'7', b'1', // message_ids
+            0x10, 0x96, 0x01, // field 2, varint
+            0x1D, 1, 2, 3, 4, // field 3, fixed32
+            0x22, 1, b'x', // field 4, bytes
+            0x29, 1, 2, 3, 4, 5, 6, 7, 8, // field 5, fixed64
+            0x0A, 1, b'9', // message_ids
+        ];
+        assert_eq!(message_ids(&framed(&body)).unwrap(), ["71", "9"]);
+    }
+
+    #[test]
+    fn no_cut_of_a_response_is_taken_for_a_whole_one() {
+        let whole = framed(&[0x0A, 2, b'7', b'1', 0x0A, 1, b'9']);
+        assert_eq!(message_ids(&whole).unwrap().len(), 2);
+        for end in 0..whole.len() {
+            assert_eq!(message_ids(&whole[..end]), Err(BadResponse::Framing), "{end}");
+        }
+    }
+
+    #[test]
+    fn a_broken_response_is_an_error_and_not_a_panic() {
+        let compressed = [1, 0, 0, 0, 0];
+        assert_eq!(message_ids(&compressed), Err(BadResponse::Compressed));
+        for body in [
+            &[0x0A, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0x01][..],
+            &[0x0A, 3, b'x'],
+            &[0x0A, 1, 0xFF],
+            &[0x0B],
+            &[0x80],
+        ] {
+            assert_eq!(message_ids(&framed(body)), Err(BadResponse::Encoding), "{body:?}");
+        }
+    }
+}
