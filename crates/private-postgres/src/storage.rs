@@ -1,0 +1,158 @@
+//! Where a server's files live: one folder per server, copied from a template per version.
+//!
+//! `initdb` takes a second or more, a copy some ten milliseconds. The template stays behind in the
+//! temporary folder for the next start; everything else is removed with the server.
+
+use std::collections::hash_map::RandomState;
+use std::env;
+use std::fs;
+use std::hash::{BuildHasher as _, Hasher as _};
+use std::io;
+use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _, chown};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use crate::account::Account;
+use crate::{Installation, StartError};
+
+/// A Unix socket's path must fit into 107 bytes; ours is this folder and `.s.PGSQL.12345.lock`.
+const BASE_PATH_BYTES_MAX: usize = 80;
+
+/// How much of a log or of a program's output an error carries.
+const TAIL_LINES: usize = 25;
+
+/// One server's folder: data, socket and log. Removed when dropped.
+#[derive(Debug)]
+pub(crate) struct Storage {
+    base: PathBuf,
+}
+
+impl Storage {
+    pub(crate) fn create(account: &Account) -> Result<Self, StartError> {
+        let mut base = env::temp_dir().join(format!("walrelay-postgres-{}", random_name()));
+        if base.as_os_str().len() > BASE_PATH_BYTES_MAX {
+            base = Path::new("/tmp").join(format!("walrelay-postgres-{}", random_name()));
+        }
+        make_dir(&base, account)?;
+        Ok(Self { base })
+    }
+
+    /// The folder of the Unix socket.
+    pub(crate) fn base(&self) -> &Path {
+        &self.base
+    }
+
+    pub(crate) fn data_dir(&self) -> PathBuf {
+        self.base.join("data")
+    }
+
+    pub(crate) fn log_path(&self) -> PathBuf {
+        self.base.join("server.log")
+    }
+
+    pub(crate) fn log_tail(&self) -> String {
+        let bytes = fs::read(self.log_path()).unwrap_or_default();
+        tail(&String::from_utf8_lossy(&bytes))
+    }
+
+    /// Makes the data directory from the version's template, which is made first if need be.
+    pub(crate) fn fill_from_template(
+        &self,
+        installation: &Installation,
+        account: &Account,
+    ) -> Result<(), StartError> {
+        let template = template(installation, account)?;
+        let mut copy = account.command(Path::new("cp"));
+        copy.arg("-a").arg(&template).arg(self.data_dir());
+        run(copy, Path::new("cp"))
+    }
+
+    /// Makes the data directory with `initdb`, so that it gets a system identifier of its own.
+    pub(crate) fn fill_with_initdb(
+        &self,
+        installation: &Installation,
+        account: &Account,
+    ) -> Result<(), StartError> {
+        initdb(installation, account, &self.data_dir())
+    }
+}
+
+impl Drop for Storage {
+    fn drop(&mut self) {
+        // Nothing useful is left to do when this fails: the folder is in the temporary directory.
+        drop(fs::remove_dir_all(&self.base));
+    }
+}
+
+/// The template of a version. Several processes may make it at the same moment; the first to
+/// rename its own into place wins.
+fn template(installation: &Installation, account: &Account) -> Result<PathBuf, StartError> {
+    let owner = account.uid().unwrap_or_default();
+    let name = format!("walrelay-postgres-template-{}-{owner}", installation.version);
+    let template = env::temp_dir().join(name);
+    // The name can be guessed, so somebody else's folder of that name is not trusted.
+    if fs::metadata(template.join("PG_VERSION")).is_ok_and(|file| file.uid() == owner) {
+        return Ok(template);
+    }
+
+    let workplace = Storage::create(account)?;
+    initdb(installation, account, &workplace.data_dir())?;
+    match fs::rename(workplace.data_dir(), &template) {
+        Ok(()) => Ok(template),
+        Err(_) if template.join("PG_VERSION").exists() => Ok(template),
+        Err(source) => Err(StartError::Storage { path: template, source }),
+    }
+}
+
+fn initdb(installation: &Installation, account: &Account, data: &Path) -> Result<(), StartError> {
+    let program = installation.bin_dir.join("initdb");
+    let mut command = account.command(&program);
+    command.arg("-D").arg(data);
+    command.args(["-U", "postgres", "-A", "trust", "-E", "UTF8", "--no-locale"]);
+    command.args(["--no-sync", "--no-instructions"]);
+    run(command, &program)
+}
+
+fn run(mut command: Command, program: &Path) -> Result<(), StartError> {
+    let output = command
+        .stdin(Stdio::null())
+        .output()
+        .map_err(|source| StartError::Run { program: program.to_path_buf(), source })?;
+    if output.status.success() {
+        return Ok(());
+    }
+    let mut text = String::from_utf8_lossy(&output.stdout).into_owned();
+    text.push_str(&String::from_utf8_lossy(&output.stderr));
+    Err(StartError::Failed {
+        program: program.to_path_buf(),
+        status: output.status.to_string(),
+        output: tail(&text),
+    })
+}
+
+fn make_dir(path: &Path, account: &Account) -> Result<(), StartError> {
+    let make = || -> io::Result<()> {
+        fs::create_dir(path)?;
+        // Open to all for the socket; the data directory inside is the server's alone.
+        fs::set_permissions(path, fs::Permissions::from_mode(0o755))?;
+        match account.owner() {
+            Some((uid, gid)) => chown(path, Some(uid), Some(gid)),
+            None => Ok(()),
+        }
+    };
+    make().map_err(|source| StartError::Storage { path: path.to_path_buf(), source })
+}
+
+/// The standard library has no random numbers, but its hash seeds are.
+pub(crate) fn random_number() -> u64 {
+    RandomState::new().build_hasher().finish()
+}
+
+fn random_name() -> String {
+    format!("{:012x}", random_number() & 0xffff_ffff_ffff)
+}
+
+fn tail(text: &str) -> String {
+    let lines: Vec<&str> = text.lines().collect();
+    lines[lines.len().saturating_sub(TAIL_LINES)..].join("\n")
+}
