@@ -67,6 +67,10 @@
     clippy::expect_used
 )]
 
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+mod readme {}
+
 mod cursor;
 mod decoder;
 pub mod encode;
