@@ -1,1 +1,46 @@
-//! The Postgres side of walrelay: replication connection, slot, preflight, dispatch state
+//! The Postgres side of walrelay: replication connection, slot, preflight, dispatch state.
+//!
+//! ```text
+//! ConnectConfig ─┬─ connect_sql ───────────────────▶ SqlClient              ordinary SQL
+//!                └─ ReplicationConnection::connect ─▶ start ─┬─▶ Frames      the reading half
+//!                                                            └─▶ Feedback    the writing half
+//! ```
+
+mod connect;
+mod conninfo;
+mod dispatch;
+mod error;
+mod feedback;
+mod frames;
+mod incoming;
+mod migrations;
+mod names;
+mod relay_row;
+mod replication;
+mod secret;
+mod store_error;
+mod stream;
+mod tls;
+
+pub use connect::{SqlClient, connect_sql};
+pub use conninfo::{CONNECT_TIMEOUT_DEFAULT, ConnectConfig, ConninfoProblem, PgEnv};
+pub use error::{PgError, ServerError, ServerErrorKind, TlsError};
+pub use feedback::Feedback;
+pub use frames::Frames;
+pub use replication::{
+    FRAME_BYTES_MAX_DEFAULT, NetworkFeedback, NetworkFrames, ReplicationConnection, Startup,
+    StreamSettings, SystemIdentity,
+};
+pub use secret::Secret;
+pub use stream::Stream;
+pub use dispatch::{
+    Claim, ClaimLimits, ClaimedRow, DISPATCH_CHANNEL, DispatchCounts, DispatchDetail, DispatchFilter,
+    DispatchRow, DispatchStatus, DispatchStore, Key, OnDead, Outcome, ParkRow, ParkStatus, ParkedKey,
+    RetrySelection,
+};
+pub use migrations::{Migration, RELAY_TABLES, migrate, migrations};
+pub use names::{ParseNameError, QualifiedName, quote_identifier, quote_literal};
+pub use relay_row::{
+    Horizon, RelayRow, delete_relay_row, read_horizon, read_relay_row, write_relay_row,
+};
+pub use store_error::StoreError;

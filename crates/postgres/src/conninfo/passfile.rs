@@ -1,0 +1,58 @@
+//! The password file of libpq: `host:port:database:user:password`, first match wins.
+
+use crate::secret::Secret;
+
+use super::Endpoint;
+
+/// What a line is compared with.
+pub(super) struct Wanted<'a> {
+    pub(super) endpoint: &'a Endpoint,
+    pub(super) database: &'a str,
+    pub(super) user: &'a str,
+}
+
+/// The password of the first line that matches.
+pub(super) fn password(contents: &str, wanted: &Wanted<'_>) -> Option<Secret> {
+    contents
+        .lines()
+        .map(|line| line.trim_end_matches('\r'))
+        .filter(|line| !line.starts_with('#'))
+        .find_map(|line| matching(line, wanted))
+}
+
+fn matching(line: &str, wanted: &Wanted<'_>) -> Option<Secret> {
+    let mut fields = fields(line).into_iter();
+    let port = wanted.endpoint.port.to_string();
+    // libpq looks a Unix socket up as "localhost" when it is in its default directory; which one
+    // that is differs between builds, so the word matches every socket.
+    let socket_alias = wanted.endpoint.socket_dir().is_some().then_some("localhost");
+    let matches = |field: Option<String>, value: &str, alias: Option<&str>| {
+        field.filter(|field| field == "*" || field == value || Some(field.as_str()) == alias)
+    };
+    matches(fields.next(), &wanted.endpoint.host, socket_alias)?;
+    matches(fields.next(), &port, None)?;
+    matches(fields.next(), wanted.database, None)?;
+    matches(fields.next(), wanted.user, None)?;
+    fields.next().filter(|password| !password.is_empty()).map(Secret::new)
+}
+
+/// The five fields; a backslash takes the meaning from the `:` or `\` behind it.
+fn fields(line: &str) -> Vec<String> {
+    let mut fields = vec![String::new()];
+    let mut characters = line.chars();
+    while let Some(character) = characters.next() {
+        let text = match character {
+            '\\' => characters.next(),
+            // Colons within the password need no backslash.
+            ':' if fields.len() < 5 => {
+                fields.push(String::new());
+                continue;
+            }
+            other => Some(other),
+        };
+        if let Some(field) = fields.last_mut() {
+            field.extend(text);
+        }
+    }
+    fields
+}

@@ -1,0 +1,503 @@
+//! What can go wrong between us and the server, split by who has to act.
+
+use std::fmt;
+use std::io;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use postgres_protocol::message::backend::ErrorFields;
+use tokio_postgres::fallible_iterator::FallibleIterator as _;
+
+/// A failure of a connection to Postgres.
+#[derive(Debug, thiserror::Error)]
+pub enum PgError {
+    /// The host's name has no address.
+    #[error("look up host {host}")]
+    Resolve {
+        /// The name looked up.
+        host: String,
+        /// What the resolver said.
+        #[source]
+        source: io::Error,
+    },
+
+    /// No connection to one address.
+    #[error("connect to {address}")]
+    Connect {
+        /// The address, with the host it stands for.
+        address: String,
+        /// What the system said.
+        #[source]
+        source: io::Error,
+    },
+
+    /// An address did not answer, or did not finish greeting us, in its share of the time.
+    #[error("{address} did not answer within {limit:?}")]
+    ConnectTimeout {
+        /// The address, with the host it stands for.
+        address: String,
+        /// Its share of `connect_timeout`.
+        limit: Duration,
+    },
+
+    /// Several addresses were tried and each failed in its own way.
+    #[error("no address of the server can be reached: {}", Failures(.failures))]
+    Unreachable {
+        /// One per address, in the order tried.
+        failures: Vec<PgError>,
+    },
+
+    /// TLS could not be agreed on, or the certificate is not the one asked for.
+    #[error("TLS with {host}")]
+    Tls {
+        /// The host asked for.
+        host: String,
+        /// What exactly.
+        #[source]
+        source: TlsError,
+    },
+
+    /// The server answered with an error of its own.
+    #[error(transparent)]
+    Server(Box<ServerError>),
+
+    /// `IDENTIFY_SYSTEM` is a syntax error: what answered is no replication connection.
+    #[error("this is a connection pooler: it dropped replication=database and does not replicate")]
+    Pooler,
+
+    /// The server wants to be shown something we do not have.
+    #[error("the server asks for {method} authentication, which is not supported")]
+    AuthenticationMethod {
+        /// Its name.
+        method: String,
+    },
+
+    /// The server wants a password and none is configured.
+    #[error("the server asks for a password and none is configured")]
+    PasswordMissing,
+
+    /// The server could not prove that it knows the password.
+    #[error("SCRAM authentication with the server")]
+    Scram {
+        /// What is wrong with its answer.
+        #[source]
+        source: io::Error,
+    },
+
+    /// `target_session_attrs` asks for another kind of server.
+    #[error("the server is not {wanted}, as target_session_attrs asks")]
+    WrongSession {
+        /// The kind asked for.
+        wanted: &'static str,
+    },
+
+    /// The server leaves a publication out, that is: it leaves rows out (Postgres 18 only warns).
+    #[error("the server skipped a publication, rows would be missing: {0}")]
+    PublicationSkipped(Box<ServerError>),
+
+    /// The server ended the stream of its own accord, as a shutdown does.
+    #[error("the server ended the replication stream")]
+    EndedByServer,
+
+    /// The connection closed without a word: a crash, a timeout on either side, the network.
+    #[error("the server closed the connection")]
+    Disconnected,
+
+    /// The connection broke.
+    #[error("{action}")]
+    Io {
+        /// What was being done.
+        action: &'static str,
+        /// What the system said.
+        #[source]
+        source: io::Error,
+    },
+
+    /// Nothing arrived although answers were asked for: the peer is gone without a FIN.
+    #[error("the server sent nothing for {limit:?} although it was asked to")]
+    Silent {
+        /// How long was waited.
+        limit: Duration,
+    },
+
+    /// The server takes nothing in.
+    #[error("the server did not take a message in within {limit:?}")]
+    WriteTimeout {
+        /// How long was waited.
+        limit: Duration,
+    },
+
+    /// The stream was told to end and did not within the time allowed.
+    #[error("the server did not end the replication stream within {limit:?}")]
+    FinishTimeout {
+        /// How long was waited.
+        limit: Duration,
+    },
+
+    /// One message is larger than what we are willing to hold.
+    #[error("a message of {bytes} bytes is larger than the limit of {limit} bytes")]
+    MessageTooLarge {
+        /// Its size as announced.
+        bytes: usize,
+        /// What is allowed.
+        limit: usize,
+    },
+
+    /// Bytes that the protocol does not allow here.
+    #[error("{what}")]
+    Protocol {
+        /// What was expected and what was found.
+        what: String,
+    },
+
+    /// A frame of the stream cannot be read.
+    #[error("read a frame of the replication stream")]
+    Frame(#[source] pgoutput_parser::DecodeError),
+
+    /// The SQL client failed otherwise than by an answer of the server.
+    #[error("talk to the server")]
+    Sql(#[source] tokio_postgres::Error),
+}
+
+impl PgError {
+    /// What the server said, if this is its answer.
+    #[must_use]
+    pub fn server(&self) -> Option<&ServerError> {
+        match self {
+            Self::Server(error) | Self::PublicationSkipped(error) => Some(error),
+            _ => None,
+        }
+    }
+
+    /// The fix, where there is one to name.
+    #[must_use]
+    pub fn hint(&self) -> Option<&'static str> {
+        match self {
+            Self::Pooler => Some(
+                "connect to the database itself: on Supabase the direct connection \
+                 db.<ref>.supabase.co:5432, not the pooler",
+            ),
+            Self::PublicationSkipped(_) => Some(
+                "the publication did not exist when these rows were written; it must be created \
+                 before the slot and never dropped while the slot lives",
+            ),
+            Self::PasswordMissing => {
+                Some("put it into the connection string, PGPASSWORD or PGPASSFILE")
+            }
+            Self::Tls { source, .. } => source.hint(),
+            Self::Server(error) => error.kind().hint(),
+            Self::Resolve { .. } | Self::Connect { .. } => Some(
+                "Supabase's direct host has IPv6 addresses only: give this machine IPv6 or buy \
+                 the IPv4 add-on",
+            ),
+            _ => None,
+        }
+    }
+
+    pub(crate) fn protocol(what: impl Into<String>) -> Self {
+        Self::Protocol { what: what.into() }
+    }
+
+    pub(crate) fn io(action: &'static str) -> impl FnOnce(io::Error) -> Self {
+        move |source| match source.kind() {
+            io::ErrorKind::UnexpectedEof => Self::Disconnected,
+            _ => Self::Io { action, source },
+        }
+    }
+}
+
+impl From<tokio_postgres::Error> for PgError {
+    fn from(error: tokio_postgres::Error) -> Self {
+        match error.as_db_error() {
+            Some(answer) => Self::Server(Box::new(ServerError::from(answer))),
+            None => Self::Sql(error),
+        }
+    }
+}
+
+struct Failures<'a>(&'a [PgError]);
+
+impl fmt::Display for Failures<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (index, failure) in self.0.iter().enumerate() {
+            f.write_str(if index == 0 { "" } else { "; " })?;
+            write!(f, "{failure}")?;
+            let mut cause = std::error::Error::source(failure);
+            while let Some(error) = cause {
+                write!(f, ": {error}")?;
+                cause = error.source();
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Why TLS did not come about.
+#[derive(Debug, thiserror::Error)]
+pub enum TlsError {
+    /// The server speaks plain text only.
+    #[error("the server does not offer TLS")]
+    NotOffered,
+    /// The answer to the request for TLS was neither yes nor no.
+    #[error("the server answered the request for TLS with byte {0:#04x}")]
+    Unexpected(u8),
+    /// The file with the root certificates.
+    #[error("read root certificates from {path}: {source}")]
+    RootFile {
+        /// Its path.
+        path: PathBuf,
+        /// What the system or the PEM reader said.
+        #[source]
+        source: io::Error,
+    },
+    /// The certificates given inline.
+    #[error("read the inline root certificates: {source}")]
+    RootPem {
+        /// What the PEM reader said.
+        #[source]
+        source: io::Error,
+    },
+    /// The host cannot stand in a certificate.
+    #[error("{host:?} is no name a certificate could carry")]
+    HostName {
+        /// The host.
+        host: String,
+    },
+    /// The library refused its own configuration.
+    #[error("configure TLS")]
+    Configuration(#[source] rustls::Error),
+    /// The handshake failed: among others, a certificate that is not trusted.
+    #[error("handshake")]
+    Handshake(#[source] io::Error),
+}
+
+impl TlsError {
+    fn hint(&self) -> Option<&'static str> {
+        match self {
+            Self::NotOffered => Some("turn TLS on in the server, or use sslmode=disable"),
+            Self::Handshake(_) => Some(
+                "sslrootcert must name the authority that signed the server's certificate \
+                 (Supabase: Database Settings, SSL), and with verify-full the certificate must \
+                 name the host",
+            ),
+            Self::RootFile { .. } | Self::RootPem { .. } => {
+                Some("sslrootcert takes a PEM file; WALRELAY_SSLROOTCERT_PEM takes its text")
+            }
+            Self::Unexpected(_) | Self::HostName { .. } | Self::Configuration(_) => None,
+        }
+    }
+}
+
+/// An ErrorResponse or NoticeResponse.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct ServerError {
+    /// `ERROR`, `FATAL`, `WARNING`, … in English whatever the server's language.
+    pub severity: String,
+    /// The SQLSTATE: five characters, the same in every language and version.
+    pub code: String,
+    /// The primary text.
+    pub message: String,
+    /// The server's detail.
+    pub detail: Option<String>,
+    /// The server's hint.
+    pub hint: Option<String>,
+    /// The function in the server's source that reported it.
+    pub routine: Option<String>,
+}
+
+impl std::error::Error for ServerError {}
+
+impl fmt::Display for ServerError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} ({})", self.message, self.code)?;
+        if let Some(detail) = &self.detail {
+            write!(f, ": {detail}")?;
+        }
+        Ok(())
+    }
+}
+
+/// What an SQLSTATE means for replication.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ServerErrorKind {
+    /// 55006: somebody else holds the slot.
+    SlotActive {
+        /// The server process that serves the holder, where the text names it.
+        pid: Option<i32>,
+    },
+    /// 42704: no such slot or publication.
+    Missing,
+    /// 55000: the slot is invalidated, belongs to another database, or cannot be moved there.
+    NotInState,
+    /// 53400: all replication slots are taken.
+    SlotsExhausted,
+    /// 53300: all connections or walsenders are taken.
+    ConnectionsExhausted,
+    /// 42501: the role may not do this.
+    Privilege,
+    /// 57P01: ended by an administrator, a shutdown, or to release the slot.
+    AdminShutdown,
+    /// 57P02, 57P03: crashed, starting up or shutting down.
+    NotAccepting,
+    /// Class 28: wrong role, wrong password, or refused by `pg_hba.conf`.
+    Authentication,
+    /// 3D000: no such database.
+    DatabaseMissing,
+    /// 42602: not a name a slot can have.
+    InvalidName,
+    /// 42601: not understood.
+    Syntax,
+    /// 58P01: a WAL segment the slot needs is gone.
+    WalRemoved,
+    /// Anything else.
+    Other,
+}
+
+impl ServerErrorKind {
+    fn hint(self) -> Option<&'static str> {
+        match self {
+            Self::SlotActive { .. } => Some("another relay holds the slot; wait for its release"),
+            Self::SlotsExhausted => Some("raise max_replication_slots or drop an unused slot"),
+            Self::ConnectionsExhausted => Some("raise max_wal_senders or max_connections"),
+            Self::Privilege => Some("the role needs LOGIN and REPLICATION"),
+            Self::InvalidName => Some("slot names take lower-case letters, digits and _ only"),
+            Self::Authentication => Some("check user, password and the server's pg_hba.conf"),
+            Self::DatabaseMissing => Some("check the database's name in the connection string"),
+            Self::Missing
+            | Self::NotInState
+            | Self::AdminShutdown
+            | Self::NotAccepting
+            | Self::Syntax
+            | Self::WalRemoved
+            | Self::Other => None,
+        }
+    }
+}
+
+impl ServerError {
+    /// What the SQLSTATE means here.
+    #[must_use]
+    pub fn kind(&self) -> ServerErrorKind {
+        match self.code.as_str() {
+            "55006" => ServerErrorKind::SlotActive { pid: self.pid() },
+            "42704" => ServerErrorKind::Missing,
+            "55000" => ServerErrorKind::NotInState,
+            "53400" => ServerErrorKind::SlotsExhausted,
+            "53300" => ServerErrorKind::ConnectionsExhausted,
+            "42501" => ServerErrorKind::Privilege,
+            "57P01" => ServerErrorKind::AdminShutdown,
+            "57P02" | "57P03" => ServerErrorKind::NotAccepting,
+            "3D000" => ServerErrorKind::DatabaseMissing,
+            "42602" => ServerErrorKind::InvalidName,
+            "42601" => ServerErrorKind::Syntax,
+            "58P01" => ServerErrorKind::WalRemoved,
+            code if code.starts_with("28") => ServerErrorKind::Authentication,
+            _ => ServerErrorKind::Other,
+        }
+    }
+
+    /// The process named in the text; a translation keeps the number and moves the words.
+    fn pid(&self) -> Option<i32> {
+        let after_name = self.message.rsplit('"').next().unwrap_or(&self.message);
+        after_name
+            .split(|character: char| !character.is_ascii_digit())
+            .filter_map(|digits| digits.parse().ok())
+            .next_back()
+    }
+
+    /// Whether this notice says that a publication is left out.
+    ///
+    /// From Postgres 18 on `LoadPublications` in `pgoutput.c` only warns (55000). The routine's name
+    /// is not translated; the text is asked as well, should the routine be renamed.
+    pub(crate) fn says_publication_skipped(&self) -> bool {
+        let text_says = self.code == "55000" && self.message.contains("publication");
+        self.severity == "WARNING"
+            && (text_says || self.routine.as_deref() == Some("LoadPublications"))
+    }
+
+    /// Reads the fields of an ErrorResponse or NoticeResponse.
+    pub(crate) fn from_fields(mut fields: ErrorFields<'_>) -> Result<Self, PgError> {
+        let mut error = Self::default();
+        let malformed = |source| PgError::Io { action: "read an error of the server", source };
+        while let Some(field) = fields.next().map_err(malformed)? {
+            let text = || String::from_utf8_lossy(field.value_bytes()).into_owned();
+            match field.type_() {
+                // V is S untranslated; it follows S where it exists (9.6 and later).
+                b'S' | b'V' => error.severity = text(),
+                b'C' => error.code = text(),
+                b'M' => error.message = text(),
+                b'D' => error.detail = Some(text()),
+                b'H' => error.hint = Some(text()),
+                b'R' => error.routine = Some(text()),
+                _ => {}
+            }
+        }
+        Ok(error)
+    }
+}
+
+impl From<&tokio_postgres::error::DbError> for ServerError {
+    fn from(error: &tokio_postgres::error::DbError) -> Self {
+        Self {
+            severity: error.severity().to_owned(),
+            code: error.code().code().to_owned(),
+            message: error.message().to_owned(),
+            detail: error.detail().map(str::to_owned),
+            hint: error.hint().map(str::to_owned),
+            routine: error.routine().map(str::to_owned),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn error(code: &str, message: &str) -> ServerError {
+        ServerError { code: code.into(), message: message.into(), ..ServerError::default() }
+    }
+
+    #[test]
+    fn the_holder_of_a_slot_is_read_from_the_text() {
+        let text = "replication slot \"relay_7\" is active for PID 4711";
+        assert_eq!(error("55006", text).kind(), ServerErrorKind::SlotActive { pid: Some(4711) });
+        let text = "Replikations-Slot »relay« ist aktiv für PID 4711";
+        assert_eq!(error("55006", text).kind(), ServerErrorKind::SlotActive { pid: Some(4711) });
+        let text = "replication slot \"relay_7\" is active";
+        assert_eq!(error("55006", text).kind(), ServerErrorKind::SlotActive { pid: None });
+    }
+
+    #[test]
+    fn codes_have_the_meaning_the_supervisor_acts_on() {
+        for (code, kind) in [
+            ("42704", ServerErrorKind::Missing),
+            ("55000", ServerErrorKind::NotInState),
+            ("53400", ServerErrorKind::SlotsExhausted),
+            ("53300", ServerErrorKind::ConnectionsExhausted),
+            ("42501", ServerErrorKind::Privilege),
+            ("57P01", ServerErrorKind::AdminShutdown),
+            ("57P03", ServerErrorKind::NotAccepting),
+            ("28P01", ServerErrorKind::Authentication),
+            ("28000", ServerErrorKind::Authentication),
+            ("3D000", ServerErrorKind::DatabaseMissing),
+            ("42602", ServerErrorKind::InvalidName),
+            ("XX000", ServerErrorKind::Other),
+        ] {
+            assert_eq!(error(code, "").kind(), kind, "{code}");
+        }
+    }
+
+    #[test]
+    fn only_a_warning_about_a_publication_is_one() {
+        let mut notice = error("55000", "skipped loading publication \"p\"");
+        assert!(!notice.says_publication_skipped());
+        notice.severity = "WARNING".into();
+        assert!(notice.says_publication_skipped());
+        notice.message = "publication \"p\" übersprungen".into();
+        assert!(notice.says_publication_skipped());
+        notice.message = "lädt nicht".into();
+        assert!(!notice.says_publication_skipped());
+        notice.routine = Some("LoadPublications".into());
+        assert!(notice.says_publication_skipped());
+    }
+}

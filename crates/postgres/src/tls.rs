@@ -1,0 +1,178 @@
+//! What each `sslmode` asks of the server's certificate.
+//!
+//! Follows libpq: `require` looks at nothing, `verify-ca` wants a signature of one of the roots,
+//! `verify-full` also the host's name. As in libpq a self-signed server certificate may itself be
+//! the root. No process-wide crypto provider is needed or installed.
+
+use std::fs;
+use std::io;
+use std::sync::Arc;
+
+use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
+use rustls::client::{verify_server_cert_signed_by_trust_anchor, verify_server_name};
+use rustls::crypto::{CryptoProvider, verify_tls12_signature, verify_tls13_signature};
+use rustls::pki_types::pem::PemObject as _;
+use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
+use rustls::server::ParsedCertificate;
+use rustls::{ClientConfig, DigitallySignedStruct, RootCertStore, SignatureScheme};
+
+use crate::conninfo::{Encryption, RootSource};
+use crate::error::TlsError;
+
+/// The client's side of TLS for one `sslmode`; `None` for plain text.
+pub(crate) fn client_config(encryption: &Encryption) -> Result<Option<Arc<ClientConfig>>, TlsError> {
+    let trust = match encryption {
+        Encryption::Disable => return Ok(None),
+        Encryption::Prefer | Encryption::Require => Trust::Anybody,
+        Encryption::VerifyCa(source) => Trust::SignedBy(roots(source)?),
+        Encryption::VerifyFull(source) => Trust::SignedByAndNamed(roots(source)?),
+    };
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let verifier = Arc::new(Verifier { trust, provider: Arc::clone(&provider) });
+    let config = ClientConfig::builder_with_provider(provider)
+        .with_safe_default_protocol_versions()
+        .map_err(TlsError::Configuration)?
+        .dangerous()
+        .with_custom_certificate_verifier(verifier)
+        .with_no_client_auth();
+    Ok(Some(Arc::new(config)))
+}
+
+/// The name the server's certificate must carry, when it must carry one.
+pub(crate) fn server_name(
+    encryption: &Encryption,
+    host: &str,
+) -> Result<ServerName<'static>, TlsError> {
+    match (ServerName::try_from(host.to_owned()), encryption) {
+        (Ok(name), _) => Ok(name),
+        (Err(_), Encryption::VerifyFull(_)) => Err(TlsError::HostName { host: host.to_owned() }),
+        // The name is not looked at; a host that DNS would not allow must not stand in the way.
+        (
+            Err(_),
+            Encryption::Disable
+            | Encryption::Prefer
+            | Encryption::Require
+            | Encryption::VerifyCa(_),
+        ) => Ok(ServerName::IpAddress(std::net::Ipv4Addr::UNSPECIFIED.into())),
+    }
+}
+
+fn roots(source: &RootSource) -> Result<Roots, TlsError> {
+    match source {
+        RootSource::Public => Ok(Roots {
+            store: RootCertStore { roots: webpki_roots::TLS_SERVER_ROOTS.to_vec() },
+            pinned: Vec::new(),
+        }),
+        RootSource::File(path) => fs::read(path)
+            .and_then(|pem| roots_from_pem(&pem))
+            .map_err(|source| TlsError::RootFile { path: path.clone(), source }),
+        RootSource::Inline(pem) => {
+            roots_from_pem(pem.as_bytes()).map_err(|source| TlsError::RootPem { source })
+        }
+    }
+}
+
+fn roots_from_pem(pem: &[u8]) -> io::Result<Roots> {
+    let invalid = |text: String| io::Error::new(io::ErrorKind::InvalidData, text);
+    let mut roots = Roots { store: RootCertStore::empty(), pinned: Vec::new() };
+    for certificate in CertificateDer::pem_slice_iter(pem) {
+        let certificate = certificate.map_err(|error| invalid(error.to_string()))?;
+        // What cannot anchor a chain may still be the server's own certificate.
+        if let Err(error) = roots.store.add(certificate.clone()) {
+            tracing::debug!(%error, "a certificate in sslrootcert is no trust anchor");
+        }
+        roots.pinned.push(certificate);
+    }
+    if roots.pinned.is_empty() {
+        return Err(invalid("it holds no PEM certificate".to_owned()));
+    }
+    Ok(roots)
+}
+
+#[derive(Debug)]
+struct Roots {
+    store: RootCertStore,
+    /// The same certificates as given: one of them may be the server's own.
+    pinned: Vec<CertificateDer<'static>>,
+}
+
+#[derive(Debug)]
+enum Trust {
+    Anybody,
+    SignedBy(Roots),
+    SignedByAndNamed(Roots),
+}
+
+/// The checks of libpq on top of webpki's.
+#[derive(Debug)]
+struct Verifier {
+    trust: Trust,
+    provider: Arc<CryptoProvider>,
+}
+
+impl Verifier {
+    fn verify_chain(
+        &self,
+        roots: &Roots,
+        certificate: &CertificateDer<'_>,
+        intermediates: &[CertificateDer<'_>],
+        now: UnixTime,
+    ) -> Result<(), rustls::Error> {
+        // Holding exactly this certificate is stronger than any signature over it.
+        if roots.pinned.iter().any(|pinned| pinned == certificate) {
+            return Ok(());
+        }
+        verify_server_cert_signed_by_trust_anchor(
+            &ParsedCertificate::try_from(certificate)?,
+            &roots.store,
+            intermediates,
+            now,
+            self.provider.signature_verification_algorithms.all,
+        )
+    }
+}
+
+impl ServerCertVerifier for Verifier {
+    fn verify_server_cert(
+        &self,
+        end_entity: &CertificateDer<'_>,
+        intermediates: &[CertificateDer<'_>],
+        server_name: &ServerName<'_>,
+        _ocsp_response: &[u8],
+        now: UnixTime,
+    ) -> Result<ServerCertVerified, rustls::Error> {
+        match &self.trust {
+            Trust::Anybody => {}
+            Trust::SignedBy(roots) => self.verify_chain(roots, end_entity, intermediates, now)?,
+            Trust::SignedByAndNamed(roots) => {
+                self.verify_chain(roots, end_entity, intermediates, now)?;
+                verify_server_name(&ParsedCertificate::try_from(end_entity)?, server_name)?;
+            }
+        }
+        Ok(ServerCertVerified::assertion())
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signature: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        let algorithms = &self.provider.signature_verification_algorithms;
+        verify_tls12_signature(message, certificate, signature, algorithms)
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signature: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        let algorithms = &self.provider.signature_verification_algorithms;
+        verify_tls13_signature(message, certificate, signature, algorithms)
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        self.provider.signature_verification_algorithms.supported_schemes()
+    }
+}
