@@ -37,18 +37,37 @@
 #![warn(clippy::iter_over_hash_type)]
 
 mod ack_tracker;
+mod attributes;
 mod backoff;
 mod budget;
+mod columns;
+mod effects;
 mod failure;
+mod lane;
+mod lane_table;
+mod lanes;
+mod limits;
 mod message;
+mod random;
+mod router;
+mod template;
+mod timestamp;
 mod weather;
 mod window;
 mod wire;
 
 pub use ack_tracker::{AckTracker, Ticket, Watermark};
+pub use attributes::Style as AttributeStyle;
 pub use backoff::Backoff;
 pub use budget::{Budget, BudgetLimits};
+pub use columns::{ColumnNames, Field, MissingColumn};
+pub use effects::{Effects, Finished, Outcome, Parcel, Reason};
 pub use failure::{FailureClass, PublishFailure};
+pub use lane::{Batch, LaneId, Origin, Row};
+pub use lanes::{ClaimKey, Claimed, LanePolicy, Lanes, OnDead};
+pub use limits::{REQUEST_BYTES_MAX, REQUEST_MESSAGES_MAX};
 pub use message::{Message, NotAMessage, Topic};
+pub use router::{Fault, RouteError, Routed, Router, RouterConfig};
+pub use template::{Template, TemplateError};
 pub use weather::{Change as WeatherChange, Weather};
 pub use window::{Window, WindowLimits};

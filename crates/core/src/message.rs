@@ -110,15 +110,16 @@ impl Message {
         &self.buffer[(self.event_id_len + self.header_len) as usize..]
     }
 
-    /// Bytes of memory it holds, for the budget: the buffer and what surrounds it.
+    /// Bytes of memory it may hold, for the budget: its own, the same again in a request that is
+    /// out, and what surrounds them.
     #[must_use]
     pub fn memory(&self) -> usize {
-        self.buffer.len() + Self::OVERHEAD
+        2 * self.buffer.len() + Self::OVERHEAD
     }
 
     /// What a row costs beside its own bytes: this struct, its place in a lane, a lane of its own
     /// in the worst case, and the allocator's rounding.
-    pub const OVERHEAD: usize = 512;
+    const OVERHEAD: usize = 512;
 
     fn text(&self, range: Range<u32>) -> &str {
         let bytes = &self.buffer[range.start as usize..range.end as usize];

@@ -37,8 +37,11 @@ impl Weather {
     pub fn success(&mut self, now: Instant) -> Change {
         let since = self.last_success.map_or(self.gap, |last| now.saturating_duration_since(last));
         self.fair += since.min(self.gap);
-        let change =
-            if self.failures > 0 && since >= self.gap { Change::OutageOver } else { Change::Steady };
+        let change = if self.failures > 0 && since >= self.gap {
+            Change::OutageOver
+        } else {
+            Change::Steady
+        };
         self.last_success = Some(now);
         self.failures = 0;
         change

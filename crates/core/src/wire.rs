@@ -31,10 +31,14 @@ pub(crate) const fn field_len(content: usize) -> usize {
 /// Appends `value` as a varint.
 pub(crate) fn put_varint(buffer: &mut Vec<u8>, mut value: usize) {
     while value >= 0x80 {
-        buffer.push((value & 0x7F) as u8 | 0x80);
+        buffer.push(low_seven_bits(value) | 0x80);
         value >>= 7;
     }
-    buffer.push((value & 0x7F) as u8);
+    buffer.push(low_seven_bits(value));
+}
+
+const fn low_seven_bits(value: usize) -> u8 {
+    value.to_le_bytes()[0] & 0x7F
 }
 
 /// Appends a length-delimited field.

@@ -1,0 +1,163 @@
+//! What the lanes want done outside: tickets to settle, rows to record, outcomes to note.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::ack_tracker::Ticket;
+use crate::failure::PublishFailure;
+use crate::lane::{LaneId, Origin, Row};
+use crate::message::Message;
+
+/// Collected by [`Lanes`](crate::Lanes), drained by the pipeline after each call.
+#[derive(Debug, Default)]
+pub struct Effects {
+    /// Rows from the slot that Pub/Sub stored, each with the memory it gives back.
+    pub settled: Vec<(Ticket, usize)>,
+    /// Rows from the slot that must be recorded in dispatch state; settled once that is durable.
+    pub parcels: Vec<Parcel>,
+    /// Outcomes of rows that were claimed from dispatch state.
+    pub finished: Vec<Finished>,
+}
+
+/// A row on its way into dispatch state.
+#[derive(Debug)]
+pub struct Parcel {
+    /// The parked lane that waits for it to be durable; none when its key flows on.
+    pub lane: Option<LaneId>,
+    /// The message, self-contained.
+    pub message: Message,
+    /// Settled once the row is durable (I2).
+    pub ticket: Ticket,
+    /// Why it is recorded.
+    pub reason: Reason,
+}
+
+/// Why a row is recorded in dispatch state.
+#[derive(Debug, Clone)]
+pub enum Reason {
+    /// Its lane was stuck. Only the first row of a key has a time of its own.
+    Stuck {
+        /// What Pub/Sub said last.
+        failure: Arc<PublishFailure>,
+        /// When the key is tried again.
+        next_attempt_in: Option<Duration>,
+    },
+    /// Earlier rows of its key are in dispatch state.
+    Queued,
+    /// It can never be published.
+    Dead {
+        /// What is wrong with it.
+        failure: Arc<PublishFailure>,
+    },
+}
+
+/// What became of a row that was claimed from dispatch state.
+#[derive(Debug)]
+pub struct Finished {
+    /// The row; its memory is given back once this is handed over.
+    pub message: Message,
+    /// What to write.
+    pub outcome: Outcome,
+}
+
+/// What to write about a claimed row.
+#[derive(Debug)]
+pub enum Outcome {
+    /// Stored by Pub/Sub under this id.
+    Published {
+        /// Pub/Sub's id.
+        message_id: String,
+    },
+    /// To be tried again.
+    Again {
+        /// Attempts so far.
+        attempts: u32,
+        /// In how long; none for rows behind the head of their key.
+        after: Option<Duration>,
+        /// What Pub/Sub said; none when the row itself was not tried.
+        failure: Option<Arc<PublishFailure>>,
+    },
+    /// It can never be published, or was tried too often.
+    Dead {
+        /// Attempts so far.
+        attempts: u32,
+        /// What Pub/Sub said last.
+        failure: Arc<PublishFailure>,
+    },
+}
+
+/// What a refusal means for one claimed row.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Verdict {
+    Again { after: Option<Duration> },
+    Dead,
+}
+
+impl Effects {
+    pub(crate) fn row_stored(&mut self, row: Row, message_id: String) {
+        match row.origin {
+            Origin::Live(ticket) => self.settled.push((ticket, row.message.memory())),
+            Origin::Stored { .. } => self.finished.push(Finished {
+                message: row.message,
+                outcome: Outcome::Published { message_id },
+            }),
+        }
+    }
+}
+
+impl Parcel {
+    pub(crate) fn queued(lane: LaneId, row: Row) -> Self {
+        Self::new(Some(lane), row, Reason::Queued)
+    }
+
+    pub(crate) fn stuck(
+        lane: LaneId,
+        row: Row,
+        failure: &PublishFailure,
+        next_attempt_in: Option<Duration>,
+    ) -> Self {
+        let failure = Arc::new(failure.clone());
+        Self::new(Some(lane), row, Reason::Stuck { failure, next_attempt_in })
+    }
+
+    pub(crate) fn dead(lane: Option<LaneId>, row: Row, failure: &PublishFailure) -> Self {
+        Self::new(lane, row, Reason::Dead { failure: Arc::new(failure.clone()) })
+    }
+
+    fn new(lane: Option<LaneId>, row: Row, reason: Reason) -> Self {
+        let Origin::Live(ticket) = row.origin else {
+            panic!("I2: a row of dispatch state recorded there again");
+        };
+        Self { lane, message: row.message, ticket, reason }
+    }
+}
+
+impl Finished {
+    pub(crate) fn dead(message: Message, attempts: u32, failure: &PublishFailure) -> Self {
+        Self::refused(message, attempts, failure, Verdict::Dead)
+    }
+
+    pub(crate) fn refused(
+        message: Message,
+        attempts: u32,
+        failure: &PublishFailure,
+        verdict: Verdict,
+    ) -> Self {
+        let failure = Arc::new(failure.clone());
+        let outcome = match verdict {
+            Verdict::Again { after } => {
+                Outcome::Again { attempts, after, failure: after.is_some().then_some(failure) }
+            }
+            Verdict::Dead => Outcome::Dead { attempts, failure },
+        };
+        Self { message, outcome }
+    }
+
+    pub(crate) fn released(row: Row) -> Self {
+        let Origin::Stored { attempts } = row.origin else {
+            panic!("I2: a live row released to dispatch state that does not hold it");
+        };
+        let outcome = Outcome::Again { attempts, after: None, failure: None };
+        Self { message: row.message, outcome }
+    }
+}

@@ -1,0 +1,230 @@
+//! One lane: the rows of one (topic, ordering key) that wait, and what became of those sent.
+//!
+//! ```text
+//!          push              next_batch             stored, queue empty
+//! (none) ───────▶ Ready ───────────────▶ Out ─────────────────────────▶ (evicted)
+//!                  ▲ ▲                   │ │
+//!                  │ └─── stored, more ──┘ └── refused ──▶ Waiting ── due ──▶ Ready
+//!                  └────────────────────────────────────────────────────────┘
+//! ```
+//!
+//! A lane whose key has rows in dispatch state is *parked* beside that: rows from the slot go into
+//! the table behind them, rows claimed back go through the same queue, one batch at a time.
+//!
+//! ```text
+//!                        due               rows              queue empty again
+//!  (stuck) ─▶ Resting ───────▶ Claiming ────────▶ Delivering ──────────────────▶ Resting
+//!                ▲                │   │                │ refused                (due now)
+//!                └─ more is held ─┘   │                └──────────▶ Resting (backing off)
+//!                                     └─ table and append queue empty ─▶ (live again)
+//! ```
+
+use std::collections::VecDeque;
+use std::time::{Duration, Instant};
+
+use crate::ack_tracker::Ticket;
+use crate::message::{Message, Topic};
+
+/// Which lane; valid while the lane holds, has out, or has parked something.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct LaneId(pub(crate) u32);
+
+/// A row on its way, and who is told when it has arrived.
+#[derive(Debug)]
+pub struct Row {
+    /// What is published.
+    pub message: Message,
+    /// Where it came from.
+    pub origin: Origin,
+}
+
+/// Where a row came from.
+#[derive(Debug)]
+pub enum Origin {
+    /// From the slot; the ticket is settled when the row is stored or recorded.
+    Live(Ticket),
+    /// Claimed back from dispatch state, after that many failed attempts.
+    Stored {
+        /// Attempts counted against `--max-attempts` so far.
+        attempts: u32,
+    },
+}
+
+/// What one publish carries: rows of one lane, in order.
+#[derive(Debug)]
+#[must_use = "rows of a batch that is dropped never settle"]
+pub struct Batch {
+    pub(crate) lane: LaneId,
+    pub(crate) rows: VecDeque<Row>,
+    pub(crate) sent_at: Instant,
+}
+
+impl Batch {
+    /// The topic all rows go to.
+    ///
+    /// # Panics
+    ///
+    /// The batch is empty, which no lane hands out.
+    #[must_use]
+    pub fn topic(&self) -> &Topic {
+        match self.rows.front() {
+            Some(row) => row.message.topic(),
+            None => panic!("I3: an empty batch"),
+        }
+    }
+
+    /// The messages, in order.
+    pub fn messages(&self) -> impl ExactSizeIterator<Item = &Message> + Clone {
+        self.rows.iter().map(|row| &row.message)
+    }
+
+    /// When it was handed out.
+    #[must_use]
+    pub const fn sent_at(&self) -> Instant {
+        self.sent_at
+    }
+}
+
+#[derive(Debug)]
+pub(crate) struct Lane {
+    pub(crate) topic: Topic,
+    /// Empty for rows without a key: then the lane only collects, and what it hands out goes on
+    /// in a lane of its own.
+    pub(crate) ordering_key: Box<str>,
+    pub(crate) queue: VecDeque<Row>,
+    /// Bytes of the queue as request fields.
+    pub(crate) queue_bytes: usize,
+    pub(crate) state: State,
+    pub(crate) trouble: Trouble,
+    pub(crate) parked: Option<Parked>,
+    /// Whether rows of this key are pushed here; a batch of unordered rows travels unlisted.
+    pub(crate) listed: bool,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum State {
+    /// No lane at all: the place waits for the next one.
+    Free,
+    /// Nothing to send.
+    Empty,
+    /// In the ring of lanes that may send.
+    Ready,
+    /// One batch out.
+    Out,
+    /// The first batch was refused and goes out again at this time, before anything else.
+    Waiting { until: Instant },
+}
+
+/// What went wrong with the rows at the head, so far.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(crate) struct Trouble {
+    /// Failures in a row.
+    pub(crate) attempts: u32,
+    /// Fair weather when the head was first sent; what passed since is time stuck.
+    pub(crate) since: Option<Duration>,
+    /// How many rows at the head are known to contain one that Pub/Sub refuses; 0 for none.
+    pub(crate) suspects: usize,
+}
+
+/// A key with rows in dispatch state.
+#[derive(Debug)]
+pub(crate) struct Parked {
+    pub(crate) rest: Rest,
+    /// Rows handed to the store so far; it makes them durable in this order.
+    pub(crate) handed: u64,
+    /// How many of them are durable.
+    pub(crate) durable: u64,
+    /// Nothing may be claimed before this many are: the last of them precede rows already there.
+    pub(crate) barrier: u64,
+    /// Failed deliveries in a row, for the back-off; not what is counted against a row.
+    pub(crate) failures: u32,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Rest {
+    /// Nothing claimed; look again at this time.
+    Resting { until: Instant },
+    /// The store was asked for rows. `appended` since then: an empty answer would be stale.
+    Claiming { appended: bool },
+    /// Claimed rows are in the queue or out.
+    Delivering,
+}
+
+impl Lane {
+    /// A lane that rows of its key are pushed into.
+    pub(crate) fn listed(topic: Topic, ordering_key: &str) -> Self {
+        Self { ordering_key: ordering_key.into(), listed: true, ..Self::loose(topic) }
+    }
+
+    /// A lane of its own for unordered rows that travel together once.
+    pub(crate) fn loose(topic: Topic) -> Self {
+        Self {
+            topic,
+            ordering_key: Box::default(),
+            queue: VecDeque::new(),
+            queue_bytes: 0,
+            state: State::Empty,
+            trouble: Trouble::default(),
+            parked: None,
+            listed: false,
+        }
+    }
+
+    pub(crate) fn is_ordered(&self) -> bool {
+        !self.ordering_key.is_empty()
+    }
+
+    /// Whether it holds nothing and knows nothing worth keeping (memory must not grow with the
+    /// keys ever seen, I6).
+    pub(crate) fn is_spent(&self) -> bool {
+        self.queue.is_empty() && self.state == State::Empty && self.parked.is_none()
+    }
+
+    /// Whether its queue holds rows from the slot; a queue never mixes them with claimed ones.
+    pub(crate) fn holds_live_rows(&self) -> bool {
+        are_live(&self.queue)
+    }
+
+    pub(crate) fn enqueue(&mut self, row: Row) {
+        self.queue_bytes += row.message.request_field().len();
+        self.queue.push_back(row);
+    }
+
+    pub(crate) fn take_queue(&mut self) -> VecDeque<Row> {
+        self.queue_bytes = 0;
+        std::mem::take(&mut self.queue)
+    }
+
+    /// Rows from the front, at most `messages_max` of them and `bytes_max` bytes, at least one.
+    pub(crate) fn take_front(&mut self, messages_max: usize, bytes_max: usize) -> VecDeque<Row> {
+        if self.queue.len() <= messages_max && self.queue_bytes <= bytes_max {
+            return self.take_queue();
+        }
+        let mut bytes = 0;
+        let mut count = 0;
+        for row in self.queue.iter().take(messages_max) {
+            bytes += row.message.request_field().len();
+            if count > 0 && bytes > bytes_max {
+                break;
+            }
+            count += 1;
+        }
+        let rest = self.queue.split_off(count);
+        let front = std::mem::replace(&mut self.queue, rest);
+        self.queue_bytes -=
+            front.iter().map(|row| row.message.request_field().len()).sum::<usize>();
+        front
+    }
+
+    /// Puts refused rows back in front of everything else of the lane (I4).
+    pub(crate) fn put_back(&mut self, mut rows: VecDeque<Row>) {
+        self.queue_bytes += rows.iter().map(|row| row.message.request_field().len()).sum::<usize>();
+        rows.append(&mut self.queue);
+        self.queue = rows;
+    }
+}
+
+/// Whether rows come from the slot rather than from dispatch state.
+pub(crate) fn are_live(rows: &VecDeque<Row>) -> bool {
+    matches!(rows.front(), Some(Row { origin: Origin::Live(_), .. }))
+}

@@ -1,0 +1,110 @@
+//! Where lanes live, and how the lane of a key is found.
+//!
+//! Places are reused: memory follows the lanes that exist, not the keys ever seen (I6).
+
+use std::hash::BuildHasher;
+use std::ops::{Index, IndexMut};
+
+use hashbrown::HashTable;
+
+use crate::lane::{Lane, LaneId, State};
+use crate::message::Topic;
+
+#[derive(Debug)]
+pub(crate) struct LaneTable {
+    lanes: Vec<Lane>,
+    free: Vec<LaneId>,
+    by_key: HashTable<LaneId>,
+    hasher: foldhash::quality::SeedableRandomState,
+}
+
+impl LaneTable {
+    /// `seed` keeps producers from choosing keys that collide.
+    pub(crate) fn new(seed: u64) -> Self {
+        let shared = foldhash::SharedSeed::global_fixed();
+        Self {
+            lanes: Vec::new(),
+            free: Vec::new(),
+            by_key: HashTable::new(),
+            hasher: foldhash::quality::SeedableRandomState::with_seed(seed, shared),
+        }
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.lanes.len() - self.free.len()
+    }
+
+    /// Every place, free ones too.
+    pub(crate) fn ids(&self) -> impl Iterator<Item = LaneId> + use<> {
+        (0..u32::try_from(self.lanes.len()).unwrap_or(u32::MAX)).map(LaneId)
+    }
+
+    /// The lane that rows of this key are pushed into, made on first use.
+    pub(crate) fn lane_of(&mut self, topic: &Topic, ordering_key: &str) -> LaneId {
+        let hash = self.hash(topic, ordering_key);
+        let is_it = |id: &LaneId| {
+            let lane = &self.lanes[id.0 as usize];
+            *lane.ordering_key == *ordering_key && lane.topic == *topic
+        };
+        if let Some(id) = self.by_key.find(hash, is_it) {
+            return *id;
+        }
+        let id = self.insert(Lane::listed(Topic::clone(topic), ordering_key));
+        let Self { lanes, hasher, by_key, .. } = self;
+        by_key.insert_unique(hash, id, |other| {
+            let lane = &lanes[other.0 as usize];
+            hasher.hash_one((&*lane.topic, &*lane.ordering_key))
+        });
+        id
+    }
+
+    pub(crate) fn insert(&mut self, lane: Lane) -> LaneId {
+        if let Some(id) = self.free.pop() {
+            self[id] = lane;
+            return id;
+        }
+        let Ok(place) = u32::try_from(self.lanes.len()) else {
+            panic!("I6: more lanes than the budget has bytes");
+        };
+        self.lanes.push(lane);
+        LaneId(place)
+    }
+
+    /// Forgets a lane that holds nothing and knows nothing worth keeping.
+    pub(crate) fn evict_if_spent(&mut self, id: LaneId) {
+        if !self[id].is_spent() {
+            return;
+        }
+        let lane = &self[id];
+        if lane.listed {
+            let hash = self.hash(&lane.topic, &lane.ordering_key);
+            match self.by_key.find_entry(hash, |other| *other == id) {
+                Ok(entry) => drop(entry.remove()),
+                Err(_) => panic!("I3: {id:?} is listed and not to be found"),
+            }
+        }
+        let place = &mut self[id];
+        place.state = State::Free;
+        place.ordering_key = Box::default();
+        place.take_queue();
+        self.free.push(id);
+    }
+
+    fn hash(&self, topic: &Topic, ordering_key: &str) -> u64 {
+        self.hasher.hash_one((&**topic, ordering_key))
+    }
+}
+
+impl Index<LaneId> for LaneTable {
+    type Output = Lane;
+
+    fn index(&self, id: LaneId) -> &Lane {
+        &self.lanes[id.0 as usize]
+    }
+}
+
+impl IndexMut<LaneId> for LaneTable {
+    fn index_mut(&mut self, id: LaneId) -> &mut Lane {
+        &mut self.lanes[id.0 as usize]
+    }
+}

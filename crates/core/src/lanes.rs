@@ -1,0 +1,376 @@
+//! All lanes: which may send next, what a reply means, which keys are parked.
+//!
+//! Owns every row between routing and settling. Promises I3 (a lane has one batch out) and I4 (a
+//! refused batch goes out again before anything behind it). Leaves sending, recording and time to
+//! the caller: what has to happen outside is collected in [`Effects`].
+
+mod parked;
+
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, BinaryHeap, VecDeque};
+use std::time::{Duration, Instant};
+
+use crate::ack_tracker::Ticket;
+use crate::backoff::Backoff;
+use crate::effects::{Effects, Finished, Parcel};
+use crate::failure::{FailureClass, PublishFailure};
+use crate::lane::{Batch, Lane, LaneId, Origin, Parked, Rest, Row, State, Trouble, are_live};
+use crate::lane_table::LaneTable;
+use crate::message::{Message, Topic};
+use crate::random::Random;
+use crate::weather::{Change, Weather};
+
+pub use parked::{ClaimKey, Claimed};
+
+/// What becomes of a key when one of its rows can never be published, `--on-dead`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum OnDead {
+    /// The rows behind it flow on.
+    Continue,
+    /// They wait until an operator has retried or discarded it.
+    Hold,
+}
+
+/// How lanes behave; every number has its default in the configuration.
+#[derive(Debug, Clone, Copy)]
+pub struct LanePolicy {
+    /// Messages in one request; the service takes 1,000.
+    pub batch_messages: usize,
+    /// Bytes in one request beside the topic's name; the service takes 10,000,000 in all.
+    pub batch_bytes: usize,
+    /// Delays after transient failures.
+    pub transient: Backoff,
+    /// Delays after failures that only an operator can end.
+    pub operator: Backoff,
+    /// Delays between deliveries of a parked key.
+    pub redelivery: Backoff,
+    /// A lane stuck for this long while others succeed is parked.
+    pub park_after: Duration,
+    /// Deliveries of a parked row before it is dead.
+    pub max_attempts: u32,
+    /// What a dead row does to its key.
+    pub on_dead: OnDead,
+}
+
+/// Every lane there is.
+#[derive(Debug)]
+pub struct Lanes {
+    policy: LanePolicy,
+    table: LaneTable,
+    /// Lanes with something to send, in turn: no key starves another.
+    ready: VecDeque<LaneId>,
+    /// Lanes and parked keys that are due later. Entries go stale and are checked when popped.
+    due: BinaryHeap<Reverse<(Instant, LaneId)>>,
+    /// Parked keys that may be claimed now.
+    claimable: VecDeque<LaneId>,
+    weather: Weather,
+    /// Topics that only an operator can mend, with when that was last seen.
+    sick_topics: BTreeMap<Topic, Instant>,
+    random: Random,
+    effects: Effects,
+    parked_count: usize,
+}
+
+impl Lanes {
+    /// No lanes yet. `seed` drives jitter and the key hash, nothing else.
+    #[must_use]
+    pub fn new(policy: LanePolicy, seed: u64) -> Self {
+        Self {
+            policy,
+            table: LaneTable::new(seed),
+            ready: VecDeque::new(),
+            due: BinaryHeap::new(),
+            claimable: VecDeque::new(),
+            weather: Weather::new(policy.park_after),
+            sick_topics: BTreeMap::new(),
+            random: Random::new(seed),
+            effects: Effects::default(),
+            parked_count: 0,
+        }
+    }
+
+    /// A routed row from the slot.
+    pub fn push(&mut self, message: Message, ticket: Ticket) {
+        let id = self.table.lane_of(message.topic(), message.ordering_key());
+        let lane = &mut self.table[id];
+        let row = Row { message, origin: Origin::Live(ticket) };
+        match &mut lane.parked {
+            // Behind the rows of its key that are in the table (I4).
+            Some(parked) if !lane.ordering_key.is_empty() => {
+                parked.append();
+                self.effects.parcels.push(Parcel::queued(id, row));
+            }
+            _ => {
+                lane.enqueue(row);
+                if lane.state == State::Empty {
+                    lane.state = State::Ready;
+                    self.ready.push_back(id);
+                }
+            }
+        }
+    }
+
+    /// A row that Pub/Sub would refuse whatever happens: dead before it was sent.
+    pub fn push_dead(
+        &mut self,
+        message: Message,
+        ticket: Ticket,
+        failure: &PublishFailure,
+        now: Instant,
+    ) {
+        let id = self.table.lane_of(message.topic(), message.ordering_key());
+        self.dead(id, Row { message, origin: Origin::Live(ticket) }, failure, now);
+        self.table.evict_if_spent(id);
+    }
+
+    /// The next batch to publish, lanes taking turns.
+    pub fn next_batch(&mut self, now: Instant) -> Option<Batch> {
+        // The ring may name lanes that were parked since, and have nothing to send any more.
+        let id = loop {
+            let id = self.ready.pop_front()?;
+            if self.table[id].state == State::Ready {
+                break id;
+            }
+        };
+        let fair = self.weather.fair();
+        let policy = self.policy;
+        let lane = &mut self.table[id];
+        let messages_max = match lane.trouble.suspects {
+            0 => policy.batch_messages,
+            suspects => suspects.div_ceil(2).min(policy.batch_messages),
+        };
+        let rows = lane.take_front(messages_max, policy.batch_bytes);
+        let id = if lane.is_ordered() || !lane.listed {
+            lane.state = State::Out;
+            lane.trouble.since.get_or_insert(fair);
+            id
+        } else {
+            self.detach(id, fair)
+        };
+        Some(Batch { lane: id, rows, sent_at: now })
+    }
+
+    /// Whether a batch could be handed out now.
+    #[must_use]
+    pub fn has_ready(&self) -> bool {
+        !self.ready.is_empty()
+    }
+
+    /// When [`wake`](Self::wake) has something to do next.
+    #[must_use]
+    pub fn next_due(&self) -> Option<Instant> {
+        self.due.peek().map(|Reverse((at, _))| *at)
+    }
+
+    /// Lanes whose waiting is over may send again; parked keys whose rest is over may be claimed.
+    pub fn wake(&mut self, now: Instant) {
+        while let Some(Reverse((at, id))) = self.due.peek().copied().filter(|due| due.0.0 <= now) {
+            self.due.pop();
+            let lane = &mut self.table[id];
+            if lane.state == (State::Waiting { until: at }) {
+                lane.state = State::Ready;
+                self.ready.push_back(id);
+            }
+            if let Some(Parked { rest: Rest::Resting { until }, .. }) = &lane.parked
+                && *until == at
+            {
+                self.claimable.push_back(id);
+            }
+        }
+    }
+
+    /// What has to happen outside because of the calls since the last one.
+    pub fn effects(&mut self) -> &mut Effects {
+        &mut self.effects
+    }
+
+    /// Lanes that exist.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.table.len()
+    }
+
+    /// Whether no lane exists.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Keys that have rows in dispatch state.
+    #[must_use]
+    pub const fn parked_keys(&self) -> usize {
+        self.parked_count
+    }
+
+    /// Whether nothing at all is being stored although it is tried.
+    #[must_use]
+    pub fn is_outage(&self, now: Instant) -> bool {
+        self.weather.is_outage(now)
+    }
+
+    /// Pub/Sub stored the batch, under these message ids.
+    pub fn stored(&mut self, batch: Batch, message_ids: Vec<String>, now: Instant) {
+        if self.weather.success(now) == Change::OutageOver {
+            self.hurry(now, |_| true);
+        }
+        if self.sick_topics.remove(batch.topic()).is_some() {
+            let topic = Topic::clone(batch.topic());
+            self.hurry(now, |lane| lane.topic == topic);
+        }
+        let (id, count) = (batch.lane, batch.rows.len());
+        debug_assert_eq!(message_ids.len(), count, "one message id a row");
+        for (row, message_id) in batch.rows.into_iter().zip(message_ids) {
+            self.effects.row_stored(row, message_id);
+        }
+        let lane = &mut self.table[id];
+        lane.trouble =
+            Trouble { suspects: lane.trouble.suspects.saturating_sub(count), ..Trouble::default() };
+        self.settled(id, now);
+    }
+
+    /// Pub/Sub did not confirm the batch.
+    pub fn refused(&mut self, batch: Batch, failure: &PublishFailure, now: Instant) {
+        match failure.class {
+            FailureClass::Row => return self.refused_row(batch, failure, now),
+            FailureClass::Operator => {
+                self.sick_topics.insert(Topic::clone(batch.topic()), now);
+            }
+            FailureClass::Transient => {}
+        }
+        self.weather.failure();
+        let id = batch.lane;
+        if !are_live(&batch.rows) {
+            return self.delivery_failed(batch, failure, now);
+        }
+        let lane = &mut self.table[id];
+        lane.trouble.attempts += 1;
+        let attempts = lane.trouble.attempts;
+        let since = lane.trouble.since.unwrap_or(self.weather.fair());
+        let stuck = self.weather.fair().saturating_sub(since);
+        let parked = lane.parked.is_some();
+        lane.put_back(batch.rows);
+        if parked || (stuck >= self.policy.park_after && !self.weather.is_outage(now)) {
+            lane.state = State::Empty;
+            self.park(id, failure, now);
+            return;
+        }
+        let backoff = match failure.class {
+            FailureClass::Operator => self.policy.operator,
+            FailureClass::Transient | FailureClass::Row => self.policy.transient,
+        };
+        let mut delay = backoff.delay(attempts, self.random.next_u32());
+        if !self.weather.is_outage(now) {
+            // No longer than half the time until parking, or a sick lane would sleep through it.
+            delay = delay.min(self.policy.park_after / 2);
+        }
+        lane.state = State::Waiting { until: now + delay };
+        self.due.push(Reverse((now + delay, id)));
+    }
+
+    // The rest is private: how the calls above change one lane.
+
+    fn refused_row(&mut self, mut batch: Batch, failure: &PublishFailure, now: Instant) {
+        let id = batch.lane;
+        if batch.rows.len() == 1
+            && let Some(row) = batch.rows.pop_front()
+        {
+            self.table[id].trouble = Trouble::default();
+            self.table[id].state = State::Empty;
+            self.dead(id, row, failure, now);
+            return self.settled(id, now);
+        }
+        let lane = &mut self.table[id];
+        lane.trouble.suspects = batch.rows.len();
+        lane.put_back(batch.rows);
+        if lane.parked.is_some() && lane.holds_live_rows() {
+            // Parked while it was out, because an operator retries earlier rows: the table sorts it out.
+            lane.state = State::Empty;
+            return self.park(id, failure, now);
+        }
+        lane.state = State::Ready;
+        self.ready.push_back(id);
+    }
+
+    /// A row that can never be published: recorded, and its key flows on or is held.
+    fn dead(&mut self, id: LaneId, row: Row, failure: &PublishFailure, now: Instant) {
+        let lane = &mut self.table[id];
+        let hold = self.policy.on_dead == OnDead::Hold && lane.is_ordered();
+        let is_claimed = matches!(row.origin, Origin::Stored { .. });
+        match row.origin {
+            Origin::Stored { attempts } => {
+                self.effects.finished.push(Finished::dead(row.message, attempts + 1, failure));
+            }
+            Origin::Live(_) => {
+                if hold && lane.parked.is_none() {
+                    self.rest(id, now + Self::HELD_PAUSE);
+                }
+                if hold {
+                    self.note_append(id);
+                }
+                self.effects.parcels.push(Parcel::dead(hold.then_some(id), row, failure));
+            }
+        }
+        if hold && self.table[id].holds_live_rows() != is_claimed {
+            self.append_queue(id, None);
+        }
+    }
+
+    /// How often a key that is held by a dead row is looked at: an operator's decision takes
+    /// effect within two seconds.
+    const HELD_PAUSE: Duration = Duration::from_secs(1);
+
+    /// After a reply: send on, or leave.
+    fn settled(&mut self, id: LaneId, now: Instant) {
+        let lane = &mut self.table[id];
+        if lane.queue.is_empty() {
+            lane.state = State::Empty;
+            if let Some(Parked { rest: Rest::Delivering, failures, .. }) = &mut lane.parked {
+                *failures = 0;
+                self.rest(id, now);
+            }
+            self.table.evict_if_spent(id);
+        } else {
+            lane.state = State::Ready;
+            self.ready.push_back(id);
+        }
+    }
+
+    /// Everything that waits and matches is tried again within a second.
+    fn hurry(&mut self, now: Instant, matches: impl Fn(&Lane) -> bool) {
+        for id in self.table.ids() {
+            let soon = now + Duration::from_millis(u64::from(self.random.next_u32() % 1_000));
+            let lane = &mut self.table[id];
+            if !matches(lane) {
+                continue;
+            }
+            if let State::Waiting { until } = &mut lane.state
+                && *until > soon
+            {
+                *until = soon;
+                self.due.push(Reverse((soon, id)));
+            }
+            if let Some(Parked { rest: Rest::Resting { until }, .. }) = &mut lane.parked
+                && *until > soon
+            {
+                *until = soon;
+                self.due.push(Reverse((soon, id)));
+            }
+        }
+    }
+
+    /// A batch of unordered rows goes on by itself; its topic's lane collects the next.
+    fn detach(&mut self, id: LaneId, fair: Duration) -> LaneId {
+        let lane = &mut self.table[id];
+        let mut loose = Lane::loose(Topic::clone(&lane.topic));
+        loose.state = State::Out;
+        loose.trouble.since = Some(fair);
+        if lane.queue.is_empty() {
+            lane.state = State::Empty;
+        } else {
+            self.ready.push_back(id);
+        }
+        let loose = self.table.insert(loose);
+        self.table.evict_if_spent(id);
+        loose
+    }
+}

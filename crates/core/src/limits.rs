@@ -1,0 +1,34 @@
+//! What Pub/Sub refuses whatever happens, checked before it is asked.
+//!
+//! One such row would otherwise fail its whole batch, again and again. Source: the quotas page
+//! ("Resource limits") and the comments of google/pubsub/v1/pubsub.proto.
+
+/// Messages in one request.
+pub const REQUEST_MESSAGES_MAX: usize = 1_000;
+/// Bytes of one request, encoded, with topic name, attributes and keys: megabytes, not mebibytes.
+pub const REQUEST_BYTES_MAX: usize = 10_000_000;
+/// Attributes of one message.
+pub(crate) const ATTRIBUTES_MAX: usize = 100;
+/// Bytes of an attribute's key.
+pub(crate) const ATTRIBUTE_KEY_BYTES_MAX: usize = 256;
+/// Bytes of an attribute's value.
+pub(crate) const ATTRIBUTE_VALUE_BYTES_MAX: usize = 1_024;
+/// Bytes of an ordering key.
+pub(crate) const ORDERING_KEY_BYTES_MAX: usize = 1_024;
+
+/// Whether the last part of a topic's name is one Pub/Sub accepts (pubsub.proto, `Topic.name`).
+pub(crate) fn is_topic_id(id: &str) -> bool {
+    (3..=255).contains(&id.len())
+        && id.starts_with(|first: char| first.is_ascii_alphabetic())
+        && !id.starts_with("goog")
+        && id.bytes().all(|b| b.is_ascii_alphanumeric() || b"-_.~+%".contains(&b))
+}
+
+/// Whether a full topic name has the form `projects/P/topics/T`.
+pub(crate) fn is_topic_name(name: &str) -> bool {
+    let parts: Vec<_> = name.split('/').collect();
+    match parts[..] {
+        ["projects", project, "topics", id] => !project.is_empty() && is_topic_id(id),
+        _ => false,
+    }
+}

@@ -1,0 +1,360 @@
+//! From an outbox row to a message: topic, ordering key, attributes, bytes.
+//!
+//! Two kinds of failure, and they must not be confused. A [`RouteError`] means that we cannot read
+//! what the server sent: the relay stops at that position (I7). A [`Fault`] means that we read the
+//! row and Pub/Sub would refuse it: that row alone is dead.
+
+use std::collections::BTreeMap;
+
+use pgoutput_parser::{Column, Insert, Position, Relation};
+
+use crate::attributes::{Attributes, Style};
+use crate::columns::{ColumnNames, Field, Layout, MissingColumn, PLACES, Part, PayloadType};
+use crate::failure::{FailureClass, PublishFailure};
+use crate::limits::{self, ORDERING_KEY_BYTES_MAX, REQUEST_BYTES_MAX};
+use crate::message::{Message, Topic};
+use crate::template::Template;
+use crate::wire;
+
+/// How rows become messages.
+#[derive(Debug, Clone)]
+pub struct RouterConfig {
+    /// The project topics live in, unless a topic is named in full.
+    pub project: String,
+    /// `--topic`.
+    pub topic: Template,
+    /// `--ordering-key`; an empty result means unordered.
+    pub ordering_key: Template,
+    /// `--column-…`.
+    pub columns: ColumnNames,
+    /// `--attributes`.
+    pub style: Style,
+    /// Marks messages of an explicit replay.
+    pub replay_id: Option<String>,
+}
+
+/// Turns inserts into messages. One per connection.
+#[derive(Debug)]
+pub struct Router {
+    config: RouterConfig,
+    /// Resolved layouts of the relations described so far; there are as many as outbox tables.
+    layouts: Vec<Layout>,
+    /// Topics by what the template gave. Bounded: see [`Router::TOPICS_KEPT`].
+    topics: BTreeMap<String, Topic>,
+    topic: String,
+    ordering_key: String,
+    attributes: Attributes,
+}
+
+/// A message, and what Pub/Sub would hold against it.
+#[derive(Debug)]
+pub struct Routed {
+    /// The message as it would be published.
+    pub message: Message,
+    /// Why it never can be, if so.
+    pub fault: Option<Fault>,
+}
+
+/// Why Pub/Sub would refuse a row whatever happens.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum Fault {
+    /// One of the service's limits.
+    #[error("{what} is {size}; pub/sub takes at most {max}")]
+    Limit {
+        /// What is too large.
+        what: String,
+        /// How large it is.
+        size: usize,
+        /// How large it may be.
+        max: usize,
+    },
+    /// The topic template gave a name that no topic can have.
+    #[error("\"{name}\" is no topic name; see --topic")]
+    Topic {
+        /// What the template gave.
+        name: String,
+    },
+    /// The headers column is not an object, or a name in it is reserved or empty.
+    #[error("{0}")]
+    Headers(String),
+    /// The id is null, so nobody could recognise a duplicate.
+    #[error("the event id is null")]
+    NoId,
+}
+
+impl Fault {
+    /// As a refusal of Pub/Sub would look.
+    #[must_use]
+    pub fn into_failure(self) -> PublishFailure {
+        let code = match self {
+            Self::Limit { .. } => "LOCAL_LIMIT",
+            Self::Topic { .. } | Self::NoId => "UNROUTABLE",
+            Self::Headers(_) => "BAD_HEADERS",
+        };
+        PublishFailure {
+            class: FailureClass::Row,
+            congestion: false,
+            code,
+            message: self.to_string(),
+        }
+    }
+}
+
+/// The row cannot be read (I7).
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum RouteError {
+    /// The table lacks a column.
+    #[error(transparent)]
+    MissingColumn(#[from] MissingColumn),
+    /// A value is not in the form the connection asked for.
+    #[error("row {position} of {table}: column \"{column}\" {problem}")]
+    Value {
+        /// The row.
+        position: Position,
+        /// `schema.table`.
+        table: String,
+        /// The column.
+        column: String,
+        /// What is wrong with the value.
+        problem: &'static str,
+    },
+}
+
+impl Router {
+    /// Topics remembered; forgetting one only costs a lookup. Without a bound a template over a
+    /// column of many values would grow for ever (I6).
+    const TOPICS_KEPT: usize = 4_096;
+
+    /// A router that knows no relation yet.
+    #[must_use]
+    pub fn new(config: RouterConfig) -> Self {
+        Self {
+            attributes: Attributes::new(config.style.clone(), config.replay_id.clone()),
+            config,
+            layouts: Vec::new(),
+            topics: BTreeMap::new(),
+            topic: String::new(),
+            ordering_key: String::new(),
+        }
+    }
+
+    /// A relation was described: its columns are looked up before its first row.
+    ///
+    /// # Errors
+    ///
+    /// The table lacks a column that the configuration names.
+    pub fn learn(&mut self, relation: &Relation) -> Result<(), MissingColumn> {
+        let RouterConfig { columns, topic, ordering_key, .. } = &self.config;
+        let layout = Layout::resolve(relation, columns, topic, ordering_key)?;
+        match self.layouts.iter_mut().find(|known| known.relation_id == relation.id) {
+            Some(known) => *known = layout,
+            None => self.layouts.push(layout),
+        }
+        Ok(())
+    }
+
+    /// The message of a row.
+    ///
+    /// # Errors
+    ///
+    /// The row cannot be read; nothing may be confirmed past it.
+    pub fn route(&mut self, insert: &Insert<'_>) -> Result<Routed, RouteError> {
+        let index = self.layout_of(insert.relation)?;
+        let layout = &self.layouts[index];
+        let picked: [Option<Column<'_>>; PLACES] = insert.tuple.pick(&layout.places);
+        let row = Picked { picked, layout, insert, names: &self.config.columns };
+
+        expand(&layout.topic, &row, &mut self.topic)?;
+        expand(&layout.ordering_key, &row, &mut self.ordering_key)?;
+        let payload = row.payload()?;
+        let fault = self.attributes.collect(&row)?;
+        let event_id = row.text(Field::Id)?.unwrap_or_default();
+
+        let data_len = payload.len();
+        let key_field = match self.ordering_key.len() {
+            0 => 0,
+            len => wire::field_len(len),
+        };
+        let data_field = if data_len == 0 { 0 } else { wire::field_len(data_len) };
+        let body_len = data_field + self.attributes.encoded_len() + key_field;
+        let topic = topic_of(&mut self.topics, &self.config.project, &self.topic);
+        let (attributes, ordering_key) = (&self.attributes, &self.ordering_key);
+        let message = Message::build(topic, insert.position, event_id, body_len, |buffer| {
+            if data_len > 0 {
+                buffer.push(wire::MESSAGE_DATA);
+                wire::put_varint(buffer, data_len);
+                payload.append_to(buffer);
+            }
+            attributes.append_to(buffer);
+            if ordering_key.is_empty() {
+                return 0..0;
+            }
+            wire::put_field(buffer, wire::MESSAGE_ORDERING_KEY, ordering_key.as_bytes());
+            buffer.len() - ordering_key.len()..buffer.len()
+        });
+        let fault = fault.or_else(|| fault_of(&message, event_id));
+        Ok(Routed { message, fault })
+    }
+
+    fn layout_of(&mut self, relation: &Relation) -> Result<usize, RouteError> {
+        let known = |layout: &Layout| {
+            layout.relation_id == relation.id && layout.generation == relation.generation
+        };
+        if let Some(index) = self.layouts.iter().position(known) {
+            return Ok(index);
+        }
+        self.learn(relation)?;
+        Ok(self.layouts.iter().position(known).unwrap_or_default())
+    }
+}
+
+fn topic_of(topics: &mut BTreeMap<String, Topic>, project: &str, expanded: &str) -> Topic {
+    if let Some(topic) = topics.get(expanded) {
+        return Topic::clone(topic);
+    }
+    if topics.len() >= Router::TOPICS_KEPT {
+        topics.clear();
+    }
+    let topic: Topic = if expanded.starts_with("projects/") {
+        expanded.into()
+    } else {
+        format!("projects/{project}/topics/{expanded}").into()
+    };
+    topics.insert(expanded.to_owned(), Topic::clone(&topic));
+    topic
+}
+
+fn fault_of(message: &Message, event_id: &str) -> Option<Fault> {
+    let limit = |what: &str, size, max| {
+        (size > max).then(|| Fault::Limit { what: what.to_owned(), size, max })
+    };
+    let size = wire::field_len(message.topic().len()) + message.request_field().len();
+    limit("the message in bytes", size, REQUEST_BYTES_MAX)
+        .or_else(|| {
+            limit("the ordering key in bytes", message.ordering_key().len(), ORDERING_KEY_BYTES_MAX)
+        })
+        .or_else(|| {
+            let named = limits::is_topic_name(message.topic());
+            (!named).then(|| Fault::Topic { name: message.topic().to_string() })
+        })
+        .or_else(|| event_id.is_empty().then_some(Fault::NoId))
+}
+
+/// The wanted columns of one row.
+pub(crate) struct Picked<'a> {
+    picked: [Option<Column<'a>>; PLACES],
+    layout: &'a Layout,
+    insert: &'a Insert<'a>,
+    names: &'a ColumnNames,
+}
+
+impl<'a> Picked<'a> {
+    pub(crate) fn position(&self) -> Position {
+        self.insert.position
+    }
+
+    pub(crate) fn table(&self) -> &str {
+        &self.layout.table
+    }
+
+    pub(crate) fn payload_type(&self) -> PayloadType {
+        self.layout.payload
+    }
+
+    pub(crate) fn occurred_at_is_timestamp(&self) -> bool {
+        self.layout.occurred_at_is_timestamp
+    }
+
+    /// A field's text; none if it is null or the table has no such column.
+    pub(crate) fn text(&self, field: Field) -> Result<Option<&'a str>, RouteError> {
+        self.text_at(field.place())
+    }
+
+    fn text_at(&self, place: usize) -> Result<Option<&'a str>, RouteError> {
+        match self.bytes_at(place)? {
+            Some(bytes) => match std::str::from_utf8(bytes) {
+                Ok(text) => Ok(Some(text)),
+                Err(_) => Err(self.bad_value(place, "is not UTF-8")),
+            },
+            None => Ok(None),
+        }
+    }
+
+    fn bytes_at(&self, place: usize) -> Result<Option<&'a [u8]>, RouteError> {
+        match self.picked.get(place).copied().flatten() {
+            Some(Column::Text(bytes)) => Ok(Some(bytes)),
+            Some(Column::Null) | None => Ok(None),
+            Some(Column::Binary(_)) => {
+                Err(self.bad_value(place, "came in binary form, which was not asked for"))
+            }
+            Some(Column::UnchangedToast) => Err(self.bad_value(place, "came without its value")),
+        }
+    }
+
+    fn payload(&self) -> Result<Payload<'a>, RouteError> {
+        let place = Field::Payload.place();
+        let bytes = self.bytes_at(place)?.unwrap_or_default();
+        if self.layout.payload != PayloadType::Bytea || bytes.is_empty() {
+            return Ok(Payload::Verbatim(bytes));
+        }
+        match bytes.strip_prefix(b"\\x") {
+            Some(hex) if hex.len() % 2 == 0 && hex.iter().all(u8::is_ascii_hexdigit) => {
+                Ok(Payload::Hex(hex))
+            }
+            _ => Err(self.bad_value(place, "is not hex, the bytea_output this connection set")),
+        }
+    }
+
+    #[cold]
+    fn bad_value(&self, place: usize, problem: &'static str) -> RouteError {
+        let column = self.layout.places.iter().position(|p| *p == place);
+        let column = column.and_then(|index| self.insert.relation.columns.get(index));
+        RouteError::Value {
+            position: self.insert.position,
+            table: self.layout.table.clone(),
+            column: column.map_or_else(|| self.names.id.clone(), |column| column.name.clone()),
+            problem,
+        }
+    }
+}
+
+fn expand(parts: &[Part], row: &Picked<'_>, out: &mut String) -> Result<(), RouteError> {
+    out.clear();
+    for part in parts {
+        match part {
+            Part::Literal(text) => out.push_str(text),
+            Part::Place(place) => out.push_str(row.text_at(*place)?.unwrap_or_default()),
+        }
+    }
+    Ok(())
+}
+
+/// The payload as it will stand in the message.
+enum Payload<'a> {
+    Verbatim(&'a [u8]),
+    /// Pairs of hexadecimal digits, checked.
+    Hex(&'a [u8]),
+}
+
+impl Payload<'_> {
+    const fn len(&self) -> usize {
+        match self {
+            Self::Verbatim(bytes) => bytes.len(),
+            Self::Hex(digits) => digits.len() / 2,
+        }
+    }
+
+    fn append_to(&self, buffer: &mut Vec<u8>) {
+        let nibble = |digit: u8| match digit {
+            b'0'..=b'9' => digit - b'0',
+            b'a'..=b'f' => digit - b'a' + 10,
+            _ => digit.to_ascii_lowercase() - b'a' + 10,
+        };
+        match self {
+            Self::Verbatim(bytes) => buffer.extend_from_slice(bytes),
+            Self::Hex(digits) => {
+                buffer.extend(digits.chunks_exact(2).map(|p| nibble(p[0]) << 4 | nibble(p[1])));
+            }
+        }
+    }
+}

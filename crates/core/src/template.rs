@@ -1,0 +1,119 @@
+//! `{aggregatetype}.events`: text with columns in braces.
+
+use std::fmt;
+
+/// A topic or ordering-key template.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Template {
+    text: String,
+    pieces: Vec<Piece>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum Piece {
+    Literal(String),
+    Column(String),
+}
+
+/// The template cannot be read.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum TemplateError {
+    /// A brace without its partner.
+    #[error(
+        "\"{0}\" has a brace without its partner; columns stand in braces, as in {{aggregateid}}"
+    )]
+    Unbalanced(String),
+    /// `{}`.
+    #[error("\"{0}\" has empty braces; name a column in them, as in {{aggregateid}}")]
+    NoName(String),
+    /// More columns than a row is picked apart for.
+    #[error("\"{0}\" names too many columns")]
+    TooMany(String),
+}
+
+impl Template {
+    /// Reads a template.
+    ///
+    /// # Errors
+    ///
+    /// Braces that do not pair, or hold nothing.
+    pub fn parse(text: &str) -> Result<Self, TemplateError> {
+        let unbalanced = || TemplateError::Unbalanced(text.to_owned());
+        let mut pieces = Vec::new();
+        let mut rest = text;
+        while let Some((literal, after)) = rest.split_once('{') {
+            let (column, after) = after.split_once('}').ok_or_else(unbalanced)?;
+            if literal.contains('}') || column.contains('{') {
+                return Err(unbalanced());
+            }
+            if column.trim().is_empty() {
+                return Err(TemplateError::NoName(text.to_owned()));
+            }
+            if !literal.is_empty() {
+                pieces.push(Piece::Literal(literal.to_owned()));
+            }
+            pieces.push(Piece::Column(column.trim().to_owned()));
+            rest = after;
+        }
+        if rest.contains('}') {
+            return Err(unbalanced());
+        }
+        if !rest.is_empty() {
+            pieces.push(Piece::Literal(rest.to_owned()));
+        }
+        let template = Self { text: text.to_owned(), pieces };
+        // Topic and ordering key share the places; each may name half of them.
+        if template.columns().count() > crate::columns::TEMPLATE_COLUMNS_MAX / 2 {
+            return Err(TemplateError::TooMany(text.to_owned()));
+        }
+        Ok(template)
+    }
+
+    /// The columns it names.
+    pub fn columns(&self) -> impl Iterator<Item = &str> {
+        self.pieces.iter().filter_map(|piece| match piece {
+            Piece::Column(name) => Some(name.as_str()),
+            Piece::Literal(_) => None,
+        })
+    }
+
+    /// Its pieces: `Ok` literal text, `Err` the name of a column.
+    pub(crate) fn parts(&self) -> Vec<Result<&str, &str>> {
+        self.pieces.iter().map(Piece::part).collect()
+    }
+}
+
+impl Piece {
+    fn part(&self) -> Result<&str, &str> {
+        match self {
+            Self::Literal(text) => Ok(text),
+            Self::Column(name) => Err(name),
+        }
+    }
+}
+
+impl fmt::Display for Template {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.text)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn columns_stand_in_braces() {
+        let template = Template::parse("a-{x}.{ y }").unwrap();
+        assert_eq!(template.parts(), [Ok("a-"), Err("x"), Ok("."), Err("y")]);
+        assert_eq!(Template::parse("").unwrap().parts(), []);
+        assert_eq!(Template::parse("plain").unwrap().parts(), [Ok("plain")]);
+    }
+
+    #[test]
+    fn braces_that_do_not_pair_are_refused() {
+        for text in ["{a", "a}", "{a{b}}", "}{", "{}", "{ }", "{a}{b}{c}{d}"] {
+            assert!(Template::parse(text).is_err(), "{text}");
+        }
+    }
+}

@@ -1,0 +1,355 @@
+//! Lanes against a naive model: a table, a service that misbehaves, and one clock, from a seed.
+//!
+//! The model knows what was pushed and what the service stored, and nothing of how lanes work.
+
+#![expect(clippy::unwrap_used, reason = "a test stops at the first surprise")]
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::time::{Duration, Instant};
+
+use pgoutput_parser::{Lsn, Position};
+use walrelay_core::{
+    AckTracker, Backoff, Batch, Claimed, FailureClass, LanePolicy, Lanes, Message, OnDead, Outcome,
+    PublishFailure, Reason, Ticket, Topic,
+};
+
+struct Rng(u64);
+
+impl Rng {
+    fn next(&mut self) -> u64 {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        self.0
+    }
+
+    fn below(&mut self, bound: u64) -> u64 {
+        self.next() % bound
+    }
+}
+
+/// A row as dispatch state keeps it.
+struct TableRow {
+    key: String,
+    event_id: String,
+    dead: bool,
+}
+
+struct World {
+    rng: Rng,
+    lanes: Lanes,
+    tracker: AckTracker,
+    now: Instant,
+    on_dead: OnDead,
+    next_row: u32,
+    table: BTreeMap<Position, TableRow>,
+    /// Commands to the store, which answers in order.
+    store: VecDeque<StoreCommand>,
+    out: Vec<Batch>,
+    /// First storing of each row, in order, by key.
+    stored: BTreeMap<String, Vec<u32>>,
+    poison: BTreeSet<u32>,
+    sick: BTreeSet<String>,
+    dead: BTreeSet<u32>,
+}
+
+enum StoreCommand {
+    Park(Vec<walrelay_core::Parcel>),
+    Finish(Vec<walrelay_core::Finished>),
+    Claim(Vec<walrelay_core::ClaimKey>),
+}
+
+const KEYS: u64 = 5;
+
+fn policy(on_dead: OnDead) -> LanePolicy {
+    let backoff =
+        |base, cap| Backoff { base: Duration::from_millis(base), cap: Duration::from_millis(cap) };
+    LanePolicy {
+        batch_messages: 4,
+        batch_bytes: 2_000,
+        transient: backoff(50, 500),
+        operator: backoff(100, 1_000),
+        redelivery: backoff(100, 1_000),
+        park_after: Duration::from_millis(400),
+        max_attempts: u32::MAX,
+        on_dead,
+    }
+}
+
+/// `PubsubMessage { ordering_key }`, with an attribute-free body.
+fn message(row: u32, key: &str) -> Message {
+    let mut body = vec![0x0A, 1, b'x'];
+    if !key.is_empty() {
+        body.push(0x2A);
+        body.push(u8::try_from(key.len()).unwrap());
+        body.extend_from_slice(key.as_bytes());
+    }
+    let topic: Topic = "projects/p/topics/orders".into();
+    let position = Position { commit_lsn: Lsn::new(u64::from(row)), tx_index: 0 };
+    Message::from_encoded(topic, position, &row.to_string(), &body).unwrap()
+}
+
+fn failure(class: FailureClass) -> PublishFailure {
+    PublishFailure { class, congestion: false, code: "TEST", message: String::new() }
+}
+
+fn number(message: &Message) -> u32 {
+    message.event_id().parse().unwrap()
+}
+
+impl World {
+    fn new(seed: u64, on_dead: OnDead) -> Self {
+        let mut tracker = AckTracker::new();
+        tracker.begin();
+        Self {
+            rng: Rng(seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1),
+            lanes: Lanes::new(policy(on_dead), seed),
+            tracker,
+            now: Instant::now(),
+            on_dead,
+            next_row: 0,
+            table: BTreeMap::new(),
+            store: VecDeque::new(),
+            out: Vec::new(),
+            stored: BTreeMap::new(),
+            poison: BTreeSet::new(),
+            sick: BTreeSet::new(),
+            dead: BTreeSet::new(),
+        }
+    }
+
+    fn push(&mut self) {
+        let row = self.next_row;
+        self.next_row += 1;
+        let key = match self.rng.below(KEYS + 1) {
+            0 => String::new(),
+            key => format!("k{key}"),
+        };
+        if self.rng.below(40) == 0 {
+            self.poison.insert(row);
+        }
+        let ticket: Ticket = self.tracker.open();
+        let message = message(row, &key);
+        if self.rng.below(60) == 0 {
+            self.dead.insert(row);
+            self.lanes.push_dead(message, ticket, &failure(FailureClass::Row), self.now);
+        } else {
+            self.lanes.push(message, ticket);
+        }
+        self.effects();
+    }
+
+    fn send(&mut self) {
+        self.lanes.wake(self.now);
+        while self.out.len() < 3 {
+            let Some(batch) = self.lanes.next_batch(self.now) else { break };
+            let keys: BTreeSet<_> = batch.messages().map(|m| m.ordering_key().to_owned()).collect();
+            assert_eq!(keys.len(), 1, "I3: one key per request");
+            assert!(batch.messages().len() <= 4);
+            let key = keys.first().unwrap();
+            let same = |other: &Batch| other.messages().next().unwrap().ordering_key() == key;
+            assert!(key.is_empty() || !self.out.iter().any(same), "I3: {key} is out twice");
+            self.out.push(batch);
+        }
+    }
+
+    fn reply(&mut self) {
+        if self.out.is_empty() {
+            return;
+        }
+        let at = usize::try_from(self.rng.below(self.out.len() as u64)).unwrap();
+        let batch = self.out.remove(at);
+        let key = batch.messages().next().unwrap().ordering_key().to_owned();
+        let rows: Vec<u32> = batch.messages().map(number).collect();
+        if self.sick.contains(&key) || self.rng.below(8) == 0 {
+            let class = match self.rng.below(4) {
+                0 => FailureClass::Operator,
+                _ => FailureClass::Transient,
+            };
+            if self.rng.below(3) == 0 && !rows.iter().any(|row| self.poison.contains(row)) {
+                self.store_rows(&key, &rows);
+            }
+            self.lanes.refused(batch, &failure(class), self.now);
+        } else if rows.iter().any(|row| self.poison.contains(row)) {
+            if let [row] = rows[..] {
+                self.dead.insert(row);
+            }
+            self.lanes.refused(batch, &failure(FailureClass::Row), self.now);
+        } else {
+            self.store_rows(&key, &rows);
+            let ids = rows.iter().map(u32::to_string).collect();
+            self.lanes.stored(batch, ids, self.now);
+        }
+        self.effects();
+    }
+
+    fn store_rows(&mut self, key: &str, rows: &[u32]) {
+        let stored = self.stored.entry(key.to_owned()).or_default();
+        for row in rows {
+            if !stored.contains(row) {
+                stored.push(*row);
+            }
+        }
+    }
+
+    fn effects(&mut self) {
+        let effects = self.lanes.effects();
+        for (ticket, _) in effects.settled.drain(..) {
+            self.tracker.settle(ticket);
+        }
+        if !effects.parcels.is_empty() {
+            self.store.push_back(StoreCommand::Park(std::mem::take(&mut effects.parcels)));
+        }
+        if !effects.finished.is_empty() {
+            self.store.push_back(StoreCommand::Finish(std::mem::take(&mut effects.finished)));
+        }
+    }
+
+    fn store_answers(&mut self) {
+        match self.store.pop_front() {
+            Some(StoreCommand::Park(parcels)) => {
+                parcels.into_iter().for_each(|parcel| self.record(parcel));
+            }
+            Some(StoreCommand::Finish(finished)) => {
+                finished.into_iter().for_each(|row| self.finish(row));
+            }
+            Some(StoreCommand::Claim(keys)) => {
+                for key in keys {
+                    let claimed = self.claim(&key.ordering_key);
+                    self.lanes.claimed(key.lane, claimed, self.now);
+                }
+            }
+            None => {}
+        }
+    }
+
+    fn record(&mut self, parcel: walrelay_core::Parcel) {
+        let row = TableRow {
+            key: parcel.message.ordering_key().to_owned(),
+            event_id: parcel.message.event_id().to_owned(),
+            dead: matches!(parcel.reason, Reason::Dead { .. }),
+        };
+        self.table.insert(parcel.message.position(), row);
+        self.tracker.settle(parcel.ticket);
+        if let Some(lane) = parcel.lane {
+            self.lanes.appended(lane);
+        }
+    }
+
+    fn finish(&mut self, row: walrelay_core::Finished) {
+        let position = row.message.position();
+        match row.outcome {
+            Outcome::Published { .. } => drop(self.table.remove(&position)),
+            Outcome::Again { .. } => {}
+            Outcome::Dead { .. } => self.table.get_mut(&position).unwrap().dead = true,
+        }
+    }
+
+    fn claim(&mut self, key: &str) -> Claimed {
+        let hold = self.on_dead == OnDead::Hold && !key.is_empty();
+        let of_key = self.table.iter().filter(|(_, row)| row.key == key);
+        let claimable =
+            of_key.take_while(|(_, row)| !(hold && row.dead)).filter(|(_, row)| !row.dead);
+        let count = usize::try_from(1 + self.rng.below(6)).unwrap();
+        let rows: Vec<_> = claimable
+            .take(count)
+            .map(|(_, row)| (message(row.event_id.parse().unwrap(), key), 0))
+            .collect();
+        let holds = self.table.values().any(|row| row.key == key && (!row.dead || hold));
+        let held_for = (rows.is_empty() && holds).then_some(Duration::from_millis(100));
+        Claimed { rows, held_for }
+    }
+
+    fn ask_for_claims(&mut self) {
+        let keys = self.lanes.claims(3, self.now);
+        if !keys.is_empty() {
+            self.store.push_back(StoreCommand::Claim(keys));
+        }
+    }
+
+    /// An operator lets dead rows go again, now that they are harmless.
+    fn operator_retries(&mut self) {
+        let topic: Topic = "projects/p/topics/orders".into();
+        let mut keys = BTreeSet::new();
+        for row in self.table.values_mut().filter(|row| row.dead) {
+            row.dead = false;
+            self.poison.remove(&row.event_id.parse().unwrap());
+            keys.insert(row.key.clone());
+        }
+        for key in keys {
+            self.lanes.call_for(&topic, &key, self.now);
+        }
+        self.effects();
+    }
+
+    fn step(&mut self) {
+        match self.rng.below(100) {
+            0..30 => self.push(),
+            30..55 => self.reply(),
+            55..75 => self.store_answers(),
+            75..85 => self.ask_for_claims(),
+            85 => drop(self.sick.insert(format!("k{}", 1 + self.rng.next() % KEYS))),
+            86 => drop(self.sick.pop_first()),
+            87 => self.operator_retries(),
+            _ => self.now += Duration::from_millis(self.rng.below(60)),
+        }
+        self.send();
+    }
+
+    fn heal_and_finish(&mut self) {
+        self.sick.clear();
+        for round in 0.. {
+            assert!(round < 20_000, "parked for ever: {} in the table", self.table.len());
+            if round % 100 == 50 {
+                self.operator_retries();
+            }
+            self.send();
+            self.reply();
+            self.ask_for_claims();
+            self.store_answers();
+            self.now += Duration::from_millis(10);
+            let idle = self.out.is_empty() && self.store.is_empty() && self.lanes.is_empty();
+            if idle && self.table.values().all(|row| !row.dead) && self.table.is_empty() {
+                return;
+            }
+        }
+    }
+
+    fn check(&self) {
+        let total: usize = self.stored.values().map(Vec::len).sum();
+        assert_eq!(total, self.next_row as usize, "lost rows");
+        for (key, rows) in self.stored.iter().filter(|(key, _)| !key.is_empty()) {
+            // A row that was dead for a while was overtaken on purpose unless the key was held.
+            let excused = |row: &u32| self.on_dead == OnDead::Continue && self.dead.contains(row);
+            let kept: Vec<_> = rows.iter().filter(|row| !excused(row)).collect();
+            assert!(kept.is_sorted(), "I4: {key} out of order: {kept:?}");
+        }
+        assert!(self.tracker.rows_are_settled());
+        assert_eq!(self.lanes.parked_keys(), 0);
+    }
+}
+
+fn run(seed: u64, on_dead: OnDead) {
+    let mut world = World::new(seed, on_dead);
+    for _ in 0..1_500 {
+        world.step();
+    }
+    world.heal_and_finish();
+    world.check();
+}
+
+#[test]
+fn rows_of_a_key_are_stored_once_each_in_order_whatever_fails() {
+    for seed in 1..=150 {
+        println!("seed {seed}");
+        run(seed, OnDead::Continue);
+    }
+}
+
+#[test]
+fn a_held_key_is_never_overtaken_not_even_a_dead_row() {
+    for seed in 1..=150 {
+        println!("seed {seed}");
+        run(seed, OnDead::Hold);
+    }
+}

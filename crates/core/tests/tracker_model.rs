@@ -1,0 +1,113 @@
+//! The tracker against a naive model: a list of transactions, scanned from the start each time.
+
+use pgoutput_parser::{Change, Decoder, Frame, encode};
+use proptest::prelude::*;
+use walrelay_core::{AckTracker, Ticket};
+
+#[derive(Debug, Clone)]
+enum Step {
+    Begin,
+    Row,
+    Commit,
+    Keepalive,
+    /// Settles the unsettled row at this place, counted round.
+    Settle(usize),
+}
+
+fn steps() -> impl Strategy<Value = Vec<Step>> {
+    let step = prop_oneof![
+        2 => Just(Step::Begin),
+        6 => Just(Step::Row),
+        3 => Just(Step::Commit),
+        2 => Just(Step::Keepalive),
+        6 => (0usize..64).prop_map(Step::Settle),
+    ];
+    proptest::collection::vec(step, 0..200)
+}
+
+#[derive(Default)]
+struct Model {
+    /// Rows unsettled and, once committed, the end, of every transaction ever seen.
+    transactions: Vec<(usize, Option<u64>)>,
+    keepalive: u64,
+    told: u64,
+}
+
+impl Model {
+    fn watermark(&mut self) -> u64 {
+        let settled = |t: &&(usize, Option<u64>)| t.0 == 0 && t.1.is_some();
+        let prefix: Vec<_> = self.transactions.iter().take_while(settled).collect();
+        let mut watermark = prefix.iter().filter_map(|t| t.1).max().unwrap_or(0);
+        if prefix.len() == self.transactions.len() {
+            watermark = watermark.max(self.keepalive);
+        }
+        self.told = self.told.max(watermark);
+        self.told
+    }
+}
+
+proptest! {
+    #[test]
+    fn watermark_matches_the_naive_model(steps in steps()) {
+        let mut tracker = AckTracker::new();
+        let mut model = Model::default();
+        let mut decoder = Decoder::new();
+        let mut tickets: Vec<(usize, Ticket)> = Vec::new();
+        let mut open = false;
+        let mut wal = 1_000;
+        for step in steps {
+            wal += 10;
+            match step {
+                Step::Begin if !open => {
+                    open = true;
+                    tracker.begin();
+                    model.transactions.push((0, None));
+                }
+                Step::Row if open => {
+                    let last = model.transactions.len() - 1;
+                    model.transactions[last].0 += 1;
+                    tickets.push((last, tracker.open()));
+                }
+                Step::Commit if open => {
+                    open = false;
+                    let boundary = commit(&mut decoder, wal, wal + 5);
+                    tracker.seal(boundary);
+                    if let Some(last) = model.transactions.last_mut() {
+                        last.1 = Some(wal + 5);
+                    }
+                }
+                Step::Keepalive if !open => {
+                    let bytes = encode::keepalive(lsn(wal), pgoutput_parser::PgTimestamp::from_micros(0), false);
+                    let Ok(Frame::Keepalive(keepalive)) = Frame::parse(&bytes) else {
+                        panic!("a keepalive")
+                    };
+                    if let Some(boundary) = decoder.boundary(&keepalive) {
+                        tracker.observe(boundary);
+                    }
+                    model.keepalive = wal;
+                }
+                Step::Settle(place) if !tickets.is_empty() => {
+                    let (transaction, ticket) = tickets.swap_remove(place % tickets.len());
+                    model.transactions[transaction].0 -= 1;
+                    tracker.settle(ticket);
+                }
+                Step::Begin | Step::Row | Step::Commit | Step::Keepalive | Step::Settle(_) => {}
+            }
+            prop_assert_eq!(tracker.watermark().lsn().as_u64(), model.watermark());
+        }
+    }
+}
+
+fn lsn(at: u64) -> pgoutput_parser::Lsn {
+    pgoutput_parser::Lsn::new(at)
+}
+
+/// Boundaries come from the decoder alone, so a commit is decoded to get one.
+fn commit(decoder: &mut Decoder, commit_lsn: u64, end_lsn: u64) -> pgoutput_parser::Boundary {
+    let at = pgoutput_parser::PgTimestamp::from_micros(0);
+    let _begin = decoder.decode(&encode::begin(lsn(commit_lsn), at, 7)).map(|_| ());
+    match decoder.decode(&encode::commit(lsn(commit_lsn), lsn(end_lsn), at)) {
+        Ok(Change::Commit(commit)) => commit.boundary(),
+        other => panic!("{other:?}"),
+    }
+}
