@@ -330,6 +330,7 @@ impl World {
 }
 
 fn run(seed: u64, on_dead: OnDead) {
+    let _name = NameSeed(seed);
     let mut world = World::new(seed, on_dead);
     for _ in 0..1_500 {
         world.step();
@@ -338,10 +339,20 @@ fn run(seed: u64, on_dead: OnDead) {
     world.check();
 }
 
+/// Names the seed of a run that fails, so that it can be run again by itself.
+struct NameSeed(u64);
+
+impl Drop for NameSeed {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            eprintln!("failed with seed {}", self.0);
+        }
+    }
+}
+
 #[test]
 fn rows_of_a_key_are_stored_once_each_in_order_whatever_fails() {
     for seed in 1..=150 {
-        println!("seed {seed}");
         run(seed, OnDead::Continue);
     }
 }
@@ -349,7 +360,6 @@ fn rows_of_a_key_are_stored_once_each_in_order_whatever_fails() {
 #[test]
 fn a_held_key_is_never_overtaken_not_even_a_dead_row() {
     for seed in 1..=150 {
-        println!("seed {seed}");
         run(seed, OnDead::Hold);
     }
 }
