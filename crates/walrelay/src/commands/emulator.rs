@@ -1,0 +1,47 @@
+//! `walrelay emulator`: the embedded Pub/Sub as a process of its own.
+
+use std::net::SocketAddr;
+
+use tokio::net::TcpListener;
+use walrelay_emulator::{Emulator, Log, Options};
+
+use super::print;
+use crate::config::EmulatorConfig;
+use crate::error::Error;
+use crate::shutdown::Shutdown;
+
+/// Serves until `shutdown` is requested. Prints where, once it can be reached.
+///
+/// # Errors
+///
+/// An address cannot be listened on.
+pub async fn execute(config: EmulatorConfig, shutdown: &Shutdown) -> Result<(), Error> {
+    let options = Options {
+        // The control port is what reads the log; without it nobody could.
+        log: if config.control_listen.is_some() { Log::Keep } else { Log::Off },
+        stored_bytes_max: config.max_stored_bytes,
+        ..Options::default()
+    };
+    let emulator = Emulator::new(options);
+    for fault in config.faults {
+        emulator.set_fault(fault);
+    }
+    let (listener, address) = listen(config.listen).await?;
+    print(&format!("PUBSUB_EMULATOR_HOST={address}\n"))?;
+    let serving = emulator.serve(listener, shutdown.requested());
+    let Some(control) = config.control_listen else {
+        serving.await;
+        return Ok(());
+    };
+    let (control_listener, control_address) = listen(control).await?;
+    print(&format!("control port http://{control_address}\n"))?;
+    tokio::join!(serving, emulator.serve_control(control_listener, shutdown.requested()));
+    Ok(())
+}
+
+async fn listen(address: SocketAddr) -> Result<(TcpListener, SocketAddr), Error> {
+    let io = |source| Error::Io { action: format!("listen on {address}"), source };
+    let listener = TcpListener::bind(address).await.map_err(io)?;
+    let bound = listener.local_addr().map_err(io)?;
+    Ok((listener, bound))
+}

@@ -1,0 +1,41 @@
+//! One module per command; each takes its part of the configuration and does what `--help` says.
+
+use std::io::{self, Write as _};
+
+use crate::config::Command;
+use crate::error::Error;
+use crate::shutdown::Shutdown;
+
+pub mod demo;
+pub mod emulator;
+pub mod run;
+
+/// Does what the command line asks for.
+///
+/// # Errors
+///
+/// Whatever ended the command; [`Error::exit`] says what the process exits with.
+pub async fn execute(command: Command, shutdown: &Shutdown) -> Result<(), Error> {
+    match command {
+        Command::Run(config) => run::execute(*config, shutdown).await,
+        Command::Demo(config) => demo::execute(config, shutdown).await,
+        Command::Emulator(config) => emulator::execute(config, shutdown).await,
+        Command::Init(_) => Err(Error::NotAvailable("init")),
+        Command::Check(_) => Err(Error::NotAvailable("check")),
+        Command::Status(_) => Err(Error::NotAvailable("status")),
+        Command::Dispatch(_) => Err(Error::NotAvailable("dispatch")),
+        Command::Slot(_) => Err(Error::NotAvailable("slot")),
+        Command::Prune(_) => Err(Error::NotAvailable("prune")),
+    }
+}
+
+/// Prints what a command was asked for. A reader that has gone away, as `head` does, is no error.
+pub(crate) fn print(text: &str) -> Result<(), Error> {
+    let mut output = io::stdout().lock();
+    match output.write_all(text.as_bytes()).and_then(|()| output.flush()) {
+        Err(error) if error.kind() != io::ErrorKind::BrokenPipe => {
+            Err(Error::Io { action: "write to standard output".into(), source: error })
+        }
+        Ok(()) | Err(_) => Ok(()),
+    }
+}

@@ -1,0 +1,369 @@
+//! From text to a [`Config`] whose existence means it is valid.
+//!
+//! Owns ranges, cross-checks and what needs what. Reports all problems at once, each with the
+//! option, its value and what is allowed, and never a secret. What Postgres or Pub/Sub think of a
+//! valid value is found out by `check`, not here.
+
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use walrelay_core::{ColumnNames, OnDead, RouterConfig};
+use walrelay_emulator::Fault;
+use walrelay_postgres::ConnectConfig;
+use walrelay_pubsub::PublisherConfig;
+
+mod actions;
+mod build;
+mod layers;
+mod names;
+mod problem;
+mod units;
+
+pub use layers::{CommandLine, Environment, Refusal, option_names, variable_of};
+pub use names::QualifiedName;
+pub use problem::{Origin, Problem};
+pub use units::{parse_duration, parse_size, show_duration, show_size};
+
+use crate::cli::Cli;
+use crate::telemetry::LogFormat;
+
+/// A command and everything it needs.
+#[derive(Debug, Clone)]
+pub struct Config {
+    /// How to log.
+    pub log: LogConfig,
+    /// What to do.
+    pub command: Command,
+}
+
+impl Config {
+    /// Checks every value of a command line.
+    ///
+    /// # Errors
+    ///
+    /// Everything that is wrong, at once.
+    pub fn new(line: &CommandLine, environment: &Environment) -> Result<Self, Vec<Problem>> {
+        build::config(&line.cli, &line.origins, environment)
+    }
+
+    /// [`Config::new`] for values that came from nowhere in particular, as in tests.
+    ///
+    /// # Errors
+    ///
+    /// Everything that is wrong, at once.
+    pub fn from_cli(cli: &Cli, environment: &Environment) -> Result<Self, Vec<Problem>> {
+        build::config(cli, &BTreeMap::new(), environment)
+    }
+}
+
+/// How to log.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct LogConfig {
+    /// The form of a line; `None` decides by whether standard error is a terminal.
+    pub format: Option<LogFormat>,
+    /// A filter in the syntax of `RUST_LOG`.
+    pub filter: String,
+}
+
+/// What to do, and everything it needs.
+#[derive(Debug, Clone)]
+#[expect(missing_docs, reason = "one per command; the commands are documented in cli")]
+pub enum Command {
+    Init(Box<InitConfig>),
+    Check(Box<CheckConfig>),
+    Run(Box<RunConfig>),
+    Status(StatusConfig),
+    Dispatch(DispatchConfig),
+    Slot(SlotConfig),
+    Prune(PruneConfig),
+    Emulator(EmulatorConfig),
+    Demo(DemoConfig),
+}
+
+/// Where Postgres is and what to read there.
+#[derive(Debug, Clone)]
+pub struct DatabaseConfig {
+    /// How to connect.
+    pub connect: ConnectConfig,
+    /// The replication slot.
+    pub slot: String,
+    /// The publication.
+    pub publication: String,
+    /// The outbox tables, without repetition, in the order they were given.
+    pub outbox_tables: Vec<QualifiedName>,
+}
+
+/// How the relay behaves: what the pipeline is built from.
+#[derive(Debug, Clone)]
+pub struct RelayConfig {
+    /// The replication slot.
+    pub slot: String,
+    /// The publication.
+    pub publication: String,
+    /// The outbox tables.
+    pub outbox_tables: Vec<QualifiedName>,
+    /// How a row becomes a message.
+    pub router: RouterConfig,
+    /// A lane stuck this long while others succeed is parked.
+    pub park_after: Duration,
+    /// Tries of a parked row before it is dead.
+    pub max_attempts: u32,
+    /// What happens to a key after a dead row.
+    pub on_dead: OnDead,
+    /// The one byte budget (I6).
+    pub max_in_flight_bytes: usize,
+    /// How long a stop waits for what is in flight.
+    pub drain_timeout: Duration,
+    /// When to end the session of another holder of the slot; `None` waits for ever.
+    pub take_over_after: Option<Duration>,
+    /// How often the server is told what is confirmed.
+    pub status_interval: Duration,
+    /// The sender timeout asked for on our connection.
+    pub wal_sender_timeout: Duration,
+    /// How long published and discarded rows stay in dispatch state.
+    pub dispatch_retention: Duration,
+}
+
+/// Where Pub/Sub is and how hard it may be worked.
+#[derive(Debug, Clone)]
+pub struct PubSubConfig {
+    /// Where it is, over how many connections, how long a call may take.
+    pub publisher: PublisherConfig,
+    /// Publish calls out at once, at most.
+    pub max_outstanding_requests: usize,
+}
+
+/// `run`, whole.
+#[derive(Debug, Clone)]
+pub struct RunConfig {
+    /// How to connect to Postgres.
+    pub connect: ConnectConfig,
+    /// How the relay behaves.
+    pub relay: RelayConfig,
+    /// Where Pub/Sub is.
+    pub pubsub: PubSubConfig,
+    /// Where `/livez` and the others are served; `None` is nowhere.
+    pub http: Option<SocketAddr>,
+    /// When the run ends by itself.
+    pub until: Until,
+}
+
+/// When a run ends by itself.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Until {
+    /// Never; somebody asks it to.
+    Stopped,
+    /// Once everything committed before its start is confirmed and nothing is due.
+    CaughtUp,
+}
+
+/// `init`, whole.
+#[derive(Debug, Clone)]
+pub struct InitConfig {
+    /// How to connect; absent when only SQL is printed.
+    pub connect: Option<ConnectConfig>,
+    /// The slot to create.
+    pub slot: String,
+    /// The publication to create.
+    pub publication: String,
+    /// The tables it publishes.
+    pub outbox_tables: Vec<QualifiedName>,
+    /// What leads to topics.
+    pub router: RouterConfig,
+    /// Where Pub/Sub is.
+    pub pubsub: PubSubConfig,
+    /// Which topics to create.
+    pub create_topics: CreateTopics,
+    /// Whether standbys keep the slot in step.
+    pub slot_kind: SlotKind,
+}
+
+/// Which topics `init` creates.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum CreateTopics {
+    /// None.
+    No,
+    /// Those the rows in the outbox lead to, and these.
+    Yes {
+        /// Names besides, short or full.
+        named: Vec<String>,
+    },
+}
+
+/// Whether standbys keep the slot in step.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum SlotKind {
+    /// It lives on this server alone.
+    Plain,
+    /// Postgres 17 and newer.
+    Failover,
+}
+
+/// The form of what a command prints.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum OutputFormat {
+    /// For people.
+    Text,
+    /// For programs.
+    Json,
+}
+
+/// `check`, whole.
+#[derive(Debug, Clone)]
+pub struct CheckConfig {
+    /// What `run` would be given.
+    pub run: RunConfig,
+    /// How findings are printed.
+    pub format: OutputFormat,
+}
+
+/// `status`, whole.
+#[derive(Debug, Clone)]
+pub struct StatusConfig {
+    /// Where Postgres is.
+    pub database: DatabaseConfig,
+    /// How it is printed.
+    pub format: OutputFormat,
+}
+
+/// `dispatch`, whole.
+#[derive(Debug, Clone)]
+pub struct DispatchConfig {
+    /// Where Postgres is.
+    pub database: DatabaseConfig,
+    /// What to do.
+    pub action: DispatchAction,
+}
+
+/// What to do with dispatch state.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum DispatchAction {
+    /// Print rows.
+    List {
+        /// Which.
+        filter: DispatchFilter,
+        /// How.
+        format: OutputFormat,
+    },
+    /// Print one row, decoded.
+    Show {
+        /// Its event id.
+        id: String,
+        /// How.
+        format: OutputFormat,
+    },
+    /// Make rows due at once.
+    Retry(RetryWhich),
+    /// Replace parts of a message.
+    Edit {
+        /// Its event id.
+        id: String,
+        /// Where the new payload is.
+        payload_file: Option<PathBuf>,
+        /// Where the new attributes are.
+        attributes_file: Option<PathBuf>,
+    },
+    /// Give a row up.
+    Discard {
+        /// Its event id.
+        id: String,
+        /// Why.
+        reason: String,
+    },
+}
+
+/// Which rows `dispatch list` prints.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct DispatchFilter {
+    /// Only this state.
+    pub status: Option<String>,
+    /// Only this topic, short or full name.
+    pub topic: Option<String>,
+    /// Only this ordering key.
+    pub key: Option<String>,
+    /// Only rows parked longer ago than this.
+    pub older_than: Option<Duration>,
+    /// How many at most.
+    pub limit: u32,
+}
+
+/// Which rows `dispatch retry` makes due.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum RetryWhich {
+    /// These events.
+    Ids(Vec<String>),
+    /// Every dead row.
+    AllDead,
+    /// Every retrying or dead row of a topic, short or full name.
+    Topic(String),
+}
+
+/// `slot`, whole.
+#[derive(Debug, Clone)]
+pub struct SlotConfig {
+    /// Where Postgres is.
+    pub database: DatabaseConfig,
+    /// What to do.
+    pub action: SlotAction,
+}
+
+/// What to do with the slot.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum SlotAction {
+    /// Print it.
+    Show(OutputFormat),
+    /// Create it.
+    Create(SlotKind),
+    /// Drop it; the operator has agreed to lose what it has not confirmed.
+    Drop,
+    /// Move it forward; the operator has agreed to skip what lies between.
+    Advance(pgoutput_parser::Lsn),
+}
+
+/// `prune`, whole.
+#[derive(Debug, Clone)]
+pub struct PruneConfig {
+    /// Where Postgres is.
+    pub database: DatabaseConfig,
+    /// Which column is what.
+    pub columns: ColumnNames,
+    /// Age a row must have.
+    pub older_than: Duration,
+}
+
+/// `emulator`, whole.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct EmulatorConfig {
+    /// Where gRPC is served.
+    pub listen: SocketAddr,
+    /// Where the control port is.
+    pub control_listen: Option<SocketAddr>,
+    /// Faults to begin with.
+    pub faults: Vec<Fault>,
+    /// Memory for stored messages.
+    pub max_stored_bytes: usize,
+}
+
+/// `demo`, whole.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct DemoConfig {
+    /// Stop after this many committed rows.
+    pub rows: Option<u64>,
+    /// Outbox rows per second.
+    pub rate: u32,
+    /// Aggregates the rows are spread over.
+    pub aggregates: u32,
+    /// What is printed.
+    pub output: DemoOutput,
+}
+
+/// What the demo prints.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum DemoOutput {
+    /// Every message and the summary.
+    Messages,
+    /// The summary.
+    Summary,
+}

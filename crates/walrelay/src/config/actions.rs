@@ -1,0 +1,131 @@
+//! The arguments of `dispatch` and `slot`: what to act on.
+
+use std::time::Duration;
+
+use super::build::{Builder, FORMATS, slot_kind};
+use super::{
+    DispatchAction, DispatchConfig, DispatchFilter, OutputFormat, RetryWhich, SlotAction,
+    SlotConfig,
+};
+use crate::cli;
+
+impl Builder<'_> {
+    pub(super) fn dispatch(&mut self, action: &cli::DispatchAction) -> Option<DispatchConfig> {
+        let (options, action) = match action {
+            cli::DispatchAction::List(args) => (&args.database, Some(self.dispatch_list(args))),
+            cli::DispatchAction::Show(args) => {
+                let format = self.problems.choice("format", &args.format, &FORMATS);
+                (&args.database, Some(DispatchAction::Show { id: args.id.clone(), format }))
+            }
+            cli::DispatchAction::Retry(args) => {
+                (&args.database, self.dispatch_retry(args).map(DispatchAction::Retry))
+            }
+            cli::DispatchAction::Edit(args) => (&args.database, self.dispatch_edit(args)),
+            cli::DispatchAction::Discard(args) => (&args.database, self.dispatch_discard(args)),
+        };
+        let database = self.database(options)?;
+        Some(DispatchConfig { database, action: action? })
+    }
+
+    fn dispatch_list(&mut self, args: &cli::DispatchListArgs) -> DispatchAction {
+        let statuses = [
+            ("retrying", "retrying"),
+            ("dead", "dead"),
+            ("published", "published"),
+            ("discarded", "discarded"),
+        ];
+        let formats = [("table", OutputFormat::Text), ("json", OutputFormat::Json)];
+        let decade = Duration::from_hours(24 * 3650);
+        let status = args.status.as_deref();
+        let filter = DispatchFilter {
+            status: status.map(|s| self.problems.choice("status", s, &statuses).to_owned()),
+            topic: args.topic.clone(),
+            key: args.key.clone(),
+            older_than: args
+                .older_than
+                .as_deref()
+                .map(|age| self.problems.duration("older-than", age, Duration::ZERO..=decade)),
+            limit: self.problems.count("limit", &args.limit, 1..=100_000),
+        };
+        let format = self.problems.choice("format", &args.format, &formats);
+        DispatchAction::List { filter, format }
+    }
+
+    fn dispatch_retry(&mut self, args: &cli::DispatchRetryArgs) -> Option<RetryWhich> {
+        let allowed = "give exactly one of event ids, --all-dead and --topic";
+        match (args.ids.as_slice(), args.all_dead, args.topic.as_deref()) {
+            ([], true, None) => Some(RetryWhich::AllDead),
+            ([], false, Some(topic)) => Some(RetryWhich::Topic(topic.to_owned())),
+            ([_, ..], false, None) => Some(RetryWhich::Ids(args.ids.clone())),
+            ([] | [_, ..], _, _) => {
+                self.problems.wrong_unseen("all-dead", allowed);
+                None
+            }
+        }
+    }
+
+    fn dispatch_edit(&mut self, args: &cli::DispatchEditArgs) -> Option<DispatchAction> {
+        if args.payload_file.is_none() && args.attributes_file.is_none() {
+            let allowed = "not set; give --payload-file, --attributes-file, or both";
+            self.problems.wrong_unseen("payload-file", allowed);
+            return None;
+        }
+        Some(DispatchAction::Edit {
+            id: args.id.clone(),
+            payload_file: args.payload_file.as_deref().map(Into::into),
+            attributes_file: args.attributes_file.as_deref().map(Into::into),
+        })
+    }
+
+    fn dispatch_discard(&mut self, args: &cli::DispatchDiscardArgs) -> Option<DispatchAction> {
+        match args.reason.as_deref().map(str::trim).filter(|reason| !reason.is_empty()) {
+            Some(reason) => {
+                Some(DispatchAction::Discard { id: args.id.clone(), reason: reason.to_owned() })
+            }
+            None => {
+                let allowed = "not set; say why, for whoever finds the row later";
+                self.problems.wrong_unseen("reason", allowed);
+                None
+            }
+        }
+    }
+
+    pub(super) fn slot(&mut self, action: &cli::SlotAction) -> Option<SlotConfig> {
+        let (options, action) = match action {
+            cli::SlotAction::Show(args) => {
+                let format = self.problems.choice("format", &args.format, &FORMATS);
+                (&args.database, Some(SlotAction::Show(format)))
+            }
+            cli::SlotAction::Create(args) => {
+                (&args.database, Some(SlotAction::Create(slot_kind(args.failover))))
+            }
+            cli::SlotAction::Drop(args) => (&args.database, self.slot_drop(args)),
+            cli::SlotAction::Advance(args) => (&args.database, self.slot_advance(args)),
+        };
+        let database = self.database(options)?;
+        Some(SlotConfig { database, action: action? })
+    }
+
+    fn slot_drop(&mut self, args: &cli::SlotDropArgs) -> Option<SlotAction> {
+        if !args.yes {
+            let allowed = "not given; rows the slot has not confirmed can then not be read again";
+            self.problems.wrong_unseen("yes", allowed);
+        }
+        args.yes.then_some(SlotAction::Drop)
+    }
+
+    fn slot_advance(&mut self, args: &cli::SlotAdvanceArgs) -> Option<SlotAction> {
+        if !args.skip_events {
+            let allowed = "not given; the rows in between are then never published";
+            self.problems.wrong_unseen("skip-events", allowed);
+        }
+        let text = args.to_lsn.as_deref().unwrap_or_default();
+        match text.parse() {
+            Ok(lsn) => args.skip_events.then_some(SlotAction::Advance(lsn)),
+            Err(_) => {
+                self.problems.wrong("to-lsn", text, "a position such as 16/B374D848");
+                None
+            }
+        }
+    }
+}

@@ -1,0 +1,199 @@
+//! What went wrong, who acts on it, and what the process exits with.
+
+use std::fmt;
+use std::process::ExitCode;
+
+use crate::config::Problem;
+
+/// How the process ended; the numbers are a contract with whoever restarts it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Exit {
+    /// Done, or asked to stop.
+    Done,
+    /// Something nobody foresaw.
+    Unexpected,
+    /// The command line or the configuration is wrong.
+    Usage,
+    /// Postgres is not set up for this.
+    PostgresSetup,
+    /// Pub/Sub is not set up for this.
+    PubSubSetup,
+    /// The slot is lost: the server dropped log that it needed, or the slot itself.
+    SlotLost,
+    /// The slot is held by somebody else and taking over was not allowed.
+    SlotHeld,
+    /// A broken invariant: going on could confirm too far.
+    BrokenInvariant,
+}
+
+impl Exit {
+    /// The number the operating system sees.
+    #[must_use]
+    pub const fn code(self) -> u8 {
+        match self {
+            Self::Done => 0,
+            Self::Unexpected => 1,
+            Self::Usage => 2,
+            Self::PostgresSetup => 3,
+            Self::PubSubSetup => 4,
+            Self::SlotLost => 5,
+            Self::SlotHeld => 6,
+            Self::BrokenInvariant => 101,
+        }
+    }
+}
+
+impl From<Exit> for ExitCode {
+    fn from(exit: Exit) -> Self {
+        Self::from(exit.code())
+    }
+}
+
+/// What the supervisor does with an error. Nothing else looks inside one.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Disposition {
+    /// End the session and resume from the slot after a delay.
+    Reconnect,
+    /// Nothing will change until a person changes it.
+    Stop {
+        /// What the process exits with.
+        exit: Exit,
+        /// What to do about it.
+        hint: String,
+    },
+}
+
+/// Everything that ends a command.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// The configuration is wrong, in every way listed.
+    #[error("{}", ProblemList(.0))]
+    Config(Vec<Problem>),
+
+    /// `check` found something that `run` would stumble over; the findings are already printed.
+    #[error("{count} finding(s) must be fixed before `walrelay run`")]
+    Findings {
+        /// How many.
+        count: usize,
+        /// Whose set-up the first of them is about.
+        exit: Exit,
+    },
+
+    /// A dispatch command named an event that is not in dispatch state, or not in a fitting state.
+    #[error("{what}")]
+    Dispatch {
+        /// Which event, and what is in the way.
+        what: String,
+        /// What to do instead.
+        hint: &'static str,
+    },
+
+    /// A file named on the command line cannot be used.
+    #[error("read {path}")]
+    File {
+        /// The file.
+        path: String,
+        /// Why.
+        #[source]
+        source: std::io::Error,
+    },
+
+    /// Standard output, a listening socket, or another resource of this machine.
+    #[error("{action}")]
+    Io {
+        /// What was attempted.
+        action: String,
+        /// Why it did not work.
+        #[source]
+        source: std::io::Error,
+    },
+
+    /// A second signal: whoever runs this does not want to wait for the drain.
+    #[error("stopped by a second signal; what was not confirmed is read again at the next start")]
+    SecondSignal,
+
+    /// A command whose engine is not part of this build.
+    #[error("`walrelay {0}` is not available in this build")]
+    NotAvailable(&'static str),
+}
+
+impl Error {
+    /// What to do about this error: the one place that decides.
+    #[must_use]
+    pub fn disposition(&self) -> Disposition {
+        match self {
+            Self::Config(_) => Disposition::stop(
+                Exit::Usage,
+                "see `walrelay <command> --help` and docs/configuration.md",
+            ),
+            Self::Findings { exit, .. } => {
+                Disposition::stop(*exit, "each finding above names its fix")
+            }
+            Self::Dispatch { hint, .. } => Disposition::stop(Exit::Usage, *hint),
+            Self::File { .. } => Disposition::stop(Exit::Usage, "name a file that can be read"),
+            Self::Io { .. } | Self::SecondSignal | Self::NotAvailable(_) => {
+                Disposition::stop(Exit::Unexpected, "")
+            }
+        }
+    }
+
+    /// What the process exits with when this error ends it.
+    #[must_use]
+    pub fn exit(&self) -> Exit {
+        match self.disposition() {
+            // A supervisor reconnects; a command that was asked once reports.
+            Disposition::Reconnect => Exit::Unexpected,
+            Disposition::Stop { exit, .. } => exit,
+        }
+    }
+
+    /// The error, its causes and its hint, as a person reads them.
+    #[must_use]
+    pub fn report(&self) -> String {
+        let mut text = format!("{}", Chain(self));
+        if let Disposition::Stop { hint, .. } = self.disposition()
+            && !hint.is_empty()
+        {
+            text.push_str("\nhint: ");
+            text.push_str(&hint);
+        }
+        text
+    }
+}
+
+impl Disposition {
+    /// Stops with this code and this advice.
+    pub fn stop(exit: Exit, hint: impl Into<String>) -> Self {
+        Self::Stop { exit, hint: hint.into() }
+    }
+}
+
+/// Prints an error and all its causes, `a: b: c`.
+#[derive(Debug)]
+pub struct Chain<'a>(pub &'a (dyn std::error::Error + 'static));
+
+impl fmt::Display for Chain<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}", self.0)?;
+        let mut cause = self.0.source();
+        while let Some(error) = cause {
+            write!(f, ": {error}")?;
+            cause = error.source();
+        }
+        Ok(())
+    }
+}
+
+struct ProblemList<'a>(&'a [Problem]);
+
+impl fmt::Display for ProblemList<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.0 {
+            [one] => write!(f, "1 problem in the configuration\n  {one}"),
+            all => {
+                write!(f, "{} problems in the configuration", all.len())?;
+                all.iter().try_for_each(|problem| write!(f, "\n  {problem}"))
+            }
+        }
+    }
+}

@@ -1,0 +1,248 @@
+//! How the relay is doing, as probes and operators see it.
+//!
+//! Written by the pipeline and its supervisor, read by HTTP. *Live* means the process makes
+//! progress; *ready* means rows flow. An outage of Pub/Sub or Postgres makes it unready, never
+//! dead: a restart would help nobody.
+
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use serde_json::{Map, Value, json};
+use walrelay_core::Topic;
+
+/// Silence after which a probe may restart the process. The pipeline beats at least every few
+/// seconds, so a minute is a loop that no longer turns, and not a slow disk.
+pub const SILENCE_MAX: Duration = Duration::from_secs(60);
+
+/// Topics whose problem is remembered. Topics come from rows, so their number has no bound; who
+/// reads the first hundred fixes fastest.
+const PROBLEMS_MAX: usize = 100;
+
+/// What the relay is doing.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Phase {
+    /// Looking at Postgres; nothing streams yet.
+    Starting,
+    /// Another instance holds the slot.
+    Standby {
+        /// Who, as the server tells it.
+        holder: String,
+    },
+    /// Rows flow.
+    Streaming,
+    /// Between two sessions.
+    Reconnecting {
+        /// Why the last one ended.
+        reason: String,
+    },
+    /// Asked to stop: finishing what is in flight.
+    Draining,
+}
+
+impl Phase {
+    /// One word.
+    #[must_use]
+    pub fn name(&self) -> &'static str {
+        match self {
+            Self::Starting => "starting",
+            Self::Standby { .. } => "standby",
+            Self::Streaming => "streaming",
+            Self::Reconnecting { .. } => "reconnecting",
+            Self::Draining => "draining",
+        }
+    }
+
+    /// Why nothing streams; `None` when it does.
+    fn reason_not_ready(&self) -> Option<String> {
+        match self {
+            Self::Streaming => None,
+            Self::Starting => Some("starting: not streaming yet".into()),
+            Self::Standby { holder } => Some(format!("standby: the slot is held by {holder}")),
+            Self::Reconnecting { reason } => Some(format!("reconnecting: {reason}")),
+            Self::Draining => Some("draining: asked to stop".into()),
+        }
+    }
+}
+
+/// The shared state; a copy sees and changes the same.
+#[derive(Debug, Clone)]
+pub struct Health(Arc<Shared>);
+
+#[derive(Debug)]
+struct Shared {
+    began: Instant,
+    /// Milliseconds since `began`, so that the loop beats without a lock.
+    beat_at: AtomicU64,
+    progress_at: AtomicU64,
+    state: Mutex<State>,
+}
+
+#[derive(Debug)]
+struct State {
+    phase: Phase,
+    operator_problems: BTreeMap<Topic, String>,
+    slot_at_risk: Option<String>,
+    report: Map<String, Value>,
+}
+
+impl Health {
+    /// Starting, with a fresh heartbeat.
+    #[must_use]
+    pub fn new() -> Self {
+        Self(Arc::new(Shared {
+            began: Instant::now(),
+            beat_at: AtomicU64::new(0),
+            progress_at: AtomicU64::new(0),
+            state: Mutex::new(State {
+                phase: Phase::Starting,
+                operator_problems: BTreeMap::new(),
+                slot_at_risk: None,
+                report: Map::new(),
+            }),
+        }))
+    }
+
+    /// The loop turns. To be called at least every few seconds, in every phase.
+    pub fn beat(&self) {
+        self.0.beat_at.store(self.millis(), Ordering::Relaxed);
+    }
+
+    /// The watermark moved, or nothing is outstanding.
+    pub fn progress(&self) {
+        self.0.progress_at.store(self.millis(), Ordering::Relaxed);
+    }
+
+    /// The relay does something else now.
+    pub fn set_phase(&self, phase: Phase) {
+        self.beat();
+        self.state().phase = phase;
+    }
+
+    /// What the relay is doing.
+    #[must_use]
+    pub fn phase(&self) -> Phase {
+        self.state().phase.clone()
+    }
+
+    /// A topic refuses until an operator acts; `text` names the fix.
+    pub fn operator_problem(&self, topic: &Topic, text: impl Into<String>) {
+        let problems = &mut self.state().operator_problems;
+        if problems.len() < PROBLEMS_MAX || problems.contains_key(topic) {
+            problems.insert(Arc::clone(topic), text.into());
+        }
+    }
+
+    /// A topic accepts again.
+    pub fn operator_cleared(&self, topic: &Topic) {
+        self.state().operator_problems.remove(topic);
+    }
+
+    /// The slot may be lost soon, and why; `None` when it is safe.
+    pub fn set_slot_at_risk(&self, risk: Option<String>) {
+        self.state().slot_at_risk = risk;
+    }
+
+    /// The latest answer to `walrelay status`, for `/status`.
+    pub fn set_report(&self, report: Map<String, Value>) {
+        self.state().report = report;
+    }
+
+    /// How long the loop has been silent.
+    #[must_use]
+    pub fn silence(&self) -> Duration {
+        self.since(&self.0.beat_at)
+    }
+
+    /// How long ago there was progress.
+    #[must_use]
+    pub fn since_progress(&self) -> Duration {
+        self.since(&self.0.progress_at)
+    }
+
+    /// Why rows do not flow as they should; empty when they do.
+    #[must_use]
+    pub fn reasons_not_ready(&self) -> Vec<String> {
+        let state = self.state();
+        let problems =
+            state.operator_problems.iter().map(|(topic, text)| format!("{topic}: {text}"));
+        let risk = state.slot_at_risk.iter().cloned();
+        state.phase.reason_not_ready().into_iter().chain(risk).chain(problems).collect()
+    }
+
+    /// What `/status` answers: the latest report, and what this instance knows besides.
+    #[must_use]
+    pub fn status(&self) -> Value {
+        let reasons = self.reasons_not_ready();
+        let since_progress = self.since_progress().as_secs_f64();
+        let state = self.state();
+        let mut status = state.report.clone();
+        status.insert(
+            "relay".into(),
+            json!({
+                "phase": state.phase.name(),
+                "ready": reasons.is_empty(),
+                "reasons": reasons,
+                "seconds_since_progress": since_progress,
+            }),
+        );
+        Value::Object(status)
+    }
+
+    fn millis(&self) -> u64 {
+        u64::try_from(self.0.began.elapsed().as_millis()).unwrap_or(u64::MAX)
+    }
+
+    fn since(&self, at: &AtomicU64) -> Duration {
+        Duration::from_millis(self.millis().saturating_sub(at.load(Ordering::Relaxed)))
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        // Each change is one assignment, so a panic elsewhere leaves nothing half done.
+        self.0.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Default for Health {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_a_streaming_relay_without_problems_is_ready() {
+        let health = Health::new();
+        assert_eq!(health.reasons_not_ready(), ["starting: not streaming yet"]);
+        health.set_phase(Phase::Streaming);
+        assert!(health.reasons_not_ready().is_empty());
+
+        let topic = Topic::from("projects/p/topics/t");
+        health.operator_problem(&topic, "create the topic");
+        health.set_slot_at_risk(Some("slot at risk: 3 MiB left".into()));
+        assert_eq!(
+            health.reasons_not_ready(),
+            ["slot at risk: 3 MiB left", "projects/p/topics/t: create the topic"]
+        );
+        health.operator_cleared(&topic);
+        health.set_slot_at_risk(None);
+        assert!(health.reasons_not_ready().is_empty());
+
+        health.set_phase(Phase::Standby { holder: "process 4711".into() });
+        assert_eq!(health.reasons_not_ready(), ["standby: the slot is held by process 4711"]);
+    }
+
+    #[test]
+    fn problems_of_endless_topics_do_not_fill_the_memory() {
+        let health = Health::new();
+        health.set_phase(Phase::Streaming);
+        for number in 0..PROBLEMS_MAX + 50 {
+            health.operator_problem(&Topic::from(format!("t{number}")), "missing");
+        }
+        assert_eq!(health.reasons_not_ready().len(), PROBLEMS_MAX);
+    }
+}

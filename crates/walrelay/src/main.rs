@@ -1,0 +1,51 @@
+//! Parse, start telemetry, run, exit code.
+
+use std::process::ExitCode;
+
+use walrelay::commands;
+use walrelay::config::{CommandLine, Config, Environment, Refusal};
+use walrelay::error::{Error, Exit};
+use walrelay::shutdown::Shutdown;
+use walrelay::telemetry;
+
+fn main() -> ExitCode {
+    // A broken invariant anywhere, also in a task, must not leave a relay that confirms on.
+    std::panic::set_hook(Box::new(|panic| {
+        telemetry::report_panic(panic);
+        #[expect(clippy::disallowed_methods, reason = "a task's panic would not end the process")]
+        std::process::exit(Exit::BrokenInvariant.code().into());
+    }));
+    match execute() {
+        Ok(()) => Exit::Done.into(),
+        Err(error) => {
+            telemetry::report_error(&error);
+            error.exit().into()
+        }
+    }
+}
+
+fn execute() -> Result<(), Error> {
+    let environment = Environment::new(std::env::vars_os());
+    let line = match CommandLine::parse(std::env::args_os(), &environment) {
+        Ok(line) => line,
+        // Prints help to standard output and usage errors to standard error, and exits with 2.
+        Err(Refusal::Clap(error)) => error.exit(),
+        Err(Refusal::Config(problems)) => return Err(Error::Config(problems)),
+    };
+    let config = Config::new(&line, &environment).map_err(Error::Config)?;
+    telemetry::start(&config.log);
+    let io = |action: &str, source| Error::Io { action: action.to_owned(), source };
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .map_err(|error| io("start the runtime", error))?;
+    runtime.block_on(async {
+        let shutdown = Shutdown::new();
+        let second_signal =
+            shutdown.on_signals().map_err(|error| io("listen for signals", error))?;
+        tokio::select! {
+            done = commands::execute(config.command, &shutdown) => done,
+            () = second_signal => Err(Error::SecondSignal),
+        }
+    })
+}

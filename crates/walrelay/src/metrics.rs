@@ -1,0 +1,266 @@
+//! The metrics of the relay: every name once, with its description.
+//!
+//! Handles are cheap copies; whoever counts per topic looks its handle up once and keeps it.
+//! Nothing is labelled by ordering key: keys are unbounded.
+
+use std::fmt;
+use std::sync::atomic::{AtomicI64, AtomicU64};
+
+use prometheus_client::encoding::EncodeLabelSet;
+use prometheus_client::metrics::counter::Counter;
+use prometheus_client::metrics::family::Family;
+use prometheus_client::metrics::gauge::Gauge;
+use prometheus_client::metrics::histogram::Histogram;
+use prometheus_client::registry::{Registry, Unit};
+
+/// A gauge of bytes or rows.
+pub type Level = Gauge<u64, AtomicU64>;
+
+/// From a reply out of the same machine (1 ms) to the publish timeout's default (60 s); a factor
+/// of about 2.5 apart, because a percentile need not be sharper to tell a slow day from a bad one.
+const PUBLISH_SECONDS: [f64; 13] =
+    [0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 5.0, 15.0, 60.0];
+
+/// As for publishing, and on to six hours: a row also waits out an outage.
+const COMMIT_TO_ACK_SECONDS: [f64; 15] = [
+    0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0, 60.0, 300.0, 1800.0, 7200.0, 21600.0,
+];
+
+/// Every metric. A copy shares its values.
+#[derive(Clone)]
+pub struct Metrics {
+    /// Outbox rows read from the slot.
+    pub rows_read: Counter,
+    /// Messages stored by Pub/Sub.
+    pub messages_published: Family<TopicLabel, Counter>,
+    /// Publish calls answered.
+    pub publish_requests: Family<RequestLabels, Counter>,
+    /// How long a Publish call took.
+    pub publish_duration_seconds: Histogram,
+    /// From the commit to Pub/Sub's reply.
+    pub commit_to_ack_seconds: Histogram,
+    /// Rows read and not settled.
+    pub in_flight_messages: Level,
+    /// The byte budget's use (I6).
+    pub in_flight_bytes: Level,
+    /// Lanes that hold something.
+    pub lanes: Level,
+    /// The watermark, as bytes since the beginning of the log.
+    pub confirmed_lsn_bytes: Level,
+    /// Log written and not confirmed.
+    pub slot_lag_bytes: Level,
+    /// Log that may still be written before the slot is lost; -1 when there is no limit.
+    pub slot_safe_wal_bytes: Gauge<i64, AtomicI64>,
+    /// Rows in dispatch state.
+    pub dispatch_rows: Family<StatusLabel, Level>,
+    /// Rows that became dead.
+    pub dead: Family<ReasonLabel, Counter>,
+    /// Rows that were parked.
+    pub parked: Family<ReasonLabel, Counter>,
+    /// Sessions that ended and were begun again.
+    pub reconnects: Family<ReasonLabel, Counter>,
+    /// Since the watermark last moved, or nothing was outstanding.
+    pub seconds_since_progress: Gauge<f64, AtomicU64>,
+    registry: std::sync::Arc<Registry>,
+}
+
+/// A topic, full name.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+pub struct TopicLabel {
+    /// `projects/P/topics/T`.
+    pub topic: String,
+}
+
+/// A topic and how the call ended.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+pub struct RequestLabels {
+    /// `projects/P/topics/T`.
+    pub topic: String,
+    /// `OK`, or the gRPC code as in the manual, `UNAVAILABLE`.
+    pub code: &'static str,
+}
+
+/// Why something happened; from a list in the code, never from outside.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+pub struct ReasonLabel {
+    /// One of a few words.
+    pub reason: &'static str,
+}
+
+/// A state of dispatch rows.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+pub struct StatusLabel {
+    /// `retrying`, `dead`, `published` or `discarded`.
+    pub status: &'static str,
+}
+
+impl Metrics {
+    /// Everything at zero.
+    #[must_use]
+    pub fn new() -> Self {
+        let mut metrics = Self {
+            rows_read: Counter::default(),
+            messages_published: Family::default(),
+            publish_requests: Family::default(),
+            publish_duration_seconds: Histogram::new(PUBLISH_SECONDS),
+            commit_to_ack_seconds: Histogram::new(COMMIT_TO_ACK_SECONDS),
+            in_flight_messages: Level::default(),
+            in_flight_bytes: Level::default(),
+            lanes: Level::default(),
+            confirmed_lsn_bytes: Level::default(),
+            slot_lag_bytes: Level::default(),
+            slot_safe_wal_bytes: Gauge::default(),
+            dispatch_rows: Family::default(),
+            dead: Family::default(),
+            parked: Family::default(),
+            reconnects: Family::default(),
+            seconds_since_progress: Gauge::default(),
+            registry: std::sync::Arc::default(),
+        };
+        metrics.registry = std::sync::Arc::new(metrics.describe());
+        metrics
+    }
+
+    /// The text a Prometheus server reads.
+    ///
+    /// # Errors
+    ///
+    /// A value cannot be written, as a gauge above `i64::MAX`.
+    pub fn encode(&self) -> Result<String, fmt::Error> {
+        let mut text = String::new();
+        prometheus_client::encoding::text::encode(&mut text, &self.registry)?;
+        Ok(text)
+    }
+
+    /// Names and descriptions. The library appends `_total` to counters and the unit's name.
+    fn describe(&self) -> Registry {
+        let mut registry = Registry::with_prefix("walrelay");
+        self.describe_flow(&mut registry);
+        self.describe_levels(&mut registry);
+        let mut reason = |name, help, family: &Family<ReasonLabel, Counter>| {
+            registry.register(name, help, family.clone());
+        };
+        reason("dead", "Rows that will not be tried again", &self.dead);
+        reason("parked", "Rows moved to dispatch state", &self.parked);
+        reason("reconnects", "Replication sessions begun again", &self.reconnects);
+        registry
+    }
+
+    fn describe_flow(&self, registry: &mut Registry) {
+        registry.register("rows_read", "Outbox rows read from the slot", self.rows_read.clone());
+        registry.register(
+            "messages_published",
+            "Messages stored by Pub/Sub",
+            self.messages_published.clone(),
+        );
+        registry.register(
+            "publish_requests",
+            "Publish calls answered, by gRPC code",
+            self.publish_requests.clone(),
+        );
+        registry.register_with_unit(
+            "publish_duration",
+            "Duration of a Publish call",
+            Unit::Seconds,
+            self.publish_duration_seconds.clone(),
+        );
+        registry.register_with_unit(
+            "commit_to_ack",
+            "From a row's commit to Pub/Sub's reply",
+            Unit::Seconds,
+            self.commit_to_ack_seconds.clone(),
+        );
+    }
+
+    fn describe_levels(&self, registry: &mut Registry) {
+        registry.register(
+            "in_flight_messages",
+            "Rows read and not settled",
+            self.in_flight_messages.clone(),
+        );
+        registry.register("in_flight_bytes", "Budget in use", self.in_flight_bytes.clone());
+        registry.register("lanes", "Lanes that hold something", self.lanes.clone());
+        registry.register(
+            "confirmed_lsn_bytes",
+            "Position confirmed to Postgres",
+            self.confirmed_lsn_bytes.clone(),
+        );
+        registry.register(
+            "slot_lag_bytes",
+            "Log written and not confirmed",
+            self.slot_lag_bytes.clone(),
+        );
+        registry.register(
+            "slot_safe_wal_bytes",
+            "Log that may still be written before the slot is lost, -1 without limit",
+            self.slot_safe_wal_bytes.clone(),
+        );
+        registry.register(
+            "dispatch_rows",
+            "Rows in dispatch state, by status",
+            self.dispatch_rows.clone(),
+        );
+        registry.register(
+            "seconds_since_progress",
+            "Since the watermark moved or nothing was outstanding",
+            self.seconds_since_progress.clone(),
+        );
+    }
+}
+
+impl Default for Metrics {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl fmt::Debug for Metrics {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Metrics").finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_names_are_those_of_the_contract() {
+        let metrics = Metrics::new();
+        let topic = "projects/p/topics/t".to_owned();
+        metrics.messages_published.get_or_create(&TopicLabel { topic: topic.clone() }).inc();
+        metrics.publish_requests.get_or_create(&RequestLabels { topic, code: "OK" }).inc();
+        for family in [&metrics.dead, &metrics.parked, &metrics.reconnects] {
+            family.get_or_create(&ReasonLabel { reason: "test" }).inc();
+        }
+        metrics.dispatch_rows.get_or_create(&StatusLabel { status: "dead" }).set(3);
+        let text = metrics.encode().unwrap();
+        for line in [
+            "walrelay_rows_read_total 0",
+            "walrelay_messages_published_total{topic=\"projects/p/topics/t\"} 1",
+            "walrelay_publish_requests_total{topic=\"projects/p/topics/t\",code=\"OK\"} 1",
+            "walrelay_publish_duration_seconds_bucket{le=\"0.001\"} 0",
+            "walrelay_commit_to_ack_seconds_count 0",
+            "walrelay_in_flight_messages 0",
+            "walrelay_in_flight_bytes 0",
+            "walrelay_lanes 0",
+            "walrelay_confirmed_lsn_bytes 0",
+            "walrelay_slot_lag_bytes 0",
+            "walrelay_slot_safe_wal_bytes 0",
+            "walrelay_dispatch_rows{status=\"dead\"} 3",
+            "walrelay_dead_total{reason=\"test\"} 1",
+            "walrelay_parked_total{reason=\"test\"} 1",
+            "walrelay_reconnects_total{reason=\"test\"} 1",
+            "walrelay_seconds_since_progress 0.0",
+        ] {
+            assert!(text.lines().any(|found| found == line), "{line} is missing in\n{text}");
+        }
+    }
+
+    #[test]
+    fn a_copy_counts_into_the_same_metrics() {
+        let metrics = Metrics::new();
+        metrics.clone().rows_read.inc_by(5);
+        assert!(metrics.encode().unwrap().contains("walrelay_rows_read_total 5"));
+    }
+}

@@ -1,0 +1,290 @@
+//! Logs: text for a person at a terminal, JSON lines in Cloud Logging's field names otherwise.
+//!
+//! Logs go to standard error, so that standard output carries only what a command was asked for.
+
+use std::fmt;
+use std::io::{self, IsTerminal, Write as _};
+use std::panic::PanicHookInfo;
+
+use serde_json::{Map, Value};
+use tracing::field::{Field, Visit};
+use tracing::{Event, Level, Subscriber};
+use tracing_subscriber::EnvFilter;
+use tracing_subscriber::field::RecordFields;
+use tracing_subscriber::fmt::format::Writer;
+use tracing_subscriber::fmt::time::{FormatTime, SystemTime};
+use tracing_subscriber::fmt::{FmtContext, FormatEvent, FormatFields, FormattedFields};
+use tracing_subscriber::layer::SubscriberExt;
+use tracing_subscriber::registry::LookupSpan;
+use tracing_subscriber::util::SubscriberInitExt;
+
+use crate::config::LogConfig;
+use crate::error::{Chain, Disposition, Error, Exit};
+
+/// The form of a log line.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum LogFormat {
+    /// For a person.
+    Text,
+    /// One JSON object a line: `severity`, `message`, `time`, `target`, and every field.
+    Json,
+}
+
+/// Installs the subscriber of this process; a second call changes nothing.
+pub fn start(config: &LogConfig) {
+    let filter = EnvFilter::new(&config.filter);
+    let terminal = io::stderr().is_terminal();
+    let format = config.format.unwrap_or(match terminal {
+        true => LogFormat::Text,
+        false => LogFormat::Json,
+    });
+    let layer = tracing_subscriber::fmt::layer().with_writer(io::stderr);
+    let registry = tracing_subscriber::registry().with(filter);
+    let installed = match format {
+        LogFormat::Text => registry.with(layer.with_ansi(terminal)).try_init(),
+        LogFormat::Json => {
+            registry.with(layer.fmt_fields(JsonFields).event_format(CloudLogging)).try_init()
+        }
+    };
+    if installed.is_err() {
+        tracing::debug!("a subscriber is installed already");
+    }
+}
+
+/// Whether this is a filter in the syntax of `RUST_LOG`.
+#[must_use]
+pub fn is_filter(text: &str) -> bool {
+    EnvFilter::builder().parse(text).is_ok()
+}
+
+/// Writes why the process ends: through the log when there is one, else plainly.
+pub fn report_error(error: &Error) {
+    if !tracing::dispatcher::has_been_set() || io::stderr().is_terminal() {
+        return write_plainly(&format!("walrelay: {}", error.report()));
+    }
+    let exit = error.exit().code();
+    match error.disposition() {
+        Disposition::Stop { hint, .. } if !hint.is_empty() => {
+            tracing::error!(exit, hint, "{}", Chain(error));
+        }
+        Disposition::Stop { .. } | Disposition::Reconnect => {
+            tracing::error!(exit, "{}", Chain(error));
+        }
+    }
+}
+
+/// Writes one line about a panic, with its place.
+pub fn report_panic(panic: &PanicHookInfo<'_>) {
+    let what = panic.payload_as_str().unwrap_or("panic");
+    let location = panic.location().map(ToString::to_string).unwrap_or_default();
+    if tracing::dispatcher::has_been_set() {
+        tracing::error!(exit = Exit::BrokenInvariant.code(), location, "broken invariant: {what}");
+    } else {
+        write_plainly(&format!("walrelay: broken invariant: {what} at {location}"));
+    }
+}
+
+fn write_plainly(text: &str) {
+    // Nobody is left to tell when standard error is gone.
+    drop(writeln!(io::stderr().lock(), "{text}"));
+}
+
+/// One JSON object a line, in the field names of Cloud Logging's structured logs.
+#[derive(Debug, Clone, Copy)]
+pub struct CloudLogging;
+
+impl<S, N> FormatEvent<S, N> for CloudLogging
+where
+    S: Subscriber + for<'a> LookupSpan<'a>,
+    N: for<'a> FormatFields<'a> + 'static,
+{
+    fn format_event(
+        &self,
+        context: &FmtContext<'_, S, N>,
+        mut writer: Writer<'_>,
+        event: &Event<'_>,
+    ) -> fmt::Result {
+        let mut line = Map::new();
+        // Outermost first: where a name repeats, the closest one counts.
+        for span in context.event_scope().into_iter().flat_map(|scope| scope.from_root()) {
+            let extensions = span.extensions();
+            let fields = extensions.get::<FormattedFields<N>>();
+            let text = fields.map_or("", |fields| fields.fields.as_str());
+            if let Ok(Value::Object(fields)) = serde_json::from_str(text) {
+                line.extend(fields);
+            }
+            line.insert("span".into(), span.name().into());
+        }
+        event.record(&mut JsonVisitor(&mut line));
+
+        let metadata = event.metadata();
+        let mut time = String::new();
+        SystemTime.format_time(&mut Writer::new(&mut time))?;
+        line.insert("time".into(), time.into());
+        line.insert("severity".into(), severity(*metadata.level()).into());
+        line.insert("target".into(), metadata.target().into());
+        if let (Some(file), Some(number)) = (metadata.file(), metadata.line()) {
+            // Cloud Logging wants the line as text: it is an int64 in protobuf's JSON form.
+            let location = serde_json::json!({ "file": file, "line": number.to_string() });
+            line.insert("logging.googleapis.com/sourceLocation".into(), location);
+        }
+        writeln!(writer, "{}", Value::Object(line))
+    }
+}
+
+fn severity(level: Level) -> &'static str {
+    match level {
+        Level::ERROR => "ERROR",
+        Level::WARN => "WARNING",
+        Level::INFO => "INFO",
+        Level::DEBUG | Level::TRACE => "DEBUG",
+    }
+}
+
+/// Keeps a span's fields as one JSON object, until an event inside it needs them.
+#[derive(Debug, Clone, Copy)]
+pub struct JsonFields;
+
+impl<'w> FormatFields<'w> for JsonFields {
+    fn format_fields<R: RecordFields>(&self, mut writer: Writer<'w>, fields: R) -> fmt::Result {
+        let mut object = Map::new();
+        fields.record(&mut JsonVisitor(&mut object));
+        write!(writer, "{}", Value::Object(object))
+    }
+
+    fn add_fields(
+        &self,
+        current: &'w mut FormattedFields<Self>,
+        fields: &tracing::span::Record<'_>,
+    ) -> fmt::Result {
+        let mut object: Map<String, Value> =
+            serde_json::from_str(&current.fields).unwrap_or_default();
+        fields.record(&mut JsonVisitor(&mut object));
+        current.fields = Value::Object(object).to_string();
+        Ok(())
+    }
+}
+
+struct JsonVisitor<'a>(&'a mut Map<String, Value>);
+
+impl JsonVisitor<'_> {
+    fn put(&mut self, field: &Field, value: impl Into<Value>) {
+        self.0.insert(field.name().to_owned(), value.into());
+    }
+}
+
+impl Visit for JsonVisitor<'_> {
+    fn record_debug(&mut self, field: &Field, value: &dyn fmt::Debug) {
+        self.put(field, format!("{value:?}"));
+    }
+
+    fn record_str(&mut self, field: &Field, value: &str) {
+        self.put(field, value);
+    }
+
+    fn record_bool(&mut self, field: &Field, value: bool) {
+        self.put(field, value);
+    }
+
+    fn record_i64(&mut self, field: &Field, value: i64) {
+        self.put(field, value);
+    }
+
+    fn record_u64(&mut self, field: &Field, value: u64) {
+        self.put(field, value);
+    }
+
+    fn record_f64(&mut self, field: &Field, value: f64) {
+        self.put(field, value);
+    }
+
+    fn record_error(&mut self, field: &Field, value: &(dyn std::error::Error + 'static)) {
+        self.put(field, Chain(value).to_string());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::{Arc, Mutex};
+
+    use tracing_subscriber::fmt::MakeWriter;
+
+    use super::*;
+
+    #[derive(Clone, Default)]
+    struct Captured(Arc<Mutex<Vec<u8>>>);
+
+    impl io::Write for Captured {
+        fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+            self.0.lock().unwrap().extend_from_slice(bytes);
+            Ok(bytes.len())
+        }
+
+        fn flush(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+
+    impl<'a> MakeWriter<'a> for Captured {
+        type Writer = Self;
+
+        fn make_writer(&'a self) -> Self {
+            self.clone()
+        }
+    }
+
+    fn lines_of(log: impl FnOnce()) -> Vec<Value> {
+        let captured = Captured::default();
+        let layer = tracing_subscriber::fmt::layer()
+            .fmt_fields(JsonFields)
+            .event_format(CloudLogging)
+            .with_writer(captured.clone());
+        let subscriber = tracing_subscriber::registry().with(layer);
+        tracing::subscriber::with_default(subscriber, log);
+        let bytes = captured.0.lock().unwrap().clone();
+        let text = String::from_utf8(bytes).unwrap();
+        text.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
+    }
+
+    #[test]
+    fn a_line_is_one_json_object_whatever_it_contains() {
+        let lines = lines_of(|| {
+            tracing::warn!(slot = "a\"b\\c\nd", pid = 7_u64, share = 0.5, "held by\t{}", "\u{1}");
+        });
+        assert_eq!(lines.len(), 1);
+        let line = &lines[0];
+        assert_eq!(line["severity"], "WARNING");
+        assert_eq!(line["message"], "held by\t\u{1}");
+        assert_eq!(line["slot"], "a\"b\\c\nd");
+        assert_eq!(line["pid"], 7);
+        assert_eq!(line["share"], 0.5);
+        let time = line["time"].as_str().unwrap();
+        assert!(time.ends_with('Z') && time.as_bytes()[10] == b'T', "{time}");
+        let location = &line["logging.googleapis.com/sourceLocation"];
+        assert!(location["line"].is_string(), "{location}");
+    }
+
+    #[test]
+    fn fields_of_the_surrounding_spans_are_part_of_the_line() {
+        let lines = lines_of(|| {
+            let span =
+                tracing::info_span!("session", slot = "walrelay", system = tracing::field::Empty);
+            span.record("system", "7381");
+            let _entered = span.entered();
+            tracing::info!("streaming");
+        });
+        assert_eq!(lines[0]["slot"], "walrelay");
+        assert_eq!(lines[0]["system"], "7381");
+        assert_eq!(lines[0]["span"], "session");
+    }
+
+    #[test]
+    fn an_error_is_logged_with_its_causes() {
+        let error =
+            crate::error::Error::File { path: "x".into(), source: io::Error::other("gone") };
+        let lines = lines_of(|| {
+            tracing::error!(error = &error as &dyn std::error::Error, "stopped");
+        });
+        assert_eq!(lines[0]["error"], "read x: gone");
+    }
+}
