@@ -1,1 +1,14 @@
-//! What the tests share: servers, faults, checker
+//! What the tests share: servers, faults, the checker. Never a normal dependency.
+//!
+//! Owns everything a test needs besides walrelay itself, and takes it all away again: databases,
+//! slots, processes. Fails by panicking with what was missing, because its callers are tests. Knows
+//! nothing of walrelay's code: what it says about the relay, it has seen from outside.
+
+mod environment;
+pub mod postgres;
+mod skip;
+mod waiting;
+
+pub use environment::random_name;
+pub use skip::skip;
+pub use waiting::wait_until;

@@ -1,0 +1,292 @@
+//! A fresh database per test on a Postgres server that the tests share.
+//!
+//! The server is the one `with-servers` started for the whole run, or else one that this process
+//! starts for itself. Databases are separate, but slots share one namespace per server, so name
+//! slots after the database ([`TestDatabase::name`]).
+
+use std::collections::BTreeMap;
+use std::ops::Deref;
+use std::sync::{Mutex, PoisonError};
+use std::thread;
+use std::time::Duration;
+
+use tokio::task::JoinSet;
+use tokio_postgres::{Client, NoTls};
+use walrelay_private_postgres::{Installation, PrivatePostgres, installations_in};
+
+use crate::environment::{random_name, servers_dir, variable};
+use crate::{skip, wait_until};
+
+/// The address of the default server; with `_15` and so on appended, of a certain major version.
+pub const URL_VARIABLE: &str = "WALRELAY_TEST_POSTGRES_URL";
+
+/// How long the end of a killed replication session may take.
+const CLEAN_UP_DEADLINE: Duration = Duration::from_secs(20);
+
+/// Servers this process started for itself. They end with it: a static is never dropped, but the
+/// supervisor notices.
+static OWN_SERVERS: Mutex<BTreeMap<u32, PrivatePostgres>> = Mutex::new(BTreeMap::new());
+
+/// One installation per major version on this machine, oldest first.
+#[must_use]
+pub fn installations() -> Vec<Installation> {
+    let mut found = installations_in(&[servers_dir()]);
+    // Of several builds of one major version the last, that is the newest, is used.
+    found.reverse();
+    found.dedup_by_key(|installation| installation.major);
+    found.reverse();
+    found
+}
+
+/// The major versions that tests can run on.
+#[must_use]
+pub fn installed_majors() -> Vec<u32> {
+    installations().iter().map(|installation| installation.major).collect()
+}
+
+/// The oldest installation, for tests with a server of their own; reports the test as skipped when
+/// there is none.
+#[must_use]
+pub fn installation_or_skip() -> Option<Installation> {
+    installations().into_iter().next().or_else(|| skip("no Postgres server binaries found"))
+}
+
+/// A client with its connection; the connection ends when this is dropped.
+#[derive(Debug)]
+pub struct TestClient {
+    client: Client,
+    _connection: JoinSet<()>,
+}
+
+impl TestClient {
+    /// Connects; panics when that fails.
+    pub async fn connect(url: &str) -> Self {
+        let connected = tokio_postgres::connect(url, NoTls).await;
+        let (client, connection) =
+            connected.unwrap_or_else(|error| panic!("connect to {url}: {error:?}"));
+        let mut tasks = JoinSet::new();
+        // Its end shows up in the next query.
+        tasks.spawn(async move { drop(connection.await) });
+        Self { client, _connection: tasks }
+    }
+}
+
+impl Deref for TestClient {
+    type Target = Client;
+
+    fn deref(&self) -> &Client {
+        &self.client
+    }
+}
+
+/// A database with a random name, removed with all its slots when dropped.
+#[derive(Debug)]
+pub struct TestDatabase {
+    server_url: String,
+    name: String,
+    url: String,
+    client: TestClient,
+    server_version: u32,
+    state: State,
+}
+
+#[derive(Debug, PartialEq, Eq)]
+enum State {
+    Present,
+    Removed,
+}
+
+impl TestDatabase {
+    /// A fresh database on the default server: the oldest version there is.
+    pub async fn create() -> Self {
+        let url = default_server_url();
+        Self::create_at(
+            &url.expect("Postgres server binaries, as from `apt-get install postgresql`"),
+        )
+        .await
+    }
+
+    /// As [`create`](Self::create), but reports the test as skipped where no server is installed.
+    pub async fn create_or_skip() -> Option<Self> {
+        match default_server_url() {
+            Some(url) => Some(Self::create_at(&url).await),
+            None => skip("no Postgres server binaries found"),
+        }
+    }
+
+    /// A fresh database on a server of this major version; reports the test as skipped without one.
+    pub async fn create_on(major: u32) -> Option<Self> {
+        match server_url(major) {
+            Some(url) => Some(Self::create_at(&url).await),
+            None => skip(&format!("no Postgres {major} found")),
+        }
+    }
+
+    /// A fresh database on the server behind this connection string, as user `postgres`.
+    pub async fn create_at(server_url: &str) -> Self {
+        let name = random_name("test");
+        let maintenance = TestClient::connect(server_url).await;
+        let created = maintenance.batch_execute(&format!("CREATE DATABASE {name}")).await;
+        created.unwrap_or_else(|error| panic!("create database {name}: {error:?}"));
+        let url = with_database(server_url, &name);
+        let client = TestClient::connect(&url).await;
+        let server_version = server_version(&client).await;
+        let server_url = server_url.to_owned();
+        Self { server_url, name, url, client, server_version, state: State::Present }
+    }
+
+    /// The connection string of this database.
+    #[must_use]
+    pub fn url(&self) -> &str {
+        &self.url
+    }
+
+    /// The database's name; unique on the server, and valid as a slot's and a publication's name.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// A connection to this database.
+    #[must_use]
+    pub fn client(&self) -> &Client {
+        &self.client
+    }
+
+    /// The server's major version.
+    #[must_use]
+    pub fn server_version(&self) -> u32 {
+        self.server_version
+    }
+
+    /// Another connection to this database.
+    pub async fn connect(&self) -> TestClient {
+        TestClient::connect(&self.url).await
+    }
+
+    /// Ends every session of this database, drops its slots and the database itself.
+    pub async fn drop_all(mut self) {
+        remove(&self.server_url, &self.name).await;
+        self.state = State::Removed;
+    }
+}
+
+impl Drop for TestDatabase {
+    fn drop(&mut self) {
+        if self.state == State::Removed {
+            return;
+        }
+        let (server_url, name) = (self.server_url.clone(), self.name.clone());
+        // A thread of its own, because a runtime cannot be entered from within another.
+        let removal = thread::spawn(move || {
+            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+            runtime.expect("a runtime").block_on(remove(&server_url, &name));
+        });
+        // A panic here would abort a test that is failing already; a leaked slot is not silent.
+        if removal.join().is_err() {
+            eprintln!("database {} could not be removed from {}", self.name, self.server_url);
+        }
+    }
+}
+
+async fn remove(server_url: &str, name: &str) {
+    let Ok((client, connection)) = tokio_postgres::connect(server_url, NoTls).await else {
+        // The test stopped its server for good; the data goes with it.
+        return;
+    };
+    let mut tasks = JoinSet::new();
+    tasks.spawn(async move { drop(connection.await) });
+    // A slot belongs to its session until that has ended, so both are repeated until none is left.
+    let sql = "SELECT pg_terminate_backend(active_pid) FROM pg_replication_slots
+                WHERE database = $1 AND active_pid IS NOT NULL";
+    let drop_free = "SELECT pg_drop_replication_slot(slot_name) FROM pg_replication_slots
+                      WHERE database = $1 AND active_pid IS NULL";
+    let count = "SELECT count(*) FROM pg_replication_slots WHERE database = $1";
+    wait_until(CLEAN_UP_DEADLINE, "the slots of a test to be dropped", async || {
+        // Dropping fails when a session takes the slot in between; then the next round ends it.
+        drop(client.query(sql, &[&name]).await);
+        drop(client.query(drop_free, &[&name]).await);
+        let left: i64 = client.query_one(count, &[&name]).await.ok()?.get(0);
+        (left == 0).then_some(())
+    })
+    .await;
+    let dropped = client.batch_execute(&format!("DROP DATABASE {name} WITH (FORCE)")).await;
+    dropped.unwrap_or_else(|error| panic!("drop database {name}: {error:?}"));
+}
+
+fn default_server_url() -> Option<String> {
+    variable(URL_VARIABLE).or_else(|| server_url(*installed_majors().first()?))
+}
+
+/// The shared server of a major version, started by us when nobody else has.
+fn server_url(major: u32) -> Option<String> {
+    if let Some(url) = variable(&format!("{URL_VARIABLE}_{major}")) {
+        return Some(url);
+    }
+    // A panic of another test leaves the map whole.
+    let mut servers = OWN_SERVERS.lock().unwrap_or_else(PoisonError::into_inner);
+    if let Some(server) = servers.get(&major) {
+        return Some(server.url("postgres"));
+    }
+    let installation = installations().into_iter().find(|found| found.major == major)?;
+    let started = PrivatePostgres::start(&installation, &[]);
+    let server = started.unwrap_or_else(|error| panic!("start Postgres {major}: {error}"));
+    let url = server.url("postgres");
+    servers.insert(major, server);
+    Some(url)
+}
+
+async fn server_version(client: &Client) -> u32 {
+    let row = client.query_one("SELECT current_setting('server_version_num')::int", &[]).await;
+    let number: i32 = row.expect("the server tells its version").get(0);
+    number.unsigned_abs() / 10_000
+}
+
+/// The same server, another database.
+fn with_database(server_url: &str, name: &str) -> String {
+    let (address, options) =
+        server_url.split_once('?').map_or((server_url, None), |(a, o)| (a, Some(o)));
+    let (authority, _) = address.rsplit_once('/').expect("a connection string with a database");
+    match options {
+        Some(options) => format!("{authority}/{name}?{options}"),
+        None => format!("{authority}/{name}"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_the_database_of_a_connection_string_is_replaced() {
+        let url = "postgresql://postgres@127.0.0.1:5432/postgres";
+        assert_eq!(with_database(url, "x"), "postgresql://postgres@127.0.0.1:5432/x");
+        assert_eq!(with_database("postgresql://h/a?b=c/d", "x"), "postgresql://h/x?b=c/d");
+    }
+
+    #[tokio::test]
+    async fn a_dropped_database_leaves_neither_itself_nor_its_slots() {
+        let Some(database) = TestDatabase::create_or_skip().await else { return };
+        let (name, server) = (database.name().to_owned(), database.server_url.clone());
+        let create = "SELECT pg_create_logical_replication_slot($1, 'pgoutput')";
+        database.client().query(create, &[&name]).await.unwrap();
+
+        drop(database);
+
+        let client = TestClient::connect(&server).await;
+        let count = "SELECT (SELECT count(*) FROM pg_database WHERE datname = $1)
+                          + (SELECT count(*) FROM pg_replication_slots WHERE slot_name = $1)";
+        let left: i64 = client.query_one(count, &[&name]).await.unwrap().get(0);
+        assert_eq!(left, 0);
+    }
+
+    #[tokio::test]
+    async fn every_installed_version_is_offered_and_is_what_it_says() {
+        for major in installed_majors() {
+            let database = TestDatabase::create_on(major).await.expect("an installed version");
+            assert_eq!(database.server_version(), major);
+            database.drop_all().await;
+        }
+        assert!(TestDatabase::create_on(9).await.is_none());
+    }
+}

@@ -1,0 +1,29 @@
+//! Tests that cannot run here say so.
+
+use std::fs::OpenOptions;
+use std::io::Write as _;
+use std::thread;
+
+use crate::environment::variable;
+
+/// Names the file that `with-servers` counts skipped tests in.
+pub(crate) const SKIPS_FILE_VARIABLE: &str = "WALRELAY_TEST_SKIPS";
+
+/// Reports the running test as skipped, with the reason; `None`, so that a helper can return it.
+///
+/// The line goes to the test's output and, under `with-servers`, to the list it prints at the end.
+pub fn skip<T>(reason: &str) -> Option<T> {
+    // The test runners name a test's thread after it.
+    let test = thread::current().name().unwrap_or("a test").to_owned();
+    eprintln!("skipped: {test}: {reason}");
+    if let Some(path) = variable(SKIPS_FILE_VARIABLE) {
+        let line = format!("{test}: {reason}\n");
+        let written = OpenOptions::new()
+            .create(true)
+            .append(true)
+            .open(&path)
+            .and_then(|mut file| file.write_all(line.as_bytes()));
+        written.expect("the list of skipped tests can be written");
+    }
+    None
+}
