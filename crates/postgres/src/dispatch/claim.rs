@@ -1,0 +1,202 @@
+//! Taking rows to publish them again.
+
+use std::time::Duration;
+
+use pgoutput_parser::Position;
+use tokio_postgres::Client;
+use tokio_postgres::types::Type;
+
+use super::{Claim, DispatchStore, Key, position_of, seconds, unsigned};
+use crate::store_error::StoreError;
+
+/// A row that is ours to publish until its lease is over.
+pub struct ClaimedRow {
+    /// Goes back with the outcome.
+    pub claim: Claim,
+    /// Where the row lies in the log.
+    pub position: Position,
+    /// Full name of the topic.
+    pub topic: String,
+    /// The ordering key; empty means unordered.
+    pub ordering_key: String,
+    /// The encoded `PubsubMessage`.
+    pub message: Vec<u8>,
+    /// How often it has been tried before.
+    pub attempts: u32,
+}
+
+impl std::fmt::Debug for ClaimedRow {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        // Never the message or the key: this reaches logs.
+        f.debug_struct("ClaimedRow")
+            .field("event_id", &self.claim.event_id)
+            .field("position", &self.position)
+            .field("topic", &self.topic)
+            .field("attempts", &self.attempts)
+            .finish_non_exhaustive()
+    }
+}
+
+/// How much one claim may take, and for how long.
+#[derive(Debug, Clone, Copy)]
+pub struct ClaimLimits {
+    /// Most rows of one key.
+    pub per_key_rows: u32,
+    /// Most bytes of messages altogether; one row is taken even if it alone is larger.
+    pub bytes_max: u64,
+    /// How long the rows are ours. Longer than a publish may take, with its retries.
+    pub lease: Duration,
+}
+
+impl DispatchStore {
+    /// Takes the first rows of each of these keys, in position order, and leases them to the caller.
+    ///
+    /// A key gives rows up to the first that is locked by another session, leased, not yet due, or
+    /// (with [`super::OnDead::Hold`]) behind a dead row. When the bytes run out, every key has had its
+    /// first rows before any has its second. Unordered rows are independent: whichever are due, the
+    /// longest due first. Sorted by topic, ordering key and position.
+    ///
+    /// A key that is claimed must not be claimed again before its outcomes are in: `retry` makes a
+    /// leased row due at once.
+    ///
+    /// # Errors
+    ///
+    /// The server refused, or the connection ended; rows claimed unknown to us are due again when
+    /// their lease is over.
+    pub async fn claim(
+        &self,
+        client: &Client,
+        keys: &[Key<'_>],
+        limits: ClaimLimits,
+    ) -> Result<Vec<ClaimedRow>, StoreError> {
+        if keys.is_empty() {
+            return Ok(Vec::new());
+        }
+        let (topics, ordering_keys): (Vec<&str>, Vec<&str>) =
+            keys.iter().map(|key| (key.topic, key.ordering_key)).unzip();
+        let bytes_max = i64::try_from(limits.bytes_max).unwrap_or(i64::MAX);
+        client
+            .query_typed(
+                CLAIM,
+                &[
+                    (&self.slot, Type::TEXT),
+                    (&topics, Type::TEXT_ARRAY),
+                    (&ordering_keys, Type::TEXT_ARRAY),
+                    (&i64::from(limits.per_key_rows), Type::INT8),
+                    (&bytes_max, Type::INT8),
+                    (&seconds(limits.lease), Type::FLOAT8),
+                    (&self.holds_on_dead(), Type::BOOL),
+                ],
+            )
+            .await
+            .map_err(StoreError::sql("claim parked rows"))?
+            .iter()
+            .map(|row| {
+                Ok(ClaimedRow {
+                    claim: Claim { event_id: row.get("event_id"), version: row.get("updated_at") },
+                    position: position_of(row)?,
+                    topic: row.get("topic"),
+                    ordering_key: row.get("ordering_key"),
+                    message: row.get("message"),
+                    attempts: unsigned(row.get("attempts"), "app_outbox_dispatch.attempts")?,
+                })
+            })
+            .collect()
+    }
+}
+
+// One statement, so one round trip and no transaction of ours to lose.
+//
+// Candidates are found without locks and locked afterwards. Locking while searching would be wrong:
+// SKIP LOCKED below a LIMIT passes over a locked head and hands out the rows behind it.
+//
+// `= ANY (ARRAY(SELECT ..))` instead of a join: it always becomes an index scan, also when the
+// table has just been filled and has no statistics. A row changed since our snapshot is looked at
+// again under its lock, so a status or lease set meanwhile is seen, and its newest message returned.
+const CLAIM: &str = "
+WITH wanted AS (
+  SELECT topic, ordering_key, ordinal
+    FROM unnest($2, $3) WITH ORDINALITY AS w(topic, ordering_key, ordinal)
+), keyed AS (
+  SELECT w.ordinal, first.event_id, first.rank, first.bytes
+    FROM wanted w
+    LEFT JOIN LATERAL (
+      SELECT commit_lsn, tx_index
+        FROM public.app_outbox_dispatch
+       WHERE $7 AND slot = $1 AND topic = w.topic AND ordering_key = w.ordering_key AND status = 'dead'
+       ORDER BY commit_lsn, tx_index
+       LIMIT 1
+    ) AS dead ON true
+   CROSS JOIN LATERAL (
+      SELECT d.event_id, row_number() OVER (ORDER BY d.commit_lsn, d.tx_index) AS rank, d.bytes
+        FROM (
+          SELECT event_id, commit_lsn, tx_index, octet_length(message)::int8 AS bytes
+            FROM public.app_outbox_dispatch
+           WHERE slot = $1 AND topic = w.topic AND ordering_key = w.ordering_key AND status = 'retrying'
+             AND (commit_lsn, tx_index) < (coalesce(dead.commit_lsn, 'FFFFFFFF/FFFFFFFF'),
+                                           coalesce(dead.tx_index, 2147483647))
+           ORDER BY commit_lsn, tx_index
+           LIMIT $4
+        ) AS d
+    ) AS first
+   WHERE w.ordering_key <> ''
+), unordered AS (
+  SELECT w.ordinal, due.event_id, row_number() OVER (PARTITION BY w.ordinal ORDER BY due.next_attempt_at) AS rank,
+         due.bytes
+    FROM wanted w
+   CROSS JOIN LATERAL (
+      (SELECT event_id, next_attempt_at, octet_length(message)::int8 AS bytes
+         FROM public.app_outbox_dispatch
+        WHERE slot = $1 AND topic = w.topic AND ordering_key = '' AND status = 'retrying'
+          AND next_attempt_at <= now()
+        ORDER BY next_attempt_at
+        LIMIT $4)
+      UNION ALL
+      -- Never written by us; plain SQL may.
+      (SELECT event_id, next_attempt_at, octet_length(message)::int8
+         FROM public.app_outbox_dispatch
+        WHERE slot = $1 AND topic = w.topic AND ordering_key = '' AND status = 'retrying'
+          AND next_attempt_at IS NULL
+        LIMIT $4)
+      LIMIT $4
+    ) AS due
+   WHERE w.ordering_key = ''
+), candidates AS MATERIALIZED (
+  SELECT *
+    FROM (
+      SELECT *, sum(bytes) OVER (ORDER BY rank, ordinal ROWS UNBOUNDED PRECEDING) - bytes AS bytes_before
+        FROM (SELECT *, true AS is_ordered FROM keyed UNION ALL SELECT *, false FROM unordered) AS k
+    ) AS c
+   WHERE bytes_before < $5
+), locked AS MATERIALIZED (
+  SELECT event_id
+    FROM public.app_outbox_dispatch
+   WHERE slot = $1 AND event_id = ANY (ARRAY(SELECT event_id FROM candidates))
+     AND status = 'retrying' AND (next_attempt_at IS NULL OR next_attempt_at <= now())
+     FOR UPDATE SKIP LOCKED
+), free AS (
+  SELECT c.*,
+         CASE WHEN is_ordered
+              THEN bool_and(l.event_id IS NOT NULL) OVER (PARTITION BY ordinal, is_ordered ORDER BY rank)
+              ELSE l.event_id IS NOT NULL
+         END AS is_free
+    FROM candidates c
+    LEFT JOIN locked l USING (event_id)
+), chosen AS MATERIALIZED (
+  SELECT event_id
+    FROM (
+      SELECT event_id,
+             sum(bytes) OVER (ORDER BY rank, ordinal ROWS UNBOUNDED PRECEDING) AS bytes_to_here,
+             row_number() OVER (ORDER BY rank, ordinal) AS n
+        FROM free
+       WHERE is_free
+    ) AS f
+   WHERE bytes_to_here <= $5 OR n = 1
+), claimed AS (
+  UPDATE public.app_outbox_dispatch
+     SET next_attempt_at = now() + make_interval(secs => $6),
+         updated_at = greatest(clock_timestamp(), updated_at + interval '1 microsecond')
+   WHERE slot = $1 AND event_id = ANY (ARRAY(SELECT event_id FROM chosen)) AND status = 'retrying'
+  RETURNING event_id, commit_lsn, tx_index, topic, ordering_key, message, attempts, updated_at
+)
+SELECT * FROM claimed ORDER BY topic, ordering_key, commit_lsn, tx_index";

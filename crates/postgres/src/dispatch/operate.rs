@@ -1,0 +1,382 @@
+//! What operators do: look, retry, edit, discard. Safe while the relay runs.
+
+use std::time::{Duration, SystemTime};
+
+use pgoutput_parser::Position;
+use tokio_postgres::types::{ToSql, Type};
+use tokio_postgres::{Client, Row, Transaction};
+
+use super::history::{ERROR_BYTES_MAX, MOMENT, prepend_line, storable_line};
+use super::{DISPATCH_CHANNEL, DispatchStatus, DispatchStore, position_of, seconds, unsigned};
+use crate::store_error::StoreError;
+
+/// Which rows to list; what is None matches all.
+#[derive(Debug, Clone, Default)]
+pub struct DispatchFilter {
+    /// Only rows in this state.
+    pub status: Option<DispatchStatus>,
+    /// Only rows of this topic, by its full name.
+    pub topic: Option<String>,
+    /// Only rows with this ordering key.
+    pub ordering_key: Option<String>,
+    /// Only rows parked longer ago than this.
+    pub older_than: Option<Duration>,
+    /// At most so many rows.
+    pub limit: u32,
+}
+
+/// A row without its message.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct DispatchRow {
+    /// The outbox id, or `<id>@<commit_lsn>/<tx_index>` where two rows share one.
+    pub event_id: String,
+    /// Where the row lies in the log.
+    pub position: Position,
+    /// Full name of the topic.
+    pub topic: String,
+    /// The ordering key; empty means unordered.
+    pub ordering_key: String,
+    /// What is to become of it.
+    pub status: DispatchStatus,
+    /// How often it has been tried.
+    pub attempts: u32,
+    /// When it is due, or until when it is leased.
+    pub next_attempt_at: Option<SystemTime>,
+    /// A gRPC code, or our own reason.
+    pub error_code: Option<String>,
+    /// A line for each attempt, newest first.
+    pub last_error: Option<String>,
+    /// Pub/Sub's id, once published.
+    pub message_id: Option<String>,
+    /// Size of the message.
+    pub message_bytes: u64,
+    /// When it was recorded.
+    pub parked_at: SystemTime,
+    /// When it was last claimed or changed.
+    pub updated_at: SystemTime,
+}
+
+/// A row with its message.
+#[derive(Clone, PartialEq, Eq)]
+pub struct DispatchDetail {
+    /// All but the message.
+    pub row: DispatchRow,
+    /// The encoded `PubsubMessage`.
+    pub message: Vec<u8>,
+}
+
+impl std::fmt::Debug for DispatchDetail {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("DispatchDetail").field("row", &self.row).finish_non_exhaustive()
+    }
+}
+
+/// Which rows to retry.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum RetrySelection {
+    /// These, by their ids in dispatch state.
+    Events(Vec<String>),
+    /// All that are dead.
+    AllDead,
+    /// All of a topic, by its full name, that are dead or retrying.
+    Topic(String),
+}
+
+impl DispatchStore {
+    /// The rows that match, in position order.
+    ///
+    /// # Errors
+    ///
+    /// The server refused, or the connection ended.
+    pub async fn list(
+        &self,
+        client: &Client,
+        filter: &DispatchFilter,
+    ) -> Result<Vec<DispatchRow>, StoreError> {
+        let sql = format!(
+            "SELECT {COLUMNS} FROM public.app_outbox_dispatch
+              WHERE slot = $1 AND ($2 IS NULL OR status = $2) AND ($3 IS NULL OR topic = $3)
+                AND ($4 IS NULL OR ordering_key = $4)
+                AND ($5 IS NULL OR parked_at < now() - make_interval(secs => $5))
+              ORDER BY commit_lsn, tx_index, event_id
+              LIMIT $6"
+        );
+        client
+            .query_typed(
+                &sql,
+                &[
+                    (&self.slot, Type::TEXT),
+                    (&filter.status.map(DispatchStatus::as_str), Type::TEXT),
+                    (&filter.topic, Type::TEXT),
+                    (&filter.ordering_key, Type::TEXT),
+                    (&filter.older_than.map(seconds), Type::FLOAT8),
+                    (&i64::from(filter.limit), Type::INT8),
+                ],
+            )
+            .await
+            .map_err(StoreError::sql("list dispatch state"))?
+            .iter()
+            .map(dispatch_row)
+            .collect()
+    }
+
+    /// One row with its message.
+    ///
+    /// # Errors
+    ///
+    /// There is no such row; the server refused, or the connection ended.
+    pub async fn show(
+        &self,
+        client: &Client,
+        event_id: &str,
+    ) -> Result<DispatchDetail, StoreError> {
+        let sql = format!(
+            "SELECT {COLUMNS}, message FROM public.app_outbox_dispatch WHERE slot = $1 AND event_id = $2"
+        );
+        let row = client
+            .query_typed_opt(&sql, &[(&self.slot, Type::TEXT), (&event_id, Type::TEXT)])
+            .await
+            .map_err(StoreError::sql("show a row of dispatch state"))?
+            .ok_or_else(|| self.unknown(event_id))?;
+        Ok(DispatchDetail { row: dispatch_row(&row)?, message: row.get("message") })
+    }
+
+    /// Makes these rows due now, with all attempts before them, and tells the relay. Returns how many
+    /// were selected.
+    ///
+    /// What stands before them in their key becomes due as well, because it has to go first.
+    /// Discarded rows may be retried; published ones may not.
+    ///
+    /// # Errors
+    ///
+    /// One of the ids is unknown or published, and then nothing is retried; the server refused, or
+    /// the connection ended.
+    pub async fn retry(
+        &self,
+        client: &mut Client,
+        selection: &RetrySelection,
+    ) -> Result<u64, StoreError> {
+        let failed = "retry rows of dispatch state";
+        let transaction = client.transaction().await.map_err(StoreError::sql(failed))?;
+        let (condition, params): (_, Vec<(&(dyn ToSql + Sync), Type)>) = match selection {
+            RetrySelection::Events(event_ids) => {
+                for event_id in event_ids {
+                    let status = self.lock(&transaction, event_id).await?;
+                    refuse(event_id, status, &[DispatchStatus::Published], "retried")?;
+                }
+                ("event_id = ANY ($2)", vec![(event_ids, Type::TEXT_ARRAY)])
+            }
+            RetrySelection::AllDead => ("status = 'dead'", Vec::new()),
+            RetrySelection::Topic(topic) => {
+                ("topic = $2 AND status IN ('retrying', 'dead')", vec![(topic, Type::TEXT)])
+            }
+        };
+        let mut all_params: Vec<(&(dyn ToSql + Sync), Type)> = vec![(&self.slot, Type::TEXT)];
+        all_params.extend(params);
+        let retried: i64 = transaction
+            .query_typed_one(&retry_sql(condition), &all_params)
+            .await
+            .map_err(StoreError::sql(failed))?
+            .get("retried");
+        self.notify(&transaction).await?;
+        transaction.commit().await.map_err(StoreError::sql(failed))?;
+        Ok(u64::try_from(retried).unwrap_or_default())
+    }
+
+    /// Puts another message in place of the one recorded, makes the row due now and tells the relay.
+    ///
+    /// A row that is on its way at this moment is published with the old message and then, whatever
+    /// its outcome, once more with the new one. Topic and ordering key of the row stay: the caller
+    /// sees to it that the message carries the same ordering key.
+    ///
+    /// # Errors
+    ///
+    /// There is no such row, or it is published; the server refused, or the connection ended.
+    pub async fn edit(
+        &self,
+        client: &mut Client,
+        event_id: &str,
+        message: &[u8],
+    ) -> Result<(), StoreError> {
+        let failed = "edit a row of dispatch state";
+        let transaction = client.transaction().await.map_err(StoreError::sql(failed))?;
+        let status = self.lock(&transaction, event_id).await?;
+        refuse(event_id, status, &[DispatchStatus::Published], "edited")?;
+        let sql = format!(
+            "UPDATE public.app_outbox_dispatch AS d
+                SET message = $3, status = 'retrying', attempts = 0, next_attempt_at = now(),
+                    error_code = NULL, last_error = {}, updated_at = {BUMPED}
+              WHERE slot = $1 AND event_id = $2",
+            prepend_line(&format!("format('edited at %s', {MOMENT})"), "d.last_error"),
+        );
+        transaction
+            .execute_typed(
+                &sql,
+                &[(&self.slot, Type::TEXT), (&event_id, Type::TEXT), (&message, Type::BYTEA)],
+            )
+            .await
+            .map_err(StoreError::sql(failed))?;
+        self.notify(&transaction).await?;
+        transaction.commit().await.map_err(StoreError::sql(failed))
+    }
+
+    /// Gives a row up, for a reason that is kept with it, and tells the relay, so that what waited
+    /// behind it goes on.
+    ///
+    /// # Errors
+    ///
+    /// There is no such row, or it is finished; the server refused, or the connection ended.
+    pub async fn discard(
+        &self,
+        client: &mut Client,
+        event_id: &str,
+        reason: &str,
+    ) -> Result<(), StoreError> {
+        let failed = "discard a row of dispatch state";
+        let transaction = client.transaction().await.map_err(StoreError::sql(failed))?;
+        let status = self.lock(&transaction, event_id).await?;
+        let finished = [DispatchStatus::Published, DispatchStatus::Discarded];
+        refuse(event_id, status, &finished, "discarded")?;
+        let sql = format!(
+            "UPDATE public.app_outbox_dispatch AS d
+                SET status = 'discarded', next_attempt_at = NULL, last_error = {}, updated_at = {BUMPED}
+              WHERE slot = $1 AND event_id = $2",
+            prepend_line(&format!("format('discarded at %s: %s', {MOMENT}, $3)"), "d.last_error"),
+        );
+        let reason = storable_line(reason, ERROR_BYTES_MAX);
+        let row: [(&(dyn ToSql + Sync), Type); 2] =
+            [(&self.slot, Type::TEXT), (&event_id, Type::TEXT)];
+        transaction
+            .execute_typed(&sql, &[row[0].clone(), row[1].clone(), (&reason, Type::TEXT)])
+            .await
+            .map_err(StoreError::sql(failed))?;
+        transaction.execute_typed(WAKE_NEXT, &row).await.map_err(StoreError::sql(failed))?;
+        self.notify(&transaction).await?;
+        transaction.commit().await.map_err(StoreError::sql(failed))
+    }
+
+    /// Locks one row and says what state it is in.
+    async fn lock(
+        &self,
+        transaction: &Transaction<'_>,
+        event_id: &str,
+    ) -> Result<DispatchStatus, StoreError> {
+        transaction
+            .query_typed_opt(
+                "SELECT status FROM public.app_outbox_dispatch
+                  WHERE slot = $1 AND event_id = $2 FOR UPDATE",
+                &[(&self.slot, Type::TEXT), (&event_id, Type::TEXT)],
+            )
+            .await
+            .map_err(StoreError::sql("lock a row of dispatch state"))?
+            .ok_or_else(|| self.unknown(event_id))?
+            .get::<_, &str>("status")
+            .parse()
+    }
+
+    /// Tells the relay, once the transaction has committed, to look at what is due.
+    async fn notify(&self, transaction: &Transaction<'_>) -> Result<(), StoreError> {
+        transaction
+            .execute_typed(
+                "SELECT pg_notify($1, $2)",
+                &[(&DISPATCH_CHANNEL, Type::TEXT), (&self.slot, Type::TEXT)],
+            )
+            .await
+            .map_err(StoreError::sql("notify the relay"))?;
+        Ok(())
+    }
+
+    fn unknown(&self, event_id: &str) -> StoreError {
+        StoreError::UnknownEvent { slot: self.slot.clone(), event_id: event_id.to_owned() }
+    }
+}
+
+fn refuse(
+    event_id: &str,
+    status: DispatchStatus,
+    refused: &[DispatchStatus],
+    action: &'static str,
+) -> Result<(), StoreError> {
+    if refused.contains(&status) {
+        let event_id = event_id.to_owned();
+        return Err(StoreError::AlreadyFinished { event_id, status: status.to_string(), action });
+    }
+    Ok(())
+}
+
+const COLUMNS: &str = "event_id, commit_lsn, tx_index, topic, ordering_key, status, attempts,
+    next_attempt_at, error_code, last_error, message_id, octet_length(message)::int8 AS message_bytes,
+    parked_at, updated_at";
+
+/// A value of `updated_at` that no claim holds.
+const BUMPED: &str = "greatest(clock_timestamp(), updated_at + interval '1 microsecond')";
+
+/// After a discard: the key's first row, if it has been waiting behind, so that the key is due.
+const WAKE_NEXT: &str = "
+UPDATE public.app_outbox_dispatch AS d
+   SET next_attempt_at = now()
+  FROM (
+    SELECT n.event_id
+      FROM public.app_outbox_dispatch g
+     CROSS JOIN LATERAL (
+       SELECT event_id FROM public.app_outbox_dispatch
+        WHERE slot = $1 AND topic = g.topic AND ordering_key = g.ordering_key AND status = 'retrying'
+        ORDER BY commit_lsn, tx_index
+        LIMIT 1
+     ) AS n
+     WHERE g.slot = $1 AND g.event_id = $2 AND g.ordering_key <> ''
+  ) AS next
+ WHERE d.slot = $1 AND d.event_id = next.event_id AND d.status = 'retrying'
+   AND d.next_attempt_at IS NULL";
+
+// A row that is retrying keeps its `updated_at`, and so an outcome that is on its way still counts:
+// nothing about the message has changed.
+fn retry_sql(condition: &str) -> String {
+    let line = format!("format('retry asked for at %s', {MOMENT})");
+    let history = prepend_line(&line, "d.last_error");
+    format!(
+        "WITH chosen AS MATERIALIZED (
+           SELECT event_id, topic, ordering_key
+             FROM public.app_outbox_dispatch
+            WHERE slot = $1 AND {condition}
+            ORDER BY event_id
+              FOR UPDATE
+         ), retried AS (
+           UPDATE public.app_outbox_dispatch AS d
+              SET status = 'retrying', next_attempt_at = now(), attempts = 0,
+                  last_error = CASE WHEN d.status = 'retrying' THEN d.last_error ELSE {history} END,
+                  updated_at = CASE WHEN d.status = 'retrying' THEN d.updated_at ELSE {bumped} END
+             FROM chosen
+            WHERE d.slot = $1 AND d.event_id = chosen.event_id AND d.status <> 'published'
+           RETURNING 1
+         ), woken AS (
+           UPDATE public.app_outbox_dispatch AS d
+              SET next_attempt_at = now()
+            WHERE d.slot = $1 AND d.status = 'retrying' AND d.next_attempt_at > now()
+              AND d.ordering_key <> ''
+              AND (d.topic, d.ordering_key) IN (SELECT topic, ordering_key FROM chosen)
+              AND d.event_id NOT IN (SELECT event_id FROM chosen)
+         )
+         SELECT count(*) AS retried FROM retried",
+        bumped = BUMPED.replace("updated_at", "d.updated_at"),
+    )
+}
+
+fn dispatch_row(row: &Row) -> Result<DispatchRow, StoreError> {
+    let message_bytes: i64 = row.get("message_bytes");
+    Ok(DispatchRow {
+        event_id: row.get("event_id"),
+        position: position_of(row)?,
+        topic: row.get("topic"),
+        ordering_key: row.get("ordering_key"),
+        status: row.get::<_, &str>("status").parse()?,
+        attempts: unsigned(row.get("attempts"), "app_outbox_dispatch.attempts")?,
+        next_attempt_at: row.get("next_attempt_at"),
+        error_code: row.get("error_code"),
+        last_error: row.get("last_error"),
+        message_id: row.get("message_id"),
+        message_bytes: u64::try_from(message_bytes).unwrap_or_default(),
+        parked_at: row.get("parked_at"),
+        updated_at: row.get("updated_at"),
+    })
+}

@@ -1,0 +1,286 @@
+//! Recording rows that did not go out.
+
+use std::borrow::Cow;
+use std::collections::HashSet;
+use std::time::Duration;
+
+use pgoutput_parser::Position;
+use tokio_postgres::types::{PgLsn, ToSql, Type};
+use tokio_postgres::{Client, Transaction};
+
+use super::history::{
+    CODE_BYTES_MAX, ERROR_BYTES_MAX, NAME_BYTES_MAX, attempt_line, storable, storable_line,
+};
+use super::{DispatchStatus, DispatchStore, position_of, seconds, signed};
+use crate::store_error::StoreError;
+
+/// A row to record.
+#[derive(Clone)]
+pub struct ParkRow<'a> {
+    /// The outbox row's id, as text.
+    pub event_id: &'a str,
+    /// Where it lies in the log.
+    pub position: Position,
+    /// Full name of the topic.
+    pub topic: &'a str,
+    /// The ordering key; empty means unordered.
+    pub ordering_key: &'a str,
+    /// The encoded `PubsubMessage`.
+    pub message: &'a [u8],
+    /// What is to become of it.
+    pub status: ParkStatus,
+    /// How often it has been tried.
+    pub attempts: u32,
+    /// Why it did not go out: a gRPC code, or our own reason. None for a row that waits behind
+    /// another.
+    pub error_code: Option<&'a str>,
+    /// The same in words.
+    pub last_error: Option<&'a str>,
+}
+
+impl std::fmt::Debug for ParkRow<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        // Never the message or the key: this reaches logs.
+        f.debug_struct("ParkRow")
+            .field("event_id", &self.event_id)
+            .field("position", &self.position)
+            .field("topic", &self.topic)
+            .field("status", &self.status)
+            .finish_non_exhaustive()
+    }
+}
+
+/// The state in which a row is recorded.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ParkStatus {
+    /// It will be published again.
+    Retrying {
+        /// When; None for a row that waits behind the head of its key. An unordered row waits behind
+        /// nothing, so for it None is now.
+        next_attempt_in: Option<Duration>,
+    },
+    /// It will not, unless an operator says so.
+    Dead,
+}
+
+/// Bytes of one statement: large enough to be rare, small enough for both ends' memory. A message
+/// that is larger alone makes a statement of its own.
+const STATEMENT_BYTES_MAX: usize = 12 << 20;
+
+/// Rows of one statement: what the arrays hold beside the messages stays small too.
+const STATEMENT_ROWS_MAX: usize = 20_000;
+
+/// What a row adds to a statement beside its texts.
+const ROW_BYTES: usize = 128;
+
+/// How many ids are tried for one row before something must be wrong with us.
+const EVENT_ID_TRIES_MAX: u32 = 8;
+
+impl DispatchStore {
+    /// Records these rows, all or none. They are settled when this returns.
+    ///
+    /// A row that is recorded already, with this id and position, is left as it is. Another row under
+    /// the same id (two outbox tables may use equal ids) is not lost: it is recorded as
+    /// `<id>@<commit_lsn>/<tx_index>`.
+    ///
+    /// # Errors
+    ///
+    /// The server refused, or the connection ended; then it is unknown whether they are recorded, and
+    /// they may be parked again.
+    pub async fn park(&self, client: &mut Client, rows: &[ParkRow<'_>]) -> Result<(), StoreError> {
+        let mut unrecorded: Vec<Candidate<'_>> = rows.iter().map(Candidate::new).collect();
+        if unrecorded.is_empty() {
+            return Ok(());
+        }
+        let transaction = client.transaction().await.map_err(StoreError::sql("park rows"))?;
+        for _ in 0..EVENT_ID_TRIES_MAX {
+            unrecorded = self.insert(&transaction, unrecorded).await?;
+            if unrecorded.is_empty() {
+                return transaction.commit().await.map_err(StoreError::sql("park rows"));
+            }
+            unrecorded.iter_mut().for_each(Candidate::take_next_id);
+        }
+        let event_id = unrecorded.remove(0).event_id.into_owned();
+        Err(StoreError::NoFreeEventId { event_id, tries: EVENT_ID_TRIES_MAX })
+    }
+
+    /// Inserts under each candidate's id; returns those whose id belongs to another row.
+    async fn insert<'a>(
+        &self,
+        transaction: &Transaction<'_>,
+        candidates: Vec<Candidate<'a>>,
+    ) -> Result<Vec<Candidate<'a>>, StoreError> {
+        let mut taken = Vec::new();
+        let mut rest = candidates.as_slice();
+        while !rest.is_empty() {
+            let (chunk, after) = rest.split_at(chunk_len(rest));
+            let recorded = self.insert_chunk(transaction, chunk).await?;
+            taken.extend(chunk.iter().filter(|c| !recorded.contains(&c.identity())).cloned());
+            rest = after;
+        }
+        if taken.is_empty() {
+            return Ok(taken);
+        }
+        let recorded = self.recorded(transaction, &taken).await?;
+        taken.retain(|candidate| !recorded.contains(&candidate.identity()));
+        Ok(taken)
+    }
+
+    async fn insert_chunk(
+        &self,
+        transaction: &Transaction<'_>,
+        chunk: &[Candidate<'_>],
+    ) -> Result<HashSet<(String, Position)>, StoreError> {
+        let columns = Columns::of(chunk)?;
+        let inserted = transaction
+            .query_typed(
+                &insert_sql(),
+                &[
+                    (&self.slot, Type::TEXT),
+                    (&columns.event_id, Type::TEXT_ARRAY),
+                    (&columns.commit_lsn, Type::PG_LSN_ARRAY),
+                    (&columns.tx_index, Type::INT4_ARRAY),
+                    (&columns.topic, Type::TEXT_ARRAY),
+                    (&columns.ordering_key, Type::TEXT_ARRAY),
+                    (&columns.message, Type::BYTEA_ARRAY),
+                    (&columns.status, Type::TEXT_ARRAY),
+                    (&columns.attempts, Type::INT4_ARRAY),
+                    (&columns.delay, Type::FLOAT8_ARRAY),
+                    (&columns.error_code, Type::TEXT_ARRAY),
+                    (&columns.error, Type::TEXT_ARRAY),
+                ],
+            )
+            .await
+            .map_err(StoreError::sql("park rows"))?;
+        inserted.iter().map(|row| Ok((row.get("event_id"), position_of(row)?))).collect()
+    }
+
+    /// What is recorded under the ids of these candidates.
+    async fn recorded(
+        &self,
+        transaction: &Transaction<'_>,
+        candidates: &[Candidate<'_>],
+    ) -> Result<HashSet<(String, Position)>, StoreError> {
+        let event_ids: Vec<&str> = candidates.iter().map(|c| c.event_id.as_ref()).collect();
+        let params: [(&(dyn ToSql + Sync), Type); 2] =
+            [(&self.slot, Type::TEXT), (&event_ids, Type::TEXT_ARRAY)];
+        transaction
+            .query_typed(
+                "SELECT event_id, commit_lsn, tx_index FROM public.app_outbox_dispatch
+                  WHERE slot = $1 AND event_id = ANY ($2)",
+                &params,
+            )
+            .await
+            .map_err(StoreError::sql("park rows"))?
+            .iter()
+            .map(|row| Ok((row.get("event_id"), position_of(row)?)))
+            .collect()
+    }
+}
+
+/// A row and the id it is to be recorded under.
+#[derive(Clone)]
+struct Candidate<'a> {
+    row: &'a ParkRow<'a>,
+    event_id: Cow<'a, str>,
+}
+
+impl<'a> Candidate<'a> {
+    fn new(row: &'a ParkRow<'a>) -> Self {
+        let mut candidate = Self { row, event_id: storable(row.event_id, NAME_BYTES_MAX) };
+        if candidate.event_id != row.event_id {
+            // Cut, so it may now equal another row's id.
+            candidate.take_next_id();
+        }
+        candidate
+    }
+
+    fn take_next_id(&mut self) {
+        let Position { commit_lsn, tx_index } = self.row.position;
+        self.event_id = Cow::Owned(format!("{}@{commit_lsn}/{tx_index}", self.event_id));
+    }
+
+    fn identity(&self) -> (String, Position) {
+        (self.event_id.clone().into_owned(), self.row.position)
+    }
+
+    fn statement_bytes(&self) -> usize {
+        let row = self.row;
+        let texts = self.event_id.len() + row.topic.len() + row.ordering_key.len();
+        ROW_BYTES + row.message.len() + texts + row.last_error.map_or(0, str::len)
+    }
+}
+
+/// How many of these fit into one statement; at least one.
+fn chunk_len(candidates: &[Candidate<'_>]) -> usize {
+    let mut bytes = 0_usize;
+    let fitting = candidates.iter().take(STATEMENT_ROWS_MAX).take_while(|candidate| {
+        bytes = bytes.saturating_add(candidate.statement_bytes());
+        bytes <= STATEMENT_BYTES_MAX
+    });
+    fitting.count().max(1)
+}
+
+/// The rows of a statement, column by column.
+#[derive(Default)]
+struct Columns<'a> {
+    event_id: Vec<&'a str>,
+    commit_lsn: Vec<PgLsn>,
+    tx_index: Vec<i32>,
+    topic: Vec<Cow<'a, str>>,
+    ordering_key: Vec<Cow<'a, str>>,
+    message: Vec<&'a [u8]>,
+    status: Vec<&'static str>,
+    attempts: Vec<i32>,
+    delay: Vec<Option<f64>>,
+    error_code: Vec<Option<String>>,
+    error: Vec<Option<String>>,
+}
+
+impl<'a> Columns<'a> {
+    fn of(chunk: &'a [Candidate<'a>]) -> Result<Self, StoreError> {
+        let mut columns = Self::default();
+        for Candidate { row, event_id } in chunk {
+            let (status, delay) = match row.status {
+                ParkStatus::Retrying { next_attempt_in } => {
+                    (DispatchStatus::Retrying, next_attempt_in.map(seconds))
+                }
+                ParkStatus::Dead => (DispatchStatus::Dead, None),
+            };
+            columns.event_id.push(event_id);
+            columns.commit_lsn.push(row.position.commit_lsn.as_u64().into());
+            columns.tx_index.push(signed(row.position.tx_index, "index within the transaction")?);
+            columns.topic.push(storable(row.topic, NAME_BYTES_MAX));
+            columns.ordering_key.push(storable(row.ordering_key, NAME_BYTES_MAX));
+            columns.message.push(row.message);
+            columns.status.push(status.as_str());
+            columns.attempts.push(signed(row.attempts, "number of attempts")?);
+            columns.delay.push(delay);
+            columns.error_code.push(row.error_code.map(|code| storable_line(code, CODE_BYTES_MAX)));
+            columns.error.push(row.last_error.map(|error| storable_line(error, ERROR_BYTES_MAX)));
+        }
+        Ok(columns)
+    }
+}
+
+fn insert_sql() -> String {
+    let line = attempt_line("p.attempts", "p.error_code", "p.error");
+    format!(
+        "INSERT INTO public.app_outbox_dispatch
+           (slot, event_id, commit_lsn, tx_index, topic, ordering_key, message, status, attempts,
+            next_attempt_at, error_code, last_error)
+         SELECT $1, p.event_id, p.commit_lsn, p.tx_index, p.topic, p.ordering_key, p.message,
+                p.status, p.attempts,
+                CASE WHEN p.status <> 'retrying' THEN NULL
+                     WHEN p.ordering_key = '' THEN now() + make_interval(secs => coalesce(p.delay, 0))
+                     ELSE now() + make_interval(secs => p.delay)
+                END,
+                p.error_code,
+                CASE WHEN p.error_code IS NOT NULL OR p.error IS NOT NULL THEN {line} END
+           FROM unnest($2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12)
+                AS p(event_id, commit_lsn, tx_index, topic, ordering_key, message, status, attempts,
+                     delay, error_code, error)
+         ON CONFLICT (slot, event_id) DO NOTHING
+         RETURNING event_id, commit_lsn, tx_index"
+    )
+}

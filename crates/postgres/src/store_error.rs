@@ -1,0 +1,154 @@
+//! What can go wrong with tables, slots and publications, split by who has to act.
+
+use tokio_postgres::error::SqlState;
+
+/// A failure of a statement, or a refusal to run one.
+#[derive(Debug, thiserror::Error)]
+pub enum StoreError {
+    /// The server refused a statement, or the connection ended.
+    #[error("{action}")]
+    Sql {
+        /// What was being done, and to what.
+        action: String,
+        /// What the server said.
+        #[source]
+        source: tokio_postgres::Error,
+    },
+
+    /// A column holds what this version does not understand.
+    #[error("{column} holds {value:?}, which is not {expected}")]
+    UnexpectedValue {
+        /// The column, with its table.
+        column: &'static str,
+        /// What it holds.
+        value: String,
+        /// What it should hold.
+        expected: &'static str,
+    },
+
+    /// A number that the table cannot hold.
+    #[error("{what} {value} is more than the table can hold")]
+    OutOfRange {
+        /// What the number counts.
+        what: &'static str,
+        /// The number.
+        value: u64,
+    },
+
+    /// No free event id was found for a row; only rows made to provoke this get here.
+    #[error("no free id for event {event_id:?} in dispatch state after {tries} tries")]
+    NoFreeEventId {
+        /// The last id tried.
+        event_id: String,
+        /// How many ids were tried.
+        tries: u32,
+    },
+
+    /// Dispatch state of this slot does not hold the event.
+    #[error("slot {slot:?} holds no event {event_id:?} in dispatch state; \"walrelay dispatch list\" shows what it holds")]
+    UnknownEvent {
+        /// The relay's slot.
+        slot: String,
+        /// The id asked for.
+        event_id: String,
+    },
+
+    /// The event is finished, so it can neither be retried, nor edited, nor discarded.
+    #[error("event {event_id:?} is already {status}; it can no longer be {action}")]
+    AlreadyFinished {
+        /// The id asked for.
+        event_id: String,
+        /// `published` or `discarded`.
+        status: String,
+        /// What was asked for, as a participle.
+        action: &'static str,
+    },
+
+    /// There is no such slot.
+    #[error("slot {slot:?} does not exist")]
+    SlotMissing {
+        /// Its name.
+        slot: String,
+    },
+
+    /// A slot of this name exists, and cannot be used.
+    #[error("slot {slot:?} exists but {problem}; drop it, or choose another name with --slot")]
+    SlotUnusable {
+        /// Its name.
+        slot: String,
+        /// Why not.
+        problem: String,
+    },
+
+    /// Creating the publication now would break the slot for ever.
+    #[error(
+        "slot {slot:?} is older than publication {publication:?}, which does not exist: it would fail on every \
+         change in between; drop the slot (walrelay slot drop), then run init again"
+    )]
+    SlotBeforePublication {
+        /// The slot that exists.
+        slot: String,
+        /// The publication that does not.
+        publication: String,
+    },
+
+    /// The name cannot be a slot's.
+    #[error("{name:?} cannot name a slot: lower-case letters, digits and underscores, at most 63")]
+    SlotName {
+        /// The name.
+        name: String,
+    },
+
+    /// The server is too old for what was asked.
+    #[error("{feature} needs Postgres {needs}; this server is {has}")]
+    ServerTooOld {
+        /// What was asked for.
+        feature: &'static str,
+        /// The first version that has it.
+        needs: u32,
+        /// The server's version.
+        has: u32,
+    },
+}
+
+impl StoreError {
+    /// For `map_err`: names what was being done.
+    pub(crate) fn sql(action: impl Into<String>) -> impl FnOnce(tokio_postgres::Error) -> Self {
+        let action = action.into();
+        |source| Self::Sql { action, source }
+    }
+
+    /// The server's code, when the server refused a statement.
+    #[must_use]
+    pub fn sql_state(&self) -> Option<&SqlState> {
+        match self {
+            Self::Sql { source, .. } => source.code(),
+            Self::UnexpectedValue { .. }
+            | Self::OutOfRange { .. }
+            | Self::NoFreeEventId { .. }
+            | Self::UnknownEvent { .. }
+            | Self::AlreadyFinished { .. }
+            | Self::SlotMissing { .. }
+            | Self::SlotUnusable { .. }
+            | Self::SlotBeforePublication { .. }
+            | Self::SlotName { .. }
+            | Self::ServerTooOld { .. } => None,
+        }
+    }
+
+    /// Whether the same statement may simply be run again: the server chose it as the victim of a
+    /// deadlock or of a conflict between transactions.
+    #[must_use]
+    pub fn is_transient_conflict(&self) -> bool {
+        matches!(
+            self.sql_state(),
+            Some(&SqlState::T_R_DEADLOCK_DETECTED | &SqlState::T_R_SERIALIZATION_FAILURE | &SqlState::LOCK_NOT_AVAILABLE)
+        )
+    }
+
+    /// Whether the connection is gone, so that only a new one helps.
+    #[must_use]
+    pub fn is_disconnected(&self) -> bool {
+        matches!(self, Self::Sql { source, .. } if source.is_closed() || source.code().is_none())
+    }
+}

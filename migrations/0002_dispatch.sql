@@ -1,0 +1,78 @@
+-- What the relay keeps: rows that did not go out at the first try, and how far each slot is settled.
+--
+-- One statement, therefore atomic however it is run: psql, `supabase db push` or `walrelay init`.
+-- Safe to run again. A table that already exists is left exactly as it is.
+DO $walrelay$
+DECLARE
+  web_role text;
+BEGIN
+  -- Two runs at the same moment take turns; the second then finds everything in place.
+  PERFORM pg_advisory_xact_lock(hashtextextended('walrelay migrations', 0));
+
+  IF to_regclass('public.app_outbox_dispatch') IS NULL THEN
+    CREATE TABLE public.app_outbox_dispatch (
+      slot            text        NOT NULL, -- which relay owns it
+      event_id        text        NOT NULL, -- the outbox id as text: uuid, bigint or text outboxes alike
+      commit_lsn      pg_lsn      NOT NULL, -- the row's position: its transaction's commit ...
+      tx_index        int         NOT NULL, -- ... and its index among the inserts there, from 0
+      topic           text        NOT NULL,
+      ordering_key    text        NOT NULL, -- empty: unordered
+      message         bytea       NOT NULL, -- the whole message as it would be published: self-contained
+      status          text        NOT NULL CHECK (status IN ('retrying', 'dead', 'published', 'discarded')),
+      attempts        int         NOT NULL DEFAULT 0,
+      next_attempt_at timestamptz,          -- null: it waits behind the head of its key
+      error_code      text,                 -- gRPC code or our own reason
+      last_error      text,                 -- newest attempt first, a line each
+      message_id      text,                 -- Pub/Sub's id once published
+      parked_at       timestamptz NOT NULL DEFAULT now(),
+      updated_at      timestamptz NOT NULL DEFAULT now(), -- moves with each claim; an outcome counts only if it still stands
+      PRIMARY KEY (slot, event_id)
+    );
+
+    -- The first rows of a key, in order, whatever stands in other keys.
+    CREATE INDEX app_outbox_dispatch_retrying ON public.app_outbox_dispatch
+      (slot, topic, ordering_key, commit_lsn, tx_index) WHERE status = 'retrying';
+    -- Does a dead row hold the key, and where.
+    CREATE INDEX app_outbox_dispatch_dead ON public.app_outbox_dispatch
+      (slot, topic, ordering_key, commit_lsn, tx_index) WHERE status = 'dead';
+    -- Asked every second: which rows are due.
+    CREATE INDEX app_outbox_dispatch_due ON public.app_outbox_dispatch
+      (slot, next_attempt_at) WHERE status = 'retrying' AND next_attempt_at IS NOT NULL;
+    -- Unordered rows are taken by when they are due, not by position.
+    CREATE INDEX app_outbox_dispatch_unordered ON public.app_outbox_dispatch
+      (slot, topic, next_attempt_at) WHERE status = 'retrying' AND ordering_key = '';
+    -- At start: what the server may stream again although it is recorded here.
+    CREATE INDEX app_outbox_dispatch_position ON public.app_outbox_dispatch
+      (slot, commit_lsn, tx_index);
+    -- Retention.
+    CREATE INDEX app_outbox_dispatch_finished ON public.app_outbox_dispatch
+      (slot, status, updated_at) WHERE status IN ('published', 'discarded');
+
+    ALTER TABLE public.app_outbox_dispatch ENABLE ROW LEVEL SECURITY;
+    REVOKE ALL ON TABLE public.app_outbox_dispatch FROM PUBLIC;
+    FOR web_role IN
+      SELECT rolname FROM pg_catalog.pg_roles WHERE rolname IN ('anon', 'authenticated')
+    LOOP
+      EXECUTE format('REVOKE ALL ON TABLE %s FROM %I', 'public.app_outbox_dispatch'::regclass, web_role);
+    END LOOP;
+  END IF;
+
+  IF to_regclass('public.app_outbox_relay') IS NULL THEN
+    CREATE TABLE public.app_outbox_relay ( -- one row per slot, written every few seconds and at a graceful stop
+      slot              text        PRIMARY KEY,
+      system_identifier text        NOT NULL, -- whose LSNs these are
+      settled_lsn       pg_lsn      NOT NULL, -- the watermark
+      settled_xid       xid8        NOT NULL, -- every committed transaction below this one is settled
+      updated_at        timestamptz NOT NULL DEFAULT now()
+    );
+
+    ALTER TABLE public.app_outbox_relay ENABLE ROW LEVEL SECURITY;
+    REVOKE ALL ON TABLE public.app_outbox_relay FROM PUBLIC;
+    FOR web_role IN
+      SELECT rolname FROM pg_catalog.pg_roles WHERE rolname IN ('anon', 'authenticated')
+    LOOP
+      EXECUTE format('REVOKE ALL ON TABLE %s FROM %I', 'public.app_outbox_relay'::regclass, web_role);
+    END LOOP;
+  END IF;
+END
+$walrelay$;
