@@ -241,3 +241,6 @@ impl<W: AsyncWrite + Unpin> Feedback<W> {
         Ok(())
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -165,3 +165,6 @@ impl<R: AsyncRead + Unpin> Frames<R> {
         Poll::Pending
     }
 }
+
+#[cfg(test)]
+mod tests;

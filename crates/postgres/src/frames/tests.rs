@@ -1,0 +1,155 @@
+use futures_util::FutureExt as _;
+use pgoutput_parser::{Keepalive, Lsn, PgTimestamp, XLogData, encode};
+use tokio::io::{AsyncWriteExt as _, DuplexStream, duplex};
+
+use super::*;
+
+const LIMIT: Duration = Duration::from_secs(30);
+
+/// Frames and the server's end of their connection.
+fn stream(capacity: usize) -> (Frames<DuplexStream>, DuplexStream) {
+    let (ours, theirs) = duplex(capacity);
+    (Frames::new(ours, Incoming::new(1 << 20), LIMIT), theirs)
+}
+
+fn message(tag: u8, body: &[u8]) -> Vec<u8> {
+    let length = u32::try_from(body.len() + 4).unwrap().to_be_bytes();
+    [&[tag], length.as_slice(), body].concat()
+}
+
+fn keepalive(lsn: u64) -> Vec<u8> {
+    let keepalive = Keepalive {
+        wal_end: Lsn::new(lsn),
+        sent_at: PgTimestamp::from_micros(0),
+        reply_requested: false,
+    };
+    message(b'd', &encode::keepalive(&keepalive))
+}
+
+fn row(lsn: u64, data: &[u8]) -> Vec<u8> {
+    let (wal_start, sent_at) = (Lsn::new(lsn), PgTimestamp::from_micros(0));
+    message(b'd', &encode::xlog_data(&XLogData { wal_start, wal_end: wal_start, sent_at, data }))
+}
+
+/// Fields of an error or a notice, as the manual's "Error and Notice Message Fields" lists them.
+fn fields(tag: u8, fields: &[(u8, &str)]) -> Vec<u8> {
+    let mut body = Vec::new();
+    for (field, text) in fields {
+        body.push(*field);
+        body.extend_from_slice(text.as_bytes());
+        body.push(0);
+    }
+    body.push(0);
+    message(tag, &body)
+}
+
+fn position(frame: Frame<'_>) -> (u64, usize) {
+    match frame {
+        Frame::XLogData(frame) => (frame.wal_start.as_u64(), frame.data.len()),
+        Frame::Keepalive(keepalive) => (keepalive.wal_end.as_u64(), 0),
+    }
+}
+
+/// What `next` answers to these bytes, followed by the end of the connection.
+async fn answer_to(bytes: &[u8]) -> Result<(u64, usize), PgError> {
+    let (mut frames, mut server) = stream(1 << 20);
+    server.write_all(bytes).await.unwrap();
+    drop(server);
+    frames.next().await.map(position)
+}
+
+#[tokio::test(start_paused = true)]
+async fn next_loses_nothing_when_it_is_dropped_at_any_byte() {
+    let (mut frames, mut server) = stream(1 << 20);
+    let large = vec![7; 5_000];
+    let bytes = [row(1, &large), keepalive(2), row(3, b"x"), message(b'S', b"a\0b\0"), row(4, b"")];
+    let mut seen = Vec::new();
+    for byte in bytes.concat() {
+        // One poll and a drop before every byte.
+        if let Some(frame) = frames.next().now_or_never() {
+            seen.push(position(frame.unwrap()));
+        }
+        server.write_all(&[byte]).await.unwrap();
+    }
+    seen.push(position(frames.next().await.unwrap()));
+    assert_eq!(seen, [(1, 5_000), (2, 0), (3, 1), (4, 0)]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn buffered_returns_complete_frames_and_does_no_io() {
+    let (mut frames, mut server) = stream(1 << 20);
+    let last = row(3, b"abc");
+    let (head, tail) = last.split_at(9);
+    server.write_all(&[row(1, b""), row(2, b"b"), head.to_vec()].concat()).await.unwrap();
+    assert_eq!(frames.buffered().unwrap(), None);
+    assert_eq!(position(frames.next().await.unwrap()), (1, 0));
+    server.write_all(tail).await.unwrap();
+    assert_eq!(frames.buffered().unwrap().map(position), Some((2, 1)));
+    assert_eq!(frames.buffered().unwrap(), None);
+    assert_eq!(position(frames.next().await.unwrap()), (3, 3));
+    assert!(frames.buffered_bytes() >= last.len());
+}
+
+#[tokio::test]
+async fn a_skipped_publication_ends_the_stream_and_another_warning_does_not() {
+    let text = "skipped loading publication \"p\"";
+    let skipped = [
+        (b'S', "WARNUNG"),
+        (b'V', "WARNING"),
+        (b'C', "55000"),
+        (b'M', text),
+        (b'R', "LoadPublications"),
+    ];
+    let error = answer_to(&fields(b'N', &skipped)).await.unwrap_err();
+    let PgError::PublicationSkipped(notice) = &error else { panic!("{error}") };
+    assert_eq!((notice.code.as_str(), notice.message.as_str()), ("55000", text));
+    assert!(error.hint().is_some());
+    let harmless = fields(b'N', &[(b'V', "WARNING"), (b'C', "01000"), (b'M', "mind the gap")]);
+    assert_eq!(answer_to(&[harmless, row(1, b"x")].concat()).await.unwrap(), (1, 1));
+}
+
+#[tokio::test]
+async fn every_way_a_stream_ends_has_its_own_error() {
+    let fatal = [(b'V', "FATAL"), (b'C', "57P01"), (b'M', "terminating connection")];
+    let error = answer_to(&fields(b'E', &fatal)).await.unwrap_err();
+    assert_eq!(error.server().unwrap().code, "57P01");
+    let error = answer_to(&message(b'c', &[])).await.unwrap_err();
+    assert!(matches!(error, PgError::EndedByServer), "{error}");
+    let error = answer_to(&message(b'C', b"COPY 0\0")).await.unwrap_err();
+    assert!(matches!(error, PgError::EndedByServer), "{error}");
+    let error = answer_to(&[]).await.unwrap_err();
+    assert!(matches!(error, PgError::Disconnected), "{error}");
+    let error = answer_to(&row(1, b"cut short")[..12]).await.unwrap_err();
+    assert!(matches!(error, PgError::Disconnected), "{error}");
+    let error = answer_to(&message(b'T', &[0, 0])).await.unwrap_err();
+    assert!(matches!(error, PgError::Protocol { .. }), "{error}");
+    let error = answer_to(&message(b'd', b"?")).await.unwrap_err();
+    assert!(matches!(error, PgError::Frame(_)), "{error}");
+    let error = answer_to(&message(b'E', b"C")).await.unwrap_err();
+    assert!(matches!(error, PgError::Disconnected | PgError::Io { .. }), "{error}");
+    let error = answer_to(&[b'd', 0x7F, 0xFF, 0xFF, 0xFF]).await.unwrap_err();
+    assert!(matches!(error, PgError::MessageTooLarge { .. }), "{error}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn silence_is_an_error_only_after_the_last_byte_is_old_enough() {
+    let (mut frames, mut server) = stream(1 << 20);
+    for lsn in 1..5 {
+        tokio::time::sleep(LIMIT * 2 / 3).await;
+        server.write_all(&keepalive(lsn)).await.unwrap();
+        assert_eq!(position(frames.next().await.unwrap()), (lsn, 0));
+    }
+    let since = Instant::now();
+    let error = frames.next().await.unwrap_err();
+    assert!(matches!(error, PgError::Silent { .. }), "{error}");
+    assert_eq!(since.elapsed(), LIMIT);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_long_time_without_polling_is_no_silence() {
+    let (mut frames, mut server) = stream(1 << 20);
+    assert!(frames.next().now_or_never().is_none());
+    server.write_all(&keepalive(1)).await.unwrap();
+    tokio::time::sleep(LIMIT * 10).await;
+    assert_eq!(position(frames.next().await.unwrap()), (1, 0));
+}
