@@ -1,0 +1,315 @@
+//! Topics, subscriptions and what is stored in them: everything behind the one lock.
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
+
+use bytes::Bytes;
+use googleapis_tonic_google_pubsub_v1::google::pubsub::v1 as proto;
+use tokio::sync::Notify;
+use tokio::time::Instant;
+use tonic::Status;
+
+use crate::faults::Faults;
+use crate::limits::PublishRequest;
+use crate::message::StoredMessage;
+use crate::names;
+use crate::queue::{Consumer, Ordering, Queue};
+
+/// Whether a topic remembers everything published to it, for tests to look at.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Log {
+    /// Messages live only in subscriptions, as in production.
+    #[default]
+    Off,
+    /// Every message is kept until the emulator ends and counts towards the bound on memory.
+    Keep,
+}
+
+#[derive(Debug)]
+pub(crate) struct Topic {
+    pub(crate) config: proto::Topic,
+    pub(crate) name: Arc<str>,
+    pub(crate) subscriptions: Vec<String>,
+    pub(crate) log: Vec<StoredMessage>,
+    /// Requests not answered yet, per ordering key.
+    in_flight: HashMap<Arc<str>, u32>,
+}
+
+#[derive(Debug)]
+pub(crate) struct Subscription {
+    pub(crate) config: proto::Subscription,
+    pub(crate) ack_deadline: Duration,
+    pub(crate) queue: Queue,
+    /// Told whenever a waiting stream may have something to do.
+    pub(crate) wake: Arc<Notify>,
+}
+
+impl Subscription {
+    pub(crate) fn acknowledge(&mut self, ack_ids: &[u64]) {
+        ack_ids.iter().for_each(|id| self.queue.acknowledge(*id));
+        self.wake.notify_waiters();
+    }
+
+    /// Gives the consumer this long from now; no time at all means that it gives back.
+    pub(crate) fn modify(&mut self, ack_ids: &[u64], deadline: Duration) {
+        let until = Instant::now() + deadline;
+        for id in ack_ids {
+            match deadline.is_zero() {
+                true => self.queue.give_back(*id),
+                false => self.queue.extend(*id, until),
+            }
+        }
+        self.wake.notify_waiters();
+    }
+}
+
+/// What was counted under the lock.
+#[derive(Debug, Default, Clone, Copy)]
+pub(crate) struct Counts {
+    pub(crate) messages_stored: u64,
+    pub(crate) messages_dropped: u64,
+    pub(crate) request_messages_max: usize,
+    pub(crate) in_flight_per_key_max: u32,
+}
+
+#[derive(Debug)]
+pub(crate) struct Broker {
+    pub(crate) topics: BTreeMap<String, Topic>,
+    pub(crate) subscriptions: BTreeMap<String, Subscription>,
+    pub(crate) faults: Faults,
+    pub(crate) counts: Counts,
+    log: Log,
+    log_bytes: usize,
+    stored_bytes_max: usize,
+    next_message_id: u64,
+    next_consumer: u64,
+}
+
+/// A topic and a key with a request that is not answered yet.
+#[derive(Debug, Clone)]
+pub(crate) struct TopicKey {
+    topic: Arc<str>,
+    key: Arc<str>,
+}
+
+impl Broker {
+    pub(crate) fn new(log: Log, stored_bytes_max: usize, seed: u64) -> Self {
+        Self {
+            topics: BTreeMap::new(),
+            subscriptions: BTreeMap::new(),
+            faults: Faults::new(seed),
+            counts: Counts::default(),
+            log,
+            log_bytes: 0,
+            stored_bytes_max,
+            next_message_id: 1,
+            next_consumer: 1,
+        }
+    }
+
+    /// Counts a well-formed request as outstanding; unordered ones are free and not counted.
+    pub(crate) fn enter(
+        &mut self,
+        request: &PublishRequest<'_>,
+    ) -> Result<Option<TopicKey>, Status> {
+        let count = request.messages.len();
+        let topic = self.topic_mut(request.topic)?;
+        let mut outstanding = 0;
+        let mut entered = None;
+        if !request.ordering_key.is_empty() {
+            let key = topic.in_flight.get_key_value(request.ordering_key);
+            let key = key.map_or_else(|| Arc::from(request.ordering_key), |(k, _)| Arc::clone(k));
+            let requests = topic.in_flight.entry(Arc::clone(&key)).or_default();
+            *requests += 1;
+            outstanding = *requests;
+            entered = Some(TopicKey { topic: Arc::clone(&topic.name), key });
+        }
+        let counts = &mut self.counts;
+        counts.in_flight_per_key_max = counts.in_flight_per_key_max.max(outstanding);
+        counts.request_messages_max = counts.request_messages_max.max(count);
+        Ok(entered)
+    }
+
+    /// The opposite of `enter`. A topic deleted in between has nothing to count.
+    pub(crate) fn leave(&mut self, entered: &TopicKey) {
+        let Some(topic) = self.topics.get_mut(&*entered.topic) else { return };
+        if let Some(requests) = topic.in_flight.get_mut(&entered.key) {
+            *requests -= 1;
+            if *requests == 0 {
+                topic.in_flight.remove(&entered.key);
+            }
+        }
+    }
+
+    /// Stores the messages of a checked request that lies in `frame`; the first id is returned, the
+    /// others follow it.
+    pub(crate) fn store(
+        &mut self,
+        request: &PublishRequest<'_>,
+        frame: &Bytes,
+        now: SystemTime,
+    ) -> Result<u64, Status> {
+        let first_id = self.next_message_id;
+        let count = request.messages.len() as u64;
+        let stored_bytes = self.stored_bytes();
+        let stored_bytes_max = self.stored_bytes_max;
+        let log = self.log;
+        let topic = topic_in(&mut self.topics, request.topic)?;
+        let logs = usize::from(log == Log::Keep);
+        let copies = topic.subscriptions.len() + logs;
+        if copies == 0 {
+            self.next_message_id += count;
+            self.counts.messages_dropped += count;
+            self.counts.messages_stored += count;
+            return Ok(first_id);
+        }
+
+        let costs = request.messages.iter().map(|body| StoredMessage::cost_of(body.len()));
+        let cost: usize = costs.sum();
+        if stored_bytes.saturating_add(cost.saturating_mul(copies)) > stored_bytes_max {
+            return Err(Status::resource_exhausted(format!(
+                "the emulator stores {stored_bytes} bytes and may store {stored_bytes_max}: \
+                 acknowledge messages, or give it more"
+            )));
+        }
+        let messages = kept(request, frame, first_id, now);
+        for name in &topic.subscriptions {
+            if let Some(subscription) = self.subscriptions.get_mut(name) {
+                messages.iter().for_each(|message| subscription.queue.push(message.clone()));
+                subscription.wake.notify_waiters();
+            }
+        }
+        if log == Log::Keep {
+            topic.log.extend(messages);
+            self.log_bytes += cost;
+        }
+        self.next_message_id += count;
+        self.counts.messages_stored += count;
+        Ok(first_id)
+    }
+
+    /// Memory of everything stored.
+    pub(crate) fn stored_bytes(&self) -> usize {
+        let queues = self.subscriptions.values().map(|its| its.queue.stored_bytes());
+        queues.sum::<usize>() + self.log_bytes
+    }
+
+    pub(crate) fn new_consumer(&mut self) -> Consumer {
+        self.next_consumer += 1;
+        Consumer(self.next_consumer)
+    }
+
+    pub(crate) fn topic_mut(&mut self, name: &str) -> Result<&mut Topic, Status> {
+        topic_in(&mut self.topics, name)
+    }
+
+    pub(crate) fn topic(&self, name: &str) -> Result<&Topic, Status> {
+        let missing = || missing(names::check_topic(name), "topic", name);
+        self.topics.get(name).ok_or_else(missing)
+    }
+
+    pub(crate) fn subscription_mut(&mut self, name: &str) -> Result<&mut Subscription, Status> {
+        match self.subscriptions.get_mut(name) {
+            Some(subscription) => Ok(subscription),
+            None => Err(missing(names::check_subscription(name), "subscription", name)),
+        }
+    }
+
+    pub(crate) fn insert_topic(&mut self, config: proto::Topic) -> Result<(), Status> {
+        names::check_topic(&config.name)?;
+        if self.topics.contains_key(&config.name) {
+            return Err(Status::already_exists(format!("topic {:?} exists", config.name)));
+        }
+        let topic = Topic {
+            name: config.name.as_str().into(),
+            config,
+            subscriptions: Vec::new(),
+            log: Vec::new(),
+            in_flight: HashMap::new(),
+        };
+        self.topics.insert(topic.config.name.clone(), topic);
+        Ok(())
+    }
+
+    pub(crate) fn remove_topic(&mut self, name: &str) -> Result<(), Status> {
+        self.topic(name)?;
+        let Some(topic) = self.topics.remove(name) else { return Ok(()) };
+        let freed: usize = topic.log.iter().map(StoredMessage::cost).sum();
+        self.log_bytes -= freed;
+        for name in &topic.subscriptions {
+            if let Some(subscription) = self.subscriptions.get_mut(name) {
+                // Production's name for the topic of a subscription that outlived it.
+                "_deleted-topic_".clone_into(&mut subscription.config.topic);
+            }
+        }
+        Ok(())
+    }
+
+    pub(crate) fn insert_subscription(
+        &mut self,
+        config: proto::Subscription,
+        ack_deadline: Duration,
+    ) -> Result<(), Status> {
+        names::check_subscription(&config.name)?;
+        if self.subscriptions.contains_key(&config.name) {
+            return Err(Status::already_exists(format!("subscription {:?} exists", config.name)));
+        }
+        self.topic_mut(&config.topic)?.subscriptions.push(config.name.clone());
+        let ordering =
+            if config.enable_message_ordering { Ordering::PerKey } else { Ordering::Ignored };
+        let name = config.name.clone();
+        let queue = Queue::new(ordering);
+        let wake = Arc::new(Notify::new());
+        self.subscriptions.insert(name, Subscription { config, ack_deadline, queue, wake });
+        Ok(())
+    }
+
+    pub(crate) fn remove_subscription(&mut self, name: &str) -> Result<(), Status> {
+        let subscription = self.subscription_mut(name)?;
+        // Streams wake up, find it gone, and end.
+        subscription.wake.notify_waiters();
+        let topic = std::mem::take(&mut subscription.config.topic);
+        if let Some(topic) = self.topics.get_mut(&topic) {
+            topic.subscriptions.retain(|its| its != name);
+        }
+        self.subscriptions.remove(name);
+        Ok(())
+    }
+}
+
+fn topic_in<'a>(
+    topics: &'a mut BTreeMap<String, Topic>,
+    name: &str,
+) -> Result<&'a mut Topic, Status> {
+    // Looked up first: a name that exists is well-formed, and this is the hot path.
+    topics.get_mut(name).ok_or_else(|| missing(names::check_topic(name), "topic", name))
+}
+
+/// The messages of a request in memory of their own. The frame is a slice of the connection's read
+/// buffer: kept as it is, a few bytes could hold all of that buffer.
+fn kept(
+    request: &PublishRequest<'_>,
+    frame: &Bytes,
+    first_id: u64,
+    now: SystemTime,
+) -> Vec<StoredMessage> {
+    let own = Bytes::copy_from_slice(frame);
+    let same = |part: &[u8]| {
+        let start = part.as_ptr().addr().saturating_sub(frame.as_ptr().addr());
+        own.slice(start..start + part.len())
+    };
+    let key = match request.ordering_key {
+        "" => Bytes::new(),
+        key => same(key.as_bytes()),
+    };
+    let numbered = (first_id..).zip(&request.messages);
+    numbered.map(|(id, body)| StoredMessage::new(id, now, key.clone(), same(body))).collect()
+}
+
+fn missing(well_formed: Result<(), Status>, what: &str, name: &str) -> Status {
+    match well_formed {
+        Ok(()) => Status::not_found(format!("{what} {name:?} does not exist")),
+        Err(malformed) => malformed,
+    }
+}

@@ -1,0 +1,306 @@
+//! The handle: what the servers, tests and commands hold.
+
+use std::collections::BTreeMap;
+use std::future::Future;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use googleapis_tonic_google_pubsub_v1::google::pubsub::v1 as proto;
+use serde::Serialize;
+use tokio::net::TcpListener;
+use tokio::sync::Notify;
+use tonic::{Code, Status};
+
+use crate::broker::{Broker, Log, TopicKey};
+use crate::fault::{CODES, Fault};
+use crate::faults::{FaultId, FaultReport};
+use crate::message::StoredMessage;
+use crate::queue::Ordering;
+use crate::{control, server};
+
+/// What can be chosen about an emulator.
+#[derive(Debug, Clone)]
+pub struct Options {
+    /// Whether everything published is kept for [`Emulator::published`].
+    pub log: Log,
+    /// Bytes that may be stored in all; Publish gets RESOURCE_EXHAUSTED beyond.
+    pub stored_bytes_max: usize,
+    /// Streams that one connection may have open at once.
+    pub concurrent_streams_max: u32,
+    /// Where the percentages of faults are drawn from.
+    pub seed: u64,
+}
+
+impl Options {
+    /// Enough for ten million small messages; a machine that runs tests has it.
+    pub const STORED_BYTES_MAX_DEFAULT: usize = 2 << 30;
+    /// Never what limits a client: production allows fewer and clients open more connections.
+    pub const CONCURRENT_STREAMS_MAX_DEFAULT: u32 = 100_000;
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self {
+            log: Log::Off,
+            stored_bytes_max: Self::STORED_BYTES_MAX_DEFAULT,
+            concurrent_streams_max: Self::CONCURRENT_STREAMS_MAX_DEFAULT,
+            seed: 0,
+        }
+    }
+}
+
+/// What can be chosen about a subscription made in process.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct SubscriptionOptions {
+    /// How long a consumer has; a streaming pull brings its own. Unlike production, any time goes.
+    pub ack_deadline: Duration,
+    /// Whether messages of a key are delivered in order.
+    pub ordering: Ordering,
+}
+
+impl Default for SubscriptionOptions {
+    fn default() -> Self {
+        Self { ack_deadline: Duration::from_secs(10), ordering: Ordering::PerKey }
+    }
+}
+
+/// What an emulator has seen.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Stats {
+    /// Publish requests received.
+    pub publish_requests: u64,
+    /// Publish requests answered, by the name of their code. Those that wait, that fell into a
+    /// black hole or whose client gave up are in none.
+    pub publish_replies: BTreeMap<&'static str, u64>,
+    /// Messages stored, those without a subscription included.
+    pub messages_stored: u64,
+    /// Messages that had no subscription and no log to go to.
+    pub messages_dropped: u64,
+    /// Messages of the largest request.
+    pub request_messages_max: usize,
+    /// The most Publish requests of one topic and ordering key that were outstanding at once. Never
+    /// too high; two requests that overlap only by the time a reply travels may be missed.
+    pub in_flight_per_key_max: u32,
+    /// Publish requests that wait for a release right now.
+    pub held: u64,
+    /// Memory of everything stored.
+    pub stored_bytes: usize,
+}
+
+/// An embedded Pub/Sub. Clones are handles to the same one.
+#[derive(Debug, Clone)]
+pub struct Emulator {
+    shared: Arc<Shared>,
+}
+
+#[derive(Debug)]
+struct Shared {
+    options: Options,
+    broker: Mutex<Broker>,
+    publish_requests: AtomicU64,
+    /// By the number of the code.
+    publish_replies: [AtomicU64; 17],
+    held: AtomicU64,
+    changed: Notify,
+}
+
+impl Emulator {
+    /// An emulator without topics.
+    #[must_use]
+    pub fn new(options: Options) -> Self {
+        let broker = Broker::new(options.log, options.stored_bytes_max, options.seed);
+        let shared = Shared {
+            options,
+            broker: Mutex::new(broker),
+            publish_requests: AtomicU64::new(0),
+            publish_replies: Default::default(),
+            held: AtomicU64::new(0),
+            changed: Notify::new(),
+        };
+        Self { shared: Arc::new(shared) }
+    }
+
+    /// Serves gRPC until `shutdown`: then streams get a moment to end, and connections are closed.
+    pub async fn serve(&self, listener: TcpListener, shutdown: impl Future<Output = ()>) {
+        server::serve(self, listener, shutdown).await;
+    }
+
+    /// Serves the HTTP control port until `shutdown`.
+    ///
+    /// # Errors
+    ///
+    /// The listener fails.
+    pub async fn serve_control(
+        &self,
+        listener: TcpListener,
+        shutdown: impl Future<Output = ()> + Send + 'static,
+    ) -> std::io::Result<()> {
+        control::serve(self.clone(), listener, shutdown).await
+    }
+
+    /// Creates a topic, `projects/P/topics/T`.
+    ///
+    /// # Errors
+    ///
+    /// The name is malformed, or the topic exists.
+    pub fn create_topic(&self, name: &str) -> Result<(), Status> {
+        self.broker().insert_topic(proto::Topic { name: name.to_owned(), ..Default::default() })
+    }
+
+    /// Creates a subscription, `projects/P/subscriptions/S`, to a topic's full name.
+    ///
+    /// # Errors
+    ///
+    /// A name is malformed, the subscription exists, or the topic does not.
+    pub fn create_subscription(
+        &self,
+        name: &str,
+        topic: &str,
+        options: SubscriptionOptions,
+    ) -> Result<(), Status> {
+        let config = proto::Subscription {
+            name: name.to_owned(),
+            topic: topic.to_owned(),
+            ack_deadline_seconds: i32::try_from(options.ack_deadline.as_secs()).unwrap_or(i32::MAX),
+            enable_message_ordering: options.ordering == Ordering::PerKey,
+            ..Default::default()
+        };
+        self.broker().insert_subscription(config, options.ack_deadline)
+    }
+
+    /// Everything ever published to a topic, in the order it was stored. Empty unless
+    /// [`Options::log`] is [`Log::Keep`], and for an unknown topic.
+    #[must_use]
+    pub fn published(&self, topic: &str) -> Vec<StoredMessage> {
+        self.broker().topic(topic).map(|topic| topic.log.clone()).unwrap_or_default()
+    }
+
+    /// The names of all topics.
+    #[must_use]
+    pub fn topics(&self) -> Vec<String> {
+        self.broker().topics.keys().cloned().collect()
+    }
+
+    /// Puts a fault in force. Of several that hit a request, the one set first decides.
+    pub fn set_fault(&self, fault: Fault) -> FaultId {
+        self.broker().faults.set(fault)
+    }
+
+    /// Ends a fault and releases what it holds; whether there was one.
+    pub fn clear_fault(&self, id: FaultId) -> bool {
+        self.broker().faults.clear(id)
+    }
+
+    /// Ends all faults and releases what they hold.
+    pub fn clear_faults(&self) {
+        self.broker().faults.clear_all();
+    }
+
+    /// The faults in force.
+    #[must_use]
+    pub fn faults(&self) -> Vec<FaultReport> {
+        self.broker().faults.report()
+    }
+
+    /// Releases what is held now; later requests are held again until the fault is cleared.
+    pub fn release(&self) {
+        self.broker().faults.release();
+    }
+
+    /// What it has seen so far.
+    #[must_use]
+    pub fn stats(&self) -> Stats {
+        let replies = CODES.iter().zip(&self.shared.publish_replies);
+        let replies = replies.map(|((_, name), count)| (*name, count.load(Relaxed)));
+        let broker = self.broker();
+        Stats {
+            publish_requests: self.shared.publish_requests.load(Relaxed),
+            publish_replies: replies.filter(|(_, count)| *count > 0).collect(),
+            messages_stored: broker.counts.messages_stored,
+            messages_dropped: broker.counts.messages_dropped,
+            request_messages_max: broker.counts.request_messages_max,
+            in_flight_per_key_max: broker.counts.in_flight_per_key_max,
+            held: self.shared.held.load(Relaxed),
+            stored_bytes: broker.stored_bytes(),
+        }
+    }
+
+    /// Resolves once the condition holds; it is asked again whenever a Publish request arrived,
+    /// stored something, began to wait or was answered.
+    pub async fn wait_until(&self, mut condition: impl FnMut(&Self) -> bool) {
+        loop {
+            let changed = self.shared.changed.notified();
+            tokio::pin!(changed);
+            // Armed before the question, or a change in between would be missed.
+            changed.as_mut().enable();
+            if condition(self) {
+                return;
+            }
+            changed.await;
+        }
+    }
+
+    pub(crate) fn options(&self) -> &Options {
+        &self.shared.options
+    }
+
+    pub(crate) fn broker(&self) -> MutexGuard<'_, Broker> {
+        // A panic elsewhere is reported there; what it left behind is still a broker.
+        self.shared.broker.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn changed(&self) {
+        self.shared.changed.notify_waiters();
+    }
+
+    pub(crate) fn count_request(&self) {
+        self.shared.publish_requests.fetch_add(1, Relaxed);
+    }
+
+    pub(crate) fn count_reply(&self, code: Code) {
+        let number = usize::try_from(i32::from(code)).unwrap_or_default();
+        if let Some(count) = self.shared.publish_replies.get(number) {
+            count.fetch_add(1, Relaxed);
+        }
+        self.changed();
+    }
+
+    pub(crate) fn held(&self) -> Held {
+        self.shared.held.fetch_add(1, Relaxed);
+        self.changed();
+        Held { emulator: self.clone() }
+    }
+}
+
+/// Counts a request as held while it lives.
+#[derive(Debug)]
+pub(crate) struct Held {
+    emulator: Emulator,
+}
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        self.emulator.shared.held.fetch_sub(1, Relaxed);
+        self.emulator.changed();
+    }
+}
+
+/// Counts a request of a key as outstanding while it lives.
+#[derive(Debug)]
+pub(crate) struct InFlight {
+    emulator: Emulator,
+    entered: TopicKey,
+}
+
+impl InFlight {
+    pub(crate) fn new(emulator: &Emulator, entered: TopicKey) -> Self {
+        Self { emulator: emulator.clone(), entered }
+    }
+}
+
+impl Drop for InFlight {
+    fn drop(&mut self) {
+        self.emulator.broker().leave(&self.entered);
+    }
+}

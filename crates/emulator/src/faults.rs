@@ -1,0 +1,238 @@
+//! The faults in force: which one a request meets.
+
+use std::time::Duration;
+
+use tokio::sync::watch;
+use tonic::Code;
+
+use crate::fault::{Effect, Fault};
+use crate::limits::PublishRequest;
+
+/// Names a fault that was set.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct FaultId(pub u64);
+
+/// A fault in force and what it has done so far.
+#[derive(Debug, Clone)]
+pub struct FaultReport {
+    /// Its id.
+    pub id: FaultId,
+    /// The fault as it was set.
+    pub fault: Fault,
+    /// Requests it has hit.
+    pub hits: u64,
+}
+
+/// How one request is to be treated.
+#[derive(Debug)]
+pub(crate) struct Plan {
+    pub(crate) delay: Duration,
+    pub(crate) outcome: Outcome,
+}
+
+#[derive(Debug)]
+pub(crate) enum Outcome {
+    Store,
+    Reject(Code),
+    FailAfterPublish(Code),
+    Hold(Release),
+    HoldBefore(Release),
+    BlackHole,
+}
+
+/// Resolves when the fault that holds a request is released or cleared.
+#[derive(Debug)]
+pub(crate) struct Release(watch::Receiver<()>);
+
+impl Release {
+    pub(crate) async fn wait(mut self) {
+        // An error means that the fault was cleared, which releases what it held.
+        drop(self.0.changed().await);
+    }
+}
+
+#[derive(Debug)]
+struct Active {
+    id: FaultId,
+    fault: Fault,
+    random: SplitMix,
+    matched: u64,
+    hits: u64,
+    release: watch::Sender<()>,
+}
+
+#[derive(Debug)]
+pub(crate) struct Faults {
+    active: Vec<Active>,
+    next_id: u64,
+    seed: u64,
+}
+
+impl Faults {
+    pub(crate) fn new(seed: u64) -> Self {
+        Self { active: Vec::new(), next_id: 1, seed }
+    }
+
+    pub(crate) fn set(&mut self, fault: Fault) -> FaultId {
+        let id = FaultId(self.next_id);
+        self.next_id += 1;
+        // Its own generator: what one fault draws does not depend on the others.
+        let random = SplitMix(self.seed ^ id.0.wrapping_mul(0x9E37_79B9_7F4A_7C15));
+        let release = watch::Sender::new(());
+        self.active.push(Active { id, fault, random, matched: 0, hits: 0, release });
+        id
+    }
+
+    pub(crate) fn clear(&mut self, id: FaultId) -> bool {
+        let before = self.active.len();
+        self.active.retain(|active| active.id != id);
+        self.active.len() < before
+    }
+
+    pub(crate) fn clear_all(&mut self) {
+        self.active.clear();
+    }
+
+    pub(crate) fn release(&self) {
+        for active in &self.active {
+            active.release.send_replace(());
+        }
+    }
+
+    pub(crate) fn report(&self) -> Vec<FaultReport> {
+        let report =
+            |a: &Active| FaultReport { id: a.id, fault: a.fault.clone(), hits: a.hits };
+        self.active.iter().map(report).collect()
+    }
+
+    /// Delays add up; the first other fault that hits decides.
+    pub(crate) fn plan(&mut self, request: &PublishRequest<'_>) -> Plan {
+        let mut delay = Duration::ZERO;
+        for active in &mut self.active {
+            if !active.hits(request) {
+                continue;
+            }
+            let release = || Release(active.release.subscribe());
+            let outcome = match active.fault.effect {
+                Effect::Delay(time) => {
+                    delay = delay.saturating_add(time);
+                    continue;
+                }
+                Effect::Reject(code) => Outcome::Reject(code),
+                Effect::FailAfterPublish(code) => Outcome::FailAfterPublish(code),
+                Effect::Hold => Outcome::Hold(release()),
+                Effect::HoldBefore => Outcome::HoldBefore(release()),
+                Effect::BlackHole => Outcome::BlackHole,
+            };
+            return Plan { delay, outcome };
+        }
+        Plan { delay, outcome: Outcome::Store }
+    }
+}
+
+impl Active {
+    fn hits(&mut self, request: &PublishRequest<'_>) -> bool {
+        if !matches(&self.fault, request) {
+            return false;
+        }
+        self.matched += 1;
+        if self.matched <= self.fault.skip
+            || self.fault.first.is_some_and(|first| self.hits >= first)
+            || self.random.next() % 100 >= u64::from(self.fault.percent)
+        {
+            return false;
+        }
+        self.hits += 1;
+        true
+    }
+}
+
+fn matches(fault: &Fault, request: &PublishRequest<'_>) -> bool {
+    let topic_matches = |topic: &String| {
+        request.topic == topic || request.topic.rsplit('/').next() == Some(topic.as_str())
+    };
+    fault.topic.as_ref().is_none_or(topic_matches)
+        && fault.ordering_key.as_ref().is_none_or(|key| key == request.ordering_key)
+        && fault.attributes.iter().all(|(name, value)| request.has_attribute(name, value))
+}
+
+/// Sebastiano Vigna's SplitMix64: small, seeded, good enough to draw percentages.
+#[derive(Debug)]
+struct SplitMix(u64);
+
+impl SplitMix {
+    fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
+        let mut z = self.0;
+        z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
+        z ^ (z >> 31)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    // attributes { event_type: "Paid" }, data "x".
+    const PAID: &[u8] = b"\x12\x12\x0A\x0Aevent_type\x12\x04Paid\x0A\x01x";
+
+    fn request<'a>(topic: &'a str, key: &'a str) -> PublishRequest<'a> {
+        PublishRequest { topic, ordering_key: key, messages: vec![b"\x0A\x01x", PAID] }
+    }
+
+    fn is_hit(faults: &mut Faults, topic: &str, key: &str) -> bool {
+        !matches!(faults.plan(&request(topic, key)).outcome, Outcome::Store)
+    }
+
+    #[test]
+    fn every_condition_has_to_hold() {
+        let mut faults = Faults::new(0);
+        let fault = "topic=orders,key=k,event_type=Paid,black-hole".parse().unwrap();
+        faults.set(fault);
+        assert!(is_hit(&mut faults, "projects/p/topics/orders", "k"));
+        assert!(!is_hit(&mut faults, "projects/p/topics/other", "k"));
+        assert!(!is_hit(&mut faults, "projects/p/topics/orders", "other"));
+
+        faults.clear_all();
+        faults.set("event_type=Shipped,black-hole".parse().unwrap());
+        assert!(!is_hit(&mut faults, "projects/p/topics/orders", "k"));
+        faults.set("topic=projects/p/topics/orders,black-hole".parse().unwrap());
+        assert!(is_hit(&mut faults, "projects/p/topics/orders", "k"));
+    }
+
+    #[test]
+    fn skip_and_first_count_matching_requests() {
+        let mut faults = Faults::new(0);
+        let id = faults.set("key=k,skip=1,first=2,black-hole".parse().unwrap());
+        let hit: Vec<bool> = (0..5).map(|_| is_hit(&mut faults, "t", "k")).collect();
+        assert_eq!(hit, [false, true, true, false, false]);
+        assert_eq!(faults.report()[0].hits, 2);
+        assert!(faults.clear(id));
+        assert!(!faults.clear(id));
+    }
+
+    #[test]
+    fn a_percentage_is_drawn_from_the_seed() {
+        let draw = |seed| {
+            let mut faults = Faults::new(seed);
+            faults.set("percent=30,black-hole".parse().unwrap());
+            (0..1000).map(|_| is_hit(&mut faults, "t", "k")).collect::<Vec<_>>()
+        };
+        assert_eq!(draw(1), draw(1));
+        assert_ne!(draw(1), draw(2));
+        let hits = draw(1).into_iter().filter(|hit| *hit).count();
+        assert!((240..360).contains(&hits), "{hits}");
+    }
+
+    #[test]
+    fn delays_add_up_and_the_first_other_effect_decides() {
+        let mut faults = Faults::new(0);
+        for text in ["delay=100ms", "reject=UNAVAILABLE", "delay=1s", "black-hole"] {
+            faults.set(text.parse().unwrap());
+        }
+        let plan = faults.plan(&request("t", "k"));
+        assert_eq!(plan.delay, Duration::from_millis(100));
+        assert!(matches!(plan.outcome, Outcome::Reject(Code::Unavailable)));
+    }
+}

@@ -1,0 +1,81 @@
+//! The Publish call: check, meet the faults, store, answer.
+
+use std::time::SystemTime;
+
+use bytes::{Bytes, BytesMut};
+use tonic::{Code, Status};
+
+use crate::emulator::{Emulator, InFlight};
+use crate::faults::Outcome;
+use crate::limits::PublishRequest;
+use crate::message::encode_publish_response;
+
+/// The reply, and what is to be dropped once it is on its way.
+pub(crate) struct Published {
+    pub(crate) reply: Result<BytesMut, Status>,
+    pub(crate) in_flight: Option<InFlight>,
+}
+
+pub(crate) async fn publish(emulator: &Emulator, frame: &Bytes) -> Published {
+    emulator.count_request();
+    let mut in_flight = None;
+    let reply = answer(emulator, frame, &mut in_flight).await;
+    emulator.count_reply(reply.as_ref().map_or_else(Status::code, |_| Code::Ok));
+    Published { reply, in_flight }
+}
+
+async fn answer(
+    emulator: &Emulator,
+    frame: &Bytes,
+    in_flight: &mut Option<InFlight>,
+) -> Result<BytesMut, Status> {
+    let request = PublishRequest::parse(frame)?;
+    let count = request.messages.len();
+    let store = || emulator.broker().store(&request, frame, SystemTime::now());
+    let plan = {
+        let mut broker = emulator.broker();
+        let entered = broker.enter(&request)?;
+        *in_flight = entered.map(|entered| InFlight::new(emulator, entered));
+        broker.faults.plan(&request)
+    };
+    let wait = async || {
+        if !plan.delay.is_zero() {
+            tokio::time::sleep(plan.delay).await;
+        }
+    };
+    let first_id = match plan.outcome {
+        Outcome::Store => {
+            let first_id = store()?;
+            wait().await;
+            first_id
+        }
+        Outcome::Reject(code) => {
+            wait().await;
+            return Err(Status::new(code, "a fault rejects this request; nothing is stored"));
+        }
+        Outcome::FailAfterPublish(code) => {
+            store()?;
+            wait().await;
+            return Err(Status::new(code, "a fault loses this reply; the messages are stored"));
+        }
+        Outcome::Hold(release) => {
+            let first_id = store()?;
+            wait().await;
+            let _held = emulator.held();
+            release.wait().await;
+            first_id
+        }
+        Outcome::HoldBefore(release) => {
+            wait().await;
+            let held = emulator.held();
+            release.wait().await;
+            drop(held);
+            store()?
+        }
+        Outcome::BlackHole => {
+            emulator.changed();
+            std::future::pending().await
+        }
+    };
+    Ok(encode_publish_response(first_id, count))
+}

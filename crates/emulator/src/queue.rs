@@ -1,0 +1,558 @@
+//! What one subscription still has to deliver: ordering, leases, redelivery.
+//!
+//! ```text
+//!              take                    acknowledge
+//!  waiting ───────────▶ leased ─────────────────────────▶ gone (a keyed message stays as `acked`
+//!     ▲                   │                                while an earlier one of its key is not)
+//!     └───────────────────┘ nack, or its deadline passed;
+//!                           takes all later messages of its key along
+//! ```
+//!
+//! A key with leased messages belongs to the consumer that holds them: nobody else gets its next
+//! message, so two streams never race over one key. No clock in here: time is an argument.
+
+use std::collections::{BTreeSet, HashMap, VecDeque};
+
+use bytes::Bytes;
+use tokio::time::Instant;
+
+use crate::message::StoredMessage;
+
+/// One stream or one Pull call.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub(crate) struct Consumer(pub(crate) u64);
+
+/// How much a consumer may hold without acknowledging it.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Allowance {
+    pub(crate) messages: usize,
+    pub(crate) bytes: usize,
+}
+
+/// One message on its way to a consumer.
+#[derive(Debug)]
+pub(crate) struct Delivery {
+    pub(crate) ack_id: u64,
+    pub(crate) attempt: u32,
+    pub(crate) message: StoredMessage,
+}
+
+#[derive(Debug)]
+struct Waiting {
+    message: StoredMessage,
+    /// Deliveries so far.
+    attempts: u32,
+}
+
+#[derive(Debug)]
+struct Leased {
+    ack_id: u64,
+    waiting: Waiting,
+    state: LeaseState,
+}
+
+#[derive(Debug, PartialEq, Eq)]
+enum LeaseState {
+    Open,
+    /// Acknowledged before an earlier message of its key; redelivered if that one is.
+    Acked,
+}
+
+#[derive(Debug, Default)]
+struct Key {
+    waiting: VecDeque<Waiting>,
+    /// In delivery order, so their ack ids ascend.
+    leased: VecDeque<Leased>,
+    /// Who holds `leased`; set while that is not empty.
+    owner: Option<Consumer>,
+}
+
+/// What an open ack id stands for.
+#[derive(Debug)]
+struct Lease {
+    consumer: Consumer,
+    deadline: Instant,
+    bytes: usize,
+    what: Held,
+}
+
+#[derive(Debug)]
+enum Held {
+    Unkeyed(Waiting),
+    /// The message itself is in the key's `leased`.
+    Keyed(Bytes),
+}
+
+#[derive(Debug)]
+struct Usage {
+    allowance: Allowance,
+    messages: usize,
+    bytes: usize,
+    /// Keys this consumer owns that have something waiting; may be stale, so each is looked at.
+    ready: VecDeque<Bytes>,
+}
+
+impl Usage {
+    /// One message may pass the bound in bytes, or a large message could never be delivered.
+    fn has_room(&self) -> bool {
+        self.messages < self.allowance.messages && self.bytes < self.allowance.bytes
+    }
+}
+
+/// Most of one response, in messages.
+const RESPONSE_MESSAGES_MAX: usize = 1_000;
+/// Most of one response, in bytes: below the 4 MiB that gRPC clients take by default.
+const RESPONSE_BYTES_MAX: usize = 1 << 20;
+
+/// Whether ordering keys mean anything to a subscription.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Ordering {
+    /// Messages of one key are delivered in the order they were stored.
+    PerKey,
+    /// Keys are delivered and otherwise ignored.
+    Ignored,
+}
+
+#[derive(Debug)]
+pub(crate) struct Queue {
+    ordering: Ordering,
+    unkeyed: VecDeque<Waiting>,
+    /// Only keys with something waiting or leased: the number of keys ever seen is unbounded.
+    keys: HashMap<Bytes, Key>,
+    /// Keys without an owner that have something waiting; may be stale.
+    ready: VecDeque<Bytes>,
+    leases: HashMap<u64, Lease>,
+    deadlines: BTreeSet<(Instant, u64)>,
+    consumers: HashMap<Consumer, Usage>,
+    next_ack_id: u64,
+    stored_bytes: usize,
+}
+
+impl Queue {
+    pub(crate) fn new(ordering: Ordering) -> Self {
+        Self {
+            ordering,
+            unkeyed: VecDeque::new(),
+            keys: HashMap::new(),
+            ready: VecDeque::new(),
+            leases: HashMap::new(),
+            deadlines: BTreeSet::new(),
+            consumers: HashMap::new(),
+            next_ack_id: 1,
+            stored_bytes: 0,
+        }
+    }
+
+    /// Memory of everything waiting, leased or kept for redelivery.
+    pub(crate) fn stored_bytes(&self) -> usize {
+        self.stored_bytes
+    }
+
+    pub(crate) fn push(&mut self, message: StoredMessage) {
+        self.stored_bytes += message.cost();
+        let key = message.ordering_key().clone();
+        let waiting = Waiting { message, attempts: 0 };
+        if self.ordering == Ordering::Ignored || key.is_empty() {
+            self.unkeyed.push_back(waiting);
+            return;
+        }
+        let queue = self.keys.entry(key.clone()).or_default();
+        queue.waiting.push_back(waiting);
+        if queue.waiting.len() == 1 {
+            self.schedule(&key);
+        }
+    }
+
+    pub(crate) fn open(&mut self, consumer: Consumer, allowance: Allowance) {
+        let usage = Usage { allowance, messages: 0, bytes: 0, ready: VecDeque::new() };
+        self.consumers.insert(consumer, usage);
+    }
+
+    /// Forgets a consumer. What it holds stays leased until its deadline, as in production.
+    pub(crate) fn close(&mut self, consumer: Consumer) {
+        self.consumers.remove(&consumer);
+    }
+
+    /// Leases to `consumer` what it may have now.
+    pub(crate) fn take(&mut self, consumer: Consumer, deadline: Instant) -> Vec<Delivery> {
+        let mut taken = Taken::default();
+        // The older of the two fronts goes first, so that neither kind starves the other.
+        while self.may_take(consumer, &taken) {
+            let Some(next) = self.next_for(consumer) else { break };
+            taken.add(self.lease(consumer, deadline, next));
+        }
+        taken.deliveries
+    }
+
+    /// The message is done with. Ack ids that are unknown or expired are ignored, as in production.
+    pub(crate) fn acknowledge(&mut self, ack_id: u64) {
+        let Some(lease) = self.release(ack_id) else { return };
+        match lease.what {
+            Held::Unkeyed(waiting) => self.stored_bytes -= waiting.message.cost(),
+            Held::Keyed(key) => self.acknowledge_keyed(&key, ack_id),
+        }
+    }
+
+    /// Moves the deadline of a lease; unknown ack ids are ignored.
+    pub(crate) fn extend(&mut self, ack_id: u64, deadline: Instant) {
+        if let Some(lease) = self.leases.get_mut(&ack_id) {
+            self.deadlines.remove(&(lease.deadline, ack_id));
+            lease.deadline = deadline;
+            self.deadlines.insert((deadline, ack_id));
+        }
+    }
+
+    /// Gives a message back for redelivery, and all later ones of its key; unknown ids are ignored.
+    pub(crate) fn give_back(&mut self, ack_id: u64) {
+        let Some(lease) = self.release(ack_id) else { return };
+        match lease.what {
+            Held::Unkeyed(waiting) => self.unkeyed.push_front(waiting),
+            Held::Keyed(key) => self.give_back_from(&key, ack_id),
+        }
+    }
+
+    /// Gives back everything whose deadline has passed; whether there was anything.
+    pub(crate) fn expire(&mut self, now: Instant) -> bool {
+        let mut any = false;
+        while let Some(&(deadline, ack_id)) = self.deadlines.first()
+            && deadline <= now
+        {
+            self.give_back(ack_id);
+            any = true;
+        }
+        any
+    }
+
+    pub(crate) fn next_deadline(&self) -> Option<Instant> {
+        self.deadlines.first().map(|(deadline, _)| *deadline)
+    }
+
+    fn may_take(&self, consumer: Consumer, taken: &Taken) -> bool {
+        taken.deliveries.len() < RESPONSE_MESSAGES_MAX
+            && taken.bytes < RESPONSE_BYTES_MAX
+            && self.consumers.get(&consumer).is_some_and(Usage::has_room)
+    }
+
+    /// The next message for this consumer: the oldest of the unkeyed front, the front of a key it
+    /// owns and the front of a free key.
+    fn next_for(&mut self, consumer: Consumer) -> Option<Waiting> {
+        let own = self.front_key(Some(consumer));
+        let free = self.front_key(None);
+        let key = match (own, free) {
+            (Some(own), Some(free)) => Some(own.min(free)),
+            (own, free) => own.or(free),
+        };
+        let unkeyed = self.unkeyed.front().map(|waiting| waiting.message.id());
+        match (key, unkeyed) {
+            (None, _) => self.unkeyed.pop_front(),
+            (Some((id, _)), Some(unkeyed)) if unkeyed < id => self.unkeyed.pop_front(),
+            (Some((_, key)), _) => self.pop_keyed(&key, consumer),
+        }
+    }
+
+    /// The first key of the consumer's list, or of the common one, that still belongs there.
+    fn front_key(&mut self, owner: Option<Consumer>) -> Option<(u64, Bytes)> {
+        let list = match owner {
+            Some(consumer) => &mut self.consumers.get_mut(&consumer)?.ready,
+            None => &mut self.ready,
+        };
+        while let Some(key) = list.front() {
+            let front = self.keys.get(key).filter(|queue| queue.owner == owner);
+            if let Some(waiting) = front.and_then(|queue| queue.waiting.front()) {
+                return Some((waiting.message.id(), key.clone()));
+            }
+            list.pop_front();
+        }
+        None
+    }
+
+    fn pop_keyed(&mut self, key: &Bytes, consumer: Consumer) -> Option<Waiting> {
+        let queue = self.keys.get_mut(key)?;
+        let waiting = queue.waiting.pop_front();
+        let was_free = queue.owner.replace(consumer).is_none();
+        if was_free && !queue.waiting.is_empty() {
+            self.schedule(key);
+        }
+        waiting
+    }
+
+    fn lease(&mut self, consumer: Consumer, deadline: Instant, mut waiting: Waiting) -> Delivery {
+        let ack_id = self.next_ack_id;
+        self.next_ack_id += 1;
+        waiting.attempts = waiting.attempts.saturating_add(1);
+        let delivery =
+            Delivery { ack_id, attempt: waiting.attempts, message: waiting.message.clone() };
+        let bytes = waiting.message.body().len();
+        if let Some(usage) = self.consumers.get_mut(&consumer) {
+            usage.messages += 1;
+            usage.bytes += bytes;
+        }
+        let key = waiting.message.ordering_key().clone();
+        let what = match self.keys.get_mut(&key) {
+            Some(queue) if self.ordering == Ordering::PerKey && !key.is_empty() => {
+                queue.leased.push_back(Leased { ack_id, waiting, state: LeaseState::Open });
+                Held::Keyed(key)
+            }
+            _ => Held::Unkeyed(waiting),
+        };
+        self.deadlines.insert((deadline, ack_id));
+        self.leases.insert(ack_id, Lease { consumer, deadline, bytes, what });
+        delivery
+    }
+
+    fn release(&mut self, ack_id: u64) -> Option<Lease> {
+        let lease = self.leases.remove(&ack_id)?;
+        self.deadlines.remove(&(lease.deadline, ack_id));
+        if let Some(usage) = self.consumers.get_mut(&lease.consumer) {
+            usage.messages -= 1;
+            usage.bytes -= lease.bytes;
+        }
+        Some(lease)
+    }
+
+    fn acknowledge_keyed(&mut self, key: &Bytes, ack_id: u64) {
+        let Some(queue) = self.keys.get_mut(key) else { return };
+        if let Ok(index) = queue.leased.binary_search_by_key(&ack_id, |leased| leased.ack_id) {
+            queue.leased[index].state = LeaseState::Acked;
+        }
+        while let Some(front) = queue.leased.front()
+            && front.state == LeaseState::Acked
+        {
+            self.stored_bytes -= front.waiting.message.cost();
+            queue.leased.pop_front();
+        }
+        self.settle_owner(key);
+    }
+
+    fn give_back_from(&mut self, key: &Bytes, ack_id: u64) {
+        let Some(queue) = self.keys.get_mut(key) else { return };
+        let Ok(index) = queue.leased.binary_search_by_key(&ack_id, |leased| leased.ack_id) else {
+            return;
+        };
+        let returned = queue.leased.split_off(index);
+        let had_waiting = !queue.waiting.is_empty();
+        for leased in returned.into_iter().rev() {
+            let queue = self.keys.entry(key.clone()).or_default();
+            queue.waiting.push_front(leased.waiting);
+            // The first one was released by the caller; for it this finds nothing.
+            drop(self.release(leased.ack_id));
+        }
+        if !self.settle_owner(key) && !had_waiting {
+            self.schedule(key);
+        }
+    }
+
+    /// Frees a key whose last lease is gone, and forgets it if nothing waits. Whether it did either.
+    fn settle_owner(&mut self, key: &Bytes) -> bool {
+        let Some(queue) = self.keys.get_mut(key) else { return false };
+        if !queue.leased.is_empty() {
+            return false;
+        }
+        queue.owner = None;
+        if queue.waiting.is_empty() {
+            self.keys.remove(key);
+        } else {
+            self.schedule(key);
+        }
+        true
+    }
+
+    /// Puts a key with something waiting where whoever may have it looks.
+    fn schedule(&mut self, key: &Bytes) {
+        match self.keys.get(key).and_then(|queue| queue.owner) {
+            None => self.ready.push_back(key.clone()),
+            // A consumer that is gone has no list: the key is scheduled again when it is freed.
+            Some(owner) => {
+                if let Some(usage) = self.consumers.get_mut(&owner) {
+                    usage.ready.push_back(key.clone());
+                }
+            }
+        }
+    }
+}
+
+#[derive(Default)]
+struct Taken {
+    deliveries: Vec<Delivery>,
+    bytes: usize,
+}
+
+impl Taken {
+    fn add(&mut self, delivery: Delivery) {
+        self.bytes += delivery.message.body().len();
+        self.deliveries.push(delivery);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::{Duration, SystemTime};
+
+    use super::*;
+
+    const ANY: Allowance = Allowance { messages: usize::MAX, bytes: usize::MAX };
+    const ONE: Consumer = Consumer(1);
+    const TWO: Consumer = Consumer(2);
+
+    struct Fixture {
+        queue: Queue,
+        now: Instant,
+    }
+
+    impl Fixture {
+        fn new(ordering: Ordering) -> Self {
+            let mut queue = Queue::new(ordering);
+            queue.open(ONE, ANY);
+            queue.open(TWO, ANY);
+            Self { queue, now: Instant::now() }
+        }
+
+        fn push(&mut self, id: u64, key: &'static str) {
+            let body = Bytes::from(vec![0; 100]);
+            let key = Bytes::from_static(key.as_bytes());
+            self.queue.push(StoredMessage::new(id, SystemTime::UNIX_EPOCH, key, body));
+        }
+
+        fn take(&mut self, consumer: Consumer) -> Vec<(u64, u64, u32)> {
+            let deadline = self.now + Duration::from_secs(10);
+            let taken = self.queue.take(consumer, deadline);
+            taken.iter().map(|d| (d.message.id(), d.ack_id, d.attempt)).collect()
+        }
+
+        fn ids(&mut self, consumer: Consumer) -> Vec<u64> {
+            self.take(consumer).into_iter().map(|(id, ..)| id).collect()
+        }
+    }
+
+    #[test]
+    fn messages_come_in_the_order_they_were_stored() {
+        let mut fixture = Fixture::new(Ordering::PerKey);
+        for (id, key) in [(1, "a"), (2, ""), (3, "b"), (4, "a"), (5, "")] {
+            fixture.push(id, key);
+        }
+        let mut ids = fixture.ids(ONE);
+        let of_a: Vec<u64> = ids.iter().copied().filter(|id| [1, 4].contains(id)).collect();
+        assert_eq!(of_a, [1, 4]);
+        ids.sort_unstable();
+        assert_eq!(ids, [1, 2, 3, 4, 5]);
+    }
+
+    #[test]
+    fn a_key_belongs_to_one_consumer_until_everything_of_it_is_acknowledged() {
+        let mut fixture = Fixture::new(Ordering::PerKey);
+        fixture.push(1, "a");
+        let first = fixture.take(ONE);
+        fixture.push(2, "a");
+        assert_eq!(fixture.ids(TWO), [0; 0]);
+        let second = fixture.take(ONE);
+        assert_eq!(second[0].0, 2);
+        fixture.push(3, "a");
+        fixture.queue.acknowledge(first[0].1);
+        assert_eq!(fixture.ids(TWO), [0; 0]);
+        fixture.queue.acknowledge(second[0].1);
+        assert_eq!(fixture.ids(TWO), [3]);
+    }
+
+    #[test]
+    fn without_ordering_consumers_share_a_key() {
+        let mut fixture = Fixture::new(Ordering::Ignored);
+        fixture.push(1, "a");
+        assert_eq!(fixture.ids(ONE), [1]);
+        fixture.push(2, "a");
+        assert_eq!(fixture.ids(TWO), [2]);
+    }
+
+    #[test]
+    fn redelivery_takes_all_later_messages_of_the_key_along_even_acknowledged_ones() {
+        let mut fixture = Fixture::new(Ordering::PerKey);
+        for id in 1..=4 {
+            fixture.push(id, "a");
+        }
+        fixture.push(5, "b");
+        let taken = fixture.take(ONE);
+        let ack_id = |id| taken.iter().find(|t| t.0 == id).unwrap().1;
+        fixture.queue.acknowledge(ack_id(3));
+        fixture.queue.give_back(ack_id(2));
+
+        let again = fixture.take(ONE);
+        let seen: Vec<_> = again.iter().map(|(id, _, attempt)| (*id, *attempt)).collect();
+        assert_eq!(seen, [(2, 2), (3, 2), (4, 2)]);
+
+        // The old ack ids mean nothing any more.
+        fixture.queue.acknowledge(ack_id(4));
+        fixture.queue.give_back(again[2].1);
+        assert_eq!(fixture.ids(ONE), [4]);
+    }
+
+    #[test]
+    fn a_passed_deadline_redelivers_and_an_extended_one_does_not() {
+        let mut fixture = Fixture::new(Ordering::PerKey);
+        fixture.push(1, "");
+        fixture.push(2, "");
+        let taken = fixture.take(ONE);
+        fixture.queue.extend(taken[1].1, fixture.now + Duration::from_secs(60));
+        assert_eq!(fixture.queue.next_deadline(), Some(fixture.now + Duration::from_secs(10)));
+        fixture.queue.expire(fixture.now + Duration::from_secs(10));
+        assert_eq!(fixture.ids(TWO), [1]);
+    }
+
+    #[test]
+    fn the_key_of_a_consumer_that_went_away_moves_on_after_the_deadline() {
+        let mut fixture = Fixture::new(Ordering::PerKey);
+        fixture.push(1, "a");
+        fixture.push(2, "a");
+        assert_eq!(fixture.ids(ONE), [1, 2]);
+        fixture.queue.close(ONE);
+        fixture.push(3, "a");
+        assert_eq!(fixture.ids(TWO), [0; 0]);
+        fixture.queue.expire(fixture.now + Duration::from_secs(10));
+        assert_eq!(fixture.ids(TWO), [1, 2, 3]);
+    }
+
+    #[test]
+    fn a_consumer_gets_no_more_than_its_allowance() {
+        let mut fixture = Fixture::new(Ordering::PerKey);
+        fixture.queue.open(ONE, Allowance { messages: 2, bytes: usize::MAX });
+        fixture.queue.open(TWO, Allowance { messages: 10, bytes: 150 });
+        for id in 1..=6 {
+            fixture.push(id, "");
+        }
+        let first = fixture.take(ONE);
+        assert_eq!(first.len(), 2);
+        assert_eq!(fixture.ids(ONE), [0; 0]);
+        fixture.queue.acknowledge(first[0].1);
+        assert_eq!(fixture.ids(ONE), [3]);
+        // 100 bytes each: the second one passes the bound, the third has to wait.
+        assert_eq!(fixture.ids(TWO), [4, 5]);
+    }
+
+    #[test]
+    fn an_allowance_of_one_walks_through_a_key_in_order() {
+        let mut fixture = Fixture::new(Ordering::PerKey);
+        fixture.queue.open(ONE, Allowance { messages: 1, bytes: usize::MAX });
+        for id in 1..=3 {
+            fixture.push(id, "a");
+        }
+        for id in 1..=3 {
+            let taken = fixture.take(ONE);
+            assert_eq!(taken[0].0, id);
+            fixture.queue.acknowledge(taken[0].1);
+        }
+        assert_eq!(fixture.queue.stored_bytes(), 0);
+        assert!(fixture.queue.keys.is_empty());
+    }
+
+    #[test]
+    fn nothing_is_remembered_of_what_is_acknowledged() {
+        let mut fixture = Fixture::new(Ordering::PerKey);
+        for id in 1..=100 {
+            fixture.push(id, if id % 2 == 0 { "a" } else { "" });
+        }
+        for (_, ack_id, _) in fixture.take(ONE).into_iter().rev() {
+            fixture.queue.acknowledge(ack_id);
+        }
+        assert_eq!(fixture.queue.stored_bytes(), 0);
+        assert!(fixture.queue.keys.is_empty() && fixture.queue.leases.is_empty());
+        assert!(fixture.queue.deadlines.is_empty());
+    }
+}

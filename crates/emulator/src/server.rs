@@ -1,0 +1,200 @@
+//! Connections and calls: HTTP/2 directly, one task per connection.
+//!
+//! A call is polled once where it arrives; nearly all Publish calls are answered in that poll,
+//! without a task, a channel or a wake-up of their own. All calls that arrived together are answered
+//! before the replies are flushed, so replies share system calls too.
+
+use std::future::{Future, poll_fn};
+use std::pin::Pin;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use bytes::Bytes;
+use futures_util::stream::{FuturesUnordered, Stream};
+use h2::RecvStream;
+use h2::server::{Connection, SendResponse};
+use http::Request;
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::watch;
+use tokio::task::JoinSet;
+
+use crate::emulator::{Emulator, InFlight};
+use crate::grpc::{self, Messages};
+use crate::publish::publish;
+use crate::{admin, pull};
+
+/// How long streams may go on after a shutdown; requests that are held would wait for ever.
+const SHUTDOWN_GRACE: Duration = Duration::from_millis(500);
+/// How long accepting pauses after an error such as too many open files.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
+/// Flow-control windows: a few of the largest requests per connection, and any usual one at once.
+const STREAM_WINDOW_BYTES: u32 = 1 << 20;
+const CONNECTION_WINDOW_BYTES: u32 = 32 << 20;
+/// So that a usual request is one DATA frame and need not be put together.
+const FRAME_BYTES_MAX: u32 = 1 << 20;
+/// Clients that time out reset many streams at once, and are supposed to here.
+const RESET_STREAMS_MAX: usize = 100_000;
+
+pub(crate) async fn serve(
+    emulator: &Emulator,
+    listener: TcpListener,
+    shutdown: impl Future<Output = ()>,
+) {
+    let (stop, stopped) = watch::channel(());
+    let mut connections = JoinSet::new();
+    tokio::pin!(shutdown);
+    loop {
+        tokio::select! {
+            () = &mut shutdown => break,
+            Some(_) = connections.join_next(), if !connections.is_empty() => {}
+            accepted = listener.accept() => match accepted {
+                Ok((socket, _)) => {
+                    connections.spawn(connection(emulator.clone(), socket, stopped.clone()));
+                }
+                Err(error) => {
+                    tracing::warn!(%error, "accept failed");
+                    tokio::time::sleep(ACCEPT_PAUSE).await;
+                }
+            },
+        }
+    }
+    drop(listener);
+    drop(stop);
+    let all = async { while connections.join_next().await.is_some() {} };
+    // The rest is cut off when the set is dropped.
+    drop(tokio::time::timeout(SHUTDOWN_GRACE, all).await);
+}
+
+async fn connection(emulator: Emulator, socket: TcpStream, mut stopped: watch::Receiver<()>) {
+    if let Err(error) = socket.set_nodelay(true) {
+        tracing::debug!(%error, "no TCP_NODELAY");
+    }
+    let handshake = h2::server::Builder::new()
+        .initial_window_size(STREAM_WINDOW_BYTES)
+        .initial_connection_window_size(CONNECTION_WINDOW_BYTES)
+        .max_frame_size(FRAME_BYTES_MAX)
+        .max_concurrent_streams(emulator.options().concurrent_streams_max)
+        .max_concurrent_reset_streams(RESET_STREAMS_MAX)
+        .max_pending_accept_reset_streams(RESET_STREAMS_MAX)
+        .max_local_error_reset_streams(None)
+        .handshake::<_, Bytes>(socket);
+    let connection = tokio::select! {
+        handshake = handshake => match handshake {
+            Ok(connection) => connection,
+            Err(error) => return tracing::debug!(%error, "handshake failed"),
+        },
+        _ = stopped.changed() => return,
+    };
+    let mut calls = Calls { emulator, connection, running: FuturesUnordered::new() };
+    let ended = tokio::select! {
+        ended = poll_fn(|cx| calls.poll(cx)) => ended,
+        // The sender is dropped at shutdown, which ends this wait.
+        _ = stopped.changed() => {
+            calls.connection.graceful_shutdown();
+            poll_fn(|cx| calls.poll(cx)).await
+        }
+    };
+    if let Err(error) = ended {
+        tracing::debug!(%error, "connection ended");
+    }
+}
+
+type Call = Pin<Box<dyn Future<Output = Option<InFlight>> + Send>>;
+
+/// One connection and the calls on it.
+struct Calls {
+    emulator: Emulator,
+    connection: Connection<TcpStream, Bytes>,
+    /// Calls that could not be answered at once.
+    running: FuturesUnordered<Call>,
+}
+
+impl Calls {
+    /// Answers calls until the connection is closed.
+    fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), h2::Error>> {
+        loop {
+            let mut arrived = Vec::new();
+            // Reads and writes the socket; pending means both are exhausted.
+            let closed = loop {
+                match self.connection.poll_accept(cx) {
+                    Poll::Ready(Some(Ok(call))) => arrived.push(call),
+                    Poll::Ready(Some(Err(error))) => return Poll::Ready(Err(error)),
+                    Poll::Ready(None) => break true,
+                    Poll::Pending => break false,
+                }
+            };
+            if closed {
+                return Poll::Ready(Ok(()));
+            }
+            if !self.advance(arrived, cx) {
+                return Poll::Pending;
+            }
+            // Replies were queued: around again, to write them.
+        }
+    }
+
+    /// Polls new and waiting calls; whether any call was answered.
+    fn advance(
+        &mut self,
+        arrived: Vec<(Request<RecvStream>, SendResponse<Bytes>)>,
+        cx: &mut Context<'_>,
+    ) -> bool {
+        let mut answered = false;
+        // Calls that arrived together were outstanding together: none of their replies had been
+        // sent. So they leave together, or requests of one key would go uncounted.
+        let mut leaving = Vec::new();
+        for (request, respond) in arrived {
+            let mut call: Call = Box::pin(handle(self.emulator.clone(), request, respond));
+            match call.as_mut().poll(cx) {
+                Poll::Ready(in_flight) => {
+                    answered = true;
+                    leaving.extend(in_flight);
+                }
+                Poll::Pending => self.running.push(call),
+            }
+        }
+        while let Poll::Ready(Some(in_flight)) = Pin::new(&mut self.running).poll_next(cx) {
+            answered = true;
+            leaving.extend(in_flight);
+        }
+        answered
+    }
+}
+
+/// One call from its headers to its trailers.
+async fn handle(
+    emulator: Emulator,
+    request: Request<RecvStream>,
+    mut respond: SendResponse<Bytes>,
+) -> Option<InFlight> {
+    let (head, body) = request.into_parts();
+    let mut messages = Messages::of(body);
+    let path = head.uri.path();
+    if path == "/google.pubsub.v1.Subscriber/StreamingPull" {
+        pull::streaming_pull(&emulator, messages, respond).await;
+        return None;
+    }
+    let mut in_flight = None;
+    let answer = async {
+        let frame = messages.only().await?;
+        match path {
+            "/google.pubsub.v1.Publisher/Publish" => {
+                let published = publish(&emulator, &frame).await;
+                in_flight = published.in_flight;
+                published.reply
+            }
+            "/google.pubsub.v1.Subscriber/Pull" => pull::pull(&emulator, &frame).await,
+            _ => admin::call(&mut emulator.broker(), path, &frame),
+        }
+    };
+    let result = tokio::select! {
+        biased;
+        result = answer => result,
+        // The client gave up: whatever this call waits for, nobody wants it.
+        _ = poll_fn(|cx| respond.poll_reset(cx)) => return None,
+    };
+    if let Err(error) = grpc::reply(&mut respond, result) {
+        tracing::debug!(%error, "reply not sent");
+    }
+    in_flight
+}

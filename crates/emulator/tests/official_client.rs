@@ -1,0 +1,82 @@
+//! The official Rust client against the emulator: administration, ordered publishing, streaming pull.
+
+mod support;
+
+use google_cloud_auth::credentials::anonymous;
+use google_cloud_pubsub::client::{Publisher, Subscriber, SubscriptionAdmin, TopicAdmin};
+use google_cloud_pubsub::model::Message;
+use support::{SUBSCRIPTION, Server, TOPIC, within};
+
+#[tokio::test]
+async fn the_official_client_publishes_and_receives_in_order_and_again_after_a_nack() {
+    // The client is built without a TLS provider of its own, and asks for the process's.
+    drop(rustls::crypto::ring::default_provider().install_default());
+    let server = Server::start().await;
+    let credentials = anonymous::Builder::new().build();
+
+    let topics = TopicAdmin::builder()
+        .with_endpoint(server.url())
+        .with_credentials(credentials.clone())
+        .build()
+        .await
+        .unwrap();
+    topics.create_topic().set_name(TOPIC).send().await.unwrap();
+    let subscriptions = SubscriptionAdmin::builder()
+        .with_endpoint(server.url())
+        .with_credentials(credentials.clone())
+        .build()
+        .await
+        .unwrap();
+    let create = subscriptions.create_subscription().set_name(SUBSCRIPTION).set_topic(TOPIC);
+    create.set_enable_message_ordering(true).send().await.unwrap();
+
+    let publisher = Publisher::builder(TOPIC)
+        .with_endpoint(server.url())
+        .with_credentials(credentials.clone())
+        .build()
+        .await
+        .unwrap();
+    let mut replies = Vec::new();
+    for number in 0..300 {
+        let message = Message::new()
+            .set_data(number.to_string())
+            .set_ordering_key(format!("key-{}", number % 3))
+            .set_attributes([("event_type", "OrderPaid")]);
+        replies.push(publisher.publish(message));
+    }
+    for reply in replies {
+        within(reply).await.unwrap();
+    }
+    assert_eq!(server.emulator.stats().in_flight_per_key_max, 1);
+
+    let subscriber = Subscriber::builder()
+        .with_endpoint(server.url())
+        .with_credentials(credentials)
+        .build()
+        .await
+        .unwrap();
+    let mut stream = subscriber.subscribe(SUBSCRIPTION).build();
+    let mut received: [Vec<u32>; 3] = Default::default();
+    let mut nacked = false;
+    while received.iter().any(|numbers| numbers.last().is_none_or(|last| *last < 297)) {
+        let (message, handler) = within(stream.next()).await.unwrap().unwrap();
+        let number: u32 = std::str::from_utf8(&message.data).unwrap().parse().unwrap();
+        if number == 150 && !nacked {
+            // 150 and everything of its key behind it has to come once more.
+            nacked = true;
+            handler.nack();
+            continue;
+        }
+        received[usize::try_from(number % 3).unwrap()].push(number);
+        handler.ack();
+    }
+
+    for (numbers, key) in received.iter_mut().zip(0..) {
+        // Redelivery steps back within a key, and then every number follows its predecessor again.
+        let follows = |pair: &[u32]| pair[1] <= pair[0] + 3 || (nacked && pair == [147, 153]);
+        assert!(numbers.windows(2).all(follows), "{numbers:?}");
+        numbers.sort_unstable();
+        numbers.dedup();
+        assert_eq!(*numbers, (0..300).filter(|number| number % 3 == key).collect::<Vec<u32>>());
+    }
+}
