@@ -29,7 +29,8 @@ type Failure = Box<dyn Error + Send + Sync>;
 const TOPIC: &str = "projects/bench/topics/orders.events";
 
 fn main() -> Result<(), Failure> {
-    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
+    let runtime =
+        tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
     let argument = std::env::args().nth(1);
     if argument.as_deref() == Some("serve") {
         return runtime.block_on(serve());
@@ -43,7 +44,10 @@ fn main() -> Result<(), Failure> {
 }
 
 async fn compare(address: SocketAddr, lasting: Duration) -> Result<(), Failure> {
-    println!("{:<18} {:>8} {:>11} {:>12} {:>12}", "client", "batch", "outstanding", "requests/s", "CPU µs/req");
+    println!(
+        "{:<18} {:>8} {:>11} {:>12} {:>12}",
+        "client", "batch", "outstanding", "requests/s", "CPU µs/req"
+    );
     for (batch, outstanding) in [(1, 1), (1, 100), (1, 400), (1, 1600), (10, 400), (100, 100)] {
         let messages: Arc<[Message]> = (0..batch).map(message).collect();
         for connections in [1, 4, 16] {
@@ -120,7 +124,8 @@ where
 fn cpu_time() -> Result<Duration, Failure> {
     let stat = std::fs::read_to_string("/proc/self/stat")?;
     let fields = stat.rsplit(") ").next().unwrap_or_default();
-    let ticks = fields.split(' ').skip(11).take(2).map(str::parse::<u64>).sum::<Result<u64, _>>()?;
+    let ticks =
+        fields.split(' ').skip(11).take(2).map(str::parse::<u64>).sum::<Result<u64, _>>()?;
     Ok(Duration::from_millis(ticks * 10))
 }
 

@@ -10,10 +10,10 @@ use crate::error::PubsubError;
 const PRODUCTION: &str = "pubsub.googleapis.com";
 const TLS_PORT: u16 = 443;
 
-const NOT_AN_ADDRESS: &str =
-    "is not an address; write HOST:PORT or https://HOST[:PORT], such as \
+const NOT_AN_ADDRESS: &str = "is not an address; write HOST:PORT or https://HOST[:PORT], such as \
      europe-west1-pubsub.googleapis.com:443";
-const NOT_AN_EMULATOR: &str = "is not an emulator's address; write HOST:PORT, such as localhost:8085";
+const NOT_AN_EMULATOR: &str =
+    "is not an emulator's address; write HOST:PORT, such as localhost:8085";
 const PLAINTEXT: &str = "has no TLS, and credentials would travel readable; use https://, or \
                          PUBSUB_EMULATOR_HOST for an emulator";
 
@@ -194,7 +194,10 @@ mod tests {
     #[test]
     fn endpoints_are_read_in_every_form_operators_write() {
         for (text, printed) in [
-            ("europe-west1-pubsub.googleapis.com:443", "https://europe-west1-pubsub.googleapis.com"),
+            (
+                "europe-west1-pubsub.googleapis.com:443",
+                "https://europe-west1-pubsub.googleapis.com",
+            ),
             ("europe-west1-pubsub.googleapis.com", "https://europe-west1-pubsub.googleapis.com"),
             (" https://psc.example.com/ ", "https://psc.example.com"),
             ("https://psc.example.com:8443", "https://psc.example.com:8443"),
@@ -214,12 +217,15 @@ mod tests {
 
     #[test]
     fn a_bad_endpoint_says_what_to_write() {
-        for text in ["", "a b", "host:", "host:0", "host:99999", "host:x", "::1:80", "h/p", "ftp://h:1"]
+        for text in
+            ["", "a b", "host:", "host:0", "host:99999", "host:x", "::1:80", "h/p", "ftp://h:1"]
         {
             let error = Endpoint::regional(text).unwrap_err().to_string();
             assert!(error.contains("HOST:PORT"), "{text}: {error}");
         }
-        assert!(Endpoint::emulator("localhost").unwrap_err().to_string().contains("localhost:8085"));
+        assert!(
+            Endpoint::emulator("localhost").unwrap_err().to_string().contains("localhost:8085")
+        );
         let plain = Endpoint::regional("http://pubsub.example.com").unwrap_err().to_string();
         assert!(plain.contains("no TLS"), "{plain}");
     }

@@ -71,10 +71,7 @@ impl Dialer {
             })
     }
 
-    async fn handshake(
-        &self,
-        deadline: Instant,
-    ) -> Result<(SendRequest<Bytes>, Driver), String> {
+    async fn handshake(&self, deadline: Instant) -> Result<(SendRequest<Bytes>, Driver), String> {
         let tcp = self.tcp(deadline).await?;
         let wire: Box<dyn Wire> = match &self.tls {
             None => Box::new(tcp),
@@ -144,5 +141,112 @@ fn connector(roots: RootCertStore) -> Result<TlsConnector, PubsubError> {
 impl fmt::Debug for Dialer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Dialer").field("endpoint", &self.endpoint).finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rustls::ServerConfig;
+    use rustls::pki_types::pem::PemObject;
+    use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+    use tokio::net::TcpListener;
+    use tokio::task::JoinSet;
+    use tokio_rustls::TlsAcceptor;
+
+    const CERTIFICATE: &[u8] = include_bytes!("../testdata/localhost.crt");
+    const KEY: &[u8] = include_bytes!("../testdata/localhost.key");
+
+    /// Dials a TLS server that offers `alpn`.
+    async fn dial(roots: RootCertStore, alpn: &[&[u8]]) -> Result<(), ConnectFailure> {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let port = listener.local_addr().unwrap().port();
+        let provider = Arc::new(rustls::crypto::ring::default_provider());
+        let mut server = ServerConfig::builder_with_provider(provider)
+            .with_safe_default_protocol_versions()
+            .unwrap()
+            .with_no_client_auth()
+            .with_single_cert(
+                vec![CertificateDer::from_pem_slice(CERTIFICATE).unwrap()],
+                PrivateKeyDer::from_pem_slice(KEY).unwrap(),
+            )
+            .unwrap();
+        server.alpn_protocols = alpn.iter().map(|name| name.to_vec()).collect();
+        let mut tasks = JoinSet::new();
+        tasks.spawn(async move {
+            let (tcp, _) = listener.accept().await.unwrap();
+            let Ok(tls) = TlsAcceptor::from(Arc::new(server)).accept(tcp).await else { return };
+            if let Ok(mut connection) = h2::server::handshake(tls).await {
+                while connection.accept().await.is_some() {}
+            }
+        });
+        let endpoint = Endpoint::regional(&format!("https://localhost:{port}")).unwrap();
+        let config = PublisherConfig::new(endpoint);
+        Dialer::with_roots(&config, roots).unwrap().open().await.map(drop)
+    }
+
+    fn trusting() -> RootCertStore {
+        let mut roots = RootCertStore::empty();
+        roots.add(CertificateDer::from_pem_slice(CERTIFICATE).unwrap()).unwrap();
+        roots
+    }
+
+    #[tokio::test]
+    async fn a_trusted_server_that_speaks_http2_is_connected_to() {
+        dial(trusting(), &[b"h2"]).await.unwrap();
+    }
+
+    #[tokio::test]
+    async fn an_untrusted_certificate_is_named() {
+        let roots = webpki_roots::TLS_SERVER_ROOTS.iter().cloned().collect();
+        let failure = dial(roots, &[b"h2"]).await.unwrap_err().to_string();
+        assert!(failure.contains("cannot connect to https://localhost:"), "{failure}");
+        assert!(failure.contains("TLS handshake failed"), "{failure}");
+        assert!(failure.contains("certificate"), "{failure}");
+    }
+
+    #[tokio::test]
+    async fn a_server_without_http2_is_named() {
+        let failure = dial(trusting(), &[]).await.unwrap_err().to_string();
+        assert!(failure.contains("does not offer HTTP/2"), "{failure}");
+    }
+
+    #[tokio::test]
+    async fn a_server_without_tls_is_named() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let port = listener.local_addr().unwrap().port();
+        let mut tasks = JoinSet::new();
+        tasks.spawn(async move {
+            let (mut tcp, _) = listener.accept().await.unwrap();
+            let greeting = b"HTTP/1.1 400 Bad Request\r\n\r\n";
+            tokio::io::AsyncWriteExt::write_all(&mut tcp, greeting).await.unwrap();
+            // Held open until the client has made up its mind.
+            tokio::io::AsyncReadExt::read_to_end(&mut tcp, &mut Vec::new()).await.ok();
+        });
+        let endpoint = Endpoint::regional(&format!("localhost:{port}")).unwrap();
+        let dialer = Dialer::with_roots(&PublisherConfig::new(endpoint), trusting()).unwrap();
+        let failure = dialer.open().await.map(drop).unwrap_err().to_string();
+        assert!(failure.contains("TLS handshake failed"), "{failure}");
+    }
+
+    #[tokio::test]
+    async fn a_name_that_does_not_exist_is_named() {
+        let endpoint = Endpoint::regional("no-such-host.invalid").unwrap();
+        let dialer = Dialer::new(&PublisherConfig::new(endpoint)).unwrap();
+        let failure = dialer.open().await.map(drop).unwrap_err().to_string();
+        assert!(failure.contains("no-such-host.invalid"), "{failure}");
+        assert!(failure.contains("cannot be resolved"), "{failure}");
+    }
+
+    #[tokio::test]
+    async fn a_server_that_says_nothing_is_given_up() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let port = listener.local_addr().unwrap().port();
+        let endpoint = Endpoint::regional(&format!("localhost:{port}")).unwrap();
+        let mut config = PublisherConfig::new(endpoint);
+        config.connect_timeout = Duration::from_millis(50);
+        let dialer = Dialer::with_roots(&config, trusting()).unwrap();
+        let failure = dialer.open().await.map(drop).unwrap_err().to_string();
+        assert!(failure.contains("no answer within"), "{failure}");
     }
 }

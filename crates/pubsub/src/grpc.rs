@@ -9,7 +9,9 @@ use bytes::{Bytes, BytesMut};
 use google_cloud_auth::credentials::Credentials;
 use h2::{Reason, RecvStream};
 use http::header::{CONTENT_TYPE, TE, USER_AGENT};
-use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, Response, StatusCode, Uri, Version};
+use http::{
+    HeaderMap, HeaderName, HeaderValue, Method, Request, Response, StatusCode, Uri, Version,
+};
 use tokio::time::timeout;
 use tonic::{Code, Status};
 use walrelay_core::{Message, Topic};
@@ -112,13 +114,13 @@ impl Client {
         let mut sends = 0;
         loop {
             sends += 1;
+            let mut headers = self.headers.get().await?;
+            headers.insert(ROUTING, routing.clone());
             let lease = self
                 .pool
                 .lease()
                 .await
                 .map_err(|failure| classify(Code::Unavailable, failure.to_string()))?;
-            let mut headers = self.headers.get().await?;
-            headers.insert(ROUTING, routing.clone());
             match exchange(&lease, self.request(headers), body.clone()).await {
                 Ok(frame) => return Ok(frame),
                 Err(Failed::Finally(failure)) => return Err(failure),

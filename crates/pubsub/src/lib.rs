@@ -18,6 +18,9 @@ mod grpc;
 mod pool;
 mod wire;
 
+#[cfg(test)]
+mod tests;
+
 pub use admin::Admin;
 pub use classify::{classify, operator_hint};
 pub use config::{Endpoint, PublisherConfig};

@@ -70,11 +70,8 @@ enum Pick {
 
 impl Pool {
     pub(crate) fn new(dialer: Dialer, connections_max: usize) -> Self {
-        let shared = Shared {
-            dialer,
-            state: Mutex::default(),
-            attempt_ended: watch::Sender::new(()),
-        };
+        let shared =
+            Shared { dialer, state: Mutex::default(), attempt_ended: watch::Sender::new(()) };
         Self {
             shared: Arc::new(shared),
             connections_max,

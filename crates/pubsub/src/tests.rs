@@ -1,0 +1,401 @@
+//! The publisher against a server on a socket.
+
+mod server;
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures_util::future::join_all;
+use google_cloud_auth::credentials::{
+    CacheableResource, Credentials, CredentialsProvider, EntityTag,
+};
+use google_cloud_auth::errors::CredentialsError;
+use h2::Reason;
+use http::{Extensions, HeaderMap, HeaderValue};
+use pgoutput_parser::{Lsn, Position};
+use tokio::sync::Barrier;
+use tokio::time::timeout;
+use walrelay_core::{Message, Topic};
+
+use crate::dial::Dialer;
+use crate::{Endpoint, FailureClass, GrpcPublisher, PublishFailure, PublisherConfig, PubsubError};
+use server::{Answer, Server};
+
+const TOPIC: &str = "projects/p/topics/orders.events";
+/// Far beyond what any of these takes; a test that hangs fails instead.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+fn config(server: &Server) -> PublisherConfig {
+    PublisherConfig::new(Endpoint::emulator(&server.address().to_string()).unwrap())
+}
+
+fn publisher(server: &Server) -> GrpcPublisher {
+    GrpcPublisher::connect(&config(server)).unwrap()
+}
+
+fn message(data: &[u8]) -> Message {
+    let mut body = vec![0x0A]; // data
+    let mut length = data.len();
+    while length >= 0x80 {
+        body.push((length & 0x7F) as u8 | 0x80);
+        length >>= 7;
+    }
+    body.push(length as u8);
+    body.extend_from_slice(data);
+    body.extend_from_slice(&[0x2A, 1, b'k']); // ordering_key "k"
+    let position = Position { commit_lsn: Lsn::new(1), tx_index: 0 };
+    Message::from_encoded(TOPIC.into(), position, "event", &body).unwrap()
+}
+
+async fn publish(publisher: &GrpcPublisher, data: &[&str]) -> Result<Vec<String>, PublishFailure> {
+    let messages: Vec<Message> = data.iter().map(|data| message(data.as_bytes())).collect();
+    let publish = publisher.publish(&Topic::from(TOPIC), &messages);
+    drop(messages);
+    timeout(PATIENCE, publish).await.expect("the call ends")
+}
+
+/// Publishes one message to a server that gives `answer`.
+async fn failure_of(answer: Answer) -> PublishFailure {
+    let server = Server::start(move |_| answer.clone()).await;
+    publish(&publisher(&server), &["a"]).await.unwrap_err()
+}
+
+#[tokio::test]
+async fn a_batch_arrives_whole_and_its_ids_come_back_in_order() {
+    let server = Server::start(|_| Answer::Ids).await;
+    let mut config = config(&server);
+    config.quota_project = Some("payer".to_owned());
+    let publisher = GrpcPublisher::connect(&config).unwrap();
+
+    let ids = publish(&publisher, &["one", "two", "three"]).await.unwrap();
+
+    assert_eq!(ids, ["one", "two", "three"]);
+    let seen = server.seen(1).await.remove(0);
+    assert_eq!(seen.body.topic, TOPIC);
+    let data: Vec<_> = seen.body.messages.iter().map(|message| &message.data[..]).collect();
+    assert_eq!(data, [&b"one"[..], b"two", b"three"]);
+    assert!(seen.body.messages.iter().all(|message| message.ordering_key == "k"));
+    let address = server.address();
+    assert_eq!(seen.uri, format!("http://{address}/google.pubsub.v1.Publisher/Publish"));
+    let headers: HashMap<_, _> =
+        seen.headers.iter().map(|(name, value)| (name.as_str(), value.to_str().unwrap())).collect();
+    assert_eq!(headers["te"], "trailers");
+    assert_eq!(headers["content-type"], "application/grpc");
+    assert_eq!(headers["grpc-timeout"], "60000m");
+    assert_eq!(headers["x-goog-user-project"], "payer");
+    assert_eq!(headers["x-goog-request-params"], "topic=projects%2Fp%2Ftopics%2Forders.events");
+    assert!(headers["user-agent"].starts_with("walrelay/"));
+    assert!(!headers.contains_key("authorization"), "an emulator gets no credentials");
+}
+
+#[tokio::test]
+async fn a_response_in_pieces_is_put_together() {
+    let server = Server::start(|_| Answer::IdsInPieces).await;
+    assert_eq!(publish(&publisher(&server), &["one", "two"]).await.unwrap(), ["one", "two"]);
+}
+
+#[tokio::test]
+async fn every_status_is_classified_in_trailers_and_in_headers() {
+    for code in 1..=16 {
+        let expected = crate::classify(tonic::Code::from_i32(code), "no: näin");
+        let trailers = failure_of(Answer::Status(code, "no: n%C3%A4in")).await;
+        assert_eq!(trailers, expected);
+        let headers = failure_of(Answer::TrailersOnly(code, "no: n%C3%A4in")).await;
+        assert_eq!(headers, expected);
+    }
+}
+
+#[tokio::test]
+async fn an_answer_that_is_not_grpc_is_classified_by_its_http_status() {
+    for (status, code) in [
+        (400, "INTERNAL"),
+        (401, "UNAUTHENTICATED"),
+        (403, "PERMISSION_DENIED"),
+        (404, "UNIMPLEMENTED"),
+        (429, "UNAVAILABLE"),
+        (502, "UNAVAILABLE"),
+        (503, "UNAVAILABLE"),
+        (504, "UNAVAILABLE"),
+        (500, "UNKNOWN"),
+        (200, "UNKNOWN"),
+    ] {
+        assert_eq!(failure_of(Answer::Http(status)).await.code, code, "{status}");
+    }
+}
+
+#[tokio::test]
+async fn an_answer_that_proves_nothing_is_transient() {
+    for answer in [
+        Answer::NoStatus,
+        Answer::TheseIds(vec![]),
+        Answer::TheseIds(vec!["1".to_owned(), "2".to_owned()]),
+        Answer::Bytes(3),
+        Answer::Bytes(2 * 1024 * 1024),
+        Answer::TrailersOnly(0, ""),
+    ] {
+        assert_eq!(failure_of(answer).await.class, FailureClass::Transient);
+    }
+    let miscounted = failure_of(Answer::TheseIds(vec![])).await;
+    assert_eq!(miscounted.message, "1 messages were sent and 0 ids came back");
+}
+
+#[tokio::test]
+async fn a_reset_stream_counts_as_grpc_says() {
+    for (reason, code, congestion) in [
+        (Reason::CANCEL, "CANCELLED", false),
+        (Reason::ENHANCE_YOUR_CALM, "RESOURCE_EXHAUSTED", true),
+        (Reason::INADEQUATE_SECURITY, "PERMISSION_DENIED", false),
+        (Reason::INTERNAL_ERROR, "INTERNAL", false),
+        (Reason::PROTOCOL_ERROR, "INTERNAL", false),
+        (Reason::REFUSED_STREAM, "UNAVAILABLE", false),
+    ] {
+        let failure = failure_of(Answer::Reset(reason)).await;
+        assert_eq!((failure.code, failure.congestion), (code, congestion), "{reason}");
+    }
+}
+
+#[tokio::test]
+async fn a_refused_stream_is_sent_again_and_others_are_not() {
+    let refused = Server::start(|number| match number {
+        0 => Answer::Reset(Reason::REFUSED_STREAM),
+        _ => Answer::Ids,
+    });
+    let server = refused.await;
+    assert_eq!(publish(&publisher(&server), &["a"]).await.unwrap(), ["a"]);
+    assert_eq!(server.seen(2).await.len(), 2);
+
+    let cancelled = Server::start(|number| match number {
+        0 => Answer::Reset(Reason::CANCEL),
+        _ => Answer::Ids,
+    });
+    let server = cancelled.await;
+    publish(&publisher(&server), &["a"]).await.unwrap_err();
+    assert_eq!(server.seen(1).await.len(), 1);
+}
+
+#[tokio::test]
+async fn a_connection_cut_mid_request_is_unavailable_and_replaced() {
+    let server = Server::start(|number| if number == 0 { Answer::Cut } else { Answer::Ids }).await;
+    let publisher = publisher(&server);
+
+    let failure = publish(&publisher, &["a"]).await.unwrap_err();
+
+    assert_eq!((failure.class, failure.code), (FailureClass::Transient, "UNAVAILABLE"));
+    assert_eq!(publish(&publisher, &["a"]).await.unwrap(), ["a"]);
+    assert_eq!(server.connections(), 2);
+}
+
+#[tokio::test]
+async fn no_request_fails_because_connections_go_away() {
+    let server = Server::going_away_after(3, |_| Answer::Ids).await;
+    let publisher = publisher(&server);
+    for round in 0..10 {
+        let batches = (0..5).map(|index| format!("{round}/{index}")).map(|data| {
+            let publisher = publisher.clone();
+            async move { publish(&publisher, &[&data]).await.map(|ids| (ids, data)) }
+        });
+        for result in join_all(batches).await {
+            let (ids, data) = result.unwrap();
+            assert_eq!(ids, [data]);
+        }
+    }
+    assert!(server.connections() >= 5, "{}", server.connections());
+}
+
+#[tokio::test]
+async fn a_silent_service_is_a_deadline_and_the_request_is_cancelled() {
+    let server = Server::start(|_| Answer::Never).await;
+    let mut config = config(&server);
+    config.request_timeout = Duration::from_millis(50);
+    let publisher = GrpcPublisher::connect(&config).unwrap();
+
+    let failure = publish(&publisher, &["a"]).await.unwrap_err();
+
+    assert_eq!((failure.code, failure.congestion), ("DEADLINE_EXCEEDED", true));
+    timeout(PATIENCE, server.cancelled(1)).await.expect("the service is told");
+}
+
+#[tokio::test]
+async fn a_dropped_call_is_cancelled() {
+    let server = Server::start(|_| Answer::Never).await;
+    let publisher = publisher(&server);
+    let call = publisher.publish(&Topic::from(TOPIC), &[message(b"a")]);
+    tokio::select! {
+        result = call => panic!("nobody answered, and yet: {result:?}"),
+        seen = server.seen(1) => assert_eq!(seen.len(), 1),
+    }
+    timeout(PATIENCE, server.cancelled(1)).await.expect("the service is told");
+}
+
+#[tokio::test]
+async fn many_requests_spread_over_connections() {
+    let together = Arc::new(Barrier::new(350));
+    let server = Server::start(move |_| Answer::IdsTogether(Arc::clone(&together))).await;
+    let publisher = publisher(&server);
+
+    let calls = (0..350).map(|_| publish(&publisher, &["a"]));
+    let failed = join_all(calls).await.into_iter().filter(Result::is_err).count();
+
+    assert_eq!(failed, 0);
+    assert!(server.connections() >= 4, "{}", server.connections());
+    assert!(server.most_streams() <= 100, "{}", server.most_streams());
+}
+
+#[tokio::test]
+async fn the_limit_of_connections_holds() {
+    let server = Server::start(|_| Answer::Ids).await;
+    let mut config = config(&server);
+    config.connections_max = 2;
+    let publisher = GrpcPublisher::connect(&config).unwrap();
+    let calls = (0..1000).map(|_| publish(&publisher, &["a"]));
+    let failed = join_all(calls).await.into_iter().filter(Result::is_err).count();
+    assert_eq!((failed, server.connections()), (0, 2));
+}
+
+#[tokio::test]
+async fn one_connection_is_enough_for_little_work() {
+    let server = Server::start(|_| Answer::Ids).await;
+    let publisher = publisher(&server);
+    for _ in 0..20 {
+        publish(&publisher, &["a"]).await.unwrap();
+    }
+    assert_eq!(server.connections(), 1);
+}
+
+#[tokio::test]
+async fn a_service_that_comes_back_is_found_again() {
+    let server = Server::start(|_| Answer::Ids).await;
+    let publisher = publisher(&server);
+    publish(&publisher, &["a"]).await.unwrap();
+
+    let address = server.address();
+    drop(server);
+    let down = until(
+        || publish(&publisher, &["a"]),
+        |result| result.as_ref().is_err_and(|failure| failure.message.contains("cannot connect")),
+    );
+    let failure = down.await.unwrap_err();
+    assert_eq!((failure.class, failure.code), (FailureClass::Transient, "UNAVAILABLE"));
+    assert!(failure.message.contains(&address.to_string()), "{failure}");
+
+    let _server = Server::start_at(address, None, |_| Answer::Ids).await;
+    assert_eq!(until(|| publish(&publisher, &["a"]), Result::is_ok).await.unwrap(), ["a"]);
+}
+
+/// Calls again until the result is as wanted.
+async fn until<T, F: Future<Output = T>>(call: impl Fn() -> F, wanted: impl Fn(&T) -> bool) -> T {
+    let repeated = async {
+        loop {
+            let result = call().await;
+            if wanted(&result) {
+                return result;
+            }
+            tokio::task::yield_now().await;
+        }
+    };
+    timeout(PATIENCE, repeated).await.expect("the result is as wanted at last")
+}
+
+#[tokio::test]
+async fn a_dead_endpoint_is_not_dialled_by_every_request() {
+    let server = Server::start(|_| Answer::Cut).await;
+    let publisher = publisher(&server);
+    let calls = (0..200).map(|_| publish(&publisher, &["a"]));
+    let failed = join_all(calls).await.into_iter().filter(Result::is_err).count();
+    assert_eq!(failed, 200);
+    assert!(server.connections() <= 16, "{}", server.connections());
+}
+
+#[tokio::test]
+async fn ten_megabytes_go_through() {
+    let server = Server::start(|_| Answer::Ids).await;
+    let publisher = publisher(&server);
+    let data = vec![b'x'; 9_900_000];
+    let messages = [message(&data)];
+    let call = publisher.publish(&Topic::from(TOPIC), &messages);
+    let ids = timeout(PATIENCE, call).await.unwrap().unwrap();
+    assert_eq!(ids, ["x".repeat(20)]);
+    assert_eq!(server.seen(1).await[0].body.messages[0].data.len(), data.len());
+}
+
+#[tokio::test]
+async fn no_failure_tells_what_was_published() {
+    for answer in [Answer::Cut, Answer::NoStatus, Answer::TheseIds(vec![]), Answer::Http(500)] {
+        let server = Server::start(move |_| answer.clone()).await;
+        let failure = publish(&publisher(&server), &["hunter2"]).await.unwrap_err();
+        assert!(!format!("{failure} {failure:?}").contains("hunter2"), "{failure}");
+    }
+}
+
+#[tokio::test]
+async fn settings_out_of_range_are_named() {
+    let endpoint = Endpoint::emulator("127.0.0.1:1").unwrap();
+    let mut config = PublisherConfig::new(endpoint);
+    config.connections_max = 0;
+    let error = GrpcPublisher::connect(&config).unwrap_err();
+    assert!(matches!(error, PubsubError::Setting { name: "connections_max", .. }), "{error}");
+}
+
+/// Credentials that count how often they are asked.
+#[derive(Debug)]
+struct Token {
+    asked: Arc<std::sync::atomic::AtomicUsize>,
+    failure: Option<bool>,
+}
+
+impl CredentialsProvider for Token {
+    async fn headers(
+        &self,
+        extensions: Extensions,
+    ) -> Result<CacheableResource<HeaderMap>, CredentialsError> {
+        self.asked.fetch_add(1, std::sync::atomic::Ordering::SeqCst);
+        if let Some(is_transient) = self.failure {
+            return Err(CredentialsError::from_msg(is_transient, "the metadata server says no"));
+        }
+        assert!(extensions.get::<EntityTag>().is_none(), "kept headers are fresh");
+        let mut headers = HeaderMap::new();
+        headers.insert("authorization", HeaderValue::from_static("Bearer s3cret"));
+        headers.insert("x-goog-user-project", HeaderValue::from_static("from-the-key-file"));
+        Ok(CacheableResource::New { entity_tag: EntityTag::new(), data: headers })
+    }
+
+    async fn universe_domain(&self) -> Option<String> {
+        None
+    }
+}
+
+fn with_token(config: &PublisherConfig, token: Token) -> GrpcPublisher {
+    let dialer = Dialer::new(config).unwrap();
+    GrpcPublisher::assemble(config, dialer, Some(Credentials::from(token))).unwrap()
+}
+
+#[tokio::test]
+async fn a_token_is_fetched_once_and_sent_with_every_request() {
+    let server = Server::start(|_| Answer::Ids).await;
+    let mut config = config(&server);
+    config.quota_project = Some("payer".to_owned());
+    let asked = Arc::default();
+    let publisher = with_token(&config, Token { asked: Arc::clone(&asked), failure: None });
+
+    publish(&publisher, &["a"]).await.unwrap();
+    publish(&publisher, &["a"]).await.unwrap();
+
+    for seen in server.seen(2).await {
+        assert_eq!(seen.headers["authorization"], "Bearer s3cret");
+        assert_eq!(seen.headers["x-goog-user-project"], "payer", "ours beats the key file's");
+    }
+    assert_eq!(asked.load(std::sync::atomic::Ordering::SeqCst), 1);
+    assert!(!format!("{publisher:?}").contains("s3cret"));
+}
+
+#[tokio::test]
+async fn missing_credentials_are_the_operators_and_a_hiccup_is_not() {
+    let server = Server::start(|_| Answer::Ids).await;
+    for (is_transient, code) in [(true, "UNAVAILABLE"), (false, "UNAUTHENTICATED")] {
+        let token = Token { asked: Arc::default(), failure: Some(is_transient) };
+        let failure = publish(&with_token(&config(&server), token), &["a"]).await.unwrap_err();
+        assert_eq!(failure.code, code);
+        assert!(failure.message.contains("the metadata server says no"), "{failure}");
+    }
+}

@@ -1,0 +1,290 @@
+//! A Publish server over bare HTTP/2 that does what each test asks for.
+
+use std::net::SocketAddr;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+
+use bytes::{BufMut, Bytes, BytesMut};
+use googleapis_tonic_google_pubsub_v1::google::pubsub::v1::{PublishRequest, PublishResponse};
+use h2::server::{Builder, Connection, SendResponse};
+use h2::{Reason, RecvStream};
+use http::{HeaderMap, HeaderValue, Request, Response};
+use prost::Message as _;
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::{Barrier, watch};
+use tokio::task::JoinSet;
+
+/// What the server does with one request.
+#[derive(Clone)]
+pub(super) enum Answer {
+    /// One id per message: the message's data, so that a test sees the order.
+    Ids,
+    /// As `Ids`, once as many requests have arrived as the barrier waits for.
+    IdsTogether(Arc<Barrier>),
+    /// As `Ids`, in DATA frames of one byte.
+    IdsInPieces,
+    /// These ids, whatever was asked.
+    TheseIds(Vec<String>),
+    /// A body of so many bytes.
+    Bytes(usize),
+    /// An empty body, then this status in the trailers.
+    Status(i32, &'static str),
+    /// This status among the headers, no body.
+    TrailersOnly(i32, &'static str),
+    /// A body that ends without a status.
+    NoStatus,
+    /// An answer that is not gRPC.
+    Http(u16),
+    /// RST_STREAM.
+    Reset(Reason),
+    /// The connection is cut.
+    Cut,
+    /// Nothing, until the client gives up.
+    Never,
+}
+
+/// A request as it arrived.
+#[derive(Clone)]
+pub(super) struct Seen {
+    pub(super) uri: String,
+    pub(super) headers: HeaderMap,
+    pub(super) body: PublishRequest,
+}
+
+type Script = dyn Fn(usize) -> Answer + Send + Sync;
+
+/// A running server. Dropping it cuts every connection and frees the port.
+pub(super) struct Server {
+    address: SocketAddr,
+    shared: Arc<Shared>,
+    _tasks: JoinSet<()>,
+}
+
+struct Shared {
+    script: Box<Script>,
+    goaway_after: Option<usize>,
+    connections: AtomicUsize,
+    seen: watch::Sender<Vec<Seen>>,
+    /// How many requests the client has cancelled.
+    cancelled: watch::Sender<usize>,
+    most_streams: Mutex<usize>,
+}
+
+impl Server {
+    /// A server on a free port; `script` gets the number of the request, from 0.
+    pub(super) async fn start(script: impl Fn(usize) -> Answer + Send + Sync + 'static) -> Self {
+        let any = SocketAddr::from(([127, 0, 0, 1], 0));
+        Self::start_at(any, None, script).await
+    }
+
+    /// As `start`, and each connection announces its end after so many requests.
+    pub(super) async fn going_away_after(
+        requests: usize,
+        script: impl Fn(usize) -> Answer + Send + Sync + 'static,
+    ) -> Self {
+        let any = SocketAddr::from(([127, 0, 0, 1], 0));
+        Self::start_at(any, Some(requests), script).await
+    }
+
+    pub(super) async fn start_at(
+        address: SocketAddr,
+        goaway_after: Option<usize>,
+        script: impl Fn(usize) -> Answer + Send + Sync + 'static,
+    ) -> Self {
+        let listener = TcpListener::bind(address).await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let shared = Arc::new(Shared {
+            script: Box::new(script),
+            goaway_after,
+            connections: AtomicUsize::new(0),
+            seen: watch::Sender::new(Vec::new()),
+            cancelled: watch::Sender::new(0),
+            most_streams: Mutex::new(0),
+        });
+        let mut tasks = JoinSet::new();
+        tasks.spawn(listen(listener, Arc::clone(&shared)));
+        Self { address, shared, _tasks: tasks }
+    }
+
+    pub(super) fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// How many connections were ever opened.
+    pub(super) fn connections(&self) -> usize {
+        self.shared.connections.load(Ordering::SeqCst)
+    }
+
+    /// The most requests one connection had open at a time.
+    pub(super) fn most_streams(&self) -> usize {
+        *self.shared.most_streams.lock().unwrap()
+    }
+
+    /// The requests, as soon as there are `count` of them.
+    pub(super) async fn seen(&self, count: usize) -> Vec<Seen> {
+        let mut seen = self.shared.seen.subscribe();
+        seen.wait_for(|seen| seen.len() >= count).await.unwrap().clone()
+    }
+
+    /// Returns when the client has cancelled `count` requests.
+    pub(super) async fn cancelled(&self, count: usize) {
+        let mut cancelled = self.shared.cancelled.subscribe();
+        cancelled.wait_for(|cancelled| *cancelled >= count).await.unwrap();
+    }
+}
+
+async fn listen(listener: TcpListener, shared: Arc<Shared>) {
+    let mut connections = JoinSet::new();
+    loop {
+        let (tcp, _) = listener.accept().await.unwrap();
+        shared.connections.fetch_add(1, Ordering::SeqCst);
+        connections.spawn(serve(tcp, Arc::clone(&shared)));
+        while connections.try_join_next().is_some() {}
+    }
+}
+
+async fn serve(tcp: TcpStream, shared: Arc<Shared>) {
+    let Ok(mut connection) = Builder::new()
+        .max_concurrent_streams(100)
+        .initial_window_size(1024 * 1024)
+        .handshake::<_, Bytes>(tcp)
+        .await
+    else {
+        return;
+    };
+    let mut requests = JoinSet::new();
+    let mut accepted = 0;
+    // Ends when the client is gone, or when a request asks for the connection to be cut.
+    while let Some(Ok((request, respond))) = next(&mut connection, &mut requests).await {
+        requests.spawn(answer(request, respond, Arc::clone(&shared)));
+        accepted += 1;
+        {
+            let mut most = shared.most_streams.lock().unwrap();
+            *most = (*most).max(requests.len());
+        }
+        if shared.goaway_after == Some(accepted) {
+            connection.graceful_shutdown();
+        }
+    }
+}
+
+type Accepted = (Request<RecvStream>, SendResponse<Bytes>);
+
+async fn next(
+    connection: &mut Connection<TcpStream, Bytes>,
+    requests: &mut JoinSet<Next>,
+) -> Option<Result<Accepted, h2::Error>> {
+    loop {
+        tokio::select! {
+            accepted = connection.accept() => return accepted,
+            Some(ended) = requests.join_next() => {
+                if matches!(ended, Ok(Next::Cut)) {
+                    return None;
+                }
+            }
+        }
+    }
+}
+
+enum Next {
+    GoOn,
+    Cut,
+}
+
+async fn answer(
+    request: Request<RecvStream>,
+    mut respond: SendResponse<Bytes>,
+    shared: Arc<Shared>,
+) -> Next {
+    let (head, mut stream) = request.into_parts();
+    let mut frame = BytesMut::new();
+    while let Some(chunk) = stream.data().await {
+        let Ok(chunk) = chunk else { return Next::GoOn };
+        stream.flow_control().release_capacity(chunk.len()).unwrap();
+        frame.extend_from_slice(&chunk);
+    }
+    assert_eq!(frame[0], 0, "compressed?");
+    assert_eq!(u32::from_be_bytes(frame[1..5].try_into().unwrap()) as usize, frame.len() - 5);
+    let body = PublishRequest::decode(&frame[5..]).unwrap();
+    let ids: Vec<String> = body
+        .messages
+        .iter()
+        .map(|message| String::from_utf8_lossy(&message.data[..message.data.len().min(20)]).into())
+        .collect();
+    let mut number = 0;
+    shared.seen.send_modify(|seen| {
+        number = seen.len();
+        seen.push(Seen { uri: head.uri.to_string(), headers: head.headers, body });
+    });
+    let response = match (shared.script)(number) {
+        Answer::Cut => return Next::Cut,
+        Answer::Never => {
+            std::future::poll_fn(|cx| respond.poll_reset(cx)).await.ok();
+            shared.cancelled.send_modify(|cancelled| *cancelled += 1);
+            return Next::GoOn;
+        }
+        Answer::Reset(reason) => {
+            respond.send_reset(reason);
+            return Next::GoOn;
+        }
+        Answer::IdsTogether(barrier) => {
+            barrier.wait().await;
+            Answer::Ids
+        }
+        other => other,
+    };
+    send(response, ids, respond);
+    Next::GoOn
+}
+
+fn send(answer: Answer, ids: Vec<String>, mut respond: SendResponse<Bytes>) {
+    let mut head = Response::new(());
+    head.headers_mut().insert("content-type", HeaderValue::from_static("application/grpc"));
+    let (body, piece, status) = match answer {
+        Answer::Ids => (framed(ids), usize::MAX, Some((0, ""))),
+        Answer::IdsInPieces => (framed(ids), 1, Some((0, ""))),
+        Answer::TheseIds(ids) => (framed(ids), usize::MAX, Some((0, ""))),
+        Answer::Bytes(length) => (Bytes::from(vec![0; length]), usize::MAX, Some((0, ""))),
+        Answer::Status(code, message) => (Bytes::new(), usize::MAX, Some((code, message))),
+        Answer::NoStatus => (Bytes::new(), usize::MAX, None),
+        Answer::TrailersOnly(code, message) => {
+            put_status(head.headers_mut(), code, message);
+            respond.send_response(head, true).unwrap();
+            return;
+        }
+        Answer::Http(status) => {
+            *head.status_mut() = status.try_into().unwrap();
+            head.headers_mut().insert("content-type", HeaderValue::from_static("text/html"));
+            let mut stream = respond.send_response(head, false).unwrap();
+            stream.send_data(Bytes::from_static(b"<html>"), true).unwrap();
+            return;
+        }
+        Answer::IdsTogether(_) | Answer::Reset(_) | Answer::Cut | Answer::Never => {
+            unreachable!("answered by the caller")
+        }
+    };
+    let mut stream = respond.send_response(head, false).unwrap();
+    for chunk in body.chunks(piece.min(16 * 1024)) {
+        stream.send_data(Bytes::copy_from_slice(chunk), false).unwrap();
+    }
+    let Some((code, message)) = status else {
+        stream.send_data(Bytes::new(), true).unwrap();
+        return;
+    };
+    let mut trailers = HeaderMap::new();
+    put_status(&mut trailers, code, message);
+    stream.send_trailers(trailers).unwrap();
+}
+
+fn put_status(headers: &mut HeaderMap, code: i32, message: &'static str) {
+    headers.insert("grpc-status", HeaderValue::from(code));
+    headers.insert("grpc-message", HeaderValue::from_static(message));
+}
+
+fn framed(message_ids: Vec<String>) -> Bytes {
+    let body = PublishResponse { message_ids }.encode_to_vec();
+    let mut frame = vec![0];
+    frame.put_u32(u32::try_from(body.len()).unwrap());
+    frame.extend_from_slice(&body);
+    frame.into()
+}
