@@ -4,11 +4,18 @@
 //! slots, processes. Fails by panicking with what was missing, because its callers are tests. Knows
 //! nothing of walrelay's code: what it says about the relay, it has seen from outside.
 
+pub mod checker;
+pub mod emulator;
 mod environment;
+mod http;
+pub mod outbox;
 pub mod postgres;
-mod skip;
+pub mod proxy;
+pub mod relay;
+pub mod skip;
 mod waiting;
 
 pub use environment::random_name;
+pub use http::http_get;
 pub use skip::skip;
 pub use waiting::wait_until;

@@ -7,7 +7,7 @@ use std::thread;
 use crate::environment::variable;
 
 /// Names the file that `with-servers` counts skipped tests in.
-pub(crate) const SKIPS_FILE_VARIABLE: &str = "WALRELAY_TEST_SKIPS";
+pub const SKIPS_FILE_VARIABLE: &str = "WALRELAY_TEST_SKIPS";
 
 /// Reports the running test as skipped, with the reason; `None`, so that a helper can return it.
 ///

@@ -1,0 +1,333 @@
+//! A TCP proxy that misbehaves on request: cuts, swallows, delays, throttles, counts.
+//!
+//! ```text
+//! client ──▶ 127.0.0.1:port (Proxy) ──▶ upstream
+//! ```
+//!
+//! Faults apply at once, to the connections there are and to those to come.
+
+use std::io;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::watch;
+use tokio::task::JoinSet;
+use tokio::time::{Instant, sleep, sleep_until};
+
+const CHUNK_BYTES: usize = 16 * 1024;
+
+/// What the network between client and upstream is like.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Network {
+    /// Everything passes.
+    #[default]
+    Fine,
+    /// Connections stay open and are accepted, but nothing passes: a lost route, a frozen peer.
+    /// What was sent meanwhile arrives afterwards.
+    BlackHole,
+    /// Everything passes this much later, in both directions.
+    Delayed(Duration),
+    /// At most this many bytes per second pass, per connection and direction.
+    Throttled {
+        /// The limit; at least 1.
+        bytes_per_second: u32,
+    },
+    /// New connections are closed at once; those there are stay.
+    Refusing,
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Condition {
+    network: Network,
+    /// Rises with each cut; a connection ends when it sees a higher number than at its start.
+    cuts_count: u64,
+}
+
+#[derive(Debug, Default)]
+struct Counters {
+    accepted: AtomicUsize,
+    open: AtomicUsize,
+}
+
+/// A running proxy; its connections end when it is dropped.
+#[derive(Debug)]
+pub struct Proxy {
+    address: SocketAddr,
+    condition: watch::Sender<Condition>,
+    counters: Arc<Counters>,
+    _acceptor: JoinSet<()>,
+}
+
+impl Proxy {
+    /// Starts a proxy on a random port in front of `upstream` (`127.0.0.1:5432`).
+    pub async fn start(upstream: &str) -> Self {
+        let listener = TcpListener::bind(("127.0.0.1", 0)).await.expect("a port for the proxy");
+        let address = listener.local_addr().expect("the proxy's address");
+        let (condition, seen) = watch::channel(Condition { network: Network::Fine, cuts_count: 0 });
+        let counters = Arc::new(Counters::default());
+        let mut acceptor = JoinSet::new();
+        acceptor.spawn(accept(listener, upstream.to_owned(), seen, Arc::clone(&counters)));
+        Self { address, condition, counters, _acceptor: acceptor }
+    }
+
+    /// Where clients connect to.
+    #[must_use]
+    pub fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// The port on 127.0.0.1.
+    #[must_use]
+    pub fn port(&self) -> u16 {
+        self.address.port()
+    }
+
+    /// Ends every connection there is; new ones are let in.
+    pub fn cut(&self) {
+        self.condition.send_modify(|condition| condition.cuts_count += 1);
+    }
+
+    /// Changes the network for all connections.
+    pub fn set(&self, network: Network) {
+        self.condition.send_modify(|condition| condition.network = network);
+    }
+
+    /// How many connections were ever accepted.
+    #[must_use]
+    pub fn accepted_count(&self) -> usize {
+        self.counters.accepted.load(Ordering::SeqCst)
+    }
+
+    /// How many connections are open now.
+    #[must_use]
+    pub fn open_count(&self) -> usize {
+        self.counters.open.load(Ordering::SeqCst)
+    }
+}
+
+async fn accept(
+    listener: TcpListener,
+    upstream: String,
+    condition: watch::Receiver<Condition>,
+    counters: Arc<Counters>,
+) {
+    // Dropped with this task, and the connections with it.
+    let mut connections = JoinSet::new();
+    loop {
+        tokio::select! {
+            Some(_) = connections.join_next(), if !connections.is_empty() => {}
+            accepted = listener.accept() => {
+                let Ok((client, _)) = accepted else { continue };
+                if condition.borrow().network == Network::Refusing {
+                    continue;
+                }
+                counters.accepted.fetch_add(1, Ordering::SeqCst);
+                let open = Open::count(Arc::clone(&counters));
+                connections.spawn(connect(client, upstream.clone(), condition.clone(), open));
+            }
+        }
+    }
+}
+
+/// Counted as open for as long as this lives, however its task ends.
+struct Open(Arc<Counters>);
+
+impl Open {
+    fn count(counters: Arc<Counters>) -> Self {
+        counters.open.fetch_add(1, Ordering::SeqCst);
+        Self(counters)
+    }
+}
+
+impl Drop for Open {
+    fn drop(&mut self) {
+        self.0.open.fetch_sub(1, Ordering::SeqCst);
+    }
+}
+
+async fn connect(
+    client: TcpStream,
+    upstream: String,
+    mut condition: watch::Receiver<Condition>,
+    _open: Open,
+) {
+    let cuts_count = condition.borrow_and_update().cuts_count;
+    let (forward_condition, backward_condition) = (condition.clone(), condition.clone());
+    let both_ways = async {
+        let server = TcpStream::connect(&upstream).await?;
+        // Otherwise small packets would wait for each other: a delay nobody asked for.
+        client.set_nodelay(true)?;
+        server.set_nodelay(true)?;
+        let (client_read, client_write) = client.into_split();
+        let (server_read, server_write) = server.into_split();
+        let forward = pump(client_read, server_write, forward_condition);
+        let backward = pump(server_read, client_write, backward_condition);
+        tokio::try_join!(forward, backward).map(drop)
+    };
+    let cut = condition.wait_for(|now| now.cuts_count != cuts_count);
+    tokio::select! {
+        // Its errors are the peers' to notice: both sockets close here.
+        ended = both_ways => drop(ended),
+        seen = cut => drop(seen),
+    }
+}
+
+/// Copies one direction until its end, which is passed on as a half-close.
+async fn pump(
+    mut from: OwnedReadHalf,
+    mut to: OwnedWriteHalf,
+    mut condition: watch::Receiver<Condition>,
+) -> io::Result<()> {
+    let mut chunk = vec![0; CHUNK_BYTES];
+    loop {
+        let limit = match condition.borrow().network {
+            // A tenth of a second's worth at a time.
+            Network::Throttled { bytes_per_second } => {
+                usize::try_from(bytes_per_second / 10).unwrap_or(CHUNK_BYTES).clamp(1, CHUNK_BYTES)
+            }
+            Network::Fine | Network::BlackHole | Network::Delayed(_) | Network::Refusing => {
+                CHUNK_BYTES
+            }
+        };
+        let read = from.read(&mut chunk[..limit]).await?;
+        let read_at = Instant::now();
+        if read == 0 {
+            return to.shutdown().await;
+        }
+        pass(read, read_at, &mut condition).await;
+        to.write_all(&chunk[..read]).await?;
+    }
+}
+
+/// Waits until `bytes` that were read at `read_at` may go on, as the network is now.
+async fn pass(bytes: usize, read_at: Instant, condition: &mut watch::Receiver<Condition>) {
+    loop {
+        let network = condition.borrow_and_update().network;
+        let wait = async {
+            match network {
+                Network::Fine | Network::Refusing => {}
+                Network::Delayed(delay) => sleep_until(read_at + delay).await,
+                Network::BlackHole => std::future::pending().await,
+                Network::Throttled { bytes_per_second } => {
+                    let share = u32::try_from(bytes).unwrap_or(u32::MAX);
+                    let second = Duration::from_secs(1);
+                    sleep(second * share / bytes_per_second.max(1)).await;
+                }
+            }
+        };
+        tokio::select! {
+            () = wait => return,
+            // The proxy is gone: this task ends with it.
+            changed = condition.changed() => if changed.is_err() { return },
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::wait_until;
+
+    const LIMIT: Duration = Duration::from_secs(10);
+
+    /// A server that sends everything back.
+    async fn echo() -> (String, JoinSet<()>) {
+        let listener = TcpListener::bind(("127.0.0.1", 0)).await.unwrap();
+        let address = listener.local_addr().unwrap().to_string();
+        let mut tasks = JoinSet::new();
+        tasks.spawn(async move {
+            let mut connections = JoinSet::new();
+            while let Ok((socket, _)) = listener.accept().await {
+                connections.spawn(send_back(socket));
+            }
+        });
+        (address, tasks)
+    }
+
+    async fn send_back(mut socket: TcpStream) {
+        let (mut read, mut write) = socket.split();
+        drop(tokio::io::copy(&mut read, &mut write).await);
+    }
+
+    async fn round_trip(socket: &mut TcpStream) -> io::Result<()> {
+        socket.write_all(b"ping").await?;
+        let mut reply = [0; 4];
+        socket.read_exact(&mut reply).await?;
+        assert_eq!(&reply, b"ping");
+        Ok(())
+    }
+
+    #[tokio::test]
+    async fn a_cut_ends_every_connection_and_lets_new_ones_in() {
+        let (upstream, _server) = echo().await;
+        let proxy = Proxy::start(&upstream).await;
+        let mut socket = TcpStream::connect(proxy.address()).await.unwrap();
+        round_trip(&mut socket).await.unwrap();
+        assert_eq!((proxy.accepted_count(), proxy.open_count()), (1, 1));
+
+        proxy.cut();
+
+        round_trip(&mut socket).await.unwrap_err();
+        wait_until(LIMIT, "the connection to end", async || {
+            (proxy.open_count() == 0).then_some(())
+        })
+        .await;
+        let mut again = TcpStream::connect(proxy.address()).await.unwrap();
+        round_trip(&mut again).await.unwrap();
+        assert_eq!(proxy.accepted_count(), 2);
+    }
+
+    #[tokio::test]
+    async fn a_black_hole_holds_everything_back_and_loses_nothing() {
+        let (upstream, _server) = echo().await;
+        let proxy = Proxy::start(&upstream).await;
+        let mut socket = TcpStream::connect(proxy.address()).await.unwrap();
+        round_trip(&mut socket).await.unwrap();
+
+        proxy.set(Network::BlackHole);
+        let held = tokio::time::timeout(Duration::from_millis(200), round_trip(&mut socket)).await;
+        assert!(held.is_err(), "something came through the black hole");
+
+        proxy.set(Network::Fine);
+        let mut late = [0; 4];
+        socket.read_exact(&mut late).await.unwrap();
+        assert_eq!(&late, b"ping");
+    }
+
+    #[tokio::test]
+    async fn a_delay_and_a_throttle_make_a_round_trip_slower() {
+        let (upstream, _server) = echo().await;
+        let proxy = Proxy::start(&upstream).await;
+        let mut socket = TcpStream::connect(proxy.address()).await.unwrap();
+
+        proxy.set(Network::Delayed(Duration::from_millis(50)));
+        let started = Instant::now();
+        round_trip(&mut socket).await.unwrap();
+        assert!(started.elapsed() >= Duration::from_millis(100), "{:?}", started.elapsed());
+
+        // Four bytes in each direction at forty a second.
+        proxy.set(Network::Throttled { bytes_per_second: 40 });
+        let throttled = Instant::now();
+        round_trip(&mut socket).await.unwrap();
+        assert!(throttled.elapsed() >= Duration::from_millis(100), "{:?}", throttled.elapsed());
+    }
+
+    #[tokio::test]
+    async fn a_refusing_network_closes_new_connections_and_keeps_old_ones() {
+        let (upstream, _server) = echo().await;
+        let proxy = Proxy::start(&upstream).await;
+        let mut old = TcpStream::connect(proxy.address()).await.unwrap();
+        round_trip(&mut old).await.unwrap();
+
+        proxy.set(Network::Refusing);
+
+        let mut new = TcpStream::connect(proxy.address()).await.unwrap();
+        round_trip(&mut new).await.unwrap_err();
+        round_trip(&mut old).await.unwrap();
+    }
+}

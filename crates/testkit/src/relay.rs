@@ -1,0 +1,297 @@
+//! The real `walrelay` binary as a process: started, watched, signalled, killed.
+
+use std::collections::VecDeque;
+use std::env;
+use std::fs;
+use std::io::{BufRead as _, BufReader, Read};
+use std::net::TcpListener;
+use std::path::PathBuf;
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::{self, JoinHandle};
+use std::time::Duration;
+
+use crate::environment::variable;
+use crate::{http_get, skip, wait_until};
+
+/// Names the binary to test; without it the one next to the test executable is used.
+pub const BINARY_VARIABLE: &str = "WALRELAY_BIN";
+
+/// How many lines of output are kept: a soak run must not fill the memory.
+const LINES_MAX: usize = 20_000;
+
+/// A signal for the relay.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Signal {
+    /// Asks for a graceful stop.
+    Terminate,
+    /// As Ctrl-C.
+    Interrupt,
+    /// Ends at once; nothing runs.
+    Kill,
+    /// Freezes the process: to others it looks like a lost host.
+    Stop,
+    /// Thaws it.
+    Continue,
+}
+
+impl Signal {
+    fn name(self) -> &'static str {
+        match self {
+            Self::Terminate => "TERM",
+            Self::Interrupt => "INT",
+            Self::Kill => "KILL",
+            Self::Stop => "STOP",
+            Self::Continue => "CONT",
+        }
+    }
+}
+
+/// Where the binary is, or `None` when it has not been built.
+#[must_use]
+pub fn binary() -> Option<PathBuf> {
+    if let Some(path) = variable(BINARY_VARIABLE) {
+        return Some(PathBuf::from(path));
+    }
+    // target/debug/deps/test-1234 lies one folder below target/debug/walrelay.
+    let test = env::current_exe().ok()?;
+    test.ancestors().skip(1).take(2).map(|dir| dir.join("walrelay")).find(|path| path.exists())
+}
+
+/// A relay to start.
+#[derive(Debug)]
+pub struct RelayCommand {
+    command: Command,
+    http_address: Option<String>,
+}
+
+impl RelayCommand {
+    /// The binary with these arguments, and with nothing of our environment that configures it.
+    /// Reports the test as skipped when the binary has not been built.
+    pub fn new<S: AsRef<std::ffi::OsStr>>(arguments: impl IntoIterator<Item = S>) -> Option<Self> {
+        let Some(binary) = binary() else {
+            return skip("the walrelay binary is not built: `cargo build -p walrelay`");
+        };
+        let mut command = Command::new(binary);
+        command.args(arguments);
+        let inherited = env::vars_os().filter_map(|(name, _)| name.into_string().ok());
+        for name in inherited.filter(|name| configures_the_relay(name)) {
+            command.env_remove(name);
+        }
+        Some(Self { command, http_address: None })
+    }
+
+    /// Sets an environment variable.
+    #[must_use]
+    pub fn env(mut self, name: &str, value: &str) -> Self {
+        self.command.env(name, value);
+        self
+    }
+
+    /// Adds an argument.
+    #[must_use]
+    pub fn arg(mut self, argument: &str) -> Self {
+        self.command.arg(argument);
+        self
+    }
+
+    /// Serves HTTP on a random port; see [`Relay::http_address`].
+    #[must_use]
+    pub fn with_http(self) -> Self {
+        let address = format!("127.0.0.1:{}", free_port());
+        let mut this = self.arg("--http").arg(&address);
+        this.http_address = Some(address);
+        this
+    }
+
+    /// Starts it.
+    #[must_use]
+    pub fn start(mut self) -> Relay {
+        self.command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        let mut process = self
+            .command
+            .spawn()
+            .unwrap_or_else(|error| panic!("start {:?}: {error}", self.command.get_program()));
+        let lines = Arc::new(Mutex::new(VecDeque::new()));
+        let stdout = process.stdout.take().map(|stdout| collect(stdout, Arc::clone(&lines)));
+        let stderr = process.stderr.take().map(|stderr| collect(stderr, Arc::clone(&lines)));
+        let collectors = stdout.into_iter().chain(stderr).collect();
+        Relay { process, lines, collectors, http_address: self.http_address }
+    }
+}
+
+/// A started relay; killed when dropped, and on a failing test its output is printed.
+#[derive(Debug)]
+pub struct Relay {
+    process: Child,
+    lines: Arc<Mutex<VecDeque<String>>>,
+    collectors: Vec<JoinHandle<()>>,
+    http_address: Option<String>,
+}
+
+impl Relay {
+    /// The process id.
+    #[must_use]
+    pub fn pid(&self) -> u32 {
+        self.process.id()
+    }
+
+    /// Where it serves HTTP; only after [`RelayCommand::with_http`].
+    #[must_use]
+    pub fn http_address(&self) -> &str {
+        self.http_address.as_deref().expect("started with_http")
+    }
+
+    /// What it has printed so far to stdout and stderr, mixed.
+    #[must_use]
+    pub fn lines(&self) -> Vec<String> {
+        let lines = self.lines.lock().unwrap_or_else(PoisonError::into_inner);
+        lines.iter().cloned().collect()
+    }
+
+    /// Waits for a printed line that contains `text`, and returns it.
+    pub async fn wait_for_line(&self, deadline: Duration, text: &str) -> String {
+        let what = format!("a line with {text:?}");
+        wait_until(deadline, &what, async || {
+            // Asked before the look: what was printed before the end must have been looked at.
+            let is_silent = self.collectors.iter().all(JoinHandle::is_finished);
+            let found = self.lines().into_iter().find(|line| line.contains(text));
+            assert!(found.is_some() || !is_silent, "the relay ended without {what}");
+            found
+        })
+        .await
+    }
+
+    /// Waits until `path` answers with `code`, and returns the body.
+    pub async fn wait_for_http(&self, deadline: Duration, path: &str, code: u16) -> String {
+        wait_until(deadline, &format!("{path} to answer {code}"), async || {
+            let (actual, body) = http_get(self.http_address(), path).await.ok()?;
+            (actual == code).then_some(body)
+        })
+        .await
+    }
+
+    /// Sends a signal; one to a process that has ended is lost.
+    pub fn signal(&self, signal: Signal) {
+        let pid = self.pid().to_string();
+        let sent =
+            Command::new("kill").args(["-s", signal.name(), &pid]).stderr(Stdio::null()).status();
+        sent.expect("run kill");
+    }
+
+    /// Waits until it has ended by itself.
+    pub async fn wait_ended(&mut self, deadline: Duration) -> ExitStatus {
+        wait_until(deadline, "the relay to end", async || {
+            self.process.try_wait().expect("the relay's state can be read")
+        })
+        .await
+    }
+
+    /// Asks for a graceful stop and returns the exit code.
+    pub async fn terminate(&mut self, deadline: Duration) -> Option<i32> {
+        self.signal(Signal::Terminate);
+        self.wait_ended(deadline).await.code()
+    }
+
+    /// Ends it at once, also when it is frozen.
+    pub fn kill(&mut self) {
+        // Only a process that has ended already cannot be killed.
+        drop(self.process.kill());
+        drop(self.process.wait());
+    }
+
+    /// The most memory it has had so far, in bytes; `None` when it has ended or /proc is missing.
+    #[must_use]
+    pub fn peak_memory_bytes(&self) -> Option<u64> {
+        let status = fs::read_to_string(format!("/proc/{}/status", self.pid())).ok()?;
+        let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"))?;
+        let kibibytes: u64 = line.split_whitespace().next()?.parse().ok()?;
+        Some(kibibytes * 1024)
+    }
+}
+
+impl Drop for Relay {
+    fn drop(&mut self) {
+        self.kill();
+        if thread::panicking() {
+            eprintln!("the relay printed:\n{}", self.lines().join("\n"));
+        }
+    }
+}
+
+fn configures_the_relay(name: &str) -> bool {
+    let others = [
+        "DATABASE_URL",
+        "PUBSUB_EMULATOR_HOST",
+        "PUBSUB_PROJECT_ID",
+        "GOOGLE_CLOUD_PROJECT",
+        "PORT",
+        "RUST_LOG",
+    ];
+    name.starts_with("WALRELAY_") || name.starts_with("PG") || others.contains(&name)
+}
+
+/// Ends with the process, when its end of the pipe closes.
+fn collect(
+    output: impl Read + Send + 'static,
+    lines: Arc<Mutex<VecDeque<String>>>,
+) -> JoinHandle<()> {
+    thread::spawn(move || {
+        for line in BufReader::new(output).lines().map_while(Result::ok) {
+            let mut kept = lines.lock().unwrap_or_else(PoisonError::into_inner);
+            if kept.len() == LINES_MAX {
+                kept.pop_front();
+            }
+            kept.push_back(line);
+        }
+    })
+}
+
+/// A port that nobody listens on at this moment.
+pub(crate) fn free_port() -> u16 {
+    let listener = TcpListener::bind(("127.0.0.1", 0)).expect("a free port");
+    listener.local_addr().expect("its address").port()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const LIMIT: Duration = Duration::from_secs(10);
+
+    fn shell(script: &str) -> Relay {
+        let mut command = Command::new("sh");
+        command.args(["-c", script]);
+        RelayCommand { command, http_address: None }.start()
+    }
+
+    #[tokio::test]
+    async fn output_exit_code_and_memory_of_a_process_are_seen() {
+        let script = "trap 'exit 3' TERM; echo out; echo err >&2; while :; do sleep 0.05; done";
+        let mut process = shell(script);
+        assert_eq!(process.wait_for_line(LIMIT, "out").await, "out");
+        assert_eq!(process.wait_for_line(LIMIT, "err").await, "err");
+        assert!(process.peak_memory_bytes().is_none_or(|bytes| bytes > 100_000));
+        assert_eq!(process.terminate(LIMIT).await, Some(3));
+    }
+
+    #[tokio::test]
+    async fn a_frozen_process_is_killed_on_drop() {
+        let process = shell("echo up; exec sleep 1000");
+        process.wait_for_line(LIMIT, "up").await;
+        let pid = process.pid();
+        process.signal(Signal::Stop);
+
+        drop(process);
+
+        assert!(!PathBuf::from(format!("/proc/{pid}")).exists());
+    }
+
+    #[test]
+    fn what_configures_a_relay_is_not_inherited() {
+        assert!(configures_the_relay("WALRELAY_SLOT"));
+        assert!(configures_the_relay("PGPASSWORD"));
+        assert!(configures_the_relay("PORT"));
+        assert!(!configures_the_relay("PATH"));
+    }
+}
