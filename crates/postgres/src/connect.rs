@@ -122,8 +122,8 @@ pub(crate) async fn connect<G: Greeting>(
             Ok(Ok(session)) => return Ok(session),
             Ok(Err(failure)) => failures.push(failure),
             Err(_) => {
-                let address = attempt.to_string();
-                failures.push(PgError::ConnectTimeout { address, limit: share });
+                let tried = attempt.to_string();
+                failures.push(PgError::ConnectTimeout { address: tried, limit: share });
             }
         }
     }
@@ -189,9 +189,8 @@ impl Attempt<'_> {
             Err(failure) => failure,
         };
         // As libpq: "prefer" tries plain text when pg_hba.conf refuses the encrypted connection.
-        let refused = failure
-            .server()
-            .is_some_and(|answer| answer.kind() == ServerErrorKind::Authentication);
+        let refused =
+            failure.server().is_some_and(|answer| answer.kind() == ServerErrorKind::Authentication);
         if !(is_encrypted && refused && self.config.encryption == Encryption::Prefer) {
             return Err(failure);
         }
@@ -202,8 +201,7 @@ impl Attempt<'_> {
 
     /// A connected stream, encrypted as asked.
     async fn open(&self, encryption: &Encryption) -> Result<Stream, PgError> {
-        let failed =
-            |source| PgError::Connect { address: self.to_string(), source };
+        let failed = |source| PgError::Connect { address: self.to_string(), source };
         let address = match self.address {
             Address::Unix(path) => {
                 return UnixStream::connect(path).await.map(Stream::Unix).map_err(failed);
@@ -292,9 +290,8 @@ impl Greeting for SqlGreeting {
         let client = SqlClient { client, connection: tasks };
         if let Some(question) = config.session.question() {
             let rows = client.simple_query(question.sql).await?;
-            let is_wanted = rows.iter().any(|row| match row {
-                SimpleQueryMessage::Row(row) => row.get(0) == Some(question.answer),
-                _ => false,
+            let is_wanted = rows.iter().any(|message| {
+                matches!(message, SimpleQueryMessage::Row(row) if row.get(0) == Some(question.answer))
             });
             if !is_wanted {
                 return Err(PgError::WrongSession { wanted: question.wanted });

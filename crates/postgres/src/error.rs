@@ -165,7 +165,26 @@ impl PgError {
     pub fn server(&self) -> Option<&ServerError> {
         match self {
             Self::Server(error) | Self::PublicationSkipped(error) => Some(error),
-            _ => None,
+            Self::Resolve { .. }
+            | Self::Connect { .. }
+            | Self::ConnectTimeout { .. }
+            | Self::Unreachable { .. }
+            | Self::Tls { .. }
+            | Self::Pooler
+            | Self::AuthenticationMethod { .. }
+            | Self::PasswordMissing
+            | Self::Scram { .. }
+            | Self::WrongSession { .. }
+            | Self::EndedByServer
+            | Self::Disconnected
+            | Self::Io { .. }
+            | Self::Silent { .. }
+            | Self::WriteTimeout { .. }
+            | Self::FinishTimeout { .. }
+            | Self::MessageTooLarge { .. }
+            | Self::Protocol { .. }
+            | Self::Frame(_)
+            | Self::Sql(_) => None,
         }
     }
 
@@ -186,11 +205,24 @@ impl PgError {
             }
             Self::Tls { source, .. } => source.hint(),
             Self::Server(error) => error.kind().hint(),
-            Self::Resolve { .. } | Self::Connect { .. } => Some(
+            Self::Resolve { .. } | Self::Connect { .. } | Self::Unreachable { .. } => Some(
                 "Supabase's direct host has IPv6 addresses only: give this machine IPv6 or buy \
                  the IPv4 add-on",
             ),
-            _ => None,
+            Self::ConnectTimeout { .. }
+            | Self::AuthenticationMethod { .. }
+            | Self::Scram { .. }
+            | Self::WrongSession { .. }
+            | Self::EndedByServer
+            | Self::Disconnected
+            | Self::Io { .. }
+            | Self::Silent { .. }
+            | Self::WriteTimeout { .. }
+            | Self::FinishTimeout { .. }
+            | Self::MessageTooLarge { .. }
+            | Self::Protocol { .. }
+            | Self::Frame(_)
+            | Self::Sql(_) => None,
         }
     }
 
@@ -199,9 +231,11 @@ impl PgError {
     }
 
     pub(crate) fn io(action: &'static str) -> impl FnOnce(io::Error) -> Self {
-        move |source| match source.kind() {
-            io::ErrorKind::UnexpectedEof => Self::Disconnected,
-            _ => Self::Io { action, source },
+        move |source| {
+            if source.kind() == io::ErrorKind::UnexpectedEof {
+                return Self::Disconnected;
+            }
+            Self::Io { action, source }
         }
     }
 }
@@ -459,12 +493,13 @@ mod tests {
 
     #[test]
     fn the_holder_of_a_slot_is_read_from_the_text() {
-        let text = "replication slot \"relay_7\" is active for PID 4711";
-        assert_eq!(error("55006", text).kind(), ServerErrorKind::SlotActive { pid: Some(4711) });
-        let text = "Replikations-Slot »relay« ist aktiv für PID 4711";
-        assert_eq!(error("55006", text).kind(), ServerErrorKind::SlotActive { pid: Some(4711) });
-        let text = "replication slot \"relay_7\" is active";
-        assert_eq!(error("55006", text).kind(), ServerErrorKind::SlotActive { pid: None });
+        for (text, pid) in [
+            ("replication slot \"relay_7\" is active for PID 4711", Some(4711)),
+            ("Replikations-Slot »relay« ist aktiv für PID 4711", Some(4711)),
+            ("replication slot \"relay_7\" is active", None),
+        ] {
+            assert_eq!(error("55006", text).kind(), ServerErrorKind::SlotActive { pid }, "{text}");
+        }
     }
 
     #[test]

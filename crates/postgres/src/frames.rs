@@ -68,9 +68,7 @@ impl<R: AsyncRead + Unpin> Frames<R> {
     /// As [`Frames::next`].
     pub fn buffered(&mut self) -> Result<Option<Frame<'_>>, PgError> {
         match self.take_frame()? {
-            Some(body) => {
-                Frame::parse(self.incoming.bytes(body)).map(Some).map_err(PgError::Frame)
-            }
+            Some(body) => Frame::parse(self.incoming.bytes(body)).map(Some).map_err(PgError::Frame),
             None => Ok(None),
         }
     }
@@ -131,9 +129,8 @@ impl<R: AsyncRead + Unpin> Frames<R> {
     }
 
     fn server_error(&self, located: Located) -> PgError {
-        self.server_message(located).map_or_else(|error| error, |error| {
-            PgError::Server(Box::new(error))
-        })
+        self.server_message(located)
+            .map_or_else(|error| error, |error| PgError::Server(Box::new(error)))
     }
 
     fn server_message(&self, located: Located) -> Result<ServerError, PgError> {

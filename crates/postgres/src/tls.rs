@@ -20,7 +20,9 @@ use crate::conninfo::{Encryption, RootSource};
 use crate::error::TlsError;
 
 /// The client's side of TLS for one `sslmode`; `None` for plain text.
-pub(crate) fn client_config(encryption: &Encryption) -> Result<Option<Arc<ClientConfig>>, TlsError> {
+pub(crate) fn client_config(
+    encryption: &Encryption,
+) -> Result<Option<Arc<ClientConfig>>, TlsError> {
     let trust = match encryption {
         Encryption::Disable => return Ok(None),
         Encryption::Prefer | Encryption::Require => Trust::Anybody,
@@ -65,9 +67,9 @@ fn roots(source: &RootSource) -> Result<Roots, TlsError> {
         }),
         RootSource::File(path) => fs::read(path)
             .and_then(|pem| roots_from_pem(&pem))
-            .map_err(|source| TlsError::RootFile { path: path.clone(), source }),
+            .map_err(|error| TlsError::RootFile { path: path.clone(), source: error }),
         RootSource::Inline(pem) => {
-            roots_from_pem(pem.as_bytes()).map_err(|source| TlsError::RootPem { source })
+            roots_from_pem(pem.as_bytes()).map_err(|error| TlsError::RootPem { source: error })
         }
     }
 }

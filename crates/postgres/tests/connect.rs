@@ -1,5 +1,7 @@
 //! Connecting to a real server: passwords, certificates, addresses.
 
+#![expect(clippy::unwrap_used, reason = "helpers of tests fail as the tests do")]
+
 use std::fs;
 use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _, chown};
 use std::path::{Path, PathBuf};
@@ -8,8 +10,8 @@ use std::sync::LazyLock;
 use std::time::{Duration, Instant};
 
 use walrelay_postgres::{
-    ConnectConfig, PgEnv, PgError, ReplicationConnection, Secret, ServerErrorKind, Stream,
-    connect_sql,
+    ConnectConfig, PgEnv, PgError, ReplicationConnection, Secret, ServerError, ServerErrorKind,
+    Stream, connect_sql,
 };
 use walrelay_private_postgres::{PrivatePostgres, installations};
 
@@ -59,15 +61,7 @@ impl Secured {
         // A runtime of its own on a thread of its own: this runs within a test's runtime.
         let hba = std::thread::spawn(move || {
             let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
-            runtime.unwrap().block_on(async {
-                let client = connect_sql(&config(&url)).await.unwrap();
-                for statement in setup.split_inclusive(';').filter(|sql| !sql.trim().is_empty()) {
-                    client.batch_execute(statement).await.unwrap();
-                }
-                let row = client.query_one("SHOW hba_file", &[]).await.unwrap();
-                client.close().await;
-                row.get::<_, String>(0)
-            })
+            runtime.unwrap().block_on(set_up(&url, &setup))
         })
         .join()
         .unwrap();
@@ -83,6 +77,18 @@ impl Secured {
     fn pem(&self, name: &str) -> String {
         self.certificates.join(name).display().to_string()
     }
+}
+
+/// Runs the statements one by one, because `ALTER SYSTEM` wants no transaction; the path of
+/// `pg_hba.conf`.
+async fn set_up(url: &str, statements: &str) -> String {
+    let client = connect_sql(&config(url)).await.unwrap();
+    for statement in statements.split_inclusive(';').filter(|sql| !sql.trim().is_empty()) {
+        client.batch_execute(statement).await.unwrap();
+    }
+    let row = client.query_one("SHOW hba_file", &[]).await.unwrap();
+    client.close().await;
+    row.get(0)
 }
 
 /// A CA, a certificate of it for `localhost` alone, and a CA nobody was signed by.
@@ -144,38 +150,49 @@ async fn passwords_are_shown_in_the_way_the_server_asks_for() {
     for (user, password) in passwords {
         for mode in ["disable", "require"] {
             let url = server.url(user, "127.0.0.1", &format!("sslmode={mode}"));
-            let env = |password: &str| PgEnv {
-                password: Some(Secret::new(password)),
-                ..PgEnv::default()
-            };
-            let right = ConnectConfig::parse(&url, &env(password)).unwrap();
+            let right = with_password(&url, password);
             let identity = replicate(&right).await.unwrap().identify_system().await.unwrap();
             assert_eq!(identity.database, "postgres");
             connect_sql(&right).await.unwrap();
 
-            let wrong = ConnectConfig::parse(&url, &env("wrong")).unwrap();
-            for error in [replicate(&wrong).await.unwrap_err(), connect_sql(&wrong).await.unwrap_err()]
-            {
-                let kind = error.server().map(walrelay_postgres::ServerError::kind);
-                assert_eq!(kind, Some(ServerErrorKind::Authentication), "{user}: {error}");
-            }
-            let error = replicate(&config(&url)).await.unwrap_err();
-            assert!(matches!(error, PgError::PasswordMissing), "{error}");
+            let wrong = with_password(&url, "wrong");
+            let errors =
+                [replicate(&wrong).await.unwrap_err(), connect_sql(&wrong).await.unwrap_err()];
+            assert_eq!(
+                errors.map(|error| kind(&error)),
+                [Some(ServerErrorKind::Authentication); 2]
+            );
+            let missing = replicate(&config(&url)).await.unwrap_err();
+            assert!(matches!(missing, PgError::PasswordMissing), "{missing}");
         }
     }
+}
+
+fn with_password(url: &str, password: &str) -> ConnectConfig {
+    let env = PgEnv { password: Some(Secret::new(password)), ..PgEnv::default() };
+    ConnectConfig::parse(url, &env).unwrap()
+}
+
+fn kind(error: &PgError) -> Option<ServerErrorKind> {
+    error.server().map(ServerError::kind)
 }
 
 #[tokio::test]
 async fn each_sslmode_encrypts_and_verifies_what_it_promises() {
     let Some(server) = secured() else { return };
-    let (ca, other, own) = (server.pem("ca.crt"), server.pem("other.crt"), server.pem("server.crt"));
-    let outcome = async |host: &str, parameters: String| {
-        match is_encrypted(&server.url("postgres", host, &parameters)).await {
-            Ok(true) => "encrypted",
-            Ok(false) => "plain",
-            Err(PgError::Tls { .. }) => "refused",
-            Err(error) => panic!("{host} {parameters}: {error}"),
-        }
+    let (ca, other, own) =
+        (server.pem("ca.crt"), server.pem("other.crt"), server.pem("server.crt"));
+    let outcome = async |host: &str, parameters: String| match is_encrypted(&server.url(
+        "postgres",
+        host,
+        &parameters,
+    ))
+    .await
+    {
+        Ok(true) => "encrypted",
+        Ok(false) => "plain",
+        Err(PgError::Tls { .. }) => "refused",
+        Err(error) => panic!("{host} {parameters}: {error}"),
     };
     for (host, parameters, expected) in [
         ("127.0.0.1", "sslmode=disable".into(), "plain"),
@@ -219,8 +236,7 @@ async fn prefer_takes_plain_text_when_the_server_wants_it_and_require_does_not()
     assert!(is_encrypted(&url("encrypted", "prefer")).await.unwrap());
     for (user, mode) in [("plain", "require"), ("encrypted", "disable")] {
         let error = is_encrypted(&url(user, mode)).await.unwrap_err();
-        let kind = error.server().map(walrelay_postgres::ServerError::kind);
-        assert_eq!(kind, Some(ServerErrorKind::Authentication), "{user} {mode}: {error}");
+        assert_eq!(kind(&error), Some(ServerErrorKind::Authentication), "{user} {mode}: {error}");
     }
 }
 
@@ -248,7 +264,8 @@ async fn the_next_host_is_tried_when_one_is_dead_or_of_the_wrong_kind() {
     replicate(&config(&url("target_session_attrs=primary"))).await.unwrap();
     for attribute in ["standby", "read-only"] {
         let config = config(&url(&format!("target_session_attrs={attribute}")));
-        for error in [replicate(&config).await.unwrap_err(), connect_sql(&config).await.unwrap_err()]
+        for error in
+            [replicate(&config).await.unwrap_err(), connect_sql(&config).await.unwrap_err()]
         {
             assert!(matches!(error, PgError::WrongSession { .. }), "{error}");
         }
@@ -270,26 +287,22 @@ async fn a_unix_socket_is_a_host() {
 async fn errors_name_the_place_and_never_the_password() {
     let Some(server) = secured() else { return };
     let dead = unused_port();
-    let url = format!("postgresql://u:hunter2@127.0.0.1:{dead}/d");
-    let error = connect_sql(&config(&url)).await.unwrap_err();
+    let refused = format!("postgresql://u:hunter2@127.0.0.1:{dead}/d");
+    let error = connect_sql(&config(&refused)).await.unwrap_err();
     assert_eq!(error.to_string(), format!("connect to 127.0.0.1:{dead} (127.0.0.1:{dead})"));
     assert!(!format!("{error:?}").contains("hunter2"));
 
-    let url = format!("postgresql://u@127.0.0.1:{dead},[::1]:{dead}/d");
-    let error = connect_sql(&config(&url)).await.unwrap_err().to_string();
-    assert!(error.contains(&format!("127.0.0.1:{dead}")) && error.contains("[::1]"), "{error}");
+    let both = format!("postgresql://u@127.0.0.1:{dead},[::1]:{dead}/d");
+    let text = connect_sql(&config(&both)).await.unwrap_err().to_string();
+    assert!(text.contains(&format!("127.0.0.1:{dead}")) && text.contains("[::1]"), "{text}");
 
-    let missing = format!("postgresql://postgres@127.0.0.1:{}/absent", server.server.port());
-    for error in [
-        replicate(&config(&missing)).await.unwrap_err(),
-        connect_sql(&config(&missing)).await.unwrap_err(),
-    ] {
-        let kind = error.server().map(walrelay_postgres::ServerError::kind);
-        assert_eq!(kind, Some(ServerErrorKind::DatabaseMissing), "{error}");
-    }
+    let absent = format!("postgresql://postgres@127.0.0.1:{}/absent", server.server.port());
+    let absent = config(&absent);
+    let errors = [replicate(&absent).await.unwrap_err(), connect_sql(&absent).await.unwrap_err()];
+    assert_eq!(errors.map(|error| kind(&error)), [Some(ServerErrorKind::DatabaseMissing); 2]);
 
-    let error = connect_sql(&config("postgresql://u@host.invalid/d")).await.unwrap_err();
-    assert!(matches!(error, PgError::Resolve { .. }), "{error}");
+    let nowhere = connect_sql(&config("postgresql://u@host.invalid/d")).await.unwrap_err();
+    assert!(matches!(nowhere, PgError::Resolve { .. }), "{nowhere}");
 }
 
 #[tokio::test]

@@ -1,5 +1,7 @@
 //! Streaming from a real server: what arrives, what is confirmed, and how it ends.
 
+#![expect(clippy::unwrap_used, reason = "helpers of tests fail as the tests do")]
+
 use std::sync::LazyLock;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
@@ -66,7 +68,7 @@ impl Outbox {
     }
 
     async fn stream(&self) -> Result<(NetworkFrames, NetworkFeedback), PgError> {
-        self.stream_with(&[], &[self.name.clone()], &StreamSettings::default()).await
+        self.stream_with(&[], std::slice::from_ref(&self.name), &StreamSettings::default()).await
     }
 
     async fn stream_with(
@@ -116,12 +118,13 @@ struct Reader {
     decoder: Decoder,
     tracker: AckTracker,
     bodies: Vec<usize>,
+    failure: Option<PgError>,
 }
 
 impl Reader {
     fn new((frames, feedback): (NetworkFrames, NetworkFeedback)) -> Self {
         let (decoder, tracker) = (Decoder::new(), AckTracker::new());
-        Self { frames, feedback, decoder, tracker, bodies: Vec::new() }
+        Self { frames, feedback, decoder, tracker, bodies: Vec::new(), failure: None }
     }
 
     /// Reads one frame, or confirms when that is due.
@@ -163,15 +166,16 @@ impl Reader {
         self.tracker.watermark()
     }
 
+    /// Whether the stream goes on; why not, is kept.
+    async fn read_or_keep(&mut self) -> bool {
+        self.failure = self.step().await.err();
+        self.failure.is_none()
+    }
+
     async fn read_until_error(&mut self) -> PgError {
-        let read = async {
-            loop {
-                if let Err(error) = self.step().await {
-                    return error;
-                }
-            }
-        };
-        tokio::time::timeout(PATIENCE, read).await.expect("the stream goes on")
+        let read = async { while self.read_or_keep().await {} };
+        tokio::time::timeout(PATIENCE, read).await.expect("the stream goes on");
+        self.failure.take().unwrap()
     }
 }
 
@@ -186,7 +190,7 @@ async fn a_clean_finish_leaves_the_slot_free_and_confirmed_at_the_watermark() {
     outbox.insert("one").await;
     outbox.insert("two").await;
     let watermark = reader.read_rows(2).await;
-    assert_eq!(outbox.slot().await.0, true);
+    assert!(outbox.slot().await.0);
     reader.feedback.finish(reader.frames, watermark).await.unwrap();
     assert_eq!(outbox.slot().await, (false, watermark.lsn()));
 

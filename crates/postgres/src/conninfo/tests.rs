@@ -138,14 +138,11 @@ fn the_password_of_the_string_comes_before_the_environments() {
     let env = PgEnv { password: Some(Secret::new("env")), ..PgEnv::default() };
     let config = ConnectConfig::parse("postgresql://u:a%40b%2F@h", &env).unwrap();
     assert_eq!(password(&config), Some("a@b/"));
-    let config = ConnectConfig::parse("postgresql://u@h", &env).unwrap();
-    assert_eq!(password(&config), Some("env"));
-    let config = ConnectConfig::parse("postgresql://h?password=p", &PgEnv {
-        user: Some("from-env".into()),
-        ..env
-    })
-    .unwrap();
-    assert_eq!((password(&config), config.user()), (Some("p"), "from-env"));
+    let bare = ConnectConfig::parse("postgresql://u@h", &env).unwrap();
+    assert_eq!(password(&bare), Some("env"));
+    let env = PgEnv { user: Some("from-env".into()), ..env };
+    let last = ConnectConfig::parse("postgresql://h?password=p", &env).unwrap();
+    assert_eq!((password(&last), last.user()), (Some("p"), "from-env"));
 }
 
 #[test]
@@ -190,14 +187,15 @@ fn roots_decide_what_require_means() {
         problems[0].to_string(),
         "read the inline root certificates: it holds no PEM certificate"
     );
-    let config = parse("postgresql://u@h?sslmode=verify-full").unwrap();
-    assert_eq!(config.encryption, Encryption::VerifyFull(RootSource::Public));
-    let config = parse("postgresql://u@h?sslrootcert=system").unwrap();
-    assert_eq!(config.encryption, Encryption::VerifyFull(RootSource::Public));
-    assert!(parse("postgresql://u@h?sslrootcert=system&sslmode=require").is_err());
-    assert!(parse("postgresql://u@h?sslmode=verify-ca&sslrootcert=/nowhere.pem").is_err());
-    let config = parse("postgresql://u@h?ssl=true").unwrap();
-    assert_eq!(config.encryption, Encryption::Require);
+    let encryption = |parameters| {
+        parse(&format!("postgresql://u@h?{parameters}")).map(|config| config.encryption)
+    };
+    let public = Encryption::VerifyFull(RootSource::Public);
+    assert_eq!(encryption("sslmode=verify-full"), Ok(public.clone()));
+    assert_eq!(encryption("sslrootcert=system"), Ok(public));
+    assert_eq!(encryption("ssl=true"), Ok(Encryption::Require));
+    assert!(encryption("sslrootcert=system&sslmode=require").is_err());
+    assert!(encryption("sslmode=verify-ca&sslrootcert=/nowhere.pem").is_err());
 }
 
 #[test]

@@ -25,14 +25,15 @@ pub(super) fn pairs(text: &str, problems: &mut Vec<ConninfoProblem>) -> Pairs {
 
 fn from_url(rest: &str, problems: &mut Vec<ConninfoProblem>) -> Pairs {
     let mut pairs = Pairs::new();
-    let mut put = |keyword: &str, encoded: &str, problems: &mut Vec<ConninfoProblem>| {
-        match percent_decoded(encoded) {
+    let mut put =
+        |keyword: &str, encoded: &str, found: &mut Vec<ConninfoProblem>| match percent_decoded(
+            encoded,
+        ) {
             Some(value) => pairs.push((keyword.to_owned(), value)),
-            None => problems.push(ConninfoProblem::new(format!(
+            None => found.push(ConninfoProblem::new(format!(
                 "{keyword} is not valid percent-encoding; write a literal % as %25"
             ))),
-        }
-    };
+        };
     let authority_end = rest.find(['/', '?']).unwrap_or(rest.len());
     let (authority, tail) = rest.split_at(authority_end);
     // The query may hold an @ of its own, but never the path of a well-formed URL.

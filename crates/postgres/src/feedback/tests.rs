@@ -25,9 +25,14 @@ fn watermark(lsn: u64) -> Watermark {
     tracker.watermark()
 }
 
-fn keepalive(lsn: u64, reply_requested: bool) -> Keepalive {
+fn keepalive(lsn: u64) -> Keepalive {
     let sent_at = PgTimestamp::from_micros(0);
-    Keepalive { wal_end: Lsn::new(lsn), sent_at, reply_requested }
+    Keepalive { wal_end: Lsn::new(lsn), sent_at, reply_requested: false }
+}
+
+/// A keepalive that wants an answer.
+fn request(lsn: u64) -> Keepalive {
+    Keepalive { reply_requested: true, ..keepalive(lsn) }
 }
 
 async fn read_update(server: &mut DuplexStream) -> StandbyStatusUpdate {
@@ -57,7 +62,7 @@ async fn an_update_carries_the_watermark_in_all_fields_and_asks_for_an_answer() 
 #[should_panic(expected = "I1: watermark 0/8 is beyond 0/7")]
 async fn a_watermark_beyond_what_was_received_stops_the_process() {
     let ((mut feedback, _reader), _server) = stream(1_000);
-    feedback.note(&keepalive(7, false));
+    feedback.note(&keepalive(7));
     feedback.confirm(watermark(8)).await.ok();
 }
 
@@ -77,7 +82,9 @@ async fn due_waits_for_the_same_moment_however_often_it_is_dropped() {
     let ((mut feedback, _reader), _server) = stream(1_000);
     let since = Instant::now();
     let mut drops = 0;
-    while tokio::time::timeout(Duration::from_millis(300), feedback.due(watermark(0))).await.is_err()
+    while tokio::time::timeout(Duration::from_millis(300), feedback.due(watermark(0)))
+        .await
+        .is_err()
     {
         drops += 1;
     }
@@ -87,10 +94,10 @@ async fn due_waits_for_the_same_moment_however_often_it_is_dropped() {
 #[tokio::test(start_paused = true)]
 async fn a_request_makes_an_update_due_at_once() {
     let ((mut feedback, _reader), _server) = stream(1_000);
-    feedback.note(&keepalive(5, true));
+    feedback.note(&request(5));
     assert_eq!(wait_until_due(&mut feedback, 0).await, Duration::ZERO);
     feedback.confirm(watermark(0)).await.unwrap();
-    feedback.note(&keepalive(5, false));
+    feedback.note(&keepalive(5));
     assert_eq!(wait_until_due(&mut feedback, 0).await, Duration::from_secs(10));
     assert!(!feedback.server_wants_to_stop());
 }
@@ -98,16 +105,16 @@ async fn a_request_makes_an_update_due_at_once() {
 #[tokio::test(start_paused = true)]
 async fn a_server_that_shuts_down_is_answered_at_a_pace_and_noticed() {
     let ((mut feedback, _reader), _server) = stream(100_000);
-    for request in 1..=SHUTDOWN_REQUESTS {
-        assert!(!feedback.server_wants_to_stop(), "after {request}");
-        feedback.note(&keepalive(5, true));
-        let pace = if request == 1 { Duration::ZERO } else { REPEATED_REQUEST_PACE };
+    for count in 1..=SHUTDOWN_REQUESTS {
+        assert!(!feedback.server_wants_to_stop(), "before number {count}");
+        feedback.note(&request(5));
+        let pace = if count == 1 { Duration::ZERO } else { REPEATED_REQUEST_PACE };
         assert_eq!(wait_until_due(&mut feedback, 3).await, pace);
         feedback.confirm(watermark(3)).await.unwrap();
     }
     assert!(feedback.server_wants_to_stop());
     // What it waits for goes out at once, and then it has no reason to wait.
-    feedback.note(&keepalive(5, true));
+    feedback.note(&request(5));
     assert_eq!(wait_until_due(&mut feedback, 5).await, Duration::ZERO);
     feedback.confirm(watermark(5)).await.unwrap();
     assert!(!feedback.server_wants_to_stop());
@@ -117,12 +124,12 @@ async fn a_server_that_shuts_down_is_answered_at_a_pace_and_noticed() {
 async fn requests_that_come_rarely_or_move_on_are_no_shutdown() {
     let ((mut feedback, _reader), _server) = stream(100_000);
     for lsn in 1..20 {
-        feedback.note(&keepalive(lsn, true));
+        feedback.note(&request(lsn));
         assert!(!feedback.server_wants_to_stop());
     }
     for _ in 1..20 {
         tokio::time::sleep(REPEATED_REQUEST_GAP_MAX * 2).await;
-        feedback.note(&keepalive(20, true));
+        feedback.note(&request(20));
         assert!(!feedback.server_wants_to_stop());
     }
 }

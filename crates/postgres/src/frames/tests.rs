@@ -111,24 +111,28 @@ async fn a_skipped_publication_ends_the_stream_and_another_warning_does_not() {
 #[tokio::test]
 async fn every_way_a_stream_ends_has_its_own_error() {
     let fatal = [(b'V', "FATAL"), (b'C', "57P01"), (b'M', "terminating connection")];
-    let error = answer_to(&fields(b'E', &fatal)).await.unwrap_err();
-    assert_eq!(error.server().unwrap().code, "57P01");
-    let error = answer_to(&message(b'c', &[])).await.unwrap_err();
-    assert!(matches!(error, PgError::EndedByServer), "{error}");
-    let error = answer_to(&message(b'C', b"COPY 0\0")).await.unwrap_err();
-    assert!(matches!(error, PgError::EndedByServer), "{error}");
-    let error = answer_to(&[]).await.unwrap_err();
-    assert!(matches!(error, PgError::Disconnected), "{error}");
-    let error = answer_to(&row(1, b"cut short")[..12]).await.unwrap_err();
-    assert!(matches!(error, PgError::Disconnected), "{error}");
-    let error = answer_to(&message(b'T', &[0, 0])).await.unwrap_err();
-    assert!(matches!(error, PgError::Protocol { .. }), "{error}");
-    let error = answer_to(&message(b'd', b"?")).await.unwrap_err();
-    assert!(matches!(error, PgError::Frame(_)), "{error}");
-    let error = answer_to(&message(b'E', b"C")).await.unwrap_err();
-    assert!(matches!(error, PgError::Disconnected | PgError::Io { .. }), "{error}");
-    let error = answer_to(&[b'd', 0x7F, 0xFF, 0xFF, 0xFF]).await.unwrap_err();
-    assert!(matches!(error, PgError::MessageTooLarge { .. }), "{error}");
+    let answered = answer_to(&fields(b'E', &fatal)).await.unwrap_err();
+    assert_eq!(answered.server().unwrap().code, "57P01");
+    let broken_off: fn(&PgError) -> bool = |error| matches!(error, PgError::Disconnected);
+    let ended: fn(&PgError) -> bool = |error| matches!(error, PgError::EndedByServer);
+    let garbled: fn(&PgError) -> bool = |error| {
+        matches!(error, PgError::Protocol { .. } | PgError::Io { .. } | PgError::Disconnected)
+    };
+    let no_frame: fn(&PgError) -> bool = |error| matches!(error, PgError::Frame(_));
+    let too_large: fn(&PgError) -> bool = |error| matches!(error, PgError::MessageTooLarge { .. });
+    for (bytes, is_expected) in [
+        (message(b'c', &[]), ended),
+        (message(b'C', b"COPY 0\0"), ended),
+        (Vec::new(), broken_off),
+        (row(1, b"cut short")[..12].to_vec(), broken_off),
+        (message(b'T', &[0, 0]), garbled),
+        (message(b'E', b"C"), garbled),
+        (message(b'd', b"?"), no_frame),
+        (vec![b'd', 0x7F, 0xFF, 0xFF, 0xFF], too_large),
+    ] {
+        let error = answer_to(&bytes).await.unwrap_err();
+        assert!(is_expected(&error), "{bytes:?}: {error}");
+    }
 }
 
 #[tokio::test(start_paused = true)]
