@@ -360,6 +360,10 @@ pub struct DispatchListArgs {
     /// `table` for people, `json` for programs.
     #[arg(long, value_name = "FORMAT", default_value = "table", help_heading = ARGUMENTS)]
     pub format: String,
+    /// Google Cloud project of topics given by their short name; also PUBSUB_PROJECT_ID,
+    /// GOOGLE_CLOUD_PROJECT.
+    #[arg(long, value_name = "PROJECT", help_heading = "Messages")]
+    pub project: Option<String>,
     #[command(flatten)]
     pub database: DatabaseOptions,
 }
@@ -389,6 +393,10 @@ pub struct DispatchRetryArgs {
     /// Every retrying or dead row of this topic, short or full name.
     #[arg(long, value_name = "TOPIC", help_heading = ARGUMENTS)]
     pub topic: Option<String>,
+    /// Google Cloud project of topics given by their short name; also PUBSUB_PROJECT_ID,
+    /// GOOGLE_CLOUD_PROJECT.
+    #[arg(long, value_name = "PROJECT", help_heading = "Messages")]
+    pub project: Option<String>,
     #[command(flatten)]
     pub database: DatabaseOptions,
 }

@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use walrelay_core::{ColumnNames, OnDead, RouterConfig};
 use walrelay_emulator::Fault;
-use walrelay_postgres::ConnectConfig;
+use walrelay_postgres::{ConnectConfig, DispatchFilter, QualifiedName, RetrySelection};
 use walrelay_pubsub::PublisherConfig;
 
 mod actions;
@@ -22,7 +22,6 @@ mod problem;
 mod units;
 
 pub use layers::{CommandLine, Environment, Refusal, option_names, variable_of};
-pub use names::QualifiedName;
 pub use problem::{Origin, Problem};
 pub use units::{parse_duration, parse_size, show_duration, show_size};
 
@@ -238,11 +237,11 @@ pub struct DispatchConfig {
 }
 
 /// What to do with dispatch state.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone)]
 pub enum DispatchAction {
     /// Print rows.
     List {
-        /// Which.
+        /// Which; the topic by its full name.
         filter: DispatchFilter,
         /// How.
         format: OutputFormat,
@@ -255,7 +254,7 @@ pub enum DispatchAction {
         format: OutputFormat,
     },
     /// Make rows due at once.
-    Retry(RetryWhich),
+    Retry(RetrySelection),
     /// Replace parts of a message.
     Edit {
         /// Its event id.
@@ -272,32 +271,6 @@ pub enum DispatchAction {
         /// Why.
         reason: String,
     },
-}
-
-/// Which rows `dispatch list` prints.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct DispatchFilter {
-    /// Only this state.
-    pub status: Option<String>,
-    /// Only this topic, short or full name.
-    pub topic: Option<String>,
-    /// Only this ordering key.
-    pub key: Option<String>,
-    /// Only rows parked longer ago than this.
-    pub older_than: Option<Duration>,
-    /// How many at most.
-    pub limit: u32,
-}
-
-/// Which rows `dispatch retry` makes due.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum RetryWhich {
-    /// These events.
-    Ids(Vec<String>),
-    /// Every dead row.
-    AllDead,
-    /// Every retrying or dead row of a topic, short or full name.
-    Topic(String),
 }
 
 /// `slot`, whole.

@@ -3,6 +3,12 @@
 use std::fmt;
 use std::process::ExitCode;
 
+use tokio_postgres::error::SqlState;
+use walrelay_postgres::{PgError, ServerError, ServerErrorKind, StoreError};
+use walrelay_pubsub::PubsubError;
+
+use crate::relay_error::RelayError;
+
 use crate::config::Problem;
 
 /// How the process ended; the numbers are a contract with whoever restarts it.
@@ -66,6 +72,10 @@ pub enum Disposition {
 /// Everything that ends a command.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
+    /// The relay itself stopped.
+    #[error(transparent)]
+    Relay(#[from] RelayError),
+
     /// The configuration is wrong, in every way listed.
     #[error("{}", ProblemList(.0))]
     Config(Vec<Problem>),
@@ -79,10 +89,22 @@ pub enum Error {
         exit: Exit,
     },
 
-    /// A dispatch command named an event that is not in dispatch state, or not in a fitting state.
+    /// A connection to Postgres.
+    #[error(transparent)]
+    Postgres(#[from] PgError),
+
+    /// A statement, or a refusal to run one.
+    #[error(transparent)]
+    Store(#[from] StoreError),
+
+    /// Pub/Sub cannot be used or administered.
+    #[error(transparent)]
+    PubSub(#[from] PubsubError),
+
+    /// What a file or dispatch state holds does not fit what was asked for.
     #[error("{what}")]
-    Dispatch {
-        /// Which event, and what is in the way.
+    Unfit {
+        /// What it is, and what is in the way.
         what: String,
         /// What to do instead.
         hint: &'static str,
@@ -129,7 +151,11 @@ impl Error {
             Self::Findings { exit, .. } => {
                 Disposition::stop(*exit, "each finding above names its fix")
             }
-            Self::Dispatch { hint, .. } => Disposition::stop(Exit::Usage, *hint),
+            Self::Postgres(error) => postgres_disposition(error),
+            Self::Store(error) => store_disposition(error),
+            Self::Relay(error) => error.disposition(),
+            Self::PubSub(_) => Disposition::stop(Exit::PubSubSetup, ""),
+            Self::Unfit { hint, .. } => Disposition::stop(Exit::Usage, *hint),
             Self::File { .. } => Disposition::stop(Exit::Usage, "name a file that can be read"),
             Self::Io { .. } | Self::SecondSignal | Self::NotAvailable(_) => {
                 Disposition::stop(Exit::Unexpected, "")
@@ -165,6 +191,77 @@ impl Disposition {
     /// Stops with this code and this advice.
     pub fn stop(exit: Exit, hint: impl Into<String>) -> Self {
         Self::Stop { exit, hint: hint.into() }
+    }
+}
+
+/// Unknown failures of a connection pass; what a person has to change does not.
+fn postgres_disposition(error: &PgError) -> Disposition {
+    let kind = error.server().map(ServerError::kind);
+    let needs_a_person = match kind {
+        Some(
+            ServerErrorKind::Missing
+            | ServerErrorKind::NotInState
+            | ServerErrorKind::SlotsExhausted
+            | ServerErrorKind::Privilege
+            | ServerErrorKind::Authentication
+            | ServerErrorKind::DatabaseMissing
+            | ServerErrorKind::InvalidName
+            | ServerErrorKind::Syntax,
+        ) => true,
+        Some(ServerErrorKind::WalRemoved) => {
+            return Disposition::stop(
+                Exit::SlotLost,
+                "the server dropped log that the slot needed",
+            );
+        }
+        Some(
+            ServerErrorKind::SlotActive { .. }
+            | ServerErrorKind::ConnectionsExhausted
+            | ServerErrorKind::AdminShutdown
+            | ServerErrorKind::NotAccepting
+            | ServerErrorKind::Other,
+        ) => false,
+        None => matches!(
+            error,
+            PgError::Pooler
+                | PgError::PasswordMissing
+                | PgError::AuthenticationMethod { .. }
+                | PgError::Tls { .. }
+                | PgError::PublicationSkipped(_)
+        ),
+    };
+    match needs_a_person {
+        true => Disposition::stop(Exit::PostgresSetup, error.hint().unwrap_or_default()),
+        false => Disposition::Reconnect,
+    }
+}
+
+fn store_disposition(error: &StoreError) -> Disposition {
+    let setup = |hint: &str| Disposition::stop(Exit::PostgresSetup, hint);
+    match error {
+        StoreError::Sql { .. } => match error.sql_state() {
+            Some(&SqlState::UNDEFINED_TABLE | &SqlState::UNDEFINED_COLUMN) => {
+                setup("run `walrelay init`, which creates what is missing")
+            }
+            Some(&SqlState::INSUFFICIENT_PRIVILEGE) => {
+                setup("grant the role what the statement needs, or run this as the tables' owner")
+            }
+            Some(&SqlState::OBJECT_IN_USE) => {
+                Disposition::stop(Exit::SlotHeld, "stop the relay that holds the slot first")
+            }
+            Some(_) | None => Disposition::Reconnect,
+        },
+        StoreError::SlotMissing { .. } => setup("run `walrelay init`, which creates it"),
+        StoreError::SlotUnusable { .. }
+        | StoreError::SlotBeforePublication { .. }
+        | StoreError::ServerTooOld { .. }
+        | StoreError::UnexpectedValue { .. } => setup(""),
+        StoreError::UnknownEvent { .. }
+        | StoreError::AlreadyFinished { .. }
+        | StoreError::SlotName { .. } => Disposition::stop(Exit::Usage, ""),
+        StoreError::OutOfRange { .. } | StoreError::NoFreeEventId { .. } => {
+            Disposition::stop(Exit::Unexpected, "")
+        }
     }
 }
 

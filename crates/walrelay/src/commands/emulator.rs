@@ -35,8 +35,11 @@ pub async fn execute(config: EmulatorConfig, shutdown: &Shutdown) -> Result<(), 
     };
     let (control_listener, control_address) = listen(control).await?;
     print(&format!("control port http://{control_address}\n"))?;
-    tokio::join!(serving, emulator.serve_control(control_listener, shutdown.requested()));
-    Ok(())
+    let asked = shutdown.clone();
+    let until_asked = async move { asked.requested().await };
+    let ((), controlled) =
+        tokio::join!(serving, emulator.serve_control(control_listener, until_asked));
+    controlled.map_err(|source| Error::Io { action: "serve the control port".into(), source })
 }
 
 async fn listen(address: SocketAddr) -> Result<(TcpListener, SocketAddr), Error> {

@@ -1,12 +1,14 @@
 //! One module per command; each takes its part of the configuration and does what `--help` says.
 
 use std::io::{self, Write as _};
+use std::time::SystemTime;
 
 use crate::config::Command;
 use crate::error::Error;
 use crate::shutdown::Shutdown;
 
 pub mod demo;
+pub mod dispatch;
 pub mod emulator;
 pub mod run;
 
@@ -23,7 +25,7 @@ pub async fn execute(command: Command, shutdown: &Shutdown) -> Result<(), Error>
         Command::Init(_) => Err(Error::NotAvailable("init")),
         Command::Check(_) => Err(Error::NotAvailable("check")),
         Command::Status(_) => Err(Error::NotAvailable("status")),
-        Command::Dispatch(_) => Err(Error::NotAvailable("dispatch")),
+        Command::Dispatch(config) => dispatch::execute(config).await,
         Command::Slot(_) => Err(Error::NotAvailable("slot")),
         Command::Prune(_) => Err(Error::NotAvailable("prune")),
     }
@@ -38,4 +40,9 @@ pub(crate) fn print(text: &str) -> Result<(), Error> {
         }
         Ok(()) | Err(_) => Ok(()),
     }
+}
+
+/// A moment as people and programs read it, `2026-01-31T12:00:00Z`.
+pub(crate) fn rfc3339(at: SystemTime) -> String {
+    prost_types::Timestamp::from(at).to_string()
 }

@@ -1,15 +1,32 @@
 //! `walrelay run`.
 
+use tokio::task::JoinSet;
+use walrelay_pubsub::GrpcPublisher;
+
 use crate::config::RunConfig;
 use crate::error::Error;
+use crate::health::Health;
+use crate::http;
+use crate::metrics::Metrics;
 use crate::shutdown::Shutdown;
+use crate::supervise::Supervisor;
 
-/// Runs until `shutdown` is requested.
+/// Runs until `shutdown` is requested, or everything is caught up when that was asked for.
 ///
 /// # Errors
 ///
 /// Whatever ended it otherwise.
-#[expect(clippy::unused_async, reason = "the engine behind it is asynchronous")]
-pub async fn execute(_config: RunConfig, _shutdown: &Shutdown) -> Result<(), Error> {
-    Err(Error::NotAvailable("run"))
+pub async fn execute(config: RunConfig, shutdown: &Shutdown) -> Result<(), Error> {
+    let (metrics, health) = (Metrics::new(), Health::new());
+    // Its tasks end with this function.
+    let mut tasks = JoinSet::new();
+    if let Some(address) = config.http {
+        let io = |source| Error::Io { action: format!("listen on {address}"), source };
+        let listener = http::listen(address).await.map_err(io)?;
+        let observed = http::Observed { health: health.clone(), metrics: metrics.clone() };
+        tasks.spawn(http::serve(listener, observed));
+    }
+    let publisher = GrpcPublisher::connect(&config.pubsub.publisher).map_err(Error::PubSub)?;
+    let supervisor = Supervisor { config: &config, publisher, metrics, health };
+    supervisor.run(shutdown).await.map_err(Error::Relay)
 }

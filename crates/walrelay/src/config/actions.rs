@@ -2,11 +2,10 @@
 
 use std::time::Duration;
 
+use walrelay_postgres::{DispatchFilter, DispatchStatus, RetrySelection};
+
 use super::build::{Builder, FORMATS, slot_kind};
-use super::{
-    DispatchAction, DispatchConfig, DispatchFilter, OutputFormat, RetryWhich, SlotAction,
-    SlotConfig,
-};
+use super::{DispatchAction, DispatchConfig, OutputFormat, SlotAction, SlotConfig};
 use crate::cli;
 
 impl Builder<'_> {
@@ -29,18 +28,21 @@ impl Builder<'_> {
 
     fn dispatch_list(&mut self, args: &cli::DispatchListArgs) -> DispatchAction {
         let statuses = [
-            ("retrying", "retrying"),
-            ("dead", "dead"),
-            ("published", "published"),
-            ("discarded", "discarded"),
+            ("retrying", DispatchStatus::Retrying),
+            ("dead", DispatchStatus::Dead),
+            ("published", DispatchStatus::Published),
+            ("discarded", DispatchStatus::Discarded),
         ];
         let formats = [("table", OutputFormat::Text), ("json", OutputFormat::Json)];
         let decade = Duration::from_hours(24 * 3650);
-        let status = args.status.as_deref();
+        let topic = args.topic.as_deref();
         let filter = DispatchFilter {
-            status: status.map(|s| self.problems.choice("status", s, &statuses).to_owned()),
-            topic: args.topic.clone(),
-            key: args.key.clone(),
+            status: args
+                .status
+                .as_deref()
+                .map(|status| self.problems.choice("status", status, &statuses)),
+            topic: topic.map(|topic| self.full_topic(topic, args.project.as_deref())),
+            ordering_key: args.key.clone(),
             older_than: args
                 .older_than
                 .as_deref()
@@ -51,17 +53,32 @@ impl Builder<'_> {
         DispatchAction::List { filter, format }
     }
 
-    fn dispatch_retry(&mut self, args: &cli::DispatchRetryArgs) -> Option<RetryWhich> {
-        let allowed = "give exactly one of event ids, --all-dead and --topic";
+    fn dispatch_retry(&mut self, args: &cli::DispatchRetryArgs) -> Option<RetrySelection> {
         match (args.ids.as_slice(), args.all_dead, args.topic.as_deref()) {
-            ([], true, None) => Some(RetryWhich::AllDead),
-            ([], false, Some(topic)) => Some(RetryWhich::Topic(topic.to_owned())),
-            ([_, ..], false, None) => Some(RetryWhich::Ids(args.ids.clone())),
+            ([], true, None) => Some(RetrySelection::AllDead),
+            ([], false, Some(topic)) => {
+                Some(RetrySelection::Topic(self.full_topic(topic, args.project.as_deref())))
+            }
+            ([_, ..], false, None) => Some(RetrySelection::Events(args.ids.clone())),
             ([] | [_, ..], _, _) => {
+                let allowed = "give exactly one of event ids, --all-dead and --topic";
                 self.problems.wrong_unseen("all-dead", allowed);
                 None
             }
         }
+    }
+
+    /// Dispatch state holds full names.
+    fn full_topic(&mut self, topic: &str, project: Option<&str>) -> String {
+        if topic.starts_with("projects/") {
+            return topic.to_owned();
+        }
+        let project = project.unwrap_or_default();
+        if project.is_empty() {
+            let allowed = "a full projects/…/topics/… name, or set --project";
+            self.problems.wrong("topic", topic, allowed);
+        }
+        format!("projects/{project}/topics/{topic}")
     }
 
     fn dispatch_edit(&mut self, args: &cli::DispatchEditArgs) -> Option<DispatchAction> {

@@ -6,10 +6,10 @@ use std::time::Duration;
 
 use walrelay_core::{AttributeStyle, ColumnNames, OnDead, RouterConfig, Template};
 use walrelay_emulator::FaultSyntaxError;
-use walrelay_postgres::{ConnectConfig, PgEnv, Secret};
+use walrelay_postgres::{ConnectConfig, ParseNameError, PgEnv, QualifiedName, Secret};
 use walrelay_pubsub::{Endpoint, PublisherConfig};
 
-use super::names::{QualifiedName, is_identifier, is_slot_name};
+use super::names::{is_identifier, is_slot_name};
 use super::problem::{Origin, Problem, Problems};
 use super::{
     CheckConfig, Command, Config, CreateTopics, DatabaseConfig, DemoConfig, DemoOutput,
@@ -150,14 +150,12 @@ impl Builder<'_> {
         }
         let mut tables = Vec::new();
         for text in &options.outbox_table {
-            match QualifiedName::parse(text) {
-                Some(name) if tables.contains(&name) => {}
-                Some(name) => tables.push(name),
-                None => self.problems.wrong(
-                    "outbox-table",
-                    text,
-                    "table or schema.table, in double quotes where Postgres needs them",
-                ),
+            match text.parse() {
+                Ok(name) if tables.contains(&name) => {}
+                Ok(name) => tables.push(name),
+                Err(error) => {
+                    self.problems.wrong("outbox-table", text, ParseNameError::to_string(&error));
+                }
             }
         }
         if options.outbox_table.is_empty() {

@@ -1,0 +1,244 @@
+//! What operators are told while rows flow: metrics, health, and the log lines of this path.
+//!
+//! One line in the flow for each thing observed; the detail is here.
+
+use std::time::{Duration, Instant};
+
+use pgoutput_parser::PgTimestamp;
+use prometheus_client::metrics::counter::Counter;
+use walrelay_core::{
+    Batch, Budget, FailureClass, Finished, Lanes, Outcome, Parcel, PublishFailure, Reason, Topic,
+    Watermark,
+};
+
+use crate::health::Health;
+use crate::metrics::{Metrics, ReasonLabel, RequestLabels, StatusLabel, TopicLabel};
+use crate::seams::{SlotLag, StoreCounts};
+
+/// Tells metrics and health what happens.
+#[derive(Debug)]
+pub struct Observer {
+    metrics: Metrics,
+    health: Health,
+    /// Counters of the topics in use, so that no label is looked up for each batch.
+    topics: Vec<TopicCounters>,
+    begun: Begun,
+    rows_read: u64,
+    levels_at: Option<Instant>,
+    watermark: Option<Watermark>,
+    /// Operator failures already logged, by topic and code: one line, not one a retry.
+    told: Vec<(Topic, &'static str)>,
+}
+
+#[derive(Debug)]
+struct TopicCounters {
+    topic: Topic,
+    messages: Counter,
+    stored: Counter,
+}
+
+/// The newest transaction read, for the age of what is stored.
+#[derive(Debug, Clone, Copy)]
+struct Begun(Option<PgTimestamp>);
+
+/// How often levels are written: nobody scrapes more often.
+const LEVELS_INTERVAL: Duration = Duration::from_millis(250);
+
+/// Topics whose counters are kept at hand.
+const TOPICS_KEPT: usize = 256;
+
+impl Observer {
+    /// An observer that writes to these.
+    #[must_use]
+    pub fn new(metrics: Metrics, health: Health) -> Self {
+        Self {
+            metrics,
+            health,
+            topics: Vec::new(),
+            begun: Begun(None),
+            rows_read: 0,
+            levels_at: None,
+            watermark: None,
+            told: Vec::new(),
+        }
+    }
+
+    /// A row was read from the slot.
+    pub fn row_read(&mut self) {
+        self.rows_read += 1;
+    }
+
+    /// A transaction begins that was committed at this time.
+    pub fn begun(&mut self, committed_at: PgTimestamp) {
+        self.begun = Begun(Some(committed_at));
+    }
+
+    /// The server was told.
+    pub fn confirmed(&mut self, watermark: Watermark) {
+        self.metrics.confirmed_lsn_bytes.set(watermark.lsn().as_u64());
+        self.health.beat();
+    }
+
+    /// Nothing new is read any more.
+    pub fn draining(&mut self) {
+        self.health.set_phase(crate::health::Phase::Draining);
+        tracing::info!("draining: waiting for what is in flight");
+    }
+
+    /// Pub/Sub answered.
+    pub fn answered(
+        &mut self,
+        batch: &Batch,
+        answer: &Result<Vec<String>, PublishFailure>,
+        now: Instant,
+    ) {
+        let took = now.saturating_duration_since(batch.sent_at());
+        self.metrics.publish_duration_seconds.observe(took.as_secs_f64());
+        match answer {
+            Ok(_) => {
+                let counters = self.counters(batch.topic());
+                counters.messages.inc_by(batch.messages().len() as u64);
+                counters.stored.inc();
+                if let Some(committed_at) = self.begun.0 {
+                    let age = committed_at.to_system_time().elapsed().unwrap_or_default();
+                    self.metrics.commit_to_ack_seconds.observe(age.as_secs_f64());
+                }
+                self.recovered(batch.topic());
+            }
+            Err(failure) => self.refused(batch, failure),
+        }
+    }
+
+    /// Rows leave for dispatch state.
+    pub fn parcels(&mut self, parcels: &[Parcel]) {
+        for parcel in parcels {
+            let (family, reason) = match &parcel.reason {
+                Reason::Stuck { failure, .. } => (&self.metrics.parked, failure.code),
+                Reason::Queued => (&self.metrics.parked, "BEHIND_PARKED"),
+                Reason::Dead { failure } => {
+                    tracing::error!(
+                        event_id = parcel.message.event_id(),
+                        topic = &**parcel.message.topic(),
+                        position = %parcel.message.position(),
+                        code = failure.code,
+                        error = failure.message,
+                        "row is dead: it is recorded in dispatch state and needs an operator"
+                    );
+                    (&self.metrics.dead, failure.code)
+                }
+            };
+            family.get_or_create(&ReasonLabel { reason }).inc();
+        }
+    }
+
+    /// Outcomes of rows that were claimed from dispatch state.
+    pub fn finished(&mut self, finished: &[Finished]) {
+        for row in finished {
+            if let Outcome::Dead { failure, attempts } = &row.outcome {
+                tracing::error!(
+                    event_id = row.message.event_id(),
+                    topic = &**row.message.topic(),
+                    attempts,
+                    code = failure.code,
+                    error = failure.message,
+                    "row is dead: it was tried too often or refused for ever"
+                );
+                self.metrics.dead.get_or_create(&ReasonLabel { reason: failure.code }).inc();
+            }
+        }
+    }
+
+    /// Levels, written a few times a second.
+    pub fn levels(&mut self, watermark: Watermark, budget: &Budget, lanes: &Lanes) {
+        let now = tokio::time::Instant::now().into_std();
+        if self.levels_at.is_some_and(|at| now.duration_since(at) < LEVELS_INTERVAL) {
+            return;
+        }
+        self.levels_at = Some(now);
+        self.metrics.rows_read.inc_by(std::mem::take(&mut self.rows_read));
+        self.metrics.in_flight_messages.set(budget.rows() as u64);
+        self.metrics.in_flight_bytes.set(budget.bytes() as u64);
+        self.metrics.lanes.set(lanes.len() as u64);
+        self.health.beat();
+        if self.watermark.replace(watermark) != Some(watermark) || budget.rows() == 0 {
+            self.health.progress();
+        }
+        self.metrics.seconds_since_progress.set(self.health.since_progress().as_secs_f64());
+    }
+
+    /// Figures from the database.
+    pub fn surveyed(&mut self, counts: StoreCounts, lag: SlotLag) {
+        let StoreCounts { retrying, dead, published, discarded } = counts;
+        for (status, rows) in [
+            ("retrying", retrying),
+            ("dead", dead),
+            ("published", published),
+            ("discarded", discarded),
+        ] {
+            self.metrics.dispatch_rows.get_or_create(&StatusLabel { status }).set(rows);
+        }
+        self.metrics.slot_lag_bytes.set(lag.lag_bytes);
+        self.metrics.slot_safe_wal_bytes.set(lag.safe_wal_bytes.unwrap_or(-1));
+        let risk = lag.safe_wal_bytes.filter(|bytes| *bytes < SAFE_WAL_BYTES_LOW).map(|bytes| {
+            format!("slot at risk: {bytes} bytes of log until it is lost (max_slot_wal_keep_size)")
+        });
+        self.health.set_slot_at_risk(risk);
+    }
+
+    fn refused(&mut self, batch: &Batch, failure: &PublishFailure) {
+        let topic = batch.topic();
+        let labels = RequestLabels { topic: topic.to_string(), code: failure.code };
+        self.metrics.publish_requests.get_or_create(&labels).inc();
+        if failure.class == FailureClass::Row {
+            return;
+        }
+        if failure.class == FailureClass::Operator {
+            let hint = walrelay_pubsub::operator_hint(failure, topic)
+                .unwrap_or_else(|| failure.message.clone());
+            self.health.operator_problem(topic, hint);
+        }
+        let known = self.told.iter().any(|(told, code)| told == topic && *code == failure.code);
+        if !known && self.told.len() < TOPICS_KEPT {
+            self.told.push((Topic::clone(topic), failure.code));
+            let hint = walrelay_pubsub::operator_hint(failure, topic);
+            tracing::warn!(
+                topic = &**topic,
+                code = failure.code,
+                error = failure.message,
+                hint,
+                "publish refused; it is tried again until it succeeds"
+            );
+        }
+    }
+
+    fn recovered(&mut self, topic: &Topic) {
+        if self.told.is_empty() || !self.told.iter().any(|(told, _)| told == topic) {
+            return;
+        }
+        self.told.retain(|(told, _)| told != topic);
+        self.health.operator_cleared(topic);
+        tracing::info!(topic = &**topic, "publish succeeds again");
+    }
+
+    fn counters(&mut self, topic: &Topic) -> &TopicCounters {
+        let found = self.topics.iter().position(|counters| counters.topic == *topic);
+        let index = found.unwrap_or_else(|| {
+            if self.topics.len() == TOPICS_KEPT {
+                self.topics.clear();
+            }
+            let name = topic.to_string();
+            let label = TopicLabel { topic: name.clone() };
+            let request = RequestLabels { topic: name, code: "OK" };
+            self.topics.push(TopicCounters {
+                topic: Topic::clone(topic),
+                messages: self.metrics.messages_published.get_or_create_owned(&label),
+                stored: self.metrics.publish_requests.get_or_create_owned(&request),
+            });
+            self.topics.len() - 1
+        });
+        &self.topics[index]
+    }
+}
+
+/// Less log than this until the slot is lost is an alarm: minutes on a busy database.
+const SAFE_WAL_BYTES_LOW: i64 = 256 << 20;

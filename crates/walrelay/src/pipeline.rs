@@ -1,0 +1,463 @@
+//! The data path: replication socket → decoder → router → lanes → Pub/Sub → tracker → slot.
+//!
+//! One task runs this loop and owns everything in it; only publish calls and one command to
+//! dispatch state run beside it. A row enters at `frames.next`, is decoded, routed, counted
+//! (`tracker.open`), queued (`lanes.push`), sent (`publishes.start`), settled (`tracker.settle`),
+//! and leaves when `feedback.confirm` tells the server the tracker's watermark.
+//!
+//! Invariants I1 … I9 are those of [`walrelay_core`].
+
+use std::pin::pin;
+use std::time::Duration;
+
+use pgoutput_parser::{Change, DecodeError, Decoder, Frame, Insert, Lsn, XLogData};
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::time::{Instant, sleep_until};
+use walrelay_core::{
+    AckTracker, Budget, Lanes, MissingColumn, RouteError, Routed, Router, Watermark,
+};
+use walrelay_postgres::{Feedback, Frames, PgError};
+
+use crate::failpoint;
+use crate::observer::Observer;
+use crate::publishes::{Answer, Publishes};
+use crate::recorded_rows::RecordedRows;
+use crate::recorder::{Recorded, Recorder};
+use crate::seams::{Publisher, Store, StoreFailure};
+use crate::shutdown::Shutdown;
+
+/// One connection's life: everything that starts anew from the slot when the connection ends.
+#[derive(Debug)]
+pub struct Session<R, W, P, S> {
+    /// The socket's reading half.
+    pub frames: Frames<R>,
+    /// The socket's writing half.
+    pub feedback: Feedback<W>,
+    /// Publish calls out.
+    pub publishes: Publishes<P>,
+    /// Commands to dispatch state.
+    pub recorder: Recorder<S>,
+    /// The rows in between.
+    pub flow: Flow,
+    /// Stop once everything up to here is confirmed, `--until-caught-up`.
+    pub goal: Option<Lsn>,
+    /// How long rows in flight are waited for at the end, `--drain-timeout`.
+    pub drain_timeout: Duration,
+}
+
+/// The rows between socket and Pub/Sub.
+#[derive(Debug)]
+pub struct Flow {
+    /// Knows relations and the open transaction.
+    pub decoder: Decoder,
+    /// Row to message.
+    pub router: Router,
+    /// Rows that dispatch state already has.
+    pub recorded: RecordedRows,
+    /// What is in flight, in commit order.
+    pub tracker: AckTracker,
+    /// How much is in flight.
+    pub budget: Budget,
+    /// What waits, by key.
+    pub lanes: Lanes,
+    /// Metrics and health.
+    pub observer: Observer,
+}
+
+/// Why a session ended well.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Ended {
+    /// Somebody asked for it.
+    Stopped,
+    /// The goal is confirmed and nothing is due in dispatch state.
+    CaughtUp,
+}
+
+/// Why a session broke off.
+#[derive(Debug, thiserror::Error)]
+pub enum PipelineError {
+    /// The connection, or the server behind it.
+    #[error("the replication stream ended")]
+    Stream(#[from] PgError),
+    /// The server sent what we cannot read; nothing is confirmed past it (I7).
+    #[error("the message at {at} cannot be decoded")]
+    Decode {
+        /// Where in the log.
+        at: Lsn,
+        /// What is wrong with it.
+        #[source]
+        source: DecodeError,
+    },
+    /// An outbox table lacks a column.
+    #[error("an outbox table does not have the columns it should")]
+    Columns(#[from] MissingColumn),
+    /// A row cannot be read.
+    #[error("an outbox row cannot be read")]
+    Row(#[from] RouteError),
+    /// The publication was changed behind our back.
+    #[error("the publication sent {what} at {at}; it must publish inserts only")]
+    NotInsertOnly {
+        /// What came.
+        what: &'static str,
+        /// Where in the log.
+        at: Lsn,
+    },
+    /// The database waits for us, and we have nothing to give: let go of it.
+    #[error("the database server is shutting down")]
+    ServerStops,
+}
+
+/// ```text
+/// Streaming ── asked to stop ──▶ Draining { Stopped }  ──┐ nothing in flight,
+///     └────── goal reached ────▶ Draining { CaughtUp } ──┴ or out of time ──▶ (ended)
+/// ```
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Phase {
+    Streaming,
+    /// Nothing new is taken in, but the open transaction is read to its commit: rows of it that
+    /// are stored already would be published twice.
+    Draining {
+        ended: Ended,
+        until: Instant,
+    },
+}
+
+/// Frames and answers taken in one turn at most: status updates wait no longer than that (I5).
+const TURN_MAX: usize = 256;
+
+/// Runs a session to its end.
+///
+/// # Errors
+///
+/// The session broke off. What was in flight has been answered or given up by then, so that a new
+/// session cannot have two requests of a key outstanding (I3).
+pub async fn run<R, W, P, S>(
+    mut session: Session<R, W, P, S>,
+    shutdown: &Shutdown,
+) -> Result<Ended, PipelineError>
+where
+    R: AsyncRead + Unpin,
+    W: AsyncWrite + Unpin,
+    P: Publisher,
+    S: Store,
+{
+    let ended = stream(&mut session, shutdown).await;
+    session.end(ended).await
+}
+
+/// The loop. Arms are in order of urgency; none above another can stay ready for ever.
+async fn stream<R, W, P, S>(
+    session: &mut Session<R, W, P, S>,
+    shutdown: &Shutdown,
+) -> Result<Ended, PipelineError>
+where
+    R: AsyncRead + Unpin,
+    W: AsyncWrite + Unpin,
+    P: Publisher,
+    S: Store,
+{
+    let Session { frames, feedback, publishes, recorder, flow, goal, drain_timeout } = session;
+    let mut phase = Phase::Streaming;
+    let mut stop = pin!(shutdown.requested());
+
+    loop {
+        let watermark = flow.tracker.watermark();
+        let alarm = flow.next_alarm(phase);
+        tokio::select! {
+            biased;
+
+            // The server is owed a status update: on our timer, or because it asked (I5).
+            () = feedback.due(watermark) => {
+                failpoint::hit("before-confirm");
+                feedback.confirm(watermark).await?;
+                flow.observer.confirmed(watermark);
+            }
+
+            // Stop taking in; what is in flight is finished below.
+            () = &mut stop, if phase == Phase::Streaming => {
+                flow.observer.draining();
+                phase = Phase::Draining { ended: Ended::Stopped, until: Instant::now() + *drain_timeout };
+            }
+
+            // Pub/Sub stored a batch, or refused it: finished work comes before new work.
+            answer = publishes.next() => {
+                flow.answered(answer);
+                for _ in 1..TURN_MAX {
+                    let Some(answer) = publishes.next_ready() else { break };
+                    flow.answered(answer);
+                }
+            }
+
+            // Rows are durable in dispatch state, or come back from it.
+            recorded = recorder.next() => match recorded.map_err(server_stops)? {
+                Recorded::Due(keys) => {
+                    let quiet = keys.is_empty() && publishes.is_empty() && flow.is_quiet();
+                    flow.recorded(Recorded::Due(keys));
+                    if quiet && phase == Phase::Streaming && goal.is_some_and(|goal| goal <= watermark.lsn()) {
+                        phase = Phase::Draining { ended: Ended::CaughtUp, until: Instant::now() + *drain_timeout };
+                    }
+                }
+                recorded => flow.recorded(recorded),
+            },
+
+            // Back-offs end.
+            () = sleep_until(alarm.unwrap_or_else(Instant::now)), if alarm.is_some() => {}
+
+            // Read only while there is room. Not reading is the back-pressure (I6).
+            frame = frames.next(), if flow.may_read(phase) => {
+                let mut next = Some(frame?);
+                for _ in 1..TURN_MAX {
+                    let Some(frame) = next else { break };
+                    flow.take_in(frame, feedback)?;
+                    if !flow.may_read(phase) {
+                        next = None;
+                        break;
+                    }
+                    next = frames.buffered()?;
+                }
+                if let Some(frame) = next {
+                    flow.take_in(frame, feedback)?;
+                }
+                if feedback.server_wants_to_stop() {
+                    return Err(PipelineError::ServerStops);
+                }
+            }
+        }
+
+        flow.send(publishes, recorder, phase);
+        if let Phase::Draining { ended, until } = phase
+            && (flow.is_drained(recorder) && publishes.is_empty() || Instant::now() >= until)
+        {
+            return Ok(ended);
+        }
+    }
+}
+
+impl Flow {
+    /// One frame: the first half of a row's way.
+    fn take_in<W: AsyncWrite + Unpin>(
+        &mut self,
+        frame: Frame<'_>,
+        feedback: &mut Feedback<W>,
+    ) -> Result<(), PipelineError> {
+        let Self { decoder, router, recorded, tracker, budget, lanes, observer } = self;
+        let XLogData { wal_start: at, data, .. } = match frame {
+            Frame::XLogData(data) => data,
+            Frame::Keepalive(keepalive) => {
+                feedback.note(&keepalive);
+                if let Some(boundary) = decoder.boundary(&keepalive) {
+                    tracker.observe(boundary);
+                }
+                return Ok(());
+            }
+        };
+        match decoder.decode(data).map_err(|source| PipelineError::Decode { at, source })? {
+            Change::Insert(Insert { position, .. }) if recorded.contains(position) => {
+                // In dispatch state since before a restart: settled, whatever became of it (I2).
+                let ticket = tracker.open();
+                tracker.settle(ticket);
+            }
+            Change::Insert(insert) => {
+                let Routed { message, fault } = router.route(&insert)?;
+                let ticket = tracker.open();
+                budget.take(message.memory());
+                observer.row_read();
+                match fault {
+                    None => lanes.push(message, ticket),
+                    Some(fault) => {
+                        let failure = fault.into_failure();
+                        lanes.push_dead(message, ticket, &failure, Instant::now().into_std());
+                    }
+                }
+            }
+            Change::Begin(begin) => {
+                tracker.begin();
+                observer.begun(begin.commit_timestamp);
+            }
+            Change::Commit(commit) => {
+                feedback.received(commit.end_lsn);
+                tracker.seal(commit.boundary());
+            }
+            Change::Relation(relation) => router.learn(relation)?,
+            Change::Update(_) => return Err(not_insert_only("an update", at)),
+            Change::Delete(_) => return Err(not_insert_only("a delete", at)),
+            Change::Truncate(_) => return Err(not_insert_only("a truncate", at)),
+            Change::Type(_) | Change::Origin(_) | Change::Message(_) => {}
+        }
+        Ok(())
+    }
+
+    /// The second half: whatever may go out goes out.
+    fn send<P: Publisher, S: Store>(
+        &mut self,
+        publishes: &mut Publishes<P>,
+        recorder: &mut Recorder<S>,
+        phase: Phase,
+    ) {
+        let Self { tracker, budget, lanes, observer, .. } = self;
+        let now = Instant::now().into_std();
+        lanes.wake(now);
+        while publishes.has_room() {
+            let Some(batch) = lanes.next_batch(now) else { break };
+            publishes.start(batch);
+        }
+        let effects = lanes.effects();
+        for (ticket, memory) in effects.settled.drain(..) {
+            tracker.settle(ticket);
+            budget.release(memory);
+        }
+        observer.parcels(&effects.parcels);
+        observer.finished(&effects.finished);
+        recorder.park(&mut effects.parcels);
+        recorder.finish(&mut effects.finished);
+        recorder.settled(tracker.watermark().lsn());
+        if phase == Phase::Streaming && lanes.has_claims() && recorder.may_claim() {
+            let room = budget.room_for_reload();
+            let keys = if room > 0 { lanes.claims(CLAIM_KEYS_MAX, now) } else { Vec::new() };
+            if !keys.is_empty() {
+                recorder.claim(keys, room);
+            }
+        }
+        observer.levels(tracker.watermark(), budget, lanes);
+    }
+
+    fn answered(&mut self, (batch, answer): Answer) {
+        let now = Instant::now().into_std();
+        self.observer.answered(&batch, &answer, now);
+        failpoint::hit("after-reply");
+        match answer {
+            Ok(message_ids) => self.lanes.stored(batch, message_ids, now),
+            Err(failure) => self.lanes.refused(batch, &failure, now),
+        }
+        let effects = self.lanes.effects();
+        for (ticket, memory) in effects.settled.drain(..) {
+            self.tracker.settle(ticket);
+            self.budget.release(memory);
+        }
+    }
+
+    fn recorded(&mut self, recorded: Recorded) {
+        let now = Instant::now().into_std();
+        match recorded {
+            Recorded::Parked(parcels) => {
+                failpoint::hit("after-park");
+                for parcel in parcels {
+                    self.budget.release(parcel.message.memory());
+                    self.tracker.settle(parcel.ticket);
+                    if let Some(lane) = parcel.lane {
+                        self.lanes.appended(lane);
+                    }
+                }
+            }
+            Recorded::Finished(finished) => {
+                for row in finished {
+                    self.budget.release(row.message.memory());
+                }
+            }
+            Recorded::Claimed(claims) => {
+                for (lane, claimed) in claims {
+                    for (message, _) in &claimed.rows {
+                        self.budget.take(message.memory());
+                    }
+                    self.lanes.claimed(lane, claimed, now);
+                }
+            }
+            Recorded::Due(keys) => {
+                for (topic, ordering_key) in keys {
+                    self.lanes.call_for(&topic, &ordering_key, now);
+                }
+            }
+            Recorded::Surveyed(counts, lag) => self.observer.surveyed(counts, lag),
+            Recorded::Noted => {}
+        }
+    }
+
+    fn may_read(&self, phase: Phase) -> bool {
+        match phase {
+            Phase::Streaming => self.budget.has_room(),
+            Phase::Draining { .. } => self.budget.has_room() && self.tracker.has_open_transaction(),
+        }
+    }
+
+    fn next_alarm(&self, phase: Phase) -> Option<Instant> {
+        let due = self.lanes.next_due().map(Instant::from_std);
+        match phase {
+            Phase::Streaming => due,
+            Phase::Draining { until, .. } => Some(due.map_or(until, |due| due.min(until))),
+        }
+    }
+
+    /// Whether no row waits or is out, and no parked key is being delivered.
+    fn is_quiet(&self) -> bool {
+        self.tracker.is_settled() && self.lanes.is_quiet()
+    }
+
+    fn is_drained<S: Store>(&self, recorder: &Recorder<S>) -> bool {
+        self.tracker.is_settled() && recorder.is_idle()
+    }
+}
+
+/// Parked keys read back by one command.
+const CLAIM_KEYS_MAX: usize = 256;
+
+fn not_insert_only(what: &'static str, at: Lsn) -> PipelineError {
+    PipelineError::NotInsertOnly { what, at }
+}
+
+fn server_stops(failure: StoreFailure) -> PipelineError {
+    tracing::debug!(error = %failure, "dispatch state went away");
+    PipelineError::ServerStops
+}
+
+impl<R, W, P, S> Session<R, W, P, S>
+where
+    R: AsyncRead + Unpin,
+    W: AsyncWrite + Unpin,
+    P: Publisher,
+    S: Store,
+{
+    /// How long the end waits for dispatch state.
+    const CLOSE_TIMEOUT: Duration = Duration::from_secs(1);
+
+    /// Settles what can be settled, tells the server one last time, and lets go.
+    async fn end(self, ended: Result<Ended, PipelineError>) -> Result<Ended, PipelineError> {
+        let Self { frames, feedback, mut publishes, recorder, mut flow, .. } = self;
+        if ended.is_err() {
+            // The slot sends these rows again; what is out must have an answer before (I3).
+            while !publishes.is_empty() {
+                flow.answered(publishes.next().await);
+            }
+        }
+        let watermark = flow.tracker.watermark();
+        let unsettled = flow.budget.rows();
+        recorder.close(Self::CLOSE_TIMEOUT).await;
+        let finished = match &ended {
+            Err(PipelineError::Stream(_) | PipelineError::ServerStops) => Ok(()),
+            Ok(_) | Err(_) => {
+                failpoint::hit("final-confirm");
+                feedback.finish(frames, watermark).await
+            }
+        };
+        report_end(watermark, unsettled, &finished);
+        if ended.is_ok() {
+            finished?;
+        }
+        ended
+    }
+}
+
+fn report_end(watermark: Watermark, unsettled: usize, finished: &Result<(), PgError>) {
+    match finished {
+        Ok(()) if unsettled == 0 => tracing::info!(%watermark, "session ended"),
+        Ok(()) => tracing::info!(
+            %watermark,
+            unsettled_rows = unsettled,
+            "session ended; unsettled rows are read again from the slot"
+        ),
+        Err(error) => tracing::warn!(
+            %watermark,
+            error = %crate::error::Chain(error),
+            "the last status update may not have been seen; rows settled since the one before may be published again"
+        ),
+    }
+}

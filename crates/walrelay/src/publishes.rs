@@ -1,0 +1,93 @@
+//! The publish calls that are out.
+//!
+//! Owns each batch while its call runs, so that no batch is ever in two places.
+
+use std::pin::Pin;
+
+use futures_util::stream::FuturesUnordered;
+use futures_util::{FutureExt, StreamExt};
+use walrelay_core::{Batch, PublishFailure, Window};
+
+use crate::seams::Publisher;
+
+/// A batch and what Pub/Sub said about it: the message ids, or why not.
+pub type Answer = (Batch, Result<Vec<String>, PublishFailure>);
+
+type Call = Pin<Box<dyn Future<Output = Answer> + Send>>;
+
+/// The set of publish calls in flight, bounded by an adaptive window.
+pub struct Publishes<P> {
+    publisher: P,
+    calls: FuturesUnordered<Call>,
+    window: Window,
+}
+
+impl<P: Publisher> Publishes<P> {
+    /// No calls yet.
+    pub fn new(publisher: P, window: Window) -> Self {
+        Self { publisher, calls: FuturesUnordered::new(), window }
+    }
+
+    /// Whether another call may start.
+    pub fn has_room(&self) -> bool {
+        self.calls.len() < self.window.size()
+    }
+
+    /// Whether nothing is out.
+    pub fn is_empty(&self) -> bool {
+        self.calls.is_empty()
+    }
+
+    /// How many calls are out.
+    pub fn len(&self) -> usize {
+        self.calls.len()
+    }
+
+    /// Sends a batch.
+    pub fn start(&mut self, batch: Batch) {
+        let call = self.publisher.publish(&batch);
+        self.calls.push(Box::pin(async move {
+            let answer = call.await;
+            (batch, answer)
+        }));
+    }
+
+    /// The next answer; pending for ever when nothing is out.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future loses no answer: calls live in `self`.
+    pub async fn next(&mut self) -> Answer {
+        let out = self.calls.len();
+        match self.calls.next().await {
+            Some(answer) => self.observed(answer, out),
+            None => std::future::pending().await,
+        }
+    }
+
+    /// An answer that is already here.
+    pub fn next_ready(&mut self) -> Option<Answer> {
+        let out = self.calls.len();
+        let answer = self.calls.next().now_or_never().flatten()?;
+        Some(self.observed(answer, out))
+    }
+
+    fn observed(&mut self, answer: Answer, out: usize) -> Answer {
+        let now = tokio::time::Instant::now().into_std();
+        match &answer.1 {
+            Ok(_) => {
+                let round_trip = now.saturating_duration_since(answer.0.sent_at());
+                self.window.stored(round_trip, out, now);
+            }
+            Err(failure) if failure.congestion => self.window.congested(now),
+            Err(_) => {}
+        }
+        answer
+    }
+}
+
+impl<P> std::fmt::Debug for Publishes<P> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Publishes").field("out", &self.calls.len()).finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,326 @@
+//! What is written to dispatch state and read back, one command at a time.
+//!
+//! Owns the store. Promises that rows become durable in the order they were handed over, that a
+//! command is repeated until it succeeds, and that outcomes are written before the next rows of
+//! their key are claimed. The pipeline never waits for it.
+
+use std::pin::Pin;
+use std::time::Duration;
+
+use pgoutput_parser::Lsn;
+use tokio::time::{Instant, sleep, sleep_until};
+use walrelay_core::{Backoff, ClaimKey, Claimed, Finished, LaneId, Parcel, Topic};
+
+use crate::seams::{SlotLag, Store, StoreCounts, StoreFailure};
+
+/// What a command came to.
+#[derive(Debug)]
+pub enum Recorded {
+    /// These rows are durable in dispatch state.
+    Parked(Vec<Parcel>),
+    /// These outcomes are written down.
+    Finished(Vec<Finished>),
+    /// The next rows of parked keys.
+    Claimed(Vec<(LaneId, Claimed)>),
+    /// Keys that an operator, or time, made due.
+    Due(Vec<(Topic, String)>),
+    /// Figures for operators.
+    Surveyed(StoreCounts, SlotLag),
+    /// Something that nobody waits for.
+    Noted,
+}
+
+enum Command {
+    Park(Vec<Parcel>),
+    Finish(Vec<Finished>),
+    Claim(Vec<ClaimKey>, usize),
+    Due,
+    Survey,
+    NoteSettled(Lsn),
+    Prune,
+}
+
+type Running<S> = Pin<Box<dyn Future<Output = (S, Result<Recorded, StoreFailure>)> + Send>>;
+
+enum State<S> {
+    Idle(S),
+    Running(Running<S>),
+    /// Only while one state becomes the other.
+    Between,
+}
+
+/// How often things are done that nothing asks for.
+#[derive(Debug, Clone, Copy)]
+pub struct Habits {
+    /// Looking for keys that an operator made due; an operator waits two seconds at most.
+    pub due: Duration,
+    /// Writing the watermark down.
+    pub settled: Duration,
+    /// Counting rows and measuring lag.
+    pub survey: Duration,
+    /// Deleting what is past its retention.
+    pub prune: Duration,
+    /// `--dispatch-retention`.
+    pub retention: Duration,
+}
+
+impl Habits {
+    /// The service's habits, with this retention.
+    #[must_use]
+    pub const fn with_retention(retention: Duration) -> Self {
+        Self {
+            due: Duration::from_secs(1),
+            settled: Duration::from_secs(5),
+            survey: Duration::from_secs(5),
+            prune: Duration::from_secs(600),
+            retention,
+        }
+    }
+}
+
+/// Runs the store's commands one after the other.
+pub struct Recorder<S> {
+    state: State<S>,
+    habits: Habits,
+    parcels: Vec<Parcel>,
+    finished: Vec<Finished>,
+    claims: Option<(Vec<ClaimKey>, usize)>,
+    settled: Lsn,
+    settled_noted: Lsn,
+    due_at: Instant,
+    settle_at: Instant,
+    survey_at: Instant,
+    prune_at: Instant,
+}
+
+impl<S: Store> Recorder<S> {
+    /// A recorder with nothing to do yet.
+    pub fn new(store: S, habits: Habits) -> Self {
+        let now = Instant::now();
+        Self {
+            state: State::Idle(store),
+            habits,
+            parcels: Vec::new(),
+            finished: Vec::new(),
+            claims: None,
+            settled: Lsn::ZERO,
+            settled_noted: Lsn::ZERO,
+            due_at: now,
+            settle_at: now + habits.settled,
+            survey_at: now,
+            prune_at: now + habits.prune,
+        }
+    }
+
+    /// Hands rows over that must be recorded.
+    pub fn park(&mut self, parcels: &mut Vec<Parcel>) {
+        self.parcels.append(parcels);
+    }
+
+    /// Hands outcomes over.
+    pub fn finish(&mut self, finished: &mut Vec<Finished>) {
+        self.finished.append(finished);
+    }
+
+    /// Whether keys may be handed over for claiming: one claim is out at a time.
+    pub fn may_claim(&self) -> bool {
+        self.claims.is_none()
+    }
+
+    /// Asks for the next rows of parked keys.
+    pub fn claim(&mut self, keys: Vec<ClaimKey>, bytes_max: usize) {
+        self.claims = Some((keys, bytes_max));
+    }
+
+    /// Learns how far the slot is settled.
+    pub fn settled(&mut self, settled: Lsn) {
+        self.settled = settled;
+    }
+
+    /// Whether nothing that matters is unwritten.
+    pub fn is_idle(&self) -> bool {
+        matches!(self.state, State::Idle(_)) && self.parcels.is_empty() && self.finished.is_empty()
+    }
+
+    /// The next thing that came of it.
+    ///
+    /// # Errors
+    ///
+    /// The server is shutting down. Every other failure is logged and tried again.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future loses nothing: the running command lives in `self`.
+    pub async fn next(&mut self) -> Result<Recorded, StoreFailure> {
+        loop {
+            if let State::Running(running) = &mut self.state {
+                let (store, recorded) = running.await;
+                self.state = State::Idle(store);
+                return recorded;
+            }
+            match self.next_command() {
+                Some(command) => self.start(command),
+                None => sleep_until(self.next_habit()).await,
+            }
+        }
+    }
+
+    /// Ends what is running, for a limited time, and writes the watermark down: the session is over.
+    pub async fn close(mut self, limit: Duration) {
+        let closing = async {
+            while let State::Running(running) = &mut self.state {
+                let (store, _) = running.await;
+                self.state = State::Idle(store);
+            }
+            if let State::Idle(store) = &mut self.state
+                && self.settled > self.settled_noted
+                && let Err(error) = store.note_settled(self.settled).await
+            {
+                tracing::debug!(%error, "the watermark was not written down");
+            }
+        };
+        if tokio::time::timeout(limit, closing).await.is_err() {
+            tracing::debug!("dispatch state did not answer at the end of the session");
+        }
+    }
+
+    /// Outcomes first, so that a claim finds them written; then rows, for they hold the slot.
+    fn next_command(&mut self) -> Option<Command> {
+        if !self.finished.is_empty() {
+            return Some(Command::Finish(std::mem::take(&mut self.finished)));
+        }
+        if !self.parcels.is_empty() {
+            return Some(Command::Park(std::mem::take(&mut self.parcels)));
+        }
+        if let Some((keys, bytes_max)) = self.claims.take() {
+            return Some(Command::Claim(keys, bytes_max));
+        }
+        let now = Instant::now();
+        if self.due_at <= now {
+            self.due_at = now + self.habits.due;
+            return Some(Command::Due);
+        }
+        if self.settle_at <= now {
+            self.settle_at = now + self.habits.settled;
+            if self.settled > self.settled_noted {
+                self.settled_noted = self.settled;
+                return Some(Command::NoteSettled(self.settled));
+            }
+        }
+        if self.survey_at <= now {
+            self.survey_at = now + self.habits.survey;
+            return Some(Command::Survey);
+        }
+        if self.prune_at <= now {
+            self.prune_at = now + self.habits.prune;
+            return Some(Command::Prune);
+        }
+        None
+    }
+
+    fn next_habit(&self) -> Instant {
+        self.due_at.min(self.settle_at).min(self.survey_at).min(self.prune_at)
+    }
+
+    fn start(&mut self, command: Command) {
+        match std::mem::replace(&mut self.state, State::Between) {
+            State::Idle(store) => {
+                let retention = self.habits.retention;
+                self.state = State::Running(Box::pin(until_done(store, command, retention)));
+            }
+            State::Running(_) | State::Between => panic!("I2: two commands at once"),
+        }
+    }
+}
+
+impl<S> std::fmt::Debug for Recorder<S> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Recorder")
+            .field("parcels", &self.parcels.len())
+            .field("finished", &self.finished.len())
+            .finish_non_exhaustive()
+    }
+}
+
+/// Repeats a command until it succeeds: its rows settle only then, so the slot waits.
+async fn until_done<S: Store>(
+    mut store: S,
+    command: Command,
+    retention: Duration,
+) -> (S, Result<Recorded, StoreFailure>) {
+    const PAUSE: Backoff =
+        Backoff { base: Duration::from_millis(200), cap: Duration::from_secs(10) };
+    let mut attempts = 0;
+    loop {
+        match execute(&mut store, &command, retention).await {
+            Ok(found) => return (store, Ok(command.recorded(found))),
+            Err(StoreFailure::ShuttingDown) => return (store, Err(StoreFailure::ShuttingDown)),
+            Err(error @ StoreFailure::Unavailable(_)) => {
+                attempts += 1;
+                let error = crate::error::Chain(&error);
+                tracing::warn!(command = command.name(), attempts, %error, "dispatch state failed; trying again");
+                sleep(PAUSE.delay(attempts, u32::MAX)).await;
+            }
+        }
+    }
+}
+
+/// What the store gave, before it is put together with the command.
+enum Found {
+    Nothing,
+    Claimed(Vec<Claimed>),
+    Due(Vec<(Topic, String)>),
+    Surveyed(StoreCounts, SlotLag),
+}
+
+async fn execute<S: Store>(
+    store: &mut S,
+    command: &Command,
+    retention: Duration,
+) -> Result<Found, StoreFailure> {
+    match command {
+        Command::Park(parcels) => store.park(parcels).await.map(|()| Found::Nothing),
+        Command::Finish(finished) => store.finish(finished).await.map(|()| Found::Nothing),
+        Command::Claim(keys, bytes_max) => store.claim(keys, *bytes_max).await.map(Found::Claimed),
+        Command::Due => store.due_keys().await.map(Found::Due),
+        Command::Survey => store.survey().await.map(|(counts, lag)| Found::Surveyed(counts, lag)),
+        Command::NoteSettled(settled) => {
+            store.note_settled(*settled).await.map(|()| Found::Nothing)
+        }
+        Command::Prune => {
+            let deleted = store.prune(retention).await?;
+            if deleted > 0 {
+                tracing::info!(rows = deleted, "deleted dispatch rows past their retention");
+            }
+            Ok(Found::Nothing)
+        }
+    }
+}
+
+impl Command {
+    const fn name(&self) -> &'static str {
+        match self {
+            Self::Park(_) => "park",
+            Self::Finish(_) => "finish",
+            Self::Claim(..) => "claim",
+            Self::Due => "due",
+            Self::Survey => "survey",
+            Self::NoteSettled(_) => "note settled",
+            Self::Prune => "prune",
+        }
+    }
+
+    fn recorded(self, found: Found) -> Recorded {
+        match (self, found) {
+            (Self::Park(parcels), _) => Recorded::Parked(parcels),
+            (Self::Finish(finished), _) => Recorded::Finished(finished),
+            (Self::Claim(keys, _), Found::Claimed(claimed)) => {
+                assert_eq!(keys.len(), claimed.len(), "I4: one answer a key");
+                Recorded::Claimed(keys.into_iter().map(|key| key.lane).zip(claimed).collect())
+            }
+            (_, Found::Due(keys)) => Recorded::Due(keys),
+            (_, Found::Surveyed(counts, lag)) => Recorded::Surveyed(counts, lag),
+            (_, Found::Nothing | Found::Claimed(_)) => Recorded::Noted,
+        }
+    }
+}

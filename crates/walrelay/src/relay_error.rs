@@ -1,0 +1,187 @@
+//! What can end a session of the relay, and whether another may follow.
+
+use std::error::Error as StdError;
+
+use pgoutput_parser::Lsn;
+use walrelay_postgres::{PgError, ServerErrorKind, StoreError};
+
+use crate::error::{Disposition, Exit};
+use crate::pipeline::PipelineError;
+
+/// Why there is no session.
+#[derive(Debug, thiserror::Error)]
+pub enum RelayError {
+    /// Connecting, or taking the slot.
+    #[error("no replication connection")]
+    Connect(#[source] PgError),
+    /// The session broke off.
+    #[error(transparent)]
+    Session(#[from] PipelineError),
+    /// Dispatch state cannot be read.
+    #[error("dispatch state cannot be read")]
+    Store(#[source] StoreError),
+    /// An ordinary statement failed.
+    #[error("{action}")]
+    Sql {
+        /// What it was for.
+        action: &'static str,
+        /// What the server said.
+        #[source]
+        source: tokio_postgres::Error,
+    },
+    /// `--take-over-after`, and the server does not let us.
+    #[error("the session of {holder} cannot be ended")]
+    TakeOver {
+        /// Who holds the slot.
+        holder: String,
+        /// What the server said.
+        #[source]
+        source: tokio_postgres::Error,
+    },
+    /// The server is not set up for this relay.
+    #[error("postgres is not set up for this relay: {summary}")]
+    Setup {
+        /// Each finding with its fix.
+        summary: String,
+    },
+    /// There was a slot and it is gone or unusable.
+    #[error("the slot is lost: {summary}")]
+    SlotLost {
+        /// What happened and what to do.
+        summary: String,
+    },
+    /// Positions in dispatch state belong to another cluster.
+    #[error(
+        "slot \"{slot}\" was settled up to {settled} in system {recorded}, and this is system {found}"
+    )]
+    OtherSystem {
+        /// The slot.
+        slot: String,
+        /// How far.
+        settled: Lsn,
+        /// Whose positions those are.
+        recorded: String,
+        /// Whom we are connected to.
+        found: String,
+    },
+}
+
+impl RelayError {
+    /// For `map_err`: what a statement was for.
+    pub fn sql(action: &'static str) -> impl Fn(tokio_postgres::Error) -> Self {
+        move |source| Self::Sql { action, source }
+    }
+
+    /// What the supervisor does about it.
+    #[must_use]
+    pub fn disposition(&self) -> Disposition {
+        match self {
+            Self::Connect(error) | Self::Session(PipelineError::Stream(error)) => {
+                of_postgres(error)
+            }
+            Self::Session(
+                PipelineError::Decode { .. } | PipelineError::Row(_) | PipelineError::Columns(_),
+            ) => Disposition::stop(
+                Exit::PostgresSetup,
+                "nothing was confirmed past this row; mend the table or the --column-… options and \
+                 start again",
+            ),
+            Self::Session(PipelineError::NotInsertOnly { .. }) => Disposition::stop(
+                Exit::PostgresSetup,
+                "ALTER PUBLICATION … SET (publish = 'insert'), then start again",
+            ),
+            Self::Session(PipelineError::ServerStops) | Self::Sql { .. } | Self::Store(_) => {
+                Disposition::Reconnect
+            }
+            Self::TakeOver { .. } => Disposition::stop(
+                Exit::SlotHeld,
+                "only the same role, or a member of pg_signal_backend, may end it",
+            ),
+            Self::Setup { .. } => Disposition::stop(Exit::PostgresSetup, "run `walrelay check`"),
+            Self::SlotLost { .. } => Disposition::stop(
+                Exit::SlotLost,
+                "see docs/operations.md, \"Lost slot\"; rows since then are still in the outbox table",
+            ),
+            Self::OtherSystem { .. } => Disposition::stop(
+                Exit::SlotLost,
+                "the database was restored or replaced: its log positions mean something else now; \
+                 see docs/operations.md, \"Lost slot\"",
+            ),
+        }
+    }
+
+    /// A word for the metric `reconnects_total`.
+    #[must_use]
+    pub fn reason(&self) -> &'static str {
+        match self {
+            Self::Connect(_) => "connect",
+            Self::Session(PipelineError::Stream(error)) => match error {
+                PgError::Silent { .. } => "silent",
+                PgError::Server(_) => "server_error",
+                PgError::EndedByServer => "ended_by_server",
+                _ => "disconnected",
+            },
+            Self::Session(PipelineError::ServerStops) => "server_shutdown",
+            Self::Session(_) => "stream",
+            Self::Store(_) | Self::Sql { .. } => "sql",
+            Self::TakeOver { .. }
+            | Self::Setup { .. }
+            | Self::SlotLost { .. }
+            | Self::OtherSystem { .. } => "setup",
+        }
+    }
+
+    /// Whether this is a server that cannot be reached, as opposed to one that broke off.
+    #[must_use]
+    pub fn is_unreachable(&self) -> bool {
+        let Self::Connect(error) = self else { return false };
+        // A server that is starting up or shutting down is there, and will be.
+        !matches!(kind(error), Some(ServerErrorKind::NotAccepting | ServerErrorKind::AdminShutdown))
+    }
+}
+
+fn kind(error: &PgError) -> Option<ServerErrorKind> {
+    error.server().map(walrelay_postgres::ServerError::kind)
+}
+
+/// Configuration, rights and missing things stop; everything else may pass.
+fn of_postgres(error: &PgError) -> Disposition {
+    let hint = error.hint().unwrap_or_default();
+    let setup = || Disposition::stop(Exit::PostgresSetup, hint);
+    match error {
+        PgError::Pooler
+        | PgError::AuthenticationMethod { .. }
+        | PgError::PasswordMissing
+        | PgError::PublicationSkipped(_) => return setup(),
+        _ => {}
+    }
+    match kind(error) {
+        Some(
+            ServerErrorKind::Missing
+            | ServerErrorKind::Privilege
+            | ServerErrorKind::Authentication
+            | ServerErrorKind::DatabaseMissing
+            | ServerErrorKind::InvalidName
+            | ServerErrorKind::Syntax,
+        ) => setup(),
+        Some(ServerErrorKind::NotInState | ServerErrorKind::WalRemoved) => Disposition::stop(
+            Exit::SlotLost,
+            "the server dropped log that this slot needed; see docs/operations.md, \"Lost slot\"",
+        ),
+        Some(
+            ServerErrorKind::SlotActive { .. }
+            | ServerErrorKind::SlotsExhausted
+            | ServerErrorKind::ConnectionsExhausted
+            | ServerErrorKind::AdminShutdown
+            | ServerErrorKind::NotAccepting
+            | ServerErrorKind::Other,
+        )
+        | None => Disposition::Reconnect,
+    }
+}
+
+/// Every cause, for a summary of one line.
+#[must_use]
+pub fn causes(error: &(dyn StdError + 'static)) -> String {
+    crate::error::Chain(error).to_string()
+}

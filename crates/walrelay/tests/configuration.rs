@@ -1,0 +1,237 @@
+//! Precedence, validation, secrets and the page that documents it all.
+
+use std::ffi::OsString;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use walrelay::cli::{ARGUMENTS, Cli};
+use walrelay::config::{
+    Command, CommandLine, Config, Environment, Problem, Refusal, RunConfig, Until, option_names,
+    variable_of,
+};
+
+const URL: &str = "postgresql://relay:hunter2@db.example:5432/app";
+
+/// A file of this test process that goes away with it.
+struct TemporaryFile(PathBuf);
+
+impl TemporaryFile {
+    fn new(name: &str, text: &str) -> Self {
+        let path = std::env::temp_dir().join(format!("walrelay-{}-{name}", std::process::id()));
+        std::fs::write(&path, text).unwrap();
+        Self(path)
+    }
+
+    fn path(&self) -> &str {
+        self.0.to_str().unwrap()
+    }
+}
+
+impl Drop for TemporaryFile {
+    fn drop(&mut self) {
+        let removed = std::fs::remove_file(&self.0);
+        assert!(removed.is_ok() || std::thread::panicking());
+    }
+}
+
+fn parse(arguments: &[&str], variables: &[(&str, &str)]) -> Result<CommandLine, Refusal> {
+    let arguments = ["walrelay"].iter().chain(arguments).map(OsString::from);
+    CommandLine::parse(arguments, &Environment::new(variables.iter().copied()))
+}
+
+fn config(arguments: &[&str], variables: &[(&str, &str)]) -> Result<Config, Vec<Problem>> {
+    match parse(arguments, variables) {
+        Ok(line) => Config::new(&line, &Environment::new(variables.iter().copied())),
+        Err(Refusal::Config(problems)) => Err(problems),
+        Err(Refusal::Clap(error)) => panic!("{error}"),
+    }
+}
+
+fn run_config(arguments: &[&str], variables: &[(&str, &str)]) -> RunConfig {
+    let arguments: Vec<&str> = ["run"].iter().chain(arguments).copied().collect();
+    let given = [("DATABASE_URL", URL), ("PUBSUB_PROJECT_ID", "p")];
+    let variables: Vec<_> = given.iter().chain(variables).copied().collect();
+    match config(&arguments, &variables).unwrap().command {
+        Command::Run(config) => *config,
+        other => panic!("{other:?}"),
+    }
+}
+
+fn texts(problems: &[Problem]) -> Vec<String> {
+    problems.iter().map(ToString::to_string).collect()
+}
+
+#[test]
+fn a_flag_beats_the_environment_which_beats_the_file_which_beats_the_default() {
+    let file = TemporaryFile::new("precedence.toml", "park-after = \"3s\"\nmax-attempts = 4\n");
+    let from_file = ["--config", file.path()];
+    let seconds = Duration::from_secs;
+    assert_eq!(run_config(&[], &[]).relay.park_after, seconds(30));
+    assert_eq!(run_config(&from_file, &[]).relay.park_after, seconds(3));
+    let variable = [("WALRELAY_PARK_AFTER", "2s")];
+    let both = run_config(&from_file, &variable).relay;
+    assert_eq!((both.park_after, both.max_attempts), (seconds(2), 4));
+    let flag = ["--config", file.path(), "--park-after", "1s"];
+    assert_eq!(run_config(&flag, &variable).relay.park_after, seconds(1));
+    let file_by_variable = [("WALRELAY_CONFIG", file.path())];
+    assert_eq!(run_config(&[], &file_by_variable).relay.park_after, seconds(3));
+}
+
+#[test]
+fn established_variables_count_behind_our_own() {
+    let established = [("GOOGLE_CLOUD_PROJECT", "other"), ("PORT", "8080")];
+    let config = run_config(&[], &established);
+    assert_eq!(config.relay.router.project, "p");
+    assert_eq!(config.http, Some("0.0.0.0:8080".parse().unwrap()));
+    let own =
+        run_config(&[], &[("WALRELAY_PROJECT", "own"), ("PORT", "1"), ("WALRELAY_HTTP", "off")]);
+    assert_eq!(own.relay.router.project, "own");
+    assert_eq!(own.http, None);
+    let emulated = run_config(&[], &[("PUBSUB_EMULATOR_HOST", "localhost:8085")]);
+    assert!(emulated.pubsub.publisher.endpoint.is_emulator());
+}
+
+#[test]
+fn switches_and_lists_are_read_from_every_layer() {
+    assert_eq!(run_config(&["--until-caught-up"], &[]).until, Until::CaughtUp);
+    let on = [("WALRELAY_UNTIL_CAUGHT_UP", "true")];
+    assert_eq!(run_config(&[], &on).until, Until::CaughtUp);
+    assert_eq!(run_config(&["--until-caught-up=false"], &on).until, Until::Stopped);
+
+    let tables = |config: &RunConfig| {
+        config.relay.outbox_tables.iter().map(ToString::to_string).collect::<Vec<_>>()
+    };
+    let expected = ["video.app_outbox", "billing.app_outbox"];
+    let flags = ["--outbox-table", "video.app_outbox", "--outbox-table", "billing.app_outbox"];
+    assert_eq!(tables(&run_config(&flags, &[])), expected);
+    let variable = [("WALRELAY_OUTBOX_TABLE", "video.app_outbox, billing.app_outbox")];
+    assert_eq!(tables(&run_config(&[], &variable)), expected);
+    let text =
+        "outbox-table = [\"video.app_outbox\", \"billing.app_outbox\"]\nuntil-caught-up = true";
+    let file = TemporaryFile::new("lists.toml", text);
+    let config = run_config(&["--config", file.path()], &[]);
+    assert_eq!(tables(&config), expected);
+    assert_eq!(config.until, Until::CaughtUp);
+}
+
+#[test]
+fn the_debezium_preset_gives_way_to_what_is_set() {
+    let columns = run_config(&["--preset", "debezium"], &[]).relay.router.columns;
+    assert_eq!(columns.event_type.as_deref(), Some("type"));
+    assert_eq!(columns.occurred_at.as_deref(), Some("timestamp"));
+    assert_eq!((columns.version, columns.schema_version, columns.headers), (None, None, None));
+    let set = [("WALRELAY_COLUMN_HEADERS", "headers"), ("WALRELAY_COLUMN_OCCURRED_AT", "")];
+    let columns = run_config(&["--preset", "debezium"], &set).relay.router.columns;
+    assert_eq!(columns.headers.as_deref(), Some("headers"));
+    assert_eq!(columns.occurred_at, None);
+}
+
+#[test]
+fn all_problems_are_reported_at_once_with_value_origin_and_what_is_allowed() {
+    let arguments = ["run", "--slot", "Bad-Slot", "--park-after", "30", "--on-dead", "stop"];
+    let variables =
+        [("WALRELAY_MAX_IN_FLIGHT_BYTES", "1KiB"), ("PORT", "http"), ("WALRELAY_TOPIC", "{a")];
+    let problems = texts(&config(&arguments, &variables).unwrap_err());
+    let expected = [
+        "--slot \"Bad-Slot\": 1 to 63 lower-case letters",
+        "--database-url: not set",
+        "--project: not set",
+        "--topic \"{a\" (from WALRELAY_TOPIC):",
+        "PORT: \"http\" is not a port",
+        "--park-after \"30\": a duration in ms, s, m, h or d, such as 30s, from 100ms to 1d",
+        "--on-dead \"stop\": one of continue, hold",
+        "--max-in-flight-bytes \"1KiB\" (from WALRELAY_MAX_IN_FLIGHT_BYTES): a size",
+    ];
+    for start in expected {
+        assert!(
+            problems.iter().any(|problem| problem.starts_with(start)),
+            "{start}: {problems:#?}"
+        );
+    }
+    assert_eq!(problems.len(), expected.len(), "{problems:#?}");
+}
+
+#[test]
+fn unknown_keys_and_shapes_of_the_file_are_problems() {
+    let text =
+        "park_after = \"3s\"\nprak-after = \"3s\"\nslot = { name = \"x\" }\nconfig = \"x\"\n";
+    let file = TemporaryFile::new("unknown.toml", text);
+    let problems = texts(&config(&["run", "--config", file.path()], &[]).unwrap_err());
+    assert_eq!(problems.len(), 4, "{problems:#?}");
+    assert!(problems.iter().any(|problem| problem.contains("did you mean park-after?")));
+    let missing = texts(&config(&["run", "--config", "/nowhere/x.toml"], &[]).unwrap_err());
+    assert!(missing[0].starts_with("--config \"/nowhere/x.toml\": a file that can be read"));
+    let broken = TemporaryFile::new("broken.toml", "slot = \"a\"\ndatabase-url = \"x:hunter2\n");
+    let problems = texts(&config(&["run", "--config", broken.path()], &[]).unwrap_err());
+    assert!(problems[0].contains("line 2"), "{problems:?}");
+    assert!(!problems[0].contains("hunter2"), "{problems:?}");
+}
+
+#[test]
+fn values_that_contradict_each_other_are_problems() {
+    let slow = ["run", "--status-interval", "10s", "--wal-sender-timeout", "15s"];
+    let given = [("DATABASE_URL", URL), ("PUBSUB_PROJECT_ID", "p")];
+    let problems = texts(&config(&slow, &given).unwrap_err());
+    assert!(problems[0].contains("at most a third of --wal-sender-timeout"), "{problems:?}");
+    let template = ["run", "--topic", "{version}", "--column-version", ""];
+    let problems = texts(&config(&template, &given).unwrap_err());
+    assert!(problems[0].contains("{version} is a column this table has not"), "{problems:?}");
+    let both = ["dispatch", "retry", "id", "--all-dead"];
+    let problems = texts(&config(&both, &given).unwrap_err());
+    assert!(problems[0].contains("exactly one of"), "{problems:?}");
+}
+
+#[test]
+fn secrets_are_never_printed() {
+    let variables = [("PGPASSWORD", "hunter2")];
+    let debug = format!("{:?}", run_config(&[], &variables));
+    assert!(!debug.contains("hunter2"), "{debug}");
+    let url = "postgresql://relay:hunter2@db.example:port/app?sslmode=maybe";
+    let problems = config(&["status", "--database-url", url], &[]).unwrap_err();
+    assert!(!problems.is_empty());
+    assert!(!format!("{problems:?} {:?}", texts(&problems)).contains("hunter2"));
+    let Err(Refusal::Clap(help)) = parse(&["run", "--help"], &[("DATABASE_URL", URL)]) else {
+        panic!("--help is an answer of its own");
+    };
+    let help = help.to_string();
+    assert!(help.contains("WALRELAY_PARK_AFTER") && help.contains("[default: 30s]"), "{help}");
+    assert!(!help.contains("hunter2"), "{help}");
+}
+
+#[test]
+fn arguments_that_choose_rows_come_from_the_command_line_alone() {
+    let variables = [("DATABASE_URL", URL), ("WALRELAY_TOPIC", "t"), ("WALRELAY_STATUS", "dead")];
+    let Command::Dispatch(listed) = config(&["dispatch", "list"], &variables).unwrap().command
+    else {
+        panic!("another command");
+    };
+    let debug = format!("{:?}", listed.action);
+    assert!(debug.contains("status: None") && debug.contains("topic: None"), "{debug}");
+}
+
+#[test]
+fn every_option_is_documented_with_its_variable_and_default() {
+    let page = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/configuration.md");
+    let page = std::fs::read_to_string(page).unwrap();
+    for option in option_names() {
+        let row = format!("| `--{option}` | `{}`", variable_of(&option));
+        assert!(page.contains(&row), "docs/configuration.md has no row {row}");
+    }
+    check_arguments(&<Cli as clap::CommandFactory>::command(), &page);
+}
+
+fn check_arguments(command: &clap::Command, page: &str) {
+    for argument in command.get_arguments() {
+        let Some(long) = argument.get_long() else { continue };
+        assert!(page.contains(&format!("`--{long}`")), "--{long} is not in the page");
+        assert!(argument.get_help().is_some(), "--{long} has no help");
+        let default = argument.get_default_values().first().and_then(|value| value.to_str());
+        let is_option = argument.get_help_heading() != Some(ARGUMENTS);
+        if let Some(default) = default.filter(|_| is_option) {
+            let start = format!("| `--{long}` |");
+            let row = page.lines().find(|line| line.starts_with(&start)).unwrap();
+            assert!(row.contains(&format!("`{default}`")), "default {default} is not in {row}");
+        }
+    }
+    command.get_subcommands().for_each(|command| check_arguments(command, page));
+}
