@@ -41,9 +41,10 @@ BEGIN
     -- Unordered rows are taken by when they are due, not by position.
     CREATE INDEX app_outbox_dispatch_unordered ON public.app_outbox_dispatch
       (slot, topic, next_attempt_at) WHERE status = 'retrying' AND ordering_key = '';
-    -- At start: what the server may stream again although it is recorded here.
+    -- At start: what the server may stream again although it is recorded here. The slot comes last,
+    -- so that nothing but the primary key offers itself to find rows by slot and id.
     CREATE INDEX app_outbox_dispatch_position ON public.app_outbox_dispatch
-      (slot, commit_lsn, tx_index);
+      (commit_lsn, tx_index, slot);
     -- Retention.
     CREATE INDEX app_outbox_dispatch_finished ON public.app_outbox_dispatch
       (slot, status, updated_at) WHERE status IN ('published', 'discarded');

@@ -13,11 +13,15 @@ mod error;
 mod feedback;
 mod frames;
 mod incoming;
+mod init;
 mod migrations;
 mod names;
+mod preflight;
+mod publication;
 mod relay_row;
 mod replication;
 mod secret;
+mod slot;
 mod store_error;
 mod stream;
 mod tls;
@@ -44,3 +48,15 @@ pub use relay_row::{
     Horizon, RelayRow, delete_relay_row, read_horizon, read_relay_row, write_relay_row,
 };
 pub use store_error::StoreError;
+pub use init::{InitOptions, InitPlan, InitReport, InitStep, init, shard_filter};
+pub use preflight::{
+    ColumnRole, ExpectedColumn, Facts, Finding, FoundTable, PreflightRequest, RelationKind, RelayFacts,
+    RoleFacts, ServerFacts, ServerHost, ServerMode, Severity, TableFacts, assess, code, gather,
+    preflight,
+};
+pub use publication::{
+    Operation, PublicationScope, PublicationState, PublishedTable, read_publication,
+};
+pub use slot::{
+    Failover, PLUGIN, SlotState, SlotType, WalStatus, advance_slot, create_slot, drop_slot, read_slot,
+};

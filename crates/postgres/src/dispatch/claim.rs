@@ -110,8 +110,10 @@ impl DispatchStore {
 // Candidates are found without locks and locked afterwards. Locking while searching would be wrong:
 // SKIP LOCKED below a LIMIT passes over a locked head and hands out the rows behind it.
 //
-// `= ANY (ARRAY(SELECT ..))` instead of a join: it always becomes an index scan, also when the
-// table has just been filled and has no statistics. A row changed since our snapshot is looked at
+// A table that has just been filled has no statistics, and any row count looks small then. Rows are
+// therefore found by `= ANY (ARRAY(SELECT ..))`, which is an index scan where a join may be a scan of
+// the table, and `coalesce(status, '')` keeps the partial indexes out of it: one of them would be read
+// from end to end. A row changed since our snapshot is looked at
 // again under its lock, so a status or lease set meanwhile is seen, and its newest message returned.
 const CLAIM: &str = "
 WITH wanted AS (
@@ -172,7 +174,7 @@ WITH wanted AS (
   SELECT event_id
     FROM public.app_outbox_dispatch
    WHERE slot = $1 AND event_id = ANY (ARRAY(SELECT event_id FROM candidates))
-     AND status = 'retrying' AND (next_attempt_at IS NULL OR next_attempt_at <= now())
+     AND coalesce(status, '') = 'retrying' AND (next_attempt_at IS NULL OR next_attempt_at <= now())
      FOR UPDATE SKIP LOCKED
 ), free AS (
   SELECT c.*,
@@ -196,7 +198,8 @@ WITH wanted AS (
   UPDATE public.app_outbox_dispatch
      SET next_attempt_at = now() + make_interval(secs => $6),
          updated_at = greatest(clock_timestamp(), updated_at + interval '1 microsecond')
-   WHERE slot = $1 AND event_id = ANY (ARRAY(SELECT event_id FROM chosen)) AND status = 'retrying'
+   WHERE slot = $1 AND event_id = ANY (ARRAY(SELECT event_id FROM chosen))
+     AND coalesce(status, '') = 'retrying'
   RETURNING event_id, commit_lsn, tx_index, topic, ordering_key, message, attempts, updated_at
 )
 SELECT * FROM claimed ORDER BY topic, ordering_key, commit_lsn, tx_index";

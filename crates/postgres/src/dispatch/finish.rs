@@ -141,7 +141,8 @@ impl<'a> Columns<'a> {
 }
 
 // Rows are locked in one order here and in what operators do, so that the two cannot deadlock. The
-// claim is compared under the lock: a row changed since our snapshot is looked at again.
+// claim is compared under the lock: a row changed since our snapshot is looked at again. For
+// `coalesce(status, '')` see claim.rs.
 fn finish_sql() -> String {
     let history = prepend_line(&attempt_line("o.attempts", "o.error_code", "o.error"), "d.last_error");
     format!(
@@ -152,7 +153,7 @@ fn finish_sql() -> String {
          ), held AS MATERIALIZED (
            SELECT event_id
              FROM public.app_outbox_dispatch
-            WHERE slot = $1 AND event_id = ANY ($2) AND status = 'retrying'
+            WHERE slot = $1 AND event_id = ANY ($2) AND coalesce(status, '') = 'retrying'
             ORDER BY event_id
               FOR UPDATE
          )
@@ -171,6 +172,6 @@ fn finish_sql() -> String {
            FROM outcome AS o
            JOIN held USING (event_id)
           WHERE d.slot = $1 AND d.event_id = o.event_id AND d.event_id = ANY ($2)
-            AND d.status = 'retrying' AND d.updated_at = o.version"
+            AND coalesce(d.status, '') = 'retrying' AND d.updated_at = o.version"
     )
 }

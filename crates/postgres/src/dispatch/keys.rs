@@ -69,7 +69,9 @@ impl DispatchStore {
     ///
     /// The server refused, or the connection ended.
     pub async fn parked_keys(&self, client: &Client) -> Result<Vec<ParkedKey>, StoreError> {
-        let sql = format!("{SUMMARY} FROM public.app_outbox_dispatch d WHERE {PARKED} GROUP BY topic, ordering_key");
+        let sql = format!(
+            "{SUMMARY} FROM ({FIRST_ROWS} WHERE {PARKED} GROUP BY d.topic, d.ordering_key) AS f"
+        );
         self.keys(client, &sql, &[]).await
     }
 
@@ -87,11 +89,8 @@ impl DispatchStore {
         let (topics, ordering_keys): (Vec<&str>, Vec<&str>) =
             keys.iter().map(|key| (key.topic, key.ordering_key)).unzip();
         let sql = format!(
-            "SELECT summary.*
-               FROM unnest($3, $4) AS k(topic, ordering_key)
-              CROSS JOIN LATERAL ({SUMMARY} FROM public.app_outbox_dispatch d
-                  WHERE d.topic = k.topic AND d.ordering_key = k.ordering_key AND {PARKED}
-                  GROUP BY topic, ordering_key) AS summary"
+            "{SUMMARY} FROM unnest($3, $4) AS k(topic, ordering_key) {}",
+            first_rows_of_each()
         );
         let params: [(&(dyn ToSql + Sync), Type); 2] =
             [(&topics, Type::TEXT_ARRAY), (&ordering_keys, Type::TEXT_ARRAY)];
@@ -114,12 +113,8 @@ impl DispatchStore {
         limit: u32,
     ) -> Result<Vec<ParkedKey>, StoreError> {
         let sql = format!(
-            "SELECT summary.*
-               FROM ({DUE_KEYS}) AS due
-              CROSS JOIN LATERAL ({SUMMARY} FROM public.app_outbox_dispatch d
-                  WHERE d.topic = due.topic AND d.ordering_key = due.ordering_key AND {PARKED}
-                  GROUP BY topic, ordering_key) AS summary
-              ORDER BY due.since"
+            "{SUMMARY} FROM ({DUE_KEYS}) AS k {} ORDER BY k.since",
+            first_rows_of_each()
         );
         self.keys(client, &sql, &[(&i64::from(limit), Type::INT8)]).await
     }
@@ -243,20 +238,28 @@ DELETE FROM public.app_outbox_dispatch
    AND status IN ('published', 'discarded')";
 
 /// The rows that make their key parked.
-const PARKED: &str = "d.slot = $1 AND (d.status = 'retrying' OR ($2 AND d.status = 'dead' AND d.ordering_key <> ''))";
+const PARKED: &str =
+    "d.slot = $1 AND (d.status = 'retrying' OR ($2 AND d.status = 'dead' AND d.ordering_key <> ''))";
 
-/// What is told of a key. Unordered rows have no head: of them it is the one due first.
-const SUMMARY: &str = "
+/// Each key of `d` with what its first row holds, in one pass and without sorting each key: the least
+/// array is that of the first row, because arrays compare from the left and positions come first.
+const FIRST_ROWS: &str = "
 SELECT d.topic, d.ordering_key,
        count(*) FILTER (WHERE d.status = 'retrying') AS retrying,
        count(*) FILTER (WHERE d.status = 'dead') AS dead,
-       (array_agg(d.status ORDER BY d.commit_lsn, d.tx_index))[1] = 'dead' AS is_held,
-       extract(epoch FROM CASE
-         WHEN d.ordering_key = '' THEN min(d.next_attempt_at)
-         ELSE (array_agg(d.next_attempt_at ORDER BY d.commit_lsn, d.tx_index) FILTER (WHERE d.status = 'retrying'))[1]
-       END - now())::float8 AS next_attempt_in,
-       coalesce((array_agg(d.attempts ORDER BY d.commit_lsn, d.tx_index) FILTER (WHERE d.status = 'retrying'))[1], 0)
-         AS attempts";
+       min(d.next_attempt_at) AS first_due,
+       min(ARRAY[d.commit_lsn - '0/0', d.tx_index, extract(epoch FROM d.next_attempt_at), d.attempts])
+         FILTER (WHERE d.status = 'retrying') AS head,
+       min(ARRAY[d.commit_lsn - '0/0', d.tx_index]) FILTER (WHERE d.status = 'dead') AS dead_head
+  FROM public.app_outbox_dispatch d";
+
+/// What is told of a key. Unordered rows have no head: of them it is the moment the first is due.
+const SUMMARY: &str = "
+SELECT f.topic, f.ordering_key, f.retrying, f.dead,
+       f.dead_head IS NOT NULL AND (f.head IS NULL OR f.dead_head < f.head) AS is_held,
+       (CASE WHEN f.ordering_key = '' THEN extract(epoch FROM f.first_due) ELSE f.head[3] END
+         - extract(epoch FROM now()))::float8 AS next_attempt_in,
+       coalesce(f.head[4], 0)::int AS attempts";
 
 /// Keys with a due row, unless a claim would give nothing: because the head is not due itself, or
 /// because a dead row stands before it. Without that the same keys would fill the limit for ever.
@@ -287,6 +290,15 @@ SELECT topic, ordering_key, min(next_attempt_at) AS since
      LIMIT $3
   ) AS due
  GROUP BY topic, ordering_key";
+
+/// For each key of `k`, so that its rows are found through the index.
+fn first_rows_of_each() -> String {
+    format!(
+        "CROSS JOIN LATERAL ({FIRST_ROWS}
+          WHERE d.topic = k.topic AND d.ordering_key = k.ordering_key AND {PARKED}
+          GROUP BY d.topic, d.ordering_key) AS f"
+    )
+}
 
 fn parked_key(row: &Row) -> Result<ParkedKey, StoreError> {
     let next_attempt_in: Option<f64> = row.get("next_attempt_in");

@@ -1,0 +1,174 @@
+//! Asking the server.
+
+use std::time::Duration;
+
+use tokio_postgres::types::Type;
+use tokio_postgres::{Client, Row};
+
+use super::{
+    Facts, FoundTable, PreflightRequest, RelationKind, RelayFacts, RoleFacts, ServerFacts,
+    ServerHost, ServerMode, TableFacts,
+};
+use crate::migrations::RELAY_TABLES;
+use crate::names::QualifiedName;
+use crate::publication::read_publication;
+use crate::relay_row::read_relay_row;
+use crate::slot::read_slot;
+use crate::store_error::StoreError;
+
+/// Asks the server everything [`super::assess`] wants to know. Reads only.
+///
+/// # Errors
+///
+/// The server refused a question, or the connection ended. A missing right is an answer, not an
+/// error.
+pub async fn gather(client: &Client, request: &PreflightRequest) -> Result<Facts, StoreError> {
+    let (server, role) = server_and_role(client).await?;
+    let slot = read_slot(client, &request.slot).await?;
+    let publication = read_publication(client, &request.publication).await?;
+    let mut outbox_tables = Vec::with_capacity(request.outbox_tables.len());
+    for name in &request.outbox_tables {
+        outbox_tables.push(table(client, name.clone()).await?);
+    }
+    let mut relay_tables = Vec::with_capacity(RELAY_TABLES.len());
+    for name in RELAY_TABLES {
+        relay_tables.push(table(client, QualifiedName::new("public", name)).await?);
+    }
+    let relay_row = relay_row(client, &request.slot, &relay_tables).await?;
+    Ok(Facts { server, role, slot, publication, outbox_tables, relay_tables, relay_row })
+}
+
+async fn server_and_role(client: &Client) -> Result<(ServerFacts, RoleFacts), StoreError> {
+    let row = client
+        .query_typed_one(SERVER, &[])
+        .await
+        .map_err(StoreError::sql("read the server's settings"))?;
+    let number = |column| row.get::<_, i64>(column);
+    // The units are those of pg_settings: megabytes and milliseconds; -1 and 0 switch off.
+    let keep_megabytes = u64::try_from(number("slot_wal_keep_megabytes")).ok();
+    let timeout_millis = u64::try_from(number("wal_sender_timeout_millis")).unwrap_or_default();
+    let server = ServerFacts {
+        version_num: u32::try_from(number("version_num")).unwrap_or_default(),
+        database: row.get("database"),
+        mode: if row.get("in_recovery") { ServerMode::Standby } else { ServerMode::Primary },
+        host: if row.get("is_supabase") { ServerHost::Supabase } else { ServerHost::Other },
+        wal_level: row.get("wal_level"),
+        replication_slots_max: number("replication_slots_max"),
+        replication_slots: number("replication_slots"),
+        wal_senders_max: number("wal_senders_max"),
+        wal_senders: number("wal_senders"),
+        slot_wal_keep_bytes: keep_megabytes.map(|megabytes| megabytes.saturating_mul(1 << 20)),
+        wal_sender_timeout: (timeout_millis > 0).then(|| Duration::from_millis(timeout_millis)),
+        system_identifier: system_identifier(client, row.get("may_read_identifier")).await?,
+    };
+    let role = RoleFacts { name: row.get("role"), may_replicate: row.get("may_replicate") };
+    Ok((server, role))
+}
+
+/// In a query of its own: rights on a function are checked even where a condition keeps it from
+/// being called.
+async fn system_identifier(client: &Client, may_read: bool) -> Result<Option<String>, StoreError> {
+    if !may_read {
+        return Ok(None);
+    }
+    let row = client
+        .query_typed_one("SELECT system_identifier::text AS id FROM pg_control_system()", &[])
+        .await
+        .map_err(StoreError::sql("read the system identifier"))?;
+    Ok(Some(row.get("id")))
+}
+
+async fn table(client: &Client, name: QualifiedName) -> Result<TableFacts, StoreError> {
+    let row = client
+        .query_typed_opt(
+            TABLE,
+            &[(&name.schema(), Type::TEXT), (&name.table(), Type::TEXT)],
+        )
+        .await
+        .map_err(StoreError::sql(format!("look at table {name}")))?;
+    Ok(TableFacts { found: row.as_ref().map(found_table), name })
+}
+
+fn found_table(row: &Row) -> FoundTable {
+    let kind = match (row.get("relkind"), row.get("relpersistence")) {
+        ("r", "u") => RelationKind::Unlogged,
+        ("r", _) => RelationKind::Table,
+        ("p", _) => RelationKind::Partitioned,
+        _ => RelationKind::Other,
+    };
+    let names: Vec<String> = row.get("column_names");
+    let types: Vec<String> = row.get("column_types");
+    FoundTable {
+        kind,
+        columns: names.into_iter().zip(types).collect(),
+        missing_rights: row.get("missing_rights"),
+        hidden_from: row.get("hidden_from"),
+    }
+}
+
+async fn relay_row(
+    client: &Client,
+    slot: &str,
+    relay_tables: &[TableFacts],
+) -> Result<Option<RelayFacts>, StoreError> {
+    let is_readable = relay_tables
+        .iter()
+        .find(|table| table.name.table() == "app_outbox_relay")
+        .and_then(|table| table.found.as_ref())
+        .is_some_and(|found| !found.missing_rights.iter().any(|right| right == "SELECT"));
+    if !is_readable {
+        return Ok(None);
+    }
+    let row = read_relay_row(client, slot).await?;
+    Ok(row.map(|row| RelayFacts {
+        system_identifier: row.system_identifier,
+        settled_lsn: row.settled_lsn,
+    }))
+}
+
+const SERVER: &str = "
+SELECT current_setting('server_version_num')::int8 AS version_num,
+       current_database()::text AS database,
+       pg_is_in_recovery() AS in_recovery,
+       EXISTS (SELECT FROM pg_catalog.pg_roles WHERE rolname = 'supabase_admin') AS is_supabase,
+       current_setting('wal_level') AS wal_level,
+       current_setting('max_replication_slots')::int8 AS replication_slots_max,
+       (SELECT count(*) FROM pg_catalog.pg_replication_slots) AS replication_slots,
+       current_setting('max_wal_senders')::int8 AS wal_senders_max,
+       (SELECT count(*) FROM pg_catalog.pg_stat_activity WHERE backend_type = 'walsender') AS wal_senders,
+       (SELECT setting::int8 FROM pg_catalog.pg_settings WHERE name = 'max_slot_wal_keep_size')
+         AS slot_wal_keep_megabytes,
+       (SELECT setting::int8 FROM pg_catalog.pg_settings WHERE name = 'wal_sender_timeout')
+         AS wal_sender_timeout_millis,
+       has_function_privilege('pg_catalog.pg_control_system()', 'EXECUTE') AS may_read_identifier,
+       rolname::text AS role,
+       rolreplication OR rolsuper AS may_replicate
+  FROM pg_catalog.pg_roles
+ WHERE rolname = current_user";
+
+/// A right on the table is worth nothing without USAGE of its schema. A policy opens a command when
+/// it is permissive, for that command or all, and for the role or PUBLIC.
+const TABLE: &str = "
+WITH rights(ordinal, name, command) AS (
+  VALUES (1, 'SELECT', 'r'::\"char\"), (2, 'INSERT', 'a'), (3, 'UPDATE', 'w'), (4, 'DELETE', 'd')
+)
+SELECT c.relkind::text AS relkind, c.relpersistence::text AS relpersistence,
+       ARRAY(SELECT a.attname::text FROM pg_catalog.pg_attribute a
+              WHERE a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped
+              ORDER BY a.attnum) AS column_names,
+       ARRAY(SELECT format_type(a.atttypid, NULL) FROM pg_catalog.pg_attribute a
+              WHERE a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped
+              ORDER BY a.attnum) AS column_types,
+       ARRAY(SELECT p.name FROM rights p
+              WHERE NOT (has_schema_privilege(n.oid, 'USAGE') AND has_table_privilege(c.oid, p.name))
+              ORDER BY p.ordinal) AS missing_rights,
+       ARRAY(SELECT p.name FROM rights p
+              WHERE row_security_active(c.oid) AND NOT EXISTS (
+                SELECT FROM pg_catalog.pg_policy y
+                 WHERE y.polrelid = c.oid AND y.polpermissive AND y.polcmd IN (p.command, '*')
+                   AND (0 = ANY (y.polroles) OR EXISTS (
+                     SELECT FROM unnest(y.polroles) AS r(oid) WHERE r.oid <> 0 AND pg_has_role(r.oid, 'USAGE'))))
+              ORDER BY p.ordinal) AS hidden_from
+  FROM pg_catalog.pg_class c
+  JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
+ WHERE n.nspname = $1 AND c.relname = $2";

@@ -1,0 +1,107 @@
+//! Findings about tables: the producers' and the relay's own.
+
+use super::assess::Findings;
+use super::{ColumnRole, Facts, FoundTable, PreflightRequest, RelationKind, TableFacts, code};
+use crate::names::quote_identifier;
+
+/// Types whose bytes or text are the payload as the producer wrote it.
+const PAYLOAD_TYPES: [&str; 6] = ["jsonb", "json", "bytea", "text", "character varying", "xml"];
+
+pub(super) fn outbox_findings(findings: &mut Findings, request: &PreflightRequest, facts: &Facts) {
+    for TableFacts { name, found } in &facts.outbox_tables {
+        let subject = format!("table {name}");
+        let Some(found) = found else {
+            let fix = format!("walrelay init --outbox-table {name}, or name the right one with --outbox-table");
+            findings.error(code::OUTBOX_MISSING, &subject, "does not exist", fix);
+            continue;
+        };
+        let start = findings.len();
+        match found.kind {
+            RelationKind::Table | RelationKind::Partitioned => {}
+            RelationKind::Unlogged => findings.error(
+                code::OUTBOX_KIND,
+                &subject,
+                "is unlogged: its rows never reach the log",
+                format!("ALTER TABLE {name} SET LOGGED"),
+            ),
+            RelationKind::Other => findings.error(
+                code::OUTBOX_KIND,
+                &subject,
+                "is not a table, so it cannot be published",
+                "name the table itself with --outbox-table",
+            ),
+        }
+        for expected in &request.columns {
+            column_findings(findings, &subject, found, expected);
+        }
+        if findings.is_fine_since(start) {
+            findings.ok(code::OUTBOX, &subject, "has every column that is needed");
+        }
+    }
+}
+
+fn column_findings(
+    findings: &mut Findings,
+    subject: &str,
+    found: &FoundTable,
+    expected: &super::ExpectedColumn,
+) {
+    let super::ExpectedColumn { name, option, role } = expected;
+    let column_type = found.columns.iter().find(|(column, _)| column == name).map(|(_, t)| t);
+    match (column_type, role) {
+        (None, ColumnRole::Payload | ColumnRole::Required) => {
+            let there: Vec<&str> = found.columns.iter().map(|(column, _)| column.as_str()).collect();
+            findings.error(
+                code::OUTBOX_COLUMN,
+                subject,
+                format!("has no column {name}"),
+                format!("name the right one with {option}; there are {}", there.join(", ")),
+            );
+        }
+        (Some(column_type), ColumnRole::Payload)
+            if !PAYLOAD_TYPES.contains(&column_type.as_str()) =>
+        {
+            findings.warning(
+                code::OUTBOX_PAYLOAD_TYPE,
+                subject,
+                format!("column {name} is {column_type}: its text form is published"),
+                "bytea is published verbatim; jsonb, json and text as UTF-8",
+            );
+        }
+        (Some(_), _) | (None, ColumnRole::Optional) => {}
+    }
+}
+
+pub(super) fn relay_table_findings(findings: &mut Findings, facts: &Facts) {
+    let role = quote_identifier(&facts.role.name);
+    let start = findings.len();
+    for TableFacts { name, found } in &facts.relay_tables {
+        let subject = format!("table {name}");
+        let Some(found) = found else {
+            let fix = "walrelay init, or apply migrations/0002_dispatch.sql";
+            findings.error(code::DISPATCH_MISSING, &subject, "does not exist", fix);
+            continue;
+        };
+        if !found.missing_rights.is_empty() {
+            let rights = found.missing_rights.join(", ");
+            findings.error(
+                code::DISPATCH_RIGHTS,
+                &subject,
+                format!("role {role} lacks {rights}"),
+                format!("as its owner: GRANT SELECT, INSERT, UPDATE, DELETE ON {name} TO {role}, and GRANT USAGE ON SCHEMA public"),
+            );
+        }
+        if !found.hidden_from.is_empty() {
+            let commands = found.hidden_from.join(", ");
+            findings.error(
+                code::DISPATCH_ROW_SECURITY,
+                &subject,
+                format!("row level security hides its rows from role {role} for {commands}"),
+                format!("as its owner: CREATE POLICY walrelay ON {name} TO {role} USING (true) WITH CHECK (true)"),
+            );
+        }
+    }
+    if findings.is_fine_since(start) {
+        findings.ok(code::DISPATCH, "dispatch tables", "exist and are accessible");
+    }
+}

@@ -1,0 +1,433 @@
+//! Slot, publication, `init` and preflight against a real server.
+
+mod support;
+
+use support::Session;
+use walrelay_postgres::{
+    ColumnRole, ExpectedColumn, Failover, Finding, InitOptions, InitPlan, Operation, OnDead,
+    PreflightRequest, PublicationScope, QualifiedName, Severity, SlotType, StoreError,
+    advance_slot, code, create_slot, delete_relay_row, drop_slot, init, preflight, read_horizon,
+    read_publication, read_relay_row, read_slot, shard_filter, write_relay_row,
+};
+use walrelay_testkit::postgres::{TestDatabase, installed_majors};
+
+fn outbox() -> QualifiedName {
+    QualifiedName::new("public", "app_outbox")
+}
+
+fn options(database: &TestDatabase) -> InitOptions {
+    InitOptions {
+        slot: database.name().to_owned(),
+        publication: "walrelay".to_owned(),
+        outbox_tables: vec![outbox()],
+        row_filter: None,
+        failover: Failover::No,
+    }
+}
+
+fn request(options: &InitOptions) -> PreflightRequest {
+    let column = |name: &str, option: &str, role| ExpectedColumn {
+        name: name.to_owned(),
+        option: option.to_owned(),
+        role,
+    };
+    PreflightRequest {
+        slot: options.slot.clone(),
+        publication: options.publication.clone(),
+        outbox_tables: options.outbox_tables.clone(),
+        columns: vec![
+            column("id", "--column-id", ColumnRole::Required),
+            column("event_type", "--column-event-type", ColumnRole::Required),
+            column("payload", "--column-payload", ColumnRole::Payload),
+            column("headers", "--column-headers", ColumnRole::Optional),
+        ],
+    }
+}
+
+async fn fresh() -> (TestDatabase, Session) {
+    let database = TestDatabase::create().await;
+    let session = Session::on(&database).await;
+    (database, session)
+}
+
+async fn findings(session: &Session, options: &InitOptions) -> Vec<Finding> {
+    preflight(session, &request(options)).await.unwrap()
+}
+
+/// Codes of what is wrong; the shared server's own settings aside.
+fn problems(findings: &[Finding]) -> Vec<&'static str> {
+    findings.iter().filter(|f| f.severity == Severity::Error).map(|f| f.code).collect()
+}
+
+fn found<'a>(findings: &'a [Finding], code: &str) -> &'a Finding {
+    findings.iter().find(|f| f.code == code).unwrap_or_else(|| panic!("no {code} in {findings:#?}"))
+}
+
+const INSERT: &str = "INSERT INTO app_outbox (aggregatetype, aggregateid, event_type, version, payload)
+                      VALUES ('order', '1', 'made', 1, '{}')";
+
+#[tokio::test]
+async fn init_creates_what_is_missing_and_says_so() {
+    for major in installed_majors() {
+        let Some(database) = TestDatabase::create_on(major).await else { continue };
+        let session = Session::on(&database).await;
+        let options = options(&database);
+        let slot = format!("slot {}", database.name());
+        let everything = [
+            "table public.app_outbox",
+            "table public.app_outbox_dispatch",
+            "table public.app_outbox_relay",
+            "publication walrelay",
+            &slot,
+        ];
+
+        let first = init(&session, &options).await.unwrap();
+        assert_eq!(first.created, everything);
+        assert!(first.already_there.is_empty());
+        assert!(problems(&findings(&session, &options).await).is_empty());
+
+        let second = init(&session, &options).await.unwrap();
+        assert!(second.created.is_empty(), "{second:?}");
+        assert_eq!(second.already_there.len(), 6);
+        database.drop_all().await;
+    }
+}
+
+#[tokio::test]
+async fn the_printed_plan_does_what_init_does() {
+    let (database, session) = fresh().await;
+    let options = options(&database);
+    let plan = InitPlan::new(&options).unwrap();
+
+    for _ in 0..2 {
+        // One at a time, as psql sends the script.
+        for step in plan.steps() {
+            session.run(&step.sql).await;
+        }
+    }
+
+    assert!(init(&session, &options).await.unwrap().created.is_empty());
+    let script = plan.script();
+    assert!(plan.steps().iter().all(|step| script.contains(step.sql.trim_end())), "{script}");
+    assert!(script.contains("WITH (publish = 'insert'"), "{script}");
+}
+
+#[tokio::test]
+async fn the_new_slot_decodes_what_is_inserted_afterwards() {
+    let (database, session) = fresh().await;
+    let options = options(&database);
+    init(&session, &options).await.unwrap();
+    session.run(INSERT).await;
+    session.run("DELETE FROM app_outbox").await;
+
+    let peek = format!(
+        "SELECT string_agg(chr(get_byte(data, 0)), '') FROM pg_logical_slot_peek_binary_changes(
+           '{}', NULL, NULL, 'proto_version', '1', 'publication_names', 'walrelay')",
+        database.name()
+    );
+    assert_eq!(session.text(&peek).await, "BRIC", "begin, relation, insert, commit");
+    let slot = read_slot(&session, database.name()).await.unwrap().unwrap();
+    assert!(slot.lag_bytes().unwrap() > 0 && slot.retained_bytes() >= slot.lag_bytes(), "{slot:?}");
+}
+
+#[tokio::test]
+async fn init_adds_tables_to_a_publication_and_never_replaces_it() {
+    let (database, session) = fresh().await;
+    let mut options = options(&database);
+    init(&session, &options).await.unwrap();
+    let oid = "SELECT oid::text FROM pg_publication WHERE pubname = 'walrelay'";
+    let before = session.text(oid).await;
+    session.run("CREATE SCHEMA billing; CREATE TABLE billing.events (id int) PARTITION BY LIST (id)").await;
+    options.outbox_tables.push(QualifiedName::new("billing", "events"));
+    let lacking = findings(&session, &options).await;
+    assert!(problems(&lacking).contains(&code::PUBLICATION_TABLE), "{lacking:#?}");
+
+    let report = init(&session, &options).await.unwrap();
+
+    assert_eq!(report.created, ["table billing.events in publication walrelay"]);
+    assert_eq!(session.text(oid).await, before);
+    let publication = read_publication(&session, "walrelay").await.unwrap().unwrap();
+    assert_eq!(publication.publishes, [Operation::Insert]);
+    assert_eq!(publication.scope, PublicationScope::Listed { schemas: Vec::new() });
+    assert!(publication.via_root);
+    let tables: Vec<String> = publication.tables.iter().map(|t| t.name.to_string()).collect();
+    assert_eq!(tables, ["billing.events", "public.app_outbox"]);
+}
+
+#[tokio::test]
+async fn a_slot_older_than_its_publication_is_refused_both_ways() {
+    let (database, session) = fresh().await;
+    let options = options(&database);
+    create_slot(&session, database.name(), Failover::No).await.unwrap();
+
+    let refused = init(&session, &options).await.unwrap_err();
+    assert!(matches!(refused, StoreError::SlotBeforePublication { .. }), "{refused:?}");
+
+    let plan = InitPlan::new(&options).unwrap();
+    let mut failed = Vec::new();
+    for step in plan.steps() {
+        if let Err(error) = session.batch_execute(&step.sql).await {
+            failed.push(error.as_db_error().unwrap().message().to_owned());
+        }
+    }
+    assert_eq!(failed, [format!("slot {} is older than publication walrelay, which does not exist", database.name())]);
+}
+
+#[tokio::test]
+async fn a_slot_of_another_kind_is_refused() {
+    let (database, session) = fresh().await;
+    let options = options(&database);
+    let create = [
+        (format!("SELECT pg_create_physical_replication_slot('{}')", options.slot), "physical"),
+        (format!("SELECT pg_create_logical_replication_slot('{}', 'test_decoding')", options.slot), "test_decoding"),
+        (
+            format!("SELECT pg_create_logical_replication_slot('{}', 'pgoutput', false, true)", options.slot),
+            "prepared transactions",
+        ),
+    ];
+    for (sql, problem) in create {
+        session.run(&sql).await;
+        let refused = init(&session, &options).await.unwrap_err();
+        assert!(matches!(refused, StoreError::SlotUnusable { .. }), "{refused:?}");
+        assert!(refused.to_string().contains(problem), "{refused}");
+        let finding = findings(&session, &options).await;
+        assert!(found(&finding, code::SLOT_UNUSABLE).message.contains(problem));
+        drop_slot(&session, &options.slot).await.unwrap();
+    }
+    let elsewhere = TestDatabase::create().await;
+    create_slot(elsewhere.client(), &options.slot, Failover::No).await.unwrap();
+    let refused = init(&session, &options).await.unwrap_err();
+    assert!(refused.to_string().contains(elsewhere.name()), "{refused}");
+}
+
+#[tokio::test]
+async fn a_slot_is_created_moved_forward_and_dropped() {
+    let (database, session) = fresh().await;
+    let name = database.name();
+    assert!(read_slot(&session, name).await.unwrap().is_none());
+
+    let start = create_slot(&session, name, Failover::No).await.unwrap();
+    let slot = read_slot(&session, name).await.unwrap().unwrap();
+    assert_eq!((slot.slot_type, slot.plugin.as_deref()), (SlotType::Logical, Some("pgoutput")));
+    assert_eq!((slot.database.as_deref(), slot.active_pid), (Some(name), None));
+    assert_eq!((slot.confirmed_flush_lsn, slot.two_phase), (Some(start), false));
+    assert!(!slot.is_lost() && slot.mismatch(name).is_none());
+
+    session.run("SELECT pg_logical_emit_message(true, 'x', 'y')").await;
+    let end: String = session.text("SELECT pg_current_wal_lsn()::text").await;
+    let moved = advance_slot(&session, name, end.parse().unwrap()).await.unwrap();
+    assert!(moved > start);
+    assert!(advance_slot(&session, name, start).await.is_err(), "never back");
+    drop_slot(&session, name).await.unwrap();
+    assert!(matches!(drop_slot(&session, name).await, Err(StoreError::SlotMissing { .. })));
+    for bad in ["", "Upper", "with-dash", &"x".repeat(64)] {
+        let refused = create_slot(&session, bad, Failover::No).await.unwrap_err();
+        assert!(matches!(refused, StoreError::SlotName { .. }), "{bad:?}: {refused:?}");
+    }
+}
+
+#[tokio::test]
+async fn a_failover_slot_needs_a_server_that_knows_them() {
+    for major in installed_majors() {
+        let Some(database) = TestDatabase::create_on(major).await else { continue };
+        let session = Session::on(&database).await;
+        let options = InitOptions { failover: Failover::Yes, ..options(&database) };
+        let done = init(&session, &options).await;
+        if major < 17 {
+            assert!(matches!(done, Err(StoreError::ServerTooOld { .. })), "{done:?}");
+            assert!(read_publication(&session, "walrelay").await.unwrap().is_none(), "nothing was touched");
+        } else {
+            done.unwrap();
+            let slot = read_slot(&session, database.name()).await.unwrap().unwrap();
+            assert_eq!(slot.failover, Some(true));
+        }
+        database.drop_all().await;
+    }
+}
+
+#[tokio::test]
+async fn shards_publish_each_row_once() {
+    let (database, session) = fresh().await;
+    for index in 0..4 {
+        let options = InitOptions {
+            slot: format!("{}_{index}", database.name()),
+            publication: format!("shard_{index}"),
+            row_filter: Some(shard_filter("aggregateid", index, 4)),
+            ..options(&database)
+        };
+        init(&session, &options).await.unwrap();
+        let publication = read_publication(&session, &options.publication).await.unwrap().unwrap();
+        assert!(publication.tables[0].row_filter.as_ref().unwrap().contains("hashtext"));
+        let found_ok = findings(&session, &options).await;
+        assert!(problems(&found_ok).is_empty(), "{found_ok:#?}");
+    }
+    session
+        .run("INSERT INTO app_outbox (aggregatetype, aggregateid, event_type, version, payload)
+              SELECT 'order', n, 'made', 1, '{}' FROM generate_series(1, 100) n")
+        .await;
+    let mut inserts = 0;
+    for index in 0..4 {
+        let peek = format!(
+            "SELECT count(*) FILTER (WHERE get_byte(data, 0) = ascii('I'))::text
+               FROM pg_logical_slot_peek_binary_changes('{}_{index}', NULL, NULL, 'proto_version', '1', 'publication_names', 'shard_{index}')",
+            database.name()
+        );
+        let of_shard: u32 = session.text(&peek).await.parse().unwrap();
+        assert!(of_shard > 0 && of_shard < 100, "shard {index} has {of_shard}");
+        inserts += of_shard;
+    }
+    assert_eq!(inserts, 100);
+}
+
+#[tokio::test]
+async fn preflight_reports_everything_at_once() {
+    let (database, session) = fresh().await;
+    let options = options(&database);
+    let empty = findings(&session, &options).await;
+    assert_eq!(
+        problems(&empty),
+        [
+            code::OUTBOX_MISSING,
+            code::PUBLICATION_MISSING,
+            code::SLOT_MISSING,
+            code::DISPATCH_MISSING,
+            code::DISPATCH_MISSING,
+        ]
+    );
+    assert!(empty.iter().all(|f| f.severity == Severity::Ok || !f.fix.is_empty()), "{empty:#?}");
+    assert_eq!(found(&empty, code::WAL_LEVEL).severity, Severity::Ok);
+    assert_eq!(found(&empty, code::WAL_SENDERS).severity, Severity::Ok);
+}
+
+#[tokio::test]
+async fn preflight_tells_a_lost_slot_from_a_first_start() {
+    let (database, session) = fresh().await;
+    let options = options(&database);
+    init(&session, &options).await.unwrap();
+    let here = session.text("SELECT system_identifier::text FROM pg_control_system()").await;
+    write_relay_row(&session, &options.slot, &here, "0/10".parse().unwrap(), 7).await.unwrap();
+    drop_slot(&session, &options.slot).await.unwrap();
+
+    assert_eq!(problems(&findings(&session, &options).await), [code::SLOT_LOST]);
+    delete_relay_row(&session, &options.slot).await.unwrap();
+    assert_eq!(problems(&findings(&session, &options).await), [code::SLOT_MISSING]);
+    write_relay_row(&session, &options.slot, "1", "0/10".parse().unwrap(), 7).await.unwrap();
+    let restored = findings(&session, &options).await;
+    assert_eq!(problems(&restored), [code::SLOT_LOST, code::SYSTEM_IDENTIFIER]);
+}
+
+#[tokio::test]
+async fn preflight_names_what_is_wrong_with_tables_and_publication() {
+    let (database, session) = fresh().await;
+    let options = options(&database);
+    session
+        .run(
+            "CREATE TABLE app_outbox (id bigint, type text, payload hstore_like, noise text);"
+                .replace("hstore_like", "point")
+                .as_str(),
+        )
+        .await;
+    init(&session, &options).await.unwrap();
+    session
+        .run(
+            "CREATE TABLE other (id int PRIMARY KEY);
+             ALTER PUBLICATION walrelay SET (publish = 'insert, update, truncate');
+             ALTER PUBLICATION walrelay SET TABLE app_outbox (id, type), other",
+        )
+        .await;
+
+    let all = findings(&session, &options).await;
+
+    let column = found(&all, code::OUTBOX_COLUMN);
+    assert_eq!(column.subject, "table public.app_outbox");
+    assert_eq!(column.message, "has no column event_type");
+    assert_eq!(column.fix, "name the right one with --column-event-type; there are id, type, payload, noise");
+    assert_eq!(found(&all, code::OUTBOX_PAYLOAD_TYPE).severity, Severity::Warning);
+    assert!(found(&all, code::PUBLICATION_OPERATIONS).message.starts_with("publishes update, truncate"));
+    assert!(found(&all, code::PUBLICATION_COLUMNS).message.contains("event_type"));
+    assert!(found(&all, code::PUBLICATION_SCOPE).message.contains("public.other"));
+    session.run("DROP PUBLICATION walrelay; CREATE PUBLICATION walrelay FOR ALL TABLES WITH (publish = 'insert')").await;
+    assert!(found(&findings(&session, &options).await, code::PUBLICATION_SCOPE).message.contains("ALL TABLES"));
+    session.run("DROP TABLE app_outbox; CREATE UNLOGGED TABLE app_outbox (id int)").await;
+    assert!(found(&findings(&session, &options).await, code::OUTBOX_KIND).message.contains("unlogged"));
+}
+
+#[tokio::test]
+async fn preflight_sees_what_a_role_may_not_do() {
+    let (database, session) = fresh().await;
+    let options = options(&database);
+    init(&session, &options).await.unwrap();
+    let role = format!("{}_role", database.name());
+    session.run(&format!("CREATE ROLE {role} LOGIN")).await;
+    let relay = Session::as_role(&database, &role).await;
+
+    let bare = findings(&relay, &options).await;
+    assert_eq!(
+        problems(&bare),
+        [
+            code::ROLE_REPLICATION,
+            code::DISPATCH_RIGHTS,
+            code::DISPATCH_ROW_SECURITY,
+            code::DISPATCH_RIGHTS,
+            code::DISPATCH_ROW_SECURITY,
+        ]
+    );
+    // What the findings and migrations/README.md say is enough.
+    session
+        .run(&format!(
+            "ALTER ROLE {role} REPLICATION;
+             GRANT SELECT, INSERT, UPDATE, DELETE ON app_outbox_dispatch, app_outbox_relay TO {role};
+             CREATE POLICY walrelay ON app_outbox_dispatch TO {role} USING (true) WITH CHECK (true);
+             CREATE POLICY walrelay ON app_outbox_relay TO {role} USING (true) WITH CHECK (true)"
+        ))
+        .await;
+    let granted = findings(&relay, &options).await;
+    assert!(problems(&granted).is_empty(), "{granted:#?}");
+    write_relay_row(&relay, &options.slot, "1", "0/10".parse().unwrap(), 7).await.unwrap();
+    let store = walrelay_postgres::DispatchStore::new(options.slot.clone()).with_on_dead(OnDead::Hold);
+    assert!(store.parked_keys(&relay).await.unwrap().is_empty());
+    assert_eq!(problems(&findings(&relay, &options).await), [code::SYSTEM_IDENTIFIER]);
+    // A policy that shows rows without letting them be changed is not enough.
+    session.run("ALTER POLICY walrelay ON app_outbox_dispatch RENAME TO x; DROP POLICY x ON app_outbox_dispatch").await;
+    session.run(&format!("CREATE POLICY w ON app_outbox_dispatch FOR SELECT TO {role} USING (true)")).await;
+    let narrow = findings(&relay, &options).await;
+    assert!(found(&narrow, code::DISPATCH_ROW_SECURITY).message.ends_with("for INSERT, UPDATE, DELETE"));
+    drop(relay);
+    session.run(&format!("DROP OWNED BY {role}; DROP ROLE {role}")).await;
+}
+
+#[tokio::test]
+async fn the_relay_row_reads_back_as_written() {
+    let (database, session) = fresh().await;
+    init(&session, &options(&database)).await.unwrap();
+    assert_eq!(read_relay_row(&session, "walrelay").await.unwrap(), None);
+    for (lsn, xid) in [("16/B374D848", 3), ("16/B374D900", u64::MAX)] {
+        write_relay_row(&session, "walrelay", "77", lsn.parse().unwrap(), xid).await.unwrap();
+        let row = read_relay_row(&session, "walrelay").await.unwrap().unwrap();
+        assert_eq!((row.settled_lsn.to_string().as_str(), row.settled_xid), (lsn, xid));
+        assert_eq!(row.system_identifier, "77");
+    }
+}
+
+#[tokio::test]
+async fn a_horizon_stays_below_transactions_that_are_open() {
+    let (database, session) = fresh().await;
+    init(&session, &options(&database)).await.unwrap();
+    let mut other = Session::on(&database).await;
+    let open = other.transaction().await.unwrap();
+    let row = open.query_one("SELECT pg_current_xact_id()::text", &[]).await.unwrap();
+    let open_xid: u64 = row.get::<_, String>(0).parse().unwrap();
+    session.run(INSERT).await;
+
+    let during = read_horizon(&session).await.unwrap();
+    assert!(during.xmin <= open_xid, "{during:?} against {open_xid}");
+    open.commit().await.unwrap();
+    session.run(INSERT).await;
+    let end: String = session.text("SELECT pg_current_wal_insert_lsn()::text").await;
+    walrelay_testkit::wait_until(std::time::Duration::from_secs(10), "the horizon to pass", async || {
+        let after = read_horizon(&session).await.unwrap();
+        assert!(after.wal_end >= end.parse().unwrap());
+        (after.xmin > open_xid).then_some(())
+    })
+    .await;
+}
