@@ -101,6 +101,22 @@ pub enum Error {
     #[error(transparent)]
     PubSub(#[from] PubsubError),
 
+    /// The slot is lost; what it had not confirmed can no longer be read from the log.
+    #[error("slot {slot:?} {how}")]
+    SlotLost {
+        /// The slot.
+        slot: String,
+        /// What happened to it.
+        how: &'static str,
+    },
+
+    /// There is no publication to create the slot for.
+    #[error("publication {publication:?} does not exist")]
+    PublicationMissing {
+        /// Its name.
+        publication: String,
+    },
+
     /// What a file or dispatch state holds does not fit what was asked for.
     #[error("{what}")]
     Unfit {
@@ -154,6 +170,15 @@ impl Error {
             Self::Postgres(error) => postgres_disposition(error),
             Self::Store(error) => store_disposition(error),
             Self::Relay(error) => error.disposition(),
+            Self::SlotLost { .. } => Disposition::stop(
+                Exit::SlotLost,
+                "the server dropped the slot, or log that it needed; rows it had not confirmed are in \
+                 the outbox table only",
+            ),
+            Self::PublicationMissing { .. } => Disposition::stop(
+                Exit::PostgresSetup,
+                "run `walrelay init`, which creates the publication before the slot",
+            ),
             Self::PubSub(_) => Disposition::stop(Exit::PubSubSetup, ""),
             Self::Unfit { hint, .. } => Disposition::stop(Exit::Usage, *hint),
             Self::File { .. } => Disposition::stop(Exit::Usage, "name a file that can be read"),

@@ -34,6 +34,7 @@ fn execute() -> Result<(), Error> {
     };
     let config = Config::new(&line, &environment).map_err(Error::Config)?;
     telemetry::start(&config.log);
+    walrelay_pubsub::install_crypto_provider();
     let io = |action: &str, source| Error::Io { action: action.to_owned(), source };
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()

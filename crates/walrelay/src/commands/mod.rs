@@ -7,10 +7,16 @@ use crate::config::Command;
 use crate::error::Error;
 use crate::shutdown::Shutdown;
 
+pub mod check;
 pub mod demo;
 pub mod dispatch;
 pub mod emulator;
+pub mod init;
+pub mod prune;
 pub mod run;
+pub mod slot;
+pub mod status;
+mod topics;
 
 /// Does what the command line asks for.
 ///
@@ -22,12 +28,12 @@ pub async fn execute(command: Command, shutdown: &Shutdown) -> Result<(), Error>
         Command::Run(config) => run::execute(*config, shutdown).await,
         Command::Demo(config) => demo::execute(config, shutdown).await,
         Command::Emulator(config) => emulator::execute(config, shutdown).await,
-        Command::Init(_) => Err(Error::NotAvailable("init")),
-        Command::Check(_) => Err(Error::NotAvailable("check")),
-        Command::Status(_) => Err(Error::NotAvailable("status")),
+        Command::Init(config) => init::execute(*config).await,
+        Command::Check(config) => check::execute(*config).await,
+        Command::Status(config) => status::execute(config).await,
         Command::Dispatch(config) => dispatch::execute(config).await,
-        Command::Slot(_) => Err(Error::NotAvailable("slot")),
-        Command::Prune(_) => Err(Error::NotAvailable("prune")),
+        Command::Slot(config) => slot::execute(config).await,
+        Command::Prune(config) => prune::execute(config).await,
     }
 }
 

@@ -1,0 +1,73 @@
+//! `walrelay init`: tables, publication, slot, and the topics if asked for; safe to run again.
+
+use walrelay_postgres::{
+    Failover, InitOptions, InitPlan, InitReport, SqlClient, connect_sql, init,
+};
+use walrelay_pubsub::Admin;
+
+use super::{print, topics};
+use crate::config::{CreateTopics, InitConfig, SlotKind};
+use crate::error::Error;
+
+/// Sets up what is missing and prints what is new; or prints the SQL and touches nothing.
+///
+/// # Errors
+///
+/// Postgres or Pub/Sub cannot be reached, or refuse. What came before has taken effect, and
+/// running it again goes on.
+pub async fn execute(config: InitConfig) -> Result<(), Error> {
+    let options = InitOptions {
+        slot: config.slot.clone(),
+        publication: config.publication.clone(),
+        outbox_tables: config.outbox_tables.clone(),
+        row_filter: None,
+        failover: failover(config.slot_kind),
+    };
+    let Some(connect) = &config.connect else {
+        return print(&InitPlan::new(&options)?.script());
+    };
+    let client = connect_sql(connect).await?;
+    let done = set_up(&client, &config, &options).await;
+    client.close().await;
+    done
+}
+
+pub(super) fn failover(kind: SlotKind) -> Failover {
+    match kind {
+        SlotKind::Plain => Failover::No,
+        SlotKind::Failover => Failover::Yes,
+    }
+}
+
+async fn set_up(
+    client: &SqlClient,
+    config: &InitConfig,
+    options: &InitOptions,
+) -> Result<(), Error> {
+    print(&report(&init(client, options).await?))?;
+    let CreateTopics::Yes { named } = &config.create_topics else { return Ok(()) };
+    let mut wanted = topics::of_rows(client, &config.router, &config.outbox_tables).await?;
+    wanted.extend(named.iter().map(|name| topics::full_name(&config.router.project, name)));
+    if wanted.is_empty() {
+        return print(
+            "no topics: the outbox is empty, so nobody can tell which; name them with \
+             --create-topics=NAME,NAME\n",
+        );
+    }
+    let admin = Admin::connect(&config.pubsub.publisher.endpoint).await?;
+    for topic in wanted {
+        let existed = admin.topic_exists(&topic).await?;
+        if !existed {
+            admin.create_topic(&topic).await?;
+        }
+        let verb = if existed { "already there" } else { "created" };
+        print(&format!("{verb}: topic {topic}\n"))?;
+    }
+    Ok(())
+}
+
+fn report(report: &InitReport) -> String {
+    let created = report.created.iter().map(|part| format!("created: {part}\n"));
+    let present = report.already_there.iter().map(|part| format!("already there: {part}\n"));
+    created.chain(present).collect()
+}

@@ -1,0 +1,71 @@
+//! `walrelay prune`: deletes outbox rows that are old, confirmed and not parked.
+//!
+//! Confirmed is known without an LSN in the table: every committed transaction below `settled_xid`
+//! of `app_outbox_relay` is settled. A row whose age cannot be told from the horizon's stays.
+
+use walrelay_core::ColumnNames;
+use walrelay_postgres::{
+    PgError, QualifiedName, SqlClient, connect_sql, quote_identifier, read_relay_row,
+};
+
+use super::print;
+use crate::config::PruneConfig;
+use crate::error::Error;
+
+/// Rows deleted in one transaction: small enough to hold locks for moments.
+const BATCH_ROWS: u64 = 10_000;
+
+/// Deletes, table by table, and prints how many rows are gone.
+///
+/// # Errors
+///
+/// Postgres cannot be reached or refuses, or the relay has not recorded yet what is settled.
+pub async fn execute(config: PruneConfig) -> Result<(), Error> {
+    let client = connect_sql(&config.database.connect).await?;
+    let done = prune(&client, &config).await;
+    client.close().await;
+    done
+}
+
+async fn prune(client: &SqlClient, config: &PruneConfig) -> Result<(), Error> {
+    let slot = &config.database.slot;
+    if read_relay_row(client, slot).await?.is_none() {
+        return Err(Error::Unfit {
+            what: format!(
+                "nothing is recorded about slot {slot:?}, so no row is known to be settled"
+            ),
+            hint: "let `walrelay run` record it first, or correct --slot",
+        });
+    }
+    let seconds = config.older_than.as_secs_f64();
+    for table in &config.database.outbox_tables {
+        let sql = delete_sql(table, &config.columns);
+        let mut total = 0;
+        loop {
+            let deleted = client.execute(&sql, &[&seconds]).await.map_err(PgError::from)?;
+            total += deleted;
+            if deleted < BATCH_ROWS {
+                break;
+            }
+        }
+        print(&format!("{total} row(s) deleted from {table}\n"))?;
+    }
+    Ok(())
+}
+
+/// Every relay on record counts, so that a second one still finds its rows for a recovery. A row's
+/// table stands beside its ctid, because partitions have ctids of their own.
+fn delete_sql(table: &QualifiedName, columns: &ColumnNames) -> String {
+    let occurred_at = quote_identifier(columns.occurred_at.as_deref().unwrap_or_default());
+    let id = quote_identifier(&columns.id);
+    format!(
+        "DELETE FROM {table} o USING (
+           SELECT c.tableoid AS part, c.ctid AS place FROM {table} c
+            WHERE c.{occurred_at} < now() - make_interval(secs => $1)
+              AND age(c.xmin) > (SELECT max(age(r.settled_xid::xid)) FROM public.app_outbox_relay r)
+              AND NOT EXISTS (SELECT FROM public.app_outbox_dispatch d
+                               WHERE d.event_id = c.{id}::text AND d.status IN ('retrying', 'dead'))
+            LIMIT {BATCH_ROWS}) old
+          WHERE o.tableoid = old.part AND o.ctid = old.place"
+    )
+}
