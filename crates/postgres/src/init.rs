@@ -89,7 +89,10 @@ impl InitPlan {
     /// All statements as one script for `psql`, to be run without `--single-transaction`.
     #[must_use]
     pub fn script(&self) -> String {
-        self.steps.iter().map(|step| format!("-- {}\n{}\n\n", comment(&step.title), step.sql.trim_end())).collect()
+        self.steps
+            .iter()
+            .map(|step| format!("-- {}\n{}\n\n", comment(&step.title), step.sql.trim_end()))
+            .collect()
     }
 }
 

@@ -49,7 +49,10 @@ pub fn migrations(outbox_tables: &[QualifiedName]) -> Vec<Migration> {
 /// The server refused; the action names the file. Files before it have taken effect.
 pub async fn migrate(client: &Client, outbox_tables: &[QualifiedName]) -> Result<(), StoreError> {
     for Migration { file, sql, .. } in migrations(outbox_tables) {
-        client.batch_execute(&sql).await.map_err(StoreError::sql(format!("run migration {file}")))?;
+        client
+            .batch_execute(&sql)
+            .await
+            .map_err(StoreError::sql(format!("run migration {file}")))?;
     }
     Ok(())
 }

@@ -6,6 +6,8 @@
 mod assess;
 mod gather;
 mod tables;
+#[cfg(test)]
+mod tests;
 
 use std::time::Duration;
 

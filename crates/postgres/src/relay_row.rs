@@ -95,7 +95,10 @@ pub async fn write_relay_row(
 /// The server refused, or the connection ended.
 pub async fn delete_relay_row(client: &Client, slot: &str) -> Result<(), StoreError> {
     client
-        .execute_typed("DELETE FROM public.app_outbox_relay WHERE slot = $1", &[(&slot, Type::TEXT)])
+        .execute_typed(
+            "DELETE FROM public.app_outbox_relay WHERE slot = $1",
+            &[(&slot, Type::TEXT)],
+        )
         .await
         .map_err(StoreError::sql("delete from app_outbox_relay"))?;
     Ok(())

@@ -165,7 +165,9 @@ pub async fn create_slot(
     check_slot_name(name)?;
     check_failover(client, failover).await?;
     let sql = match failover {
-        Failover::No => "SELECT lsn FROM pg_create_logical_replication_slot($1, 'pgoutput', false, false)",
+        Failover::No => {
+            "SELECT lsn FROM pg_create_logical_replication_slot($1, 'pgoutput', false, false)"
+        }
         Failover::Yes => {
             "SELECT lsn FROM pg_create_logical_replication_slot($1, 'pgoutput', false, false, true)"
         }
@@ -213,11 +215,9 @@ pub(crate) fn check_slot_name(name: &str) -> Result<(), StoreError> {
 pub(crate) async fn check_failover(client: &Client, failover: Failover) -> Result<(), StoreError> {
     let has = server_major(client).await?;
     match failover {
-        Failover::Yes if has < FAILOVER_SINCE => Err(StoreError::ServerTooOld {
-            feature: "a failover slot",
-            needs: FAILOVER_SINCE,
-            has,
-        }),
+        Failover::Yes if has < FAILOVER_SINCE => {
+            Err(StoreError::ServerTooOld { feature: "a failover slot", needs: FAILOVER_SINCE, has })
+        }
         Failover::Yes | Failover::No => Ok(()),
     }
 }

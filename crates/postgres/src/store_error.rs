@@ -45,7 +45,9 @@ pub enum StoreError {
     },
 
     /// Dispatch state of this slot does not hold the event.
-    #[error("slot {slot:?} holds no event {event_id:?} in dispatch state; \"walrelay dispatch list\" shows what it holds")]
+    #[error(
+        "slot {slot:?} holds no event {event_id:?} in dispatch state; \"walrelay dispatch list\" shows what it holds"
+    )]
     UnknownEvent {
         /// The relay's slot.
         slot: String,
@@ -142,7 +144,11 @@ impl StoreError {
     pub fn is_transient_conflict(&self) -> bool {
         matches!(
             self.sql_state(),
-            Some(&SqlState::T_R_DEADLOCK_DETECTED | &SqlState::T_R_SERIALIZATION_FAILURE | &SqlState::LOCK_NOT_AVAILABLE)
+            Some(
+                &SqlState::T_R_DEADLOCK_DETECTED
+                    | &SqlState::T_R_SERIALIZATION_FAILURE
+                    | &SqlState::LOCK_NOT_AVAILABLE
+            )
         )
     }
 

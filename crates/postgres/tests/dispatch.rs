@@ -1,5 +1,6 @@
 //! Dispatch state against a real server: nothing is lost, nothing overtakes, operators are safe.
 
+#[expect(dead_code, reason = "each test binary uses a part of it")]
 mod support;
 
 use std::collections::HashSet;
@@ -50,7 +51,7 @@ fn ids(rows: &[ClaimedRow]) -> Vec<&str> {
 }
 
 async fn status_of(store: &DispatchStore, client: &Session, event_id: &str) -> DispatchStatus {
-    store.show(client, event_id).await.unwrap().row.status
+    store.show(client, event_id).await.expect("the row").row.status
 }
 
 #[tokio::test]
@@ -73,7 +74,10 @@ async fn what_is_parked_reads_back_as_it_was() {
     assert_eq!((shown.row.status, shown.row.attempts), (DispatchStatus::Retrying, 3));
     assert_eq!(shown.row.error_code.as_deref(), Some("UNAVAILABLE"));
     let history = shown.row.last_error.unwrap();
-    assert!(history.starts_with("attempt 3 at 2") && history.ends_with("Z: UNAVAILABLE: no route"), "{history}");
+    assert!(
+        history.starts_with("attempt 3 at 2") && history.ends_with("Z: UNAVAILABLE: no route"),
+        "{history}"
+    );
     let behind = store.show(&session, "b").await.unwrap().row;
     assert_eq!((behind.next_attempt_at, behind.last_error), (None, None));
     let unordered = store.show(&session, "c").await.unwrap().row;
@@ -135,7 +139,8 @@ async fn texts_that_postgres_cannot_hold_do_not_stop_a_row() {
 
     store.park(&mut session, &twins).await.unwrap();
 
-    let listed = store.list(&session, &DispatchFilter { limit: 10, ..Default::default() }).await.unwrap();
+    let listed =
+        store.list(&session, &DispatchFilter { limit: 10, ..Default::default() }).await.unwrap();
     assert_eq!(listed.len(), 2);
     assert_ne!(listed[0].event_id, listed[1].event_id);
     let history = listed[0].last_error.as_deref().unwrap();
@@ -155,7 +160,11 @@ async fn a_large_park_is_all_or_nothing() {
         .map(|(lsn, name)| ParkRow { message: &message, ..row(name, at(lsn, 0), "k", NOW) })
         .collect();
     // 40 MB make several statements; the last row is refused by a constraint of ours.
-    session.run("ALTER TABLE app_outbox_dispatch ADD CONSTRAINT no_seven CHECK (event_id <> 'large 7')").await;
+    session
+        .run(
+            "ALTER TABLE app_outbox_dispatch ADD CONSTRAINT no_seven CHECK (event_id <> 'large 7')",
+        )
+        .await;
 
     let refused = store.park(&mut session, &rows).await.unwrap_err();
 
@@ -341,7 +350,8 @@ async fn outcomes_are_written_down() {
     store.park(&mut session, &rows).await.unwrap();
     let keys = names.map(key);
     let claims = store.claim(&session, &keys, LIMITS).await.unwrap();
-    let claim = |name: &str| claims.iter().find(|row| row.ordering_key == name).unwrap().claim.clone();
+    let claim =
+        |name: &str| claims.iter().find(|row| row.ordering_key == name).unwrap().claim.clone();
     let failure = |text: &str| ("INTERNAL".to_owned(), text.to_owned());
     let outcomes = [
         Outcome::Published { claim: claim("published"), message_id: "42".to_owned() },
@@ -352,24 +362,38 @@ async fn outcomes_are_written_down() {
             code: failure("").0,
             error: failure("again\nand again").1,
         },
-        Outcome::Dead { claim: claim("dead"), attempts: 20, code: failure("").0, error: failure("no").1 },
+        Outcome::Dead {
+            claim: claim("dead"),
+            attempts: 20,
+            code: failure("").0,
+            error: failure("no").1,
+        },
         Outcome::Release { claim: claim("released") },
     ];
 
     assert_eq!(store.finish(&session, &outcomes).await.unwrap(), 4);
 
     let published = store.show(&session, "published").await.unwrap().row;
-    assert_eq!((published.status, published.message_id.as_deref()), (DispatchStatus::Published, Some("42")));
+    assert_eq!(
+        (published.status, published.message_id.as_deref()),
+        (DispatchStatus::Published, Some("42"))
+    );
     assert_eq!(published.attempts, 4);
     let retried = store.show(&session, "retry").await.unwrap().row;
     assert_eq!((retried.status, retried.attempts), (DispatchStatus::Retrying, 4));
     let history = retried.last_error.unwrap();
     let lines: Vec<&str> = history.lines().collect();
     assert_eq!(lines.len(), 2, "{history}");
-    assert!(lines[0].starts_with("attempt 4 ") && lines[0].ends_with("INTERNAL: again and again"), "{history}");
+    assert!(
+        lines[0].starts_with("attempt 4 ") && lines[0].ends_with("INTERNAL: again and again"),
+        "{history}"
+    );
     assert!(lines[1].starts_with("attempt 3 "), "{history}");
     let dead = store.show(&session, "dead").await.unwrap().row;
-    assert_eq!((dead.status, dead.attempts, dead.next_attempt_at), (DispatchStatus::Dead, 20, None));
+    assert_eq!(
+        (dead.status, dead.attempts, dead.next_attempt_at),
+        (DispatchStatus::Dead, 20, None)
+    );
     let released = store.show(&session, "released").await.unwrap().row;
     assert_eq!((released.attempts, released.next_attempt_at), (3, None));
     assert_eq!(ids(&store.claim(&session, &keys, LIMITS).await.unwrap()), ["released"]);
@@ -507,7 +531,10 @@ async fn discarding_the_head_wakes_what_waited_behind_it() {
     store.discard(&mut session, "head", "wrong\nfrom the start").await.unwrap();
 
     let due = store.due_keys(&session, 10).await.unwrap();
-    assert_eq!(due.iter().map(|k| (k.ordering_key.as_str(), k.rows)).collect::<Vec<_>>(), [("k", 1)]);
+    assert_eq!(
+        due.iter().map(|k| (k.ordering_key.as_str(), k.rows)).collect::<Vec<_>>(),
+        [("k", 1)]
+    );
     let history = store.show(&session, "head").await.unwrap().row.last_error.unwrap();
     assert!(history.starts_with("discarded at 2"), "{history}");
     assert!(history.contains(": wrong from the start\nattempt 3 "), "{history}");
@@ -541,10 +568,14 @@ async fn retry_selects_all_dead_or_a_topic() {
     let store = store();
     let elsewhere =
         ParkRow { topic: "projects/p/topics/other", ..row("b", at(2, 0), "k", ParkStatus::Dead) };
-    let rows = [row("a", at(1, 0), "k", ParkStatus::Dead), elsewhere, row("c", at(3, 0), "m", LATER)];
+    let rows =
+        [row("a", at(1, 0), "k", ParkStatus::Dead), elsewhere, row("c", at(3, 0), "m", LATER)];
     store.park(&mut session, &rows).await.unwrap();
 
-    assert_eq!(store.retry(&mut session, &RetrySelection::Topic(TOPIC.to_owned())).await.unwrap(), 2);
+    assert_eq!(
+        store.retry(&mut session, &RetrySelection::Topic(TOPIC.to_owned())).await.unwrap(),
+        2
+    );
     assert_eq!(store.counts(&session).await.unwrap().dead, 1);
     assert_eq!(store.retry(&mut session, &RetrySelection::AllDead).await.unwrap(), 1);
     assert_eq!(store.due_keys(&session, 10).await.unwrap().len(), 3);
@@ -562,13 +593,19 @@ async fn operators_are_refused_with_reasons_and_all_or_nothing() {
 
     let both = RetrySelection::Events(vec!["dead".to_owned(), "out".to_owned()]);
     let refused = store.retry(&mut session, &both).await.unwrap_err();
-    assert_eq!(refused.to_string(), "event \"out\" is already published; it can no longer be retried");
+    assert_eq!(
+        refused.to_string(),
+        "event \"out\" is already published; it can no longer be retried"
+    );
     assert_eq!(status_of(&store, &session, "dead").await, DispatchStatus::Dead);
     let refused = store.edit(&mut session, "out", b"x").await.unwrap_err();
     assert!(matches!(refused, StoreError::AlreadyFinished { action: "edited", .. }), "{refused:?}");
     store.discard(&mut session, "dead", "x").await.unwrap();
     let refused = store.discard(&mut session, "dead", "x").await.unwrap_err();
-    assert!(matches!(refused, StoreError::AlreadyFinished { action: "discarded", .. }), "{refused:?}");
+    assert!(
+        matches!(refused, StoreError::AlreadyFinished { action: "discarded", .. }),
+        "{refused:?}"
+    );
     let refused = store.show(&session, "nothing").await.unwrap_err();
     assert!(matches!(refused, StoreError::UnknownEvent { .. }), "{refused:?}");
     let refused = store.discard(&mut session, "nothing", "x").await.unwrap_err();
@@ -640,8 +677,14 @@ async fn lists_are_filtered_and_in_order() {
 
     assert_eq!(listed(all.clone()).await, ["a", "b", "c"]);
     assert_eq!(listed(DispatchFilter { limit: 2, ..all.clone() }).await, ["a", "b"]);
-    assert_eq!(listed(DispatchFilter { status: Some(DispatchStatus::Dead), ..all.clone() }).await, ["a", "c"]);
-    assert_eq!(listed(DispatchFilter { ordering_key: Some("k".into()), ..all.clone() }).await, ["b", "c"]);
+    assert_eq!(
+        listed(DispatchFilter { status: Some(DispatchStatus::Dead), ..all.clone() }).await,
+        ["a", "c"]
+    );
+    assert_eq!(
+        listed(DispatchFilter { ordering_key: Some("k".into()), ..all.clone() }).await,
+        ["b", "c"]
+    );
     let hour = Some(Duration::from_secs(3600));
     assert_eq!(listed(DispatchFilter { older_than: hour, ..all.clone() }).await, ["a"]);
     assert!(listed(DispatchFilter { topic: Some("elsewhere".into()), ..all }).await.is_empty());
@@ -695,7 +738,7 @@ const FAST: Duration = Duration::from_secs(5);
 
 async fn timed<T>(what: &str, work: impl Future<Output = Result<T, StoreError>>) -> T {
     let started = Instant::now();
-    let value = work.await.unwrap();
+    let value = work.await.expect(what);
     let elapsed = started.elapsed();
     assert!(elapsed < FAST, "{what} took {elapsed:?}");
     eprintln!("{what}: {elapsed:?}");
@@ -715,7 +758,9 @@ async fn a_key_with_a_hundred_thousand_rows_is_claimed_fast() {
         let released: Vec<Outcome> =
             claimed.into_iter().map(|row| Outcome::Release { claim: row.claim }).collect();
         assert_eq!(timed("finish", store.finish(&session, &released)).await, 100);
-        session.run("UPDATE app_outbox_dispatch SET next_attempt_at = now() WHERE event_id = 'e1'").await;
+        session
+            .run("UPDATE app_outbox_dispatch SET next_attempt_at = now() WHERE event_id = 'e1'")
+            .await;
     }
 }
 
@@ -742,7 +787,8 @@ async fn one_of_a_hundred_thousand_keys_is_claimed_fast() {
 async fn a_claim_reads_through_indexes_only() {
     let (_database, session) = migrated().await;
     fill(&session, "'hot'").await;
-    let scans = "SELECT seq_scan::text FROM pg_stat_xact_user_tables WHERE relname = 'app_outbox_dispatch'";
+    let scans =
+        "SELECT seq_scan::text FROM pg_stat_xact_user_tables WHERE relname = 'app_outbox_dispatch'";
     session.run("BEGIN").await;
     let before = session.text(scans).await;
     let claimed = store().claim(&session, &[key("hot")], LIMITS).await.unwrap();

@@ -5,7 +5,7 @@ mod support;
 use support::{Session, migrated};
 use tokio::task::JoinSet;
 use tokio_postgres::error::SqlState;
-use walrelay_postgres::{QualifiedName, migrate, migrations};
+use walrelay_postgres::{QualifiedName, StoreError, migrate, migrations};
 use walrelay_testkit::postgres::TestDatabase;
 
 /// Every catalog row a migration could have touched, with the transaction that wrote it.
@@ -37,7 +37,8 @@ async fn refused(session: &Session, sql: &str) -> tokio_postgres::Error {
     done.expect_err(&format!("{sql} was accepted"))
 }
 
-const INSERT: &str = "INSERT INTO app_outbox (aggregatetype, aggregateid, event_type, version, payload)
+const INSERT: &str =
+    "INSERT INTO app_outbox (aggregatetype, aggregateid, event_type, version, payload)
                       VALUES ('order', '1', 'made', 1, '{}')";
 
 #[tokio::test]
@@ -72,14 +73,17 @@ async fn two_runs_at_the_same_moment_both_succeed() {
         let database = TestDatabase::create().await;
         let mut runs = JoinSet::new();
         for _ in 0..4 {
-            let session = Session::on(&database).await;
-            runs.spawn(async move { migrate(&session, &[outbox()]).await });
+            runs.spawn(migrate_on(Session::on(&database).await));
         }
         while let Some(run) = runs.join_next().await {
             run.unwrap().unwrap();
         }
         database.drop_all().await;
     }
+}
+
+async fn migrate_on(session: Session) -> Result<(), StoreError> {
+    migrate(&session, &[outbox()]).await
 }
 
 #[tokio::test]
@@ -95,7 +99,10 @@ async fn an_outbox_that_exists_is_left_alone() {
     migrate(&session, &[outbox()]).await.unwrap();
 
     assert_eq!(session.text(table).await, before);
-    assert_eq!(session.text("SELECT to_regclass('public.app_outbox_relay')::text").await, "app_outbox_relay");
+    assert_eq!(
+        session.text("SELECT to_regclass('public.app_outbox_relay')::text").await,
+        "app_outbox_relay"
+    );
 }
 
 #[tokio::test]
@@ -114,12 +121,18 @@ async fn other_outbox_tables_are_created_beside() {
     migrate(&session, &tables).await.unwrap();
 
     assert_eq!(catalog(&session).await, before);
-    assert_eq!(session.text("SELECT coalesce(to_regclass('public.app_outbox')::text, 'none')").await, "none");
+    assert_eq!(
+        session.text("SELECT coalesce(to_regclass('public.app_outbox')::text, 'none')").await,
+        "none"
+    );
     for table in tables {
         session.run(&INSERT.replace("app_outbox", &table.to_string())).await;
         let error = refused(&session, &format!("UPDATE {table} SET version = 2")).await;
         let message = error.as_db_error().unwrap().message().to_owned();
-        assert!(message.contains(&format!("{}.{} is append-only", table.schema(), table.table())), "{message}");
+        assert!(
+            message.contains(&format!("{}.{} is append-only", table.schema(), table.table())),
+            "{message}"
+        );
     }
 }
 
@@ -131,27 +144,44 @@ async fn the_outbox_is_append_only() {
     for (sql, operation) in [
         ("UPDATE app_outbox SET version = 2", "UPDATE"),
         ("UPDATE app_outbox SET version = 2 WHERE false", "UPDATE"),
-        ("INSERT INTO app_outbox SELECT * FROM app_outbox ON CONFLICT (id) DO UPDATE SET version = 3", "UPDATE"),
+        (
+            "INSERT INTO app_outbox SELECT * FROM app_outbox ON CONFLICT (id) DO UPDATE SET version = 3",
+            "UPDATE",
+        ),
         ("TRUNCATE app_outbox", "TRUNCATE"),
     ] {
         let error = refused(&session, sql).await;
         let error = error.as_db_error().unwrap();
         assert_eq!(error.code(), &SqlState::RESTRICT_VIOLATION, "{sql}");
-        assert_eq!(error.message(), format!("public.app_outbox is append-only: {operation} is refused"));
+        assert_eq!(
+            error.message(),
+            format!("public.app_outbox is append-only: {operation} is refused")
+        );
         assert!(error.hint().unwrap().contains("DELETE"), "{error:?}");
     }
     session.run("INSERT INTO app_outbox SELECT * FROM app_outbox ON CONFLICT DO NOTHING").await;
-    session.run(&format!("BEGIN; DELETE FROM app_outbox; {INSERT}; DELETE FROM app_outbox; COMMIT")).await;
+    session
+        .run(&format!("BEGIN; DELETE FROM app_outbox; {INSERT}; DELETE FROM app_outbox; COMMIT"))
+        .await;
     assert_eq!(session.text("SELECT count(*)::text FROM app_outbox").await, "0");
 }
 
 #[tokio::test]
 async fn the_guard_does_not_depend_on_the_search_path() {
     let (_database, session) = migrated().await;
-    session.run("CREATE SCHEMA evil; CREATE FUNCTION evil.format(text) RETURNS text LANGUAGE sql AS 'SELECT 1/0::text'").await;
-    session.run("SET search_path = evil, public").await;
+    // What the guard uses to tell an UPDATE, if it were looked up in the caller's path.
+    session
+        .run(
+            "CREATE SCHEMA evil;
+             CREATE FUNCTION evil.same(name, text) RETURNS bool LANGUAGE sql AS 'SELECT false';
+             CREATE FUNCTION evil.same(text, text) RETURNS bool LANGUAGE sql AS 'SELECT false';
+             CREATE OPERATOR evil.= (FUNCTION = evil.same, LEFTARG = text, RIGHTARG = text)",
+        )
+        .await;
+    session.run("SET search_path = evil, pg_catalog, public").await;
     let error = refused(&session, "UPDATE app_outbox SET version = 2").await;
-    assert_eq!(error.code(), Some(&SqlState::RESTRICT_VIOLATION));
+    let hint = error.as_db_error().unwrap().hint().unwrap();
+    assert!(hint.starts_with("INSERT a new row"), "{hint}");
     let config = "SELECT array_to_string(proconfig, ' ') FROM pg_proc WHERE proname = 'app_outbox_is_append_only'";
     assert_eq!(session.text(config).await, "search_path=\"\"");
 }
@@ -199,7 +229,9 @@ async fn the_internet_gets_no_right_whatever_the_defaults_are() {
         .await;
     assert_eq!(granted, "0");
     for role in ["anon", "authenticated"] {
-        let sql = format!("SELECT has_function_privilege('{role}', 'app_outbox_is_append_only()', 'EXECUTE')::text");
+        let sql = format!(
+            "SELECT has_function_privilege('{role}', 'app_outbox_is_append_only()', 'EXECUTE')::text"
+        );
         assert_eq!(session.text(&sql).await, "false");
         let visitor = Session::as_role(&database, role).await;
         let error = refused(&visitor, INSERT).await;

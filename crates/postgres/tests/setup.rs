@@ -1,15 +1,17 @@
 //! Slot, publication, `init` and preflight against a real server.
 
+#[expect(dead_code, reason = "each test binary uses a part of it")]
 mod support;
 
 use support::Session;
 use walrelay_postgres::{
-    ColumnRole, ExpectedColumn, Failover, Finding, InitOptions, InitPlan, Operation, OnDead,
+    ColumnRole, ExpectedColumn, Failover, Finding, InitOptions, InitPlan, OnDead, Operation,
     PreflightRequest, PublicationScope, QualifiedName, Severity, SlotType, StoreError,
     advance_slot, code, create_slot, delete_relay_row, drop_slot, init, preflight, read_horizon,
     read_publication, read_relay_row, read_slot, shard_filter, write_relay_row,
 };
-use walrelay_testkit::postgres::{TestDatabase, installed_majors};
+use walrelay_private_postgres::PrivatePostgres;
+use walrelay_testkit::postgres::{TestDatabase, installation_or_skip, installed_majors};
 
 fn outbox() -> QualifiedName {
     QualifiedName::new("public", "app_outbox")
@@ -51,7 +53,7 @@ async fn fresh() -> (TestDatabase, Session) {
 }
 
 async fn findings(session: &Session, options: &InitOptions) -> Vec<Finding> {
-    preflight(session, &request(options)).await.unwrap()
+    preflight(session, &request(options)).await.expect("the server answers")
 }
 
 /// Codes of what is wrong; the shared server's own settings aside.
@@ -63,7 +65,8 @@ fn found<'a>(findings: &'a [Finding], code: &str) -> &'a Finding {
     findings.iter().find(|f| f.code == code).unwrap_or_else(|| panic!("no {code} in {findings:#?}"))
 }
 
-const INSERT: &str = "INSERT INTO app_outbox (aggregatetype, aggregateid, event_type, version, payload)
+const INSERT: &str =
+    "INSERT INTO app_outbox (aggregatetype, aggregateid, event_type, version, payload)
                       VALUES ('order', '1', 'made', 1, '{}')";
 
 #[tokio::test]
@@ -137,7 +140,9 @@ async fn init_adds_tables_to_a_publication_and_never_replaces_it() {
     init(&session, &options).await.unwrap();
     let oid = "SELECT oid::text FROM pg_publication WHERE pubname = 'walrelay'";
     let before = session.text(oid).await;
-    session.run("CREATE SCHEMA billing; CREATE TABLE billing.events (id int) PARTITION BY LIST (id)").await;
+    session
+        .run("CREATE SCHEMA billing; CREATE TABLE billing.events (id int) PARTITION BY LIST (id)")
+        .await;
     options.outbox_tables.push(QualifiedName::new("billing", "events"));
     let lacking = findings(&session, &options).await;
     assert!(problems(&lacking).contains(&code::PUBLICATION_TABLE), "{lacking:#?}");
@@ -170,7 +175,13 @@ async fn a_slot_older_than_its_publication_is_refused_both_ways() {
             failed.push(error.as_db_error().unwrap().message().to_owned());
         }
     }
-    assert_eq!(failed, [format!("slot {} is older than publication walrelay, which does not exist", database.name())]);
+    assert_eq!(
+        failed,
+        [format!(
+            "slot {} is older than publication walrelay, which does not exist",
+            database.name()
+        )]
+    );
 }
 
 #[tokio::test]
@@ -179,9 +190,18 @@ async fn a_slot_of_another_kind_is_refused() {
     let options = options(&database);
     let create = [
         (format!("SELECT pg_create_physical_replication_slot('{}')", options.slot), "physical"),
-        (format!("SELECT pg_create_logical_replication_slot('{}', 'test_decoding')", options.slot), "test_decoding"),
         (
-            format!("SELECT pg_create_logical_replication_slot('{}', 'pgoutput', false, true)", options.slot),
+            format!(
+                "SELECT pg_create_logical_replication_slot('{}', 'test_decoding')",
+                options.slot
+            ),
+            "test_decoding",
+        ),
+        (
+            format!(
+                "SELECT pg_create_logical_replication_slot('{}', 'pgoutput', false, true)",
+                options.slot
+            ),
             "prepared transactions",
         ),
     ];
@@ -235,7 +255,10 @@ async fn a_failover_slot_needs_a_server_that_knows_them() {
         let done = init(&session, &options).await;
         if major < 17 {
             assert!(matches!(done, Err(StoreError::ServerTooOld { .. })), "{done:?}");
-            assert!(read_publication(&session, "walrelay").await.unwrap().is_none(), "nothing was touched");
+            assert!(
+                read_publication(&session, "walrelay").await.unwrap().is_none(),
+                "nothing was touched"
+            );
         } else {
             done.unwrap();
             let slot = read_slot(&session, database.name()).await.unwrap().unwrap();
@@ -262,8 +285,10 @@ async fn shards_publish_each_row_once() {
         assert!(problems(&found_ok).is_empty(), "{found_ok:#?}");
     }
     session
-        .run("INSERT INTO app_outbox (aggregatetype, aggregateid, event_type, version, payload)
-              SELECT 'order', n, 'made', 1, '{}' FROM generate_series(1, 100) n")
+        .run(
+            "INSERT INTO app_outbox (aggregatetype, aggregateid, event_type, version, payload)
+              SELECT 'order', n, 'made', 1, '{}' FROM generate_series(1, 100) n",
+        )
         .await;
     let mut inserts = 0;
     for index in 0..4 {
@@ -341,15 +366,26 @@ async fn preflight_names_what_is_wrong_with_tables_and_publication() {
     let column = found(&all, code::OUTBOX_COLUMN);
     assert_eq!(column.subject, "table public.app_outbox");
     assert_eq!(column.message, "has no column event_type");
-    assert_eq!(column.fix, "name the right one with --column-event-type; there are id, type, payload, noise");
+    assert_eq!(
+        column.fix,
+        "name the right one with --column-event-type; there are id, type, payload, noise"
+    );
     assert_eq!(found(&all, code::OUTBOX_PAYLOAD_TYPE).severity, Severity::Warning);
-    assert!(found(&all, code::PUBLICATION_OPERATIONS).message.starts_with("publishes update, truncate"));
+    assert!(
+        found(&all, code::PUBLICATION_OPERATIONS).message.starts_with("publishes update, truncate")
+    );
     assert!(found(&all, code::PUBLICATION_COLUMNS).message.contains("event_type"));
     assert!(found(&all, code::PUBLICATION_SCOPE).message.contains("public.other"));
     session.run("DROP PUBLICATION walrelay; CREATE PUBLICATION walrelay FOR ALL TABLES WITH (publish = 'insert')").await;
-    assert!(found(&findings(&session, &options).await, code::PUBLICATION_SCOPE).message.contains("ALL TABLES"));
+    assert!(
+        found(&findings(&session, &options).await, code::PUBLICATION_SCOPE)
+            .message
+            .contains("ALL TABLES")
+    );
     session.run("DROP TABLE app_outbox; CREATE UNLOGGED TABLE app_outbox (id int)").await;
-    assert!(found(&findings(&session, &options).await, code::OUTBOX_KIND).message.contains("unlogged"));
+    assert!(
+        found(&findings(&session, &options).await, code::OUTBOX_KIND).message.contains("unlogged")
+    );
 }
 
 #[tokio::test]
@@ -384,14 +420,19 @@ async fn preflight_sees_what_a_role_may_not_do() {
     let granted = findings(&relay, &options).await;
     assert!(problems(&granted).is_empty(), "{granted:#?}");
     write_relay_row(&relay, &options.slot, "1", "0/10".parse().unwrap(), 7).await.unwrap();
-    let store = walrelay_postgres::DispatchStore::new(options.slot.clone()).with_on_dead(OnDead::Hold);
+    let store =
+        walrelay_postgres::DispatchStore::new(options.slot.clone()).with_on_dead(OnDead::Hold);
     assert!(store.parked_keys(&relay).await.unwrap().is_empty());
     assert_eq!(problems(&findings(&relay, &options).await), [code::SYSTEM_IDENTIFIER]);
     // A policy that shows rows without letting them be changed is not enough.
     session.run("ALTER POLICY walrelay ON app_outbox_dispatch RENAME TO x; DROP POLICY x ON app_outbox_dispatch").await;
-    session.run(&format!("CREATE POLICY w ON app_outbox_dispatch FOR SELECT TO {role} USING (true)")).await;
+    session
+        .run(&format!("CREATE POLICY w ON app_outbox_dispatch FOR SELECT TO {role} USING (true)"))
+        .await;
     let narrow = findings(&relay, &options).await;
-    assert!(found(&narrow, code::DISPATCH_ROW_SECURITY).message.ends_with("for INSERT, UPDATE, DELETE"));
+    assert!(
+        found(&narrow, code::DISPATCH_ROW_SECURITY).message.ends_with("for INSERT, UPDATE, DELETE")
+    );
     drop(relay);
     session.run(&format!("DROP OWNED BY {role}; DROP ROLE {role}")).await;
 }
@@ -424,10 +465,39 @@ async fn a_horizon_stays_below_transactions_that_are_open() {
     open.commit().await.unwrap();
     session.run(INSERT).await;
     let end: String = session.text("SELECT pg_current_wal_insert_lsn()::text").await;
-    walrelay_testkit::wait_until(std::time::Duration::from_secs(10), "the horizon to pass", async || {
-        let after = read_horizon(&session).await.unwrap();
-        assert!(after.wal_end >= end.parse().unwrap());
-        (after.xmin > open_xid).then_some(())
-    })
+    walrelay_testkit::wait_until(
+        std::time::Duration::from_secs(10),
+        "the horizon to pass",
+        async || {
+            let after = read_horizon(&session).await.unwrap();
+            assert!(after.wal_end >= end.parse().unwrap());
+            (after.xmin > open_xid).then_some(())
+        },
+    )
     .await;
+}
+
+#[tokio::test]
+async fn a_slot_that_fell_too_far_behind_is_lost() {
+    let Some(installation) = installation_or_skip() else { return };
+    let settings =
+        [("max_slot_wal_keep_size", "1MB"), ("min_wal_size", "32MB"), ("max_wal_size", "32MB")];
+    let server = PrivatePostgres::start(&installation, &settings).unwrap();
+    let database = TestDatabase::create_at(&server.url("postgres")).await;
+    let session = Session::on(&database).await;
+    let options = options(&database);
+    init(&session, &options).await.unwrap();
+    let capped = findings(&session, &options).await;
+    assert_eq!(found(&capped, code::SLOT_WAL_KEEP_SIZE).severity, Severity::Warning);
+
+    for _ in 0..3 {
+        session.run("SELECT pg_logical_emit_message(false, 'x', 'y'), pg_switch_wal()").await;
+        session.run("CHECKPOINT").await;
+    }
+
+    let slot = read_slot(&session, &options.slot).await.unwrap().unwrap();
+    assert!(slot.is_lost(), "{slot:?}");
+    assert_eq!(problems(&findings(&session, &options).await), [code::SLOT_LOST]);
+    let refused = init(&session, &options).await.unwrap_err();
+    assert!(matches!(refused, StoreError::SlotUnusable { .. }), "{refused:?}");
 }

@@ -144,7 +144,8 @@ impl<'a> Columns<'a> {
 // claim is compared under the lock: a row changed since our snapshot is looked at again. For
 // `coalesce(status, '')` see claim.rs.
 fn finish_sql() -> String {
-    let history = prepend_line(&attempt_line("o.attempts", "o.error_code", "o.error"), "d.last_error");
+    let history =
+        prepend_line(&attempt_line("o.attempts", "o.error_code", "o.error"), "d.last_error");
     format!(
         "WITH outcome AS (
            SELECT *

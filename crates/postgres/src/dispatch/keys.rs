@@ -112,10 +112,8 @@ impl DispatchStore {
         client: &Client,
         limit: u32,
     ) -> Result<Vec<ParkedKey>, StoreError> {
-        let sql = format!(
-            "{SUMMARY} FROM ({DUE_KEYS}) AS k {} ORDER BY k.since",
-            first_rows_of_each()
-        );
+        let sql =
+            format!("{SUMMARY} FROM ({DUE_KEYS}) AS k {} ORDER BY k.since", first_rows_of_each());
         self.keys(client, &sql, &[(&i64::from(limit), Type::INT8)]).await
     }
 
@@ -238,8 +236,7 @@ DELETE FROM public.app_outbox_dispatch
    AND status IN ('published', 'discarded')";
 
 /// The rows that make their key parked.
-const PARKED: &str =
-    "d.slot = $1 AND (d.status = 'retrying' OR ($2 AND d.status = 'dead' AND d.ordering_key <> ''))";
+const PARKED: &str = "d.slot = $1 AND (d.status = 'retrying' OR ($2 AND d.status = 'dead' AND d.ordering_key <> ''))";
 
 /// Each key of `d` with what its first row holds, in one pass and without sorting each key: the least
 /// array is that of the first row, because arrays compare from the left and positions come first.

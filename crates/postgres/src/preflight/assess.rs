@@ -168,25 +168,38 @@ fn change_setting(server: &ServerFacts, name: &str, value: &str, restart: Restar
 }
 
 fn capacity_findings(findings: &mut Findings, facts: &Facts) {
-    let server = &facts.server;
-    let (used, max) = (server.replication_slots, server.replication_slots_max);
+    slot_count_findings(findings, facts);
+    sender_count_findings(findings, &facts.server);
+    retention_findings(findings, &facts.server);
+    timeout_findings(findings, &facts.server);
+}
+
+fn slot_count_findings(findings: &mut Findings, facts: &Facts) {
+    let (used, max) = (facts.server.replication_slots, facts.server.replication_slots_max);
     let subject = "setting max_replication_slots";
     if facts.slot.is_some() || used < max {
         findings.ok(code::REPLICATION_SLOTS, subject, format!("{used} of {max} in use"));
-    } else {
-        let fix = change_setting(server, "max_replication_slots", &(max + 5).to_string(), Restart::Needed);
-        let message = format!("all {max} slots are in use, and ours is not among them");
-        findings.error(code::REPLICATION_SLOTS, subject, message, fix);
+        return;
     }
+    let more = (max + 5).to_string();
+    let fix = change_setting(&facts.server, "max_replication_slots", &more, Restart::Needed);
+    let message = format!("all {max} slots are in use, and ours is not among them");
+    findings.error(code::REPLICATION_SLOTS, subject, message, fix);
+}
+
+fn sender_count_findings(findings: &mut Findings, server: &ServerFacts) {
     let (used, max) = (server.wal_senders, server.wal_senders_max);
     let subject = "setting max_wal_senders";
     if used < max {
         findings.ok(code::WAL_SENDERS, subject, format!("{used} of {max} in use"));
-    } else {
-        let fix = change_setting(server, "max_wal_senders", &(max + 5).to_string(), Restart::Needed);
-        let message = format!("all {max} replication connections are in use");
-        findings.warning(code::WAL_SENDERS, subject, message, fix);
+        return;
     }
+    let fix = change_setting(server, "max_wal_senders", &(max + 5).to_string(), Restart::Needed);
+    let message = format!("all {max} replication connections are in use");
+    findings.warning(code::WAL_SENDERS, subject, message, fix);
+}
+
+fn retention_findings(findings: &mut Findings, server: &ServerFacts) {
     let subject = "setting max_slot_wal_keep_size";
     match server.slot_wal_keep_bytes {
         Some(bytes) if bytes < SLOT_WAL_KEEP_BYTES_MIN => findings.warning(
@@ -202,6 +215,9 @@ fn capacity_findings(findings: &mut Findings, facts: &Facts) {
             "log is kept for as long as the slot needs it; watch the disk",
         ),
     }
+}
+
+fn timeout_findings(findings: &mut Findings, server: &ServerFacts) {
     let subject = "setting wal_sender_timeout";
     match server.wal_sender_timeout {
         Some(timeout) => findings.ok(code::WAL_SENDER_TIMEOUT, subject, format!("{timeout:?}")),
@@ -252,7 +268,10 @@ fn publication_findings(findings: &mut Findings, request: &PreflightRequest, fac
                 code::PUBLICATION_SCOPE,
                 &subject,
                 format!("also publishes {}, which is not among the outbox tables", published.name),
-                format!("ALTER PUBLICATION {name} DROP TABLE {0}, or --outbox-table {0}", published.name),
+                format!(
+                    "ALTER PUBLICATION {name} DROP TABLE {0}, or --outbox-table {0}",
+                    published.name
+                ),
             );
         }
     }
@@ -340,7 +359,8 @@ fn slot_findings(findings: &mut Findings, request: &PreflightRequest, facts: &Fa
         return;
     };
     if let Some(problem) = slot.mismatch(&facts.server.database) {
-        let fix = "choose another name with --slot, or drop it: walrelay slot drop, then walrelay init";
+        let fix =
+            "choose another name with --slot, or drop it: walrelay slot drop, then walrelay init";
         findings.error(code::SLOT_UNUSABLE, &subject, problem, fix);
         return;
     }
@@ -374,13 +394,23 @@ fn safe_wal_findings(
     server: &ServerFacts,
 ) {
     let fix = || change_setting(server, "max_slot_wal_keep_size", "16GB", Restart::NotNeeded);
-    let left = slot.safe_wal_size;
-    if slot.wal_status == Some(WalStatus::Unreserved) || left.is_some_and(|bytes| bytes <= 0) {
+    let room = slot.safe_wal_size;
+    if slot.wal_status == Some(WalStatus::Unreserved) || room.is_some_and(|bytes| bytes <= 0) {
         let message = "is lost at the next checkpoint unless it is confirmed first";
-        findings.warning(code::SLOT_SAFE_WAL, subject, message, format!("start the relay now; {}", fix()));
-    } else if let Some(bytes) = left.filter(|bytes| *bytes < SAFE_WAL_BYTES_MIN) {
+        findings.warning(
+            code::SLOT_SAFE_WAL,
+            subject,
+            message,
+            format!("start the relay now; {}", fix()),
+        );
+    } else if let Some(bytes) = room.filter(|bytes| *bytes < SAFE_WAL_BYTES_MIN) {
         let left = megabytes(bytes.unsigned_abs());
-        findings.warning(code::SLOT_SAFE_WAL, subject, format!("is lost after {left} more log"), fix());
+        findings.warning(
+            code::SLOT_SAFE_WAL,
+            subject,
+            format!("is lost after {left} more log"),
+            fix(),
+        );
     }
 }
 

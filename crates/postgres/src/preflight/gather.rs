@@ -59,31 +59,36 @@ async fn server_and_role(client: &Client) -> Result<(ServerFacts, RoleFacts), St
         wal_senders: number("wal_senders"),
         slot_wal_keep_bytes: keep_megabytes.map(|megabytes| megabytes.saturating_mul(1 << 20)),
         wal_sender_timeout: (timeout_millis > 0).then(|| Duration::from_millis(timeout_millis)),
-        system_identifier: system_identifier(client, row.get("may_read_identifier")).await?,
+        system_identifier: system_identifier(client).await?,
     };
     let role = RoleFacts { name: row.get("role"), may_replicate: row.get("may_replicate") };
     Ok((server, role))
 }
 
-/// In a query of its own: rights on a function are checked even where a condition keeps it from
-/// being called.
-async fn system_identifier(client: &Client, may_read: bool) -> Result<Option<String>, StoreError> {
-    if !may_read {
+/// None when the role may not ask. In queries of their own: rights on a function are checked even
+/// where a condition keeps it from being called.
+async fn system_identifier(client: &Client) -> Result<Option<String>, StoreError> {
+    let failed = || StoreError::sql("read the system identifier");
+    let may_ask = client
+        .query_typed_one(
+            "SELECT has_function_privilege('pg_catalog.pg_control_system()', 'EXECUTE') AS may_ask",
+            &[],
+        )
+        .await
+        .map_err(failed())?;
+    if !may_ask.get::<_, bool>("may_ask") {
         return Ok(None);
     }
     let row = client
         .query_typed_one("SELECT system_identifier::text AS id FROM pg_control_system()", &[])
         .await
-        .map_err(StoreError::sql("read the system identifier"))?;
+        .map_err(failed())?;
     Ok(Some(row.get("id")))
 }
 
 async fn table(client: &Client, name: QualifiedName) -> Result<TableFacts, StoreError> {
     let row = client
-        .query_typed_opt(
-            TABLE,
-            &[(&name.schema(), Type::TEXT), (&name.table(), Type::TEXT)],
-        )
+        .query_typed_opt(TABLE, &[(&name.schema(), Type::TEXT), (&name.table(), Type::TEXT)])
         .await
         .map_err(StoreError::sql(format!("look at table {name}")))?;
     Ok(TableFacts { found: row.as_ref().map(found_table), name })
@@ -140,7 +145,6 @@ SELECT current_setting('server_version_num')::int8 AS version_num,
          AS slot_wal_keep_megabytes,
        (SELECT setting::int8 FROM pg_catalog.pg_settings WHERE name = 'wal_sender_timeout')
          AS wal_sender_timeout_millis,
-       has_function_privilege('pg_catalog.pg_control_system()', 'EXECUTE') AS may_read_identifier,
        rolname::text AS role,
        rolreplication OR rolsuper AS may_replicate
   FROM pg_catalog.pg_roles

@@ -11,7 +11,9 @@ pub(super) fn outbox_findings(findings: &mut Findings, request: &PreflightReques
     for TableFacts { name, found } in &facts.outbox_tables {
         let subject = format!("table {name}");
         let Some(found) = found else {
-            let fix = format!("walrelay init --outbox-table {name}, or name the right one with --outbox-table");
+            let fix = format!(
+                "walrelay init --outbox-table {name}, or name the right one with --outbox-table"
+            );
             findings.error(code::OUTBOX_MISSING, &subject, "does not exist", fix);
             continue;
         };
@@ -50,7 +52,8 @@ fn column_findings(
     let column_type = found.columns.iter().find(|(column, _)| column == name).map(|(_, t)| t);
     match (column_type, role) {
         (None, ColumnRole::Payload | ColumnRole::Required) => {
-            let there: Vec<&str> = found.columns.iter().map(|(column, _)| column.as_str()).collect();
+            let there: Vec<&str> =
+                found.columns.iter().map(|(column, _)| column.as_str()).collect();
             findings.error(
                 code::OUTBOX_COLUMN,
                 subject,

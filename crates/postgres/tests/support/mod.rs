@@ -24,11 +24,11 @@ impl Session {
     }
 
     async fn at(url: &str, role: &str) -> Self {
-        let mut config: tokio_postgres::Config = url.parse().unwrap();
+        let mut config: tokio_postgres::Config = url.parse().expect("a connection string");
         if !role.is_empty() {
             config.user(role);
         }
-        let (client, connection) = config.connect(NoTls).await.unwrap();
+        let (client, connection) = config.connect(NoTls).await.expect("a connection");
         let mut tasks = JoinSet::new();
         tasks.spawn(async move { drop(connection.await) });
         Self { client, _connection: tasks }
@@ -41,10 +41,7 @@ impl Session {
     }
 
     pub(crate) async fn run(&self, sql: &str) {
-        self.client
-            .batch_execute(sql)
-            .await
-            .unwrap_or_else(|error| panic!("{sql}: {error:?}"));
+        self.client.batch_execute(sql).await.unwrap_or_else(|error| panic!("{sql}: {error:?}"));
     }
 }
 
@@ -66,6 +63,7 @@ impl DerefMut for Session {
 pub(crate) async fn migrated() -> (TestDatabase, Session) {
     let database = TestDatabase::create().await;
     let session = Session::on(&database).await;
-    migrate(&session, &[QualifiedName::new("public", "app_outbox")]).await.unwrap();
+    let outbox = QualifiedName::new("public", "app_outbox");
+    migrate(&session, &[outbox]).await.expect("the migrations run");
     (database, session)
 }
