@@ -153,6 +153,12 @@ impl AckTracker {
         self.spans.is_empty()
     }
 
+    /// Whether a transaction has begun and not been sealed.
+    #[must_use]
+    pub fn has_open_transaction(&self) -> bool {
+        self.spans.back().is_some_and(|span| span.sealed.is_none())
+    }
+
     /// Whether every row opened so far is settled, even if its transaction is still open.
     #[must_use]
     pub fn rows_are_settled(&self) -> bool {

@@ -1,25 +1,68 @@
-//! What a refused publish means for the rows in it (design: "What a failure means").
+//! What a refused publish means for the rows in it; no gRPC types.
 
-/// Who has to act before the same request can succeed.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+use std::fmt;
+
+/// Longest text kept of a service's answer. It is stored with every parked row.
+const MESSAGE_BYTES_MAX: usize = 1024;
+
+/// Who has to act before the batch can succeed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum FailureClass {
-    /// Nobody: the same request is sent again until it is stored.
+    /// Nobody: the same batch succeeds later.
     Transient,
-    /// A person: a topic, a right or a project setting is missing. Retried too, more slowly.
+    /// An operator: the same batch succeeds once topic, rights or account are put right.
     Operator,
-    /// The producer of the row: Pub/Sub will refuse it for ever.
+    /// Nobody can: one of the rows will be refused for ever.
     Row,
 }
 
-/// A publish that Pub/Sub did not confirm.
+/// A batch that was not stored, or of which it is unknown whether it was.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PublishFailure {
     /// Who has to act.
     pub class: FailureClass,
-    /// Pub/Sub or the network is overloaded: send fewer requests at once.
+    /// The service asks for less at once.
     pub congestion: bool,
-    /// The gRPC code by name, such as `UNAVAILABLE`.
+    /// The gRPC code by its name, such as `UNAVAILABLE`.
     pub code: &'static str,
-    /// What the service said; at most 1 KiB, never the message's content.
+    /// What the service or the connection said, at most 1 KiB.
     pub message: String,
+}
+
+impl PublishFailure {
+    /// A failure whose message is cut to 1 KiB.
+    #[must_use]
+    pub fn new(
+        class: FailureClass,
+        congestion: bool,
+        code: &'static str,
+        message: impl Into<String>,
+    ) -> Self {
+        let mut message = message.into();
+        message.truncate(message.floor_char_boundary(MESSAGE_BYTES_MAX));
+        Self { class, congestion, code, message }
+    }
+}
+
+impl fmt::Display for PublishFailure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: {}", self.code, self.message)
+    }
+}
+
+impl std::error::Error for PublishFailure {}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_long_message_is_cut_between_characters() {
+        let failure =
+            PublishFailure::new(FailureClass::Row, false, "INVALID_ARGUMENT", "é".repeat(600));
+        assert_eq!(failure.message.len(), 1024);
+        let odd = format!("x{}", "é".repeat(600));
+        let cut = PublishFailure::new(FailureClass::Row, false, "INVALID_ARGUMENT", odd);
+        assert_eq!(cut.message.len(), 1023);
+    }
 }

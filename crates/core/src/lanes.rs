@@ -196,6 +196,15 @@ impl Lanes {
         self.len() == 0
     }
 
+    /// Whether nothing waits to be sent, is out, or is on its way from dispatch state.
+    #[must_use]
+    pub fn is_quiet(&self) -> bool {
+        self.table.ids().map(|id| &self.table[id]).all(|lane| {
+            let resting = lane.parked.as_ref().is_none_or(Parked::is_resting);
+            matches!(lane.state, State::Free | State::Empty) && resting
+        })
+    }
+
     /// Keys that have rows in dispatch state.
     #[must_use]
     pub const fn parked_keys(&self) -> usize {

@@ -2,7 +2,7 @@
 
 use tonic::Code;
 
-use crate::failure::{FailureClass, PublishFailure};
+use walrelay_core::{FailureClass, PublishFailure};
 
 /// The failure that `code` stands for.
 #[must_use]

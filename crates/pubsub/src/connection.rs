@@ -1,14 +1,17 @@
 //! One open connection: how busy it is, and when it has to go.
 
+use std::io;
+use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::task::{Context, Poll};
 use std::time::Duration;
 
 use bytes::Bytes;
-use h2::client::SendRequest;
+use h2::client::{Connection, SendRequest};
 use h2::{Ping, PingPong};
 use tokio::time::{sleep, timeout};
 
-use crate::dial::Driver;
+use crate::cork::{Corked, Drain};
 
 /// How often a connection is looked at.
 const LOOK_EVERY: Duration = Duration::from_secs(10);
@@ -70,9 +73,34 @@ impl Live {
     }
 }
 
-/// Moves a connection's bytes until it ends. Requests still on it learn of the end from `h2`.
+/// The future that moves a connection's bytes; ends with the connection.
+pub(crate) struct Driver {
+    connection: Connection<Corked, Bytes>,
+    drain: Drain,
+}
+
+impl Driver {
+    pub(crate) fn new(connection: Connection<Corked, Bytes>, drain: Drain) -> Self {
+        Self { connection, drain }
+    }
+}
+
+impl Future for Driver {
+    type Output = io::Result<()>;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        let ended = Pin::new(&mut self.connection).poll(cx).map_err(io::Error::other);
+        // After every turn: `h2` believes that what it flushed is on its way.
+        match self.drain.poll(cx) {
+            Poll::Ready(Err(error)) if ended.is_pending() => Poll::Ready(Err(error)),
+            Poll::Ready(_) | Poll::Pending => ended,
+        }
+    }
+}
+
+/// Drives a connection until it ends. Requests still on it learn of the end from `h2`.
 pub(crate) async fn drive(mut driver: Driver, live: &Live, close_if_idle: impl Fn() -> bool) {
-    let Some(pings) = driver.ping_pong() else {
+    let Some(pings) = driver.connection.ping_pong() else {
         unreachable!("the ping handle of a connection is taken once, here")
     };
     tokio::select! {

@@ -12,7 +12,7 @@ use tonic::Code;
 
 use crate::classify::classify;
 use crate::error::PubsubError;
-use crate::failure::PublishFailure;
+use walrelay_core::PublishFailure;
 
 /// The widest scope; what the account may do is decided by its roles.
 const SCOPE: &str = "https://www.googleapis.com/auth/cloud-platform";

@@ -7,15 +7,16 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use h2::client::{Builder, Connection, SendRequest};
+use h2::client::{Builder, SendRequest};
 use rustls::pki_types::ServerName;
 use rustls::{ClientConfig, RootCertStore};
-use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpStream, lookup_host};
 use tokio::time::{Instant, timeout_at};
 use tokio_rustls::TlsConnector;
 
 use crate::config::{Endpoint, PublisherConfig};
+use crate::connection::Driver;
+use crate::cork::{Wire, cork};
 use crate::error::PubsubError;
 
 /// Receive window of a stream: more than the largest response that is read.
@@ -41,13 +42,6 @@ pub(crate) struct ConnectFailure {
     endpoint: Arc<str>,
     problem: Arc<str>,
 }
-
-/// A byte stream, plain or encrypted.
-pub(crate) trait Wire: AsyncRead + AsyncWrite + Send + Unpin {}
-impl<T: AsyncRead + AsyncWrite + Send + Unpin> Wire for T {}
-
-/// The half that drives a connection.
-pub(crate) type Driver = Connection<Box<dyn Wire>, Bytes>;
 
 impl Dialer {
     pub(crate) fn new(config: &PublisherConfig) -> Result<Self, PubsubError> {
@@ -88,15 +82,17 @@ impl Dialer {
                 Box::new(stream)
             }
         };
-        Builder::new()
+        let (corked, drain) = cork(wire);
+        let (sender, connection) = Builder::new()
             .enable_push(false)
             .initial_window_size(STREAM_WINDOW_BYTES)
             .initial_connection_window_size(CONNECTION_WINDOW_BYTES)
             .max_header_list_size(HEADER_LIST_BYTES_MAX)
             .initial_max_send_streams(STREAMS_ASSUMED)
-            .handshake(wire)
+            .handshake(corked)
             .await
-            .map_err(|error| format!("HTTP/2 handshake failed: {error}"))
+            .map_err(|error| format!("HTTP/2 handshake failed: {error}"))?;
+        Ok((sender, Driver::new(connection, drain)))
     }
 
     /// Each address gets its share of the time, so that one that swallows packets (IPv6 where it is

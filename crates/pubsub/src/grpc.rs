@@ -21,7 +21,7 @@ use crate::config::PublisherConfig;
 use crate::credentials::{RequestHeaders, application_default};
 use crate::dial::Dialer;
 use crate::error::PubsubError;
-use crate::failure::PublishFailure;
+use walrelay_core::PublishFailure;
 use crate::pool::{Lease, Pool};
 use crate::wire;
 
@@ -92,13 +92,16 @@ impl GrpcPublisher {
     ///
     /// The request is encoded before this returns, so the future borrows nothing. Dropping the
     /// future cancels the call; the service may have stored the batch all the same.
-    pub fn publish(
+    pub fn publish<'a, M>(
         &self,
         topic: &Topic,
-        messages: &[Message],
-    ) -> impl Future<Output = Result<Vec<String>, PublishFailure>> + Send + use<> {
-        let body = wire::request(topic, messages);
+        messages: M,
+    ) -> impl Future<Output = Result<Vec<String>, PublishFailure>> + Send + 'static + use<M>
+    where
+        M: ExactSizeIterator<Item = &'a Message> + Clone,
+    {
         let count = messages.len();
+        let body = wire::request(topic, messages);
         let routing = routing(topic);
         let client = Arc::clone(&self.client);
         async move {

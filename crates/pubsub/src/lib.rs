@@ -10,10 +10,10 @@ mod admin;
 mod classify;
 mod config;
 mod connection;
+mod cork;
 mod credentials;
 mod dial;
 mod error;
-mod failure;
 mod grpc;
 mod pool;
 mod wire;
@@ -25,7 +25,6 @@ pub use admin::Admin;
 pub use classify::{classify, operator_hint};
 pub use config::{Endpoint, PublisherConfig};
 pub use error::PubsubError;
-pub use failure::{FailureClass, PublishFailure};
 pub use grpc::GrpcPublisher;
 
 /// Makes ring the process's cryptography for TLS and for credentials.

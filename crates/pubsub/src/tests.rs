@@ -50,7 +50,7 @@ fn message(data: &[u8]) -> Message {
 
 async fn publish(publisher: &GrpcPublisher, data: &[&str]) -> Result<Vec<String>, PublishFailure> {
     let messages: Vec<Message> = data.iter().map(|data| message(data.as_bytes())).collect();
-    let publish = publisher.publish(&Topic::from(TOPIC), &messages);
+    let publish = publisher.publish(&Topic::from(TOPIC), messages.iter());
     drop(messages);
     timeout(PATIENCE, publish).await.expect("the call ends")
 }
@@ -220,7 +220,7 @@ async fn a_silent_service_is_a_deadline_and_the_request_is_cancelled() {
 async fn a_dropped_call_is_cancelled() {
     let server = Server::start(|_| Answer::Never).await;
     let publisher = publisher(&server);
-    let call = publisher.publish(&Topic::from(TOPIC), &[message(b"a")]);
+    let call = publisher.publish(&Topic::from(TOPIC), [message(b"a")].iter());
     tokio::select! {
         result = call => panic!("nobody answered, and yet: {result:?}"),
         seen = server.seen(1) => assert_eq!(seen.len(), 1),
@@ -313,7 +313,7 @@ async fn ten_megabytes_go_through() {
     let publisher = publisher(&server);
     let data = vec![b'x'; 9_900_000];
     let messages = [message(&data)];
-    let call = publisher.publish(&Topic::from(TOPIC), &messages);
+    let call = publisher.publish(&Topic::from(TOPIC), messages.iter());
     let ids = timeout(PATIENCE, call).await.unwrap().unwrap();
     assert_eq!(ids, ["x".repeat(20)]);
     assert_eq!(server.seen(1).await[0].body.messages[0].data.len(), data.len());

@@ -21,10 +21,13 @@ const RESPONSE_MESSAGE_IDS: u64 = 1 << 3 | 2;
 pub(crate) const RESPONSE_BYTES_MAX: usize = 1024 * 1024;
 
 /// The one gRPC message of a Publish call, framed.
-pub(crate) fn request(topic: &str, messages: &[Message]) -> Bytes {
+pub(crate) fn request<'a>(
+    topic: &str,
+    messages: impl Iterator<Item = &'a Message> + Clone,
+) -> Bytes {
     let mut header = [0; 10];
     let header_len = varint(&mut header, topic.len());
-    let fields: usize = messages.iter().map(|message| message.request_field().len()).sum();
+    let fields: usize = messages.clone().map(|message| message.request_field().len()).sum();
     let body_len = 1 + header_len + topic.len() + fields;
     // Rows in flight are bounded far below this by the byte budget.
     let length = u32::try_from(body_len).expect("a batch fits into a gRPC message");

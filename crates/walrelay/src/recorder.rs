@@ -257,8 +257,13 @@ async fn until_done<S: Store>(
             Err(StoreFailure::ShuttingDown) => return (store, Err(StoreFailure::ShuttingDown)),
             Err(error @ StoreFailure::Unavailable(_)) => {
                 attempts += 1;
-                let error = crate::error::Chain(&error);
-                tracing::warn!(command = command.name(), attempts, %error, "dispatch state failed; trying again");
+                let error = crate::error::Chain(&error).to_string();
+                tracing::warn!(
+                    command = command.name(),
+                    attempts,
+                    error,
+                    "dispatch state failed; trying again"
+                );
                 sleep(PAUSE.delay(attempts, u32::MAX)).await;
             }
         }

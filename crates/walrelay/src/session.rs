@@ -111,7 +111,7 @@ pub async fn open(
 
     let (confirmed_flush, wal_end) = positions(&sql, slot).await?;
     feedback.received(confirmed_flush);
-    let store = DispatchStore::new(slot.clone()).with_on_dead(config.relay.on_dead.into());
+    let store = DispatchStore::new(slot.clone()).with_on_dead(on_dead(config.relay.on_dead));
     let mut lanes = Lanes::new(lane_policy(&config.relay), crate::supervise::random_seed());
     let parked = store.parked_keys(&sql).await.map_err(RelayError::Store)?;
     let now = Instant::now().into_std();
@@ -172,6 +172,13 @@ fn lane_policy(relay: &RelayConfig) -> LanePolicy {
         park_after: relay.park_after,
         max_attempts: relay.max_attempts,
         on_dead: relay.on_dead,
+    }
+}
+
+fn on_dead(policy: walrelay_core::OnDead) -> walrelay_postgres::OnDead {
+    match policy {
+        walrelay_core::OnDead::Continue => walrelay_postgres::OnDead::Continue,
+        walrelay_core::OnDead::Hold => walrelay_postgres::OnDead::Hold,
     }
 }
 

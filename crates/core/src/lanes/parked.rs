@@ -283,6 +283,10 @@ impl Lanes {
 }
 
 impl Parked {
+    pub(super) fn is_resting(&self) -> bool {
+        matches!(self.rest, Rest::Resting { .. })
+    }
+
     pub(super) fn append(&mut self) {
         self.handed += 1;
         if let Rest::Claiming { appended } = &mut self.rest {

@@ -1,0 +1,111 @@
+//! Gathers what a connection writes, so that many small requests leave in one system call.
+//!
+//! `h2` flushes after every body of some size, and a request with one message is a few hundred
+//! bytes: unless somebody waits for the next, each costs a system call (and under TLS a record) of
+//! its own. Here a flush means nothing; the driver drains once per turn, after `h2` has handed over
+//! everything it has. Nothing is delayed: a turn does not wait.
+
+use std::io;
+use std::pin::Pin;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Poll, ready};
+
+use bytes::{Buf, BytesMut};
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+
+/// What may be gathered before it is written: a hundred requests with one message. More saves
+/// nothing, because a system call of this size costs mostly its bytes.
+const GATHERED_BYTES_MAX: usize = 64 * 1024;
+
+/// A byte stream, plain or encrypted.
+pub(crate) trait Wire: AsyncRead + AsyncWrite + Send + Unpin {}
+impl<T: AsyncRead + AsyncWrite + Send + Unpin> Wire for T {}
+
+/// The stream as `h2` uses it.
+pub(crate) struct Corked {
+    shared: Arc<Mutex<Gathered>>,
+}
+
+/// The driver's hold on the same stream; both live in one task, so the lock is never contended.
+pub(crate) struct Drain {
+    shared: Arc<Mutex<Gathered>>,
+}
+
+struct Gathered {
+    wire: Box<dyn Wire>,
+    bytes: BytesMut,
+    /// Bytes went to the wire that it may still hold back, as TLS does.
+    is_flush_due: bool,
+}
+
+/// Puts the cork on. Whoever polls the returned stream must call [`Drain::poll`] afterwards.
+pub(crate) fn cork(wire: Box<dyn Wire>) -> (Corked, Drain) {
+    let gathered = Gathered { wire, bytes: BytesMut::new(), is_flush_due: false };
+    let shared = Arc::new(Mutex::new(gathered));
+    (Corked { shared: Arc::clone(&shared) }, Drain { shared })
+}
+
+impl Drain {
+    /// Writes what was gathered; pending while the socket takes no more.
+    pub(crate) fn poll(&self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        lock(&self.shared).poll_drain(cx)
+    }
+}
+
+impl Gathered {
+    fn poll_drain(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        while !self.bytes.is_empty() {
+            let written = ready!(Pin::new(&mut self.wire).poll_write(cx, &self.bytes))?;
+            if written == 0 {
+                return Poll::Ready(Err(io::ErrorKind::WriteZero.into()));
+            }
+            self.bytes.advance(written);
+            self.is_flush_due = true;
+        }
+        if self.is_flush_due {
+            ready!(Pin::new(&mut self.wire).poll_flush(cx))?;
+            self.is_flush_due = false;
+        }
+        Poll::Ready(Ok(()))
+    }
+}
+
+impl AsyncRead for Corked {
+    fn poll_read(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        Pin::new(&mut lock(&self.shared).wire).poll_read(cx, buffer)
+    }
+}
+
+impl AsyncWrite for Corked {
+    fn poll_write(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        let mut gathered = lock(&self.shared);
+        if gathered.bytes.len() >= GATHERED_BYTES_MAX {
+            ready!(gathered.poll_drain(cx))?;
+        }
+        let taken = bytes.len().min(GATHERED_BYTES_MAX - gathered.bytes.len());
+        gathered.bytes.extend_from_slice(&bytes[..taken]);
+        Poll::Ready(Ok(taken))
+    }
+
+    fn poll_flush(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        let mut gathered = lock(&self.shared);
+        ready!(gathered.poll_drain(cx))?;
+        Pin::new(&mut gathered.wire).poll_shutdown(cx)
+    }
+}
+
+fn lock(shared: &Mutex<Gathered>) -> MutexGuard<'_, Gathered> {
+    shared.lock().unwrap_or_else(PoisonError::into_inner)
+}
