@@ -131,7 +131,8 @@ async fn worker(channel: Channel, request: Bytes, left: Arc<AtomicU64>) {
 
 /// The message of the published measurements: 280 bytes of payload and six attributes.
 fn request(batch: usize) -> Bytes {
-    let names = ["event_id", "event_type", "aggregate_type", "aggregate_id", "version", "commit_lsn"];
+    let names =
+        ["event_id", "event_type", "aggregate_type", "aggregate_id", "version", "commit_lsn"];
     let attributes = names.map(|name| (name.to_owned(), "0123456789abcdef".to_owned()));
     let message = proto::PubsubMessage {
         data: Bytes::from(vec![b'x'; 280]),

@@ -27,9 +27,9 @@ pub(crate) fn call(broker: &mut Broker, path: &str, frame: &Bytes) -> Result<Byt
         "Publisher/ListTopicSubscriptions" => {
             typed(frame, |request| list_topic_subscriptions(broker, &request))
         }
-        "Publisher/DeleteTopic" => typed(frame, |request: proto::DeleteTopicRequest| {
-            broker.remove_topic(&request.topic)
-        }),
+        "Publisher/DeleteTopic" => {
+            typed(frame, |request: proto::DeleteTopicRequest| broker.remove_topic(&request.topic))
+        }
         "Subscriber/CreateSubscription" => {
             typed(frame, |subscription| create_subscription(broker, subscription))
         }
@@ -158,10 +158,12 @@ fn list_topic_subscriptions(
     request: &proto::ListTopicSubscriptionsRequest,
 ) -> Result<proto::ListTopicSubscriptionsResponse, Status> {
     broker.topic(&request.topic)?;
-    let page =
-        page_of(&broker.subscriptions, request.page_size, &request.page_token, |_, subscription| {
-            subscription.config.topic == request.topic
-        });
+    let page = page_of(
+        &broker.subscriptions,
+        request.page_size,
+        &request.page_token,
+        |_, subscription| subscription.config.topic == request.topic,
+    );
     Ok(proto::ListTopicSubscriptionsResponse {
         subscriptions: page.found.into_iter().map(|its| its.config.name.clone()).collect(),
         next_page_token: page.next_token,

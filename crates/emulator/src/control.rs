@@ -33,9 +33,7 @@ pub(crate) async fn serve(
 }
 
 async fn list_faults(State(emulator): State<Emulator>) -> Response {
-    let line = |report: FaultReport| {
-        json!({ "id": report.id.0, "fault": report.fault.to_string(), "hits": report.hits })
-    };
+    let line = |report: FaultReport| json!({ "id": report.id.0, "fault": report.fault.to_string(), "hits": report.hits });
     json_of(&emulator.faults().into_iter().map(line).collect::<Vec<_>>())
 }
 

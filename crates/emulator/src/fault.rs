@@ -147,7 +147,11 @@ const EFFECTS: &str =
     "reject=CODE, fail-after-publish=CODE, hold, hold-before, delay=TIME, black-hole";
 
 /// Reads one term into the fault; an effect is returned instead, because there must be just one.
-fn parse_term(fault: &mut Fault, name: &str, value: Option<&str>) -> Result<Option<Effect>, String> {
+fn parse_term(
+    fault: &mut Fault,
+    name: &str,
+    value: Option<&str>,
+) -> Result<Option<Effect>, String> {
     let given = || value.filter(|v| !v.is_empty()).ok_or(format!("{name} needs a value"));
     let number = || {
         let text = given()?;

@@ -100,8 +100,7 @@ impl Faults {
     }
 
     pub(crate) fn report(&self) -> Vec<FaultReport> {
-        let report =
-            |a: &Active| FaultReport { id: a.id, fault: a.fault.clone(), hits: a.hits };
+        let report = |a: &Active| FaultReport { id: a.id, fault: a.fault.clone(), hits: a.hits };
         self.active.iter().map(report).collect()
     }
 

@@ -218,7 +218,10 @@ mod tests {
     fn message(data: &[u8], attributes: &[(&str, &str)], key: &str) -> proto::PubsubMessage {
         proto::PubsubMessage {
             data: data.to_vec().into(),
-            attributes: attributes.iter().map(|(k, v)| ((*k).to_owned(), (*v).to_owned())).collect(),
+            attributes: attributes
+                .iter()
+                .map(|(k, v)| ((*k).to_owned(), (*v).to_owned()))
+                .collect(),
             ordering_key: key.to_owned(),
             ..Default::default()
         }

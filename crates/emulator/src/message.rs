@@ -22,12 +22,7 @@ pub struct StoredMessage {
 const OVERHEAD: usize = 256;
 
 impl StoredMessage {
-    pub(crate) fn new(
-        id: u64,
-        publish_time: SystemTime,
-        ordering_key: Bytes,
-        body: Bytes,
-    ) -> Self {
+    pub(crate) fn new(id: u64, publish_time: SystemTime, ordering_key: Bytes, body: Bytes) -> Self {
         Self { id, publish_time, ordering_key, body }
     }
 
@@ -118,9 +113,8 @@ pub(crate) fn encode_received(deliveries: &[Delivery]) -> BytesMut {
         let ack_id = Decimal::of(delivery.ack_id);
         let id = Decimal::of(message.id);
         let time = encode_timestamp(message.publish_time);
-        let body_len = message.body.len()
-            + wire::field_len(id.as_bytes().len())
-            + wire::field_len(time.len());
+        let body_len =
+            message.body.len() + wire::field_len(id.as_bytes().len()) + wire::field_len(time.len());
         let mut attempt = BytesMut::with_capacity(6);
         wire::put_varint(&mut attempt, u64::from(delivery.attempt));
         let received_len = wire::field_len(ack_id.as_bytes().len())

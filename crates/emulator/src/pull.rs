@@ -137,12 +137,10 @@ impl Stream {
         };
         let taker = Taker::open(emulator, &first.subscription, allowance, deadline)?;
         let properties = proto::StreamingPullResponse {
-            subscription_properties: Some(
-                proto::streaming_pull_response::SubscriptionProperties {
-                    message_ordering_enabled: taker.is_ordered,
-                    ..Default::default()
-                },
-            ),
+            subscription_properties: Some(proto::streaming_pull_response::SubscriptionProperties {
+                message_ordering_enabled: taker.is_ordered,
+                ..Default::default()
+            }),
             ..Default::default()
         };
         let stream = Self {

@@ -139,8 +139,7 @@ mod tests {
     #[test]
     fn fields_come_in_the_order_they_stand_in() {
         // data "hi" (1), an unknown varint 300 (9), an unknown fixed32 (10), ordering key "k" (5).
-        let message =
-            [0x0A, 2, b'h', b'i', 0x48, 0xAC, 0x02, 0x55, 1, 2, 3, 4, 0x2A, 1, b'k'];
+        let message = [0x0A, 2, b'h', b'i', 0x48, 0xAC, 0x02, 0x55, 1, 2, 3, 4, 0x2A, 1, b'k'];
         let mut fields = Fields::of(&message);
         assert_eq!(fields.next(), Ok(Some((1, Value::Bytes(b"hi")))));
         assert_eq!(fields.next(), Ok(Some((9, Value::Number(300)))));
@@ -152,12 +151,12 @@ mod tests {
     #[test]
     fn a_truncated_or_impossible_field_is_malformed() {
         let cases: [&[u8]; 6] = [
-            &[0x0A],                                           // no length
-            &[0x0A, 5, b'h'],                                  // shorter than its length
-            &[0x0B],                                           // start of a group
-            &[0x02, 0],                                        // field number zero
+            &[0x0A],                                                      // no length
+            &[0x0A, 5, b'h'],                                             // shorter than its length
+            &[0x0B],                                                      // start of a group
+            &[0x02, 0],                                                   // field number zero
             &[0x08, 255, 255, 255, 255, 255, 255, 255, 255, 255, 255, 1], // endless varint
-            &[0x0A, 255, 255, 255, 255, 255, 255, 255, 255, 127], // a length beyond memory
+            &[0x0A, 255, 255, 255, 255, 255, 255, 255, 255, 127],         // a length beyond memory
         ];
         for case in cases {
             assert_eq!(Fields::of(case).next(), Err(Malformed), "{case:?}");

@@ -14,24 +14,24 @@ use tokio::task::JoinSet;
 use tonic::transport::Channel;
 use walrelay_emulator::{Emulator, Log, Options};
 
-pub const TOPIC: &str = "projects/test/topics/orders.events";
-pub const SUBSCRIPTION: &str = "projects/test/subscriptions/orders.all";
+pub(crate) const TOPIC: &str = "projects/test/topics/orders.events";
+pub(crate) const SUBSCRIPTION: &str = "projects/test/subscriptions/orders.all";
 
 /// A served emulator; everything ends when it is dropped.
-pub struct Server {
-    pub emulator: Emulator,
-    pub address: SocketAddr,
-    pub control: SocketAddr,
+pub(crate) struct Server {
+    pub(crate) emulator: Emulator,
+    pub(crate) address: SocketAddr,
+    pub(crate) control: SocketAddr,
     stop: Option<oneshot::Sender<()>>,
     tasks: JoinSet<()>,
 }
 
 impl Server {
-    pub async fn start() -> Self {
+    pub(crate) async fn start() -> Self {
         Self::with(Options { log: Log::Keep, ..Options::default() }).await
     }
 
-    pub async fn with(options: Options) -> Self {
+    pub(crate) async fn with(options: Options) -> Self {
         let emulator = Emulator::new(options);
         let grpc = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let http = TcpListener::bind("127.0.0.1:0").await.unwrap();
@@ -48,41 +48,41 @@ impl Server {
     }
 
     /// With a topic and nothing else.
-    pub async fn with_topic() -> Self {
+    pub(crate) async fn with_topic() -> Self {
         let server = Self::start().await;
         server.emulator.create_topic(TOPIC).unwrap();
         server
     }
 
-    pub fn url(&self) -> String {
+    pub(crate) fn url(&self) -> String {
         format!("http://{}", self.address)
     }
 
-    pub async fn channel(&self) -> Channel {
+    pub(crate) async fn channel(&self) -> Channel {
         Channel::from_shared(self.url()).unwrap().connect().await.unwrap()
     }
 
-    pub async fn publisher(&self) -> PublisherClient<Channel> {
+    pub(crate) async fn publisher(&self) -> PublisherClient<Channel> {
         PublisherClient::new(self.channel().await)
     }
 
-    pub async fn subscriber(&self) -> SubscriberClient<Channel> {
+    pub(crate) async fn subscriber(&self) -> SubscriberClient<Channel> {
         SubscriberClient::new(self.channel().await)
     }
 
     /// Asks the gRPC server to stop and waits until it has.
-    pub async fn stop(mut self) {
+    pub(crate) async fn stop(mut self) {
         drop(self.stop.take());
         within(self.tasks.join_next()).await.unwrap().unwrap();
     }
 }
 
 /// A deadline for what should happen soon; a machine under load is slow.
-pub async fn within<T>(what: impl Future<Output = T>) -> T {
+pub(crate) async fn within<T>(what: impl Future<Output = T>) -> T {
     tokio::time::timeout(Duration::from_secs(60), what).await.expect("it did not happen in time")
 }
 
-pub fn message(data: &str, key: &str) -> proto::PubsubMessage {
+pub(crate) fn message(data: &str, key: &str) -> proto::PubsubMessage {
     proto::PubsubMessage {
         data: data.to_owned().into(),
         ordering_key: key.to_owned(),
@@ -91,12 +91,12 @@ pub fn message(data: &str, key: &str) -> proto::PubsubMessage {
     }
 }
 
-pub fn request(messages: Vec<proto::PubsubMessage>) -> proto::PublishRequest {
+pub(crate) fn request(messages: Vec<proto::PubsubMessage>) -> proto::PublishRequest {
     proto::PublishRequest { topic: TOPIC.to_owned(), messages }
 }
 
 /// The payloads of everything stored in the topic.
-pub fn stored(emulator: &Emulator) -> Vec<String> {
+pub(crate) fn stored(emulator: &Emulator) -> Vec<String> {
     let messages = emulator.published(TOPIC);
     messages.iter().map(|m| String::from_utf8(m.data().to_vec()).unwrap()).collect()
 }
