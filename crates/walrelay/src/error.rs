@@ -150,6 +150,10 @@ pub enum Error {
     #[error("stopped by a second signal; what was not confirmed is read again at the next start")]
     SecondSignal,
 
+    /// A signal ended a command before it was done.
+    #[error("stopped by a signal before it was done")]
+    Interrupted,
+
     /// A command whose engine is not part of this build.
     #[error("`walrelay {0}` is not available in this build")]
     NotAvailable(&'static str),
@@ -182,7 +186,7 @@ impl Error {
             Self::PubSub(_) => Disposition::stop(Exit::PubSubSetup, ""),
             Self::Unfit { hint, .. } => Disposition::stop(Exit::Usage, *hint),
             Self::File { .. } => Disposition::stop(Exit::Usage, "name a file that can be read"),
-            Self::Io { .. } | Self::SecondSignal | Self::NotAvailable(_) => {
+            Self::Io { .. } | Self::SecondSignal | Self::Interrupted | Self::NotAvailable(_) => {
                 Disposition::stop(Exit::Unexpected, "")
             }
         }

@@ -28,12 +28,23 @@ pub async fn execute(command: Command, shutdown: &Shutdown) -> Result<(), Error>
         Command::Run(config) => run::execute(*config, shutdown).await,
         Command::Demo(config) => demo::execute(config, shutdown).await,
         Command::Emulator(config) => emulator::execute(config, shutdown).await,
-        Command::Init(config) => init::execute(*config).await,
-        Command::Check(config) => check::execute(*config).await,
-        Command::Status(config) => status::execute(config).await,
-        Command::Dispatch(config) => dispatch::execute(config).await,
-        Command::Slot(config) => slot::execute(config).await,
-        Command::Prune(config) => prune::execute(config).await,
+        // Nothing of these is worth draining, and each may be run again.
+        Command::Init(config) => unless_stopped(init::execute(*config), shutdown).await,
+        Command::Check(config) => unless_stopped(check::execute(*config), shutdown).await,
+        Command::Status(config) => unless_stopped(status::execute(config), shutdown).await,
+        Command::Dispatch(config) => unless_stopped(dispatch::execute(config), shutdown).await,
+        Command::Slot(config) => unless_stopped(slot::execute(config), shutdown).await,
+        Command::Prune(config) => unless_stopped(prune::execute(config), shutdown).await,
+    }
+}
+
+async fn unless_stopped(
+    command: impl Future<Output = Result<(), Error>>,
+    shutdown: &Shutdown,
+) -> Result<(), Error> {
+    tokio::select! {
+        done = command => done,
+        () = shutdown.requested() => Err(Error::Interrupted),
     }
 }
 
