@@ -69,7 +69,6 @@ fn router(observed: Observed) -> Router {
         .with_state(observed)
 }
 
-#[expect(clippy::unused_async, reason = "axum's handlers are asynchronous")]
 async fn livez(State(observed): State<Observed>) -> Response {
     let silence = observed.health.silence();
     let live = silence <= SILENCE_MAX;
@@ -77,7 +76,6 @@ async fn livez(State(observed): State<Observed>) -> Response {
     answer(code, &json!({ "live": live, "silent_seconds": silence.as_secs_f64() }))
 }
 
-#[expect(clippy::unused_async, reason = "axum's handlers are asynchronous")]
 async fn readyz(State(observed): State<Observed>) -> Response {
     let reasons = observed.health.reasons_not_ready();
     let phase = observed.health.phase();
@@ -86,7 +84,6 @@ async fn readyz(State(observed): State<Observed>) -> Response {
     answer(code, &json!({ "ready": ready, "phase": phase.name(), "reasons": reasons }))
 }
 
-#[expect(clippy::unused_async, reason = "axum's handlers are asynchronous")]
 async fn metrics(State(observed): State<Observed>) -> Response {
     let seconds = observed.health.since_progress().as_secs_f64();
     observed.metrics.seconds_since_progress.set(seconds);
@@ -101,7 +98,6 @@ async fn metrics(State(observed): State<Observed>) -> Response {
     }
 }
 
-#[expect(clippy::unused_async, reason = "axum's handlers are asynchronous")]
 async fn status(State(observed): State<Observed>) -> Response {
     answer(StatusCode::OK, &observed.health.status())
 }

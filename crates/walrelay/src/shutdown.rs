@@ -2,7 +2,7 @@
 
 use std::io;
 
-use tokio::signal::unix::{SignalKind, signal};
+use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::watch;
 
 /// Asks everything that holds a copy to finish what it has begun and to take nothing new.
@@ -53,18 +53,20 @@ impl Shutdown {
         let mut interrupt = signal(SignalKind::interrupt())?;
         let shutdown = self.clone();
         Ok(async move {
-            loop {
-                let name = tokio::select! {
-                    _ = terminate.recv() => "SIGTERM",
-                    _ = interrupt.recv() => "SIGINT",
-                };
-                if shutdown.is_requested() {
-                    return;
-                }
-                tracing::info!(signal = name, "asked to stop; a second signal stops at once");
+            while !shutdown.is_requested() {
+                let signal = next_signal(&mut terminate, &mut interrupt).await;
+                tracing::info!(signal, "asked to stop; a second signal stops at once");
                 shutdown.request();
             }
+            next_signal(&mut terminate, &mut interrupt).await;
         })
+    }
+}
+
+async fn next_signal(terminate: &mut Signal, interrupt: &mut Signal) -> &'static str {
+    tokio::select! {
+        _ = terminate.recv() => "SIGTERM",
+        _ = interrupt.recv() => "SIGINT",
     }
 }
 

@@ -15,7 +15,7 @@ use tracing_subscriber::fmt::format::Writer;
 use tracing_subscriber::fmt::time::{FormatTime, SystemTime};
 use tracing_subscriber::fmt::{FmtContext, FormatEvent, FormatFields, FormattedFields};
 use tracing_subscriber::layer::SubscriberExt;
-use tracing_subscriber::registry::LookupSpan;
+use tracing_subscriber::registry::{LookupSpan, Scope};
 use tracing_subscriber::util::SubscriberInitExt;
 
 use crate::config::LogConfig;
@@ -106,12 +106,12 @@ where
     ) -> fmt::Result {
         let mut line = Map::new();
         // Outermost first: where a name repeats, the closest one counts.
-        for span in context.event_scope().into_iter().flat_map(|scope| scope.from_root()) {
+        for span in context.event_scope().into_iter().flat_map(Scope::from_root) {
             let extensions = span.extensions();
             let fields = extensions.get::<FormattedFields<N>>();
             let text = fields.map_or("", |fields| fields.fields.as_str());
-            if let Ok(Value::Object(fields)) = serde_json::from_str(text) {
-                line.extend(fields);
+            if let Ok(Value::Object(object)) = serde_json::from_str(text) {
+                line.extend(object);
             }
             line.insert("span".into(), span.name().into());
         }

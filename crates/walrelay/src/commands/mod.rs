@@ -25,7 +25,7 @@ mod topics;
 /// Whatever ended the command; [`Error::exit`] says what the process exits with.
 pub async fn execute(command: Command, shutdown: &Shutdown) -> Result<(), Error> {
     match command {
-        Command::Run(config) => run::execute(*config, shutdown).await,
+        Command::Run(config) => Box::pin(run::execute(*config, shutdown)).await,
         Command::Demo(config) => demo::execute(config, shutdown).await,
         Command::Emulator(config) => emulator::execute(config, shutdown).await,
         // Nothing of these is worth draining, and each may be run again.

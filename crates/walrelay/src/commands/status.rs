@@ -123,7 +123,7 @@ fn line(name: &str, value: &Value) -> String {
             None => number.to_string(),
         },
         Value::Object(fields) => {
-            let parts = fields.iter().map(|(name, value)| format!("{name} {value}"));
+            let parts = fields.iter().map(|(part, count)| format!("{part} {count}"));
             parts.collect::<Vec<_>>().join(", ")
         }
         Value::Array(_) => value.to_string(),

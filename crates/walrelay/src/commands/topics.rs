@@ -61,7 +61,7 @@ fn render(template: &str, values: &[String]) -> String {
     while let Some((literal, after)) = rest.split_once('{') {
         text.push_str(literal);
         text.push_str(values.next().map_or("", String::as_str));
-        rest = after.split_once('}').map_or("", |(_, rest)| rest);
+        rest = after.split_once('}').map_or("", |(_, behind)| behind);
     }
     text + rest
 }

@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use walrelay_postgres::{DispatchFilter, DispatchStatus, RetrySelection};
 
-use super::build::{Builder, FORMATS, slot_kind};
-use super::{DispatchAction, DispatchConfig, OutputFormat, SlotAction, SlotConfig};
+use super::build::{Builder, FORMATS};
+use super::{DispatchAction, DispatchConfig, OutputFormat, SlotAction, SlotConfig, SlotKind};
 use crate::cli;
 
 impl Builder<'_> {
@@ -114,7 +114,8 @@ impl Builder<'_> {
                 (&args.database, Some(SlotAction::Show(format)))
             }
             cli::SlotAction::Create(args) => {
-                (&args.database, Some(SlotAction::Create(slot_kind(args.failover))))
+                let kind = if args.failover { SlotKind::Failover } else { SlotKind::Plain };
+                (&args.database, Some(SlotAction::Create(kind)))
             }
             cli::SlotAction::Drop(args) => (&args.database, self.slot_drop(args)),
             cli::SlotAction::Advance(args) => (&args.database, self.slot_advance(args)),

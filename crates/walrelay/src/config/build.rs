@@ -94,7 +94,10 @@ impl Builder<'_> {
 
     fn init(&mut self, args: &cli::InitArgs) -> Option<InitConfig> {
         let prints_only = self.problems.switch("sql", &args.sql);
-        let slot_kind = slot_kind(self.problems.switch("failover", &args.failover));
+        let slot_kind = match self.problems.switch("failover", &args.failover) {
+            true => SlotKind::Failover,
+            false => SlotKind::Plain,
+        };
         let create_topics = create_topics(&args.create_topics);
         let router = self.router(&args.columns, &args.messages);
         if create_topics != CreateTopics::No && !prints_only {
@@ -484,10 +487,6 @@ impl Preset {
 struct Choice<'a> {
     preset: Option<&'a str>,
     given: &'a str,
-}
-
-pub(super) fn slot_kind(failover: bool) -> SlotKind {
-    if failover { SlotKind::Failover } else { SlotKind::Plain }
 }
 
 fn create_topics(values: &[String]) -> CreateTopics {

@@ -160,11 +160,11 @@ impl Layers<'_> {
             }
             None => argument,
         };
-        let with_variable = |help: String| format!("{help} [env: {}]", variable_of(option));
-        let help = argument.get_help().map(|help| with_variable(help.to_string()));
-        let long = argument.get_long_help().map(|help| with_variable(help.to_string()));
-        let argument = match help {
-            Some(help) => argument.help(help),
+        let with_variable = |text: String| format!("{text} [env: {}]", variable_of(option));
+        let short = argument.get_help().map(|text| with_variable(text.to_string()));
+        let long = argument.get_long_help().map(|text| with_variable(text.to_string()));
+        let argument = match short {
+            Some(short) => argument.help(short),
             None => argument,
         };
         match long {
