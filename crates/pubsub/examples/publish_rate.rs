@@ -70,7 +70,7 @@ async fn compare(address: SocketAddr, lasting: Duration) -> Result<(), Failure> 
         let publisher = GrpcPublisher::connect(&config)?;
         let topic: Topic = TOPIC.into();
         let load = measure(outstanding, lasting, |_| {
-            let publish = publisher.publish(&topic, &messages);
+            let publish = publisher.publish(&topic, messages.iter());
             async move { publish.await.map(drop).map_err(Failure::from) }
         });
         report("GrpcPublisher", batch, outstanding, load.await?);

@@ -21,9 +21,9 @@ use crate::config::PublisherConfig;
 use crate::credentials::{RequestHeaders, application_default};
 use crate::dial::Dialer;
 use crate::error::PubsubError;
-use walrelay_core::PublishFailure;
 use crate::pool::{Lease, Pool};
 use crate::wire;
+use walrelay_core::PublishFailure;
 
 const METHOD_PATH: &str = "/google.pubsub.v1.Publisher/Publish";
 const ROUTING: HeaderName = HeaderName::from_static("x-goog-request-params");

@@ -16,10 +16,10 @@ use http::{Extensions, HeaderMap, HeaderValue};
 use pgoutput_parser::{Lsn, Position};
 use tokio::sync::Barrier;
 use tokio::time::timeout;
-use walrelay_core::{Message, Topic};
+use walrelay_core::{FailureClass, Message, PublishFailure, Topic};
 
 use crate::dial::Dialer;
-use crate::{Endpoint, FailureClass, GrpcPublisher, PublishFailure, PublisherConfig, PubsubError};
+use crate::{Endpoint, GrpcPublisher, PublisherConfig, PubsubError};
 use server::{Answer, Server};
 
 const TOPIC: &str = "projects/p/topics/orders.events";

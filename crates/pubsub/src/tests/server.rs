@@ -178,7 +178,7 @@ async fn next(
         tokio::select! {
             accepted = connection.accept() => return accepted,
             Some(ended) = requests.join_next() => {
-                if matches!(ended, Ok(Next::Cut)) {
+                if matches!(ended, Ok(Next::Cut(_))) {
                     return None;
                 }
             }
@@ -188,7 +188,9 @@ async fn next(
 
 enum Next {
     GoOn,
-    Cut,
+    /// The answer lives until the connection is gone: dropping it earlier would reset the stream.
+    #[expect(dead_code, reason = "held, not read")]
+    Cut(SendResponse<Bytes>),
 }
 
 async fn answer(
@@ -217,7 +219,7 @@ async fn answer(
         seen.push(Seen { uri: head.uri.to_string(), headers: head.headers, body });
     });
     let response = match (shared.script)(number) {
-        Answer::Cut => return Next::Cut,
+        Answer::Cut => return Next::Cut(respond),
         Answer::Never => {
             std::future::poll_fn(|cx| respond.poll_reset(cx)).await.ok();
             shared.cancelled.send_modify(|cancelled| *cancelled += 1);
