@@ -3,6 +3,7 @@
 //! `cargo bench -p walrelay-emulator`; without `--bench`, as `cargo test` runs it, with tiny inputs.
 #![expect(clippy::print_stdout, reason = "the printed table is the result")]
 
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
@@ -76,22 +77,26 @@ fn measure(case: &Case, requests: u64) -> u128 {
     let (stop, stopped) = oneshot::channel::<()>();
     std::thread::scope(|scope| {
         let server = emulator.clone();
-        scope.spawn(move || {
-            runtime().block_on(async {
-                let listener = TcpListener::bind("127.0.0.1:0").await.expect("loopback exists");
-                let bound = listener.local_addr().expect("a bound socket has an address");
-                address.send(bound).expect("the client waits for the address");
-                server.serve(listener, async { drop(stopped.await) }).await;
-            });
-        });
+        scope.spawn(move || runtime().block_on(serve(&server, address, stopped)));
         let elapsed = runtime().block_on(async {
-            let address = listening.await.expect("the server starts");
-            publish_all(case, requests, &format!("http://{address}")).await
+            let bound = listening.await.expect("the server starts");
+            publish_all(case, requests, &format!("http://{bound}")).await
         });
         drop(stop);
         assert_eq!(emulator.stats().messages_stored, requests * case.batch as u64);
         elapsed
     })
+}
+
+async fn serve(
+    server: &Emulator,
+    address: oneshot::Sender<SocketAddr>,
+    stopped: oneshot::Receiver<()>,
+) {
+    let listener = TcpListener::bind("127.0.0.1:0").await.expect("loopback exists");
+    let bound = listener.local_addr().expect("a bound socket has an address");
+    address.send(bound).expect("the client waits for the address");
+    server.serve(listener, async { drop(stopped.await) }).await;
 }
 
 fn runtime() -> tokio::runtime::Runtime {
@@ -120,7 +125,7 @@ async fn publish_all(case: &Case, requests: u64, address: &str) -> u128 {
 
 async fn worker(channel: Channel, request: Bytes, left: Arc<AtomicU64>) {
     let mut client = tonic::client::Grpc::new(channel);
-    let take = |left: u64| left.checked_sub(1);
+    let take = |count: u64| count.checked_sub(1);
     while left.fetch_update(Ordering::Relaxed, Ordering::Relaxed, take).is_ok() {
         client.ready().await.expect("the connection lives");
         let path = PathAndQuery::from_static(PUBLISH);

@@ -111,7 +111,10 @@ fn refuse(unsupported: &[(bool, &str)]) -> Result<(), Status> {
     }
 }
 
-fn create_topic(broker: &mut Broker, topic: proto::Topic) -> Result<proto::Topic, Status> {
+pub(crate) fn create_topic(
+    broker: &mut Broker,
+    topic: proto::Topic,
+) -> Result<proto::Topic, Status> {
     refuse(&[
         (topic.schema_settings.is_some(), "schema_settings"),
         (topic.ingestion_data_source_settings.is_some(), "ingestion_data_source_settings"),
@@ -139,7 +142,7 @@ fn update_topic(
     Ok(config.clone())
 }
 
-fn list_topics(
+pub(crate) fn list_topics(
     broker: &Broker,
     request: &proto::ListTopicsRequest,
 ) -> Result<proto::ListTopicsResponse, Status> {
@@ -153,7 +156,7 @@ fn list_topics(
     })
 }
 
-fn list_topic_subscriptions(
+pub(crate) fn list_topic_subscriptions(
     broker: &Broker,
     request: &proto::ListTopicSubscriptionsRequest,
 ) -> Result<proto::ListTopicSubscriptionsResponse, Status> {
@@ -170,7 +173,7 @@ fn list_topic_subscriptions(
     })
 }
 
-fn create_subscription(
+pub(crate) fn create_subscription(
     broker: &mut Broker,
     mut subscription: proto::Subscription,
 ) -> Result<proto::Subscription, Status> {
@@ -232,7 +235,7 @@ fn subscription_deadline(seconds: i32) -> Result<Duration, Status> {
     Ok(deadline)
 }
 
-fn list_subscriptions(
+pub(crate) fn list_subscriptions(
     broker: &Broker,
     request: &proto::ListSubscriptionsRequest,
 ) -> Result<proto::ListSubscriptionsResponse, Status> {

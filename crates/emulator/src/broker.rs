@@ -237,8 +237,8 @@ impl Broker {
         let Some(topic) = self.topics.remove(name) else { return Ok(()) };
         let freed: usize = topic.log.iter().map(StoredMessage::cost).sum();
         self.log_bytes -= freed;
-        for name in &topic.subscriptions {
-            if let Some(subscription) = self.subscriptions.get_mut(name) {
+        for subscribed in &topic.subscriptions {
+            if let Some(subscription) = self.subscriptions.get_mut(subscribed) {
                 // Production's name for the topic of a subscription that outlived it.
                 "_deleted-topic_".clone_into(&mut subscription.config.topic);
             }

@@ -254,7 +254,8 @@ fn code_of(text: &str) -> Result<Code, String> {
     found.map(|(code, _)| *code).ok_or_else(|| format!("{text:?} is not a gRPC error code"))
 }
 
-fn name_of(code: Code) -> &'static str {
+/// gRPC's name of a code.
+pub(crate) fn name_of(code: Code) -> &'static str {
     CODES.iter().find(|(its, _)| *its == code).map_or("UNKNOWN", |(_, name)| name)
 }
 
@@ -335,8 +336,8 @@ mod tests {
         assert_eq!(error.problems.len(), 8, "{error}");
         assert!(error.to_string().contains("\"NOPE\" is not a gRPC error code"));
 
-        for text in ["", "topic=x", "hold,black-hole", "reject=OK", "percent=101,hold"] {
-            assert!(text.parse::<Fault>().is_err(), "{text}");
+        for bad in ["", "topic=x", "hold,black-hole", "reject=OK", "percent=101,hold"] {
+            assert!(bad.parse::<Fault>().is_err(), "{bad}");
         }
     }
 }

@@ -9,6 +9,8 @@
 //!   ListTopicSubscriptions, DeleteTopic, Publish.
 //! - Subscriber: CreateSubscription, GetSubscription, UpdateSubscription, ListSubscriptions,
 //!   DeleteSubscription, Pull, StreamingPull, Acknowledge, ModifyAckDeadline.
+//! - Creating, getting, listing and deleting topics and subscriptions as JSON over HTTP/1.1, on the
+//!   same port: the official Rust client administers that way.
 //! - A subscription gets what is published after its creation. Unacknowledged messages come again
 //!   after their deadline, or at once when they are given back. `delivery_attempt` is always set.
 //! - With message ordering, the messages of a key come in the order they were stored; a key belongs
@@ -84,6 +86,7 @@ mod names;
 mod publish;
 mod pull;
 mod queue;
+mod rest;
 mod server;
 mod wire;
 

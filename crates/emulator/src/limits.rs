@@ -80,8 +80,8 @@ impl<'a> PublishRequest<'a> {
 pub(crate) fn attributes(message: &[u8]) -> Vec<(&str, &str)> {
     let mut found = Vec::new();
     let mut fields = Fields::of(message);
-    while let Ok(Some((number, value))) = fields.next() {
-        if let (2, Value::Bytes(entry)) = (number, value)
+    while let Ok(Some((number, field))) = fields.next() {
+        if let (2, Value::Bytes(entry)) = (number, field)
             && let Ok((key, value)) = entry_of(entry)
             && let (Ok(key), Ok(value)) = (std::str::from_utf8(key), std::str::from_utf8(value))
         {

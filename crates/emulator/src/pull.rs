@@ -62,13 +62,13 @@ pub(crate) async fn streaming_pull(
     mut requests: Messages,
     mut respond: SendResponse<Bytes>,
 ) {
-    let opened = async {
+    let opening = async {
         let frame = requests.only().await?;
         Stream::open(emulator, &admin::decode(&frame)?)
     };
     let opened = tokio::select! {
         biased;
-        opened = opened => opened,
+        opened = opening => opened,
         _ = poll_fn(|cx| respond.poll_reset(cx)) => return,
     };
     let ended = match opened {

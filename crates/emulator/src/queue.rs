@@ -332,8 +332,9 @@ impl Queue {
         let returned = queue.leased.split_off(index);
         let had_waiting = !queue.waiting.is_empty();
         for leased in returned.into_iter().rev() {
-            let queue = self.keys.entry(key.clone()).or_default();
-            queue.waiting.push_front(leased.waiting);
+            if let Some(its) = self.keys.get_mut(key) {
+                its.waiting.push_front(leased.waiting);
+            }
             // The first one was released by the caller; for it this finds nothing.
             drop(self.release(leased.ack_id));
         }

@@ -5,6 +5,7 @@
 //! before the replies are flushed, so replies share system calls too.
 
 use std::future::{Future, poll_fn};
+use std::net::SocketAddr;
 use std::pin::Pin;
 use std::task::{Context, Poll};
 use std::time::Duration;
@@ -15,18 +16,22 @@ use h2::RecvStream;
 use h2::server::{Connection, SendResponse};
 use http::Request;
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::watch;
+use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
 
 use crate::emulator::{Emulator, InFlight};
 use crate::grpc::{self, Messages};
 use crate::publish::publish;
-use crate::{admin, pull};
+use crate::{admin, pull, rest};
 
 /// How long streams may go on after a shutdown; requests that are held would wait for ever.
 const SHUTDOWN_GRACE: Duration = Duration::from_millis(500);
 /// How long accepting pauses after an error such as too many open files.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
+/// How long the rest of a preface that came in pieces is waited for before looking again.
+const PREFACE_PAUSE: Duration = Duration::from_millis(1);
+/// JSON connections that may wait to be picked up.
+const JSON_CONNECTIONS_WAITING: usize = 64;
 /// Flow-control windows: a few of the largest requests per connection, and any usual one at once.
 const STREAM_WINDOW_BYTES: u32 = 1 << 20;
 const CONNECTION_WINDOW_BYTES: u32 = 32 << 20;
@@ -42,14 +47,22 @@ pub(crate) async fn serve(
 ) {
     let (stop, stopped) = watch::channel(());
     let mut connections = JoinSet::new();
+    let (json, to_json) = mpsc::channel(JSON_CONNECTIONS_WAITING);
+    let json_connections = rest::Connections { accepted: to_json, address: listener.local_addr() };
+    let mut json_stopped = stopped.clone();
+    connections.spawn(rest::serve(emulator.clone(), json_connections, async move {
+        // The sender is dropped at shutdown, which ends this wait.
+        drop(json_stopped.changed().await);
+    }));
     tokio::pin!(shutdown);
     loop {
         tokio::select! {
             () = &mut shutdown => break,
             Some(_) = connections.join_next(), if !connections.is_empty() => {}
             accepted = listener.accept() => match accepted {
-                Ok((socket, _)) => {
-                    connections.spawn(connection(emulator.clone(), socket, stopped.clone()));
+                Ok(accepted) => {
+                    let (emulator, stopped) = (emulator.clone(), stopped.clone());
+                    connections.spawn(connection(emulator, accepted, stopped, json.clone()));
                 }
                 Err(error) => {
                     tracing::warn!(%error, "accept failed");
@@ -65,11 +78,25 @@ pub(crate) async fn serve(
     drop(tokio::time::timeout(SHUTDOWN_GRACE, all).await);
 }
 
-async fn connection(emulator: Emulator, socket: TcpStream, mut stopped: watch::Receiver<()>) {
+async fn connection(
+    emulator: Emulator,
+    (socket, peer): (TcpStream, SocketAddr),
+    mut stopped: watch::Receiver<()>,
+    json: mpsc::Sender<(TcpStream, SocketAddr)>,
+) {
+    let is_http2 = tokio::select! {
+        is_http2 = is_http2(&socket) => is_http2,
+        _ = stopped.changed() => return,
+    };
+    if !is_http2 {
+        // Fails only when the server has stopped.
+        return drop(json.send((socket, peer)).await);
+    }
+    drop(json);
     if let Err(error) = socket.set_nodelay(true) {
         tracing::debug!(%error, "no TCP_NODELAY");
     }
-    let handshake = h2::server::Builder::new()
+    let shaking_hands = h2::server::Builder::new()
         .initial_window_size(STREAM_WINDOW_BYTES)
         .initial_connection_window_size(CONNECTION_WINDOW_BYTES)
         .max_frame_size(FRAME_BYTES_MAX)
@@ -79,7 +106,7 @@ async fn connection(emulator: Emulator, socket: TcpStream, mut stopped: watch::R
         .max_local_error_reset_streams(None)
         .handshake::<_, Bytes>(socket);
     let connection = tokio::select! {
-        handshake = handshake => match handshake {
+        handshake = shaking_hands => match handshake {
             Ok(connection) => connection,
             Err(error) => return tracing::debug!(%error, "handshake failed"),
         },
@@ -96,6 +123,22 @@ async fn connection(emulator: Emulator, socket: TcpStream, mut stopped: watch::R
     };
     if let Err(error) = ended {
         tracing::debug!(%error, "connection ended");
+    }
+}
+
+/// Whether the connection opens with HTTP/2's preface. Four bytes tell it from every HTTP/1 method,
+/// and clients send the preface at once.
+async fn is_http2(socket: &TcpStream) -> bool {
+    const PREFACE: [u8; 4] = *b"PRI ";
+    let mut seen = [0; PREFACE.len()];
+    loop {
+        match socket.peek(&mut seen).await {
+            Ok(0) | Err(_) => return false,
+            Ok(length) if seen[..length] != PREFACE[..length] => return false,
+            Ok(length) if length == PREFACE.len() => return true,
+            // A part of the preface: peeking would return it again at once, without waiting.
+            Ok(_) => tokio::time::sleep(PREFACE_PAUSE).await,
+        }
     }
 }
 

@@ -1,4 +1,5 @@
 //! The control port over plain HTTP/1.1.
+#![expect(clippy::unwrap_used, reason = "a test ends where its setup fails")]
 
 mod support;
 

@@ -1,4 +1,5 @@
 //! Topics, subscriptions and delivery over real gRPC with a raw client.
+#![expect(clippy::unwrap_used, reason = "a test ends where its setup fails")]
 
 mod support;
 

@@ -1,4 +1,5 @@
 //! An emulator on a port of its own, and raw clients for it.
+#![expect(clippy::unwrap_used, reason = "a test ends where its setup fails")]
 #![expect(dead_code, reason = "each test file uses the part it needs")]
 
 use std::future::Future;
@@ -38,11 +39,11 @@ impl Server {
         let (address, control) = (grpc.local_addr().unwrap(), http.local_addr().unwrap());
         let (stop, stopped) = oneshot::channel();
         let mut tasks = JoinSet::new();
-        let server = emulator.clone();
-        tasks.spawn(async move { server.serve(grpc, async { drop(stopped.await) }).await });
-        let server = emulator.clone();
+        let grpc_server = emulator.clone();
+        tasks.spawn(async move { grpc_server.serve(grpc, async { drop(stopped.await) }).await });
+        let control_server = emulator.clone();
         tasks.spawn(async move {
-            server.serve_control(http, std::future::pending()).await.unwrap();
+            control_server.serve_control(http, std::future::pending()).await.unwrap();
         });
         Self { emulator, address, control, stop: Some(stop), tasks }
     }
