@@ -1,6 +1,7 @@
 //! A request to stop: made once, remembered, awaitable by many.
 
 use std::io;
+use std::time::{Duration, Instant};
 
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::watch;
@@ -58,10 +59,17 @@ impl Shutdown {
                 tracing::info!(signal, "asked to stop; a second signal stops at once");
                 shutdown.request();
             }
-            next_signal(&mut terminate, &mut interrupt).await;
+            let asked_at = Instant::now();
+            while asked_at.elapsed() < ECHO {
+                next_signal(&mut terminate, &mut interrupt).await;
+            }
         })
     }
 }
+
+/// A signal this soon after the first is the same request: a shell or `timeout` sends it to the
+/// process and to its group.
+const ECHO: Duration = Duration::from_millis(500);
 
 async fn next_signal(terminate: &mut Signal, interrupt: &mut Signal) -> &'static str {
     tokio::select! {
