@@ -31,21 +31,21 @@ async fn faults_are_set_listed_and_cleared_while_it_runs() {
     let mut client = server.publisher().await;
     let text = "key=A-17,first=5,reject=UNAVAILABLE";
 
-    let (status, body) = http(server.control, "POST", "/faults", text).await;
-    assert_eq!((status.as_str(), body.trim()), ("HTTP/1.1 200 OK", r#"{"id":1}"#));
+    let (status, made) = http(server.control, "POST", "/faults", text).await;
+    assert_eq!((status.as_str(), made.trim()), ("HTTP/1.1 200 OK", r#"{"id":1}"#));
     let refused = client.publish(request(vec![message("a", "A-17")])).await.unwrap_err();
     assert_eq!(refused.code(), Code::Unavailable);
-    let (_, body) = http(server.control, "GET", "/faults", "").await;
-    assert_eq!(body.trim(), format!(r#"[{{"fault":"{text}","hits":1,"id":1}}]"#));
+    let (_, listed) = http(server.control, "GET", "/faults", "").await;
+    assert_eq!(listed.trim(), format!(r#"[{{"fault":"{text}","hits":1,"id":1}}]"#));
 
-    let (status, _) = http(server.control, "DELETE", "/faults/1", "").await;
-    assert_eq!(status, "HTTP/1.1 204 No Content");
+    let (cleared, _) = http(server.control, "DELETE", "/faults/1", "").await;
+    assert_eq!(cleared, "HTTP/1.1 204 No Content");
     client.publish(request(vec![message("a", "A-17")])).await.unwrap();
-    let (status, _) = http(server.control, "DELETE", "/faults/1", "").await;
-    assert_eq!(status, "HTTP/1.1 404 Not Found");
-    let (status, body) = http(server.control, "POST", "/faults", "reject=NOPE,x=1").await;
-    assert_eq!(status, "HTTP/1.1 400 Bad Request");
-    assert!(body.contains("NOPE") && body.contains("\"x\""), "{body}");
+    let (missing, _) = http(server.control, "DELETE", "/faults/1", "").await;
+    assert_eq!(missing, "HTTP/1.1 404 Not Found");
+    let (bad, why) = http(server.control, "POST", "/faults", "reject=NOPE,x=1").await;
+    assert_eq!(bad, "HTTP/1.1 400 Bad Request");
+    assert!(why.contains("NOPE") && why.contains("\"x\""), "{why}");
 }
 
 #[tokio::test]
@@ -55,20 +55,20 @@ async fn what_was_published_and_counted_can_be_read() {
     client.publish(request(vec![message("a", "k"), message("b", "k")])).await.unwrap();
 
     let path = format!("/published?topic={TOPIC}&after=1");
-    let (_, body) = http(server.control, "GET", &path, "").await;
+    let (_, published) = http(server.control, "GET", &path, "").await;
     for part in [
         r#""id":"2""#,
         r#""ordering_key":"k""#,
         r#""data_hex":"62""#,
         r#""attributes":{"event_type":"OrderPaid"}"#,
     ] {
-        assert!(body.contains(part), "{part} in {body}");
+        assert!(published.contains(part), "{part} in {published}");
     }
-    assert!(!body.contains(r#""data_hex":"61""#), "{body}");
+    assert!(!published.contains(r#""data_hex":"61""#), "{published}");
 
-    let (_, body) = http(server.control, "GET", "/stats", "").await;
-    assert!(body.contains(r#""publish_replies":{"OK":1}"#), "{body}");
-    assert!(body.contains(r#""request_messages_max":2"#), "{body}");
+    let (_, stats) = http(server.control, "GET", "/stats", "").await;
+    assert!(stats.contains(r#""publish_replies":{"OK":1}"#), "{stats}");
+    assert!(stats.contains(r#""request_messages_max":2"#), "{stats}");
 }
 
 #[tokio::test]

@@ -93,8 +93,8 @@ async fn topics_and_subscriptions_are_created_listed_changed_and_deleted() {
     let names: Vec<_> = page.topics.iter().map(|topic| topic.name.as_str()).collect();
     assert_eq!(names, ["projects/test/topics/aaa", "projects/test/topics/bbb"]);
     listing.page_token = page.next_page_token;
-    let page = publisher.list_topics(listing).await.unwrap().into_inner();
-    assert_eq!((page.topics.len(), page.next_page_token.as_str()), (1, ""));
+    let last = publisher.list_topics(listing).await.unwrap().into_inner();
+    assert_eq!((last.topics.len(), last.next_page_token.as_str()), (1, ""));
 
     let subscription = proto::Subscription {
         name: SUBSCRIPTION.to_owned(),
@@ -122,8 +122,8 @@ async fn topics_and_subscriptions_are_created_listed_changed_and_deleted() {
     assert_eq!(orphan.topic, "_deleted-topic_");
     let delete = proto::DeleteSubscriptionRequest { subscription: SUBSCRIPTION.to_owned() };
     subscriber.delete_subscription(delete).await.unwrap();
-    let status = subscriber.get_subscription(get).await.unwrap_err();
-    assert_eq!(status.code(), Code::NotFound);
+    let gone = subscriber.get_subscription(get).await.unwrap_err();
+    assert_eq!(gone.code(), Code::NotFound);
 }
 
 #[tokio::test]

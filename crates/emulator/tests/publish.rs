@@ -86,8 +86,8 @@ async fn memory_is_bounded_and_messages_for_nobody_cost_none() {
     assert_eq!(server.emulator.stats().messages_dropped, 3);
     assert_eq!(server.emulator.stats().stored_bytes, 0);
 
-    let options = SubscriptionOptions::default();
-    server.emulator.create_subscription(support::SUBSCRIPTION, TOPIC, options).unwrap();
+    let name = support::SUBSCRIPTION;
+    server.emulator.create_subscription(name, TOPIC, SubscriptionOptions::default()).unwrap();
     client.publish(large()).await.unwrap();
     let status = client.publish(large()).await.unwrap_err();
     assert_eq!(status.code(), Code::ResourceExhausted);
