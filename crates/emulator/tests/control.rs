@@ -21,8 +21,8 @@ async fn http(address: SocketAddr, method: &str, path: &str, body: &str) -> (Str
     socket.write_all(request.as_bytes()).await.unwrap();
     let mut answer = String::new();
     within(socket.read_to_string(&mut answer)).await.unwrap();
-    let (head, body) = answer.split_once("\r\n\r\n").unwrap();
-    (head.lines().next().unwrap().to_owned(), body.to_owned())
+    let (head, content) = answer.split_once("\r\n\r\n").unwrap();
+    (head.lines().next().unwrap().to_owned(), content.to_owned())
 }
 
 #[tokio::test]
