@@ -9,8 +9,7 @@ use std::error::Error;
 use std::io::{BufRead, BufReader, Read};
 use std::net::SocketAddr;
 use std::process::{Child, Command, Stdio};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 use bytes::{Buf, BufMut, Bytes};
@@ -26,6 +25,7 @@ use walrelay_pubsub::{Endpoint, GrpcPublisher, PublisherConfig};
 
 type Failure = Box<dyn Error + Send + Sync>;
 
+const ROUNDS: usize = 5;
 const TOPIC: &str = "projects/bench/topics/orders.events";
 
 fn main() -> Result<(), Failure> {
@@ -35,7 +35,7 @@ fn main() -> Result<(), Failure> {
     if argument.as_deref() == Some("serve") {
         return runtime.block_on(serve());
     }
-    let seconds = argument.map_or(Ok(3.0), |text| text.parse())?;
+    let seconds = argument.map_or(Ok(1.0), |text| text.parse())?;
     let (mut server, address) = start_server()?;
     let result = runtime.block_on(compare(address, Duration::from_secs_f64(seconds)));
     server.kill()?;
@@ -45,50 +45,69 @@ fn main() -> Result<(), Failure> {
 
 async fn compare(address: SocketAddr, lasting: Duration) -> Result<(), Failure> {
     println!(
-        "{:<18} {:>8} {:>11} {:>12} {:>12}",
+        "{:<14} {:>6} {:>12} {:>11} {:>11}",
         "client", "batch", "outstanding", "requests/s", "CPU µs/req"
     );
     for (batch, outstanding) in [(1, 1), (1, 100), (1, 400), (1, 1600), (10, 400), (100, 100)] {
-        let messages: Arc<[Message]> = (0..batch).map(message).collect();
-        for connections in [1, 4, 16] {
-            if connections * 100 < outstanding && connections != 16 {
-                continue;
-            }
-            let clients = channels(address, connections).await?;
-            let body = body(&messages);
-            let load = measure(outstanding, lasting, |worker| {
-                let mut client = clients[worker % clients.len()].clone();
-                let body = body.clone();
-                async move { tonic_call(&mut client, body).await }
-            });
-            report(&format!("tonic, {connections} conn"), batch, outstanding, load.await?);
-            if connections >= outstanding.div_ceil(100) {
-                break;
-            }
+        let messages: Vec<Message> = (0..batch).map(message).collect();
+        let mut best = [Load::NONE; 2];
+        // In turn, and the best of each counts: a neighbour's load only ever makes it worse.
+        for _ in 0..ROUNDS {
+            let over_tonic = tonic_load(address, outstanding, &messages, lasting).await?;
+            best[0] = best[0].better(over_tonic);
+            let own = own_load(address, outstanding, &messages, lasting).await?;
+            best[1] = best[1].better(own);
         }
-        let config = PublisherConfig::new(Endpoint::emulator(&address.to_string())?);
-        let publisher = GrpcPublisher::connect(&config)?;
-        let topic: Topic = TOPIC.into();
-        let load = measure(outstanding, lasting, |_| {
-            let publish = publisher.publish(&topic, messages.iter());
-            async move { publish.await.map(drop).map_err(Failure::from) }
-        });
-        report("GrpcPublisher", batch, outstanding, load.await?);
+        for (client, load) in ["tonic Channel", "GrpcPublisher"].iter().zip(best) {
+            let Load { rate, cpu } = load;
+            println!("{client:<14} {batch:>6} {outstanding:>12} {rate:>11.0} {cpu:>11.2}");
+        }
     }
     Ok(())
 }
 
-struct Load {
-    requests: u64,
-    elapsed: Duration,
-    cpu: Duration,
+/// As many channels as `GrpcPublisher` opens connections.
+async fn tonic_load(
+    address: SocketAddr,
+    outstanding: usize,
+    messages: &[Message],
+    lasting: Duration,
+) -> Result<Load, Failure> {
+    let clients = channels(address, outstanding.div_ceil(100)).await?;
+    let body = body(messages);
+    let call = |worker: usize| tonic_call(clients[worker % clients.len()].clone(), body.clone());
+    measure(outstanding, lasting, call).await
 }
 
-fn report(client: &str, batch: usize, outstanding: usize, load: Load) {
-    let requests = u32::try_from(load.requests).unwrap_or(u32::MAX);
-    let rate = f64::from(requests) / load.elapsed.as_secs_f64();
-    let cpu = load.cpu.as_secs_f64() * 1e6 / f64::from(requests);
-    println!("{client:<18} {batch:>8} {outstanding:>11} {rate:>12.0} {cpu:>12.2}");
+async fn own_load(
+    address: SocketAddr,
+    outstanding: usize,
+    messages: &[Message],
+    lasting: Duration,
+) -> Result<Load, Failure> {
+    let config = PublisherConfig::new(Endpoint::emulator(&address.to_string())?);
+    let publisher = GrpcPublisher::connect(&config)?;
+    let topic: Topic = TOPIC.into();
+    let call = |_| {
+        let publish = publisher.publish(&topic, messages.iter());
+        async move { publish.await.map(drop).map_err(Failure::from) }
+    };
+    measure(outstanding, lasting, call).await
+}
+
+/// Requests a second, and microseconds of CPU a request.
+#[derive(Clone, Copy)]
+struct Load {
+    rate: f64,
+    cpu: f64,
+}
+
+impl Load {
+    const NONE: Self = Self { rate: 0.0, cpu: f64::INFINITY };
+
+    fn better(self, other: Self) -> Self {
+        Self { rate: self.rate.max(other.rate), cpu: self.cpu.min(other.cpu) }
+    }
 }
 
 /// `outstanding` futures in one task, as the relay keeps them, each calling again and again.
@@ -98,7 +117,7 @@ where
     F: Future<Output = Result<(), Failure>>,
 {
     use futures_util::stream::{FuturesUnordered, StreamExt};
-    let requests = AtomicU64::new(0);
+    let requests = AtomicU32::new(0);
     let begin = Instant::now();
     let cpu = cpu_time()?;
     let workers: FuturesUnordered<_> = (0..outstanding)
@@ -116,8 +135,10 @@ where
     for result in workers.collect::<Vec<_>>().await {
         result?;
     }
-    let requests = requests.into_inner();
-    Ok(Load { requests, elapsed: begin.elapsed(), cpu: cpu_time()? - cpu })
+    let elapsed = begin.elapsed().as_secs_f64();
+    let cpu = (cpu_time()? - cpu).as_secs_f64() * 1e6;
+    let requests = f64::from(requests.into_inner());
+    Ok(Load { rate: requests / elapsed, cpu: cpu / requests })
 }
 
 /// User and system time of this process; the clock of /proc ticks 100 times a second.
@@ -171,7 +192,7 @@ async fn channels(address: SocketAddr, count: usize) -> Result<Vec<Channel>, Fai
     Ok(channels)
 }
 
-async fn tonic_call(channel: &mut Channel, body: Bytes) -> Result<(), Failure> {
+async fn tonic_call(channel: Channel, body: Bytes) -> Result<(), Failure> {
     let mut grpc = tonic::client::Grpc::new(channel);
     grpc.ready().await?;
     let mut request = Request::new(body);

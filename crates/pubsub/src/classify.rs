@@ -8,7 +8,10 @@ use walrelay_core::{FailureClass, PublishFailure};
 #[must_use]
 pub fn classify(code: Code, message: impl Into<String>) -> PublishFailure {
     let row = row(code);
-    PublishFailure::new(row.class, row.congestion, row.name, message)
+    PublishFailure {
+        congestion: row.congestion,
+        ..PublishFailure::new(row.class, row.name, message)
+    }
 }
 
 struct Row {
@@ -128,7 +131,8 @@ mod tests {
         ];
         for (number, name, class, congestion) in table {
             let failure = classify(Code::from_i32(number), "why");
-            assert_eq!(failure, PublishFailure::new(class, congestion, name, "why"), "{number}");
+            let expected = PublishFailure { congestion, ..PublishFailure::new(class, name, "why") };
+            assert_eq!(failure, expected, "{number}");
         }
     }
 

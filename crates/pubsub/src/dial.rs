@@ -172,9 +172,8 @@ mod tests {
         tasks.spawn(async move {
             let (tcp, _) = listener.accept().await.unwrap();
             let Ok(tls) = TlsAcceptor::from(Arc::new(server)).accept(tcp).await else { return };
-            if let Ok(mut connection) = h2::server::handshake(tls).await {
-                while connection.accept().await.is_some() {}
-            }
+            let Ok(mut connection) = h2::server::handshake(tls).await else { return };
+            while connection.accept().await.is_some() {}
         });
         let endpoint = Endpoint::regional(&format!("https://localhost:{port}")).unwrap();
         let config = PublisherConfig::new(endpoint);

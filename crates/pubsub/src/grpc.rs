@@ -127,12 +127,10 @@ impl Client {
             match exchange(&lease, self.request(headers), body.clone()).await {
                 Ok(frame) => return Ok(frame),
                 Err(Failed::Finally(failure)) => return Err(failure),
-                Err(Failed::NotProcessed(error)) => {
-                    lease.connection().retire();
-                    if sends == SENDS_MAX {
-                        return Err(transport(&error));
-                    }
+                Err(Failed::NotProcessed(error)) if sends == SENDS_MAX => {
+                    return Err(transport(&error));
                 }
+                Err(Failed::NotProcessed(_)) => lease.connection().retire(),
             }
         }
     }
@@ -234,10 +232,10 @@ async fn answer(response: Response<RecvStream>) -> Result<Bytes, Failed> {
 }
 
 fn check(status: &Status) -> Result<(), Failed> {
-    match status.code() {
-        Code::Ok => Ok(()),
-        code => Err(Failed::Finally(classify(code, status.message()))),
+    if status.code() == Code::Ok {
+        return Ok(());
     }
+    Err(Failed::Finally(classify(status.code(), status.message())))
 }
 
 /// The body, which is one chunk unless the batch was large.

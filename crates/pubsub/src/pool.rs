@@ -82,20 +82,16 @@ impl Pool {
 
     /// A place on the least loaded connection, opening one if need be.
     pub(crate) async fn lease(&self) -> Result<Lease, ConnectFailure> {
-        let mut wait = match self.pick() {
-            Pick::Place(lease) => return Ok(lease),
-            Pick::Down(failure) => return Err(failure),
-            Pick::Wait(wait) => wait,
-        };
-        let _waiting = Waiting::count(&self.waiting);
+        let mut waiting = None;
         loop {
-            // The sender lives in `self`, so this cannot fail.
-            drop(wait.changed().await);
-            wait = match self.pick() {
+            let mut attempt_ended = match self.pick() {
                 Pick::Place(lease) => return Ok(lease),
                 Pick::Down(failure) => return Err(failure),
-                Pick::Wait(wait) => wait,
+                Pick::Wait(attempt_ended) => attempt_ended,
             };
+            waiting.get_or_insert_with(|| Waiting::count(&self.waiting));
+            // The sender lives in `self`, so this cannot fail.
+            drop(attempt_ended.changed().await);
         }
     }
 

@@ -14,8 +14,9 @@ use google_cloud_auth::errors::CredentialsError;
 use h2::Reason;
 use http::{Extensions, HeaderMap, HeaderValue};
 use pgoutput_parser::{Lsn, Position};
+use tokio::net::TcpListener;
 use tokio::sync::Barrier;
-use tokio::time::timeout;
+use tokio::time::{Instant, timeout};
 use walrelay_core::{FailureClass, Message, PublishFailure, Topic};
 
 use crate::dial::Dialer;
@@ -38,10 +39,10 @@ fn message(data: &[u8]) -> Message {
     let mut body = vec![0x0A]; // data
     let mut length = data.len();
     while length >= 0x80 {
-        body.push((length & 0x7F) as u8 | 0x80);
+        body.push(length.to_le_bytes()[0] | 0x80);
         length >>= 7;
     }
-    body.push(length as u8);
+    body.push(length.to_le_bytes()[0]);
     body.extend_from_slice(data);
     body.extend_from_slice(&[0x2A, 1, b'k']); // ordering_key "k"
     let position = Position { commit_lsn: Lsn::new(1), tx_index: 0 };
@@ -53,6 +54,10 @@ async fn publish(publisher: &GrpcPublisher, data: &[&str]) -> Result<Vec<String>
     let publish = publisher.publish(&Topic::from(TOPIC), messages.iter());
     drop(messages);
     timeout(PATIENCE, publish).await.expect("the call ends")
+}
+
+async fn publish_one(publisher: &GrpcPublisher, data: &str) -> Result<Vec<String>, PublishFailure> {
+    publish(publisher, &[data]).await
 }
 
 /// Publishes one message to a server that gives `answer`.
@@ -156,22 +161,21 @@ async fn a_reset_stream_counts_as_grpc_says() {
 }
 
 #[tokio::test]
-async fn a_refused_stream_is_sent_again_and_others_are_not() {
-    let refused = Server::start(|number| match number {
-        0 => Answer::Reset(Reason::REFUSED_STREAM),
-        _ => Answer::Ids,
-    });
-    let server = refused.await;
+async fn a_refused_stream_is_sent_again() {
+    let server = resetting_first(Reason::REFUSED_STREAM).await;
     assert_eq!(publish(&publisher(&server), &["a"]).await.unwrap(), ["a"]);
     assert_eq!(server.seen(2).await.len(), 2);
+}
 
-    let cancelled = Server::start(|number| match number {
-        0 => Answer::Reset(Reason::CANCEL),
-        _ => Answer::Ids,
-    });
-    let server = cancelled.await;
+#[tokio::test]
+async fn a_stream_reset_for_another_reason_is_not_sent_again() {
+    let server = resetting_first(Reason::CANCEL).await;
     publish(&publisher(&server), &["a"]).await.unwrap_err();
     assert_eq!(server.seen(1).await.len(), 1);
+}
+
+async fn resetting_first(reason: Reason) -> Server {
+    Server::start(move |number| if number == 0 { Answer::Reset(reason) } else { Answer::Ids }).await
 }
 
 #[tokio::test]
@@ -191,13 +195,10 @@ async fn no_request_fails_because_connections_go_away() {
     let server = Server::going_away_after(3, |_| Answer::Ids).await;
     let publisher = publisher(&server);
     for round in 0..10 {
-        let batches = (0..5).map(|index| format!("{round}/{index}")).map(|data| {
-            let publisher = publisher.clone();
-            async move { publish(&publisher, &[&data]).await.map(|ids| (ids, data)) }
-        });
-        for result in join_all(batches).await {
-            let (ids, data) = result.unwrap();
-            assert_eq!(ids, [data]);
+        let data: Vec<String> = (0..5).map(|index| format!("{round}/{index}")).collect();
+        let batches = data.iter().map(|data| publish_one(&publisher, data));
+        for (result, sent) in join_all(batches).await.into_iter().zip(&data) {
+            assert_eq!(result.unwrap(), [sent.as_str()]);
         }
     }
     assert!(server.connections() >= 5, "{}", server.connections());
@@ -214,6 +215,52 @@ async fn a_silent_service_is_a_deadline_and_the_request_is_cancelled() {
 
     assert_eq!((failure.code, failure.congestion), ("DEADLINE_EXCEEDED", true));
     timeout(PATIENCE, server.cancelled(1)).await.expect("the service is told");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_dead_connection_is_given_up_long_before_the_deadline() {
+    // It accepts and never reads: a connection whose other end was forgotten on the way.
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap().to_string();
+    let config = PublisherConfig::new(Endpoint::emulator(&address).unwrap());
+    let publisher = GrpcPublisher::connect(&config).unwrap();
+    let begin = Instant::now();
+
+    let failure = publish(&publisher, &["a"]).await.unwrap_err();
+
+    assert_eq!(failure.code, "UNAVAILABLE", "{failure}");
+    assert_eq!(begin.elapsed().as_secs(), 20, "a look after 10 s, 10 s for the PING");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_slow_service_keeps_its_connection() {
+    let server =
+        Server::start(|number| if number == 0 { Answer::Never } else { Answer::Ids }).await;
+    let mut config = config(&server);
+    config.request_timeout = Duration::from_secs(25);
+    let publisher = GrpcPublisher::connect(&config).unwrap();
+
+    let failure = publish(&publisher, &["a"]).await.unwrap_err();
+    assert_eq!(failure.code, "DEADLINE_EXCEEDED", "PINGs are answered");
+
+    publish(&publisher, &["a"]).await.unwrap();
+    assert_eq!(server.connections(), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_idle_connection_is_closed_before_a_gateway_forgets_it() {
+    let server = Server::start(|_| Answer::Ids).await;
+    let publisher = publisher(&server);
+    publish(&publisher, &["a"]).await.unwrap();
+    tokio::time::advance(Duration::from_mins(1)).await;
+    publish(&publisher, &["a"]).await.unwrap();
+    assert_eq!(server.connections(), 1);
+
+    // Virtual time: runs ahead while nothing moves.
+    tokio::time::sleep(Duration::from_mins(5)).await;
+
+    publish(&publisher, &["a"]).await.unwrap();
+    assert_eq!(server.connections(), 2);
 }
 
 #[tokio::test]

@@ -48,11 +48,11 @@ pub(crate) fn request<'a>(
 fn varint(buffer: &mut [u8; 10], mut value: usize) -> usize {
     let mut len = 0;
     while value >= 0x80 {
-        buffer[len] = (value & 0x7F) as u8 | 0x80;
+        buffer[len] = value.to_le_bytes()[0] | 0x80;
         value >>= 7;
         len += 1;
     }
-    buffer[len] = (value & 0x7F) as u8;
+    buffer[len] = value.to_le_bytes()[0];
     len + 1
 }
 

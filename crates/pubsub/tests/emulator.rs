@@ -20,13 +20,14 @@ const PATIENCE: Duration = Duration::from_secs(30);
 /// An emulator on a free port, stopped when the set of tasks is dropped.
 async fn emulator() -> (Emulator, Endpoint, JoinSet<()>) {
     install_crypto_provider();
-    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-    let address = listener.local_addr().unwrap();
+    let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
+    let address = listener.local_addr().expect("an address");
     let emulator = Emulator::new(Options { log: Log::Keep, ..Options::default() });
     let mut tasks = JoinSet::new();
     let serving = emulator.clone();
     tasks.spawn(async move { serving.serve(listener, std::future::pending()).await });
-    (emulator, Endpoint::emulator(&address.to_string()).unwrap(), tasks)
+    let endpoint = Endpoint::emulator(&address.to_string()).expect("an endpoint");
+    (emulator, endpoint, tasks)
 }
 
 #[tokio::test]

@@ -87,12 +87,11 @@ impl Server {
     }
 
     pub(super) async fn start_at(
-        address: SocketAddr,
+        at: SocketAddr,
         goaway_after: Option<usize>,
         script: impl Fn(usize) -> Answer + Send + Sync + 'static,
     ) -> Self {
-        let listener = TcpListener::bind(address).await.unwrap();
-        let address = listener.local_addr().unwrap();
+        let listener = TcpListener::bind(at).await.unwrap();
         let shared = Arc::new(Shared {
             script: Box::new(script),
             goaway_after,
@@ -101,6 +100,7 @@ impl Server {
             cancelled: watch::Sender::new(0),
             most_streams: Mutex::new(0),
         });
+        let address = listener.local_addr().unwrap();
         let mut tasks = JoinSet::new();
         tasks.spawn(listen(listener, Arc::clone(&shared)));
         Self { address, shared, _tasks: tasks }
@@ -218,24 +218,27 @@ async fn answer(
         number = seen.len();
         seen.push(Seen { uri: head.uri.to_string(), headers: head.headers, body });
     });
-    let response = match (shared.script)(number) {
+    let answer = (shared.script)(number);
+    if let Answer::IdsTogether(barrier) = &answer {
+        barrier.wait().await;
+    }
+    match answer {
         Answer::Cut => return Next::Cut(respond),
         Answer::Never => {
             std::future::poll_fn(|cx| respond.poll_reset(cx)).await.ok();
             shared.cancelled.send_modify(|cancelled| *cancelled += 1);
-            return Next::GoOn;
         }
-        Answer::Reset(reason) => {
-            respond.send_reset(reason);
-            return Next::GoOn;
-        }
-        Answer::IdsTogether(barrier) => {
-            barrier.wait().await;
-            Answer::Ids
-        }
-        other => other,
-    };
-    send(response, ids, respond);
+        Answer::Reset(reason) => respond.send_reset(reason),
+        Answer::Ids
+        | Answer::IdsTogether(_)
+        | Answer::IdsInPieces
+        | Answer::TheseIds(_)
+        | Answer::Bytes(_)
+        | Answer::Status(..)
+        | Answer::TrailersOnly(..)
+        | Answer::NoStatus
+        | Answer::Http(_) => send(answer, ids, respond),
+    }
     Next::GoOn
 }
 
@@ -243,9 +246,9 @@ fn send(answer: Answer, ids: Vec<String>, mut respond: SendResponse<Bytes>) {
     let mut head = Response::new(());
     head.headers_mut().insert("content-type", HeaderValue::from_static("application/grpc"));
     let (body, piece, status) = match answer {
-        Answer::Ids => (framed(ids), usize::MAX, Some((0, ""))),
+        Answer::Ids | Answer::IdsTogether(_) => (framed(ids), usize::MAX, Some((0, ""))),
         Answer::IdsInPieces => (framed(ids), 1, Some((0, ""))),
-        Answer::TheseIds(ids) => (framed(ids), usize::MAX, Some((0, ""))),
+        Answer::TheseIds(these) => (framed(these), usize::MAX, Some((0, ""))),
         Answer::Bytes(length) => (Bytes::from(vec![0; length]), usize::MAX, Some((0, ""))),
         Answer::Status(code, message) => (Bytes::new(), usize::MAX, Some((code, message))),
         Answer::NoStatus => (Bytes::new(), usize::MAX, None),
@@ -261,7 +264,7 @@ fn send(answer: Answer, ids: Vec<String>, mut respond: SendResponse<Bytes>) {
             stream.send_data(Bytes::from_static(b"<html>"), true).unwrap();
             return;
         }
-        Answer::IdsTogether(_) | Answer::Reset(_) | Answer::Cut | Answer::Never => {
+        Answer::Reset(_) | Answer::Cut | Answer::Never => {
             unreachable!("answered by the caller")
         }
     };
