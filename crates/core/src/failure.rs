@@ -30,17 +30,12 @@ pub struct PublishFailure {
 }
 
 impl PublishFailure {
-    /// A failure whose message is cut to 1 KiB.
+    /// A failure that is no congestion, with its message cut to 1 KiB.
     #[must_use]
-    pub fn new(
-        class: FailureClass,
-        congestion: bool,
-        code: &'static str,
-        message: impl Into<String>,
-    ) -> Self {
+    pub fn new(class: FailureClass, code: &'static str, message: impl Into<String>) -> Self {
         let mut message = message.into();
         message.truncate(message.floor_char_boundary(MESSAGE_BYTES_MAX));
-        Self { class, congestion, code, message }
+        Self { class, congestion: false, code, message }
     }
 }
 
@@ -58,11 +53,10 @@ mod tests {
 
     #[test]
     fn a_long_message_is_cut_between_characters() {
-        let failure =
-            PublishFailure::new(FailureClass::Row, false, "INVALID_ARGUMENT", "é".repeat(600));
+        let failure = PublishFailure::new(FailureClass::Row, "INVALID_ARGUMENT", "é".repeat(600));
         assert_eq!(failure.message.len(), 1024);
         let odd = format!("x{}", "é".repeat(600));
-        let cut = PublishFailure::new(FailureClass::Row, false, "INVALID_ARGUMENT", odd);
+        let cut = PublishFailure::new(FailureClass::Row, "INVALID_ARGUMENT", odd);
         assert_eq!(cut.message.len(), 1023);
     }
 }

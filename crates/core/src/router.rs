@@ -91,12 +91,7 @@ impl Fault {
             Self::Topic { .. } | Self::NoId => "UNROUTABLE",
             Self::Headers(_) => "BAD_HEADERS",
         };
-        PublishFailure {
-            class: FailureClass::Row,
-            congestion: false,
-            code,
-            message: self.to_string(),
-        }
+        PublishFailure::new(FailureClass::Row, code, self.to_string())
     }
 }
 

@@ -131,10 +131,10 @@ impl Store for DispatchState {
     async fn note_settled(&mut self, settled: Lsn) -> Result<(), StoreFailure> {
         let (slot, identifier) = (self.store.slot().to_owned(), self.system_identifier.clone());
         let horizon = self.horizon;
-        let client = self.client().await?;
         if let Some(Horizon { xmin, wal_end }) = horizon
             && wal_end <= settled
         {
+            let client = self.client().await?;
             write_relay_row(client, &slot, &identifier, settled, xmin)
                 .await
                 .map_err(store_failure)?;
@@ -174,11 +174,11 @@ impl DispatchState {
         held: &[ParkedKey],
     ) -> Result<Claimed, StoreFailure> {
         let Some(rows) = claimed.remove(&owned(key)) else {
-            let same = |held: &&ParkedKey| {
-                *held.topic == *key.topic && *held.ordering_key == *key.ordering_key
+            let same = |other: &&ParkedKey| {
+                *other.topic == *key.topic && *other.ordering_key == *key.ordering_key
             };
-            let held_for = held.iter().find(same).map(|key| {
-                key.next_attempt_in.unwrap_or(HELD_PAUSE).clamp(HELD_PAUSE / 10, HELD_PAUSE * 60)
+            let held_for = held.iter().find(same).map(|other| {
+                other.next_attempt_in.unwrap_or(HELD_PAUSE).clamp(HELD_PAUSE / 10, HELD_PAUSE * 60)
             });
             return Ok(Claimed { rows: Vec::new(), held_for });
         };

@@ -76,6 +76,15 @@ pub enum Error {
     #[error(transparent)]
     Relay(#[from] RelayError),
 
+    /// The demo could not go on, or saw the promise broken.
+    #[error("{what}")]
+    Demo {
+        /// What happened.
+        what: String,
+        /// What the process exits with.
+        exit: Exit,
+    },
+
     /// The configuration is wrong, in every way listed.
     #[error("{}", ProblemList(.0))]
     Config(Vec<Problem>),
@@ -174,6 +183,7 @@ impl Error {
             Self::Postgres(error) => postgres_disposition(error),
             Self::Store(error) => store_disposition(error),
             Self::Relay(error) => error.disposition(),
+            Self::Demo { exit, .. } => Disposition::stop(*exit, ""),
             Self::SlotLost { .. } => Disposition::stop(
                 Exit::SlotLost,
                 "the server dropped the slot, or log that it needed; rows it had not confirmed are in \

@@ -3,6 +3,7 @@
 pub mod cli;
 pub mod commands;
 pub mod config;
+pub mod demo;
 pub mod dispatch_state;
 pub mod error;
 pub mod failpoint;

@@ -14,7 +14,7 @@ use pgoutput_parser::{Change, DecodeError, Decoder, Frame, Insert, Lsn, XLogData
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::time::{Instant, sleep_until};
 use walrelay_core::{
-    AckTracker, Budget, Lanes, MissingColumn, RouteError, Routed, Router, Watermark,
+    AckTracker, Budget, Lanes, MissingColumn, Parcel, RouteError, Routed, Router, Watermark,
 };
 use walrelay_postgres::{Feedback, Frames, PgError};
 
@@ -122,6 +122,12 @@ enum Phase {
     },
 }
 
+impl Phase {
+    fn draining(ended: Ended, timeout: Duration) -> Self {
+        Self::Draining { ended, until: Instant::now() + timeout }
+    }
+}
+
 /// Frames and answers taken in one turn at most: status updates wait no longer than that (I5).
 const TURN_MAX: usize = 256;
 
@@ -176,47 +182,39 @@ where
             // Stop taking in; what is in flight is finished below.
             () = &mut stop, if phase == Phase::Streaming => {
                 flow.observer.draining();
-                phase = Phase::Draining { ended: Ended::Stopped, until: Instant::now() + *drain_timeout };
+                phase = Phase::draining(Ended::Stopped, *drain_timeout);
             }
 
             // Pub/Sub stored a batch, or refused it: finished work comes before new work.
             answer = publishes.next() => {
                 flow.answered(answer);
                 for _ in 1..TURN_MAX {
-                    let Some(answer) = publishes.next_ready() else { break };
-                    flow.answered(answer);
+                    let Some(another) = publishes.next_ready() else { break };
+                    flow.answered(another);
                 }
             }
 
             // Rows are durable in dispatch state, or come back from it.
-            recorded = recorder.next() => match recorded.map_err(server_stops)? {
-                Recorded::Due(keys) => {
-                    let quiet = keys.is_empty() && publishes.is_empty() && flow.is_quiet();
-                    flow.recorded(Recorded::Due(keys));
-                    if quiet && phase == Phase::Streaming && goal.is_some_and(|goal| goal <= watermark.lsn()) {
-                        phase = Phase::Draining { ended: Ended::CaughtUp, until: Instant::now() + *drain_timeout };
-                    }
+            recorded = recorder.next() => {
+                let nothing_due = flow.recorded(recorded.map_err(server_stops)?);
+                let is_there = goal.is_some_and(|goal| goal <= watermark.lsn());
+                if is_there && nothing_due && publishes.is_empty() && phase == Phase::Streaming {
+                    phase = Phase::draining(Ended::CaughtUp, *drain_timeout);
                 }
-                recorded => flow.recorded(recorded),
-            },
+            }
 
             // Back-offs end.
             () = sleep_until(alarm.unwrap_or_else(Instant::now)), if alarm.is_some() => {}
 
             // Read only while there is room. Not reading is the back-pressure (I6).
             frame = frames.next(), if flow.may_read(phase) => {
-                let mut next = Some(frame?);
+                flow.take_in(frame?, feedback)?;
                 for _ in 1..TURN_MAX {
-                    let Some(frame) = next else { break };
-                    flow.take_in(frame, feedback)?;
                     if !flow.may_read(phase) {
-                        next = None;
                         break;
                     }
-                    next = frames.buffered()?;
-                }
-                if let Some(frame) = next {
-                    flow.take_in(frame, feedback)?;
+                    let Some(another) = frames.buffered()? else { break };
+                    flow.take_in(another, feedback)?;
                 }
                 if feedback.server_wants_to_stop() {
                     return Err(PipelineError::ServerStops);
@@ -336,39 +334,42 @@ impl Flow {
         }
     }
 
-    fn recorded(&mut self, recorded: Recorded) {
+    /// Dispatch state answered. True when it says that no key is due and none is being delivered.
+    fn recorded(&mut self, recorded: Recorded) -> bool {
         let now = Instant::now().into_std();
         match recorded {
             Recorded::Parked(parcels) => {
                 failpoint::hit("after-park");
-                for parcel in parcels {
-                    self.budget.release(parcel.message.memory());
-                    self.tracker.settle(parcel.ticket);
-                    if let Some(lane) = parcel.lane {
-                        self.lanes.appended(lane);
-                    }
-                }
+                parcels.into_iter().for_each(|parcel| self.parked(parcel));
             }
             Recorded::Finished(finished) => {
-                for row in finished {
-                    self.budget.release(row.message.memory());
-                }
+                finished.iter().for_each(|row| self.budget.release(row.message.memory()));
             }
             Recorded::Claimed(claims) => {
                 for (lane, claimed) in claims {
-                    for (message, _) in &claimed.rows {
-                        self.budget.take(message.memory());
-                    }
+                    let memories = claimed.rows.iter().map(|(message, _)| message.memory());
+                    memories.for_each(|memory| self.budget.take(memory));
                     self.lanes.claimed(lane, claimed, now);
                 }
             }
             Recorded::Due(keys) => {
-                for (topic, ordering_key) in keys {
-                    self.lanes.call_for(&topic, &ordering_key, now);
+                for (topic, ordering_key) in &keys {
+                    self.lanes.call_for(topic, ordering_key, now);
                 }
+                return keys.is_empty() && self.is_quiet();
             }
             Recorded::Surveyed(counts, lag) => self.observer.surveyed(counts, lag),
             Recorded::Noted => {}
+        }
+        false
+    }
+
+    /// A row is durable in dispatch state, and so settled (I2).
+    fn parked(&mut self, parcel: Parcel) {
+        self.budget.release(parcel.message.memory());
+        self.tracker.settle(parcel.ticket);
+        if let Some(lane) = parcel.lane {
+            self.lanes.appended(lane);
         }
     }
 

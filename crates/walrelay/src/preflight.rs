@@ -1,31 +1,40 @@
 //! Before a session: is the server what the configuration says?
 
-use walrelay_postgres::{SqlClient, SystemIdentity, read_relay_row};
+use walrelay_postgres::{Finding, Severity, SqlClient, code, preflight};
 
-use crate::config::RunConfig;
+use crate::commands::check::preflight_request;
+use crate::config::RelayConfig;
 use crate::relay_error::RelayError;
 
-/// Refuses a server whose positions are not those of dispatch state.
+/// Findings that pass by themselves: the relay waits for those instead of stopping.
+const PASSING: [&str; 3] = [code::SLOT_ACTIVE, code::REPLICATION_SLOTS, code::WAL_SENDERS];
+
+/// Refuses a server that is not set up for this relay; warns about what may become a problem.
 ///
 /// # Errors
 ///
 /// What is not as it should be, all at once, each with its fix.
-pub async fn gate(
-    sql: &SqlClient,
-    config: &RunConfig,
-    identity: &SystemIdentity,
-) -> Result<(), RelayError> {
-    let slot = &config.relay.slot;
-    let row = read_relay_row(sql, slot).await.map_err(RelayError::Store)?;
-    match row {
-        Some(row) if row.system_identifier != identity.system_identifier => {
-            Err(RelayError::OtherSystem {
-                slot: slot.clone(),
-                settled: row.settled_lsn,
-                recorded: row.system_identifier,
-                found: identity.system_identifier.clone(),
-            })
-        }
-        Some(_) | None => Ok(()),
+pub async fn gate(sql: &SqlClient, relay: &RelayConfig) -> Result<(), RelayError> {
+    let findings = preflight(sql, &preflight_request(relay)).await.map_err(RelayError::Store)?;
+    for finding in findings.iter().filter(|finding| finding.severity == Severity::Warning) {
+        tracing::debug!(subject = finding.subject, fix = finding.fix, "{}", finding.message);
+    }
+    let errors: Vec<_> = findings
+        .iter()
+        .filter(|finding| finding.severity == Severity::Error && !PASSING.contains(&finding.code))
+        .collect();
+    let Some(first) = errors.first() else { return Ok(()) };
+    let summary = errors.iter().map(|finding| text(finding)).collect::<Vec<_>>().join("; ");
+    Err(match first.code {
+        code::SLOT_LOST | code::SYSTEM_IDENTIFIER => RelayError::SlotLost { summary },
+        _ => RelayError::Setup { summary },
+    })
+}
+
+fn text(finding: &Finding) -> String {
+    let Finding { subject, message, fix, .. } = finding;
+    match fix.is_empty() {
+        true => format!("{subject}: {message}"),
+        false => format!("{subject}: {message} (fix: {fix})"),
     }
 }

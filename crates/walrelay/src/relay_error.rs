@@ -1,8 +1,5 @@
 //! What can end a session of the relay, and whether another may follow.
 
-use std::error::Error as StdError;
-
-use pgoutput_parser::Lsn;
 use walrelay_postgres::{PgError, ServerErrorKind, StoreError};
 
 use crate::error::{Disposition, Exit};
@@ -50,20 +47,6 @@ pub enum RelayError {
         /// What happened and what to do.
         summary: String,
     },
-    /// Positions in dispatch state belong to another cluster.
-    #[error(
-        "slot \"{slot}\" was settled up to {settled} in system {recorded}, and this is system {found}"
-    )]
-    OtherSystem {
-        /// The slot.
-        slot: String,
-        /// How far.
-        settled: Lsn,
-        /// Whose positions those are.
-        recorded: String,
-        /// Whom we are connected to.
-        found: String,
-    },
 }
 
 impl RelayError {
@@ -102,11 +85,6 @@ impl RelayError {
                 Exit::SlotLost,
                 "see docs/operations.md, \"Lost slot\"; rows since then are still in the outbox table",
             ),
-            Self::OtherSystem { .. } => Disposition::stop(
-                Exit::SlotLost,
-                "the database was restored or replaced: its log positions mean something else now; \
-                 see docs/operations.md, \"Lost slot\"",
-            ),
         }
     }
 
@@ -115,19 +93,14 @@ impl RelayError {
     pub fn reason(&self) -> &'static str {
         match self {
             Self::Connect(_) => "connect",
-            Self::Session(PipelineError::Stream(error)) => match error {
-                PgError::Silent { .. } => "silent",
-                PgError::Server(_) => "server_error",
-                PgError::EndedByServer => "ended_by_server",
-                _ => "disconnected",
-            },
+            Self::Session(PipelineError::Stream(PgError::Silent { .. })) => "silent",
+            Self::Session(PipelineError::Stream(PgError::Server(_))) => "server_error",
+            Self::Session(PipelineError::Stream(PgError::EndedByServer)) => "ended_by_server",
+            Self::Session(PipelineError::Stream(_)) => "disconnected",
             Self::Session(PipelineError::ServerStops) => "server_shutdown",
             Self::Session(_) => "stream",
             Self::Store(_) | Self::Sql { .. } => "sql",
-            Self::TakeOver { .. }
-            | Self::Setup { .. }
-            | Self::SlotLost { .. }
-            | Self::OtherSystem { .. } => "setup",
+            Self::TakeOver { .. } | Self::Setup { .. } | Self::SlotLost { .. } => "setup",
         }
     }
 
@@ -148,12 +121,15 @@ fn kind(error: &PgError) -> Option<ServerErrorKind> {
 fn of_postgres(error: &PgError) -> Disposition {
     let hint = error.hint().unwrap_or_default();
     let setup = || Disposition::stop(Exit::PostgresSetup, hint);
-    match error {
+    let is_setup = matches!(
+        error,
         PgError::Pooler
-        | PgError::AuthenticationMethod { .. }
-        | PgError::PasswordMissing
-        | PgError::PublicationSkipped(_) => return setup(),
-        _ => {}
+            | PgError::AuthenticationMethod { .. }
+            | PgError::PasswordMissing
+            | PgError::PublicationSkipped(_)
+    );
+    if is_setup {
+        return setup();
     }
     match kind(error) {
         Some(
@@ -178,10 +154,4 @@ fn of_postgres(error: &PgError) -> Disposition {
         )
         | None => Disposition::Reconnect,
     }
-}
-
-/// Every cause, for a summary of one line.
-#[must_use]
-pub fn causes(error: &(dyn StdError + 'static)) -> String {
-    crate::error::Chain(error).to_string()
 }

@@ -31,6 +31,7 @@ use crate::relay_error::RelayError;
 pub type LiveSession = Session<ReadHalf<Stream>, WriteHalf<Stream>, GrpcPublisher, DispatchState>;
 
 /// What came of opening a session.
+#[derive(Debug)]
 pub enum Opened {
     /// The slot is ours.
     Session(Box<LiveSession>, StartedAt),
@@ -95,7 +96,7 @@ pub async fn open(
         .await
         .map_err(RelayError::Connect)?;
     let identity = replication.identify_system().await.map_err(RelayError::Connect)?;
-    preflight::gate(&sql, config, &identity).await?;
+    preflight::gate(&sql, &config.relay).await?;
     if let Some(holder) = holder(&sql, slot).await? {
         return Ok(Opened::Held(holder, sql));
     }
@@ -122,31 +123,36 @@ pub async fn open(
     let recorded = store.recorded_since(&sql, confirmed_flush).await.map_err(RelayError::Store)?;
 
     let lease = config.pubsub.publisher.request_timeout + LEASE_SLACK;
-    let state =
-        DispatchState::new(config.connect.clone(), sql, store, identity.system_identifier, lease);
-    let window = Window::new(WindowLimits {
-        min: WINDOW_MIN.min(config.pubsub.max_outstanding_requests),
-        max: config.pubsub.max_outstanding_requests,
-    });
+    let connect = config.connect.clone();
+    let state = DispatchState::new(connect, sql, store, identity.system_identifier, lease);
     let session = Session {
         frames,
         feedback,
-        publishes: Publishes::new(publisher.clone(), window),
+        publishes: Publishes::new(publisher.clone(), window(config)),
         recorder: Recorder::new(state, Habits::with_retention(config.relay.dispatch_retention)),
-        flow: Flow {
-            decoder: Decoder::new(),
-            router: Router::new(config.relay.router.clone()),
-            recorded: RecordedRows::new(recorded),
-            tracker: AckTracker::new(),
-            budget: Budget::new(BudgetLimits::of_bytes(config.relay.max_in_flight_bytes)),
-            lanes,
-            observer,
-        },
+        flow: flow(&config.relay, lanes, RecordedRows::new(recorded), observer),
         goal: None,
         drain_timeout: config.relay.drain_timeout,
     };
     let at = StartedAt { confirmed_flush, wal_end, parked_keys: parked.len() };
     Ok(Opened::Session(Box::new(session), at))
+}
+
+fn flow(relay: &RelayConfig, lanes: Lanes, recorded: RecordedRows, observer: Observer) -> Flow {
+    Flow {
+        decoder: Decoder::new(),
+        router: Router::new(relay.router.clone()),
+        recorded,
+        tracker: AckTracker::new(),
+        budget: Budget::new(BudgetLimits::of_bytes(relay.max_in_flight_bytes)),
+        lanes,
+        observer,
+    }
+}
+
+fn window(config: &RunConfig) -> Window {
+    let max = config.pubsub.max_outstanding_requests;
+    Window::new(WindowLimits { min: WINDOW_MIN.min(max), max })
 }
 
 /// A parked key is looked at this soon after a start, however long its back-off had become: the

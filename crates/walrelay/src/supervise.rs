@@ -103,9 +103,9 @@ impl Supervisor<'_> {
             Opened::Session(session, at) => (session, at),
             Opened::Held(holder, sql) => {
                 self.health.set_phase(Phase::Standby { holder: holder.to_string() });
-                let free = session::stand_by(&sql, self.config, holder);
+                let until_free = session::stand_by(&sql, self.config, holder);
                 return tokio::select! {
-                    free = free => free.map(|()| Turn::Again),
+                    free = until_free => free.map(|()| Turn::Again),
                     () = shutdown.requested() => Ok(Turn::Done),
                 };
             }

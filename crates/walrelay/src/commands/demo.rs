@@ -1,15 +1,172 @@
-//! `walrelay demo`.
+//! `walrelay demo`: everything embedded, on real parts.
+//!
+//! ```text
+//! producer ──▶ private Postgres ──▶ the relay ──▶ embedded Pub/Sub ──▶ subscriber
+//!    └────────── what was committed ───────────────────────────────▶ compared
+//! ```
+//!
+//! The relay is started as `walrelay run` starts it, from a configuration of the same kind.
 
-use crate::config::DemoConfig;
-use crate::error::Error;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::net::TcpListener;
+use tokio::task::JoinSet;
+use tokio::time::{Instant, sleep};
+use walrelay_emulator::{Emulator, Options, SubscriptionOptions};
+use walrelay_postgres::{ConnectConfig, Failover, InitOptions, PgEnv, QualifiedName, connect_sql};
+use walrelay_private_postgres::{Installation, PrivatePostgres};
+
+use super::{print, run};
+use crate::config::{Command, CommandLine, Config, DemoConfig, Environment, RunConfig};
+use crate::demo::{Ledger, produce, subscribe};
+use crate::error::{Error, Exit};
 use crate::shutdown::Shutdown;
 
-/// Runs until `shutdown` is requested.
+const PROJECT: &str = "demo";
+const TOPIC: &str = "projects/demo/topics/orders.events";
+const SUBSCRIPTION: &str = "projects/demo/subscriptions/demo";
+
+/// Rows that are on their way when the producer stops arrive within this, or count as lost.
+const ARRIVAL_MAX: Duration = Duration::from_secs(30);
+
+/// Runs until `shutdown` is requested or the wanted rows have arrived, and says what came of it.
 ///
 /// # Errors
 ///
-/// Whatever ended it otherwise.
-#[expect(clippy::unused_async, reason = "the engine behind it is asynchronous")]
-pub async fn execute(_config: DemoConfig, _shutdown: &Shutdown) -> Result<(), Error> {
-    Err(Error::NotAvailable("demo"))
+/// Something could not be started, or a row was lost or out of order.
+pub async fn execute(config: DemoConfig, shutdown: &Shutdown) -> Result<(), Error> {
+    // Starting a server blocks; it is the only thing that happens here by then.
+    let installation = Installation::newest(&[]).map_err(demo_error)?;
+    let postgres = PrivatePostgres::start(&installation, &[]).map_err(demo_error)?;
+    let url = postgres.url("postgres");
+    let io = |source| Error::Io { action: "listen on 127.0.0.1".into(), source };
+    let listener = TcpListener::bind("127.0.0.1:0").await.map_err(io)?;
+    let pubsub = listener.local_addr().map_err(io)?;
+
+    let emulator = Emulator::new(Options::default());
+    emulator.create_topic(TOPIC).map_err(refused)?;
+    let options = SubscriptionOptions::default();
+    emulator.create_subscription(SUBSCRIPTION, TOPIC, options).map_err(refused)?;
+    let mut servers = JoinSet::new();
+    servers.spawn({
+        let emulator = emulator.clone();
+        async move { emulator.serve(listener, std::future::pending()).await }
+    });
+    prepare(&url).await?;
+    print(&format!(
+        "Postgres {} at {url}\nPub/Sub at PUBSUB_EMULATOR_HOST={pubsub}\n",
+        installation.version
+    ))?;
+
+    let ledger = Arc::new(Ledger::default());
+    let relay_stop = Shutdown::new();
+    let mut relay = JoinSet::new();
+    let relay_config = relay_config(&url, &pubsub.to_string())?;
+    relay.spawn({
+        let stop = relay_stop.clone();
+        async move { Box::pin(run::execute(relay_config, &stop)).await }
+    });
+    let output = config.output;
+    servers.spawn({
+        let (ledger, host) = (Arc::clone(&ledger), format!("http://{pubsub}"));
+        async move {
+            if let Err(error) = subscribe(&host, SUBSCRIPTION, &ledger, output).await {
+                tracing::error!(%error, "the subscriber stopped");
+            }
+        }
+    });
+
+    let began = Instant::now();
+    let producing = produce(&url, &config, &ledger);
+    tokio::select! {
+        produced = producing => produced?,
+        () = shutdown.requested() => {}
+        Some(ended) = relay.join_next() => return relay_ended(ended),
+    }
+    let (produced_in, arrived) = (began.elapsed(), arrival(&ledger).await);
+    relay_stop.request();
+    if let Some(ended) = relay.join_next().await {
+        relay_ended(ended)?;
+    }
+    report(&ledger, produced_in, arrived)
+}
+
+/// Tables, publication and slot, as `walrelay init` makes them, and a business table.
+async fn prepare(url: &str) -> Result<(), Error> {
+    let connect = ConnectConfig::parse(url, &PgEnv::default()).map_err(|_| unfit("the URL"))?;
+    let client = connect_sql(&connect).await?;
+    let outbox: QualifiedName = "public.app_outbox".parse().map_err(|_| unfit("the table"))?;
+    let options = InitOptions {
+        slot: "walrelay".into(),
+        publication: "walrelay".into(),
+        outbox_tables: vec![outbox],
+        row_filter: None,
+        failover: Failover::No,
+    };
+    walrelay_postgres::init(&client, &options).await?;
+    client
+        .batch_execute("CREATE TABLE orders (id text PRIMARY KEY, status text NOT NULL)")
+        .await
+        .map_err(demo_error)?;
+    client.close().await;
+    Ok(())
+}
+
+fn relay_config(url: &str, pubsub: &str) -> Result<RunConfig, Error> {
+    let variables = [("PUBSUB_EMULATOR_HOST", pubsub), ("PUBSUB_PROJECT_ID", PROJECT)];
+    let environment = Environment::new(variables);
+    let arguments = ["walrelay", "run", "--database-url", url].map(Into::into);
+    let line = CommandLine::parse(arguments, &environment).map_err(|_| unfit("the options"))?;
+    let config = Config::new(&line, &environment).map_err(Error::Config)?;
+    let Command::Run(run_config) = config.command else { return Err(unfit("the command")) };
+    Ok(*run_config)
+}
+
+/// Waits until everything committed has arrived; how long that took.
+async fn arrival(ledger: &Ledger) -> Duration {
+    let began = Instant::now();
+    while !ledger.is_complete() && began.elapsed() < ARRIVAL_MAX {
+        sleep(Duration::from_millis(20)).await;
+    }
+    began.elapsed()
+}
+
+fn report(ledger: &Ledger, produced_in: Duration, arrived: Duration) -> Result<(), Error> {
+    let sum = ledger.sum();
+    print(&format!(
+        "committed {} rows (and rolled {} back) in {:.1} s, delivered {}, lost {}, \
+         out of order {}, duplicates {}; the last arrived {:.0} ms after its commit\n",
+        sum.committed,
+        sum.rolled_back,
+        produced_in.as_secs_f64(),
+        sum.delivered,
+        sum.lost(),
+        sum.out_of_order,
+        sum.duplicates,
+        arrived.as_secs_f64() * 1_000.0,
+    ))?;
+    match (sum.lost(), sum.out_of_order) {
+        (0, 0) => Ok(()),
+        _ => Err(Error::Demo { what: "the promise was broken".into(), exit: Exit::Unexpected }),
+    }
+}
+
+fn relay_ended(ended: Result<Result<(), Error>, tokio::task::JoinError>) -> Result<(), Error> {
+    match ended {
+        Ok(ended) => ended,
+        Err(error) => Err(demo_error(error)),
+    }
+}
+
+fn demo_error(error: impl std::error::Error + 'static) -> Error {
+    Error::Demo { what: crate::error::Chain(&error).to_string(), exit: Exit::Unexpected }
+}
+
+fn refused(status: impl std::fmt::Display) -> Error {
+    Error::Demo { what: status.to_string(), exit: Exit::Unexpected }
+}
+
+fn unfit(what: &str) -> Error {
+    Error::Demo { what: format!("{what} of the demo cannot be read"), exit: Exit::Unexpected }
 }

@@ -1,0 +1,97 @@
+//! An application: business rows and outbox rows in one transaction, some rolled back.
+
+use std::time::Duration;
+
+use tokio::time::{Instant, sleep_until};
+use walrelay_postgres::{ConnectConfig, PgEnv, SqlClient, connect_sql};
+
+use super::ledger::Ledger;
+use crate::config::DemoConfig;
+use crate::error::{Error, Exit};
+
+/// Rows of one transaction.
+const TRANSACTION_ROWS: u64 = 5;
+
+/// Every so many transactions one is rolled back.
+const ROLLBACK_EVERY: u64 = 7;
+
+const EVENTS: [&str; 4] = ["OrderPlaced", "OrderPaid", "OrderPacked", "OrderShipped"];
+
+/// Writes rows at the wanted rate, until as many are committed as wanted.
+///
+/// # Errors
+///
+/// The database cannot be written to.
+pub async fn produce(url: &str, config: &DemoConfig, ledger: &Ledger) -> Result<(), Error> {
+    let connect = ConnectConfig::parse(url, &PgEnv::default())
+        .map_err(|_| Error::Demo { what: "no such database".into(), exit: Exit::Unexpected })?;
+    let mut client = connect_sql(&connect).await?;
+    let mut versions = vec![0_u64; config.aggregates as usize];
+    let wanted = config.rows.unwrap_or(u64::MAX);
+    let pause = Duration::from_secs(TRANSACTION_ROWS) / config.rate;
+    let (mut committed, mut turn) = (0, 0_u64);
+    let mut next_at = Instant::now();
+    while committed < wanted {
+        turn += 1;
+        let rows = TRANSACTION_ROWS.min(wanted - committed);
+        let written = write(&mut client, turn, rows, &versions).await;
+        let written = written.map_err(|error| Error::Demo {
+            what: format!("write orders: {}", crate::error::Chain(&error)),
+            exit: Exit::Unexpected,
+        })?;
+        if is_rolled_back(turn) {
+            ledger.rolled_back(rows);
+        } else {
+            versions = written;
+            committed += rows;
+            ledger.committed(rows);
+        }
+        next_at += pause;
+        sleep_until(next_at).await;
+    }
+    client.close().await;
+    Ok(())
+}
+
+fn is_rolled_back(turn: u64) -> bool {
+    turn.is_multiple_of(ROLLBACK_EVERY)
+}
+
+/// One transaction; returns the versions as they are if it commits.
+async fn write(
+    client: &mut SqlClient,
+    turn: u64,
+    rows: u64,
+    versions: &[u64],
+) -> Result<Vec<u64>, tokio_postgres::Error> {
+    let mut versions = versions.to_vec();
+    let transaction = client.transaction().await?;
+    for row in 0..rows {
+        let index = (turn * 31 + row * 17) % versions.len() as u64;
+        let Some(version) = usize::try_from(index).ok().and_then(|i| versions.get_mut(i)) else {
+            continue;
+        };
+        *version += 1;
+        let (order, number) = (format!("order-{index}"), i64::try_from(*version).unwrap_or(0));
+        let event = EVENTS[usize::try_from(*version % 4).unwrap_or(0)];
+        transaction
+            .execute(
+                "INSERT INTO orders VALUES ($1, $2)
+                 ON CONFLICT (id) DO UPDATE SET status = excluded.status",
+                &[&order, &event],
+            )
+            .await?;
+        transaction
+            .execute(
+                "INSERT INTO app_outbox (aggregatetype, aggregateid, event_type, version, payload)
+                 VALUES ('orders', $1, $2, $3, jsonb_build_object('order', $1::text, 'status', $2::text))",
+                &[&order, &event, &number],
+            )
+            .await?;
+    }
+    match is_rolled_back(turn) {
+        true => transaction.rollback().await?,
+        false => transaction.commit().await?,
+    }
+    Ok(versions)
+}
