@@ -6,7 +6,7 @@
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use bytes::{Buf, BufMut, Bytes};
 use googleapis_tonic_google_pubsub_v1::google::pubsub::v1 as proto;
@@ -54,18 +54,39 @@ impl Case {
 
 fn main() {
     let is_bench = std::env::args().any(|argument| argument == "--bench");
-    println!("| Publish | Requests/s | Messages/s |\n| --- | ---: | ---: |");
+    println!("| Publish | Requests/s | Messages/s | Server CPU, µs/request | Client CPU |");
+    println!("| --- | ---: | ---: | ---: | ---: |");
     for case in &CASES {
         let requests = if is_bench { case.requests } else { 50 };
-        let seconds = measure(case, requests);
-        let rate = |count: u64| count * 1_000 / u64::try_from(seconds.max(1)).unwrap_or(1);
+        let Measured { elapsed_micros, server, client } = measure(case, requests);
+        let rate = |count: u64| count * 1_000_000 / elapsed_micros.max(1);
         let messages = requests * case.batch as u64;
-        println!("| {} | {} | {} |", case.name, rate(requests), rate(messages));
+        let (of_requests, of_messages) = (rate(requests), rate(messages));
+        let [server, client] = [server, client].map(|cpu| cpu_per_request(cpu, requests));
+        println!("| {} | {of_requests} | {of_messages} | {server} | {client} |", case.name);
     }
 }
 
-/// Milliseconds for `requests` requests.
-fn measure(case: &Case, requests: u64) -> u128 {
+struct Measured {
+    elapsed_micros: u64,
+    /// CPU time of the two threads: unlike the rates, it means something on a busy machine.
+    server: Option<Duration>,
+    client: Option<Duration>,
+}
+
+/// CPU time of this thread so far, where the kernel tells.
+fn thread_cpu() -> Option<Duration> {
+    let schedstat = std::fs::read_to_string("/proc/thread-self/schedstat").ok()?;
+    let nanoseconds = schedstat.split_whitespace().next()?;
+    nanoseconds.parse().ok().map(Duration::from_nanos)
+}
+
+fn cpu_per_request(cpu: Option<Duration>, requests: u64) -> String {
+    let per_request = |cpu: Duration| cpu / u32::try_from(requests).unwrap_or(u32::MAX);
+    cpu.map_or("–".to_owned(), |cpu| format!("{:.1}", per_request(cpu).as_secs_f64() * 1e6))
+}
+
+fn measure(case: &Case, requests: u64) -> Measured {
     let emulator = Emulator::new(Options::default());
     emulator.create_topic(TOPIC).expect("a new emulator has no topics");
     for number in 0..case.subscriptions {
@@ -77,14 +98,20 @@ fn measure(case: &Case, requests: u64) -> u128 {
     let (stop, stopped) = oneshot::channel::<()>();
     std::thread::scope(|scope| {
         let server = emulator.clone();
-        scope.spawn(move || runtime().block_on(serve(&server, address, stopped)));
-        let elapsed = runtime().block_on(async {
+        let serving = scope.spawn(move || {
+            runtime().block_on(serve(&server, address, stopped));
+            thread_cpu()
+        });
+        let before = thread_cpu();
+        let elapsed_micros = runtime().block_on(async {
             let bound = listening.await.expect("the server starts");
             publish_all(case, requests, &format!("http://{bound}")).await
         });
         drop(stop);
         assert_eq!(emulator.stats().messages_stored, requests * case.batch as u64);
-        elapsed
+        let client = thread_cpu().zip(before).map(|(after, before)| after - before);
+        let server = serving.join().expect("the server does not panic");
+        Measured { elapsed_micros, server, client }
     })
 }
 
@@ -104,7 +131,7 @@ fn runtime() -> tokio::runtime::Runtime {
     builder.enable_all().build().expect("a runtime needs nothing special")
 }
 
-async fn publish_all(case: &Case, requests: u64, address: &str) -> u128 {
+async fn publish_all(case: &Case, requests: u64, address: &str) -> u64 {
     let request = request(case.batch);
     let mut channels = Vec::new();
     for _ in 0..case.connections {
@@ -120,7 +147,7 @@ async fn publish_all(case: &Case, requests: u64, address: &str) -> u128 {
     while let Some(worker) = workers.join_next().await {
         worker.expect("no worker panics");
     }
-    started.elapsed().as_millis()
+    u64::try_from(started.elapsed().as_micros()).unwrap_or(u64::MAX)
 }
 
 async fn worker(channel: Channel, request: Bytes, left: Arc<AtomicU64>) {
