@@ -62,8 +62,8 @@ fn main() {
         let rate = |count: u64| count * 1_000_000 / elapsed_micros.max(1);
         let messages = requests * case.batch as u64;
         let (of_requests, of_messages) = (rate(requests), rate(messages));
-        let [server, client] = [server, client].map(|cpu| cpu_per_request(cpu, requests));
-        println!("| {} | {of_requests} | {of_messages} | {server} | {client} |", case.name);
+        let [of_server, of_client] = [server, client].map(|cpu| cpu_per_request(cpu, requests));
+        println!("| {} | {of_requests} | {of_messages} | {of_server} | {of_client} |", case.name);
     }
 }
 
@@ -82,8 +82,8 @@ fn thread_cpu() -> Option<Duration> {
 }
 
 fn cpu_per_request(cpu: Option<Duration>, requests: u64) -> String {
-    let per_request = |cpu: Duration| cpu / u32::try_from(requests).unwrap_or(u32::MAX);
-    cpu.map_or("–".to_owned(), |cpu| format!("{:.1}", per_request(cpu).as_secs_f64() * 1e6))
+    let requests = u32::try_from(requests).unwrap_or(u32::MAX);
+    cpu.map_or("–".to_owned(), |all| format!("{:.1}", (all / requests).as_secs_f64() * 1e6))
 }
 
 fn measure(case: &Case, requests: u64) -> Measured {
@@ -110,8 +110,8 @@ fn measure(case: &Case, requests: u64) -> Measured {
         drop(stop);
         assert_eq!(emulator.stats().messages_stored, requests * case.batch as u64);
         let client = thread_cpu().zip(before).map(|(after, before)| after - before);
-        let server = serving.join().expect("the server does not panic");
-        Measured { elapsed_micros, server, client }
+        let of_server = serving.join().expect("the server does not panic");
+        Measured { elapsed_micros, server: of_server, client }
     })
 }
 
