@@ -6,7 +6,7 @@
 use std::collections::VecDeque;
 use std::fmt;
 
-use pgoutput_parser::{Boundary, Lsn};
+use pgoutput_parser::{Boundary, Lsn, PgTimestamp};
 
 /// Every boundary up to here is settled, so the slot may be confirmed this far.
 ///
@@ -39,6 +39,15 @@ impl fmt::Debug for Watermark {
 #[must_use = "a row whose ticket is dropped never settles and holds the slot for ever"]
 pub struct Ticket {
     span: u64,
+    committed_at: PgTimestamp,
+}
+
+impl Ticket {
+    /// When the row's transaction was committed, by the server's clock.
+    #[must_use]
+    pub const fn committed_at(&self) -> PgTimestamp {
+        self.committed_at
+    }
 }
 
 /// Turns rows that settle in any order into a watermark that only moves forward.
@@ -59,6 +68,7 @@ pub struct AckTracker {
 
 #[derive(Debug)]
 struct Span {
+    committed_at: PgTimestamp,
     rows_unsettled: u32,
     /// The commit's `end_lsn`; none while the transaction is open.
     sealed: Option<Boundary>,
@@ -82,14 +92,14 @@ impl AckTracker {
         }
     }
 
-    /// A transaction starts.
+    /// A transaction starts that was committed at this time.
     ///
     /// # Panics
     ///
     /// The one before it is still open.
-    pub fn begin(&mut self) {
+    pub fn begin(&mut self, committed_at: PgTimestamp) {
         assert!(self.spans.back().is_none_or(|span| span.sealed.is_some()), "I1: begun twice");
-        self.spans.push_back(Span { rows_unsettled: 0, sealed: None });
+        self.spans.push_back(Span { committed_at, rows_unsettled: 0, sealed: None });
     }
 
     /// A row of the open transaction is in flight from now on.
@@ -102,7 +112,8 @@ impl AckTracker {
             panic!("I1: a row outside a transaction");
         };
         span.rows_unsettled += 1;
-        Ticket { span: self.spans_retired + self.spans.len() as u64 - 1 }
+        let committed_at = span.committed_at;
+        Ticket { span: self.spans_retired + self.spans.len() as u64 - 1, committed_at }
     }
 
     /// The open transaction committed; `boundary` is its `end_lsn`.
@@ -166,7 +177,8 @@ impl AckTracker {
     }
 
     fn advance(&mut self) {
-        while let Some(Span { rows_unsettled: 0, sealed: Some(boundary) }) = self.spans.front() {
+        while let Some(Span { rows_unsettled: 0, sealed: Some(boundary), .. }) = self.spans.front()
+        {
             let end = boundary.lsn();
             assert!(end >= self.watermark.0, "I1: {end} is behind {}", self.watermark);
             self.watermark = Watermark(end);

@@ -22,6 +22,8 @@
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
+use pgoutput_parser::PgTimestamp;
+
 use crate::ack_tracker::Ticket;
 use crate::message::{Message, Topic};
 
@@ -76,6 +78,15 @@ impl Batch {
     /// The messages, in order.
     pub fn messages(&self) -> impl ExactSizeIterator<Item = &Message> + Clone {
         self.rows.iter().map(|row| &row.message)
+    }
+
+    /// When its first row was committed; none for rows from dispatch state.
+    #[must_use]
+    pub fn committed_at(&self) -> Option<PgTimestamp> {
+        match &self.rows.front()?.origin {
+            Origin::Live(ticket) => Some(ticket.committed_at()),
+            Origin::Stored { .. } => None,
+        }
     }
 
     /// When it was handed out.

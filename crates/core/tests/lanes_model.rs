@@ -7,7 +7,7 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::{Duration, Instant};
 
-use pgoutput_parser::{Lsn, Position};
+use pgoutput_parser::{Lsn, PgTimestamp, Position};
 use walrelay_core::{
     AckTracker, Backoff, Batch, Claimed, FailureClass, LanePolicy, Lanes, Message, OnDead, Outcome,
     PublishFailure, Reason, Ticket, Topic,
@@ -100,7 +100,7 @@ fn number(message: &Message) -> u32 {
 impl World {
     fn new(seed: u64, on_dead: OnDead) -> Self {
         let mut tracker = AckTracker::new();
-        tracker.begin();
+        tracker.begin(PgTimestamp::from_micros(0));
         Self {
             rng: Rng(seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1),
             lanes: Lanes::new(policy(on_dead), seed),

@@ -1,6 +1,6 @@
 //! The tracker against a naive model: a list of transactions, scanned from the start each time.
 
-use pgoutput_parser::{Lsn, encode};
+use pgoutput_parser::{Lsn, PgTimestamp, encode};
 use proptest::prelude::*;
 use walrelay_core::{AckTracker, Ticket};
 
@@ -59,7 +59,7 @@ proptest! {
             match step {
                 Step::Begin if !open => {
                     open = true;
-                    tracker.begin();
+                    tracker.begin(PgTimestamp::from_micros(0));
                     model.transactions.push((0, None));
                 }
                 Step::Row if open => {

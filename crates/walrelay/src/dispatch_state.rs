@@ -15,7 +15,8 @@ use walrelay_postgres::{
     write_relay_row,
 };
 
-use crate::seams::{SlotLag, Store, StoreCounts, StoreFailure};
+use crate::commands::status;
+use crate::seams::{SlotLag, Store, StoreCounts, StoreFailure, Survey};
 
 /// The dispatch tables of one slot.
 #[derive(Debug)]
@@ -147,7 +148,7 @@ impl Store for DispatchState {
         Ok(())
     }
 
-    async fn survey(&mut self) -> Result<(StoreCounts, SlotLag), StoreFailure> {
+    async fn survey(&mut self) -> Result<Survey, StoreFailure> {
         let store = self.store.clone();
         let client = self.client().await?;
         let counts = store.counts(client).await.map_err(store_failure)?;
@@ -157,7 +158,10 @@ impl Store for DispatchState {
             published: counts.published,
             discarded: counts.discarded,
         };
-        Ok((counts, slot_lag(client, store.slot()).await.map_err(sql_failure)?))
+        let lag = slot_lag(client, store.slot()).await.map_err(sql_failure)?;
+        let report = status::report(client, store.slot()).await;
+        let report = report.map_err(|error| StoreFailure::Unavailable(Box::new(error)))?;
+        Ok(Survey { counts, lag, report })
     }
 
     async fn prune(&mut self, retention: Duration) -> Result<u64, StoreFailure> {

@@ -4,7 +4,6 @@
 
 use std::time::{Duration, Instant};
 
-use pgoutput_parser::PgTimestamp;
 use prometheus_client::metrics::counter::Counter;
 use walrelay_core::{
     Batch, Budget, FailureClass, Finished, Lanes, Outcome, Parcel, PublishFailure, Reason, Topic,
@@ -13,7 +12,7 @@ use walrelay_core::{
 
 use crate::health::Health;
 use crate::metrics::{Metrics, ReasonLabel, RequestLabels, StatusLabel, TopicLabel};
-use crate::seams::{SlotLag, StoreCounts};
+use crate::seams::{StoreCounts, Survey};
 
 /// Tells metrics and health what happens.
 #[derive(Debug)]
@@ -22,7 +21,6 @@ pub struct Observer {
     health: Health,
     /// Counters of the topics in use, so that no label is looked up for each batch.
     topics: Vec<TopicCounters>,
-    begun: Begun,
     rows_read: u64,
     levels_at: Option<Instant>,
     watermark: Option<Watermark>,
@@ -36,10 +34,6 @@ struct TopicCounters {
     messages: Counter,
     stored: Counter,
 }
-
-/// The newest transaction read, for the age of what is stored.
-#[derive(Debug, Clone, Copy)]
-struct Begun(Option<PgTimestamp>);
 
 /// How often levels are written: nobody scrapes more often.
 const LEVELS_INTERVAL: Duration = Duration::from_millis(250);
@@ -55,7 +49,6 @@ impl Observer {
             metrics,
             health,
             topics: Vec::new(),
-            begun: Begun(None),
             rows_read: 0,
             levels_at: None,
             watermark: None,
@@ -66,11 +59,6 @@ impl Observer {
     /// A row was read from the slot.
     pub fn row_read(&mut self) {
         self.rows_read += 1;
-    }
-
-    /// A transaction begins that was committed at this time.
-    pub fn begun(&mut self, committed_at: PgTimestamp) {
-        self.begun = Begun(Some(committed_at));
     }
 
     /// The server was told.
@@ -99,7 +87,7 @@ impl Observer {
                 let counters = self.counters(batch.topic());
                 counters.messages.inc_by(batch.messages().len() as u64);
                 counters.stored.inc();
-                if let Some(committed_at) = self.begun.0 {
+                if let Some(committed_at) = batch.committed_at() {
                     let age = committed_at.to_system_time().elapsed().unwrap_or_default();
                     self.metrics.commit_to_ack_seconds.observe(age.as_secs_f64());
                 }
@@ -167,7 +155,9 @@ impl Observer {
     }
 
     /// Figures from the database.
-    pub fn surveyed(&mut self, counts: StoreCounts, lag: SlotLag) {
+    pub fn surveyed(&mut self, survey: Survey) {
+        let Survey { counts, lag, report } = survey;
+        self.health.set_report(report);
         let StoreCounts { retrying, dead, published, discarded } = counts;
         for (status, rows) in [
             ("retrying", retrying),

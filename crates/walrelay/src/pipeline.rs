@@ -268,10 +268,7 @@ impl Flow {
                     }
                 }
             }
-            Change::Begin(begin) => {
-                tracker.begin();
-                observer.begun(begin.commit_timestamp);
-            }
+            Change::Begin(begin) => tracker.begin(begin.commit_timestamp),
             Change::Commit(commit) => {
                 feedback.received(commit.end_lsn);
                 tracker.seal(commit.boundary());
@@ -358,7 +355,7 @@ impl Flow {
                 }
                 return keys.is_empty() && self.is_quiet();
             }
-            Recorded::Surveyed(counts, lag) => self.observer.surveyed(counts, lag),
+            Recorded::Surveyed(survey) => self.observer.surveyed(*survey),
             Recorded::Noted => {}
         }
         false

@@ -11,7 +11,7 @@ use pgoutput_parser::Lsn;
 use tokio::time::{Instant, sleep, sleep_until};
 use walrelay_core::{Backoff, ClaimKey, Claimed, Finished, LaneId, Parcel, Topic};
 
-use crate::seams::{SlotLag, Store, StoreCounts, StoreFailure};
+use crate::seams::{Store, StoreFailure, Survey};
 
 /// What a command came to.
 #[derive(Debug)]
@@ -25,7 +25,7 @@ pub enum Recorded {
     /// Keys that an operator, or time, made due.
     Due(Vec<(Topic, String)>),
     /// Figures for operators.
-    Surveyed(StoreCounts, SlotLag),
+    Surveyed(Box<Survey>),
     /// Something that nobody waits for.
     Noted,
 }
@@ -275,7 +275,7 @@ enum Found {
     Nothing,
     Claimed(Vec<Claimed>),
     Due(Vec<(Topic, String)>),
-    Surveyed(StoreCounts, SlotLag),
+    Surveyed(Box<Survey>),
 }
 
 async fn execute<S: Store>(
@@ -288,7 +288,7 @@ async fn execute<S: Store>(
         Command::Finish(finished) => store.finish(finished).await.map(|()| Found::Nothing),
         Command::Claim(keys, bytes_max) => store.claim(keys, *bytes_max).await.map(Found::Claimed),
         Command::Due => store.due_keys().await.map(Found::Due),
-        Command::Survey => store.survey().await.map(|(counts, lag)| Found::Surveyed(counts, lag)),
+        Command::Survey => store.survey().await.map(Box::new).map(Found::Surveyed),
         Command::NoteSettled(settled) => {
             store.note_settled(*settled).await.map(|()| Found::Nothing)
         }
@@ -324,7 +324,7 @@ impl Command {
                 Recorded::Claimed(keys.into_iter().map(|key| key.lane).zip(claimed).collect())
             }
             (_, Found::Due(keys)) => Recorded::Due(keys),
-            (_, Found::Surveyed(counts, lag)) => Recorded::Surveyed(counts, lag),
+            (_, Found::Surveyed(survey)) => Recorded::Surveyed(survey),
             (_, Found::Nothing | Found::Claimed(_)) => Recorded::Noted,
         }
     }

@@ -11,6 +11,9 @@ pub enum RelayError {
     /// Connecting, or taking the slot.
     #[error("no replication connection")]
     Connect(#[source] PgError),
+    /// The first connection of this process: the address is more likely wrong than the server down.
+    #[error("postgres cannot be reached")]
+    Unreachable(#[source] PgError),
     /// The session broke off.
     #[error(transparent)]
     Session(#[from] PipelineError),
@@ -62,6 +65,12 @@ impl RelayError {
             Self::Connect(error) | Self::Session(PipelineError::Stream(error)) => {
                 of_postgres(error)
             }
+            Self::Unreachable(error) => Disposition::stop(
+                Exit::PostgresSetup,
+                error.hint().unwrap_or(
+                    "check host, port and network; once connected, the relay reconnects by itself",
+                ),
+            ),
             Self::Session(
                 PipelineError::Decode { .. } | PipelineError::Row(_) | PipelineError::Columns(_),
             ) => Disposition::stop(
@@ -92,7 +101,7 @@ impl RelayError {
     #[must_use]
     pub fn reason(&self) -> &'static str {
         match self {
-            Self::Connect(_) => "connect",
+            Self::Connect(_) | Self::Unreachable(_) => "connect",
             Self::Session(PipelineError::Stream(PgError::Silent { .. })) => "silent",
             Self::Session(PipelineError::Stream(PgError::Server(_))) => "server_error",
             Self::Session(PipelineError::Stream(PgError::EndedByServer)) => "ended_by_server",
@@ -104,12 +113,19 @@ impl RelayError {
         }
     }
 
-    /// Whether this is a server that cannot be reached, as opposed to one that broke off.
+    /// The same for the first connection of the process, where a server that cannot be reached is
+    /// most likely misnamed. One that is starting up or shutting down is there, and will be.
     #[must_use]
-    pub fn is_unreachable(&self) -> bool {
-        let Self::Connect(error) = self else { return false };
-        // A server that is starting up or shutting down is there, and will be.
-        !matches!(kind(error), Some(ServerErrorKind::NotAccepting | ServerErrorKind::AdminShutdown))
+    pub fn at_first(self) -> Self {
+        match self {
+            Self::Connect(error)
+                if matches!(of_postgres(&error), Disposition::Reconnect)
+                    && kind(&error).is_none() =>
+            {
+                Self::Unreachable(error)
+            }
+            other => other,
+        }
     }
 }
 

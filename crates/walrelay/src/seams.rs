@@ -62,6 +62,17 @@ pub struct SlotLag {
     pub safe_wal_bytes: Option<i64>,
 }
 
+/// Figures for operators.
+#[derive(Debug, Clone, Default)]
+pub struct Survey {
+    /// Rows in dispatch state.
+    pub counts: StoreCounts,
+    /// The slot.
+    pub lag: SlotLag,
+    /// What `walrelay status` prints.
+    pub report: serde_json::Map<String, serde_json::Value>,
+}
+
 /// Dispatch state: one command at a time, each all or nothing.
 pub trait Store: Send + 'static {
     /// Records rows, in this order. They are durable when this returns.
@@ -94,9 +105,7 @@ pub trait Store: Send + 'static {
     ) -> impl Future<Output = Result<(), StoreFailure>> + Send;
 
     /// Counts rows and measures the slot's lag, for operators.
-    fn survey(
-        &mut self,
-    ) -> impl Future<Output = Result<(StoreCounts, SlotLag), StoreFailure>> + Send;
+    fn survey(&mut self) -> impl Future<Output = Result<Survey, StoreFailure>> + Send;
 
     /// Deletes rows whose audit time is over.
     fn prune(

@@ -62,16 +62,16 @@ impl Supervisor<'_> {
     pub async fn run(&self, shutdown: &Shutdown) -> Result<(), RelayError> {
         let mut failures = 0;
         let mut goal = None;
-        let mut has_streamed = false;
+        let mut has_connected = false;
         loop {
             let began = Instant::now();
-            let error = match self.turn(&mut goal, &mut has_streamed, shutdown).await {
+            let error = match self.turn(&mut goal, &mut has_connected, shutdown).await {
                 Ok(Turn::Done) => return Ok(()),
                 Ok(Turn::Again) => continue,
-                Err(error) => error,
+                Err(error) if has_connected => error,
+                Err(error) => error.at_first(),
             };
-            let is_first_connect = !has_streamed && error.is_unreachable();
-            if is_first_connect || matches!(error.disposition(), Disposition::Stop { .. }) {
+            if let Disposition::Stop { .. } = error.disposition() {
                 return Err(error);
             }
             failures = if began.elapsed() >= GOOD_SESSION { 1 } else { failures + 1 };
@@ -90,7 +90,7 @@ impl Supervisor<'_> {
     async fn turn(
         &self,
         goal: &mut Option<Lsn>,
-        has_streamed: &mut bool,
+        has_connected: &mut bool,
         shutdown: &Shutdown,
     ) -> Result<Turn, RelayError> {
         let observer = Observer::new(self.metrics.clone(), self.health.clone());
@@ -98,7 +98,7 @@ impl Supervisor<'_> {
             opened = session::open(self.config, &self.publisher, observer) => opened?,
             () = shutdown.requested() => return Ok(Turn::Done),
         };
-        *has_streamed = true;
+        *has_connected = true;
         let (mut session, at) = match opened {
             Opened::Session(session, at) => (session, at),
             Opened::Held(holder, sql) => {
