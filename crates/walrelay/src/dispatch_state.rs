@@ -120,7 +120,19 @@ impl Store for DispatchState {
             true => Vec::new(),
             false => store.parked(client, &empty).await.map_err(store_failure)?,
         };
-        keys.iter().map(|key| self.answer(key, &mut claimed, &held)).collect()
+        let mut unreadable = Vec::new();
+        let answers: Vec<_> = keys
+            .iter()
+            .map(|key| match claimed.remove(&owned(key)) {
+                Some(rows) => self.readable(key, rows, &mut unreadable),
+                None => Claimed { rows: Vec::new(), held_for: held_for(key, &held) },
+            })
+            .collect();
+        if !unreadable.is_empty() {
+            let client = self.client().await?;
+            store.finish(client, &unreadable).await.map_err(store_failure)?;
+        }
+        Ok(answers)
     }
 
     async fn due_keys(&mut self) -> Result<Vec<(Topic, String)>, StoreFailure> {
@@ -171,32 +183,53 @@ impl Store for DispatchState {
 }
 
 impl DispatchState {
-    fn answer(
+    /// The rows of a key up to one that is no message: somebody has edited it by hand. That row is
+    /// dead, the ones behind it are given back.
+    fn readable(
         &mut self,
         key: &ClaimKey,
-        claimed: &mut HashMap<(String, String), Vec<ClaimedRow>>,
-        held: &[ParkedKey],
-    ) -> Result<Claimed, StoreFailure> {
-        let Some(rows) = claimed.remove(&owned(key)) else {
-            let same = |other: &&ParkedKey| {
-                *other.topic == *key.topic && *other.ordering_key == *key.ordering_key
-            };
-            let held_for = held.iter().find(same).map(|other| {
-                other.next_attempt_in.unwrap_or(HELD_PAUSE).clamp(HELD_PAUSE / 10, HELD_PAUSE * 60)
-            });
-            return Ok(Claimed { rows: Vec::new(), held_for });
-        };
+        rows: Vec<ClaimedRow>,
+        unreadable: &mut Vec<walrelay_postgres::Outcome>,
+    ) -> Claimed {
+        use walrelay_postgres::Outcome as Written;
         let mut messages = Vec::with_capacity(rows.len());
+        let mut is_broken = false;
         for row in rows {
+            if is_broken {
+                unreadable.push(Written::Release { claim: row.claim });
+                continue;
+            }
             let topic = Topic::clone(&key.topic);
-            let message =
-                Message::from_encoded(topic, row.position, row.claim.event_id(), &row.message)
-                    .map_err(|error| StoreFailure::Unavailable(Box::new(error)))?;
-            self.claims.insert(row.position, row.claim);
-            messages.push((message, row.attempts));
+            let event_id = row.claim.event_id();
+            match Message::from_encoded(topic, row.position, event_id, &row.message) {
+                Ok(message) => {
+                    messages.push((message, row.attempts));
+                    self.claims.insert(row.position, row.claim);
+                }
+                Err(error) => {
+                    is_broken = true;
+                    tracing::error!(event_id, %error, "row is dead: its message cannot be read");
+                    unreadable.push(Written::Dead {
+                        claim: row.claim,
+                        attempts: row.attempts,
+                        code: "UNREADABLE".to_owned(),
+                        error: error.to_string(),
+                    });
+                }
+            }
         }
-        Ok(Claimed { rows: messages, held_for: None })
+        let held_for = messages.is_empty().then_some(HELD_PAUSE);
+        Claimed { rows: messages, held_for }
     }
+}
+
+/// How long a key rests of which nothing could be claimed; none if it holds nothing any more.
+fn held_for(key: &ClaimKey, held: &[ParkedKey]) -> Option<Duration> {
+    let same =
+        |other: &&ParkedKey| *other.topic == *key.topic && *other.ordering_key == *key.ordering_key;
+    let parked = held.iter().find(same)?;
+    let wait = parked.next_attempt_in.unwrap_or(HELD_PAUSE);
+    Some(wait.clamp(HELD_PAUSE / 10, HELD_PAUSE * 60))
 }
 
 fn owned(key: &ClaimKey) -> (String, String) {

@@ -148,7 +148,7 @@ where
     S: Store,
 {
     let ended = stream(&mut session, shutdown).await;
-    session.end(ended).await
+    session.end(ended, shutdown).await
 }
 
 /// The loop. Arms are in order of urgency; none above another can stay ready for ever.
@@ -418,19 +418,25 @@ where
     const CLOSE_TIMEOUT: Duration = Duration::from_secs(1);
 
     /// Settles what can be settled, tells the server one last time, and lets go.
-    async fn end(self, ended: Result<Ended, PipelineError>) -> Result<Ended, PipelineError> {
+    async fn end(
+        self,
+        ended: Result<Ended, PipelineError>,
+        shutdown: &Shutdown,
+    ) -> Result<Ended, PipelineError> {
         let Self { frames, feedback, mut publishes, recorder, mut flow, .. } = self;
-        if ended.is_err() {
-            // The slot sends these rows again; what is out must have an answer before (I3).
-            while !publishes.is_empty() {
-                flow.answered(publishes.next().await);
+        // The slot sends these rows again; what is out must have an answer before (I3). A process
+        // that is asked to stop publishes nothing more, so it need not wait.
+        while ended.is_err() && !publishes.is_empty() {
+            tokio::select! {
+                answer = publishes.next() => flow.answered(answer),
+                () = shutdown.requested() => break,
             }
         }
         let watermark = flow.tracker.watermark();
         let unsettled = flow.budget.rows();
         recorder.close(Self::CLOSE_TIMEOUT).await;
         let finished = match &ended {
-            Err(PipelineError::Stream(_) | PipelineError::ServerStops) => Ok(()),
+            Err(PipelineError::Stream(_)) => Ok(()),
             Ok(_) | Err(_) => {
                 failpoint::hit("final-confirm");
                 feedback.finish(frames, watermark).await

@@ -117,14 +117,10 @@ impl RelayError {
     /// most likely misnamed. One that is starting up or shutting down is there, and will be.
     #[must_use]
     pub fn at_first(self) -> Self {
-        match self {
-            Self::Connect(error)
-                if matches!(of_postgres(&error), Disposition::Reconnect)
-                    && kind(&error).is_none() =>
-            {
-                Self::Unreachable(error)
-            }
-            other => other,
+        let Self::Connect(error) = self else { return self };
+        match (of_postgres(&error), kind(&error)) {
+            (Disposition::Reconnect, None) => Self::Unreachable(error),
+            (Disposition::Reconnect | Disposition::Stop { .. }, _) => Self::Connect(error),
         }
     }
 }
