@@ -39,8 +39,8 @@ bench: ## Throughput, latency, memory; prints tables and writes bench/results/
 	cargo build --release -p walrelay --bin walrelay
 	cargo run -q -p walrelay-testkit --bin with-servers -- cargo bench --workspace $(ARGS)
 
-sim: ## The simulation over many seeds: make sim SEEDS=100000
-	WALRELAY_SIM_SEEDS=$(SEEDS) cargo test --release -p walrelay-tests --test simulation -- $(ARGS)
+sim: ## The simulation: make sim SEEDS=100000 for many, SEED=17 make sim for one
+	WALRELAY_SIM_SEEDS=$(SEEDS) WALRELAY_SIM_SEED=$(SEED) cargo test --release -p walrelay-tests --test simulation -- $(ARGS)
 
 soak: ## The crash suite again and again: make soak MINUTES=60
 	@scripts/install-servers.sh
