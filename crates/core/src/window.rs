@@ -55,7 +55,8 @@ impl Window {
         self.size as usize
     }
 
-    /// A request was stored after `round_trip` while `out` requests (with it) were out.
+    /// A request was stored after `round_trip` while `out` requests (with it) were out. A window
+    /// that is not used does not grow.
     pub fn stored(&mut self, round_trip: Duration, out: usize, now: Instant) {
         let expired = self.shortest_expires.is_some_and(|at| now >= at);
         if expired || self.shortest.is_none_or(|shortest| round_trip < shortest) {
@@ -67,7 +68,8 @@ impl Window {
         let tolerated = 4.0 + self.size / 8.0;
         if queued > 2.0 * tolerated {
             self.resize(-0.25);
-        } else if queued <= tolerated && out >= self.size() {
+        } else if queued <= tolerated && 2 * out >= self.size() {
+            // Half: replies that arrive together are counted down before new requests go out.
             self.resize(1.0);
         }
     }

@@ -206,8 +206,8 @@ impl PgError {
             Self::Tls { source, .. } => source.hint(),
             Self::Server(error) => error.kind().hint(),
             Self::Resolve { .. } | Self::Connect { .. } | Self::Unreachable { .. } => Some(
-                "Supabase's direct host has IPv6 addresses only: give this machine IPv6 or buy \
-                 the IPv4 add-on",
+                "check host, port and network; Supabase's direct host has IPv6 addresses only, unless \
+                 the IPv4 add-on is bought",
             ),
             Self::ConnectTimeout { .. }
             | Self::AuthenticationMethod { .. }

@@ -28,35 +28,36 @@ mod tls;
 
 pub use connect::{SqlClient, connect_sql};
 pub use conninfo::{CONNECT_TIMEOUT_DEFAULT, ConnectConfig, ConninfoProblem, PgEnv};
+pub use dispatch::{
+    Claim, ClaimLimits, ClaimedRow, DISPATCH_CHANNEL, DispatchCounts, DispatchDetail,
+    DispatchFilter, DispatchRow, DispatchStatus, DispatchStore, Key, OnDead, Outcome, ParkRow,
+    ParkStatus, ParkedKey, RetrySelection,
+};
 pub use error::{PgError, ServerError, ServerErrorKind, TlsError};
 pub use feedback::Feedback;
 pub use frames::Frames;
+pub use init::{InitOptions, InitPlan, InitReport, InitStep, init, shard_filter};
+pub use migrations::{Migration, RELAY_TABLES, migrate, migrations};
+pub use names::{ParseNameError, QualifiedName, quote_identifier, quote_literal};
+pub use preflight::{
+    ColumnRole, ExpectedColumn, Facts, Finding, FoundTable, PreflightRequest, RelationKind,
+    RelayFacts, RoleFacts, ServerFacts, ServerHost, ServerMode, Severity, TableFacts, assess, code,
+    gather, preflight,
+};
+pub use publication::{
+    Operation, PublicationScope, PublicationState, PublishedTable, read_publication,
+};
+pub use relay_row::{
+    Horizon, RelayRow, delete_relay_row, read_horizon, read_relay_row, write_relay_row,
+};
 pub use replication::{
     FRAME_BYTES_MAX_DEFAULT, NetworkFeedback, NetworkFrames, ReplicationConnection, Startup,
     StreamSettings, SystemIdentity,
 };
 pub use secret::Secret;
-pub use stream::Stream;
-pub use dispatch::{
-    Claim, ClaimLimits, ClaimedRow, DISPATCH_CHANNEL, DispatchCounts, DispatchDetail, DispatchFilter,
-    DispatchRow, DispatchStatus, DispatchStore, Key, OnDead, Outcome, ParkRow, ParkStatus, ParkedKey,
-    RetrySelection,
-};
-pub use migrations::{Migration, RELAY_TABLES, migrate, migrations};
-pub use names::{ParseNameError, QualifiedName, quote_identifier, quote_literal};
-pub use relay_row::{
-    Horizon, RelayRow, delete_relay_row, read_horizon, read_relay_row, write_relay_row,
+pub use slot::{
+    Failover, PLUGIN, SlotState, SlotType, WalStatus, advance_slot, create_slot, drop_slot,
+    read_slot,
 };
 pub use store_error::StoreError;
-pub use init::{InitOptions, InitPlan, InitReport, InitStep, init, shard_filter};
-pub use preflight::{
-    ColumnRole, ExpectedColumn, Facts, Finding, FoundTable, PreflightRequest, RelationKind, RelayFacts,
-    RoleFacts, ServerFacts, ServerHost, ServerMode, Severity, TableFacts, assess, code, gather,
-    preflight,
-};
-pub use publication::{
-    Operation, PublicationScope, PublicationState, PublishedTable, read_publication,
-};
-pub use slot::{
-    Failover, PLUGIN, SlotState, SlotType, WalStatus, advance_slot, create_slot, drop_slot, read_slot,
-};
+pub use stream::Stream;

@@ -12,8 +12,10 @@ pub mod outbox;
 pub mod postgres;
 pub mod proxy;
 pub mod relay;
+pub mod seed;
 pub mod skip;
 mod waiting;
+pub mod walsender;
 
 pub use environment::random_name;
 pub use http::http_get;

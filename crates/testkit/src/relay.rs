@@ -118,6 +118,20 @@ impl RelayCommand {
         let collectors = stdout.into_iter().chain(stderr).collect();
         Relay { process, lines, collectors, http_address: self.http_address }
     }
+
+    /// Starts it, waits until it has ended by itself, and returns what it left.
+    pub async fn finish(self, deadline: Duration) -> Finished {
+        self.start().finish(deadline).await
+    }
+}
+
+/// What a process that has ended left.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Finished {
+    /// Its exit code; `None` when a signal ended it.
+    pub code: Option<i32>,
+    /// What it printed to stdout and stderr, mixed.
+    pub text: String,
 }
 
 /// A started relay; killed when dropped, and on a failing test its output is printed.
@@ -185,6 +199,16 @@ impl Relay {
             self.process.try_wait().expect("the relay's state can be read")
         })
         .await
+    }
+
+    /// Waits until it has ended by itself, and returns its exit code and all it printed.
+    pub async fn finish(mut self, deadline: Duration) -> Finished {
+        let code = self.wait_ended(deadline).await.code();
+        for collector in self.collectors.drain(..) {
+            // A collector only panics if the lock does, and then there is less text.
+            drop(collector.join());
+        }
+        Finished { code, text: self.lines().join("\n") }
     }
 
     /// Asks for a graceful stop and returns the exit code.

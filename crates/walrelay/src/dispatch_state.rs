@@ -43,14 +43,15 @@ const DUE_ROWS: u32 = 1_000;
 const HELD_PAUSE: Duration = Duration::from_secs(1);
 
 impl DispatchState {
-    /// The state of `store`'s slot over a connection that is open. `lease` is how long claimed rows
-    /// stay ours: longer than a publish call may take.
+    /// The state of `store`'s slot over a connection that is open. `horizon` was read when the
+    /// session began, so that even a short one notes how far it came; `lease` is how long claimed
+    /// rows stay ours: longer than a publish call may take.
     #[must_use]
     pub fn new(
         connect: ConnectConfig,
         client: SqlClient,
         store: DispatchStore,
-        system_identifier: String,
+        (system_identifier, horizon): (String, Horizon),
         lease: Duration,
     ) -> Self {
         Self {
@@ -59,7 +60,7 @@ impl DispatchState {
             store,
             system_identifier,
             claims: HashMap::new(),
-            horizon: None,
+            horizon: Some(horizon),
             lease,
         }
     }
@@ -124,13 +125,12 @@ impl Store for DispatchState {
         let answers: Vec<_> = keys
             .iter()
             .map(|key| match claimed.remove(&owned(key)) {
-                Some(rows) => self.readable(key, rows, &mut unreadable),
+                Some(of_key) => self.readable(key, of_key, &mut unreadable),
                 None => Claimed { rows: Vec::new(), held_for: held_for(key, &held) },
             })
             .collect();
         if !unreadable.is_empty() {
-            let client = self.client().await?;
-            store.finish(client, &unreadable).await.map_err(store_failure)?;
+            store.finish(self.client().await?, &unreadable).await.map_err(store_failure)?;
         }
         Ok(answers)
     }

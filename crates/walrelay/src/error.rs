@@ -285,6 +285,11 @@ fn store_disposition(error: &StoreError) -> Disposition {
             Some(&SqlState::INSUFFICIENT_PRIVILEGE) => {
                 setup("grant the role what the statement needs, or run this as the tables' owner")
             }
+            // So far only creating a slot needs a state of the server: wal_level, or room for slots.
+            Some(
+                &SqlState::OBJECT_NOT_IN_PREREQUISITE_STATE
+                | &SqlState::CONFIGURATION_LIMIT_EXCEEDED,
+            ) => setup("run `walrelay check`, which names the setting to change"),
             Some(&SqlState::OBJECT_IN_USE) => {
                 Disposition::stop(Exit::SlotHeld, "stop the relay that holds the slot first")
             }

@@ -349,6 +349,10 @@ impl Flow {
                     self.lanes.claimed(lane, claimed, now);
                 }
             }
+            Recorded::NotClaimed(lanes) => {
+                let again_at = now + CLAIM_PAUSE;
+                lanes.into_iter().for_each(|lane| self.lanes.claim_failed(lane, again_at));
+            }
             Recorded::Due(keys) => {
                 for (topic, ordering_key) in &keys {
                     self.lanes.call_for(topic, ordering_key, now);
@@ -397,6 +401,9 @@ impl Flow {
 
 /// Parked keys read back by one command.
 const CLAIM_KEYS_MAX: usize = 256;
+
+/// How long keys rest that could not be read back.
+const CLAIM_PAUSE: Duration = Duration::from_secs(1);
 
 fn not_insert_only(what: &'static str, at: Lsn) -> PipelineError {
     PipelineError::NotInsertOnly { what, at }

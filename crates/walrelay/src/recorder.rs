@@ -22,6 +22,8 @@ pub enum Recorded {
     Finished(Vec<Finished>),
     /// The next rows of parked keys.
     Claimed(Vec<(LaneId, Claimed)>),
+    /// These keys could not be read back; they rest a little.
+    NotClaimed(Vec<LaneId>),
     /// Keys that an operator, or time, made due.
     Due(Vec<(Topic, String)>),
     /// Figures for operators.
@@ -86,7 +88,6 @@ pub struct Recorder<S> {
     finished: Vec<Finished>,
     claims: Option<(Vec<ClaimKey>, usize)>,
     settled: Lsn,
-    settled_noted: Lsn,
     due_at: Instant,
     settle_at: Instant,
     survey_at: Instant,
@@ -104,7 +105,6 @@ impl<S: Store> Recorder<S> {
             finished: Vec::new(),
             claims: None,
             settled: Lsn::ZERO,
-            settled_noted: Lsn::ZERO,
             due_at: now,
             settle_at: now + habits.settled,
             survey_at: now,
@@ -173,7 +173,6 @@ impl<S: Store> Recorder<S> {
                 self.state = State::Idle(store);
             }
             if let State::Idle(store) = &mut self.state
-                && self.settled > self.settled_noted
                 && let Err(error) = store.note_settled(self.settled).await
             {
                 tracing::debug!(%error, "the watermark was not written down");
@@ -202,10 +201,7 @@ impl<S: Store> Recorder<S> {
         }
         if self.settle_at <= now {
             self.settle_at = now + self.habits.settled;
-            if self.settled > self.settled_noted {
-                self.settled_noted = self.settled;
-                return Some(Command::NoteSettled(self.settled));
-            }
+            return Some(Command::NoteSettled(self.settled));
         }
         if self.survey_at <= now {
             self.survey_at = now + self.habits.survey;
@@ -242,7 +238,8 @@ impl<S> std::fmt::Debug for Recorder<S> {
     }
 }
 
-/// Repeats a command until it succeeds: its rows settle only then, so the slot waits.
+/// Repeats a command that rows wait for until it succeeds: they settle only then, and so does the
+/// slot. Anything else is given up after one failure, or it would stand in the way of those.
 async fn until_done<S: Store>(
     mut store: S,
     command: Command,
@@ -252,21 +249,33 @@ async fn until_done<S: Store>(
         Backoff { base: Duration::from_millis(200), cap: Duration::from_secs(10) };
     let mut attempts = 0;
     loop {
-        match execute(&mut store, &command, retention).await {
+        let error = match execute(&mut store, &command, retention).await {
             Ok(found) => return (store, Ok(command.recorded(found))),
             Err(StoreFailure::ShuttingDown) => return (store, Err(StoreFailure::ShuttingDown)),
-            Err(error @ StoreFailure::Unavailable(_)) => {
-                attempts += 1;
-                let error = crate::error::Chain(&error).to_string();
+            Err(error @ StoreFailure::Unavailable(_)) => crate::error::Chain(&error).to_string(),
+        };
+        attempts += 1;
+        let name = command.name();
+        match command {
+            Command::Park(_) | Command::Finish(_) => {
                 tracing::warn!(
-                    command = command.name(),
+                    command = name,
                     attempts,
                     error,
                     "dispatch state failed; trying again"
                 );
-                sleep(PAUSE.delay(attempts, u32::MAX)).await;
+            }
+            Command::Claim(keys, _) => {
+                tracing::warn!(command = name, error, "dispatch state failed");
+                let lanes = keys.into_iter().map(|key| key.lane).collect();
+                return (store, Ok(Recorded::NotClaimed(lanes)));
+            }
+            Command::Due | Command::Survey | Command::NoteSettled(_) | Command::Prune => {
+                tracing::warn!(command = name, error, "dispatch state failed");
+                return (store, Ok(Recorded::Noted));
             }
         }
+        sleep(PAUSE.delay(attempts, u32::MAX)).await;
     }
 }
 

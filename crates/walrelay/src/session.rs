@@ -13,7 +13,7 @@ use walrelay_core::{
 };
 use walrelay_postgres::{
     DispatchStore, PgError, ReplicationConnection, ServerErrorKind, SqlClient, Stream,
-    StreamSettings, connect_sql,
+    StreamSettings, connect_sql, read_horizon,
 };
 use walrelay_pubsub::GrpcPublisher;
 
@@ -124,7 +124,9 @@ pub async fn open(
 
     let lease = config.pubsub.publisher.request_timeout + LEASE_SLACK;
     let connect = config.connect.clone();
-    let state = DispatchState::new(connect, sql, store, identity.system_identifier, lease);
+    let horizon = read_horizon(&sql).await.map_err(RelayError::Store)?;
+    let system = (identity.system_identifier, horizon);
+    let state = DispatchState::new(connect, sql, store, system, lease);
     let session = Session {
         frames,
         feedback,

@@ -352,7 +352,7 @@ fn slot_findings(findings: &mut Findings, request: &PreflightRequest, facts: &Fa
                 code::SLOT_LOST,
                 &subject,
                 format!("is gone, and was settled up to {}: an upgrade, a restore or a person dropped it", row.settled_lsn),
-                "walrelay slot recover: takes a new slot and publishes what may be missing",
+                "docs/operations.md, Lost slot: take a new slot and publish again what may be missing",
             ),
             None => findings.error(code::SLOT_MISSING, &subject, "does not exist", "walrelay init"),
         }
@@ -370,7 +370,7 @@ fn slot_findings(findings: &mut Findings, request: &PreflightRequest, facts: &Fa
             code::SLOT_LOST,
             &subject,
             format!("is invalidated: {reason}"),
-            "walrelay slot recover: takes a new slot and publishes what may be missing",
+            "docs/operations.md, Lost slot: take a new slot and publish again what may be missing",
         );
         return;
     }
@@ -427,7 +427,7 @@ fn identity_findings(findings: &mut Findings, facts: &Facts) {
             code::SYSTEM_IDENTIFIER,
             "server",
             format!("is {here}, but what is on record was settled on {there}: this is a copy or a restored upgrade"),
-            "walrelay slot recover --since a moment before the change",
+            "docs/operations.md, Lost slot: positions on record mean nothing on this server",
         );
     }
 }

@@ -185,7 +185,7 @@ fn a_lost_slot_is_told_by_each_sign_of_it() {
     for sign in signs {
         let (code, severity, fix) = only(|f| sign(slot(f)));
         assert_eq!((code, severity), (code::SLOT_LOST, Severity::Error));
-        assert!(fix.starts_with("walrelay slot recover"), "{fix}");
+        assert!(fix.starts_with("docs/operations.md, Lost slot"), "{fix}");
     }
 }
 
