@@ -188,7 +188,7 @@ pub struct PubSubOptions {
     #[arg(long, value_name = "DURATION", default_value = "60s")]
     pub publish_timeout: String,
     /// Publish calls out at once, at most; the relay adapts below this. 1 to 10000.
-    #[arg(long, value_name = "COUNT", default_value = "256")]
+    #[arg(long, value_name = "COUNT", default_value = "1600")]
     pub max_outstanding_requests: String,
     /// HTTP/2 connections to Pub/Sub, at most; opened as demand grows. 1 to 64.
     #[arg(long, value_name = "COUNT", default_value = "16")]
