@@ -65,7 +65,7 @@ impl Window {
         }
         let shortest = self.shortest.unwrap_or(round_trip) + Self::NOISE;
         let queued = self.size * (1.0 - shortest.as_secs_f64() / round_trip.as_secs_f64()).max(0.0);
-        let tolerated = 4.0 + self.size / 8.0;
+        let tolerated = 4.0 + self.size / 4.0;
         if queued > 2.0 * tolerated {
             self.resize(-0.25);
         } else if queued <= tolerated && 2 * out >= self.size() {
