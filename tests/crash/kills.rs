@@ -1,0 +1,37 @@
+//! SIGKILL at random and at every failpoint.
+
+use std::time::{Duration, Instant};
+
+use walrelay_tests::World;
+
+use crate::campaign::{DEATHS, kill_until};
+
+#[tokio::test]
+async fn killed_at_random_and_at_every_failpoint_nothing_is_lost_and_order_holds() {
+    let Some(world) = World::create().await else { return };
+    let account =
+        kill_until(&world, Duration::from_millis(10), |kills| kills == 2 * DEATHS.len()).await;
+    eprintln!("{account}");
+    account.assert_kept();
+}
+
+/// `WALRELAY_SOAK_MINUTES`, or `WALRELAY_SOAK_KILLS` for that many kills however long they take.
+#[tokio::test]
+#[ignore = "runs for as long as it is told to: make soak MINUTES=60"]
+async fn soak_killed_again_and_again_under_load() {
+    let minutes = setting("WALRELAY_SOAK_MINUTES").unwrap_or(10);
+    let kills_max = setting("WALRELAY_SOAK_KILLS").unwrap_or(u64::MAX);
+    let Some(world) = World::create().await else { return };
+    let until = Instant::now() + Duration::from_secs(60 * minutes);
+    let account = kill_until(&world, Duration::from_millis(20), |kills| {
+        kills as u64 >= kills_max || Instant::now() >= until
+    })
+    .await;
+    eprintln!("{account}");
+    account.assert_kept();
+}
+
+#[expect(clippy::disallowed_methods, reason = "a test's switch, not configuration")]
+fn setting(name: &str) -> Option<u64> {
+    std::env::var(name).ok()?.parse().ok()
+}

@@ -1,0 +1,11 @@
+//! The real binary against real servers that die, freeze, forget and cut connections.
+//!
+//! After each: nothing lost, nothing out of order within a key, and what came twice was
+//! unconfirmed at that moment.
+
+mod campaign;
+mod database;
+mod freeze;
+mod kills;
+mod network;
+mod state;

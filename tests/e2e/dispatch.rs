@@ -1,0 +1,200 @@
+//! What can never be published, and what an operator does about it while the relay runs.
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use serde_json::Value;
+use walrelay_testkit::outbox::Workload;
+use walrelay_testkit::relay::Relay;
+use walrelay_testkit::wait_until;
+use walrelay_tests::{DEADLINE, World, topic};
+
+/// An operator's command takes effect this soon.
+const EFFECT_DEADLINE: Duration = Duration::from_secs(4);
+
+const MEBIBYTE: u64 = 1 << 20;
+
+/// Starts a relay and inserts one row that Pub/Sub refuses for good; its id.
+async fn with_poison(world: &World, options: &[&str], rows_count: u32) -> (Relay, String) {
+    let id = "00000000-0000-4000-8000-00000000dead".to_owned();
+    world.pubsub.fault(&format!("event_id={id},reject=INVALID_ARGUMENT"));
+    let relay = world.start_relay(options.iter().copied()).await;
+    let half = rows_count / 2;
+    let first = Workload::of_rows(half).insert(world.client()).await;
+    first.expect("rows are inserted");
+    world
+        .execute(&format!(
+            "INSERT INTO app_outbox (id, aggregatetype, aggregateid, event_type, version, payload)
+             VALUES ('{id}', 'video', 'v-0', 'test.poison', {half}, '{{\"bad\": true}}')"
+        ))
+        .await;
+    let rest = Workload { first_number: half + 1, ..Workload::of_rows(rows_count - half) };
+    rest.insert(world.client()).await.expect("rows are inserted");
+    (relay, id)
+}
+
+#[tokio::test]
+async fn one_poison_row_among_a_thousand_is_dead_alone_and_a_retry_publishes_it() {
+    let Some(world) = World::create().await else { return };
+    let (_relay, id) = with_poison(&world, &[], 1_000).await;
+
+    world.pubsub.wait_stored(DEADLINE, 1_000).await;
+    world.wait_dispatch(DEADLINE, "dead", 1).await;
+    world.wait_confirmed(DEADLINE).await;
+    world.wait_lag_below(DEADLINE, MEBIBYTE).await;
+    let committed = world.committed().await;
+    let verdict = world.check(&committed);
+    assert_eq!(verdict.lost, std::slice::from_ref(&id), "{verdict}");
+    assert_eq!(world.number("SELECT count(*) FROM app_outbox_dispatch").await, 1);
+    let code = "SELECT count(*) FROM app_outbox_dispatch WHERE error_code = 'INVALID_ARGUMENT'";
+    assert_eq!(world.number(code).await, 1);
+
+    world.pubsub.heal();
+    world.succeed(["dispatch", "retry", &id]).await;
+    world.pubsub.wait_stored(EFFECT_DEADLINE, 1_001).await;
+    world.wait_dispatch(EFFECT_DEADLINE, "published", 1).await;
+    let ids: BTreeSet<String> =
+        world.pubsub.stored().into_iter().map(|message| message.event_id).collect();
+    assert_eq!(ids.len(), 1_001);
+}
+
+#[tokio::test]
+async fn an_operator_lists_shows_edits_and_discards_while_the_relay_runs() {
+    let Some(world) = World::create().await else { return };
+    let (_relay, id) = with_poison(&world, &[], 40).await;
+    world.wait_dispatch(DEADLINE, "dead", 1).await;
+
+    let list = json(&world, &["dispatch", "list", "--status", "dead", "--format", "json"]).await;
+    assert_eq!(list.as_array().map(Vec::len), Some(1), "{list}");
+    assert_eq!(list[0]["event_id"], id.as_str());
+    assert_eq!(list[0]["ordering_key"], "v-0");
+    assert_eq!(list[0]["topic"], topic("video.events"));
+    for (filter, count) in [("v-0", 1), ("v-1", 0)] {
+        let of_key = json(&world, &["dispatch", "list", "--key", filter, "--format", "json"]).await;
+        assert_eq!(of_key.as_array().map(Vec::len), Some(count), "{of_key}");
+    }
+    let old = json(&world, &["dispatch", "list", "--older-than", "1h", "--format", "json"]).await;
+    assert_eq!(old, Value::Array(Vec::new()));
+    let table = world.run(["dispatch", "list", "--topic", "video.events"]).await;
+    assert!(table.text.contains(&id) && table.text.contains("dead"), "{}", table.text);
+
+    let shown = json(&world, &["dispatch", "show", &id, "--format", "json"]).await;
+    assert_eq!(shown["message"]["data"]["bad"], true);
+    assert_eq!(shown["message"]["attributes"]["event_type"], "test.poison");
+
+    // The edit repairs what was refused: the fault looks at an attribute.
+    let attributes = std::env::temp_dir().join(format!("{}.json", world.name()));
+    std::fs::write(&attributes, r#"{"event_id": "mended", "event_type": "test.mended"}"#).unwrap();
+    let payload = std::env::temp_dir().join(format!("{}.payload", world.name()));
+    std::fs::write(&payload, r#"{"bad": false}"#).unwrap();
+    let (attributes, payload) = (attributes.display().to_string(), payload.display().to_string());
+    let edit =
+        ["dispatch", "edit", &id, "--attributes-file", &attributes, "--payload-file", &payload];
+    world.succeed(edit).await;
+    world.wait_dispatch(EFFECT_DEADLINE, "published", 1).await;
+    let mended = world.pubsub.stored().into_iter().find(|message| message.event_id == "mended");
+    assert_eq!(mended.map(|message| message.data), Some(br#"{"bad": false}"#.to_vec()));
+    drop((std::fs::remove_file(&attributes), std::fs::remove_file(&payload)));
+
+    let again = world.run(["dispatch", "discard", &id, "--reason", "too late"]).await;
+    assert_eq!(again.code, Some(2), "a published row cannot be discarded: {}", again.text);
+    let unknown = world.run(["dispatch", "show", "no-such-id"]).await;
+    assert_eq!(unknown.code, Some(2), "{}", unknown.text);
+    assert!(unknown.text.contains("no-such-id"), "{}", unknown.text);
+}
+
+#[tokio::test]
+async fn a_discarded_row_is_never_published_and_keeps_its_reason() {
+    let Some(world) = World::create().await else { return };
+    let (_relay, id) = with_poison(&world, &[], 40).await;
+    world.wait_dispatch(DEADLINE, "dead", 1).await;
+
+    world.succeed(["dispatch", "discard", &id, "--reason", "a test order"]).await;
+    world.pubsub.heal();
+
+    let shown = json(&world, &["dispatch", "show", &id, "--format", "json"]).await;
+    assert_eq!(shown["status"], "discarded");
+    assert!(shown.to_string().contains("a test order"), "{shown}");
+    world.succeed(["dispatch", "retry", "--all-dead"]).await;
+    let more = Workload { first_number: 100, ..Workload::of_rows(30) };
+    more.insert(world.client()).await.unwrap();
+    world.wait_confirmed(DEADLINE).await;
+    assert!(world.pubsub.stored().iter().all(|message| message.event_id != id));
+}
+
+#[tokio::test]
+async fn with_on_dead_hold_a_key_waits_behind_its_dead_row_and_goes_on_in_order() {
+    let Some(world) = World::create().await else { return };
+    let (_relay, id) = with_poison(&world, &["--on-dead", "hold"], 120).await;
+    world.wait_dispatch(DEADLINE, "dead", 1).await;
+    world.wait_confirmed(DEADLINE).await;
+
+    // Everything of the key behind the dead row waits in dispatch state; other keys are complete.
+    let committed = world.committed().await;
+    let place = committed.iter().position(|row| row.event_id == id).unwrap();
+    let behind: BTreeSet<&str> = committed[place..]
+        .iter()
+        .filter(|row| row.key == "v-0")
+        .map(|row| row.event_id.as_str())
+        .collect();
+    let verdict = world.check(&committed);
+    let lost: BTreeSet<&str> = verdict.lost.iter().map(String::as_str).collect();
+    assert_eq!(lost, behind, "{verdict}");
+    let expected = i64::try_from(behind.len() - 1).unwrap();
+    world.wait_dispatch(DEADLINE, "retrying", expected).await;
+
+    world.pubsub.heal();
+    world.succeed(["dispatch", "retry", "--all-dead"]).await;
+    world.wait_dispatch(DEADLINE, "published", expected + 1).await;
+    world.check(&committed).assert_exactly_once();
+}
+
+#[tokio::test]
+async fn a_message_over_ten_megabytes_is_one_dead_row_and_the_others_flow() {
+    let Some(world) = World::create().await else { return };
+    let _relay = world.start_relay([]).await;
+    Workload::of_rows(20).insert(world.client()).await.unwrap();
+    world
+        .execute(
+            "INSERT INTO app_outbox (aggregatetype, aggregateid, event_type, version, payload)
+             VALUES ('video', 'v-0', 'test.large', 20, jsonb_build_object('x', repeat('x', 10000000)))",
+        )
+        .await;
+    let rest = Workload { first_number: 21, ..Workload::of_rows(20) };
+    rest.insert(world.client()).await.unwrap();
+
+    world.wait_dispatch(DEADLINE, "dead", 1).await;
+    world.pubsub.wait_stored(DEADLINE, 40).await;
+    world.wait_confirmed(DEADLINE).await;
+    let verdict = world.check(&world.committed().await);
+    assert_eq!((verdict.lost.len(), verdict.reordered.len()), (1, 0), "{verdict}");
+    let list = json(&world, &["dispatch", "list", "--format", "json"]).await;
+    let error = list[0]["last_error"].to_string();
+    assert!(error.contains("10000000") || error.contains("10,000,000"), "{list}");
+}
+
+async fn json(world: &World, arguments: &[&str]) -> Value {
+    let done = world.succeed(arguments.iter().copied()).await;
+    serde_json::from_str(&done).unwrap_or_else(|error| panic!("{error}: {done}"))
+}
+
+#[tokio::test]
+async fn what_is_dead_or_parked_is_seen_in_status_and_metrics() {
+    let Some(world) = World::create().await else { return };
+    let (relay, _) = with_poison(&world, &[], 20).await;
+    world.wait_dispatch(DEADLINE, "dead", 1).await;
+
+    let status = json(&world, &["status", "--format", "json"]).await;
+    assert_eq!(status["dispatch"]["dead"], 1, "{status}");
+    wait_until(DEADLINE, "the metrics to count the dead row", async || {
+        let metrics = relay.wait_for_http(DEADLINE, "/metrics", 200).await;
+        let counted = metrics.lines().any(|line| {
+            line.starts_with("walrelay_dead_total{") && line.trim_end().ends_with(" 1")
+        });
+        let rows = metrics
+            .lines()
+            .any(|line| line.starts_with("walrelay_dispatch_rows{status=\"dead\"} 1"));
+        (counted && rows).then_some(())
+    })
+    .await;
+}

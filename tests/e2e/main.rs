@@ -1,0 +1,11 @@
+//! End to end: the real binary between a real Postgres and the embedded Pub/Sub.
+
+mod columns;
+mod dispatch;
+mod flow;
+mod matrix;
+mod parking;
+mod refusals;
+mod setup;
+mod stop;
+mod weight;

@@ -1,0 +1,233 @@
+//! Bad input: a clear error with its fix, the promised exit code, and nothing lost.
+
+use std::time::{Duration, Instant};
+
+use walrelay_private_postgres::PrivatePostgres;
+use walrelay_testkit::outbox::Workload;
+use walrelay_testkit::postgres::installation_or_skip;
+use walrelay_testkit::relay::Finished;
+use walrelay_tests::{DEADLINE, World};
+
+fn assert_refused(done: &Finished, code: i32, words: &[&str]) {
+    assert_eq!(done.code, Some(code), "{}", done.text);
+    for word in words {
+        assert!(done.text.contains(word), "{word:?} is not in:\n{}", done.text);
+    }
+}
+
+#[tokio::test]
+async fn run_without_init_says_to_run_init() {
+    let Some(world) = World::create_empty().await else { return };
+    let done = world.relay([]).finish(DEADLINE).await;
+    assert_refused(&done, 3, &["walrelay init"]);
+}
+
+#[tokio::test]
+async fn a_slot_of_another_plugin_or_database_is_refused() {
+    let (Some(world), Some(other)) = (World::create().await, World::create_empty().await) else {
+        return;
+    };
+    let slot = format!("{}_text", world.name());
+    world
+        .execute(&format!("SELECT pg_create_logical_replication_slot('{slot}', 'test_decoding')"))
+        .await;
+    let done = world.relay(["--slot", &slot]).finish(DEADLINE).await;
+    assert_refused(&done, 3, &[&slot, "test_decoding"]);
+
+    let far = format!("{}_far", other.name());
+    other.execute(&format!("SELECT pg_create_logical_replication_slot('{far}', 'pgoutput')")).await;
+    let refused = world.relay(["--slot", &far]).finish(DEADLINE).await;
+    assert_refused(&refused, 3, &[&far, other.name()]);
+}
+
+#[tokio::test]
+async fn a_publication_that_publishes_more_than_inserts_is_refused_with_its_fix() {
+    let Some(world) = World::create().await else { return };
+    world
+        .execute(&format!("ALTER PUBLICATION {} SET (publish = 'insert, update')", world.name()))
+        .await;
+    let done = world.relay([]).finish(DEADLINE).await;
+    assert_refused(&done, 3, &["update", "ALTER PUBLICATION", "publish = 'insert'"]);
+}
+
+#[tokio::test]
+async fn a_missing_publication_or_slot_is_named() {
+    let Some(world) = World::create().await else { return };
+    let done = world.relay(["--publication", "nowhere"]).finish(DEADLINE).await;
+    assert_refused(&done, 3, &["nowhere"]);
+    let slotless = world.relay(["--slot", "nowhere"]).finish(DEADLINE).await;
+    assert_refused(&slotless, 3, &["nowhere", "walrelay init"]);
+}
+
+#[tokio::test]
+async fn a_missing_column_is_named_with_its_table_and_option() {
+    let Some(world) = World::create().await else { return };
+    let done = world.relay(["--column-event-type", "kind"]).finish(DEADLINE).await;
+    assert_refused(&done, 3, &["app_outbox", "kind", "--column-event-type"]);
+}
+
+#[tokio::test]
+async fn a_column_renamed_while_it_runs_stops_it_and_the_rows_come_once_it_is_mended() {
+    let Some(world) = World::create().await else { return };
+    let mut relay = world.start_relay([]).await;
+    Workload::of_rows(10).insert(world.client()).await.unwrap();
+    world.pubsub.wait_stored(DEADLINE, 10).await;
+    world.execute("ALTER TABLE app_outbox RENAME COLUMN payload TO body").await;
+    world
+        .execute(
+            "INSERT INTO app_outbox (aggregatetype, aggregateid, event_type, version, body)
+             VALUES ('video', 'v-1', 'test.inserted', 100, '{}')",
+        )
+        .await;
+
+    assert_eq!(relay.wait_ended(DEADLINE).await.code(), Some(3));
+    let told = relay.lines().join("\n");
+    assert!(told.contains("payload") && told.contains("--column-payload"), "{told}");
+
+    let done =
+        world.relay(["--until-caught-up", "--column-payload", "body"]).finish(DEADLINE).await;
+    assert_eq!(done.code, Some(0), "{}", done.text);
+    world.execute("ALTER TABLE app_outbox RENAME COLUMN body TO payload").await;
+    let verdict = world.check(&world.committed().await);
+    assert!(verdict.lost.is_empty() && verdict.reordered.is_empty(), "{verdict}");
+}
+
+#[tokio::test]
+async fn a_server_without_logical_decoding_is_refused() {
+    let Some(installation) = installation_or_skip() else { return };
+    let Some(world) = World::create_empty().await else { return };
+    let server = PrivatePostgres::start(&installation, &[("wal_level", "replica")]).unwrap();
+    let url = server.url("postgres");
+    for command in ["run", "init"] {
+        let done = world.command([command, "--database-url", &url]).finish(DEADLINE).await;
+        assert_refused(&done, 3, &["wal_level"]);
+    }
+}
+
+#[tokio::test]
+async fn a_wrong_address_name_or_password_is_told_clearly() {
+    let Some(installation) = installation_or_skip() else { return };
+    let Some(world) = World::create_empty().await else { return };
+    let server =
+        PrivatePostgres::start(&installation, &[("password_encryption", "scram-sha-256")]).unwrap();
+    let client = walrelay_testkit::postgres::TestClient::connect(&server.url("postgres")).await;
+    let sql = "CREATE ROLE locked LOGIN REPLICATION PASSWORD 'right'";
+    client.batch_execute(sql).await.unwrap();
+    let rules = "COPY (SELECT 'host all locked 127.0.0.1/32 scram-sha-256' UNION ALL
+                       SELECT 'host all all 127.0.0.1/32 trust' UNION ALL
+                       SELECT 'local all all trust') TO PROGRAM 'cat > pg_hba.conf'";
+    client.batch_execute(rules).await.unwrap();
+    client.batch_execute("SELECT pg_reload_conf()").await.unwrap();
+
+    let port = server.port();
+    let secret = "hunter2-wrong";
+    let refused = format!("postgresql://locked:{secret}@127.0.0.1:{port}/postgres");
+    let nowhere = format!("postgresql://postgres@127.0.0.1:{port}/nowhere");
+    let unknown = "postgresql://postgres@no-such-host.invalid:5432/app".to_owned();
+    let closed = "postgresql://postgres@127.0.0.1:1/app".to_owned();
+    // A command that is asked once cannot know whether a server will be there later.
+    let cases = [
+        (refused, [3, 3], "password"),
+        (nowhere, [3, 3], "nowhere"),
+        (unknown, [3, 1], "no-such-host.invalid"),
+        (closed, [3, 1], "127.0.0.1"),
+    ];
+    for (url, codes, word) in cases {
+        for (command, code) in ["run", "init"].into_iter().zip(codes) {
+            let done = world.command([command, "--database-url", &url]).finish(DEADLINE).await;
+            assert_refused(&done, code, &[word]);
+            assert!(!done.text.contains(secret), "the password is shown: {}", done.text);
+        }
+    }
+}
+
+#[tokio::test]
+async fn all_problems_of_a_configuration_are_told_at_once() {
+    let Some(world) = World::create_empty().await else { return };
+    let done = world
+        .relay([
+            "--park-after",
+            "soon",
+            "--max-in-flight-bytes",
+            "1",
+            "--on-dead",
+            "cry",
+            "--topic",
+            "{unclosed",
+        ])
+        .finish(DEADLINE)
+        .await;
+    let options = ["--park-after", "--max-in-flight-bytes", "--on-dead", "--topic", "4 problems"];
+    assert_refused(&done, 2, &options);
+}
+
+#[tokio::test]
+async fn a_template_that_names_an_unknown_column_is_refused_at_the_start() {
+    let Some(world) = World::create().await else { return };
+    for option in ["--topic", "--ordering-key"] {
+        let done = world.relay([option, "{nonsense}"]).finish(DEADLINE).await;
+        assert_refused(&done, 3, &["nonsense", "app_outbox"]);
+    }
+}
+
+#[tokio::test]
+async fn an_unknown_option_is_a_usage_error() {
+    let Some(world) = World::create_empty().await else { return };
+    let done = world.run(["run", "--colour", "red"]).await;
+    assert_refused(&done, 2, &["--colour"]);
+}
+
+#[tokio::test]
+async fn a_second_relay_stands_by_and_continues_within_a_second_of_the_release() {
+    let Some(world) = World::create().await else { return };
+    let mut first = world.start_relay([]).await;
+    let second = world.relay([]).start();
+    second.wait_for_line(DEADLINE, "standing by").await;
+    let body = second.wait_for_http(DEADLINE, "/readyz", 503).await;
+    assert!(body.contains("standby"), "{body}");
+    second.wait_for_http(DEADLINE, "/livez", 200).await;
+    let mut committed = Workload::of_rows(50).insert(world.client()).await.unwrap();
+    world.pubsub.wait_stored(DEADLINE, 50).await;
+
+    assert_eq!(first.terminate(DEADLINE).await, Some(0));
+    let released = Instant::now();
+    let more = Workload { first_number: 50, ..Workload::of_rows(10) };
+    committed.extend(more.insert(world.client()).await.unwrap());
+    world.pubsub.wait_stored(DEADLINE, 60).await;
+
+    let pause = released.elapsed();
+    // A second is promised; the rest is for a machine that runs other tests meanwhile.
+    assert!(pause < Duration::from_secs(3), "the standby took {pause:?}");
+    second.wait_for_http(DEADLINE, "/readyz", 200).await;
+    world.wait_confirmed(DEADLINE).await;
+    world.check(&committed).assert_exactly_once();
+}
+
+#[tokio::test]
+async fn a_holder_that_does_not_let_go_is_ended_when_that_is_allowed() {
+    let Some(world) = World::create().await else { return };
+    let first = world.start_relay([]).await;
+    // Frozen: it holds the slot and does nothing.
+    first.signal(walrelay_testkit::relay::Signal::Stop);
+    let committed = Workload::of_rows(50).insert(world.client()).await.unwrap();
+
+    let second = world.start_relay(["--take-over-after", "1s"]).await;
+    world.pubsub.wait_stored(DEADLINE, 50).await;
+    world.wait_confirmed(DEADLINE).await;
+    drop(first);
+    world.check(&committed).assert_clean();
+    drop(second);
+}
+
+#[tokio::test]
+async fn a_slot_that_was_dropped_after_it_was_used_is_lost() {
+    let Some(world) = World::create().await else { return };
+    Workload::of_rows(10).insert(world.client()).await.unwrap();
+    world.catch_up().await;
+    world.execute(&format!("SELECT pg_drop_replication_slot('{}')", world.name())).await;
+
+    let done = world.relay([]).finish(DEADLINE).await;
+    assert_refused(&done, 5, &[world.name()]);
+    let status = world.run(["status"]).await;
+    assert_refused(&status, 5, &[world.name()]);
+}

@@ -1,0 +1,97 @@
+//! A graceful stop: what is in flight is finished, and nothing is published twice afterwards.
+
+use std::time::Duration;
+
+use walrelay_testkit::relay::Signal;
+use walrelay_testkit::wait_until;
+use walrelay_tests::{DEADLINE, Producer, World};
+
+#[tokio::test]
+async fn stopped_in_the_middle_of_load_and_started_again_no_row_comes_twice() {
+    let Some(world) = World::create().await else { return };
+    let producer = Producer::start(world.url(), Duration::from_millis(5));
+    for turn in 1..=4 {
+        let mut relay = world.start_relay([]).await;
+        let goal = world.pubsub.stored_count() + 200;
+        world.pubsub.wait_stored(DEADLINE, goal).await;
+        let signal = if turn % 2 == 0 { Signal::Interrupt } else { Signal::Terminate };
+        relay.signal(signal);
+        assert_eq!(relay.wait_ended(DEADLINE).await.code(), Some(0));
+    }
+    producer.stop().await;
+
+    world.catch_up().await;
+    world.check(&world.committed().await).assert_exactly_once();
+}
+
+#[tokio::test]
+async fn stopped_in_the_middle_of_a_large_transaction_no_row_comes_twice() {
+    let Some(world) = World::create().await else { return };
+    let mut relay = world.start_relay([]).await;
+    world
+        .execute(
+            "INSERT INTO app_outbox (aggregatetype, aggregateid, event_type, version, payload)
+             SELECT 'video', 'v-' || n % 1000, 'test.inserted', n, jsonb_build_object('n', n)
+               FROM generate_series(1, 50000) AS n",
+        )
+        .await;
+    world.pubsub.wait_stored(DEADLINE, 1_000).await;
+
+    // It has taken in a part of the transaction, so it reads on to the commit first.
+    relay.signal(Signal::Terminate);
+    assert_eq!(relay.wait_ended(DEADLINE).await.code(), Some(0));
+
+    world.catch_up().await;
+    world.check(&world.committed().await).assert_exactly_once();
+}
+
+#[tokio::test]
+async fn a_second_signal_ends_it_at_once() {
+    let Some(world) = World::create().await else { return };
+    world.pubsub.fault("black-hole");
+    let mut relay = world.start_relay(["--drain-timeout", "1h"]).await;
+    world
+        .execute(
+            "INSERT INTO app_outbox (aggregatetype, aggregateid, event_type, version, payload)
+             VALUES ('video', 'v-1', 'test.inserted', 1, '{}')",
+        )
+        .await;
+    let emulator = world.pubsub.emulator();
+    emulator.wait_until(|emulator| emulator.stats().publish_requests > 0).await;
+    let confirmed = world.confirmed_flush().await;
+
+    relay.signal(Signal::Terminate);
+    relay.wait_for_http(DEADLINE, "/readyz", 503).await;
+    // A signal and its echo from a process group count as one, so the second is told until heard.
+    let code = wait_until(DEADLINE, "the second signal to end it", async || {
+        relay.signal(Signal::Terminate);
+        let ended = tokio::time::timeout(Duration::from_millis(200), relay.wait_ended(DEADLINE));
+        ended.await.ok().map(|status| status.code())
+    })
+    .await;
+
+    assert_eq!(code, Some(1));
+    world.wait_slot_free(DEADLINE).await;
+    assert_eq!(world.confirmed_flush().await, confirmed);
+}
+
+#[tokio::test]
+async fn a_drain_that_gets_no_answer_ends_at_its_deadline_with_success() {
+    let Some(world) = World::create().await else { return };
+    world.pubsub.fault("key=v-1,black-hole");
+    let mut relay = world.start_relay(["--drain-timeout", "500ms"]).await;
+    world
+        .execute(
+            "INSERT INTO app_outbox (aggregatetype, aggregateid, event_type, version, payload)
+             VALUES ('video', 'v-1', 'test.inserted', 1, '{}')",
+        )
+        .await;
+    let emulator = world.pubsub.emulator();
+    emulator.wait_until(|emulator| emulator.stats().publish_requests > 0).await;
+
+    assert_eq!(relay.terminate(Duration::from_secs(10)).await, Some(0));
+    world.pubsub.heal();
+
+    world.catch_up().await;
+    world.check(&world.committed().await).assert_exactly_once();
+}
