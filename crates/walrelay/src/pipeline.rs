@@ -245,6 +245,7 @@ impl Flow {
                 feedback.note(&keepalive);
                 if let Some(boundary) = decoder.boundary(&keepalive) {
                     tracker.observe(boundary);
+                    recorded.reached(boundary.lsn());
                 }
                 return Ok(());
             }
@@ -272,6 +273,7 @@ impl Flow {
             Change::Commit(commit) => {
                 feedback.received(commit.end_lsn);
                 tracker.seal(commit.boundary());
+                recorded.reached(commit.end_lsn);
             }
             Change::Relation(relation) => router.learn(relation)?,
             Change::Update(_) => return Err(not_insert_only("an update", at)),
@@ -289,7 +291,7 @@ impl Flow {
         recorder: &mut Recorder<S>,
         phase: Phase,
     ) {
-        let Self { tracker, budget, lanes, observer, .. } = self;
+        let Self { recorded, tracker, budget, lanes, observer, .. } = self;
         let now = Instant::now().into_std();
         lanes.wake(now);
         while publishes.has_room() {
@@ -306,7 +308,8 @@ impl Flow {
         recorder.park(&mut effects.parcels);
         recorder.finish(&mut effects.finished);
         recorder.settled(tracker.watermark().lsn());
-        if phase == Phase::Streaming && lanes.has_claims() && recorder.may_claim() {
+        let may_claim = phase == Phase::Streaming && recorded.have_come() && recorder.may_claim();
+        if may_claim && lanes.has_claims() {
             let room = budget.room_for_reload();
             let keys = if room > 0 { lanes.claims(CLAIM_KEYS_MAX, now) } else { Vec::new() };
             if !keys.is_empty() {
