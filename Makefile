@@ -34,10 +34,10 @@ lint: ## Formatting and clippy, warnings denied
 deny: ## Advisories, licences and sources of the dependencies (needs cargo-deny)
 	cargo deny check
 
-bench: ## Throughput, latency, memory; prints tables and writes bench/results/
-	@scripts/install-servers.sh
-	cargo build --release -p walrelay --bin walrelay
-	cargo run -q -p walrelay-testkit --bin with-servers -- cargo bench --workspace $(ARGS)
+bench: ## Throughput, latency, memory; tables, and JSON in bench/results/; quick: make bench QUICK=1
+	@scripts/install-servers.sh --demo-only
+	cargo build --release -p walrelay -p walrelay-bench --bins
+	$${CARGO_TARGET_DIR:-target}/release/walrelay-bench --size $(if $(QUICK),quick,full) $(ARGS)
 
 sim: ## The simulation: make sim SEEDS=100000 for many, SEED=17 make sim for one
 	WALRELAY_SIM_SEEDS=$(SEEDS) WALRELAY_SIM_SEED=$(SEED) cargo test --release -p walrelay-tests --test simulation -- $(ARGS)

@@ -1,0 +1,264 @@
+//! The publishers that the relay is compared with, each in a process of its own: the bare Publish
+//! RPC over a tonic channel and over the relay's own client, and Google's high-level publisher.
+
+use std::collections::BTreeMap;
+use std::io::Read as _;
+use std::process::Command;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use clap::{Args, ValueEnum};
+use futures_util::stream::{FuturesUnordered, StreamExt as _};
+use google_cloud_auth::credentials::anonymous;
+use google_cloud_pubsub::client::Publisher;
+use googleapis_tonic_google_pubsub_v1::google::pubsub::v1 as proto;
+use pgoutput_parser::{Lsn, Position};
+use prost::Message as _;
+use proto::publisher_client::PublisherClient;
+use serde::Serialize;
+use tokio::task::JoinSet;
+use tonic::transport::Channel;
+use walrelay_core::{Message, Topic};
+use walrelay_pubsub::{Endpoint, GrpcPublisher, PublisherConfig};
+
+use crate::Failure;
+use crate::drain::Measured;
+use crate::process::{Output, Process};
+use crate::report;
+use crate::sink::{Sink, SinkOptions, TOPIC};
+
+/// Streams that Google allows on one connection.
+const STREAMS_PER_CONNECTION: u32 = 100;
+
+/// Which client publishes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub(crate) enum Client {
+    /// A tonic channel and the generated types.
+    Tonic,
+    /// The relay's own client.
+    Own,
+    /// `google_cloud_pubsub::client::Publisher`, as it comes.
+    Official,
+}
+
+/// What is published, and how.
+#[derive(Debug, Clone, Copy, Args, Serialize)]
+pub(crate) struct PublishOptions {
+    #[arg(long, value_enum)]
+    pub(crate) client: Client,
+    /// Messages in all.
+    #[arg(long)]
+    pub(crate) messages: u32,
+    /// Messages of one ordering key that follow each other, and for a bare client go out together.
+    #[arg(long)]
+    pub(crate) batch: u32,
+    /// Requests (for the official publisher: messages) out at once.
+    #[arg(long)]
+    pub(crate) outstanding: u32,
+    /// Over how many keys the messages are spread; 0 means that every batch has its own.
+    #[arg(long)]
+    pub(crate) keys: u32,
+    /// Threads of the client's runtime.
+    #[arg(long)]
+    pub(crate) threads: u32,
+    #[arg(long)]
+    pub(crate) payload_bytes: u32,
+    /// Where the sink is.
+    #[arg(long, value_name = "PORT")]
+    #[serde(skip)]
+    pub(crate) port: u16,
+}
+
+/// A publisher's result.
+#[derive(Debug, Clone, Serialize)]
+pub(crate) struct Published {
+    pub(crate) name: &'static str,
+    pub(crate) options: PublishOptions,
+    pub(crate) rounds: Vec<Measured>,
+}
+
+/// Starts the client in a process of its own and measures it from outside.
+pub(crate) async fn measure(options: PublishOptions) -> Result<Measured, Failure> {
+    let sink = Sink::start(SinkOptions::default()).await?;
+    let port = sink.address().rsplit(':').next().unwrap_or_default().to_owned();
+    let client = options.client.to_possible_value().ok_or("every client has a name")?;
+    let mut command = Command::new(std::env::current_exe()?);
+    command.arg("publish").args(["--client", client.get_name(), "--port", &port]);
+    for (name, value) in [
+        ("--messages", options.messages),
+        ("--batch", options.batch),
+        ("--outstanding", options.outstanding),
+        ("--keys", options.keys),
+        ("--threads", options.threads),
+        ("--payload-bytes", options.payload_bytes),
+    ] {
+        command.arg(name).arg(value.to_string());
+    }
+    let mut process = Process::start("the publisher", command, Output::Lines)?;
+    let seconds: f64 = process.read_line()?.parse()?;
+    Ok(Measured::new(options.messages, Duration::from_secs_f64(seconds), process.usage()?))
+}
+
+/// Publishes, prints how many seconds that took, and stays until our standard input closes, so that
+/// what we used can be read.
+pub(crate) fn execute(options: &PublishOptions) -> Result<(), Failure> {
+    let threads = usize::try_from(options.threads)?;
+    let runtime = match threads {
+        1 => tokio::runtime::Builder::new_current_thread().enable_all().build()?,
+        _ => {
+            let mut builder = tokio::runtime::Builder::new_multi_thread();
+            builder.worker_threads(threads).enable_all().build()?
+        }
+    };
+    let elapsed = runtime.block_on(async {
+        match options.client {
+            Client::Tonic => tonic(*options).await,
+            Client::Own => own(*options).await,
+            Client::Official => official(*options).await,
+        }
+    })?;
+    report::say(&elapsed.as_secs_f64().to_string());
+    drop(std::io::stdin().read_to_end(&mut Vec::new()));
+    Ok(())
+}
+
+impl PublishOptions {
+    fn requests(&self) -> u32 {
+        self.messages.div_ceil(self.batch.max(1))
+    }
+
+    /// The ordering key of a request.
+    fn key(&self, request: u32) -> String {
+        let key = if self.keys == 0 { request } else { request % self.keys };
+        format!("order-{key}")
+    }
+
+    /// What the relay's messages carry, and as long.
+    fn attributes(&self, request: u32) -> [(String, String); 9] {
+        let own = |name: &str, value: &str| (name.to_owned(), value.to_owned());
+        [
+            own("aggregate_id", &self.key(request)),
+            own("aggregate_type", "bench"),
+            own("commit_lsn", "16/B374D848"),
+            own("event_id", &format!("3f0c7a52-9f0e-4a53-8f8b-{request:012x}")),
+            own("event_type", "OrderPlaced"),
+            own("occurred_at", "2026-11-21T02:43:58.123456Z"),
+            own("schema_version", "1"),
+            own("tx_index", "0"),
+            own("version", &request.to_string()),
+        ]
+    }
+
+    fn payload(&self) -> Bytes {
+        vec![b'x'; usize::try_from(self.payload_bytes).unwrap_or_default()].into()
+    }
+
+    fn message(&self, request: u32, payload: &Bytes) -> proto::PubsubMessage {
+        proto::PubsubMessage {
+            data: payload.clone(),
+            attributes: BTreeMap::from(self.attributes(request)),
+            ordering_key: self.key(request),
+            ..Default::default()
+        }
+    }
+
+    fn address(&self) -> String {
+        format!("127.0.0.1:{}", self.port)
+    }
+}
+
+/// Workers take one request after the other; each request is built when it is sent.
+async fn tonic(options: PublishOptions) -> Result<Duration, Failure> {
+    let mut clients = Vec::new();
+    for _ in 0..options.outstanding.div_ceil(STREAMS_PER_CONNECTION) {
+        let endpoint = Channel::from_shared(format!("http://{}", options.address()))?;
+        let channel = endpoint.tcp_nodelay(true).connect().await?;
+        clients.push(PublisherClient::new(channel));
+    }
+    let next = Arc::new(AtomicU32::new(0));
+    let payload = options.payload();
+    let begin = Instant::now();
+    let mut workers = JoinSet::new();
+    for client in clients.iter().cycle().take(usize::try_from(options.outstanding)?) {
+        let (client, next, payload) = (client.clone(), Arc::clone(&next), payload.clone());
+        workers.spawn(work(options, client, next, payload));
+    }
+    while let Some(worker) = workers.join_next().await {
+        worker??;
+    }
+    Ok(begin.elapsed())
+}
+
+async fn work(
+    options: PublishOptions,
+    mut client: PublisherClient<Channel>,
+    next: Arc<AtomicU32>,
+    payload: Bytes,
+) -> Result<(), Failure> {
+    loop {
+        let request = next.fetch_add(1, Ordering::Relaxed);
+        if request >= options.requests() {
+            return Ok(());
+        }
+        let messages = (0..options.batch).map(|_| options.message(request, &payload)).collect();
+        client.publish(proto::PublishRequest { topic: TOPIC.to_owned(), messages }).await?;
+    }
+}
+
+/// All calls in one task, as the relay holds them.
+async fn own(options: PublishOptions) -> Result<Duration, Failure> {
+    let config = PublisherConfig::new(Endpoint::emulator(&options.address())?);
+    let publisher = GrpcPublisher::connect(&config)?;
+    let topic: Topic = TOPIC.into();
+    let payload = options.payload();
+    let begin = Instant::now();
+    let mut out = FuturesUnordered::new();
+    for request in 0..options.requests() {
+        let message = options.message(request, &payload).encode_to_vec();
+        let position = Position { commit_lsn: Lsn::new(1), tx_index: request };
+        let encoded = |_| Message::from_encoded(Arc::clone(&topic), position, "", &message);
+        let messages = (0..options.batch).map(encoded).collect::<Result<Vec<_>, _>>()?;
+        out.push(publisher.publish(&topic, messages.iter()));
+        if out.len() >= usize::try_from(options.outstanding)?
+            && let Some(stored) = out.next().await
+        {
+            stored?;
+        }
+    }
+    while let Some(stored) = out.next().await {
+        stored?;
+    }
+    Ok(begin.elapsed())
+}
+
+/// As its documentation shows: every message is handed over, it batches as it likes.
+async fn official(options: PublishOptions) -> Result<Duration, Failure> {
+    walrelay_pubsub::install_crypto_provider();
+    let publisher = Publisher::builder(TOPIC)
+        .with_endpoint(format!("http://{}", options.address()))
+        .with_credentials(anonymous::Builder::new().build())
+        .build()
+        .await?;
+    let payload = options.payload();
+    let begin = Instant::now();
+    let mut out = FuturesUnordered::new();
+    for number in 0..options.messages {
+        let message = google_cloud_pubsub::model::Message::new()
+            .set_data(payload.clone())
+            .set_ordering_key(options.key(number))
+            .set_attributes(options.attributes(number));
+        out.push(publisher.publish(message));
+        if out.len() >= usize::try_from(options.outstanding)?
+            && let Some(stored) = out.next().await
+        {
+            stored?;
+        }
+    }
+    while let Some(stored) = out.next().await {
+        stored?;
+    }
+    Ok(begin.elapsed())
+}

@@ -1,0 +1,185 @@
+//! The private server, and on it one database for each workload.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
+
+use tokio::task::JoinSet;
+use tokio_postgres::{Client, NoTls};
+use walrelay_private_postgres::{Installation, PrivatePostgres, installations_in};
+
+use crate::Failure;
+use crate::process::{Output, Process};
+
+/// What a workload's rows look like.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Rows {
+    pub(crate) count: u32,
+    pub(crate) per_transaction: u32,
+    /// How many aggregates they are spread over; 0 means that every row is its own.
+    pub(crate) aggregates: u32,
+    pub(crate) payload_bytes: u32,
+}
+
+/// The time is taken at the insert, not at the transaction's begin, so that the latency of a row
+/// does not hold the time its transaction took to come to it.
+const LOAD: &str = r#"
+CREATE PROCEDURE load(n int, per int, aggregates int, bytes int) LANGUAGE plpgsql AS $$
+DECLARE
+  i int := 0;
+  body jsonb := jsonb_build_object('text', repeat('x', greatest(bytes - 12, 0)));
+BEGIN
+  WHILE i < n LOOP
+    INSERT INTO app_outbox (aggregatetype, aggregateid, event_type, version, payload, occurred_at)
+    SELECT 'bench', 'order-' || (CASE WHEN aggregates = 0 THEN i + g ELSE (i + g) % aggregates END),
+           'OrderPlaced', i + g, body, clock_timestamp()
+      FROM generate_series(0, least(per, n - i) - 1) AS g;
+    COMMIT;
+    i := i + per;
+  END LOOP;
+END $$;
+-- 100 kB of the same letter would be compressed to nothing, and unpacking it be measured instead.
+ALTER TABLE app_outbox ALTER COLUMN payload SET STORAGE EXTERNAL;
+"#;
+
+/// The private server.
+#[derive(Debug)]
+pub(crate) struct Server {
+    postgres: PrivatePostgres,
+    relay: PathBuf,
+}
+
+impl Server {
+    pub(crate) fn start(relay: PathBuf) -> Result<Self, Failure> {
+        let installation = comparable()?;
+        let settings = [
+            ("shared_buffers", "256MB"),
+            ("max_wal_size", "16GB"),
+            ("checkpoint_timeout", "1h"),
+            // Neither side of a comparison shall meet a vacuum that the other did not.
+            ("autovacuum", "off"),
+        ];
+        Ok(Self { postgres: PrivatePostgres::start(&installation, &settings)?, relay })
+    }
+
+    pub(crate) fn version(&self) -> &str {
+        &self.postgres.installation().version
+    }
+
+    pub(crate) fn bin_dir(&self) -> &Path {
+        &self.postgres.installation().bin_dir
+    }
+
+    pub(crate) fn relay(&self) -> &Path {
+        &self.relay
+    }
+
+    /// A fresh database, set up by `walrelay init`. Its slot stays where it is: what reads, reads
+    /// copies of it.
+    pub(crate) async fn create(&self, name: &str) -> Result<Database, Failure> {
+        let (administrator, administrating) = connect(&self.postgres.url("postgres")).await?;
+        administrator.batch_execute(&format!("CREATE DATABASE {name}")).await?;
+        drop((administrator, administrating));
+        let url = self.postgres.url(name);
+        let slot = format!("{name}_base");
+        let mut init = Command::new(&self.relay);
+        init.args(["init", "--project", "bench", "--database-url", &url, "--slot", &slot]);
+        init.env("PUBSUB_EMULATOR_HOST", "127.0.0.1:1");
+        let init = Process::start("walrelay init", init, Output::Log)?;
+        init.finish(Duration::from_secs(60)).await?;
+        let (client, connection) = connect(&url).await?;
+        client.batch_execute(LOAD).await?;
+        Ok(Database { name: name.to_owned(), url, client, _connection: connection, copies: 0 })
+    }
+
+    /// Removes a workload's database and its slots.
+    pub(crate) async fn remove(&self, database: Database) -> Result<(), Failure> {
+        let slots = "SELECT pg_drop_replication_slot(slot_name)
+                       FROM pg_replication_slots WHERE database = current_database()";
+        database.client.batch_execute(slots).await?;
+        let name = database.name.clone();
+        drop(database);
+        let (administrator, _connection) = connect(&self.postgres.url("postgres")).await?;
+        administrator.batch_execute(&format!("DROP DATABASE {name} WITH (FORCE)")).await?;
+        administrator.batch_execute("CHECKPOINT").await?;
+        Ok(())
+    }
+}
+
+/// The newest server that has its own `pg_recvlogical` (the npm packages have none), or else the
+/// newest of all.
+fn comparable() -> Result<Installation, Failure> {
+    let extra = [PathBuf::from(".servers")];
+    let mut all = installations_in(&extra);
+    all.retain(|installation| installation.bin_dir.join("pg_recvlogical").is_file());
+    match all.pop() {
+        Some(installation) => Ok(installation),
+        None => Ok(Installation::newest(&extra)?),
+    }
+}
+
+/// One workload's database.
+#[derive(Debug)]
+pub(crate) struct Database {
+    name: String,
+    url: String,
+    client: Client,
+    _connection: JoinSet<()>,
+    copies: u32,
+}
+
+impl Database {
+    pub(crate) fn url(&self) -> &str {
+        &self.url
+    }
+
+    pub(crate) fn client(&self) -> &Client {
+        &self.client
+    }
+
+    pub(crate) async fn connect(&self) -> Result<(Client, JoinSet<()>), Failure> {
+        connect(&self.url).await
+    }
+
+    /// Inserts the rows; the backlog is not what is measured, so it is not waited for on disk.
+    pub(crate) async fn load(&self, rows: Rows) -> Result<(), Failure> {
+        let Rows { count, per_transaction, aggregates, payload_bytes } = rows;
+        let call = format!("CALL load({count}, {per_transaction}, {aggregates}, {payload_bytes})");
+        self.client.batch_execute("SET synchronous_commit = off").await?;
+        self.client.batch_execute(&call).await?;
+        self.client.batch_execute("RESET synchronous_commit").await?;
+        // Whatever lies before this has left the buffers of WAL.
+        self.client.batch_execute("CHECKPOINT").await?;
+        Ok(())
+    }
+
+    /// A copy of the untouched slot: everything loaded since is read once more.
+    pub(crate) async fn copy_slot(&mut self) -> Result<String, Failure> {
+        self.copies += 1;
+        let copy = format!("{}_{}", self.name, self.copies);
+        let sql = "SELECT pg_copy_logical_replication_slot($1::text::name, $2::text::name)";
+        self.client.execute(sql, &[&format!("{}_base", self.name), &copy]).await?;
+        Ok(copy)
+    }
+
+    /// A slot keeps the WAL it has not confirmed; a copy that was read is of no further use.
+    pub(crate) async fn drop_slot(&self, slot: &str) -> Result<(), Failure> {
+        let sql = "SELECT pg_drop_replication_slot($1::text::name)";
+        self.client.execute(sql, &[&slot]).await?;
+        Ok(())
+    }
+
+    /// The end of the log, as text.
+    pub(crate) async fn wal_end(&self) -> Result<String, Failure> {
+        let row = self.client.query_one("SELECT pg_current_wal_lsn()::text", &[]).await?;
+        Ok(row.try_get(0)?)
+    }
+}
+
+async fn connect(url: &str) -> Result<(Client, JoinSet<()>), Failure> {
+    let (client, connection) = tokio_postgres::connect(url, NoTls).await?;
+    let mut task = JoinSet::new();
+    // An error of the connection is the client's error at its next query.
+    task.spawn(async move { drop(connection.await) });
+    Ok((client, task))
+}

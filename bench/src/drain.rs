@@ -1,0 +1,174 @@
+//! Draining a backlog: the relay, and `pg_recvlogical` on another copy of the same slot.
+
+use std::path::Path;
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use serde::Serialize;
+use tokio::time::sleep;
+
+use crate::Failure;
+use crate::database::{Database, Rows, Server};
+use crate::process::{self, Output, Process, Usage};
+use crate::sink::{Counts, Sink, SinkOptions};
+
+/// How often the sink is asked whether everything has arrived.
+const POLL_INTERVAL: Duration = Duration::from_millis(5);
+
+/// A backlog and how it is drained.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Drain {
+    pub(crate) name: &'static str,
+    pub(crate) rows: Rows,
+    pub(crate) delay_millis: u64,
+    pub(crate) rounds: u32,
+}
+
+/// What one reader did.
+#[derive(Debug, Clone, Copy, Serialize)]
+pub(crate) struct Measured {
+    pub(crate) seconds: f64,
+    pub(crate) rows_per_second: f64,
+    pub(crate) usage: Usage,
+}
+
+impl Measured {
+    pub(crate) fn new(rows: u32, elapsed: Duration, usage: Usage) -> Self {
+        let seconds = elapsed.as_secs_f64();
+        Self { seconds, rows_per_second: f64::from(rows) / seconds, usage }
+    }
+}
+
+/// What the relay did, and what arrived.
+#[derive(Debug, Clone, Copy, Serialize)]
+pub(crate) struct RelayRound {
+    pub(crate) measured: Measured,
+    pub(crate) sink: Usage,
+    pub(crate) requests_per_row: f64,
+    pub(crate) duplicates: u64,
+}
+
+/// The relay and its baseline, one after the other: what disturbs one is likely to disturb both.
+#[derive(Debug, Clone, Copy, Serialize)]
+pub(crate) struct Round {
+    pub(crate) relay: RelayRound,
+    /// `None` when there is no `pg_recvlogical`.
+    pub(crate) recvlogical: Option<Measured>,
+}
+
+/// A workload's result.
+#[derive(Debug, Clone, Serialize)]
+pub(crate) struct Drained {
+    pub(crate) name: &'static str,
+    pub(crate) rows: u32,
+    pub(crate) rounds: Vec<Round>,
+}
+
+/// Loads the backlog once and drains it once in each round.
+pub(crate) async fn run(
+    server: &Server,
+    drain: Drain,
+    relay_arguments: &[String],
+) -> Result<Drained, Failure> {
+    let mut database = server.create(&drain.name.replace('-', "_")).await?;
+    database.load(drain.rows).await?;
+    let rows = drain.rows.count;
+    let mut rounds = Vec::new();
+    for _ in 0..drain.rounds {
+        let recvlogical = recvlogical(server, &mut database, rows).await?;
+        let relay = relay(server, &mut database, drain, relay_arguments).await?;
+        rounds.push(Round { relay, recvlogical });
+    }
+    server.remove(database).await?;
+    Ok(Drained { name: drain.name, rows, rounds })
+}
+
+/// A relay on `slot` that publishes to `sink`.
+pub(crate) fn start_relay(
+    relay: &Path,
+    database: &Database,
+    (slot, sink): (&str, &Sink),
+    arguments: &[String],
+) -> Result<Process, Failure> {
+    let mut command = Command::new(relay);
+    command.args(["run", "--project", "bench", "--log-format", "text"]);
+    command.args(["--database-url", database.url(), "--slot", slot]);
+    // Every round has a slot of its own, but they all feed from what one `init` has set up.
+    command.args(arguments).env("PUBSUB_EMULATOR_HOST", sink.address());
+    Process::start("walrelay run", command, Output::Log)
+}
+
+async fn relay(
+    server: &Server,
+    database: &mut Database,
+    drain: Drain,
+    arguments: &[String],
+) -> Result<RelayRound, Failure> {
+    let rows = drain.rows.count;
+    let slot = database.copy_slot().await?;
+    let options = SinkOptions { delay_millis: drain.delay_millis, keep: false };
+    let mut sink = Sink::start(options).await?;
+    let mut relay = start_relay(server.relay(), database, (&slot, &sink), arguments)?;
+
+    wait_stored(&mut sink, &relay, rows).await?;
+    let elapsed = relay.started().elapsed();
+    let usage = relay.usage()?;
+    let sink_usage = sink.usage()?;
+    relay.terminate().await?;
+    // Asked once more after the end: what was stored twice may have come last.
+    let Counts { publish_requests, messages_stored, in_flight_per_key_max } = sink.counts().await?;
+    if in_flight_per_key_max > 1 {
+        return Err(format!("{in_flight_per_key_max} requests of one key were out at once").into());
+    }
+    database.drop_slot(&slot).await?;
+    let requests = f64::from(u32::try_from(publish_requests)?);
+    Ok(RelayRound {
+        measured: Measured::new(rows, elapsed, usage),
+        sink: sink_usage,
+        requests_per_row: requests / f64::from(rows),
+        duplicates: messages_stored.saturating_sub(u64::from(rows)),
+    })
+}
+
+/// Waits until the sink holds `rows` messages; fails when it does not get on.
+pub(crate) async fn wait_stored(
+    sink: &mut Sink,
+    relay: &Process,
+    rows: u32,
+) -> Result<(), Failure> {
+    let (mut seen, mut seen_at) = (0, Instant::now());
+    loop {
+        let stored = sink.counts().await?.messages_stored;
+        if stored >= u64::from(rows) {
+            return Ok(());
+        }
+        if stored > seen {
+            (seen, seen_at) = (stored, Instant::now());
+        }
+        relay.check_alive()?;
+        if seen_at.elapsed() > Duration::from_secs(60) {
+            return Err(format!("{stored} of {rows} rows arrived, and then none for 60 s").into());
+        }
+        sleep(POLL_INTERVAL).await;
+    }
+}
+
+async fn recvlogical(
+    server: &Server,
+    database: &mut Database,
+    rows: u32,
+) -> Result<Option<Measured>, Failure> {
+    let Some(program) = process::program("pg_recvlogical", &[server.bin_dir()]) else {
+        return Ok(None);
+    };
+    let end = database.wal_end().await?;
+    let slot = database.copy_slot().await?;
+    let mut command = Command::new(program);
+    command.args(["--start", "--no-loop", "--file=/dev/null", "--dbname", database.url()]);
+    command.args(["--slot", &slot, "--endpos", &end]);
+    command.args(["--option=proto_version=1", "--option=publication_names=walrelay"]);
+    let reader = Process::start("pg_recvlogical", command, Output::Log)?;
+    let (elapsed, usage) = reader.finish(Duration::from_mins(10)).await?;
+    database.drop_slot(&slot).await?;
+    Ok(Some(Measured::new(rows, elapsed, usage)))
+}

@@ -1,0 +1,252 @@
+//! Rows that are published as they come: a steady rate, and a burst after a silence.
+//!
+//! Latency is from the clock of the insert (`occurred_at`) to the sink's clock when it stored the
+//! message; both are processes of this machine. It holds the insert and its commit, and not the
+//! way of the reply back to the relay.
+
+use std::collections::BTreeSet;
+use std::time::{Duration, Instant};
+
+use serde::Serialize;
+use tokio::task::JoinSet;
+use tokio::time::{MissedTickBehavior, interval, sleep};
+use tokio_postgres::Client;
+
+use crate::Failure;
+use crate::database::{Database, Rows, Server};
+use crate::drain::{start_relay, wait_stored};
+use crate::process::{Process, Usage};
+use crate::sink::{Sink, SinkOptions, Stored};
+
+/// A row of one transaction each, as a service writes them.
+const INSERT: &str = "INSERT INTO app_outbox
+    (aggregatetype, aggregateid, event_type, version, payload, occurred_at)
+  VALUES ('bench', 'order-' || $1::bigint, 'OrderPlaced', $1::bigint,
+          jsonb_build_object('text', repeat('x', 188)), clock_timestamp())";
+
+/// Producers, each with a connection of its own.
+const PRODUCERS: u32 = 2;
+
+/// A row that is awaited before anything is measured, so that the relay is known to stream.
+const WARM_UP_ROWS: u32 = 1;
+
+/// Rows at a steady rate.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Steady {
+    pub(crate) name: &'static str,
+    pub(crate) rows_per_second: u32,
+    pub(crate) seconds: u32,
+    pub(crate) delay_millis: u64,
+}
+
+/// Many rows at once after a silence.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Burst {
+    pub(crate) name: &'static str,
+    pub(crate) rows: Rows,
+    pub(crate) idle: Duration,
+}
+
+/// A live workload's result.
+#[derive(Debug, Clone, Serialize)]
+pub(crate) struct Live {
+    pub(crate) name: &'static str,
+    pub(crate) rows: u32,
+    /// From the first insert to the last message stored.
+    pub(crate) rows_per_second: f64,
+    pub(crate) p50_millis: f64,
+    pub(crate) p99_millis: f64,
+    pub(crate) p999_millis: f64,
+    /// CPU time of these rows alone; the memory is that of the relay's whole life.
+    pub(crate) usage: Usage,
+    pub(crate) requests_per_row: f64,
+    pub(crate) duplicates: u64,
+}
+
+/// A relay that has published its first row.
+struct Running {
+    database: Database,
+    sink: Sink,
+    relay: Process,
+}
+
+impl Running {
+    async fn start(
+        server: &Server,
+        name: &str,
+        delay_millis: u64,
+        arguments: &[String],
+    ) -> Result<Self, Failure> {
+        let mut database = server.create(&name.replace('-', "_")).await?;
+        let slot = database.copy_slot().await?;
+        let mut sink = Sink::start(SinkOptions { delay_millis, keep: true }).await?;
+        let relay = start_relay(server.relay(), &database, (&slot, &sink), arguments)?;
+        database.client().execute(INSERT, &[&-1_i64]).await?;
+        wait_stored(&mut sink, &relay, WARM_UP_ROWS).await?;
+        Ok(Self { database, sink, relay })
+    }
+
+    /// `usage` is what the relay had used before the first row.
+    async fn finish(
+        mut self,
+        server: &Server,
+        (name, rows): (&'static str, u32),
+        (begin, before): (Instant, Usage),
+    ) -> Result<Live, Failure> {
+        wait_stored(&mut self.sink, &self.relay, rows + WARM_UP_ROWS).await?;
+        let seconds = begin.elapsed().as_secs_f64();
+        let after = self.relay.usage()?;
+        self.relay.terminate().await?;
+        let requests = u32::try_from(self.sink.counts().await?.publish_requests)?;
+        let stored = self.sink.published().await?;
+        let messages = u64::try_from(stored.len())? - u64::from(WARM_UP_ROWS);
+        server.remove(self.database).await?;
+
+        let seen: BTreeSet<&str> = stored
+            .iter()
+            .filter_map(|it| it.attributes.get("event_id"))
+            .map(AsRef::as_ref)
+            .collect();
+        let distinct = u64::try_from(seen.len())? - u64::from(WARM_UP_ROWS);
+        if distinct != u64::from(rows) {
+            return Err(format!("{distinct} events arrived, {rows} were committed").into());
+        }
+        let latencies = Latencies::of(&stored[1..])?;
+        Ok(Live {
+            name,
+            rows,
+            rows_per_second: f64::from(rows) / seconds,
+            p50_millis: latencies.at(0.5),
+            p99_millis: latencies.at(0.99),
+            p999_millis: latencies.at(0.999),
+            usage: Usage {
+                user_seconds: after.user_seconds - before.user_seconds,
+                system_seconds: after.system_seconds - before.system_seconds,
+                peak_bytes: after.peak_bytes,
+            },
+            requests_per_row: f64::from(requests - WARM_UP_ROWS) / f64::from(rows),
+            duplicates: messages - distinct,
+        })
+    }
+}
+
+pub(crate) async fn steady(
+    server: &Server,
+    steady: Steady,
+    arguments: &[String],
+) -> Result<Live, Failure> {
+    let mut running = Running::start(server, steady.name, steady.delay_millis, arguments).await?;
+    let before = running.relay.usage()?;
+    let begin = Instant::now();
+    let per_producer = steady.rows_per_second * steady.seconds / PRODUCERS;
+    let mut producers = JoinSet::new();
+    for producer in 0..PRODUCERS {
+        let (client, connection) = running.database.connect().await?;
+        let first = i64::from(producer * per_producer);
+        let pause = Duration::from_secs(1) * PRODUCERS / steady.rows_per_second;
+        producers.spawn(async move {
+            let done = produce(&client, first..first + i64::from(per_producer), pause).await;
+            drop((client, connection));
+            done
+        });
+    }
+    while let Some(done) = producers.join_next().await {
+        done??;
+    }
+    running.finish(server, (steady.name, per_producer * PRODUCERS), (begin, before)).await
+}
+
+/// One row after the other, each when its time has come; what is late is caught up with.
+async fn produce(
+    client: &Client,
+    numbers: std::ops::Range<i64>,
+    pause: Duration,
+) -> Result<(), Failure> {
+    let insert = client.prepare(INSERT).await?;
+    let mut due = interval(pause);
+    due.set_missed_tick_behavior(MissedTickBehavior::Burst);
+    for number in numbers {
+        due.tick().await;
+        client.execute(&insert, &[&number]).await?;
+    }
+    Ok(())
+}
+
+pub(crate) async fn burst(
+    server: &Server,
+    burst: Burst,
+    arguments: &[String],
+) -> Result<Live, Failure> {
+    let mut running = Running::start(server, burst.name, 0, arguments).await?;
+    sleep(burst.idle).await;
+    let before = running.relay.usage()?;
+    let begin = Instant::now();
+    let Rows { count, per_transaction, aggregates, payload_bytes } = burst.rows;
+    let call = format!("CALL load({count}, {per_transaction}, {aggregates}, {payload_bytes})");
+    running.database.client().batch_execute(&call).await?;
+    running.finish(server, (burst.name, count), (begin, before)).await
+}
+
+/// Latencies in milliseconds, sorted.
+struct Latencies(Vec<f64>);
+
+impl Latencies {
+    fn of(stored: &[Stored]) -> Result<Self, Failure> {
+        let millis = |message: &Stored| {
+            let text = message.attributes.get("occurred_at").ok_or("a message without a time")?;
+            let occurred = unix_seconds(text).ok_or_else(|| format!("{text:?} is not a time"))?;
+            Ok((message.published_at - occurred) * 1e3)
+        };
+        let mut all = stored.iter().map(millis).collect::<Result<Vec<f64>, Failure>>()?;
+        all.sort_by(f64::total_cmp);
+        Ok(Self(all))
+    }
+
+    /// The smallest latency that `share` of all messages do not exceed.
+    fn at(&self, share: f64) -> f64 {
+        let count = f64::from(u32::try_from(self.0.len()).unwrap_or(u32::MAX));
+        let below = |index: usize| f64::from(u32::try_from(index + 1).unwrap_or(u32::MAX)) / count;
+        let found = (0..self.0.len()).find(|index| below(*index) >= share);
+        found.map_or(f64::NAN, |index| self.0[index])
+    }
+}
+
+/// RFC 3339 in UTC, as the relay writes `occurred_at`.
+fn unix_seconds(text: &str) -> Option<f64> {
+    let (date, time) = text.strip_suffix('Z')?.split_once('T')?;
+    let mut date = date.split('-').map(|part| part.parse::<i64>().ok());
+    let (year, month, day) = (date.next()??, date.next()??, date.next()??);
+    let mut time = time.split(':').map(|part| part.parse::<f64>().ok());
+    let (hours, minutes, seconds) = (time.next()??, time.next()??, time.next()??);
+    // Days since 1970 of the proleptic Gregorian calendar, with years that begin in March.
+    let shifted = if month > 2 { year } else { year - 1 };
+    let month_from_march = (month + 9) % 12;
+    let days = 365 * shifted + shifted / 4 - shifted / 100
+        + shifted / 400
+        + (153 * month_from_march + 2) / 5
+        + day
+        - 1
+        - 719_468;
+    let days = f64::from(i32::try_from(days).ok()?);
+    Some(days * 86_400.0 + hours * 3_600.0 + minutes * 60.0 + seconds)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn times_are_read_as_the_relay_writes_them() {
+        assert_eq!(unix_seconds("1970-01-01T00:00:00.000000Z"), Some(0.0));
+        assert_eq!(unix_seconds("2000-02-29T12:00:00.500000Z"), Some(951_825_600.5));
+        assert_eq!(unix_seconds("2026-11-21T02:43:58.000000Z"), Some(1_795_229_038.0));
+        assert_eq!(unix_seconds("yesterday"), None);
+    }
+
+    #[test]
+    fn a_percentile_is_a_latency_that_occurred() {
+        let latencies = Latencies((1..=1_000).map(f64::from).collect());
+        assert_eq!([0.5, 0.99, 0.999].map(|share| latencies.at(share)), [500.0, 990.0, 999.0]);
+        assert!(Latencies(Vec::new()).at(0.5).is_nan());
+    }
+}

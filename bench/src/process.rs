@@ -1,0 +1,209 @@
+//! Processes that are measured: CPU time and memory from /proc, output kept for when they fail.
+
+use std::fs::{self, File};
+use std::io::{BufRead as _, BufReader};
+use std::path::{Path, PathBuf};
+use std::process::{Child, ChildStdin, Command, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::{Duration, Instant};
+
+use serde::Serialize;
+use tokio::time::sleep;
+
+use crate::Failure;
+
+/// The clock of /proc/PID/stat ticks 100 times a second on every Linux.
+const TICK: Duration = Duration::from_millis(10);
+
+const POLL_INTERVAL: Duration = Duration::from_millis(3);
+
+/// What a process has used so far.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize)]
+pub(crate) struct Usage {
+    /// CPU time in its own code.
+    pub(crate) user_seconds: f64,
+    /// CPU time in the kernel.
+    pub(crate) system_seconds: f64,
+    /// The most memory it has had.
+    pub(crate) peak_bytes: u64,
+}
+
+/// What becomes of a process's standard output.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Output {
+    /// We read it.
+    Lines,
+    /// It goes where its errors go.
+    Log,
+}
+
+/// A child with its standard error in a file; killed when dropped.
+#[derive(Debug)]
+pub(crate) struct Process {
+    name: String,
+    child: Child,
+    stdin: Option<ChildStdin>,
+    log: PathBuf,
+    started: Instant,
+    peak_bytes: u64,
+}
+
+impl Process {
+    /// Starts `command`, without what in our environment might configure it.
+    pub(crate) fn start(name: &str, mut command: Command, output: Output) -> Result<Self, Failure> {
+        static COUNT: AtomicU32 = AtomicU32::new(0);
+        let number = COUNT.fetch_add(1, Ordering::Relaxed);
+        let file = format!("walrelay-bench-{}-{number}.log", std::process::id());
+        let log = std::env::temp_dir().join(file);
+        let inherited = std::env::vars_os().filter_map(|(key, _)| key.into_string().ok());
+        for variable in inherited.filter(|variable| configures(variable)) {
+            command.env_remove(variable);
+        }
+        let errors = File::create(&log)?;
+        let stdout = match output {
+            Output::Lines => Stdio::piped(),
+            Output::Log => errors.try_clone()?.into(),
+        };
+        command.stdin(Stdio::piped()).stdout(stdout).stderr(errors);
+        let started = Instant::now();
+        let mut child = command.spawn().map_err(|error| format!("start {name}: {error}"))?;
+        let stdin = child.stdin.take();
+        Ok(Self { name: name.to_owned(), child, stdin, log, started, peak_bytes: 0 })
+    }
+
+    /// When it was started.
+    pub(crate) fn started(&self) -> Instant {
+        self.started
+    }
+
+    /// The next line it prints; blocks until it prints one.
+    pub(crate) fn read_line(&mut self) -> Result<String, Failure> {
+        let stdout = self.child.stdout.take().ok_or("standard output is read already")?;
+        let mut reader = BufReader::new(stdout);
+        let mut line = String::new();
+        let read = reader.read_line(&mut line);
+        // Given back: a pipe that is closed would end the process at its next line.
+        self.child.stdout = Some(reader.into_inner());
+        match read {
+            Ok(count) if count > 0 => Ok(line.trim().to_owned()),
+            Ok(_) | Err(_) => Err(self.failed("ended without an answer")),
+        }
+    }
+
+    /// What it has used so far; also of a process that has ended and was not waited for, but then
+    /// without its memory, which is the last that was seen.
+    pub(crate) fn usage(&mut self) -> Result<Usage, Failure> {
+        let (_, user, system) = self.stat()?;
+        if let Some(bytes) = peak_bytes(self.child.id()) {
+            self.peak_bytes = self.peak_bytes.max(bytes);
+        }
+        Ok(Usage {
+            user_seconds: user.as_secs_f64(),
+            system_seconds: system.as_secs_f64(),
+            peak_bytes: self.peak_bytes,
+        })
+    }
+
+    /// Fails when it has ended.
+    pub(crate) fn check_alive(&self) -> Result<(), Failure> {
+        if self.stat()?.0 == 'Z' { Err(self.failed("ended too early")) } else { Ok(()) }
+    }
+
+    /// Waits until it has ended well, and returns when that was and what it has used.
+    pub(crate) async fn finish(mut self, limit: Duration) -> Result<(Duration, Usage), Failure> {
+        loop {
+            let usage = self.usage()?;
+            let elapsed = self.started.elapsed();
+            if self.stat()?.0 == 'Z' {
+                let status = self.child.wait()?;
+                return status
+                    .success()
+                    .then_some((elapsed, usage))
+                    .ok_or_else(|| self.failed("failed"));
+            }
+            if elapsed > limit {
+                return Err(self.failed("did not end in time"));
+            }
+            sleep(POLL_INTERVAL).await;
+        }
+    }
+
+    /// Asks it to stop and waits until it has.
+    pub(crate) async fn terminate(mut self) -> Result<(), Failure> {
+        let pid = self.child.id().to_string();
+        Command::new("kill").args(["-s", "TERM", &pid]).status()?;
+        drop(self.stdin.take());
+        let asked = Instant::now();
+        while self.child.try_wait()?.is_none() {
+            if asked.elapsed() > Duration::from_secs(15) {
+                return Err(self.failed("did not stop"));
+            }
+            sleep(POLL_INTERVAL).await;
+        }
+        Ok(())
+    }
+
+    fn failed(&self, what: &str) -> Failure {
+        let log = fs::read_to_string(&self.log).unwrap_or_default();
+        let lines: Vec<&str> = log.lines().collect();
+        let tail = lines[lines.len().saturating_sub(12)..].join("\n");
+        format!("{} {what}; it printed:\n{tail}", self.name).into()
+    }
+
+    /// State, user and system time.
+    fn stat(&self) -> Result<(char, Duration, Duration), Failure> {
+        let text = fs::read_to_string(format!("/proc/{}/stat", self.child.id()))?;
+        parse_stat(&text).ok_or_else(|| format!("/proc of {} is not understood", self.name).into())
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        // Only a process that has ended already cannot be killed.
+        drop(self.child.kill());
+        drop(self.child.wait());
+        drop(fs::remove_file(&self.log));
+    }
+}
+
+fn configures(variable: &str) -> bool {
+    let others = ["DATABASE_URL", "GOOGLE_CLOUD_PROJECT", "PORT", "RUST_LOG"];
+    ["WALRELAY_", "PUBSUB_", "PG"].iter().any(|prefix| variable.starts_with(prefix))
+        || others.contains(&variable)
+}
+
+fn parse_stat(text: &str) -> Option<(char, Duration, Duration)> {
+    // The program's name stands in brackets and may hold anything.
+    let mut fields = text.rsplit_once(") ")?.1.split(' ');
+    let state = fields.next()?.chars().next()?;
+    let mut ticks = fields.skip(10).map(|field| field.parse::<u32>().ok());
+    let (user, system) = (ticks.next()??, ticks.next()??);
+    Some((state, TICK * user, TICK * system))
+}
+
+fn peak_bytes(pid: u32) -> Option<u64> {
+    let status = fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
+    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"))?;
+    let kibibytes: u64 = line.split_whitespace().next()?.parse().ok()?;
+    Some(kibibytes * 1024)
+}
+
+/// The program called `name` on `PATH` or in `dirs`.
+pub(crate) fn program(name: &str, dirs: &[&Path]) -> Option<PathBuf> {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let found = dirs.iter().map(|dir| dir.to_path_buf()).chain(std::env::split_paths(&path));
+    found.map(|dir| dir.join(name)).find(|file| file.is_file())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn cpu_time_is_read_whatever_the_program_is_called() {
+        let text = "7 (a ) b) S 1 7 7 0 -1 4194560 1 0 0 0 230 15 0 0 20 0 1 0 9 1 1";
+        let expected = ('S', Duration::from_millis(2_300), Duration::from_millis(150));
+        assert_eq!(parse_stat(text), Some(expected));
+        assert_eq!(parse_stat("7 (a"), None);
+    }
+}

@@ -1,0 +1,215 @@
+//! The tables, as they stand in docs/benchmarks.md, and the JSON file.
+#![expect(clippy::print_stdout, reason = "the printed tables are the result")]
+
+use std::error::Error;
+use std::fmt::Write as _;
+use std::fs;
+use std::path::Path;
+
+use crate::Failure;
+use crate::drain::Drained;
+use crate::suite::Results;
+use crate::targets::{median, number};
+
+const MIB: f64 = 1024.0 * 1024.0;
+
+/// Prints a line, or a table.
+pub(crate) fn say(text: &str) {
+    println!("{text}");
+}
+
+/// Says what is being measured, beside the result.
+pub(crate) fn progress(name: &str) {
+    eprintln!("bench: {name}");
+}
+
+/// Prints an error with everything behind it.
+pub(crate) fn complain(error: &dyn Error) {
+    eprintln!("bench: {error}");
+    let mut source = error.source();
+    while let Some(cause) = source {
+        eprintln!("  because: {cause}");
+        source = cause.source();
+    }
+}
+
+/// Writes the JSON file.
+pub(crate) fn write(results: &Results, dir: &Path) -> Result<(), Failure> {
+    fs::create_dir_all(dir)?;
+    let name = results.machine.date.replace([' ', ':'], "-");
+    let file = dir.join(format!("{name}.json"));
+    fs::write(&file, serde_json::to_string_pretty(results)? + "\n")?;
+    eprintln!("bench: wrote {}", file.display());
+    Ok(())
+}
+
+/// Everything as Markdown.
+pub(crate) fn markdown(results: &Results) -> String {
+    let sections =
+        [heading(results), targets(results), drains(results), lives(results), publishers(results)];
+    sections.into_iter().filter(|section| !section.is_empty()).collect::<Vec<_>>().join("\n")
+}
+
+fn heading(results: &Results) -> String {
+    let machine = &results.machine;
+    let mut text = format!(
+        "{} UTC, {}, {} cores, {} GiB, {}, PostgreSQL {}, commit {}, load {} at the beginning.",
+        machine.date,
+        machine.processor,
+        machine.cores,
+        machine.memory_gib,
+        machine.kernel,
+        machine.postgres,
+        machine.commit,
+        number(results.load_before),
+    );
+    if !results.relay_arguments.is_empty() {
+        let arguments = results.relay_arguments.join(" ");
+        line(&mut text, &format!(" The relay was run with `{arguments}`."));
+    }
+    if let Some(note) = &results.note {
+        line(&mut text, &format!(" {note}"));
+    }
+    text + "\n"
+}
+
+fn targets(results: &Results) -> String {
+    let rows = results.targets.iter().map(|verdict| {
+        let is_met = if verdict.is_met { "yes" } else { "**no**" };
+        vec![
+            verdict.workload.to_owned(),
+            verdict.target.clone(),
+            verdict.measured.clone(),
+            is_met.to_owned(),
+        ]
+    });
+    table(&["Workload", "Target", "Measured", "Met"], rows)
+}
+
+fn drains(results: &Results) -> String {
+    let rows = results.drains.iter().map(|drained| {
+        let last = |value: fn(&Drained) -> f64| number(value(drained));
+        let recvlogical = drained.rounds.iter().filter_map(|round| round.recvlogical);
+        let recvlogical = median(recvlogical.map(|measured| measured.rows_per_second));
+        let requests = drained.rounds.iter().map(|round| round.relay.requests_per_row);
+        let duplicates: u64 = drained.rounds.iter().map(|round| round.relay.duplicates).sum();
+        vec![
+            drained.name.to_owned(),
+            number(f64::from(drained.rows)),
+            last(Drained::rows_per_second),
+            number(recvlogical),
+            drained.share_of_recvlogical().map_or("–".to_owned(), number),
+            format!(
+                "{} + {}",
+                last(Drained::user_seconds_per_million),
+                last(Drained::system_seconds_per_million)
+            ),
+            last(Drained::sink_seconds_per_million),
+            number(drained.peak_bytes() / MIB),
+            number(median(requests)),
+            duplicates.to_string(),
+        ]
+    });
+    let head = [
+        "Backlog",
+        "Rows",
+        "Rows/s",
+        "pg_recvlogical, rows/s",
+        "Ratio",
+        "CPU s per million rows, user + sys",
+        "Sink's CPU s",
+        "Peak MiB",
+        "Requests per row",
+        "Duplicates",
+    ];
+    table(&head, rows)
+}
+
+fn lives(results: &Results) -> String {
+    let rows = results.lives.iter().map(|live| {
+        let per_million = |seconds: f64| number(seconds * 1e6 / f64::from(live.rows));
+        let peak = f64::from(u32::try_from(live.usage.peak_bytes).unwrap_or(u32::MAX)) / MIB;
+        vec![
+            live.name.to_owned(),
+            number(f64::from(live.rows)),
+            number(live.rows_per_second),
+            number(live.p50_millis),
+            number(live.p99_millis),
+            number(live.p999_millis),
+            format!(
+                "{} + {}",
+                per_million(live.usage.user_seconds),
+                per_million(live.usage.system_seconds)
+            ),
+            number(peak),
+            number(live.requests_per_row),
+            live.duplicates.to_string(),
+        ]
+    });
+    let head = [
+        "Live",
+        "Rows",
+        "Rows/s",
+        "p50 ms",
+        "p99 ms",
+        "p99.9 ms",
+        "CPU s per million rows, user + sys",
+        "Peak MiB",
+        "Requests per row",
+        "Duplicates",
+    ];
+    table(&head, rows)
+}
+
+fn publishers(results: &Results) -> String {
+    let rows = results.publishers.iter().map(|published| {
+        let of =
+            |value: fn(&crate::drain::Measured) -> f64| median(published.rounds.iter().map(value));
+        let options = published.options;
+        let per_million = 1e6 / f64::from(options.messages);
+        let peak = published.rounds.iter().map(|round| round.usage.peak_bytes).max().unwrap_or(0);
+        let peak = f64::from(u32::try_from(peak / 1024).unwrap_or(u32::MAX)) / 1024.0;
+        vec![
+            published.name.to_owned(),
+            number(f64::from(options.messages)),
+            options.batch.to_string(),
+            options.outstanding.to_string(),
+            number(of(|round| round.rows_per_second)),
+            format!(
+                "{} + {}",
+                number(of(|round| round.usage.user_seconds) * per_million),
+                number(of(|round| round.usage.system_seconds) * per_million)
+            ),
+            number(peak),
+        ]
+    });
+    let head = [
+        "Publisher",
+        "Messages",
+        "Per request",
+        "Outstanding",
+        "Messages/s",
+        "CPU s per million, user + sys",
+        "Peak MiB",
+    ];
+    table(&head, rows)
+}
+
+/// The first column is text, the others are numbers; nothing at all without rows.
+fn table(head: &[&str], rows: impl Iterator<Item = Vec<String>>) -> String {
+    let rows: Vec<Vec<String>> = rows.collect();
+    if rows.is_empty() {
+        return String::new();
+    }
+    let mut text = String::new();
+    line(&mut text, &format!("| {} |\n", head.join(" | ")));
+    line(&mut text, &format!("| ---{} |\n", " | ---:".repeat(head.len() - 1)));
+    for row in rows {
+        line(&mut text, &format!("| {} |\n", row.join(" | ")));
+    }
+    text
+}
+
+fn line(text: &mut String, addition: &str) {
+    text.write_str(addition).expect("a String takes whatever is written");
+}

@@ -1,0 +1,142 @@
+//! The embedded Pub/Sub as a process of its own: the sink of every workload.
+
+use std::io::Read as _;
+use std::net::SocketAddr;
+use std::process::Command;
+use std::time::Duration;
+
+use clap::Args;
+use serde::Deserialize;
+use tokio::io::{AsyncBufReadExt as _, AsyncReadExt as _, AsyncWriteExt as _, BufReader};
+use tokio::net::{TcpListener, TcpStream};
+use walrelay_emulator::{Effect, Emulator, Fault, Log, Options};
+
+use crate::Failure;
+use crate::process::{Output, Process, Usage};
+use crate::report;
+
+/// The topic that the rows of every workload are routed to.
+pub(crate) const TOPIC: &str = "projects/bench/topics/bench.events";
+
+/// How the sink behaves.
+#[derive(Debug, Clone, Copy, Default, Args)]
+pub(crate) struct SinkOptions {
+    /// Every reply comes this much later.
+    #[arg(long, value_name = "MILLISECONDS", default_value_t = 0)]
+    pub(crate) delay_millis: u64,
+    /// Keep what was published, to be read afterwards; otherwise it is only counted.
+    #[arg(long)]
+    pub(crate) keep: bool,
+}
+
+/// Serves until our standard input closes, which it also does when the suite is killed.
+pub(crate) fn execute(options: SinkOptions) -> Result<(), Failure> {
+    std::thread::spawn(|| {
+        drop(std::io::stdin().read_to_end(&mut Vec::new()));
+        std::process::abort();
+    });
+    let log = if options.keep { Log::Keep } else { Log::Off };
+    let emulator = Emulator::new(Options { log, ..Options::default() });
+    emulator.create_topic(TOPIC)?;
+    if options.delay_millis > 0 {
+        let delay = Duration::from_millis(options.delay_millis);
+        emulator.set_fault(Fault::all(Effect::Delay(delay)));
+    }
+    tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(async {
+        let grpc = TcpListener::bind("127.0.0.1:0").await?;
+        let control = TcpListener::bind("127.0.0.1:0").await?;
+        report::say(&format!("{} {}", grpc.local_addr()?, control.local_addr()?));
+        let controlled = emulator.serve_control(control, std::future::pending());
+        let ((), controlled) =
+            tokio::join!(emulator.serve(grpc, std::future::pending()), controlled);
+        Ok(controlled?)
+    })
+}
+
+/// What the sink has counted.
+#[derive(Debug, Clone, Copy, Default, Deserialize)]
+pub(crate) struct Counts {
+    pub(crate) publish_requests: u64,
+    pub(crate) messages_stored: u64,
+    pub(crate) in_flight_per_key_max: u64,
+}
+
+/// One message that was kept.
+#[derive(Debug, Deserialize)]
+pub(crate) struct Stored {
+    pub(crate) id: String,
+    pub(crate) attributes: std::collections::BTreeMap<String, String>,
+    #[serde(rename = "publish_time_unix_seconds")]
+    pub(crate) published_at: f64,
+}
+
+/// A running sink.
+#[derive(Debug)]
+pub(crate) struct Sink {
+    process: Process,
+    address: SocketAddr,
+    /// Kept open: the counts are asked for every few milliseconds.
+    control: BufReader<TcpStream>,
+}
+
+impl Sink {
+    pub(crate) async fn start(options: SinkOptions) -> Result<Self, Failure> {
+        let mut command = Command::new(std::env::current_exe()?);
+        command.arg("sink").arg(format!("--delay-millis={}", options.delay_millis));
+        if options.keep {
+            command.arg("--keep");
+        }
+        let mut process = Process::start("the sink", command, Output::Lines)?;
+        let line = process.read_line()?;
+        let (grpc, control) = line.split_once(' ').ok_or("the sink printed no addresses")?;
+        let control = BufReader::new(TcpStream::connect(control).await?);
+        Ok(Self { process, address: grpc.parse()?, control })
+    }
+
+    /// For `PUBSUB_EMULATOR_HOST`.
+    pub(crate) fn address(&self) -> String {
+        self.address.to_string()
+    }
+
+    pub(crate) fn usage(&mut self) -> Result<Usage, Failure> {
+        self.process.usage()
+    }
+
+    pub(crate) async fn counts(&mut self) -> Result<Counts, Failure> {
+        Ok(serde_json::from_slice(&self.get("/stats").await?)?)
+    }
+
+    /// Everything that was kept, in the order in which it was stored.
+    pub(crate) async fn published(&mut self) -> Result<Vec<Stored>, Failure> {
+        let mut all: Vec<Stored> = Vec::new();
+        loop {
+            let after = all.last().map_or("0", |last| &last.id);
+            let path = format!("/published?topic={TOPIC}&after={after}");
+            let page: Vec<Stored> = serde_json::from_slice(&self.get(&path).await?)?;
+            if page.is_empty() {
+                return Ok(all);
+            }
+            all.extend(page);
+        }
+    }
+
+    /// As much of HTTP/1.1 as our own control port answers with.
+    async fn get(&mut self, path: &str) -> Result<Vec<u8>, Failure> {
+        let request = format!("GET {path} HTTP/1.1\r\nHost: sink\r\n\r\n");
+        self.control.write_all(request.as_bytes()).await?;
+        let mut length = 0;
+        loop {
+            let mut line = String::new();
+            self.control.read_line(&mut line).await?;
+            if line.trim().is_empty() {
+                break;
+            }
+            if let Some((_, value)) = line.to_ascii_lowercase().split_once("content-length:") {
+                length = value.trim().parse()?;
+            }
+        }
+        let mut body = vec![0; length];
+        self.control.read_exact(&mut body).await?;
+        Ok(body)
+    }
+}

@@ -1,0 +1,42 @@
+//! The suite on tiny inputs, so that it does not rot.
+
+use std::process::Command;
+
+use walrelay_testkit::{relay, skip};
+
+#[test]
+fn every_workload_runs_and_every_target_is_judged() {
+    let Some(relay) = relay::binary() else {
+        let _: Option<()> = skip("the walrelay binary is not built: `cargo build -p walrelay`");
+        return;
+    };
+    let results = std::env::temp_dir().join(format!("walrelay-bench-test-{}", std::process::id()));
+    let run = Command::new(env!("CARGO_BIN_EXE_walrelay-bench"))
+        .args(["--size", "tiny", "--relay"])
+        .arg(relay)
+        .arg("--results")
+        .arg(&results)
+        .output()
+        .unwrap();
+    let errors = String::from_utf8_lossy(&run.stderr);
+    assert!(run.status.success(), "{errors}");
+
+    let file = std::fs::read_dir(&results).unwrap().next().unwrap().unwrap().path();
+    let json = std::fs::read(file).unwrap();
+    std::fs::remove_dir_all(&results).unwrap();
+    let json: serde_json::Value = serde_json::from_slice(&json).unwrap();
+    for (part, count) in [("drains", 9), ("lives", 3), ("publishers", 11)] {
+        assert_eq!(json[part].as_array().unwrap().len(), count, "{part}");
+    }
+    // The two that compare with pg_recvlogical are left out where there is none.
+    assert!(json["targets"].as_array().unwrap().len() >= 8);
+    for drain in json["drains"].as_array().unwrap() {
+        for round in drain["rounds"].as_array().unwrap() {
+            assert_eq!(round["relay"]["duplicates"], 0, "{drain}");
+        }
+    }
+    for live in json["lives"].as_array().unwrap() {
+        assert!(live["p50_millis"].as_f64().unwrap() > 0.0, "{live}");
+        assert_eq!(live["duplicates"], 0, "{live}");
+    }
+}
