@@ -1,0 +1,198 @@
+//! Seeded sessions of the production loop on virtual time.
+//!
+//! `pipeline::run` with all its parts, over real bytes from a scripted server, against a Pub/Sub and
+//! a dispatch table that misbehave; everything is drawn from one seed. `WALRELAY_SIM_SEED=N` runs one
+//! seed and prints its story, `WALRELAY_SIM_SEEDS=N` runs the first N.
+
+#[path = "simulation/judge.rs"]
+mod judge;
+#[path = "simulation/plan.rs"]
+mod plan;
+#[path = "simulation/planted.rs"]
+mod planted;
+#[path = "simulation/pubsub.rs"]
+mod pubsub;
+#[path = "simulation/run.rs"]
+mod run;
+#[path = "simulation/table.rs"]
+mod table;
+
+use judge::Fault;
+use plan::Plan;
+use planted::{ConfirmingKeepalivesInTransactions, Omitting, PublisherBug, StoreBug};
+use run::{Faithful, Fitting, Outcome, Step};
+
+/// Seeds of the everyday run, over all ranges.
+const SEEDS_DEFAULT: u64 = 2_400;
+
+/// Test functions that share them, so that every processor has work.
+const RANGES: u64 = 4;
+
+fn simulate<F: Fitting>(seed: u64, plan: Option<Plan>, fitting: F, lines: usize) -> Outcome {
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_time()
+        .start_paused(true)
+        .build()
+        .expect("a runtime");
+    runtime.block_on(run::run(seed, plan, fitting, lines))
+}
+
+#[expect(
+    clippy::disallowed_methods,
+    reason = "how many seeds, is for whoever runs the tests to say"
+)]
+fn number_from(names: &[&str]) -> Option<u64> {
+    names.iter().find_map(|name| std::env::var(name).ok()?.parse().ok())
+}
+
+fn the_promise_holds_for_seeds_of_range(range: u64) {
+    if let Some(seed) = number_from(&["WALRELAY_SIM_SEED", "SEED"]) {
+        if range == 0 {
+            let outcome = simulate(seed, None, Faithful, usize::MAX);
+            eprintln!("{}", outcome.story);
+            assert!(outcome.findings.is_empty(), "seed {seed}: {:#?}", outcome.findings);
+        }
+        return;
+    }
+    let seeds = number_from(&["WALRELAY_SIM_SEEDS"]).unwrap_or(SEEDS_DEFAULT);
+    let (mut stored, mut repeated) = (0, 0);
+    let mut failed = Vec::new();
+    for seed in (range..seeds).step_by(usize::try_from(RANGES).unwrap_or(1)) {
+        let outcome = simulate(seed, None, Faithful, STORY_LINES);
+        stored += outcome.stored;
+        repeated += outcome.repeated;
+        if !outcome.findings.is_empty() {
+            failed.push((seed, outcome));
+        }
+    }
+    eprintln!("range {range}: {stored} messages stored, {repeated} of them repeated");
+    let Some((seed, outcome)) = failed.first() else { return };
+    let others: Vec<_> =
+        failed.iter().map(|(seed, outcome)| (seed, outcome.findings[0].0)).collect();
+    panic!(
+        "{} seeds failed: {others:?}\nseed {seed}: {:#?}\nthe end of its story:\n{}\n\
+         all of it: WALRELAY_SIM_SEED={seed}",
+        failed.len(),
+        outcome.findings,
+        outcome.story,
+    );
+}
+
+/// So much of a failing seed's story is told at once.
+const STORY_LINES: usize = 80;
+
+#[test]
+fn the_promise_holds_for_every_seed_1_of_4() {
+    the_promise_holds_for_seeds_of_range(0);
+}
+
+#[test]
+fn the_promise_holds_for_every_seed_2_of_4() {
+    the_promise_holds_for_seeds_of_range(1);
+}
+
+#[test]
+fn the_promise_holds_for_every_seed_3_of_4() {
+    the_promise_holds_for_seeds_of_range(2);
+}
+
+#[test]
+fn the_promise_holds_for_every_seed_4_of_4() {
+    the_promise_holds_for_seeds_of_range(3);
+}
+
+#[test]
+fn rows_of_a_key_wait_at_a_restart_for_earlier_ones_that_the_slot_sends_again() {
+    for seed in 0..20 {
+        let plan = Plan::parked_behind_a_row_that_is_out();
+        let outcome = simulate(seed, Some(plan), Faithful, STORY_LINES);
+        assert!(
+            outcome.findings.is_empty(),
+            "seed {seed}: {:#?}\n{}",
+            outcome.findings,
+            outcome.story
+        );
+    }
+}
+
+#[test]
+fn rows_beyond_the_budget_stay_in_the_slot_during_an_outage() {
+    let outcome = simulate(0, Some(Plan::flood()), Faithful, STORY_LINES);
+    assert!(outcome.findings.is_empty(), "{:#?}\n{}", outcome.findings, outcome.story);
+}
+
+/// Runs seeds with a planted bug until the judge objects, and says how it must.
+fn the_judge_objects<F: Fitting>(fitting: &F, plan: Option<&Plan>, expected: &[Fault]) {
+    const SEEDS_MAX: u64 = 400;
+    let found = (0..SEEDS_MAX).find_map(|seed| {
+        let outcome = simulate(seed, plan.cloned(), fitting.clone(), STORY_LINES);
+        outcome.findings.first().map(|(fault, _)| (seed, *fault, outcome.story))
+    });
+    let Some((seed, fault, story)) = found else { panic!("nobody objects in {SEEDS_MAX} seeds") };
+    assert!(expected.contains(&fault), "seed {seed}: found {fault:?} instead\n{story}");
+}
+
+#[test]
+fn a_keepalive_confirmed_inside_a_transaction_is_found() {
+    the_judge_objects(&ConfirmingKeepalivesInTransactions, None, &[Fault::ConfirmedEarly]);
+}
+
+#[test]
+fn a_refused_batch_taken_for_stored_is_found() {
+    let faults = [Fault::ConfirmedEarly, Fault::Lost, Fault::Reordered];
+    the_judge_objects(&PublisherBug::TakesRefusedForStored, None, &faults);
+}
+
+#[test]
+fn a_batch_retried_behind_the_next_one_is_found() {
+    let faults = [Fault::Reordered, Fault::ConfirmedEarly];
+    the_judge_objects(&PublisherBug::RetriesBehindTheNext, None, &faults);
+}
+
+#[test]
+fn rows_settled_before_their_park_is_durable_are_found() {
+    let faults = [Fault::ConfirmedEarly, Fault::Reordered];
+    the_judge_objects(&StoreBug::SettlesBeforeDurable, None, &faults);
+}
+
+#[test]
+fn parked_keys_forgotten_at_a_restart_are_found() {
+    the_judge_objects(&Omitting(Step::LoadParked), None, &[Fault::Reordered]);
+}
+
+#[test]
+fn recorded_rows_forgotten_at_a_restart_are_found() {
+    let faults = [Fault::Repeated, Fault::Reordered];
+    the_judge_objects(&Omitting(Step::LoadRecorded), None, &faults);
+}
+
+#[test]
+fn a_session_that_does_not_await_the_requests_of_the_one_before_is_found() {
+    the_judge_objects(&Omitting(Step::AwaitAnswers), None, &[Fault::TwoOutstanding]);
+}
+
+#[test]
+fn a_budget_that_nobody_keeps_is_found() {
+    the_judge_objects(&Omitting(Step::Budget), Some(&Plan::flood()), &[Fault::OverBudget]);
+}
+
+#[test]
+fn rows_claimed_backwards_are_found() {
+    the_judge_objects(&StoreBug::ClaimsBackwards, None, &[Fault::Reordered]);
+}
+
+#[test]
+fn a_held_key_taken_for_a_live_one_is_found() {
+    the_judge_objects(&StoreBug::ForgetsWhatIsHeld, None, &[Fault::Reordered]);
+}
+
+#[test]
+fn a_key_that_stays_parked_is_found() {
+    the_judge_objects(&StoreBug::HoldsForEver, None, &[Fault::ParkedForEver]);
+}
+
+#[test]
+fn outcomes_that_are_not_written_down_are_found() {
+    let faults = [Fault::Repeated, Fault::ParkedForEver];
+    the_judge_objects(&StoreBug::ForgetsOutcomes, None, &faults);
+}

@@ -1,0 +1,312 @@
+//! What one seed means: the relay's settings, the faults, and what happens when.
+
+use std::time::Duration;
+
+use walrelay_core::{Backoff, FailureClass, LanePolicy, OnDead, WindowLimits};
+use walrelay_testkit::seed::Seed;
+use walrelay_testkit::walsender::{InTransaction, Manners};
+
+use crate::{pubsub, table};
+
+/// Everything about a run that is decided before it starts.
+#[derive(Debug, Clone)]
+pub(crate) struct Plan {
+    pub(crate) lanes: LanePolicy,
+    pub(crate) window: WindowLimits,
+    pub(crate) budget_bytes: usize,
+    pub(crate) socket_bytes: usize,
+    pub(crate) manners: Manners,
+    pub(crate) pubsub: pubsub::Habits,
+    pub(crate) table: table::Habits,
+    pub(crate) per_key_rows: usize,
+    pub(crate) rows: RowPlan,
+    /// In order of time.
+    pub(crate) timeline: Vec<(Duration, Action)>,
+}
+
+/// What rows look like.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct RowPlan {
+    pub(crate) topics: u64,
+    pub(crate) keys: u64,
+    pub(crate) unkeyed_per_mille: u64,
+    pub(crate) unroutable_per_mille: u64,
+    pub(crate) poison_per_mille: u64,
+    pub(crate) payload_bytes_max: usize,
+}
+
+/// Something that happens.
+#[derive(Debug, Clone)]
+pub(crate) enum Action {
+    /// Transactions whose rows interleave, so many rows each; some are rolled back.
+    Commit {
+        rows: Vec<usize>,
+    },
+    /// One transaction of these rows.
+    CommitRows {
+        rows: Vec<RowSpec>,
+    },
+    /// Log that is none of ours.
+    Foreign {
+        bytes: u64,
+    },
+    Checkpoint,
+    Cut,
+    Stall {
+        time: Duration,
+    },
+    ServerCrash {
+        down: Duration,
+    },
+    ServerShutdown {
+        down: Duration,
+    },
+    ProcessCrash,
+    Stop,
+    Sick {
+        scope: Scope,
+        class: FailureClass,
+        time: Duration,
+    },
+    TableDown {
+        time: Duration,
+    },
+    RetryDead,
+    RetryTopic,
+    RetryOne,
+    DiscardOne,
+}
+
+/// One row of the first topic.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct RowSpec {
+    pub(crate) key: u64,
+    pub(crate) kind: RowKind,
+}
+
+/// What becomes of a row.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum RowKind {
+    Good,
+    /// Refused by Pub/Sub.
+    Poison,
+    /// Refused before it is sent.
+    Unroutable,
+}
+
+/// Whom a sickness concerns.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Scope {
+    Everything,
+    Topic,
+    Key,
+}
+
+const fn ms(millis: u64) -> Duration {
+    Duration::from_millis(millis)
+}
+
+impl Plan {
+    /// The plan of a seed.
+    pub(crate) fn of(seed: &mut Seed) -> Self {
+        // Some seeds are calm in one respect, so that the others show.
+        let rarely = |seed: &mut Seed, per_mille: u64| match seed.chance(400) {
+            true => 0,
+            false => seed.between(0, per_mille),
+        };
+        let is_heavy = seed.chance(30);
+        let pubsub = pubsub::Habits {
+            latency_max: ms(*seed.pick(&[2, 20, 200])),
+            transient: rarely(seed, 200),
+            lost_reply: rarely(seed, 100),
+            slow: rarely(seed, 50),
+            black_hole: rarely(seed, 15),
+        };
+        let table = table::Habits {
+            latency_max: ms(*seed.pick(&[2, 50, 1_500])),
+            fails_before: rarely(seed, 200),
+            fails_after: rarely(seed, 100),
+            done_late: rarely(seed, 500),
+        };
+        let rows = RowPlan {
+            topics: seed.between(1, 3),
+            keys: *seed.pick(&[1, 2, 5, 20]),
+            unkeyed_per_mille: *seed.pick(&[0, 0, 100, 500]),
+            unroutable_per_mille: rarely(seed, 30),
+            poison_per_mille: rarely(seed, 60),
+            payload_bytes_max: if is_heavy { 8_000 } else { *seed.pick(&[30, 300, 1_500]) },
+        };
+        Self {
+            lanes: lanes(seed),
+            window: WindowLimits { min: seed.count(1, 8), max: seed.count(8, 64) },
+            budget_bytes: if is_heavy { 64 << 10 } else { *seed.pick(&[16 << 10, 1 << 20]) },
+            socket_bytes: *seed.pick(&[64, 4_096, 65_536]),
+            manners: manners(seed),
+            pubsub,
+            table,
+            per_key_rows: *seed.pick(&[1, 3, 500]),
+            rows,
+            timeline: timeline(seed, is_heavy),
+        }
+    }
+}
+
+impl Plan {
+    /// Nothing goes wrong, and nothing happens but this.
+    pub(crate) fn calm(timeline: Vec<(u64, Action)>) -> Self {
+        let backoff = |base, cap| Backoff { base: ms(base), cap: Duration::from_secs(cap) };
+        Self {
+            lanes: LanePolicy {
+                batch_messages: 50,
+                batch_bytes: 9_000_000,
+                transient: backoff(100, 60),
+                operator: backoff(1_000, 60),
+                redelivery: backoff(1_000, 60),
+                park_after: ms(2_000),
+                max_attempts: 20,
+                on_dead: OnDead::Continue,
+            },
+            window: WindowLimits { min: 8, max: 64 },
+            budget_bytes: 1 << 20,
+            socket_bytes: 65_536,
+            manners: Manners {
+                write_bytes_max: 65_536,
+                pause_per_mille: 0,
+                pause_max: Duration::ZERO,
+                keepalive_per_mille: 0,
+                reply_patience: ms(7_500),
+                in_transaction: InTransaction::BeforeItsCommit,
+            },
+            pubsub: pubsub::Habits::HEALTHY,
+            table: table::Habits::HEALTHY,
+            per_key_rows: 500,
+            rows: RowPlan {
+                topics: 1,
+                keys: 3,
+                unkeyed_per_mille: 0,
+                unroutable_per_mille: 0,
+                poison_per_mille: 0,
+                payload_bytes_max: 100,
+            },
+            timeline: timeline.into_iter().map(|(at, action)| (ms(at), action)).collect(),
+        }
+    }
+
+    /// An outage with far more rows than the budget holds.
+    pub(crate) fn flood() -> Self {
+        let class = FailureClass::Transient;
+        let outage = Action::Sick { scope: Scope::Everything, class, time: ms(20_000) };
+        let mut plan = Self::calm(vec![
+            (100, outage),
+            (500, Action::Commit { rows: vec![200; 3] }),
+            (15_000, Action::Checkpoint),
+        ]);
+        plan.budget_bytes = 64 << 10;
+        plan.rows.payload_bytes_max = 8_000;
+        plan
+    }
+
+    /// A key is parked while an earlier row of it is out, and the process ends before the answer.
+    pub(crate) fn parked_behind_a_row_that_is_out() -> Self {
+        let row = |kind| RowSpec { key: 1, kind };
+        let mut plan = Self::calm(vec![
+            (1_000, Action::CommitRows { rows: vec![row(RowKind::Good)] }),
+            (
+                1_050,
+                Action::CommitRows { rows: vec![row(RowKind::Good), row(RowKind::Unroutable)] },
+            ),
+            (1_400, Action::ProcessCrash),
+        ]);
+        plan.lanes.on_dead = OnDead::Hold;
+        plan.pubsub.latency_max = ms(4_000);
+        // The slot sends the row again more slowly than the table is read.
+        plan.manners.pause_per_mille = 1_000;
+        plan.manners.pause_max = ms(200);
+        plan
+    }
+}
+
+fn lanes(seed: &mut Seed) -> LanePolicy {
+    let backoff = |base, cap| Backoff { base: ms(base), cap: Duration::from_secs(cap) };
+    LanePolicy {
+        batch_messages: *seed.pick(&[1, 4, 50, 1_000]),
+        batch_bytes: *seed.pick(&[3_000, 9_000_000]),
+        transient: backoff(100, *seed.pick(&[2, 60])),
+        operator: backoff(1_000, 60),
+        redelivery: backoff(*seed.pick(&[200, 1_000]), 60),
+        park_after: seed.time(ms(500), ms(6_000)),
+        max_attempts: *seed.pick(&[2, 5, 20]),
+        on_dead: *seed.pick(&[OnDead::Continue, OnDead::Hold]),
+    }
+}
+
+fn manners(seed: &mut Seed) -> Manners {
+    Manners {
+        write_bytes_max: *seed.pick(&[40, 1_000, 65_536, 65_536]),
+        pause_per_mille: *seed.pick(&[0, 0, 5, 50]),
+        pause_max: ms(*seed.pick(&[1, 30])),
+        keepalive_per_mille: *seed.pick(&[0, 50, 300]),
+        // As often as the relay was told, or a little more.
+        reply_patience: ms(*seed.pick(&[6_000, 7_500])),
+        in_transaction: *seed.pick(&[InTransaction::BeforeItsCommit, InTransaction::EndOfLog]),
+    }
+}
+
+fn timeline(seed: &mut Seed, is_heavy: bool) -> Vec<(Duration, Action)> {
+    let length = seed.time(ms(2_000), ms(40_000));
+    let mut timeline = Vec::new();
+    let mut at =
+        |seed: &mut Seed, action| timeline.push((seed.time(Duration::ZERO, length), action));
+    for _ in 0..seed.count(2, 25) {
+        let rows = (0..seed.count(1, 3)).map(|_| transaction_rows(seed)).collect();
+        at(seed, Action::Commit { rows });
+    }
+    if is_heavy {
+        let class = FailureClass::Transient;
+        at(seed, Action::Sick { scope: Scope::Everything, class, time: length });
+        at(seed, Action::Commit { rows: vec![250] });
+    }
+    for _ in 0..seed.count(0, 6) {
+        let bytes = seed.between(8, 100_000);
+        at(seed, Action::Foreign { bytes });
+    }
+    for _ in 0..seed.count(0, 3) {
+        at(seed, Action::Checkpoint);
+    }
+    for _ in 0..seed.count(0, 4) {
+        let class = *seed.pick(&[FailureClass::Transient, FailureClass::Operator]);
+        let scope = *seed.pick(&[Scope::Everything, Scope::Topic, Scope::Key, Scope::Key]);
+        let time = seed.time(ms(500), ms(20_000));
+        at(seed, Action::Sick { scope, class, time });
+    }
+    let kinds: &[fn(&mut Seed) -> Action] = &[
+        |_| Action::Cut,
+        |_| Action::Cut,
+        |seed| Action::Stall { time: seed.time(ms(100), ms(20_000)) },
+        |seed| Action::ServerCrash { down: seed.time(ms(100), ms(5_000)) },
+        |seed| Action::ServerShutdown { down: seed.time(ms(100), ms(5_000)) },
+        |_| Action::ProcessCrash,
+        |_| Action::ProcessCrash,
+        |_| Action::Stop,
+        |_| Action::Stop,
+        |seed| Action::TableDown { time: seed.time(ms(100), ms(10_000)) },
+        |_| Action::RetryDead,
+        |_| Action::RetryTopic,
+        |_| Action::RetryOne,
+        |_| Action::DiscardOne,
+    ];
+    for _ in 0..seed.count(0, 10) {
+        let action = seed.pick(kinds)(seed);
+        at(seed, action);
+    }
+    timeline.sort_by_key(|(at, _)| *at);
+    timeline
+}
+
+fn transaction_rows(seed: &mut Seed) -> usize {
+    match seed.between(0, 99) {
+        0 => seed.count(100, 300),
+        1..20 => 0,
+        _ => seed.count(1, 8),
+    }
+}

@@ -1,0 +1,236 @@
+//! Planted bugs: each breaks one promise at a seam, and the judge must object.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use pgoutput_parser::Lsn;
+use walrelay::seams::{Publisher, Store, StoreFailure, Survey};
+use walrelay_core::{
+    Batch, ClaimKey, Claimed, FailureClass, Finished, Parcel, PublishFailure, Topic,
+};
+use walrelay_testkit::walsender::{Seen, Watcher};
+
+use crate::judge::Judge;
+use crate::pubsub::{PubSub, Request};
+use crate::run::{Fitting, Step};
+use crate::table::SessionTable;
+
+/// The driver of sessions leaves a step out.
+#[derive(Clone, Copy)]
+pub(crate) struct Omitting(pub(crate) Step);
+
+impl Fitting for Omitting {
+    type Publisher = PubSub;
+    type Store = SessionTable;
+
+    fn publisher(&self, pubsub: PubSub) -> PubSub {
+        pubsub
+    }
+
+    fn store(&self, table: SessionTable) -> SessionTable {
+        table
+    }
+
+    fn omits(&self, step: Step) -> bool {
+        step == self.0
+    }
+}
+
+/// A keepalive inside a transaction is taken for one between transactions.
+#[derive(Clone, Copy)]
+pub(crate) struct ConfirmingKeepalivesInTransactions;
+
+impl Fitting for ConfirmingKeepalivesInTransactions {
+    type Publisher = PubSub;
+    type Store = SessionTable;
+
+    fn publisher(&self, pubsub: PubSub) -> PubSub {
+        pubsub
+    }
+
+    fn store(&self, table: SessionTable) -> SessionTable {
+        table
+    }
+
+    fn watcher(&self, judge: Judge) -> Watcher {
+        let mut keepalive = 0;
+        Box::new(move |seen| {
+            judge.seen(match seen {
+                Seen::Status { flush, told } => Seen::Status { flush: flush.max(keepalive), told },
+                Seen::KeepaliveInTransaction { wal_end } => {
+                    keepalive = wal_end;
+                    seen
+                }
+                Seen::Started { .. } | Seen::Row { .. } | Seen::Ended => seen,
+            });
+        })
+    }
+}
+
+/// What is wrong with a publisher.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum PublisherBug {
+    /// A batch that is refused counts as stored.
+    TakesRefusedForStored,
+    /// A batch that is refused goes out again behind the next one of its key.
+    RetriesBehindTheNext,
+}
+
+/// A publisher with a bug.
+#[derive(Clone)]
+pub(crate) struct BuggyPublisher {
+    bug: PublisherBug,
+    pubsub: PubSub,
+    postponed: Arc<Mutex<BTreeMap<(String, String), Request>>>,
+}
+
+impl Fitting for PublisherBug {
+    type Publisher = BuggyPublisher;
+    type Store = SessionTable;
+
+    fn publisher(&self, pubsub: PubSub) -> BuggyPublisher {
+        BuggyPublisher { bug: *self, pubsub, postponed: Arc::default() }
+    }
+
+    fn store(&self, table: SessionTable) -> SessionTable {
+        table
+    }
+}
+
+impl Publisher for BuggyPublisher {
+    fn publish(
+        &self,
+        batch: &Batch,
+    ) -> impl Future<Output = Result<Vec<String>, PublishFailure>> + Send + 'static {
+        let request = Request::of(batch);
+        let answer = self.pubsub.publish(batch);
+        let Self { bug, pubsub, postponed } = self.clone();
+        async move {
+            let answer = answer.await;
+            let key = (request.topic.clone(), request.key().to_owned());
+            let before = postponed.lock().unwrap_or_else(PoisonError::into_inner).remove(&key);
+            if let Some(before) = before {
+                // Whatever comes of it: the fault is its place.
+                drop(pubsub.send(&before).await);
+            }
+            let ids = request.messages.iter().map(|(row, ..)| format!("m{row}")).collect();
+            match answer {
+                Err(failure) if failure.class == FailureClass::Transient => {
+                    if bug == PublisherBug::RetriesBehindTheNext {
+                        postponed
+                            .lock()
+                            .unwrap_or_else(PoisonError::into_inner)
+                            .insert(key, request);
+                    }
+                    Ok(ids)
+                }
+                answer => answer,
+            }
+        }
+    }
+}
+
+/// What is wrong with a store.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum StoreBug {
+    /// Rows count as recorded before they are, and then are lost.
+    SettlesBeforeDurable,
+    /// Rows are claimed last first.
+    ClaimsBackwards,
+    /// A key whose rows are not due is taken for one without rows.
+    ForgetsWhatIsHeld,
+    /// A parked key is always held.
+    HoldsForEver,
+    /// Outcomes are not written down.
+    ForgetsOutcomes,
+}
+
+/// A store with a bug.
+pub(crate) struct BuggyStore {
+    bug: StoreBug,
+    table: SessionTable,
+}
+
+impl Fitting for StoreBug {
+    type Publisher = PubSub;
+    type Store = BuggyStore;
+
+    fn publisher(&self, pubsub: PubSub) -> PubSub {
+        pubsub
+    }
+
+    fn store(&self, table: SessionTable) -> BuggyStore {
+        BuggyStore { bug: *self, table }
+    }
+}
+
+impl Store for BuggyStore {
+    async fn park(&mut self, parcels: &[Parcel]) -> Result<(), StoreFailure> {
+        match self.bug {
+            StoreBug::SettlesBeforeDurable => Ok(()),
+            StoreBug::ClaimsBackwards
+            | StoreBug::ForgetsWhatIsHeld
+            | StoreBug::HoldsForEver
+            | StoreBug::ForgetsOutcomes => self.table.park(parcels).await,
+        }
+    }
+
+    async fn finish(&mut self, finished: &[Finished]) -> Result<(), StoreFailure> {
+        match self.bug {
+            StoreBug::ForgetsOutcomes => Ok(()),
+            StoreBug::ClaimsBackwards
+            | StoreBug::ForgetsWhatIsHeld
+            | StoreBug::HoldsForEver
+            | StoreBug::SettlesBeforeDurable => self.table.finish(finished).await,
+        }
+    }
+
+    async fn claim(
+        &mut self,
+        keys: &[ClaimKey],
+        bytes_max: usize,
+    ) -> Result<Vec<Claimed>, StoreFailure> {
+        let answers = match self.bug {
+            StoreBug::HoldsForEver => Vec::new(),
+            StoreBug::ClaimsBackwards
+            | StoreBug::ForgetsWhatIsHeld
+            | StoreBug::ForgetsOutcomes
+            | StoreBug::SettlesBeforeDurable => self.table.claim(keys, bytes_max).await?,
+        };
+        let held_for = Some(Duration::from_secs(1));
+        Ok(match self.bug {
+            StoreBug::HoldsForEver => {
+                keys.iter().map(|_| Claimed { rows: Vec::new(), held_for }).collect()
+            }
+            StoreBug::ClaimsBackwards => answers
+                .into_iter()
+                .map(|Claimed { mut rows, held_for }| {
+                    rows.reverse();
+                    Claimed { rows, held_for }
+                })
+                .collect(),
+            StoreBug::ForgetsWhatIsHeld => answers
+                .into_iter()
+                .map(|Claimed { rows, .. }| Claimed { rows, held_for: None })
+                .collect(),
+            StoreBug::ForgetsOutcomes | StoreBug::SettlesBeforeDurable => answers,
+        })
+    }
+
+    async fn due_keys(&mut self) -> Result<Vec<(Topic, String)>, StoreFailure> {
+        self.table.due_keys().await
+    }
+
+    async fn note_settled(&mut self, settled: Lsn) -> Result<(), StoreFailure> {
+        self.table.note_settled(settled).await
+    }
+
+    async fn survey(&mut self) -> Result<Survey, StoreFailure> {
+        self.table.survey().await
+    }
+
+    async fn prune(&mut self, retention: Duration) -> Result<u64, StoreFailure> {
+        self.table.prune(retention).await
+    }
+}

@@ -1,0 +1,295 @@
+//! A Pub/Sub that misbehaves: by topic, by key, by row, or altogether.
+
+use std::collections::BTreeSet;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use tokio::time::{Instant, sleep};
+use walrelay::seams::Publisher;
+use walrelay_core::{Batch, FailureClass, PublishFailure};
+use walrelay_testkit::seed::Seed;
+
+use crate::judge::{Answer, Judge, RowNumber};
+
+/// How often a healthy request goes wrong, of a thousand, and how long it takes.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Habits {
+    pub(crate) latency_max: Duration,
+    pub(crate) transient: u64,
+    pub(crate) lost_reply: u64,
+    pub(crate) slow: u64,
+    pub(crate) black_hole: u64,
+}
+
+impl Habits {
+    pub(crate) const HEALTHY: Self = Self {
+        latency_max: Duration::from_millis(20),
+        transient: 0,
+        lost_reply: 0,
+        slow: 0,
+        black_hole: 0,
+    };
+}
+
+/// What is refused for a while.
+#[derive(Debug, Clone)]
+pub(crate) struct Sickness {
+    /// None: every topic.
+    pub(crate) topic: Option<String>,
+    /// None: every key.
+    pub(crate) key: Option<String>,
+    pub(crate) until: Instant,
+    pub(crate) class: FailureClass,
+}
+
+struct State {
+    seed: Seed,
+    habits: Habits,
+    sick: Vec<Sickness>,
+    poison: BTreeSet<RowNumber>,
+    /// Requests nobody waits for: when they land, and whether they are stored then.
+    strays: Vec<(Instant, u64, bool)>,
+}
+
+/// The service; clones are the same one.
+#[derive(Clone)]
+pub(crate) struct PubSub {
+    state: Arc<Mutex<State>>,
+    judge: Judge,
+}
+
+/// A request longer than this is given up by the client.
+pub(crate) const REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
+
+const TRANSIENT: &[&str] =
+    &["UNAVAILABLE", "DEADLINE_EXCEEDED", "INTERNAL", "ABORTED", "RESOURCE_EXHAUSTED"];
+
+const OPERATOR: &[&str] = &["NOT_FOUND", "PERMISSION_DENIED", "UNAUTHENTICATED"];
+
+/// What becomes of a request.
+struct Fate {
+    before: Duration,
+    is_stored: bool,
+    after: Duration,
+    failure: Option<PublishFailure>,
+}
+
+impl PubSub {
+    pub(crate) fn new(habits: Habits, seed: Seed, judge: Judge) -> Self {
+        let (sick, poison, strays) = (Vec::new(), BTreeSet::new(), Vec::new());
+        let state = State { seed, habits, sick, poison, strays };
+        Self { state: Arc::new(Mutex::new(state)), judge }
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn falls_sick(&self, sickness: Sickness) {
+        self.state().sick.push(sickness);
+    }
+
+    pub(crate) fn poison(&self, row: RowNumber) {
+        self.state().poison.insert(row);
+    }
+
+    pub(crate) fn is_poison(&self, row: RowNumber) -> bool {
+        self.state().poison.contains(&row)
+    }
+
+    /// From now on only poison is refused.
+    pub(crate) fn heal(&self) {
+        let mut state = self.state();
+        state.habits = Habits::HEALTHY;
+        state.sick.clear();
+    }
+
+    /// Requests that were on the way when their sender went away arrive, or do not.
+    pub(crate) fn land_strays(&self) {
+        let now = Instant::now();
+        let mut due = Vec::new();
+        self.state().strays.retain(|(at, call, is_stored)| {
+            if *at <= now {
+                due.push((*call, *is_stored));
+            }
+            *at > now
+        });
+        due.into_iter().for_each(|(call, is_stored)| self.judge.landed(call, is_stored));
+    }
+
+    fn lose(&self, call: u64, was_stored: bool) {
+        self.judge.dropped(call);
+        let mut state = self.state();
+        let delay = state.seed.time(Duration::ZERO, Duration::from_secs(3));
+        let is_stored = !was_stored && state.seed.chance(500);
+        let at = match state.seed.chance(500) {
+            true => Instant::now(),
+            false => Instant::now() + delay,
+        };
+        state.strays.push((at, call, is_stored));
+    }
+}
+
+impl State {
+    fn fate(&mut self, topic: &str, key: &str, rows: &[RowNumber]) -> Fate {
+        let now = Instant::now();
+        let Habits { latency_max, transient, lost_reply, slow, black_hole } = self.habits;
+        let mut before = self.seed.time(Duration::ZERO, latency_max);
+        if self.seed.chance(slow) {
+            before += self.seed.time(Duration::ZERO, Duration::from_secs(5));
+        }
+        let after = self.seed.time(Duration::ZERO, latency_max);
+        self.sick.retain(|sickness| sickness.until > now);
+        let matches = |wanted: &Option<String>, found: &str| {
+            wanted.as_ref().is_none_or(|wanted| wanted == found)
+        };
+        let sickness =
+            self.sick.iter().find(|sick| matches(&sick.topic, topic) && matches(&sick.key, key));
+        let class = sickness.map(|sickness| sickness.class);
+        let refused = |failure| Fate { before, is_stored: false, after, failure: Some(failure) };
+        match class {
+            Some(FailureClass::Operator) => return refused(operator(&mut self.seed)),
+            Some(FailureClass::Transient | FailureClass::Row) => {
+                return refused(transient_failure(&mut self.seed));
+            }
+            None => {}
+        }
+        if rows.iter().any(|row| self.poison.contains(row)) {
+            return refused(invalid());
+        }
+        if self.seed.chance(black_hole) {
+            let is_stored = self.seed.chance(500);
+            let failure = failure(FailureClass::Transient, "DEADLINE_EXCEEDED");
+            let after = REQUEST_TIMEOUT.saturating_sub(before);
+            return Fate { before, is_stored, after, failure: Some(failure) };
+        }
+        if self.seed.chance(transient) {
+            return refused(transient_failure(&mut self.seed));
+        }
+        let is_lost = self.seed.chance(lost_reply);
+        let failure = is_lost.then(|| transient_failure(&mut self.seed));
+        Fate { before, is_stored: true, after, failure }
+    }
+}
+
+fn failure(class: FailureClass, code: &'static str) -> PublishFailure {
+    let congestion = matches!(code, "DEADLINE_EXCEEDED" | "RESOURCE_EXHAUSTED");
+    PublishFailure { congestion, ..PublishFailure::new(class, code, "made up") }
+}
+
+fn transient_failure(seed: &mut Seed) -> PublishFailure {
+    failure(FailureClass::Transient, *seed.pick(TRANSIENT))
+}
+
+fn operator(seed: &mut Seed) -> PublishFailure {
+    failure(FailureClass::Operator, *seed.pick::<&'static str>(OPERATOR))
+}
+
+fn invalid() -> PublishFailure {
+    failure(FailureClass::Row, "INVALID_ARGUMENT")
+}
+
+/// A request that is out; dropped, its answer reaches nobody.
+struct Out {
+    pubsub: PubSub,
+    call: u64,
+    is_stored: bool,
+    is_answered: bool,
+}
+
+impl Drop for Out {
+    fn drop(&mut self) {
+        if !self.is_answered {
+            self.pubsub.lose(self.call, self.is_stored);
+        }
+    }
+}
+
+/// What goes over the wire, apart from its bytes.
+#[derive(Debug, Clone)]
+pub(crate) struct Request {
+    pub(crate) topic: String,
+    /// Row, key, bytes.
+    pub(crate) messages: Vec<(RowNumber, String, usize)>,
+}
+
+impl Request {
+    pub(crate) fn of(batch: &Batch) -> Self {
+        let messages = batch.messages().map(|message| {
+            let number = number_of(message.event_id());
+            (number, message.ordering_key().to_owned(), message.request_field().len())
+        });
+        Self { topic: batch.topic().to_string(), messages: messages.collect() }
+    }
+
+    pub(crate) fn key(&self) -> &str {
+        self.messages.first().map_or("", |(_, key, _)| key)
+    }
+
+    fn rows(&self) -> Vec<RowNumber> {
+        self.messages.iter().map(|(number, ..)| *number).collect()
+    }
+}
+
+impl PubSub {
+    /// One request, from the moment it goes out.
+    pub(crate) fn send(
+        &self,
+        request: &Request,
+    ) -> impl Future<Output = Result<Vec<String>, PublishFailure>> + Send + use<> {
+        self.land_strays();
+        let call = self.judge.sent(&request.topic, &request.messages);
+        let rows = request.rows();
+        let fate = self.state().fate(&request.topic, request.key(), &rows);
+        let pubsub = self.clone();
+        async move {
+            let Fate { before, is_stored, after, failure } = fate;
+            let judge = pubsub.judge.clone();
+            let mut out = Out { pubsub, call, is_stored: false, is_answered: false };
+            sleep(before).await;
+            if is_stored {
+                judge.stored(call);
+                out.is_stored = true;
+            }
+            sleep(after).await;
+            out.is_answered = true;
+            judge.answered(call, answer(is_stored, failure.as_ref()));
+            match failure {
+                Some(failure) => Err(failure),
+                None => Ok(rows.iter().map(|row| format!("m{call}-{row}")).collect()),
+            }
+        }
+    }
+}
+
+impl Publisher for PubSub {
+    fn publish(
+        &self,
+        batch: &Batch,
+    ) -> impl Future<Output = Result<Vec<String>, PublishFailure>> + Send + 'static {
+        for message in batch.messages() {
+            let number = number_of(message.event_id());
+            self.judge.check_content(number, position_of(message), message.body());
+        }
+        self.send(&Request::of(batch))
+    }
+}
+
+fn answer(is_stored: bool, failure: Option<&PublishFailure>) -> Answer {
+    match (is_stored, failure) {
+        (_, None) => Answer::Ok,
+        (true, Some(failure)) => Answer::LostReply(failure.code),
+        (false, Some(failure)) if failure.class == FailureClass::Row => Answer::Invalid,
+        (false, Some(failure)) => Answer::Refused(failure.code),
+    }
+}
+
+/// The number in an event id; one that no row has when it is none of ours.
+pub(crate) fn number_of(event_id: &str) -> RowNumber {
+    event_id.strip_prefix('e').and_then(|digits| digits.parse().ok()).unwrap_or(RowNumber::MAX)
+}
+
+fn position_of(message: &walrelay_core::Message) -> (u64, u32) {
+    let position = message.position();
+    (position.commit_lsn.as_u64(), position.tx_index)
+}

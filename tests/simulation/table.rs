@@ -1,0 +1,571 @@
+//! Dispatch state in memory, with the meaning of the statements in `walrelay_postgres`, that fails
+//! and delays at random, also after it has done what was asked.
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use pgoutput_parser::{Lsn, Position};
+use tokio::time::{Instant, sleep};
+use walrelay::seams::{Store, StoreFailure, Survey};
+use walrelay_core::{ClaimKey, Claimed, Finished, Message, OnDead, Outcome, Parcel, Reason, Topic};
+use walrelay_testkit::seed::Seed;
+use walrelay_testkit::walsender::ScriptedServer;
+
+use crate::judge::{Event, Judge, RowNumber, Status};
+use crate::pubsub::number_of;
+
+/// How often a command goes wrong, of a thousand, and how long it takes.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Habits {
+    pub(crate) latency_max: Duration,
+    pub(crate) fails_before: u64,
+    pub(crate) fails_after: u64,
+    /// Of commands whose session went away, how many are done all the same.
+    pub(crate) done_late: u64,
+}
+
+impl Habits {
+    pub(crate) const HEALTHY: Self = Self {
+        latency_max: Duration::from_millis(10),
+        fails_before: 0,
+        fails_after: 0,
+        done_late: 0,
+    };
+}
+
+/// What is read when a session is opened.
+pub(crate) struct Parked {
+    pub(crate) topic: String,
+    pub(crate) ordering_key: String,
+    pub(crate) due_in: Duration,
+}
+
+#[derive(Debug)]
+struct Entry {
+    row: RowNumber,
+    topic: String,
+    key: String,
+    body: Vec<u8>,
+    status: Status,
+    attempts: u32,
+    next_attempt: Option<Instant>,
+    version: u64,
+    updated: Instant,
+}
+
+struct State {
+    entries: BTreeMap<(u64, u32), Entry>,
+    versions: u64,
+    seed: Seed,
+    habits: Habits,
+    down_until: Option<Instant>,
+    late: Vec<Vec<NewEntry>>,
+}
+
+type NewEntry = ((u64, u32), Entry);
+
+/// The table; clones are the same one.
+#[derive(Clone)]
+pub(crate) struct Table {
+    state: Arc<Mutex<State>>,
+    judge: Judge,
+    server: ScriptedServer,
+    rules: Rules,
+}
+
+/// What does not change in a run.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Rules {
+    pub(crate) on_dead: OnDead,
+    pub(crate) per_key_rows: usize,
+    pub(crate) lease: Duration,
+}
+
+/// How soon a key is looked at again whose rows were held by somebody else.
+const HELD_PAUSE: Duration = Duration::from_secs(1);
+
+impl Table {
+    pub(crate) fn new(
+        rules: Rules,
+        habits: Habits,
+        seed: Seed,
+        judge: Judge,
+        server: ScriptedServer,
+    ) -> Self {
+        let state = State {
+            entries: BTreeMap::new(),
+            versions: 0,
+            seed,
+            habits,
+            down_until: None,
+            late: Vec::new(),
+        };
+        Self { state: Arc::new(Mutex::new(state)), judge, server, rules }
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn goes_down(&self, until: Instant) {
+        self.state().down_until = Some(until);
+    }
+
+    pub(crate) fn heal(&self) {
+        let mut state = self.state();
+        state.habits = Habits::HEALTHY;
+        state.down_until = None;
+    }
+
+    /// Commands of sessions that are gone, which the server had already begun.
+    pub(crate) fn land_late(&self) {
+        let late = std::mem::take(&mut self.state().late);
+        for rows in late {
+            rows.iter().for_each(|(_, entry)| self.judge.recorded_late(entry.row));
+            self.insert(rows);
+        }
+    }
+
+    /// One command: it takes a while, and may fail before or after it is done.
+    async fn command<T>(
+        &self,
+        name: &'static str,
+        run: impl FnOnce() -> T,
+    ) -> Result<T, StoreFailure> {
+        let (before, after, is_failing) = {
+            let mut state = self.state();
+            let Habits { latency_max, fails_before, .. } = state.habits;
+            let is_down = state.down_until.is_some_and(|until| until > Instant::now());
+            let is_failing = is_down || state.seed.chance(fails_before);
+            let before = state.seed.time(Duration::ZERO, latency_max);
+            (before, state.seed.time(Duration::ZERO, latency_max), is_failing)
+        };
+        sleep(before).await;
+        if self.server.is_stopping() {
+            return Err(StoreFailure::ShuttingDown);
+        }
+        if is_failing || !self.server.is_up() {
+            self.judge.note(Event::TableFailed { command: name, applied: false });
+            return Err(unavailable());
+        }
+        let done = run();
+        sleep(after).await;
+        let fails_after = {
+            let mut state = self.state();
+            let per_mille = state.habits.fails_after;
+            state.seed.chance(per_mille)
+        };
+        if fails_after {
+            self.judge.note(Event::TableFailed { command: name, applied: true });
+            return Err(unavailable());
+        }
+        Ok(done)
+    }
+
+    fn insert(&self, rows: Vec<NewEntry>) {
+        let mut state = self.state();
+        for (position, mut entry) in rows {
+            if state.entries.contains_key(&position) {
+                continue;
+            }
+            state.versions += 1;
+            entry.version = state.versions;
+            self.judge.recorded(entry.row, entry.status);
+            state.entries.insert(position, entry);
+        }
+    }
+
+    // What a session reads when it is opened.
+
+    pub(crate) async fn parked_keys(&self) -> Result<Vec<Parked>, StoreFailure> {
+        self.command("parked keys", || {
+            let state = self.state();
+            let keys = state.keys(self.rules.on_dead, |_| true);
+            let parked = keys.into_iter().map(|(topic, ordering_key)| {
+                let due_in = state.due_in(&topic, &ordering_key).unwrap_or_default();
+                Parked { topic, ordering_key, due_in }
+            });
+            parked.collect()
+        })
+        .await
+    }
+
+    pub(crate) async fn recorded_since(&self, lsn: u64) -> Result<Vec<Position>, StoreFailure> {
+        self.command("recorded since", || {
+            let state = self.state();
+            let since = state.entries.range((lsn, 0)..);
+            since.map(|((lsn, tx_index), _)| position(*lsn, *tx_index)).collect()
+        })
+        .await
+    }
+
+    // What operators do.
+
+    /// Rows in one of these states, with what they are.
+    pub(crate) fn rows(&self, wanted: &[Status]) -> Vec<RowNumber> {
+        let state = self.state();
+        let rows = state.entries.values().filter(|entry| wanted.contains(&entry.status));
+        rows.map(|entry| entry.row).collect()
+    }
+
+    pub(crate) fn retry(&self, chosen: impl Fn(RowNumber, &str) -> bool) {
+        let now = Instant::now();
+        let mut state = self.state();
+        let State { entries, versions, .. } = &mut *state;
+        let mut keys = Vec::new();
+        let mut retried = Vec::new();
+        for entry in entries.values_mut() {
+            let is_open = matches!(entry.status, Status::Retrying | Status::Dead);
+            if !is_open || !chosen(entry.row, &entry.topic) {
+                continue;
+            }
+            if entry.status == Status::Dead {
+                *versions += 1;
+                entry.version = *versions;
+                entry.status = Status::Retrying;
+                self.judge.recorded(entry.row, Status::Retrying);
+            }
+            entry.attempts = 0;
+            entry.next_attempt = Some(now);
+            retried.push(entry.row);
+            keys.push((entry.topic.clone(), entry.key.clone()));
+        }
+        // What stands before them has to go first.
+        for entry in entries.values_mut() {
+            let is_of_key = keys
+                .iter()
+                .any(|(topic, key)| *topic == entry.topic && *key == entry.key && !key.is_empty());
+            let is_later = entry.next_attempt.is_some_and(|at| at > now);
+            if is_of_key && is_later && entry.status == Status::Retrying {
+                entry.next_attempt = Some(now);
+            }
+        }
+    }
+
+    pub(crate) fn discard(&self, row: RowNumber) {
+        let now = Instant::now();
+        let mut state = self.state();
+        let State { entries, versions, .. } = &mut *state;
+        let found = entries.values_mut().find(|entry| entry.row == row);
+        let Some(entry) = found.filter(|entry| is_open(entry.status)) else { return };
+        *versions += 1;
+        entry.version = *versions;
+        entry.status = Status::Discarded;
+        entry.next_attempt = None;
+        entry.updated = now;
+        let (topic, key) = (entry.topic.clone(), entry.key.clone());
+        self.judge.recorded(row, Status::Discarded);
+        let mut behind = entries.values_mut().filter(|entry| {
+            entry.status == Status::Retrying && entry.topic == topic && entry.key == key
+        });
+        if let Some(next) = behind.next().filter(|_| !key.is_empty()) {
+            next.next_attempt.get_or_insert(now);
+        }
+    }
+}
+
+const fn is_open(status: Status) -> bool {
+    matches!(status, Status::Retrying | Status::Dead)
+}
+
+impl State {
+    /// Keys with rows that make them parked, in order.
+    fn keys(&self, on_dead: OnDead, wanted: impl Fn(&Entry) -> bool) -> Vec<(String, String)> {
+        let holds = |entry: &&Entry| match entry.status {
+            Status::Retrying => true,
+            Status::Dead => on_dead == OnDead::Hold && !entry.key.is_empty(),
+            Status::Published | Status::Discarded => false,
+        };
+        let entries = self.entries.values().filter(holds).filter(|entry| wanted(entry));
+        let mut keys: Vec<_> =
+            entries.map(|entry| (entry.topic.clone(), entry.key.clone())).collect();
+        keys.sort();
+        keys.dedup();
+        keys
+    }
+
+    fn retrying(&self, topic: &str, key: &str) -> impl Iterator<Item = (&(u64, u32), &Entry)> {
+        self.entries.iter().filter(move |(_, entry)| {
+            entry.status == Status::Retrying && entry.topic == topic && entry.key == key
+        })
+    }
+
+    /// Where the first dead row of a key lies that holds it.
+    fn held_at(&self, on_dead: OnDead, topic: &str, key: &str) -> Option<(u64, u32)> {
+        let dead = |entry: &Entry| {
+            entry.status == Status::Dead && entry.topic == topic && entry.key == key
+        };
+        let holds = on_dead == OnDead::Hold && !key.is_empty();
+        let first = self.entries.iter().find(|(_, entry)| holds && dead(entry));
+        first.map(|(position, _)| *position)
+    }
+
+    /// When a key is due; none for whenever it is claimed.
+    fn due_in(&self, topic: &str, key: &str) -> Option<Duration> {
+        let mut rows = self.retrying(topic, key).map(|(_, entry)| entry.next_attempt);
+        let at = if key.is_empty() { rows.flatten().min() } else { rows.next().flatten() };
+        at.map(|at| at.saturating_duration_since(Instant::now()))
+    }
+
+    /// The rows of a key that may be claimed now, in order.
+    fn claimable(&self, rules: Rules, topic: &str, key: &str) -> Vec<(u64, u32)> {
+        let now = Instant::now();
+        let is_due = |entry: &Entry| entry.next_attempt.is_none_or(|at| at <= now);
+        let held_at = self.held_at(rules.on_dead, topic, key);
+        let before = self
+            .retrying(topic, key)
+            .take_while(|(position, _)| held_at.is_none_or(|held| **position < held));
+        if !key.is_empty() {
+            let first = before.take(rules.per_key_rows).take_while(|(_, entry)| is_due(entry));
+            return first.map(|(position, _)| *position).collect();
+        }
+        let mut due: Vec<_> = before.filter(|(_, entry)| is_due(entry)).collect();
+        due.sort_by_key(|(_, entry)| entry.next_attempt);
+        due.into_iter().take(rules.per_key_rows).map(|(position, _)| *position).collect()
+    }
+
+    /// Leases rows of these keys: every key its first row before any its second.
+    fn lease(&mut self, rules: Rules, keys: &[ClaimKey], bytes_max: usize) -> Vec<Vec<(u64, u32)>> {
+        let candidates: Vec<_> =
+            keys.iter().map(|key| self.claimable(rules, &key.topic, &key.ordering_key)).collect();
+        let mut chosen = vec![Vec::new(); keys.len()];
+        let (mut bytes, mut count) = (0, 0);
+        'ranks: for rank in 0..rules.per_key_rows {
+            for (index, rows) in candidates.iter().enumerate() {
+                let Some(position) = rows.get(rank) else { continue };
+                bytes += self.entries[position].body.len();
+                if bytes > bytes_max && count > 0 {
+                    break 'ranks;
+                }
+                count += 1;
+                chosen[index].push(*position);
+            }
+        }
+        for position in chosen.iter().flatten() {
+            self.versions += 1;
+            if let Some(entry) = self.entries.get_mut(position) {
+                entry.next_attempt = Some(Instant::now() + rules.lease);
+                entry.version = self.versions;
+            }
+        }
+        chosen
+    }
+}
+
+fn position(commit_lsn: u64, tx_index: u32) -> Position {
+    Position { commit_lsn: Lsn::new(commit_lsn), tx_index }
+}
+
+fn unavailable() -> StoreFailure {
+    StoreFailure::Unavailable("made up".into())
+}
+
+/// One session's connection to the table: remembers its claims.
+pub(crate) struct SessionTable {
+    table: Table,
+    /// Position to version, as each claim left it.
+    claims: HashMap<(u64, u32), u64>,
+}
+
+impl SessionTable {
+    pub(crate) fn new(table: Table) -> Self {
+        Self { table, claims: HashMap::new() }
+    }
+
+    fn entry(&self, parcel: &Parcel) -> NewEntry {
+        let now = Instant::now();
+        let message = &parcel.message;
+        let key = message.ordering_key().to_owned();
+        let (status, delay) = match &parcel.reason {
+            Reason::Stuck { next_attempt_in, .. } => (Status::Retrying, *next_attempt_in),
+            Reason::Queued => (Status::Retrying, None),
+            Reason::Dead { .. } => (Status::Dead, None),
+        };
+        let next_attempt = match (status, key.is_empty()) {
+            (Status::Retrying, true) => Some(now + delay.unwrap_or_default()),
+            (Status::Retrying, false) => delay.map(|delay| now + delay),
+            (Status::Dead | Status::Published | Status::Discarded, _) => None,
+        };
+        let at = message.position();
+        let entry = Entry {
+            row: number_of(message.event_id()),
+            topic: message.topic().to_string(),
+            key,
+            body: message.body().to_vec(),
+            status,
+            attempts: 0,
+            next_attempt,
+            version: 0,
+            updated: now,
+        };
+        ((at.commit_lsn.as_u64(), at.tx_index), entry)
+    }
+
+    /// Writes one outcome down, if its claim still stands.
+    fn finish_one(&self, finished: &Finished) {
+        let at = finished.message.position();
+        let at = (at.commit_lsn.as_u64(), at.tx_index);
+        let now = Instant::now();
+        let mut state = self.table.state();
+        let State { entries, versions, .. } = &mut *state;
+        let Some(entry) = entries.get_mut(&at) else { return };
+        let stands = self.claims.get(&at) == Some(&entry.version);
+        if !stands || entry.status != Status::Retrying {
+            return;
+        }
+        *versions += 1;
+        entry.version = *versions;
+        entry.updated = now;
+        entry.next_attempt = None;
+        match &finished.outcome {
+            Outcome::Published { .. } => entry.status = Status::Published,
+            Outcome::Dead { attempts, .. } => {
+                entry.status = Status::Dead;
+                entry.attempts = *attempts;
+            }
+            Outcome::Again { attempts, after, failure } => {
+                if failure.is_some() {
+                    entry.attempts = *attempts;
+                }
+                let delay = after.filter(|_| failure.is_some());
+                entry.next_attempt = match entry.key.is_empty() {
+                    true => Some(now + delay.unwrap_or_default()),
+                    false => delay.map(|delay| now + delay),
+                };
+            }
+        }
+        self.table.judge.recorded(entry.row, entry.status);
+    }
+}
+
+/// Rows being written. When nobody waits for it any more, the server may write them all the same.
+struct Writing {
+    table: Table,
+    rows: Vec<NewEntry>,
+}
+
+impl Drop for Writing {
+    fn drop(&mut self) {
+        let rows = std::mem::take(&mut self.rows);
+        let mut state = self.table.state();
+        let per_mille = state.habits.done_late;
+        if !rows.is_empty() && state.seed.chance(per_mille) {
+            state.late.push(rows);
+        }
+    }
+}
+
+impl Store for SessionTable {
+    async fn park(&mut self, parcels: &[Parcel]) -> Result<(), StoreFailure> {
+        let rows = parcels.iter().map(|parcel| self.entry(parcel)).collect();
+        let mut writing = Writing { table: self.table.clone(), rows };
+        let table = self.table.clone();
+        let written =
+            table.command("park", || table.insert(std::mem::take(&mut writing.rows))).await;
+        // Told that it failed before it began: it did not happen.
+        writing.rows.clear();
+        written
+    }
+
+    async fn finish(&mut self, finished: &[Finished]) -> Result<(), StoreFailure> {
+        let table = self.table.clone();
+        table.command("finish", || finished.iter().for_each(|row| self.finish_one(row))).await?;
+        for row in finished {
+            let at = row.message.position();
+            self.claims.remove(&(at.commit_lsn.as_u64(), at.tx_index));
+        }
+        Ok(())
+    }
+
+    async fn claim(
+        &mut self,
+        keys: &[ClaimKey],
+        bytes_max: usize,
+    ) -> Result<Vec<Claimed>, StoreFailure> {
+        let table = self.table.clone();
+        let rules = table.rules;
+        let lease = || table.state().lease(rules, keys, bytes_max / 3);
+        let chosen = table.command("claim", lease).await?;
+        // Asked after the claim, as the service does.
+        let held: Vec<Option<Duration>> = table
+            .command("held", || {
+                let state = table.state();
+                let parked = state.keys(rules.on_dead, |_| true);
+                let held = |key: &ClaimKey| {
+                    let name = (key.topic.to_string(), key.ordering_key.to_string());
+                    parked.contains(&name).then(|| {
+                        let due_in = state.due_in(&name.0, &name.1).unwrap_or(HELD_PAUSE);
+                        due_in.clamp(HELD_PAUSE / 10, HELD_PAUSE * 60)
+                    })
+                };
+                keys.iter().map(held).collect()
+            })
+            .await?;
+        let mut answers = Vec::new();
+        for ((key, rows), held_for) in keys.iter().zip(chosen).zip(held) {
+            let rows =
+                rows.into_iter().map(|at| self.claimed(key, at)).collect::<Result<_, _>>()?;
+            answers.push(match rows {
+                rows if Vec::is_empty(&rows) => Claimed { rows, held_for },
+                rows => Claimed { rows, held_for: None },
+            });
+        }
+        Ok(answers)
+    }
+
+    async fn due_keys(&mut self) -> Result<Vec<(Topic, String)>, StoreFailure> {
+        let table = self.table.clone();
+        let due = || {
+            let state = table.state();
+            let now = Instant::now();
+            let is_due = |entry: &Entry| {
+                entry.status == Status::Retrying && entry.next_attempt.is_some_and(|at| at <= now)
+            };
+            let keys = state.keys(table.rules.on_dead, is_due);
+            let is_claimable = |(topic, key): &(String, String)| {
+                !state.claimable(table.rules, topic, key).is_empty()
+            };
+            let keys = keys.into_iter().filter(is_claimable);
+            keys.map(|(topic, key)| (Topic::from(topic), key)).collect()
+        };
+        table.command("due keys", due).await
+    }
+
+    async fn note_settled(&mut self, _settled: Lsn) -> Result<(), StoreFailure> {
+        self.table.command("note settled", || ()).await
+    }
+
+    async fn survey(&mut self) -> Result<Survey, StoreFailure> {
+        self.table.command("survey", Survey::default).await
+    }
+
+    async fn prune(&mut self, retention: Duration) -> Result<u64, StoreFailure> {
+        let table = self.table.clone();
+        let delete = || {
+            // The service keeps rows for days, a server writes its slots down every few minutes.
+            let confirmed = table.server.confirmed_flush_written();
+            let mut state = table.state();
+            let before = state.entries.len();
+            state.entries.retain(|(commit_lsn, _), entry| {
+                let is_old = entry.updated.elapsed() > retention && *commit_lsn < confirmed;
+                is_open(entry.status) || !is_old
+            });
+            (before - state.entries.len()) as u64
+        };
+        table.command("prune", delete).await
+    }
+}
+
+impl SessionTable {
+    fn claimed(&mut self, key: &ClaimKey, at: (u64, u32)) -> Result<(Message, u32), StoreFailure> {
+        let state = self.table.state();
+        let entry = state.entries.get(&at).ok_or_else(unavailable)?;
+        self.claims.insert(at, entry.version);
+        self.table.judge.note(Event::Claimed { rows: vec![entry.row] });
+        let event_id = format!("e{}", entry.row);
+        let topic = Topic::clone(&key.topic);
+        let message = Message::from_encoded(topic, position(at.0, at.1), &event_id, &entry.body);
+        Ok((message.map_err(|error| StoreFailure::Unavailable(error.into()))?, entry.attempts))
+    }
+}
