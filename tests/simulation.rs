@@ -66,12 +66,11 @@ fn the_promise_holds_for_seeds_of_range(range: u64) {
         }
     }
     eprintln!("range {range}: {stored} messages stored, {repeated} of them repeated");
-    let Some((seed, outcome)) = failed.first() else { return };
-    let others: Vec<_> =
-        failed.iter().map(|(seed, outcome)| (seed, outcome.findings[0].0)).collect();
+    let Some((first, outcome)) = failed.first() else { return };
+    let others: Vec<_> = failed.iter().map(|(other, run)| (other, run.findings[0].0)).collect();
     panic!(
-        "{} seeds failed: {others:?}\nseed {seed}: {:#?}\nthe end of its story:\n{}\n\
-         all of it: WALRELAY_SIM_SEED={seed}",
+        "{} seeds failed: {others:?}\nseed {first}: {:#?}\nthe end of its story:\n{}\n\
+         all of it: WALRELAY_SIM_SEED={first}",
         failed.len(),
         outcome.findings,
         outcome.story,

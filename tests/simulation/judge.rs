@@ -130,11 +130,17 @@ struct RowState {
     row: Row,
     lane: Option<usize>,
     stored: u32,
-    /// Something has happened after which it may be stored once more.
-    may_repeat: bool,
+    repeat: Repeat,
     recorded: Option<Status>,
     /// Rows behind it need not wait for it any more.
     is_excused: bool,
+}
+
+/// Whether something has happened after which a row may be stored once more.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Repeat {
+    Allowed,
+    Forbidden,
 }
 
 impl RowState {
@@ -256,9 +262,9 @@ impl Judge {
     }
 
     /// A request nobody waits for is stored after all, or has come to nothing.
-    pub(crate) fn landed(&self, call: u64, is_stored: bool) {
+    pub(crate) fn landed(&self, call: u64, landing: Landing) {
         let mut state = self.state();
-        if is_stored {
+        if landing == Landing::Stored {
             state.note(Event::StoredLate { call });
             state.allow_repeats(call);
             state.store(call);
@@ -294,7 +300,7 @@ impl Judge {
     pub(crate) fn recorded_late(&self, number: RowNumber) {
         let mut state = self.state();
         if let Some(index) = state.by_number.get(&number).copied() {
-            state.rows[index].may_repeat = true;
+            state.rows[index].repeat = Repeat::Allowed;
         }
     }
 
@@ -386,9 +392,16 @@ impl Judge {
     pub(crate) fn story(&self, lines: usize) -> String {
         let state = self.state();
         let first = state.history.len().saturating_sub(lines);
-        let lines = state.history[first..].iter();
-        lines.map(|(at, event)| format!("{:>10.3} {event:?}\n", at.as_secs_f64())).collect()
+        let told = state.history[first..].iter();
+        told.map(|(at, event)| format!("{:>10.3} {event:?}\n", at.as_secs_f64())).collect()
     }
+}
+
+/// What becomes of a request that nobody waits for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Landing {
+    Stored,
+    Lost,
 }
 
 /// What the relay was told about a request.
@@ -430,8 +443,8 @@ impl State {
         self.by_number.insert(row.number, index);
         self.by_position.insert((row.commit_lsn, row.tx_index), index);
         let is_excused = row.is_unroutable && (!self.rules.dead_rows_hold || lane.is_none());
-        let (stored, may_repeat, recorded) = (0, false, None);
-        self.rows.push(RowState { row, lane, stored, may_repeat, recorded, is_excused });
+        let (stored, repeat, recorded) = (0, Repeat::Forbidden, None);
+        self.rows.push(RowState { row, lane, stored, repeat, recorded, is_excused });
     }
 
     fn sent(&mut self, topic: &str, messages: &[(RowNumber, String, usize)]) -> u64 {
@@ -455,13 +468,13 @@ impl State {
             self.find(Fault::BadRequest, format!("call {call}: several keys"));
         }
         let mut rows = Vec::new();
-        for (number, key, _) in messages {
+        for (number, row_key, _) in messages {
             let Some(index) = self.by_number.get(number).copied() else {
                 self.find(Fault::Unknown, format!("call {call}: row {number}"));
                 continue;
             };
             let row = &self.rows[index].row;
-            if row.topic != topic || row.key != *key {
+            if row.topic != topic || row.key != *row_key {
                 self.find(Fault::Altered, format!("call {call}: row {number}: topic or key"));
             }
             rows.push(index);
@@ -484,16 +497,20 @@ impl State {
             let row = &mut self.rows[index];
             row.stored += 1;
             let number = row.row.number;
-            if row.stored == 1 {
-                self.check_order(index, number);
-            } else {
-                self.repeated_count += 1;
-                let is_allowed = std::mem::replace(&mut row.may_repeat, false);
-                if !is_allowed {
-                    self.find(Fault::Repeated, format!("call {call}: row {number}"));
-                }
+            match row.stored {
+                1 => self.check_order(index, number),
+                _ => self.repeat(index, call),
             }
             self.settle(index);
+        }
+    }
+
+    fn repeat(&mut self, index: usize, call: u64) {
+        self.repeated_count += 1;
+        let RowState { repeat, row, .. } = &mut self.rows[index];
+        if std::mem::replace(repeat, Repeat::Forbidden) == Repeat::Forbidden {
+            let text = format!("call {call}: row {}", row.number);
+            self.find(Fault::Repeated, text);
         }
     }
 
@@ -538,7 +555,7 @@ impl State {
 
     fn allow_repeats(&mut self, call: u64) {
         let rows = self.calls.get(&call).map(|call| call.rows.clone()).unwrap_or_default();
-        rows.into_iter().for_each(|index| self.rows[index].may_repeat = true);
+        rows.into_iter().for_each(|index| self.rows[index].repeat = Repeat::Allowed);
     }
 
     fn close(&mut self, call: u64) {
@@ -600,7 +617,9 @@ impl State {
         }
         for row in self.rows.iter_mut().filter(|row| row.stored > 0) {
             let comes_again = row.recorded.is_none() && row.row.commit_lsn >= confirmed_flush;
-            row.may_repeat |= comes_again || row.recorded == Some(Status::Retrying);
+            if comes_again || row.recorded == Some(Status::Retrying) {
+                row.repeat = Repeat::Allowed;
+            }
         }
     }
 

@@ -109,12 +109,7 @@ const fn ms(millis: u64) -> Duration {
 impl Plan {
     /// The plan of a seed.
     pub(crate) fn of(seed: &mut Seed) -> Self {
-        // Some seeds are calm in one respect, so that the others show.
-        let rarely = |seed: &mut Seed, per_mille: u64| match seed.chance(400) {
-            true => 0,
-            false => seed.between(0, per_mille),
-        };
-        let is_heavy = seed.chance(30);
+        let load = if seed.chance(30) { Load::Heavy } else { Load::Light };
         let pubsub = pubsub::Habits {
             latency_max: ms(*seed.pick(&[2, 20, 200])),
             transient: rarely(seed, 200),
@@ -134,19 +129,25 @@ impl Plan {
             unkeyed_per_mille: *seed.pick(&[0, 0, 100, 500]),
             unroutable_per_mille: rarely(seed, 30),
             poison_per_mille: rarely(seed, 60),
-            payload_bytes_max: if is_heavy { 8_000 } else { *seed.pick(&[30, 300, 1_500]) },
+            payload_bytes_max: match load {
+                Load::Heavy => 8_000,
+                Load::Light => *seed.pick(&[30, 300, 1_500]),
+            },
         };
         Self {
             lanes: lanes(seed),
             window: WindowLimits { min: seed.count(1, 8), max: seed.count(8, 64) },
-            budget_bytes: if is_heavy { 64 << 10 } else { *seed.pick(&[16 << 10, 1 << 20]) },
+            budget_bytes: match load {
+                Load::Heavy => 64 << 10,
+                Load::Light => *seed.pick(&[16 << 10, 1 << 20]),
+            },
             socket_bytes: *seed.pick(&[64, 4_096, 65_536]),
             manners: manners(seed),
             pubsub,
             table,
             per_key_rows: *seed.pick(&[1, 3, 500]),
             rows,
-            timeline: timeline(seed, is_heavy),
+            timeline: timeline(seed, load),
         }
     }
 }
@@ -252,16 +253,16 @@ fn manners(seed: &mut Seed) -> Manners {
     }
 }
 
-fn timeline(seed: &mut Seed, is_heavy: bool) -> Vec<(Duration, Action)> {
+fn timeline(seed: &mut Seed, load: Load) -> Vec<(Duration, Action)> {
     let length = seed.time(ms(2_000), ms(40_000));
     let mut timeline = Vec::new();
     let mut at =
-        |seed: &mut Seed, action| timeline.push((seed.time(Duration::ZERO, length), action));
+        |moment: &mut Seed, action| timeline.push((moment.time(Duration::ZERO, length), action));
     for _ in 0..seed.count(2, 25) {
         let rows = (0..seed.count(1, 3)).map(|_| transaction_rows(seed)).collect();
         at(seed, Action::Commit { rows });
     }
-    if is_heavy {
+    if load == Load::Heavy {
         let class = FailureClass::Transient;
         at(seed, Action::Sick { scope: Scope::Everything, class, time: length });
         at(seed, Action::Commit { rows: vec![250] });
@@ -279,28 +280,45 @@ fn timeline(seed: &mut Seed, is_heavy: bool) -> Vec<(Duration, Action)> {
         let time = seed.time(ms(500), ms(20_000));
         at(seed, Action::Sick { scope, class, time });
     }
-    let kinds: &[fn(&mut Seed) -> Action] = &[
-        |_| Action::Cut,
-        |_| Action::Cut,
-        |seed| Action::Stall { time: seed.time(ms(100), ms(20_000)) },
-        |seed| Action::ServerCrash { down: seed.time(ms(100), ms(5_000)) },
-        |seed| Action::ServerShutdown { down: seed.time(ms(100), ms(5_000)) },
-        |_| Action::ProcessCrash,
-        |_| Action::ProcessCrash,
-        |_| Action::Stop,
-        |_| Action::Stop,
-        |seed| Action::TableDown { time: seed.time(ms(100), ms(10_000)) },
-        |_| Action::RetryDead,
-        |_| Action::RetryTopic,
-        |_| Action::RetryOne,
-        |_| Action::DiscardOne,
-    ];
     for _ in 0..seed.count(0, 10) {
-        let action = seed.pick(kinds)(seed);
+        let action = seed.pick(ACCIDENTS)(seed);
         at(seed, action);
     }
-    timeline.sort_by_key(|(at, _)| *at);
+    timeline.sort_by_key(|(moment, _)| *moment);
     timeline
+}
+
+/// What goes wrong, some of it twice as often.
+const ACCIDENTS: &[fn(&mut Seed) -> Action] = &[
+    |_| Action::Cut,
+    |_| Action::Cut,
+    |seed| Action::Stall { time: seed.time(ms(100), ms(20_000)) },
+    |seed| Action::ServerCrash { down: seed.time(ms(100), ms(5_000)) },
+    |seed| Action::ServerShutdown { down: seed.time(ms(100), ms(5_000)) },
+    |_| Action::ProcessCrash,
+    |_| Action::ProcessCrash,
+    |_| Action::Stop,
+    |_| Action::Stop,
+    |seed| Action::TableDown { time: seed.time(ms(100), ms(10_000)) },
+    |_| Action::RetryDead,
+    |_| Action::RetryTopic,
+    |_| Action::RetryOne,
+    |_| Action::DiscardOne,
+];
+
+/// Some seeds are calm in one respect, so that the others show.
+fn rarely(seed: &mut Seed, per_mille: u64) -> u64 {
+    match seed.chance(400) {
+        true => 0,
+        false => seed.between(0, per_mille),
+    }
+}
+
+/// Whether there is more than the budget holds.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Load {
+    Light,
+    Heavy,
 }
 
 fn transaction_rows(seed: &mut Seed) -> usize {

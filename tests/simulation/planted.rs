@@ -115,18 +115,15 @@ impl Publisher for BuggyPublisher {
                 drop(pubsub.send(&before).await);
             }
             let ids = request.messages.iter().map(|(row, ..)| format!("m{row}")).collect();
-            match answer {
-                Err(failure) if failure.class == FailureClass::Transient => {
-                    if bug == PublisherBug::RetriesBehindTheNext {
-                        postponed
-                            .lock()
-                            .unwrap_or_else(PoisonError::into_inner)
-                            .insert(key, request);
-                    }
-                    Ok(ids)
-                }
-                answer => answer,
+            let is_transient =
+                answer.as_ref().is_err_and(|failure| failure.class == FailureClass::Transient);
+            if !is_transient {
+                return answer;
             }
+            if bug == PublisherBug::RetriesBehindTheNext {
+                postponed.lock().unwrap_or_else(PoisonError::into_inner).insert(key, request);
+            }
+            Ok(ids)
         }
     }
 }
@@ -205,9 +202,9 @@ impl Store for BuggyStore {
             }
             StoreBug::ClaimsBackwards => answers
                 .into_iter()
-                .map(|Claimed { mut rows, held_for }| {
-                    rows.reverse();
-                    Claimed { rows, held_for }
+                .map(|mut claimed| {
+                    claimed.rows.reverse();
+                    claimed
                 })
                 .collect(),
             StoreBug::ForgetsWhatIsHeld => answers

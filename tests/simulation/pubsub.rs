@@ -9,7 +9,7 @@ use walrelay::seams::Publisher;
 use walrelay_core::{Batch, FailureClass, PublishFailure};
 use walrelay_testkit::seed::Seed;
 
-use crate::judge::{Answer, Judge, RowNumber};
+use crate::judge::{Answer, Judge, Landing, RowNumber};
 
 /// How often a healthy request goes wrong, of a thousand, and how long it takes.
 #[derive(Debug, Clone, Copy)]
@@ -47,8 +47,8 @@ struct State {
     habits: Habits,
     sick: Vec<Sickness>,
     poison: BTreeSet<RowNumber>,
-    /// Requests nobody waits for: when they land, and whether they are stored then.
-    strays: Vec<(Instant, u64, bool)>,
+    /// Requests nobody waits for: when they land, and how.
+    strays: Vec<(Instant, u64, Landing)>,
 }
 
 /// The service; clones are the same one.
@@ -108,25 +108,29 @@ impl PubSub {
     pub(crate) fn land_strays(&self) {
         let now = Instant::now();
         let mut due = Vec::new();
-        self.state().strays.retain(|(at, call, is_stored)| {
+        self.state().strays.retain(|(at, call, landing)| {
             if *at <= now {
-                due.push((*call, *is_stored));
+                due.push((*call, *landing));
             }
             *at > now
         });
-        due.into_iter().for_each(|(call, is_stored)| self.judge.landed(call, is_stored));
+        due.into_iter().for_each(|(call, landing)| self.judge.landed(call, landing));
     }
 
-    fn lose(&self, call: u64, was_stored: bool) {
+    /// Nobody waits for this request any more; `before` is what had become of it by then.
+    fn lose(&self, call: u64, before: Landing) {
         self.judge.dropped(call);
         let mut state = self.state();
         let delay = state.seed.time(Duration::ZERO, Duration::from_secs(3));
-        let is_stored = !was_stored && state.seed.chance(500);
+        let landing = match before == Landing::Lost && state.seed.chance(500) {
+            true => Landing::Stored,
+            false => Landing::Lost,
+        };
         let at = match state.seed.chance(500) {
             true => Instant::now(),
             false => Instant::now() + delay,
         };
-        state.strays.push((at, call, is_stored));
+        state.strays.push((at, call, landing));
     }
 }
 
@@ -160,8 +164,8 @@ impl State {
         if self.seed.chance(black_hole) {
             let is_stored = self.seed.chance(500);
             let failure = failure(FailureClass::Transient, "DEADLINE_EXCEEDED");
-            let after = REQUEST_TIMEOUT.saturating_sub(before);
-            return Fate { before, is_stored, after, failure: Some(failure) };
+            let silence = REQUEST_TIMEOUT.saturating_sub(before);
+            return Fate { before, is_stored, after: silence, failure: Some(failure) };
         }
         if self.seed.chance(transient) {
             return refused(transient_failure(&mut self.seed));
@@ -178,11 +182,11 @@ fn failure(class: FailureClass, code: &'static str) -> PublishFailure {
 }
 
 fn transient_failure(seed: &mut Seed) -> PublishFailure {
-    failure(FailureClass::Transient, *seed.pick(TRANSIENT))
+    failure(FailureClass::Transient, seed.pick::<&'static str>(TRANSIENT))
 }
 
 fn operator(seed: &mut Seed) -> PublishFailure {
-    failure(FailureClass::Operator, *seed.pick::<&'static str>(OPERATOR))
+    failure(FailureClass::Operator, seed.pick::<&'static str>(OPERATOR))
 }
 
 fn invalid() -> PublishFailure {
@@ -193,14 +197,22 @@ fn invalid() -> PublishFailure {
 struct Out {
     pubsub: PubSub,
     call: u64,
-    is_stored: bool,
-    is_answered: bool,
+    state: OutState,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum OutState {
+    Unstored,
+    Stored,
+    Answered,
 }
 
 impl Drop for Out {
     fn drop(&mut self) {
-        if !self.is_answered {
-            self.pubsub.lose(self.call, self.is_stored);
+        match self.state {
+            OutState::Unstored => self.pubsub.lose(self.call, Landing::Lost),
+            OutState::Stored => self.pubsub.lose(self.call, Landing::Stored),
+            OutState::Answered => {}
         }
     }
 }
@@ -245,15 +257,15 @@ impl PubSub {
         async move {
             let Fate { before, is_stored, after, failure } = fate;
             let judge = pubsub.judge.clone();
-            let mut out = Out { pubsub, call, is_stored: false, is_answered: false };
+            let mut out = Out { pubsub, call, state: OutState::Unstored };
             sleep(before).await;
             if is_stored {
                 judge.stored(call);
-                out.is_stored = true;
+                out.state = OutState::Stored;
             }
             sleep(after).await;
-            out.is_answered = true;
-            judge.answered(call, answer(is_stored, failure.as_ref()));
+            judge.answered(call, answer(out.state, failure.as_ref()));
+            out.state = OutState::Answered;
             match failure {
                 Some(failure) => Err(failure),
                 None => Ok(rows.iter().map(|row| format!("m{call}-{row}")).collect()),
@@ -275,12 +287,12 @@ impl Publisher for PubSub {
     }
 }
 
-fn answer(is_stored: bool, failure: Option<&PublishFailure>) -> Answer {
-    match (is_stored, failure) {
-        (_, None) => Answer::Ok,
-        (true, Some(failure)) => Answer::LostReply(failure.code),
-        (false, Some(failure)) if failure.class == FailureClass::Row => Answer::Invalid,
-        (false, Some(failure)) => Answer::Refused(failure.code),
+fn answer(state: OutState, failure: Option<&PublishFailure>) -> Answer {
+    match failure {
+        None => Answer::Ok,
+        Some(failure) if state == OutState::Stored => Answer::LostReply(failure.code),
+        Some(failure) if failure.class == FailureClass::Row => Answer::Invalid,
+        Some(failure) => Answer::Refused(failure.code),
     }
 }
 

@@ -24,7 +24,7 @@ use walrelay_core::{
 use walrelay_postgres::{PgError, ReplicationConnection, Startup, StreamSettings};
 use walrelay_testkit::seed::Seed;
 use walrelay_testkit::walsender::{
-    OpenTransaction, OutboxTable, RowRecord, ScriptedServer, Watcher,
+    Log, OpenTransaction, OutboxTable, RowRecord, ScriptedServer, Watcher,
 };
 
 use crate::judge::{self, End, Event, Fault, Hex, Judge, Row, RowNumber, Status};
@@ -311,7 +311,7 @@ impl<F: Fitting> World<F> {
         // Only now, as in the service: read before, another relay could park rows in between.
         let confirmed_flush = self.server.confirmed_flush();
         feedback.received(Lsn::new(confirmed_flush));
-        let lanes_seed = locked(&self.seed).next();
+        let lanes_seed = locked(&self.seed).draw();
         let mut lanes = Lanes::new(self.plan.lanes, lanes_seed);
         let parked = self.table.parked_keys().await.map_err(broken)?;
         let now = Instant::now().into_std();
@@ -328,21 +328,17 @@ impl<F: Fitting> World<F> {
         if self.fitting.omits(Step::LoadRecorded) {
             recorded.clear();
         }
-        let store = self.fitting.store(SessionTable::new(self.table.clone()));
-        let habits = Habits {
-            prune: Duration::from_secs(7),
-            ..Habits::with_retention(Duration::from_secs(5))
-        };
         let budget_bytes = match self.fitting.omits(Step::Budget) {
             true => usize::MAX / 2,
             false => self.plan.budget_bytes,
         };
+        let store = self.fitting.store(SessionTable::new(self.table.clone()));
         let publisher = self.fitting.publisher(self.pubsub.clone());
         Ok(Session {
             frames,
             feedback,
             publishes: Publishes::new(publisher, Window::new(self.plan.window)),
-            recorder: Recorder::new(store, habits),
+            recorder: Recorder::new(store, habits()),
             flow: Flow {
                 decoder: Decoder::new(),
                 router: Router::new(router()),
@@ -358,13 +354,19 @@ impl<F: Fitting> World<F> {
     }
 }
 
+/// The service's habits, and a retention short enough to matter.
+fn habits() -> Habits {
+    let retention = Duration::from_secs(5);
+    Habits { prune: Duration::from_secs(7), ..Habits::with_retention(retention) }
+}
+
 fn story_of(error: &PipelineError) -> String {
     let mut story = error.to_string();
     let mut cause = std::error::Error::source(error);
-    while let Some(error) = cause {
+    while let Some(deeper) = cause {
         story.push_str(": ");
-        story.push_str(&error.to_string());
-        cause = error.source();
+        story.push_str(&deeper.to_string());
+        cause = deeper.source();
     }
     story
 }
@@ -419,13 +421,7 @@ impl<F: Fitting> World<F> {
         let deadline = Instant::now() + PATIENCE;
         while !self.is_done() {
             if Instant::now() > deadline || self.judge.has_findings() {
-                self.judge.check_done();
-                let (confirmed, end) = (self.server.confirmed_flush(), self.server.wal_end());
-                if confirmed < end && !self.judge.has_findings() {
-                    let text = format!("{:?} of {:?}", Hex(confirmed), Hex(end));
-                    self.judge.find(Fault::ConfirmedNever, text);
-                }
-                return;
+                return self.find_undone();
             }
             sleep(Duration::from_secs(1)).await;
             self.land();
@@ -439,6 +435,15 @@ impl<F: Fitting> World<F> {
         sleep(Duration::from_secs(10)).await;
         if self.judge.stored_counts() != before {
             self.judge.find(Fault::Repeated, "after a graceful stop");
+        }
+    }
+
+    fn find_undone(&self) {
+        self.judge.check_done();
+        let (confirmed, end) = (self.server.confirmed_flush(), self.server.wal_end());
+        if confirmed < end && !self.judge.has_findings() {
+            let text = format!("{:?} of {:?}", Hex(confirmed), Hex(end));
+            self.judge.find(Fault::ConfirmedNever, text);
         }
     }
 
@@ -465,15 +470,7 @@ impl<F: Fitting> World<F> {
         }
         match action {
             Action::Commit { rows } => self.commit(&rows, seed),
-            Action::CommitRows { rows } => {
-                let mut transaction = self.server.write(|log| log.begin());
-                let rows: Vec<_> = rows.into_iter().map(|spec| self.row_of(spec)).collect();
-                for row in &rows {
-                    let columns = columns(row);
-                    self.server.write(|log| log.insert(&mut transaction, columns, RowRecord::Own));
-                }
-                self.seal(transaction, rows);
-            }
+            Action::CommitRows { rows } => self.commit_rows(&rows),
             Action::Foreign { bytes } => self.server.write(|log| log.write(bytes)),
             Action::Checkpoint => self.server.checkpoint(),
             Action::Cut => {
@@ -517,18 +514,30 @@ impl<F: Fitting> World<F> {
                 let RowPlanNames { topic, .. } = self.names(seed);
                 self.table.retry(|_, other| other == topic);
             }
-            Action::RetryOne | Action::DiscardOne => {
-                let open = self.table.rows(&[Status::Dead, Status::Retrying]);
-                if open.is_empty() {
-                    return;
-                }
-                let chosen = *seed.pick(&open);
-                match action {
-                    Action::DiscardOne => self.table.discard(chosen),
-                    _ => self.table.retry(|row, _| row == chosen),
-                }
+            Action::RetryOne => {
+                let chosen = self.open_row(seed);
+                self.table.retry(|row, _| Some(row) == chosen);
+            }
+            Action::DiscardOne => {
+                self.open_row(seed).into_iter().for_each(|row| self.table.discard(row));
             }
         }
+    }
+
+    /// A row of the table that an operator might look at.
+    fn open_row(&self, seed: &mut Seed) -> Option<RowNumber> {
+        let open = self.table.rows(&[Status::Dead, Status::Retrying]);
+        (!open.is_empty()).then(|| *seed.pick(&open))
+    }
+
+    fn commit_rows(&self, specs: &[RowSpec]) {
+        let mut transaction = self.server.write(Log::begin);
+        let rows: Vec<_> = specs.iter().map(|spec| self.row_of(*spec)).collect();
+        for row in &rows {
+            let columns = columns(row);
+            self.server.write(|log| log.insert(&mut transaction, columns, RowRecord::Own));
+        }
+        self.seal(transaction, rows);
     }
 
     fn names(&self, seed: &mut Seed) -> RowPlanNames {
@@ -540,7 +549,7 @@ impl<F: Fitting> World<F> {
     fn commit(&self, row_counts: &[usize], seed: &mut Seed) {
         let mut left = row_counts.to_vec();
         let mut open: Vec<_> =
-            row_counts.iter().map(|_| (self.server.write(|log| log.begin()), Vec::new())).collect();
+            row_counts.iter().map(|_| (self.server.write(Log::begin), Vec::new())).collect();
         while left.iter().any(|count| *count > 0) {
             let index = seed.count(0, left.len() - 1);
             if left[index] == 0 {

@@ -195,7 +195,7 @@ impl Table {
         self.command("recorded since", || {
             let state = self.state();
             let since = state.entries.range((lsn, 0)..);
-            since.map(|((lsn, tx_index), _)| position(*lsn, *tx_index)).collect()
+            since.map(|((at, tx_index), _)| position(*at, *tx_index)).collect()
         })
         .await
     }
@@ -256,8 +256,8 @@ impl Table {
         entry.updated = now;
         let (topic, key) = (entry.topic.clone(), entry.key.clone());
         self.judge.recorded(row, Status::Discarded);
-        let mut behind = entries.values_mut().filter(|entry| {
-            entry.status == Status::Retrying && entry.topic == topic && entry.key == key
+        let mut behind = entries.values_mut().filter(|other| {
+            other.status == Status::Retrying && other.topic == topic && other.key == key
         });
         if let Some(next) = behind.next().filter(|_| !key.is_empty()) {
             next.next_attempt.get_or_insert(now);
@@ -308,6 +308,13 @@ impl State {
         at.map(|at| at.saturating_duration_since(Instant::now()))
     }
 
+    /// In how long to look at a key again, if it is one of these parked ones.
+    fn held_for(&self, key: &ClaimKey, parked: &[(String, String)]) -> Option<Duration> {
+        let name = (key.topic.to_string(), key.ordering_key.to_string());
+        let due_in = self.due_in(&name.0, &name.1).unwrap_or(HELD_PAUSE);
+        parked.contains(&name).then(|| due_in.clamp(HELD_PAUSE / 10, HELD_PAUSE * 60))
+    }
+
     /// The rows of a key that may be claimed now, in order.
     fn claimable(&self, rules: Rules, topic: &str, key: &str) -> Vec<(u64, u32)> {
         let now = Instant::now();
@@ -331,16 +338,15 @@ impl State {
             keys.iter().map(|key| self.claimable(rules, &key.topic, &key.ordering_key)).collect();
         let mut chosen = vec![Vec::new(); keys.len()];
         let (mut bytes, mut count) = (0, 0);
-        'ranks: for rank in 0..rules.per_key_rows {
-            for (index, rows) in candidates.iter().enumerate() {
-                let Some(position) = rows.get(rank) else { continue };
-                bytes += self.entries[position].body.len();
-                if bytes > bytes_max && count > 0 {
-                    break 'ranks;
-                }
-                count += 1;
-                chosen[index].push(*position);
+        let by_rank = (0..rules.per_key_rows)
+            .flat_map(|rank| candidates.iter().map(move |rows| rows.get(rank)).enumerate());
+        for (index, position) in by_rank.filter_map(|(index, at)| Some((index, at?))) {
+            bytes += self.entries[position].body.len();
+            if bytes > bytes_max && count > 0 {
+                break;
             }
+            count += 1;
+            chosen[index].push(*position);
         }
         for position in chosen.iter().flatten() {
             self.versions += 1;
@@ -492,14 +498,7 @@ impl Store for SessionTable {
             .command("held", || {
                 let state = table.state();
                 let parked = state.keys(rules.on_dead, |_| true);
-                let held = |key: &ClaimKey| {
-                    let name = (key.topic.to_string(), key.ordering_key.to_string());
-                    parked.contains(&name).then(|| {
-                        let due_in = state.due_in(&name.0, &name.1).unwrap_or(HELD_PAUSE);
-                        due_in.clamp(HELD_PAUSE / 10, HELD_PAUSE * 60)
-                    })
-                };
-                keys.iter().map(held).collect()
+                keys.iter().map(|key| state.held_for(key, &parked)).collect()
             })
             .await?;
         let mut answers = Vec::new();

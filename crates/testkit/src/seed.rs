@@ -15,11 +15,11 @@ impl Seed {
 
     /// A stream of its own, so that one part's draws do not shift another's.
     pub fn fork(&mut self) -> Self {
-        Self(self.next())
+        Self(self.draw())
     }
 
     /// The next 64 bits.
-    pub fn next(&mut self) -> u64 {
+    pub fn draw(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
         let mut bits = self.0;
         bits = (bits ^ (bits >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
@@ -34,7 +34,7 @@ impl Seed {
     /// `high` is below `low`.
     pub fn between(&mut self, low: u64, high: u64) -> u64 {
         assert!(low <= high, "nothing lies between {low} and {high}");
-        low + self.next() % (high - low).saturating_add(1)
+        low + self.draw() % (high - low).saturating_add(1)
     }
 
     /// As [`between`](Self::between), for counts and places.
@@ -69,18 +69,18 @@ mod tests {
 
     #[test]
     fn a_seed_repeats_itself_and_its_forks_do_not_repeat_each_other() {
-        let draw = |mut seed: Seed| [seed.next(), seed.next(), seed.fork().next()];
-        assert_eq!(draw(Seed::new(7)), draw(Seed::new(7)));
-        assert_ne!(draw(Seed::new(7)), draw(Seed::new(8)));
+        let draws = |mut seed: Seed| [seed.draw(), seed.draw(), seed.fork().draw()];
+        assert_eq!(draws(Seed::new(7)), draws(Seed::new(7)));
+        assert_ne!(draws(Seed::new(7)), draws(Seed::new(8)));
         let mut seed = Seed::new(7);
-        assert_ne!(draw(seed.fork()), draw(seed.fork()));
+        assert_ne!(draws(seed.fork()), draws(seed.fork()));
     }
 
     #[test]
     fn draws_keep_to_their_bounds_and_reach_them() {
         let mut seed = Seed::new(1);
-        let draws: Vec<_> = (0..1_000).map(|_| seed.between(3, 6)).collect();
-        assert_eq!((draws.iter().min(), draws.iter().max()), (Some(&3), Some(&6)));
+        let drawn: Vec<_> = (0..1_000).map(|_| seed.between(3, 6)).collect();
+        assert_eq!((drawn.iter().min(), drawn.iter().max()), (Some(&3), Some(&6)));
         assert!((0..1_000).all(|_| seed.chance(1_000) && !seed.chance(0)));
     }
 }

@@ -127,7 +127,7 @@ impl Log {
     }
 
     /// The frames of a transaction, as the output plugin writes them.
-    pub(super) fn frames(&self, index: usize, with_relation: bool) -> VecDeque<Part> {
+    pub(super) fn frames(&self, index: usize, relation: Relation) -> VecDeque<Part> {
         let Some(transaction) = self.transaction(index) else { return VecDeque::new() };
         let Transaction { commit_lsn, end_lsn, xid, rows } = transaction;
         let begin = encode::begin(&Begin {
@@ -141,7 +141,7 @@ impl Log {
         }
         let first = rows.first().map_or(*commit_lsn, |row| row.lsn);
         let mut frames = VecDeque::from([Part::new(first, &begin, None)]);
-        if with_relation {
+        if relation == Relation::Unsent {
             frames.push_back(Part::new(0, &self.relation(), None));
         }
         for (tx_index, row) in rows.iter().enumerate() {
@@ -163,11 +163,11 @@ impl Log {
         let OutboxTable { relation_id, schema, name, columns } = &self.table;
         let columns: Vec<_> = columns
             .iter()
-            .map(|(name, type_oid)| RelationColumn {
-                name: (*name).to_owned(),
+            .map(|(column, type_oid)| RelationColumn {
+                name: (*column).to_owned(),
                 type_oid: *type_oid,
                 type_modifier: -1,
-                is_key: *name == "id",
+                is_key: *column == "id",
             })
             .collect();
         encode::relation(*relation_id, schema, name, ReplicaIdentity::Default, &columns)
@@ -181,6 +181,13 @@ pub enum RowRecord {
     Own,
     /// With the row before.
     Shared,
+}
+
+/// Whether a connection has been told what the table looks like.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Relation {
+    Unsent,
+    Sent,
 }
 
 /// One frame to send.
