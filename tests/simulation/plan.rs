@@ -216,10 +216,10 @@ impl Plan {
                 1_050,
                 Action::CommitRows { rows: vec![row(RowKind::Good), row(RowKind::Unroutable)] },
             ),
-            (1_400, Action::ProcessCrash),
+            (3_000, Action::ProcessCrash),
         ]);
         plan.lanes.on_dead = OnDead::Hold;
-        plan.pubsub.latency_max = ms(4_000);
+        plan.pubsub.latency_max = ms(20_000);
         // The slot sends the row again more slowly than the table is read.
         plan.manners.pause_per_mille = 1_000;
         plan.manners.pause_max = ms(200);
