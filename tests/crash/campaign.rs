@@ -23,15 +23,18 @@ pub(crate) enum Death {
     AfterReply,
     /// Rows are in dispatch state and the slot is not confirmed yet.
     AfterPark,
+    /// A key has become live again, and none of its rows has gone out yet.
+    AfterUnpark,
     /// Asked to stop, everything published, and the last status update is due.
     DuringFinalConfirm,
 }
 
 /// All of them, one after the other.
-pub(crate) const DEATHS: [Death; 6] = [
+pub(crate) const DEATHS: [Death; 7] = [
     Death::AtRandom,
     Death::BeforeConfirm,
     Death::AfterPark,
+    Death::AfterUnpark,
     Death::AfterReply,
     Death::AtOnce,
     Death::DuringFinalConfirm,
@@ -44,6 +47,7 @@ impl Death {
             Self::BeforeConfirm => Some("before-confirm"),
             Self::AfterReply => Some("after-reply"),
             Self::AfterPark => Some("after-park"),
+            Self::AfterUnpark => Some("after-unpark"),
             Self::DuringFinalConfirm => Some("final-confirm"),
         }
     }
@@ -179,7 +183,9 @@ async fn die(world: &World, death: Death) {
     // The place is reached again and again; it dies at a random one of these times.
     let command = world.relay(["--park-after", "200ms"]);
     let command = match death.failpoint() {
-        Some(place @ ("after-park" | "final-confirm")) => command.env("WALRELAY_FAILPOINT", place),
+        Some(place @ ("after-park" | "after-unpark" | "final-confirm")) => {
+            command.env("WALRELAY_FAILPOINT", place)
+        }
         Some(place) => {
             command.env("WALRELAY_FAILPOINT", &format!("{place}={}", 1 + random_below(20)))
         }
@@ -189,7 +195,7 @@ async fn die(world: &World, death: Death) {
     let fault = is_parking.then(|| world.pubsub.fault("key=v-3,reject=UNAVAILABLE"));
     let mut relay = command.start();
     match death {
-        Death::BeforeConfirm | Death::AfterReply | Death::AfterPark => {}
+        Death::BeforeConfirm | Death::AfterReply | Death::AfterPark | Death::AfterUnpark => {}
         Death::AtOnce => {
             relay.wait_for_line(DEADLINE, "\"streaming\"").await;
             relay.kill();

@@ -266,6 +266,10 @@ fn postgres_disposition(error: &PgError) -> Disposition {
                 | PgError::PasswordMissing
                 | PgError::AuthenticationMethod { .. }
                 | PgError::Tls { .. }
+                | PgError::Resolve { .. }
+                | PgError::Connect { .. }
+                | PgError::ConnectTimeout { .. }
+                | PgError::Unreachable { .. }
                 | PgError::PublicationSkipped(_)
         ),
     };

@@ -216,7 +216,8 @@ where
                     let Some(another) = frames.buffered()? else { break };
                     flow.take_in(another, feedback)?;
                 }
-                if feedback.server_wants_to_stop() {
+                // Shutting down, a server has sent everything: it does not ask in mid-transaction.
+                if feedback.server_wants_to_stop() && !flow.tracker.has_open_transaction() {
                     return Err(PipelineError::ServerStops);
                 }
             }
@@ -349,7 +350,11 @@ impl Flow {
                 for (lane, claimed) in claims {
                     let memories = claimed.rows.iter().map(|(message, _)| message.memory());
                     memories.for_each(|memory| self.budget.take(memory));
+                    let parked_keys = self.lanes.parked_keys();
                     self.lanes.claimed(lane, claimed, now);
+                    if self.lanes.parked_keys() < parked_keys {
+                        failpoint::hit("after-unpark");
+                    }
                 }
             }
             Recorded::NotClaimed(lanes) => {

@@ -1,5 +1,8 @@
 //! Precedence, validation, secrets and the page that documents it all.
 
+#![expect(clippy::unwrap_used, reason = "a test stops at the first surprise")]
+#![expect(clippy::shadow_unrelated, reason = "each case reads as if it stood alone")]
+
 use std::ffi::OsString;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -51,10 +54,10 @@ fn run_config(arguments: &[&str], variables: &[(&str, &str)]) -> RunConfig {
     let arguments: Vec<&str> = ["run"].iter().chain(arguments).copied().collect();
     let given = [("DATABASE_URL", URL), ("PUBSUB_PROJECT_ID", "p")];
     let variables: Vec<_> = given.iter().chain(variables).copied().collect();
-    match config(&arguments, &variables).unwrap().command {
-        Command::Run(config) => *config,
-        other => panic!("{other:?}"),
-    }
+    let Command::Run(config) = config(&arguments, &variables).unwrap().command else {
+        panic!("`run` was read as another command");
+    };
+    *config
 }
 
 fn texts(problems: &[Problem]) -> Vec<String> {
