@@ -14,7 +14,8 @@ use pgoutput_parser::{Change, DecodeError, Decoder, Frame, Insert, Lsn, XLogData
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::time::{Instant, sleep_until};
 use walrelay_core::{
-    AckTracker, Budget, Lanes, MissingColumn, Parcel, RouteError, Routed, Router, Watermark,
+    AckTracker, Budget, Claimed, LaneId, Lanes, MissingColumn, Parcel, RouteError, Routed, Router,
+    Watermark,
 };
 use walrelay_postgres::{Feedback, Frames, PgError};
 
@@ -347,15 +348,7 @@ impl Flow {
                 finished.iter().for_each(|row| self.budget.release(row.message.memory()));
             }
             Recorded::Claimed(claims) => {
-                for (lane, claimed) in claims {
-                    let memories = claimed.rows.iter().map(|(message, _)| message.memory());
-                    memories.for_each(|memory| self.budget.take(memory));
-                    let parked_keys = self.lanes.parked_keys();
-                    self.lanes.claimed(lane, claimed, now);
-                    if self.lanes.parked_keys() < parked_keys {
-                        failpoint::hit("after-unpark");
-                    }
-                }
+                claims.into_iter().for_each(|(lane, claimed)| self.claimed(lane, claimed, now));
             }
             Recorded::NotClaimed(lanes) => {
                 let again_at = now + CLAIM_PAUSE;
@@ -371,6 +364,17 @@ impl Flow {
             Recorded::Noted => {}
         }
         false
+    }
+
+    /// The next rows of a parked key have come, or there are none and it is live again.
+    fn claimed(&mut self, lane: LaneId, claimed: Claimed, now: std::time::Instant) {
+        let memories = claimed.rows.iter().map(|(message, _)| message.memory());
+        memories.for_each(|memory| self.budget.take(memory));
+        let parked_keys = self.lanes.parked_keys();
+        self.lanes.claimed(lane, claimed, now);
+        if self.lanes.parked_keys() < parked_keys {
+            failpoint::hit("after-unpark");
+        }
     }
 
     /// A row is durable in dispatch state, and so settled (I2).
