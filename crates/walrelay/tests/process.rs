@@ -1,5 +1,7 @@
 //! The real binary: exit codes, where its output goes, how it stops.
 
+#![expect(clippy::unwrap_used, reason = "a test stops at the first surprise")]
+
 use std::process::{Command, Output, Stdio};
 
 fn walrelay(arguments: &[&str], variables: &[(&str, &str)]) -> Output {
