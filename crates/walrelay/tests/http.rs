@@ -1,5 +1,7 @@
 //! The HTTP endpoints over a real socket.
 
+#![expect(clippy::unwrap_used, reason = "a test stops at the first surprise")]
+
 use std::net::SocketAddr;
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
