@@ -159,7 +159,7 @@ async fn passwords_are_shown_in_the_way_the_server_asks_for() {
             let errors =
                 [replicate(&wrong).await.unwrap_err(), connect_sql(&wrong).await.unwrap_err()];
             assert_eq!(
-                errors.map(|error| kind(&error)),
+                errors.map(|refusal| kind(&refusal)),
                 [Some(ServerErrorKind::Authentication); 2]
             );
             let missing = replicate(&config(&url)).await.unwrap_err();
@@ -299,7 +299,7 @@ async fn errors_name_the_place_and_never_the_password() {
     let absent = format!("postgresql://postgres@127.0.0.1:{}/absent", server.server.port());
     let absent = config(&absent);
     let errors = [replicate(&absent).await.unwrap_err(), connect_sql(&absent).await.unwrap_err()];
-    assert_eq!(errors.map(|error| kind(&error)), [Some(ServerErrorKind::DatabaseMissing); 2]);
+    assert_eq!(errors.map(|refusal| kind(&refusal)), [Some(ServerErrorKind::DatabaseMissing); 2]);
 
     let nowhere = connect_sql(&config("postgresql://u@host.invalid/d")).await.unwrap_err();
     assert!(matches!(nowhere, PgError::Resolve { .. }), "{nowhere}");

@@ -142,7 +142,7 @@ impl Reader {
                         }
                     }
                     Frame::XLogData(data) => match self.decoder.decode(data.data).unwrap() {
-                        Change::Begin(_) => self.tracker.begin(),
+                        Change::Begin(begin) => self.tracker.begin(begin.commit_timestamp),
                         Change::Insert(_) => self.bodies.push(data.data.len()),
                         Change::Commit(commit) => {
                             self.feedback.received(commit.boundary().lsn());

@@ -1,6 +1,7 @@
 //! The HTTP endpoints over a real socket.
 
 #![expect(clippy::unwrap_used, reason = "a test stops at the first surprise")]
+#![expect(clippy::shadow_unrelated, reason = "each request reads as if it stood alone")]
 
 use std::net::SocketAddr;
 
