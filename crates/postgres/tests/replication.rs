@@ -1,6 +1,8 @@
 //! Streaming from a real server: what arrives, what is confirmed, and how it ends.
 
 #![expect(clippy::unwrap_used, reason = "helpers of tests fail as the tests do")]
+#![expect(clippy::shadow_unrelated, reason = "each step of a story names what it has in hand")]
+#![expect(clippy::wildcard_enum_match_arm, reason = "a test names what it waits for")]
 
 use std::sync::LazyLock;
 use std::sync::atomic::{AtomicU32, Ordering};
