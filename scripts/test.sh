@@ -3,9 +3,9 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
-# Tests of the real binary find it beside themselves, but do not build it.
-cargo build -p walrelay --bin walrelay
-cargo build -q -p walrelay-testkit --bin with-servers
+# Tests of the real binary find it beside themselves, but do not build it. Built together with the
+# tests, everything has one set of features and is compiled once.
+cargo build --workspace --bins --tests
 with_servers="${CARGO_TARGET_DIR:-target}/debug/with-servers"
 
 if cargo nextest --version >/dev/null 2>&1; then
