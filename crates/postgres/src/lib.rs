@@ -48,7 +48,8 @@ pub use publication::{
     Operation, PublicationScope, PublicationState, PublishedTable, read_publication,
 };
 pub use relay_row::{
-    Horizon, RelayRow, delete_relay_row, read_horizon, read_relay_row, write_relay_row,
+    Horizon, RelayRow, begin_relay_row, delete_relay_row, read_horizon, read_relay_row,
+    write_relay_row,
 };
 pub use replication::{
     FRAME_BYTES_MAX_DEFAULT, NetworkFeedback, NetworkFrames, ReplicationConnection, Startup,

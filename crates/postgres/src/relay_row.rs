@@ -88,6 +88,39 @@ pub async fn write_relay_row(
     Ok(())
 }
 
+/// Writes the row of a slot that has none yet, from what the slot itself says: what it has confirmed
+/// is settled, and every transaction below its `catalog_xmin` had ended by then (snapbuild.c moves
+/// the one only once the other has passed). From then on a lost slot is known as one.
+///
+/// # Errors
+///
+/// The server refused, or the connection ended.
+pub async fn begin_relay_row(
+    client: &Client,
+    slot: &str,
+    system_identifier: &str,
+) -> Result<(), StoreError> {
+    client
+        .execute_typed(
+            // catalog_xmin has 32 bits; the epoch is that of the newest transaction, or the one before.
+            "INSERT INTO public.app_outbox_relay (slot, system_identifier, settled_lsn, settled_xid)
+             SELECT slot_name, $2, confirmed_flush_lsn,
+                    (CASE WHEN epoch + xmin > newest THEN epoch + xmin - 4294967296
+                          ELSE epoch + xmin END)::text::xid8
+               FROM (SELECT slot_name, confirmed_flush_lsn, catalog_xmin::text::bigint AS xmin,
+                            newest, newest / 4294967296 * 4294967296 AS epoch
+                       FROM pg_replication_slots,
+                            (SELECT pg_snapshot_xmax(pg_current_snapshot())::text::bigint AS newest) AS n
+                      WHERE slot_name = $1 AND confirmed_flush_lsn IS NOT NULL
+                        AND catalog_xmin IS NOT NULL) AS slot
+             ON CONFLICT (slot) DO NOTHING",
+            &[(&slot, Type::TEXT), (&system_identifier, Type::TEXT)],
+        )
+        .await
+        .map_err(StoreError::sql("begin app_outbox_relay"))?;
+    Ok(())
+}
+
 /// Removes the row, so that the next start is a first start.
 ///
 /// # Errors

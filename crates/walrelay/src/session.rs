@@ -13,7 +13,7 @@ use walrelay_core::{
 };
 use walrelay_postgres::{
     DispatchStore, PgError, ReplicationConnection, ServerErrorKind, SqlClient, Stream,
-    StreamSettings, connect_sql, read_horizon,
+    StreamSettings, begin_relay_row, connect_sql, read_horizon,
 };
 use walrelay_pubsub::GrpcPublisher;
 
@@ -124,6 +124,7 @@ pub async fn open(
 
     let lease = config.pubsub.publisher.request_timeout + LEASE_SLACK;
     let connect = config.connect.clone();
+    begin_relay_row(&sql, slot, &identity.system_identifier).await.map_err(RelayError::Store)?;
     let horizon = read_horizon(&sql).await.map_err(RelayError::Store)?;
     let system = (identity.system_identifier, horizon);
     let state = DispatchState::new(connect, sql, store, system, lease);
