@@ -301,10 +301,6 @@ impl Flow {
             publishes.start(batch);
         }
         let effects = lanes.effects();
-        for (ticket, memory) in effects.settled.drain(..) {
-            tracker.settle(ticket);
-            budget.release(memory);
-        }
         observer.parcels(&effects.parcels);
         observer.finished(&effects.finished);
         recorder.park(&mut effects.parcels);
