@@ -5,10 +5,10 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use pgoutput_parser::Lsn;
-use walrelay::seams::{Publisher, Store, StoreFailure, Survey};
 use walrelay_core::{
     Batch, ClaimKey, Claimed, FailureClass, Finished, Parcel, PublishFailure, Topic,
 };
+use walrelay_relay::stream::seams::{Publisher, Store, StoreFailure, Survey};
 use walrelay_testkit::walsender::{Seen, Watcher};
 
 use crate::judge::Judge;

@@ -5,8 +5,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use tokio::time::{Instant, sleep};
-use walrelay::seams::Publisher;
 use walrelay_core::{Batch, FailureClass, PublishFailure};
+use walrelay_relay::stream::seams::Publisher;
 use walrelay_testkit::seed::Seed;
 
 use crate::judge::{Answer, Judge, Landing, RowNumber};

@@ -8,20 +8,20 @@ use tokio::io::{DuplexStream, ReadHalf, WriteHalf, duplex};
 use tokio::sync::Notify;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep, sleep_until, timeout};
-use walrelay::health::Health;
-use walrelay::metrics::Metrics;
-use walrelay::observer::Observer;
-use walrelay::pipeline::{self, Flow, PipelineError, Session};
-use walrelay::publishes::Publishes;
-use walrelay::recorded_rows::RecordedRows;
-use walrelay::recorder::{Habits, Recorder};
-use walrelay::seams::{Publisher, Store};
-use walrelay::shutdown::Shutdown;
 use walrelay_core::{
     AckTracker, AttributeStyle, Budget, BudgetLimits, ColumnNames, Lanes, Router, RouterConfig,
     Template, Topic, Window,
 };
 use walrelay_postgres::{PgError, ReplicationConnection, Startup, StreamSettings};
+use walrelay_relay::observe::health::Health;
+use walrelay_relay::observe::metrics::Metrics;
+use walrelay_relay::observe::observer::Observer;
+use walrelay_relay::shutdown::Shutdown;
+use walrelay_relay::stream::pipeline::{self, Flow, PipelineError, Session};
+use walrelay_relay::stream::publishes::Publishes;
+use walrelay_relay::stream::recorded_rows::RecordedRows;
+use walrelay_relay::stream::recorder::{Habits, Recorder};
+use walrelay_relay::stream::seams::{Publisher, Store};
 use walrelay_testkit::seed::Seed;
 use walrelay_testkit::walsender::{
     Log, OpenTransaction, OutboxTable, RowRecord, ScriptedServer, Watcher,
@@ -371,7 +371,7 @@ fn story_of(error: &PipelineError) -> String {
     story
 }
 
-fn broken(_: walrelay::seams::StoreFailure) -> PgError {
+fn broken(_: walrelay_relay::stream::seams::StoreFailure) -> PgError {
     PgError::EndedByServer
 }
 

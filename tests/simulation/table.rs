@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use pgoutput_parser::{Lsn, Position};
 use tokio::time::{Instant, sleep};
-use walrelay::seams::{Store, StoreFailure, Survey};
 use walrelay_core::{ClaimKey, Claimed, Finished, Message, OnDead, Outcome, Parcel, Reason, Topic};
+use walrelay_relay::stream::seams::{Store, StoreFailure, Survey};
 use walrelay_testkit::seed::Seed;
 use walrelay_testkit::walsender::ScriptedServer;
 

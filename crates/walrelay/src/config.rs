@@ -9,10 +9,10 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use walrelay_core::{ColumnNames, OnDead, RouterConfig};
+use walrelay_core::{ColumnNames, RouterConfig};
 use walrelay_emulator::Fault;
 use walrelay_postgres::{ConnectConfig, DispatchFilter, QualifiedName, RetrySelection};
-use walrelay_pubsub::PublisherConfig;
+use walrelay_relay::settings::{PubSubSettings, Settings};
 
 mod actions;
 mod build;
@@ -26,7 +26,6 @@ pub use problem::{Origin, Problem};
 pub use units::{parse_duration, parse_size, show_duration, show_size};
 
 use crate::cli::Cli;
-use crate::telemetry::LogFormat;
 
 /// A command and everything it needs.
 #[derive(Debug, Clone)]
@@ -55,6 +54,15 @@ impl Config {
     pub fn from_cli(cli: &Cli, environment: &Environment) -> Result<Self, Vec<Problem>> {
         build::config(cli, &BTreeMap::new(), environment)
     }
+}
+
+/// The form of a log line.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum LogFormat {
+    /// For a person.
+    Text,
+    /// One JSON object a line: `severity`, `message`, `time`, `target`, and every field.
+    Json,
 }
 
 /// How to log.
@@ -94,68 +102,13 @@ pub struct DatabaseConfig {
     pub outbox_tables: Vec<QualifiedName>,
 }
 
-/// How the relay behaves: what the pipeline is built from.
-#[derive(Debug, Clone)]
-pub struct RelayConfig {
-    /// The replication slot.
-    pub slot: String,
-    /// The publication.
-    pub publication: String,
-    /// The outbox tables.
-    pub outbox_tables: Vec<QualifiedName>,
-    /// How a row becomes a message.
-    pub router: RouterConfig,
-    /// A lane stuck this long while others succeed is parked.
-    pub park_after: Duration,
-    /// Tries of a parked row before it is dead.
-    pub max_attempts: u32,
-    /// What happens to a key after a dead row.
-    pub on_dead: OnDead,
-    /// The one byte budget (I6).
-    pub max_in_flight_bytes: usize,
-    /// How long a stop waits for what is in flight.
-    pub drain_timeout: Duration,
-    /// When to end the session of another holder of the slot; `None` waits for ever.
-    pub take_over_after: Option<Duration>,
-    /// How often the server is told what is confirmed.
-    pub status_interval: Duration,
-    /// The sender timeout asked for on our connection.
-    pub wal_sender_timeout: Duration,
-    /// How long published and discarded rows stay in dispatch state.
-    pub dispatch_retention: Duration,
-}
-
-/// Where Pub/Sub is and how hard it may be worked.
-#[derive(Debug, Clone)]
-pub struct PubSubConfig {
-    /// Where it is, over how many connections, how long a call may take.
-    pub publisher: PublisherConfig,
-    /// Publish calls out at once, at most.
-    pub max_outstanding_requests: usize,
-}
-
-/// `run`, whole.
+/// What `run` does and with whom.
 #[derive(Debug, Clone)]
 pub struct RunConfig {
-    /// How to connect to Postgres.
-    pub connect: ConnectConfig,
-    /// How the relay behaves.
-    pub relay: RelayConfig,
-    /// Where Pub/Sub is.
-    pub pubsub: PubSubConfig,
+    /// The service's own settings.
+    pub settings: Settings,
     /// Where `/livez` and the others are served; `None` is nowhere.
     pub http: Option<SocketAddr>,
-    /// When the run ends by itself.
-    pub until: Until,
-}
-
-/// When a run ends by itself.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Until {
-    /// Never; somebody asks it to.
-    Stopped,
-    /// Once everything committed before its start is confirmed and nothing is due.
-    CaughtUp,
 }
 
 /// `init`, whole.
@@ -172,7 +125,7 @@ pub struct InitConfig {
     /// What leads to topics.
     pub router: RouterConfig,
     /// Where Pub/Sub is.
-    pub pubsub: PubSubConfig,
+    pub pubsub: PubSubSettings,
     /// Which topics to create.
     pub create_topics: CreateTopics,
     /// Whether standbys keep the slot in step.

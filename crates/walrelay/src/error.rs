@@ -1,73 +1,15 @@
 //! What went wrong, who acts on it, and what the process exits with.
 
 use std::fmt;
-use std::process::ExitCode;
 
 use tokio_postgres::error::SqlState;
 use walrelay_postgres::{PgError, ServerError, ServerErrorKind, StoreError};
 use walrelay_pubsub::PubsubError;
-
-use crate::relay_error::RelayError;
+use walrelay_relay::error::RelayError;
+use walrelay_relay::observe::report::ReportError;
+use walrelay_relay::policy::{Chain, Disposition, Exit};
 
 use crate::config::Problem;
-
-/// How the process ended; the numbers are a contract with whoever restarts it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Exit {
-    /// Done, or asked to stop.
-    Done,
-    /// Something nobody foresaw.
-    Unexpected,
-    /// The command line or the configuration is wrong.
-    Usage,
-    /// Postgres is not set up for this.
-    PostgresSetup,
-    /// Pub/Sub is not set up for this.
-    PubSubSetup,
-    /// The slot is lost: the server dropped log that it needed, or the slot itself.
-    SlotLost,
-    /// The slot is held by somebody else and taking over was not allowed.
-    SlotHeld,
-    /// A broken invariant: going on could confirm too far.
-    BrokenInvariant,
-}
-
-impl Exit {
-    /// The number the operating system sees.
-    #[must_use]
-    pub const fn code(self) -> u8 {
-        match self {
-            Self::Done => 0,
-            Self::Unexpected => 1,
-            Self::Usage => 2,
-            Self::PostgresSetup => 3,
-            Self::PubSubSetup => 4,
-            Self::SlotLost => 5,
-            Self::SlotHeld => 6,
-            Self::BrokenInvariant => 101,
-        }
-    }
-}
-
-impl From<Exit> for ExitCode {
-    fn from(exit: Exit) -> Self {
-        Self::from(exit.code())
-    }
-}
-
-/// What the supervisor does with an error. Nothing else looks inside one.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Disposition {
-    /// End the session and resume from the slot after a delay.
-    Reconnect,
-    /// Nothing will change until a person changes it.
-    Stop {
-        /// What the process exits with.
-        exit: Exit,
-        /// What to do about it.
-        hint: String,
-    },
-}
 
 /// Everything that ends a command.
 #[derive(Debug, thiserror::Error)]
@@ -168,6 +110,16 @@ pub enum Error {
     NotAvailable(&'static str),
 }
 
+impl From<ReportError> for Error {
+    fn from(error: ReportError) -> Self {
+        match error {
+            ReportError::SlotLost { slot, how } => Self::SlotLost { slot, how },
+            ReportError::Postgres(error) => Self::Postgres(error),
+            ReportError::Store(error) => Self::Store(error),
+        }
+    }
+}
+
 impl Error {
     /// What to do about this error: the one place that decides.
     #[must_use]
@@ -223,13 +175,6 @@ impl Error {
             text.push_str(&hint);
         }
         text
-    }
-}
-
-impl Disposition {
-    /// Stops with this code and this advice.
-    pub fn stop(exit: Exit, hint: impl Into<String>) -> Self {
-        Self::Stop { exit, hint: hint.into() }
     }
 }
 
@@ -310,22 +255,6 @@ fn store_disposition(error: &StoreError) -> Disposition {
         StoreError::OutOfRange { .. } | StoreError::NoFreeEventId { .. } => {
             Disposition::stop(Exit::Unexpected, "")
         }
-    }
-}
-
-/// Prints an error and all its causes, `a: b: c`.
-#[derive(Debug)]
-pub struct Chain<'a>(pub &'a (dyn std::error::Error + 'static));
-
-impl fmt::Display for Chain<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}", self.0)?;
-        let mut cause = self.0.source();
-        while let Some(error) = cause {
-            write!(f, ": {error}")?;
-            cause = error.source();
-        }
-        Ok(())
     }
 }
 

@@ -20,9 +20,8 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::Sleep;
-
-use crate::health::{Health, SILENCE_MAX};
-use crate::metrics::Metrics;
+use walrelay_relay::observe::health::{Health, SILENCE_MAX};
+use walrelay_relay::observe::metrics::Metrics;
 
 /// Connections served at once; the next waits in the listen queue. Probes, one Prometheus and a
 /// person need a handful.

@@ -4,9 +4,10 @@ use std::process::ExitCode;
 
 use walrelay::commands;
 use walrelay::config::{CommandLine, Config, Environment, Refusal};
-use walrelay::error::{Error, Exit};
-use walrelay::shutdown::Shutdown;
+use walrelay::error::Error;
 use walrelay::telemetry;
+use walrelay_relay::policy::Exit;
+use walrelay_relay::shutdown::Shutdown;
 
 fn main() -> ExitCode {
     // A broken invariant anywhere, also in a task, must not leave a relay that confirms on.

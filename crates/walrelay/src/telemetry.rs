@@ -17,18 +17,11 @@ use tracing_subscriber::fmt::{FmtContext, FormatEvent, FormatFields, FormattedFi
 use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::registry::{LookupSpan, Scope};
 use tracing_subscriber::util::SubscriberInitExt;
+use walrelay_relay::policy::{Chain, Disposition, Exit};
 
-use crate::config::LogConfig;
-use crate::error::{Chain, Disposition, Error, Exit};
+use crate::config::{LogConfig, LogFormat};
 
-/// The form of a log line.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum LogFormat {
-    /// For a person.
-    Text,
-    /// One JSON object a line: `severity`, `message`, `time`, `target`, and every field.
-    Json,
-}
+use crate::error::Error;
 
 /// Installs the subscriber of this process; a second call changes nothing.
 pub fn start(config: &LogConfig) {

@@ -9,9 +9,10 @@ use std::time::Duration;
 
 use walrelay::cli::{ARGUMENTS, Cli};
 use walrelay::config::{
-    Command, CommandLine, Config, Environment, Problem, Refusal, RunConfig, Until, option_names,
+    Command, CommandLine, Config, Environment, Problem, Refusal, RunConfig, option_names,
     variable_of,
 };
+use walrelay_relay::settings::Until;
 
 const URL: &str = "postgresql://relay:hunter2@db.example:5432/app";
 
@@ -69,40 +70,40 @@ fn a_flag_beats_the_environment_which_beats_the_file_which_beats_the_default() {
     let file = TemporaryFile::new("precedence.toml", "park-after = \"3s\"\nmax-attempts = 4\n");
     let from_file = ["--config", file.path()];
     let seconds = Duration::from_secs;
-    assert_eq!(run_config(&[], &[]).relay.park_after, seconds(30));
-    assert_eq!(run_config(&from_file, &[]).relay.park_after, seconds(3));
+    assert_eq!(run_config(&[], &[]).settings.relay.park_after, seconds(30));
+    assert_eq!(run_config(&from_file, &[]).settings.relay.park_after, seconds(3));
     let variable = [("WALRELAY_PARK_AFTER", "2s")];
-    let both = run_config(&from_file, &variable).relay;
+    let both = run_config(&from_file, &variable).settings.relay;
     assert_eq!((both.park_after, both.max_attempts), (seconds(2), 4));
     let flag = ["--config", file.path(), "--park-after", "1s"];
-    assert_eq!(run_config(&flag, &variable).relay.park_after, seconds(1));
+    assert_eq!(run_config(&flag, &variable).settings.relay.park_after, seconds(1));
     let file_by_variable = [("WALRELAY_CONFIG", file.path())];
-    assert_eq!(run_config(&[], &file_by_variable).relay.park_after, seconds(3));
+    assert_eq!(run_config(&[], &file_by_variable).settings.relay.park_after, seconds(3));
 }
 
 #[test]
 fn established_variables_count_behind_our_own() {
     let established = [("GOOGLE_CLOUD_PROJECT", "other"), ("PORT", "8080")];
     let config = run_config(&[], &established);
-    assert_eq!(config.relay.router.project, "p");
+    assert_eq!(config.settings.relay.router.project, "p");
     assert_eq!(config.http, Some("0.0.0.0:8080".parse().unwrap()));
     let own =
         run_config(&[], &[("WALRELAY_PROJECT", "own"), ("PORT", "1"), ("WALRELAY_HTTP", "off")]);
-    assert_eq!(own.relay.router.project, "own");
+    assert_eq!(own.settings.relay.router.project, "own");
     assert_eq!(own.http, None);
     let emulated = run_config(&[], &[("PUBSUB_EMULATOR_HOST", "localhost:8085")]);
-    assert!(emulated.pubsub.publisher.endpoint.is_emulator());
+    assert!(emulated.settings.pubsub.publisher.endpoint.is_emulator());
 }
 
 #[test]
 fn switches_and_lists_are_read_from_every_layer() {
-    assert_eq!(run_config(&["--until-caught-up"], &[]).until, Until::CaughtUp);
+    assert_eq!(run_config(&["--until-caught-up"], &[]).settings.until, Until::CaughtUp);
     let on = [("WALRELAY_UNTIL_CAUGHT_UP", "true")];
-    assert_eq!(run_config(&[], &on).until, Until::CaughtUp);
-    assert_eq!(run_config(&["--until-caught-up=false"], &on).until, Until::Stopped);
+    assert_eq!(run_config(&[], &on).settings.until, Until::CaughtUp);
+    assert_eq!(run_config(&["--until-caught-up=false"], &on).settings.until, Until::Stopped);
 
     let tables = |config: &RunConfig| {
-        config.relay.outbox_tables.iter().map(ToString::to_string).collect::<Vec<_>>()
+        config.settings.relay.outbox_tables.iter().map(ToString::to_string).collect::<Vec<_>>()
     };
     let expected = ["video.app_outbox", "billing.app_outbox"];
     let flags = ["--outbox-table", "video.app_outbox", "--outbox-table", "billing.app_outbox"];
@@ -114,17 +115,17 @@ fn switches_and_lists_are_read_from_every_layer() {
     let file = TemporaryFile::new("lists.toml", text);
     let config = run_config(&["--config", file.path()], &[]);
     assert_eq!(tables(&config), expected);
-    assert_eq!(config.until, Until::CaughtUp);
+    assert_eq!(config.settings.until, Until::CaughtUp);
 }
 
 #[test]
 fn the_debezium_preset_gives_way_to_what_is_set() {
-    let columns = run_config(&["--preset", "debezium"], &[]).relay.router.columns;
+    let columns = run_config(&["--preset", "debezium"], &[]).settings.relay.router.columns;
     assert_eq!(columns.event_type.as_deref(), Some("type"));
     assert_eq!(columns.occurred_at.as_deref(), Some("timestamp"));
     assert_eq!((columns.version, columns.schema_version, columns.headers), (None, None, None));
     let set = [("WALRELAY_COLUMN_HEADERS", "headers"), ("WALRELAY_COLUMN_OCCURRED_AT", "")];
-    let columns = run_config(&["--preset", "debezium"], &set).relay.router.columns;
+    let columns = run_config(&["--preset", "debezium"], &set).settings.relay.router.columns;
     assert_eq!(columns.headers.as_deref(), Some("headers"));
     assert_eq!(columns.occurred_at, None);
 }

@@ -8,9 +8,9 @@ use std::net::SocketAddr;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::task::JoinSet;
-use walrelay::health::{Health, Phase};
 use walrelay::http::{self, Observed};
-use walrelay::metrics::Metrics;
+use walrelay_relay::observe::health::{Health, Phase};
+use walrelay_relay::observe::metrics::Metrics;
 
 struct Served {
     address: SocketAddr,

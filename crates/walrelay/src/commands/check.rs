@@ -1,16 +1,20 @@
 //! `walrelay check`: everything `run` would stumble over, each with its fix; changes nothing.
 
 use serde_json::{Value, json};
-use walrelay_core::{Field, RouterConfig};
+use walrelay_core::RouterConfig;
 use walrelay_postgres::{
-    ColumnRole, ExpectedColumn, Finding, PgError, PreflightRequest, ReplicationConnection,
-    Severity, SqlClient, StoreError, code, connect_sql, preflight,
+    Finding, PgError, ReplicationConnection, Severity, SqlClient, StoreError, code, connect_sql,
+    preflight,
 };
 use walrelay_pubsub::{Admin, PubsubError};
+use walrelay_relay::lifecycle::gate::preflight_request;
+use walrelay_relay::policy::{Chain, Exit};
+use walrelay_relay::settings::{PubSubSettings, Settings};
 
-use super::{print, topics};
-use crate::config::{CheckConfig, OutputFormat, PubSubConfig, RelayConfig, RunConfig};
-use crate::error::{Chain, Error, Exit};
+use super::topics;
+use crate::config::{CheckConfig, OutputFormat};
+use crate::error::Error;
+use crate::output::print;
 
 /// The codes of findings about Pub/Sub; those about Postgres are in `walrelay_postgres::code`.
 const PUBSUB_REGION: &str = "pubsub_region";
@@ -24,7 +28,7 @@ const TOPIC: &str = "topic";
 ///
 /// Something would keep `run` from running, or Postgres cannot be reached at all.
 pub async fn execute(config: CheckConfig) -> Result<(), Error> {
-    let findings = look(&config.run).await?;
+    let findings = look(&config.run.settings).await?;
     print(&match config.format {
         OutputFormat::Json => format!("{:#}\n", json!({ "findings": json_of(&findings) })),
         OutputFormat::Text => findings.iter().map(text_of).collect(),
@@ -36,49 +40,7 @@ pub async fn execute(config: CheckConfig) -> Result<(), Error> {
     }
 }
 
-/// The columns that configuration names, as preflight wants to know them.
-#[must_use]
-pub fn preflight_request(relay: &RelayConfig) -> PreflightRequest {
-    let columns = &relay.router.columns;
-    let fields = Field::ALL.iter().filter_map(|field| {
-        let role = match field {
-            Field::Payload => ColumnRole::Payload,
-            Field::Id
-            | Field::AggregateType
-            | Field::AggregateId
-            | Field::EventType
-            | Field::Version
-            | Field::SchemaVersion
-            | Field::Headers
-            | Field::OccurredAt => ColumnRole::Required,
-        };
-        Some((columns.of(*field)?, field.option(), role))
-    });
-    let of_templates =
-        [(&relay.router.topic, "--topic"), (&relay.router.ordering_key, "--ordering-key")];
-    let templates = of_templates.into_iter().flat_map(|(template, option)| {
-        let resolved = template.columns().filter_map(|name| columns.resolve(name));
-        resolved.map(move |name| (name, option, ColumnRole::Required))
-    });
-    let mut expected: Vec<ExpectedColumn> = Vec::new();
-    for (name, option, role) in fields.chain(templates) {
-        if expected.iter().all(|known| known.name != name) {
-            expected.push(ExpectedColumn {
-                name: name.to_owned(),
-                option: option.to_owned(),
-                role,
-            });
-        }
-    }
-    PreflightRequest {
-        slot: relay.slot.clone(),
-        publication: relay.publication.clone(),
-        outbox_tables: relay.outbox_tables.clone(),
-        columns: expected,
-    }
-}
-
-async fn look(config: &RunConfig) -> Result<Vec<Finding>, Error> {
+async fn look(config: &Settings) -> Result<Vec<Finding>, Error> {
     // First of all: what comes after would only puzzle whoever talks to a pooler.
     let mut replication = ReplicationConnection::connect(&config.connect, &[]).await?;
     replication.identify_system().await?;
@@ -89,7 +51,7 @@ async fn look(config: &RunConfig) -> Result<Vec<Finding>, Error> {
     findings
 }
 
-async fn look_with(client: &SqlClient, config: &RunConfig) -> Result<Vec<Finding>, Error> {
+async fn look_with(client: &SqlClient, config: &Settings) -> Result<Vec<Finding>, Error> {
     let mut findings = preflight(client, &preflight_request(&config.relay)).await?;
     findings.extend(region(&config.pubsub, &config.relay.router));
     let tables = &config.relay.outbox_tables;
@@ -126,7 +88,7 @@ async fn look_with(client: &SqlClient, config: &RunConfig) -> Result<Vec<Finding
 }
 
 /// Order holds only while all instances publish into one region.
-fn region(pubsub: &PubSubConfig, router: &RouterConfig) -> Option<Finding> {
+fn region(pubsub: &PubSubSettings, router: &RouterConfig) -> Option<Finding> {
     let is_ordered = !router.ordering_key.to_string().is_empty();
     (is_ordered && pubsub.publisher.endpoint.is_global()).then(|| {
         finding(

@@ -16,12 +16,14 @@ use tokio::time::{Instant, sleep};
 use walrelay_emulator::{Emulator, Options, SubscriptionOptions};
 use walrelay_postgres::{ConnectConfig, Failover, InitOptions, PgEnv, QualifiedName, connect_sql};
 use walrelay_private_postgres::{Installation, PrivatePostgres};
+use walrelay_relay::policy::Exit;
+use walrelay_relay::shutdown::Shutdown;
 
-use super::{print, run};
+use super::run;
 use crate::config::{Command, CommandLine, Config, DemoConfig, Environment, RunConfig};
 use crate::demo::{Ledger, produce, subscribe};
-use crate::error::{Error, Exit};
-use crate::shutdown::Shutdown;
+use crate::error::Error;
+use crate::output::print;
 
 const PROJECT: &str = "demo";
 const TOPIC: &str = "projects/demo/topics/orders.events";
@@ -160,7 +162,7 @@ fn relay_ended(ended: Result<Result<(), Error>, tokio::task::JoinError>) -> Resu
 }
 
 fn demo_error(error: impl std::error::Error + 'static) -> Error {
-    Error::Demo { what: crate::error::Chain(&error).to_string(), exit: Exit::Unexpected }
+    Error::Demo { what: walrelay_relay::policy::Chain(&error).to_string(), exit: Exit::Unexpected }
 }
 
 fn refused(status: impl std::fmt::Display) -> Error {

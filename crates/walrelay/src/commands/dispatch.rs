@@ -8,10 +8,11 @@ use googleapis_tonic_google_pubsub_v1::google::pubsub::v1::PubsubMessage;
 use prost::Message as _;
 use serde_json::{Value, json};
 use walrelay_postgres::{DispatchDetail, DispatchRow, DispatchStore, SqlClient, connect_sql};
+use walrelay_relay::observe::report::rfc3339;
 
-use super::{print, rfc3339};
 use crate::config::{DispatchAction, DispatchConfig, OutputFormat};
 use crate::error::Error;
+use crate::output::print;
 
 /// Largest file taken as a payload: a message of Pub/Sub may have 10,000,000 bytes.
 const FILE_BYTES_MAX: u64 = 10_000_000;

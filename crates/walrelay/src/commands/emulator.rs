@@ -4,11 +4,11 @@ use std::net::SocketAddr;
 
 use tokio::net::TcpListener;
 use walrelay_emulator::{Emulator, Log, Options};
+use walrelay_relay::shutdown::Shutdown;
 
-use super::print;
 use crate::config::EmulatorConfig;
 use crate::error::Error;
-use crate::shutdown::Shutdown;
+use crate::output::print;
 
 /// Serves until `shutdown` is requested. Prints where, once it can be reached.
 ///

@@ -5,9 +5,10 @@ use walrelay_postgres::{
 };
 use walrelay_pubsub::Admin;
 
-use super::{print, topics};
+use super::topics;
 use crate::config::{CreateTopics, InitConfig, SlotKind};
 use crate::error::Error;
+use crate::output::print;
 
 /// Sets up what is missing and prints what is new; or prints the SQL and touches nothing.
 ///

@@ -1,11 +1,9 @@
 //! One module per command; each takes its part of the configuration and does what `--help` says.
 
-use std::io::{self, Write as _};
-use std::time::SystemTime;
+use walrelay_relay::shutdown::Shutdown;
 
 use crate::config::Command;
 use crate::error::Error;
-use crate::shutdown::Shutdown;
 
 pub mod check;
 pub mod demo;
@@ -46,20 +44,4 @@ async fn unless_stopped(
         done = command => done,
         () = shutdown.requested() => Err(Error::Interrupted),
     }
-}
-
-/// Prints what a command was asked for. A reader that has gone away, as `head` does, is no error.
-pub(crate) fn print(text: &str) -> Result<(), Error> {
-    let mut output = io::stdout().lock();
-    match output.write_all(text.as_bytes()).and_then(|()| output.flush()) {
-        Err(error) if error.kind() != io::ErrorKind::BrokenPipe => {
-            Err(Error::Io { action: "write to standard output".into(), source: error })
-        }
-        Ok(()) | Err(_) => Ok(()),
-    }
-}
-
-/// A moment as people and programs read it, `2026-01-31T12:00:00Z`.
-pub(crate) fn rfc3339(at: SystemTime) -> String {
-    prost_types::Timestamp::from(at).to_string()
 }

@@ -8,9 +8,9 @@ use walrelay_postgres::{
     PgError, QualifiedName, SqlClient, connect_sql, quote_identifier, read_relay_row,
 };
 
-use super::print;
 use crate::config::PruneConfig;
 use crate::error::Error;
+use crate::output::print;
 
 /// Rows deleted in one transaction: small enough to hold locks for moments.
 const BATCH_ROWS: u64 = 10_000;

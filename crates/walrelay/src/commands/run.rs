@@ -2,14 +2,14 @@
 
 use tokio::task::JoinSet;
 use walrelay_pubsub::GrpcPublisher;
+use walrelay_relay::lifecycle::supervisor::Supervisor;
+use walrelay_relay::observe::health::Health;
+use walrelay_relay::observe::metrics::Metrics;
+use walrelay_relay::shutdown::Shutdown;
 
 use crate::config::RunConfig;
 use crate::error::Error;
-use crate::health::Health;
 use crate::http;
-use crate::metrics::Metrics;
-use crate::shutdown::Shutdown;
-use crate::supervise::Supervisor;
 
 /// Runs until `shutdown` is requested, or everything is caught up when that was asked for.
 ///
@@ -26,7 +26,8 @@ pub async fn execute(config: RunConfig, shutdown: &Shutdown) -> Result<(), Error
         let observed = http::Observed { health: health.clone(), metrics: metrics.clone() };
         tasks.spawn(http::serve(listener, observed));
     }
-    let publisher = GrpcPublisher::connect(&config.pubsub.publisher).map_err(Error::PubSub)?;
-    let supervisor = Supervisor { config: &config, publisher, metrics, health };
+    let publisher =
+        GrpcPublisher::connect(&config.settings.pubsub.publisher).map_err(Error::PubSub)?;
+    let supervisor = Supervisor { config: &config.settings, publisher, metrics, health };
     supervisor.run(shutdown).await.map_err(Error::Relay)
 }

@@ -4,11 +4,13 @@ use walrelay_postgres::{
     SqlClient, StoreError, advance_slot, connect_sql, create_slot, delete_relay_row, drop_slot,
     read_publication, read_slot,
 };
+use walrelay_relay::observe::report::slot_report;
 
 use super::init::failover;
-use super::{print, status};
+use super::status;
 use crate::config::{DatabaseConfig, SlotAction, SlotConfig};
 use crate::error::Error;
+use crate::output::print;
 
 /// Does it, and says what was done.
 ///
@@ -32,7 +34,7 @@ async fn act(
         SlotAction::Show(format) => {
             let missing = || StoreError::SlotMissing { slot: slot.to_owned() };
             let state = read_slot(client, slot).await?.ok_or_else(missing)?;
-            Ok(status::render(&status::slot_report(&state), format))
+            Ok(status::render(&slot_report(&state), format))
         }
         SlotAction::Create(kind) => {
             // A slot that is older than its publication fails for ever.

@@ -8,16 +8,17 @@ use walrelay_core::{AttributeStyle, ColumnNames, OnDead, RouterConfig, Template}
 use walrelay_emulator::FaultSyntaxError;
 use walrelay_postgres::{ConnectConfig, ParseNameError, PgEnv, QualifiedName, Secret};
 use walrelay_pubsub::{Endpoint, PublisherConfig};
+use walrelay_relay::settings::{PubSubSettings, RelaySettings, Settings, Until};
 
 use super::names::{is_identifier, is_slot_name};
 use super::problem::{Origin, Problem, Problems};
 use super::{
     CheckConfig, Command, Config, CreateTopics, DatabaseConfig, DemoConfig, DemoOutput,
-    EmulatorConfig, Environment, InitConfig, LogConfig, OutputFormat, PruneConfig, PubSubConfig,
-    RelayConfig, RunConfig, SlotKind, StatusConfig, Until,
+    EmulatorConfig, Environment, InitConfig, LogConfig, LogFormat, OutputFormat, PruneConfig,
+    RunConfig, SlotKind, StatusConfig,
 };
 use crate::cli::{self, Cli};
-use crate::telemetry::{self, LogFormat};
+use crate::telemetry;
 
 const SECOND: Duration = Duration::from_secs(1);
 const MINUTE: Duration = Duration::from_mins(1);
@@ -129,7 +130,8 @@ impl Builder<'_> {
         let pubsub = self.pubsub(&options.pubsub);
         let http = self.http(options.relay.http.as_deref());
         let relay = self.relay(options, outbox_tables, router);
-        Some(RunConfig { connect: connect?, relay, pubsub, http, until })
+        let settings = Settings { connect: connect?, relay, pubsub, until };
+        Some(RunConfig { settings, http })
     }
 
     /// Names and connection; `None` when there is nothing to connect with.
@@ -303,7 +305,7 @@ impl Builder<'_> {
         (!name.is_empty()).then(|| self.column(option, name))
     }
 
-    fn pubsub(&mut self, options: &cli::PubSubOptions) -> PubSubConfig {
+    fn pubsub(&mut self, options: &cli::PubSubOptions) -> PubSubSettings {
         let timeouts = SECOND..=10 * MINUTE;
         let problems = &mut self.problems;
         let request_timeout =
@@ -315,7 +317,7 @@ impl Builder<'_> {
         let endpoint = self.endpoint(options.endpoint.as_deref());
         let publisher =
             PublisherConfig { connections_max, request_timeout, ..PublisherConfig::new(endpoint) };
-        PubSubConfig { publisher, max_outstanding_requests }
+        PubSubSettings { publisher, max_outstanding_requests }
     }
 
     fn endpoint(&mut self, pinned: Option<&str>) -> Endpoint {
@@ -361,12 +363,12 @@ impl Builder<'_> {
         options: &cli::RunOptions,
         outbox_tables: Vec<QualifiedName>,
         router: RouterConfig,
-    ) -> RelayConfig {
+    ) -> RelaySettings {
         let relay = &options.relay;
         let policies = [("continue", OnDead::Continue), ("hold", OnDead::Hold)];
         let millis = Duration::from_millis;
         let problems = &mut self.problems;
-        let config = RelayConfig {
+        let config = RelaySettings {
             slot: options.database.slot.clone(),
             publication: options.database.publication.clone(),
             outbox_tables,
@@ -409,7 +411,7 @@ impl Builder<'_> {
     }
 
     /// A server that hears nothing for its timeout ends the session; two updates may be lost.
-    fn keeps_the_session(&mut self, relay: &RelayConfig, status_interval: &str) {
+    fn keeps_the_session(&mut self, relay: &RelaySettings, status_interval: &str) {
         if relay.status_interval > relay.wal_sender_timeout / 3 {
             let allowed = "at most a third of --wal-sender-timeout";
             self.problems.wrong("status-interval", status_interval, allowed);

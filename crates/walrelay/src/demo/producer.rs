@@ -4,10 +4,11 @@ use std::time::Duration;
 
 use tokio::time::{Instant, sleep_until};
 use walrelay_postgres::{ConnectConfig, PgEnv, SqlClient, connect_sql};
+use walrelay_relay::policy::Exit;
 
 use super::ledger::Ledger;
 use crate::config::DemoConfig;
-use crate::error::{Error, Exit};
+use crate::error::Error;
 
 /// Rows of one transaction.
 const TRANSACTION_ROWS: u64 = 5;
@@ -36,7 +37,7 @@ pub async fn produce(url: &str, config: &DemoConfig, ledger: &Ledger) -> Result<
         let rows = TRANSACTION_ROWS.min(wanted - committed);
         let written = write(&mut client, turn, rows, &versions).await;
         let written = written.map_err(|error| Error::Demo {
-            what: format!("write orders: {}", crate::error::Chain(&error)),
+            what: format!("write orders: {}", walrelay_relay::policy::Chain(&error)),
             exit: Exit::Unexpected,
         })?;
         if is_rolled_back(turn) {

@@ -8,8 +8,8 @@ use tonic::Status;
 use tonic::transport::Endpoint;
 
 use super::ledger::Ledger;
-use crate::commands::print;
 use crate::config::DemoOutput;
+use crate::output::print;
 
 /// Receives until the stream ends; enters every message into the ledger, and prints it.
 ///

@@ -17,15 +17,16 @@ use walrelay_postgres::{
 };
 use walrelay_pubsub::GrpcPublisher;
 
-use crate::config::{RelayConfig, RunConfig};
-use crate::dispatch_state::DispatchState;
-use crate::observer::Observer;
-use crate::pipeline::{Flow, Session};
-use crate::preflight;
-use crate::publishes::Publishes;
-use crate::recorded_rows::RecordedRows;
-use crate::recorder::{Habits, Recorder};
-use crate::relay_error::RelayError;
+use crate::error::RelayError;
+use crate::lifecycle::dispatch_state::DispatchState;
+use crate::lifecycle::gate;
+use crate::observe::observer::Observer;
+use crate::seed::random_seed;
+use crate::settings::{RelaySettings, Settings};
+use crate::stream::pipeline::{Flow, Session};
+use crate::stream::publishes::Publishes;
+use crate::stream::recorded_rows::RecordedRows;
+use crate::stream::recorder::{Habits, Recorder};
 
 /// The session of the service.
 pub type LiveSession = Session<ReadHalf<Stream>, WriteHalf<Stream>, GrpcPublisher, DispatchState>;
@@ -78,11 +79,11 @@ const STANDBY_PAUSE: Duration = Duration::from_millis(300);
 ///
 /// The server cannot be reached, or is not set up for this.
 pub async fn open(
-    config: &RunConfig,
+    config: &Settings,
     publisher: &GrpcPublisher,
     observer: Observer,
 ) -> Result<Opened, RelayError> {
-    let RelayConfig { slot, publication, wal_sender_timeout, .. } = &config.relay;
+    let RelaySettings { slot, publication, wal_sender_timeout, .. } = &config.relay;
     let sql = connect_sql(&config.connect).await.map_err(RelayError::Connect)?;
     let sender_timeout = format!("{}ms", wal_sender_timeout.as_millis());
     // Rows arrive as text in the forms the router reads, whatever the role's or database's settings.
@@ -96,7 +97,7 @@ pub async fn open(
         .await
         .map_err(RelayError::Connect)?;
     let identity = replication.identify_system().await.map_err(RelayError::Connect)?;
-    preflight::gate(&sql, &config.relay).await?;
+    gate::gate(&sql, &config.relay).await?;
     if let Some(holder) = holder(&sql, slot).await? {
         return Ok(Opened::Held(holder, sql));
     }
@@ -113,7 +114,7 @@ pub async fn open(
     let (confirmed_flush, wal_end) = positions(&sql, slot).await?;
     feedback.received(confirmed_flush);
     let store = DispatchStore::new(slot.clone()).with_on_dead(on_dead(config.relay.on_dead));
-    let mut lanes = Lanes::new(lane_policy(&config.relay), crate::supervise::random_seed());
+    let mut lanes = Lanes::new(lane_policy(&config.relay), random_seed());
     let parked = store.parked_keys(&sql).await.map_err(RelayError::Store)?;
     let now = Instant::now().into_std();
     for key in &parked {
@@ -141,7 +142,7 @@ pub async fn open(
     Ok(Opened::Session(Box::new(session), at))
 }
 
-fn flow(relay: &RelayConfig, lanes: Lanes, recorded: RecordedRows, observer: Observer) -> Flow {
+fn flow(relay: &RelaySettings, lanes: Lanes, recorded: RecordedRows, observer: Observer) -> Flow {
     Flow {
         decoder: Decoder::new(),
         router: Router::new(relay.router.clone()),
@@ -153,7 +154,7 @@ fn flow(relay: &RelayConfig, lanes: Lanes, recorded: RecordedRows, observer: Obs
     }
 }
 
-fn window(config: &RunConfig) -> Window {
+fn window(config: &Settings) -> Window {
     let max = config.pubsub.max_outstanding_requests;
     Window::new(WindowLimits { min: WINDOW_MIN.min(max), max })
 }
@@ -168,7 +169,7 @@ const LEASE_SLACK: Duration = Duration::from_secs(15);
 /// Requests out at least, where the window may be so large: enough to keep two processors busy.
 const WINDOW_MIN: usize = 16;
 
-fn lane_policy(relay: &RelayConfig) -> LanePolicy {
+fn lane_policy(relay: &RelaySettings) -> LanePolicy {
     let backoff =
         |base, cap| Backoff { base: Duration::from_millis(base), cap: Duration::from_secs(cap) };
     LanePolicy {
@@ -209,11 +210,7 @@ async fn held_or(error: PgError, sql: SqlClient, slot: &str) -> Result<Opened, R
 /// # Errors
 ///
 /// The connection broke, or taking over is not allowed.
-pub async fn stand_by(
-    sql: &SqlClient,
-    config: &RunConfig,
-    first: Holder,
-) -> Result<(), RelayError> {
+pub async fn stand_by(sql: &SqlClient, config: &Settings, first: Holder) -> Result<(), RelayError> {
     let slot = &config.relay.slot;
     let mut told: Option<Holder> = None;
     let mut current = first;

@@ -8,7 +8,7 @@ use futures_util::stream::FuturesUnordered;
 use futures_util::{FutureExt, StreamExt};
 use walrelay_core::{Batch, PublishFailure, Window};
 
-use crate::seams::Publisher;
+use crate::stream::seams::Publisher;
 
 /// A batch and what Pub/Sub said about it: the message ids, or why not.
 pub type Answer = (Batch, Result<Vec<String>, PublishFailure>);

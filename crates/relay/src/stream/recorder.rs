@@ -11,7 +11,7 @@ use pgoutput_parser::Lsn;
 use tokio::time::{Instant, sleep, sleep_until};
 use walrelay_core::{Backoff, ClaimKey, Claimed, Finished, LaneId, Parcel, Topic};
 
-use crate::seams::{Store, StoreFailure, Survey};
+use crate::stream::seams::{Store, StoreFailure, Survey};
 
 /// What a command came to.
 #[derive(Debug)]
@@ -252,7 +252,7 @@ async fn until_done<S: Store>(
         let error = match execute(&mut store, &command, retention).await {
             Ok(found) => return (store, Ok(command.recorded(found))),
             Err(StoreFailure::ShuttingDown) => return (store, Err(StoreFailure::ShuttingDown)),
-            Err(error @ StoreFailure::Unavailable(_)) => crate::error::Chain(&error).to_string(),
+            Err(error @ StoreFailure::Unavailable(_)) => crate::policy::Chain(&error).to_string(),
         };
         attempts += 1;
         let name = command.name();

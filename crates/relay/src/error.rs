@@ -2,8 +2,8 @@
 
 use walrelay_postgres::{PgError, ServerErrorKind, StoreError};
 
-use crate::error::{Disposition, Exit};
-use crate::pipeline::PipelineError;
+use crate::policy::{Disposition, Exit};
+use crate::stream::pipeline::PipelineError;
 
 /// Why there is no session.
 #[derive(Debug, thiserror::Error)]

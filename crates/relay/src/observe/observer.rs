@@ -10,9 +10,9 @@ use walrelay_core::{
     Watermark,
 };
 
-use crate::health::Health;
-use crate::metrics::{Metrics, ReasonLabel, RequestLabels, StatusLabel, TopicLabel};
-use crate::seams::{StoreCounts, Survey};
+use crate::observe::health::Health;
+use crate::observe::metrics::{Metrics, ReasonLabel, RequestLabels, StatusLabel, TopicLabel};
+use crate::stream::seams::{StoreCounts, Survey};
 
 /// Tells metrics and health what happens.
 #[derive(Debug)]
@@ -69,7 +69,7 @@ impl Observer {
 
     /// Nothing new is read any more.
     pub fn draining(&mut self) {
-        self.health.set_phase(crate::health::Phase::Draining);
+        self.health.set_phase(crate::observe::health::Phase::Draining);
         tracing::info!("draining: waiting for what is in flight");
     }
 

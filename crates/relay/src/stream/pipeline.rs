@@ -20,12 +20,12 @@ use walrelay_core::{
 use walrelay_postgres::{Feedback, Frames, PgError};
 
 use crate::failpoint;
-use crate::observer::Observer;
-use crate::publishes::{Answer, Publishes};
-use crate::recorded_rows::RecordedRows;
-use crate::recorder::{Recorded, Recorder};
-use crate::seams::{Publisher, Store, StoreFailure};
+use crate::observe::observer::Observer;
 use crate::shutdown::Shutdown;
+use crate::stream::publishes::{Answer, Publishes};
+use crate::stream::recorded_rows::RecordedRows;
+use crate::stream::recorder::{Recorded, Recorder};
+use crate::stream::seams::{Publisher, Store, StoreFailure};
 
 /// One connection's life: everything that starts anew from the slot when the connection ends.
 #[derive(Debug)]
@@ -475,7 +475,7 @@ fn report_end(watermark: Watermark, unsettled: usize, finished: &Result<(), PgEr
         ),
         Err(error) => tracing::warn!(
             %watermark,
-            error = %crate::error::Chain(error),
+            error = %crate::policy::Chain(error),
             "the last status update may not have been seen; rows settled since the one before may be published again"
         ),
     }

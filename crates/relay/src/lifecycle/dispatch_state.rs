@@ -15,8 +15,8 @@ use walrelay_postgres::{
     write_relay_row,
 };
 
-use crate::commands::status;
-use crate::seams::{SlotLag, Store, StoreCounts, StoreFailure, Survey};
+use crate::observe::report;
+use crate::stream::seams::{SlotLag, Store, StoreCounts, StoreFailure, Survey};
 
 /// The dispatch tables of one slot.
 #[derive(Debug)]
@@ -171,7 +171,7 @@ impl Store for DispatchState {
             discarded: counts.discarded,
         };
         let lag = slot_lag(client, store.slot()).await.map_err(sql_failure)?;
-        let report = status::report(client, store.slot()).await;
+        let report = report::report(client, store.slot()).await;
         let report = report.map_err(|error| StoreFailure::Unavailable(Box::new(error)))?;
         Ok(Survey { counts, lag, report })
     }

@@ -17,15 +17,16 @@ use tokio::time::{Instant, sleep};
 use walrelay_core::Backoff;
 use walrelay_pubsub::GrpcPublisher;
 
-use crate::config::{RunConfig, Until};
-use crate::error::{Chain, Disposition};
-use crate::health::{Health, Phase};
-use crate::metrics::{Metrics, ReasonLabel};
-use crate::observer::Observer;
-use crate::pipeline;
-use crate::relay_error::RelayError;
-use crate::session::{self, Opened};
+use crate::error::RelayError;
+use crate::lifecycle::session::{self, Opened};
+use crate::observe::health::{Health, Phase};
+use crate::observe::metrics::{Metrics, ReasonLabel};
+use crate::observe::observer::Observer;
+use crate::policy::{Chain, Disposition};
+use crate::seed::random_u32;
+use crate::settings::{Settings, Until};
 use crate::shutdown::Shutdown;
+use crate::stream::pipeline;
 
 /// Delays between sessions that break off. The slot holds what happens meanwhile.
 const RECONNECT: Backoff =
@@ -38,7 +39,7 @@ const GOOD_SESSION: Duration = Duration::from_secs(30);
 #[derive(Debug)]
 pub struct Supervisor<'a> {
     /// The configuration.
-    pub config: &'a RunConfig,
+    pub config: &'a Settings,
     /// Connections to Pub/Sub.
     pub publisher: GrpcPublisher,
     /// Figures.
@@ -124,15 +125,4 @@ impl Supervisor<'_> {
         pipeline::run(*session, shutdown).await?;
         Ok(Turn::Done)
     }
-}
-
-/// A seed for what must differ between processes: jitter and the key hash.
-#[must_use]
-pub fn random_seed() -> u64 {
-    use std::hash::{BuildHasher, Hasher};
-    std::collections::hash_map::RandomState::new().build_hasher().finish()
-}
-
-fn random_u32() -> u32 {
-    u32::try_from(random_seed() >> 32).unwrap_or_default()
 }

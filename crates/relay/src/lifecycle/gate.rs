@@ -1,0 +1,84 @@
+//! Before a session: is the server what the configuration says?
+
+use walrelay_core::Field;
+use walrelay_postgres::{
+    ColumnRole, ExpectedColumn, Finding, PreflightRequest, Severity, SqlClient, code, preflight,
+};
+
+use crate::error::RelayError;
+use crate::settings::RelaySettings;
+
+/// Findings that pass by themselves: the relay waits for those instead of stopping.
+const PASSING: [&str; 3] = [code::SLOT_ACTIVE, code::REPLICATION_SLOTS, code::WAL_SENDERS];
+
+/// Refuses a server that is not set up for this relay; warns about what may become a problem.
+///
+/// # Errors
+///
+/// What is not as it should be, all at once, each with its fix.
+pub async fn gate(sql: &SqlClient, relay: &RelaySettings) -> Result<(), RelayError> {
+    let findings = preflight(sql, &preflight_request(relay)).await.map_err(RelayError::Store)?;
+    for finding in findings.iter().filter(|finding| finding.severity == Severity::Warning) {
+        tracing::debug!(subject = finding.subject, fix = finding.fix, "{}", finding.message);
+    }
+    let errors: Vec<_> = findings
+        .iter()
+        .filter(|finding| finding.severity == Severity::Error && !PASSING.contains(&finding.code))
+        .collect();
+    let Some(first) = errors.first() else { return Ok(()) };
+    let summary = errors.iter().map(|finding| text(finding)).collect::<Vec<_>>().join("; ");
+    Err(match first.code {
+        code::SLOT_LOST | code::SYSTEM_IDENTIFIER => RelayError::SlotLost { summary },
+        _ => RelayError::Setup { summary },
+    })
+}
+
+fn text(finding: &Finding) -> String {
+    let Finding { subject, message, fix, .. } = finding;
+    match fix.is_empty() {
+        true => format!("{subject}: {message}"),
+        false => format!("{subject}: {message} (fix: {fix})"),
+    }
+}
+
+/// The columns that configuration names, as preflight wants to know them.
+#[must_use]
+pub fn preflight_request(relay: &RelaySettings) -> PreflightRequest {
+    let columns = &relay.router.columns;
+    let fields = Field::ALL.iter().filter_map(|field| {
+        let role = match field {
+            Field::Payload => ColumnRole::Payload,
+            Field::Id
+            | Field::AggregateType
+            | Field::AggregateId
+            | Field::EventType
+            | Field::Version
+            | Field::SchemaVersion
+            | Field::Headers
+            | Field::OccurredAt => ColumnRole::Required,
+        };
+        Some((columns.of(*field)?, field.option(), role))
+    });
+    let of_templates =
+        [(&relay.router.topic, "--topic"), (&relay.router.ordering_key, "--ordering-key")];
+    let templates = of_templates.into_iter().flat_map(|(template, option)| {
+        let resolved = template.columns().filter_map(|name| columns.resolve(name));
+        resolved.map(move |name| (name, option, ColumnRole::Required))
+    });
+    let mut expected: Vec<ExpectedColumn> = Vec::new();
+    for (name, option, role) in fields.chain(templates) {
+        if expected.iter().all(|known| known.name != name) {
+            expected.push(ExpectedColumn {
+                name: name.to_owned(),
+                option: option.to_owned(),
+                role,
+            });
+        }
+    }
+    PreflightRequest {
+        slot: relay.slot.clone(),
+        publication: relay.publication.clone(),
+        outbox_tables: relay.outbox_tables.clone(),
+        columns: expected,
+    }
+}

@@ -1,0 +1,69 @@
+//! What the service is told, whatever the flags, variables or files it came from.
+
+use std::time::Duration;
+
+use walrelay_core::{OnDead, RouterConfig};
+use walrelay_postgres::{ConnectConfig, QualifiedName};
+use walrelay_pubsub::PublisherConfig;
+
+/// Everything the relay needs to know to run.
+#[derive(Debug, Clone)]
+pub struct Settings {
+    /// How to connect to Postgres.
+    pub connect: ConnectConfig,
+    /// How the relay behaves.
+    pub relay: RelaySettings,
+    /// Where Pub/Sub is.
+    pub pubsub: PubSubSettings,
+    /// When the run ends by itself.
+    pub until: Until,
+}
+
+/// How the relay behaves: what the pipeline is built from.
+#[derive(Debug, Clone)]
+pub struct RelaySettings {
+    /// The replication slot.
+    pub slot: String,
+    /// The publication.
+    pub publication: String,
+    /// The outbox tables.
+    pub outbox_tables: Vec<QualifiedName>,
+    /// How a row becomes a message.
+    pub router: RouterConfig,
+    /// A lane stuck this long while others succeed is parked.
+    pub park_after: Duration,
+    /// Tries of a parked row before it is dead.
+    pub max_attempts: u32,
+    /// What happens to a key after a dead row.
+    pub on_dead: OnDead,
+    /// The one byte budget (I6).
+    pub max_in_flight_bytes: usize,
+    /// How long a stop waits for what is in flight.
+    pub drain_timeout: Duration,
+    /// When to end the session of another holder of the slot; `None` waits for ever.
+    pub take_over_after: Option<Duration>,
+    /// How often the server is told what is confirmed.
+    pub status_interval: Duration,
+    /// The sender timeout asked for on our connection.
+    pub wal_sender_timeout: Duration,
+    /// How long published and discarded rows stay in dispatch state.
+    pub dispatch_retention: Duration,
+}
+
+/// Where Pub/Sub is and how hard it may be worked.
+#[derive(Debug, Clone)]
+pub struct PubSubSettings {
+    /// Where it is, over how many connections, how long a call may take.
+    pub publisher: PublisherConfig,
+    /// Publish calls out at once, at most.
+    pub max_outstanding_requests: usize,
+}
+
+/// When a run ends by itself.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Until {
+    /// Never; somebody asks it to.
+    Stopped,
+    /// Once everything committed before its start is confirmed and nothing is due.
+    CaughtUp,
+}

@@ -1,0 +1,7 @@
+//! The data path of one session; [`pipeline`] is meant to be read first.
+
+pub mod pipeline;
+pub mod publishes;
+pub mod recorded_rows;
+pub mod recorder;
+pub mod seams;
