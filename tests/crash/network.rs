@@ -121,7 +121,7 @@ async fn a_black_hole_before_pubsub_is_noticed_and_left() {
     settle_and_check(&world, producer).await.assert_clean();
     assert!(world.confirmed_flush().await > confirmed);
     let sessions = relay.lines().iter().filter(|line| line.contains("session broke off")).count();
-    assert_eq!(sessions, 0, "Pub/Sub's trouble has cost the connection to Postgres");
+    assert_eq!(sessions, 0, "Pub/Sub's refusals has cost the connection to Postgres");
 }
 
 #[tokio::test]

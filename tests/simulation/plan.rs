@@ -16,8 +16,8 @@ pub(crate) struct Plan {
     pub(crate) budget_bytes: usize,
     pub(crate) socket_bytes: usize,
     pub(crate) manners: Manners,
-    pub(crate) pubsub: pubsub::Habits,
-    pub(crate) table: table::Habits,
+    pub(crate) pubsub: pubsub::Intervals,
+    pub(crate) table: table::Intervals,
     pub(crate) per_key_rows: usize,
     pub(crate) rows: RowPlan,
     /// In order of time.
@@ -110,14 +110,14 @@ impl Plan {
     /// The plan of a seed.
     pub(crate) fn of(seed: &mut Seed) -> Self {
         let load = if seed.chance(30) { Load::Heavy } else { Load::Light };
-        let pubsub = pubsub::Habits {
+        let pubsub = pubsub::Intervals {
             latency_max: ms(*seed.pick(&[2, 20, 200])),
             transient: rarely(seed, 200),
             lost_reply: rarely(seed, 100),
             slow: rarely(seed, 50),
             black_hole: rarely(seed, 15),
         };
-        let table = table::Habits {
+        let table = table::Intervals {
             latency_max: ms(*seed.pick(&[2, 50, 1_500])),
             fails_before: rarely(seed, 200),
             fails_after: rarely(seed, 100),
@@ -178,8 +178,8 @@ impl Plan {
                 reply_patience: ms(7_500),
                 in_transaction: InTransaction::BeforeItsCommit,
             },
-            pubsub: pubsub::Habits::HEALTHY,
-            table: table::Habits::HEALTHY,
+            pubsub: pubsub::Intervals::HEALTHY,
+            table: table::Intervals::HEALTHY,
             per_key_rows: 500,
             rows: RowPlan {
                 topics: 1,

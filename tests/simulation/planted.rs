@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use pgoutput_parser::Lsn;
 use walrelay_core::{
-    Batch, ClaimKey, Claimed, FailureClass, Finished, Parcel, PublishFailure, Topic,
+    Batch, ClaimKey, Claimed, FailureClass, Finished, PublishFailure, RowToRecord, Topic,
 };
 use walrelay_relay::stream::seams::{Publisher, Store, StoreFailure, Survey};
 use walrelay_testkit::walsender::{Seen, Watcher};
@@ -163,13 +163,13 @@ impl Fitting for StoreBug {
 }
 
 impl Store for BuggyStore {
-    async fn park(&mut self, parcels: &[Parcel]) -> Result<(), StoreFailure> {
+    async fn park(&mut self, rows_to_record: &[RowToRecord]) -> Result<(), StoreFailure> {
         match self.bug {
             StoreBug::SettlesBeforeDurable => Ok(()),
             StoreBug::ClaimsBackwards
             | StoreBug::ForgetsWhatIsHeld
             | StoreBug::HoldsForEver
-            | StoreBug::ForgetsOutcomes => self.table.park(parcels).await,
+            | StoreBug::ForgetsOutcomes => self.table.park(rows_to_record).await,
         }
     }
 

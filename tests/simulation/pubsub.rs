@@ -13,7 +13,7 @@ use crate::judge::{Answer, Judge, Landing, RowNumber};
 
 /// How often a healthy request goes wrong, of a thousand, and how long it takes.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Habits {
+pub(crate) struct Intervals {
     pub(crate) latency_max: Duration,
     pub(crate) transient: u64,
     pub(crate) lost_reply: u64,
@@ -21,7 +21,7 @@ pub(crate) struct Habits {
     pub(crate) black_hole: u64,
 }
 
-impl Habits {
+impl Intervals {
     pub(crate) const HEALTHY: Self = Self {
         latency_max: Duration::from_millis(20),
         transient: 0,
@@ -44,7 +44,7 @@ pub(crate) struct Sickness {
 
 struct State {
     seed: Seed,
-    habits: Habits,
+    intervals: Intervals,
     sick: Vec<Sickness>,
     poison: BTreeSet<RowNumber>,
     /// Requests nobody waits for: when they land, and how.
@@ -75,9 +75,9 @@ struct Fate {
 }
 
 impl PubSub {
-    pub(crate) fn new(habits: Habits, seed: Seed, judge: Judge) -> Self {
+    pub(crate) fn new(intervals: Intervals, seed: Seed, judge: Judge) -> Self {
         let (sick, poison, strays) = (Vec::new(), BTreeSet::new(), Vec::new());
-        let state = State { seed, habits, sick, poison, strays };
+        let state = State { seed, intervals, sick, poison, strays };
         Self { state: Arc::new(Mutex::new(state)), judge }
     }
 
@@ -100,7 +100,7 @@ impl PubSub {
     /// From now on only poison is refused.
     pub(crate) fn heal(&self) {
         let mut state = self.state();
-        state.habits = Habits::HEALTHY;
+        state.intervals = Intervals::HEALTHY;
         state.sick.clear();
     }
 
@@ -137,7 +137,7 @@ impl PubSub {
 impl State {
     fn fate(&mut self, topic: &str, key: &str, rows: &[RowNumber]) -> Fate {
         let now = Instant::now();
-        let Habits { latency_max, transient, lost_reply, slow, black_hole } = self.habits;
+        let Intervals { latency_max, transient, lost_reply, slow, black_hole } = self.intervals;
         let mut before = self.seed.time(Duration::ZERO, latency_max);
         if self.seed.chance(slow) {
             before += self.seed.time(Duration::ZERO, Duration::from_secs(5));

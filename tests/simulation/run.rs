@@ -9,8 +9,8 @@ use tokio::sync::Notify;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep, sleep_until, timeout};
 use walrelay_core::{
-    AckTracker, AttributeStyle, Budget, BudgetLimits, ColumnNames, Lanes, Router, RouterConfig,
-    Template, Topic, Window,
+    AttributeStyle, Budget, BudgetLimits, ColumnNames, Lanes, Router, RouterConfig, Template,
+    Topic, Tracker, Window,
 };
 use walrelay_postgres::{PgError, ReplicationConnection, Startup, StreamSettings};
 use walrelay_relay::observe::health::Health;
@@ -20,7 +20,7 @@ use walrelay_relay::shutdown::Shutdown;
 use walrelay_relay::stream::pipeline::{self, Flow, PipelineError, Session};
 use walrelay_relay::stream::publishes::Publishes;
 use walrelay_relay::stream::recorded_rows::RecordedRows;
-use walrelay_relay::stream::recorder::{Habits, Recorder};
+use walrelay_relay::stream::recorder::{Intervals, Recorder};
 use walrelay_relay::stream::seams::{Publisher, Store};
 use walrelay_testkit::seed::Seed;
 use walrelay_testkit::walsender::{
@@ -338,12 +338,12 @@ impl<F: Fitting> World<F> {
             frames,
             feedback,
             publishes: Publishes::new(publisher, Window::new(self.plan.window)),
-            recorder: Recorder::new(store, habits()),
+            recorder: Recorder::new(store, intervals()),
             flow: Flow {
                 decoder: Decoder::new(),
                 router: Router::new(router()),
-                recorded: RecordedRows::new(recorded),
-                tracker: AckTracker::new(),
+                recorded_rows: RecordedRows::new(recorded),
+                tracker: Tracker::new(),
                 budget: Budget::new(BudgetLimits::of_bytes(budget_bytes)),
                 lanes,
                 observer: Observer::new(Metrics::new(), Health::new()),
@@ -354,10 +354,10 @@ impl<F: Fitting> World<F> {
     }
 }
 
-/// The service's habits, and a retention short enough to matter.
-fn habits() -> Habits {
+/// The service's intervals, and a retention short enough to matter.
+fn intervals() -> Intervals {
     let retention = Duration::from_secs(5);
-    Habits { prune: Duration::from_secs(7), ..Habits::with_retention(retention) }
+    Intervals { prune: Duration::from_secs(7), ..Intervals::with_retention(retention) }
 }
 
 fn story_of(error: &PipelineError) -> String {

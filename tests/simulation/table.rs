@@ -7,7 +7,9 @@ use std::time::Duration;
 
 use pgoutput_parser::{Lsn, Position};
 use tokio::time::{Instant, sleep};
-use walrelay_core::{ClaimKey, Claimed, Finished, Message, OnDead, Outcome, Parcel, Reason, Topic};
+use walrelay_core::{
+    ClaimKey, Claimed, Finished, Message, OnDead, Outcome, Reason, RowToRecord, Topic,
+};
 use walrelay_relay::stream::seams::{Store, StoreFailure, Survey};
 use walrelay_testkit::seed::Seed;
 use walrelay_testkit::walsender::ScriptedServer;
@@ -17,7 +19,7 @@ use crate::pubsub::number_of;
 
 /// How often a command goes wrong, of a thousand, and how long it takes.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Habits {
+pub(crate) struct Intervals {
     pub(crate) latency_max: Duration,
     pub(crate) fails_before: u64,
     pub(crate) fails_after: u64,
@@ -25,7 +27,7 @@ pub(crate) struct Habits {
     pub(crate) done_late: u64,
 }
 
-impl Habits {
+impl Intervals {
     pub(crate) const HEALTHY: Self = Self {
         latency_max: Duration::from_millis(10),
         fails_before: 0,
@@ -58,7 +60,7 @@ struct State {
     entries: BTreeMap<(u64, u32), Entry>,
     versions: u64,
     seed: Seed,
-    habits: Habits,
+    intervals: Intervals,
     down_until: Option<Instant>,
     late: Vec<Vec<NewEntry>>,
 }
@@ -88,7 +90,7 @@ const HELD_PAUSE: Duration = Duration::from_secs(1);
 impl Table {
     pub(crate) fn new(
         rules: Rules,
-        habits: Habits,
+        intervals: Intervals,
         seed: Seed,
         judge: Judge,
         server: ScriptedServer,
@@ -97,7 +99,7 @@ impl Table {
             entries: BTreeMap::new(),
             versions: 0,
             seed,
-            habits,
+            intervals,
             down_until: None,
             late: Vec::new(),
         };
@@ -114,7 +116,7 @@ impl Table {
 
     pub(crate) fn heal(&self) {
         let mut state = self.state();
-        state.habits = Habits::HEALTHY;
+        state.intervals = Intervals::HEALTHY;
         state.down_until = None;
     }
 
@@ -135,7 +137,7 @@ impl Table {
     ) -> Result<T, StoreFailure> {
         let (before, after, is_failing) = {
             let mut state = self.state();
-            let Habits { latency_max, fails_before, .. } = state.habits;
+            let Intervals { latency_max, fails_before, .. } = state.intervals;
             let is_down = state.down_until.is_some_and(|until| until > Instant::now());
             let is_failing = is_down || state.seed.chance(fails_before);
             let before = state.seed.time(Duration::ZERO, latency_max);
@@ -153,7 +155,7 @@ impl Table {
         sleep(after).await;
         let fails_after = {
             let mut state = self.state();
-            let per_mille = state.habits.fails_after;
+            let per_mille = state.intervals.fails_after;
             state.seed.chance(per_mille)
         };
         if fails_after {
@@ -379,11 +381,11 @@ impl SessionTable {
         Self { table, claims: HashMap::new() }
     }
 
-    fn entry(&self, parcel: &Parcel) -> NewEntry {
+    fn entry(&self, row_to_record: &RowToRecord) -> NewEntry {
         let now = Instant::now();
-        let message = &parcel.message;
+        let message = &row_to_record.message;
         let key = message.ordering_key().to_owned();
-        let (status, delay) = match &parcel.reason {
+        let (status, delay) = match &row_to_record.reason {
             Reason::Stuck { next_attempt_in, .. } => (Status::Retrying, *next_attempt_in),
             Reason::Queued => (Status::Retrying, None),
             Reason::Dead { .. } => (Status::Dead, None),
@@ -455,7 +457,7 @@ impl Drop for Writing {
     fn drop(&mut self) {
         let rows = std::mem::take(&mut self.rows);
         let mut state = self.table.state();
-        let per_mille = state.habits.done_late;
+        let per_mille = state.intervals.done_late;
         if !rows.is_empty() && state.seed.chance(per_mille) {
             state.late.push(rows);
         }
@@ -463,8 +465,8 @@ impl Drop for Writing {
 }
 
 impl Store for SessionTable {
-    async fn park(&mut self, parcels: &[Parcel]) -> Result<(), StoreFailure> {
-        let rows = parcels.iter().map(|parcel| self.entry(parcel)).collect();
+    async fn park(&mut self, rows_to_record: &[RowToRecord]) -> Result<(), StoreFailure> {
+        let rows = rows_to_record.iter().map(|row_to_record| self.entry(row_to_record)).collect();
         let mut writing = Writing { table: self.table.clone(), rows };
         let table = self.table.clone();
         let written =

@@ -3,10 +3,10 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::ack_tracker::Ticket;
 use crate::failure::PublishFailure;
 use crate::lane::{LaneId, Origin, Row};
 use crate::message::Message;
+use crate::tracker::Ticket;
 
 /// Collected by [`Lanes`](crate::Lanes), drained by the pipeline after each call.
 #[derive(Debug, Default)]
@@ -14,14 +14,14 @@ pub struct Effects {
     /// Rows from the slot that Pub/Sub stored, each with the memory it gives back.
     pub settled: Vec<(Ticket, usize)>,
     /// Rows from the slot that must be recorded in dispatch state; settled once that is durable.
-    pub parcels: Vec<Parcel>,
+    pub rows_to_record: Vec<RowToRecord>,
     /// Outcomes of rows that were claimed from dispatch state.
     pub finished: Vec<Finished>,
 }
 
 /// A row on its way into dispatch state.
 #[derive(Debug)]
-pub struct Parcel {
+pub struct RowToRecord {
     /// The parked lane that waits for it to be durable; none when its key flows on.
     pub lane: Option<LaneId>,
     /// The message, self-contained.
@@ -97,7 +97,7 @@ impl Effects {
     pub(crate) fn row_stored(&mut self, row: Row, message_id: String) {
         match row.origin {
             Origin::Live(ticket) => self.settled.push((ticket, row.message.memory())),
-            Origin::Stored { .. } => self.finished.push(Finished {
+            Origin::Claimed { .. } => self.finished.push(Finished {
                 message: row.message,
                 outcome: Outcome::Published { message_id },
             }),
@@ -105,7 +105,7 @@ impl Effects {
     }
 }
 
-impl Parcel {
+impl RowToRecord {
     pub(crate) fn queued(lane: LaneId, row: Row) -> Self {
         Self::new(Some(lane), row, Reason::Queued)
     }
@@ -154,7 +154,7 @@ impl Finished {
     }
 
     pub(crate) fn released(row: Row) -> Self {
-        let Origin::Stored { attempts } = row.origin else {
+        let Origin::Claimed { attempts } = row.origin else {
             panic!("I2: a live row released to dispatch state that does not hold it");
         };
         let outcome = Outcome::Again { attempts, after: None, failure: None };

@@ -13,9 +13,9 @@
 //!
 //! ```text
 //!                        due               rows              queue empty again
-//!  (stuck) ─▶ Resting ───────▶ Claiming ────────▶ Delivering ──────────────────▶ Resting
+//!  (stuck) ─▶ Pausing ───────▶ Claiming ────────▶ Publishing ──────────────────▶ Pausing
 //!                ▲                │   │                │ refused                (due now)
-//!                └─ more is held ─┘   │                └──────────▶ Resting (backing off)
+//!                └─ more is held ─┘   │                └──────────▶ Pausing (backing off)
 //!                                     └─ table and append queue empty ─▶ (live again)
 //! ```
 
@@ -24,8 +24,8 @@ use std::time::{Duration, Instant};
 
 use pgoutput_parser::PgTimestamp;
 
-use crate::ack_tracker::Ticket;
 use crate::message::{Message, Topic};
+use crate::tracker::Ticket;
 
 /// Which lane; valid while the lane holds, has out, or has parked something.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -46,7 +46,7 @@ pub enum Origin {
     /// From the slot; the ticket is settled when the row is stored or recorded.
     Live(Ticket),
     /// Claimed back from dispatch state, after that many failed attempts.
-    Stored {
+    Claimed {
         /// Attempts counted against `--max-attempts` so far.
         attempts: u32,
     },
@@ -85,7 +85,7 @@ impl Batch {
     pub fn committed_at(&self) -> Option<PgTimestamp> {
         match &self.rows.front()?.origin {
             Origin::Live(ticket) => Some(ticket.committed_at()),
-            Origin::Stored { .. } => None,
+            Origin::Claimed { .. } => None,
         }
     }
 
@@ -106,7 +106,7 @@ pub(crate) struct Lane {
     /// Bytes of the queue as request fields.
     pub(crate) queue_bytes: usize,
     pub(crate) state: State,
-    pub(crate) trouble: Trouble,
+    pub(crate) refusals: Refusals,
     pub(crate) parked: Option<Parked>,
     /// Whether rows of this key are pushed here; a batch of unordered rows travels unlisted.
     pub(crate) listed: bool,
@@ -128,7 +128,7 @@ pub(crate) enum State {
 
 /// What went wrong with the rows at the head, so far.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub(crate) struct Trouble {
+pub(crate) struct Refusals {
     /// Failures in a row.
     pub(crate) attempts: u32,
     /// Fair weather when the head was first sent; what passed since is time stuck.
@@ -140,7 +140,7 @@ pub(crate) struct Trouble {
 /// A key with rows in dispatch state.
 #[derive(Debug)]
 pub(crate) struct Parked {
-    pub(crate) rest: Rest,
+    pub(crate) redelivery: Redelivery,
     /// Rows handed to the store so far; it makes them durable in this order.
     pub(crate) handed: u64,
     /// How many of them are durable.
@@ -152,13 +152,13 @@ pub(crate) struct Parked {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Rest {
+pub(crate) enum Redelivery {
     /// Nothing claimed; look again at this time.
-    Resting { until: Instant },
+    Pausing { until: Instant },
     /// The store was asked for rows. `appended` since then: an empty answer would be stale.
     Claiming { appended: bool },
     /// Claimed rows are in the queue or out.
-    Delivering,
+    Publishing,
 }
 
 impl Lane {
@@ -175,7 +175,7 @@ impl Lane {
             queue: VecDeque::new(),
             queue_bytes: 0,
             state: State::Empty,
-            trouble: Trouble::default(),
+            refusals: Refusals::default(),
             parked: None,
             listed: false,
         }

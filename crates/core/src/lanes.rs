@@ -10,14 +10,16 @@ use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap, VecDeque};
 use std::time::{Duration, Instant};
 
-use crate::ack_tracker::Ticket;
 use crate::backoff::Backoff;
-use crate::effects::{Effects, Finished, Parcel};
+use crate::effects::{Effects, Finished, RowToRecord};
 use crate::failure::{FailureClass, PublishFailure};
-use crate::lane::{Batch, Lane, LaneId, Origin, Parked, Rest, Row, State, Trouble, are_live};
+use crate::lane::{
+    Batch, Lane, LaneId, Origin, Parked, Redelivery, Refusals, Row, State, are_live,
+};
 use crate::lane_table::LaneTable;
 use crate::message::{Message, Topic};
 use crate::random::Random;
+use crate::tracker::Ticket;
 use crate::weather::{Change, Weather};
 
 pub use parked::{ClaimKey, Claimed};
@@ -98,7 +100,7 @@ impl Lanes {
             // Behind the rows of its key that are in the table (I4).
             Some(parked) if !lane.ordering_key.is_empty() => {
                 parked.append();
-                self.effects.parcels.push(Parcel::queued(id, row));
+                self.effects.rows_to_record.push(RowToRecord::queued(id, row));
             }
             _ => {
                 lane.enqueue(row);
@@ -135,25 +137,19 @@ impl Lanes {
         let fair = self.weather.fair();
         let policy = self.policy;
         let lane = &mut self.table[id];
-        let messages_max = match lane.trouble.suspects {
+        let messages_max = match lane.refusals.suspects {
             0 => policy.batch_messages,
             suspects => suspects.div_ceil(2).min(policy.batch_messages),
         };
         let rows = lane.take_front(messages_max, policy.batch_bytes);
         let id = if lane.is_ordered() || !lane.listed {
             lane.state = State::Out;
-            lane.trouble.since.get_or_insert(fair);
+            lane.refusals.since.get_or_insert(fair);
             id
         } else {
             self.detach(id, fair)
         };
         Some(Batch { lane: id, rows, sent_at: now })
-    }
-
-    /// Whether a batch could be handed out now.
-    #[must_use]
-    pub fn has_ready(&self) -> bool {
-        !self.ready.is_empty()
     }
 
     /// When [`wake`](Self::wake) has something to do next.
@@ -171,7 +167,7 @@ impl Lanes {
                 lane.state = State::Ready;
                 self.ready.push_back(id);
             }
-            if let Some(Parked { rest: Rest::Resting { until }, .. }) = &lane.parked
+            if let Some(Parked { redelivery: Redelivery::Pausing { until }, .. }) = &lane.parked
                 && *until == at
             {
                 self.claimable.push_back(id);
@@ -200,7 +196,7 @@ impl Lanes {
     #[must_use]
     pub fn is_quiet(&self) -> bool {
         self.table.ids().map(|id| &self.table[id]).all(|lane| {
-            let resting = lane.parked.as_ref().is_none_or(Parked::is_resting);
+            let resting = lane.parked.as_ref().is_none_or(Parked::is_pausing);
             matches!(lane.state, State::Free | State::Empty) && resting
         })
     }
@@ -220,11 +216,11 @@ impl Lanes {
     /// Pub/Sub stored the batch, under these message ids.
     pub fn stored(&mut self, batch: Batch, message_ids: Vec<String>, now: Instant) {
         if self.weather.success(now) == Change::OutageOver {
-            self.hurry(now, |_| true);
+            self.retry_soon(now, |_| true);
         }
         if self.sick_topics.remove(batch.topic()).is_some() {
             let topic = Topic::clone(batch.topic());
-            self.hurry(now, |lane| lane.topic == topic);
+            self.retry_soon(now, |lane| lane.topic == topic);
         }
         let (id, count) = (batch.lane, batch.rows.len());
         debug_assert_eq!(message_ids.len(), count, "one message id a row");
@@ -232,9 +228,11 @@ impl Lanes {
             self.effects.row_stored(row, message_id);
         }
         let lane = &mut self.table[id];
-        lane.trouble =
-            Trouble { suspects: lane.trouble.suspects.saturating_sub(count), ..Trouble::default() };
-        self.settled(id, now);
+        lane.refusals = Refusals {
+            suspects: lane.refusals.suspects.saturating_sub(count),
+            ..Refusals::default()
+        };
+        self.after_reply(id, now);
     }
 
     /// Pub/Sub did not confirm the batch.
@@ -252,9 +250,9 @@ impl Lanes {
             return self.delivery_failed(batch, failure, now);
         }
         let lane = &mut self.table[id];
-        lane.trouble.attempts += 1;
-        let attempts = lane.trouble.attempts;
-        let since = lane.trouble.since.unwrap_or(self.weather.fair());
+        lane.refusals.attempts += 1;
+        let attempts = lane.refusals.attempts;
+        let since = lane.refusals.since.unwrap_or(self.weather.fair());
         let stuck = self.weather.fair().saturating_sub(since);
         let parked = lane.parked.is_some();
         lane.put_back(batch.rows);
@@ -283,13 +281,13 @@ impl Lanes {
         if batch.rows.len() == 1
             && let Some(row) = batch.rows.pop_front()
         {
-            self.table[id].trouble = Trouble::default();
+            self.table[id].refusals = Refusals::default();
             self.table[id].state = State::Empty;
             self.dead(id, row, failure, now);
-            return self.settled(id, now);
+            return self.after_reply(id, now);
         }
         let lane = &mut self.table[id];
-        lane.trouble.suspects = batch.rows.len();
+        lane.refusals.suspects = batch.rows.len();
         lane.put_back(batch.rows);
         if lane.parked.is_some() && lane.holds_live_rows() {
             // Parked while it was out, because an operator retries earlier rows: the table sorts it out.
@@ -304,19 +302,23 @@ impl Lanes {
     fn dead(&mut self, id: LaneId, row: Row, failure: &PublishFailure, now: Instant) {
         let lane = &mut self.table[id];
         let hold = self.policy.on_dead == OnDead::Hold && lane.is_ordered();
-        let is_claimed = matches!(row.origin, Origin::Stored { .. });
+        let is_claimed = matches!(row.origin, Origin::Claimed { .. });
         match row.origin {
-            Origin::Stored { attempts } => {
+            Origin::Claimed { attempts } => {
                 self.effects.finished.push(Finished::dead(row.message, attempts + 1, failure));
             }
             Origin::Live(_) => {
                 if hold && lane.parked.is_none() {
-                    self.rest(id, now + Self::HELD_PAUSE);
+                    self.pause(id, now + Self::HELD_PAUSE);
                 }
                 if hold {
                     self.note_append(id);
                 }
-                self.effects.parcels.push(Parcel::dead(hold.then_some(id), row, failure));
+                self.effects.rows_to_record.push(RowToRecord::dead(
+                    hold.then_some(id),
+                    row,
+                    failure,
+                ));
             }
         }
         if hold && self.table[id].holds_live_rows() != is_claimed {
@@ -329,13 +331,15 @@ impl Lanes {
     const HELD_PAUSE: Duration = Duration::from_secs(1);
 
     /// After a reply: send on, or leave.
-    fn settled(&mut self, id: LaneId, now: Instant) {
+    fn after_reply(&mut self, id: LaneId, now: Instant) {
         let lane = &mut self.table[id];
         if lane.queue.is_empty() {
             lane.state = State::Empty;
-            if let Some(Parked { rest: Rest::Delivering, failures, .. }) = &mut lane.parked {
+            if let Some(Parked { redelivery: Redelivery::Publishing, failures, .. }) =
+                &mut lane.parked
+            {
                 *failures = 0;
-                self.rest(id, now);
+                self.pause(id, now);
             }
             self.table.evict_if_spent(id);
         } else {
@@ -345,7 +349,7 @@ impl Lanes {
     }
 
     /// Everything that waits and matches is tried again within a second.
-    fn hurry(&mut self, now: Instant, matches: impl Fn(&Lane) -> bool) {
+    fn retry_soon(&mut self, now: Instant, matches: impl Fn(&Lane) -> bool) {
         for id in self.table.ids() {
             let soon = now + Duration::from_millis(u64::from(self.random.next_u32() % 1_000));
             let lane = &mut self.table[id];
@@ -358,7 +362,7 @@ impl Lanes {
                 *until = soon;
                 self.due.push(Reverse((soon, id)));
             }
-            if let Some(Parked { rest: Rest::Resting { until }, .. }) = &mut lane.parked
+            if let Some(Parked { redelivery: Redelivery::Pausing { until }, .. }) = &mut lane.parked
                 && *until > soon
             {
                 *until = soon;
@@ -372,7 +376,7 @@ impl Lanes {
         let lane = &mut self.table[id];
         let mut loose = Lane::loose(Topic::clone(&lane.topic));
         loose.state = State::Out;
-        loose.trouble.since = Some(fair);
+        loose.refusals.since = Some(fair);
         if lane.queue.is_empty() {
             lane.state = State::Empty;
         } else {

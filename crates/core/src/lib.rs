@@ -8,14 +8,14 @@
 //!               │                  ▲                                            ├─▶ park
 //!               └─ fault ─▶ park   └──────────── rows claimed back ◀────────────┘
 //!
-//!  AckTracker: begin · open ─▶ Ticket · seal · settle(Ticket) · observe ─▶ Watermark
+//!  Tracker: begin · open ─▶ Ticket · seal · settle(Ticket) · observe ─▶ Watermark
 //! ```
 //!
 //! # Invariants
 //!
 //! Asserts and tests cite these by number.
 //!
-//! - **I1 Confirm nothing early.** Only a [`Watermark`], made by [`AckTracker`] alone, reaches the
+//! - **I1 Confirm nothing early.** Only a [`Watermark`], made by [`Tracker`] alone, reaches the
 //!   standby status update. It is the `end_lsn` of the last transaction of the contiguous settled
 //!   prefix; when nothing at all is outstanding, the highest keepalive. Never beyond what the
 //!   connection has received. Asserted in release builds: stopping only delays, confirming too far
@@ -36,7 +36,6 @@
 
 #![warn(clippy::iter_over_hash_type)]
 
-mod ack_tracker;
 mod attributes;
 mod backoff;
 mod budget;
@@ -52,16 +51,16 @@ mod random;
 mod router;
 mod template;
 mod timestamp;
+mod tracker;
 mod weather;
 mod window;
 mod wire;
 
-pub use ack_tracker::{AckTracker, Ticket, Watermark};
 pub use attributes::Style as AttributeStyle;
 pub use backoff::Backoff;
 pub use budget::{Budget, BudgetLimits};
 pub use columns::{ColumnNames, Field, MissingColumn};
-pub use effects::{Effects, Finished, Outcome, Parcel, Reason};
+pub use effects::{Effects, Finished, Outcome, Reason, RowToRecord};
 pub use failure::{FailureClass, PublishFailure};
 pub use lane::{Batch, LaneId, Origin, Row};
 pub use lanes::{ClaimKey, Claimed, LanePolicy, Lanes, OnDead};
@@ -69,5 +68,6 @@ pub use limits::{REQUEST_BYTES_MAX, REQUEST_MESSAGES_MAX};
 pub use message::{Message, NotAMessage, Topic};
 pub use router::{Fault, RouteError, Routed, Router, RouterConfig};
 pub use template::{Template, TemplateError};
+pub use tracker::{Ticket, Tracker, Watermark};
 pub use weather::{Change as WeatherChange, Weather};
 pub use window::{Window, WindowLimits};

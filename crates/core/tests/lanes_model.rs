@@ -9,8 +9,8 @@ use std::time::{Duration, Instant};
 
 use pgoutput_parser::{Lsn, PgTimestamp, Position};
 use walrelay_core::{
-    AckTracker, Backoff, Batch, Claimed, FailureClass, LanePolicy, Lanes, Message, OnDead, Outcome,
-    PublishFailure, Reason, Ticket, Topic,
+    Backoff, Batch, Claimed, FailureClass, LanePolicy, Lanes, Message, OnDead, Outcome,
+    PublishFailure, Reason, Ticket, Topic, Tracker,
 };
 
 struct Rng(u64);
@@ -38,7 +38,7 @@ struct TableRow {
 struct World {
     rng: Rng,
     lanes: Lanes,
-    tracker: AckTracker,
+    tracker: Tracker,
     now: Instant,
     on_dead: OnDead,
     next_row: u32,
@@ -54,7 +54,7 @@ struct World {
 }
 
 enum StoreCommand {
-    Park(Vec<walrelay_core::Parcel>),
+    Park(Vec<walrelay_core::RowToRecord>),
     Finish(Vec<walrelay_core::Finished>),
     Claim(Vec<walrelay_core::ClaimKey>),
 }
@@ -99,7 +99,7 @@ fn number(message: &Message) -> u32 {
 
 impl World {
     fn new(seed: u64, on_dead: OnDead) -> Self {
-        let mut tracker = AckTracker::new();
+        let mut tracker = Tracker::new();
         tracker.begin(PgTimestamp::from_micros(0));
         Self {
             rng: Rng(seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1),
@@ -197,8 +197,8 @@ impl World {
         for (ticket, _) in effects.settled.drain(..) {
             self.tracker.settle(ticket);
         }
-        if !effects.parcels.is_empty() {
-            self.store.push_back(StoreCommand::Park(std::mem::take(&mut effects.parcels)));
+        if !effects.rows_to_record.is_empty() {
+            self.store.push_back(StoreCommand::Park(std::mem::take(&mut effects.rows_to_record)));
         }
         if !effects.finished.is_empty() {
             self.store.push_back(StoreCommand::Finish(std::mem::take(&mut effects.finished)));
@@ -207,8 +207,8 @@ impl World {
 
     fn store_answers(&mut self) {
         match self.store.pop_front() {
-            Some(StoreCommand::Park(parcels)) => {
-                parcels.into_iter().for_each(|parcel| self.record(parcel));
+            Some(StoreCommand::Park(rows_to_record)) => {
+                rows_to_record.into_iter().for_each(|row_to_record| self.record(row_to_record));
             }
             Some(StoreCommand::Finish(finished)) => {
                 finished.into_iter().for_each(|row| self.finish(row));
@@ -223,15 +223,15 @@ impl World {
         }
     }
 
-    fn record(&mut self, parcel: walrelay_core::Parcel) {
+    fn record(&mut self, row_to_record: walrelay_core::RowToRecord) {
         let row = TableRow {
-            key: parcel.message.ordering_key().to_owned(),
-            event_id: parcel.message.event_id().to_owned(),
-            dead: matches!(parcel.reason, Reason::Dead { .. }),
+            key: row_to_record.message.ordering_key().to_owned(),
+            event_id: row_to_record.message.event_id().to_owned(),
+            dead: matches!(row_to_record.reason, Reason::Dead { .. }),
         };
-        self.table.insert(parcel.message.position(), row);
-        self.tracker.settle(parcel.ticket);
-        if let Some(lane) = parcel.lane {
+        self.table.insert(row_to_record.message.position(), row);
+        self.tracker.settle(row_to_record.ticket);
+        if let Some(lane) = row_to_record.lane {
             self.lanes.appended(lane);
         }
     }
@@ -277,7 +277,7 @@ impl World {
             keys.insert(row.key.clone());
         }
         for key in keys {
-            self.lanes.call_for(&topic, &key, self.now);
+            self.lanes.mark_due(&topic, &key, self.now);
         }
         self.effects();
     }

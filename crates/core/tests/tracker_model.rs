@@ -2,7 +2,7 @@
 
 use pgoutput_parser::{Lsn, PgTimestamp, encode};
 use proptest::prelude::*;
-use walrelay_core::{AckTracker, Ticket};
+use walrelay_core::{Ticket, Tracker};
 
 #[derive(Debug, Clone)]
 enum Step {
@@ -49,7 +49,7 @@ impl Model {
 proptest! {
     #[test]
     fn watermark_matches_the_naive_model(steps in steps()) {
-        let mut tracker = AckTracker::new();
+        let mut tracker = Tracker::new();
         let mut model = Model::default();
         let mut tickets: Vec<(usize, Ticket)> = Vec::new();
         let mut open = false;

@@ -12,7 +12,7 @@ use std::io::Write as _;
 use std::time::Instant;
 
 use pgoutput_parser::{Frame, Lsn};
-use walrelay_core::AckTracker;
+use walrelay_core::Tracker;
 use walrelay_postgres::{ConnectConfig, PgEnv, ReplicationConnection, StreamSettings};
 
 #[tokio::main(flavor = "current_thread")]
@@ -29,7 +29,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
     let settings = StreamSettings::default();
     let (mut frames, mut feedback) =
         connection.start(slot, &publications, Lsn::ZERO, &settings).await?;
-    let nothing = AckTracker::new().watermark();
+    let nothing = Tracker::new().watermark();
 
     let since = Instant::now();
     let (mut rows, mut bytes, mut waits) = (0u64, 0usize, 0u64);

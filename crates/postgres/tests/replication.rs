@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 use pgoutput_parser::{Change, Decoder, Frame, Lsn};
-use walrelay_core::{AckTracker, Watermark};
+use walrelay_core::{Tracker, Watermark};
 use walrelay_postgres::{
     ConnectConfig, NetworkFeedback, NetworkFrames, PgEnv, PgError, ReplicationConnection,
     ServerError, ServerErrorKind, SqlClient, StreamSettings, connect_sql,
@@ -118,14 +118,14 @@ struct Reader {
     frames: NetworkFrames,
     feedback: NetworkFeedback,
     decoder: Decoder,
-    tracker: AckTracker,
+    tracker: Tracker,
     bodies: Vec<usize>,
     failure: Option<PgError>,
 }
 
 impl Reader {
     fn new((frames, feedback): (NetworkFrames, NetworkFeedback)) -> Self {
-        let (decoder, tracker) = (Decoder::new(), AckTracker::new());
+        let (decoder, tracker) = (Decoder::new(), Tracker::new());
         Self { frames, feedback, decoder, tracker, bodies: Vec::new(), failure: None }
     }
 

@@ -104,10 +104,6 @@ pub enum Error {
     /// A signal ended a command before it was done.
     #[error("stopped by a signal before it was done")]
     Interrupted,
-
-    /// A command whose engine is not part of this build.
-    #[error("`walrelay {0}` is not available in this build")]
-    NotAvailable(&'static str),
 }
 
 impl From<ReportError> for Error {
@@ -148,7 +144,7 @@ impl Error {
             Self::PubSub(_) => Disposition::stop(Exit::PubSubSetup, ""),
             Self::Unfit { hint, .. } => Disposition::stop(Exit::Usage, *hint),
             Self::File { .. } => Disposition::stop(Exit::Usage, "name a file that can be read"),
-            Self::Io { .. } | Self::SecondSignal | Self::Interrupted | Self::NotAvailable(_) => {
+            Self::Io { .. } | Self::SecondSignal | Self::Interrupted => {
                 Disposition::stop(Exit::Unexpected, "")
             }
         }

@@ -8,9 +8,9 @@ use std::cmp::Reverse;
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
-use crate::effects::{Finished, Parcel, Verdict};
+use crate::effects::{Finished, RowToRecord, Verdict};
 use crate::failure::{FailureClass, PublishFailure};
-use crate::lane::{Batch, Lane, LaneId, Origin, Parked, Rest, Row, State, Trouble};
+use crate::lane::{Batch, Lane, LaneId, Origin, Parked, Redelivery, Refusals, Row, State};
 use crate::message::{Message, Topic};
 
 use super::Lanes;
@@ -40,20 +40,23 @@ impl Lanes {
     /// A key that dispatch state holds rows of, read before streaming starts.
     pub fn load_parked(&mut self, topic: &Topic, ordering_key: &str, due: Instant) {
         let id = self.table.lane_of(topic, ordering_key);
-        self.rest(id, due);
+        self.pause(id, due);
     }
 
     /// Rows of a key became due in the table without our doing: an operator retries them.
     ///
     /// A live key is parked for that, so that the rows in its lane do not interleave (I3).
-    pub fn call_for(&mut self, topic: &Topic, ordering_key: &str, now: Instant) {
+    pub fn mark_due(&mut self, topic: &Topic, ordering_key: &str, now: Instant) {
         let id = self.table.lane_of(topic, ordering_key);
         match self.table[id].parked {
-            Some(Parked { rest: Rest::Claiming { .. } | Rest::Delivering, .. }) => {}
-            Some(Parked { rest: Rest::Resting { until }, .. }) if until <= now => {}
-            Some(Parked { rest: Rest::Resting { .. }, .. }) => self.rest(id, now),
+            Some(Parked {
+                redelivery: Redelivery::Claiming { .. } | Redelivery::Publishing,
+                ..
+            }) => {}
+            Some(Parked { redelivery: Redelivery::Pausing { until }, .. }) if until <= now => {}
+            Some(Parked { redelivery: Redelivery::Pausing { .. }, .. }) => self.pause(id, now),
             None => {
-                self.rest(id, now);
+                self.pause(id, now);
                 self.append_queue(id, None);
             }
         }
@@ -67,16 +70,16 @@ impl Lanes {
             let lane = &mut self.table[id];
             let busy = lane.state != State::Empty && lane.is_ordered();
             let Some(parked) = &mut lane.parked else { continue };
-            let Rest::Resting { until } = parked.rest else { continue };
+            let Redelivery::Pausing { until } = parked.redelivery else { continue };
             if until > now {
                 continue;
             }
             if busy || parked.durable < parked.barrier {
                 // A batch of the live lane is still out, or its rows are not durable yet.
-                self.rest(id, now + Self::SETTLE_PAUSE);
+                self.pause(id, now + Self::SETTLE_PAUSE);
                 continue;
             }
-            parked.rest = Rest::Claiming { appended: false };
+            parked.redelivery = Redelivery::Claiming { appended: false };
             claims.push(ClaimKey {
                 lane: id,
                 topic: Topic::clone(&lane.topic),
@@ -103,14 +106,15 @@ impl Lanes {
     /// The key was not being claimed.
     pub fn claimed(&mut self, id: LaneId, claimed: Claimed, now: Instant) {
         let lane = &mut self.table[id];
-        let Some(Parked { rest: Rest::Claiming { appended }, handed, durable, .. }) = lane.parked
+        let Some(Parked { redelivery: Redelivery::Claiming { appended }, handed, durable, .. }) =
+            lane.parked
         else {
             panic!("I4: {id:?} was answered without a claim");
         };
         if claimed.rows.is_empty() {
             match claimed.held_for {
-                Some(held_for) => self.rest(id, now + held_for),
-                None if appended || durable < handed => self.rest(id, now + Self::SETTLE_PAUSE),
+                Some(held_for) => self.pause(id, now + held_for),
+                None if appended || durable < handed => self.pause(id, now + Self::SETTLE_PAUSE),
                 None => self.unpark(id),
             }
             return;
@@ -118,12 +122,12 @@ impl Lanes {
         let rows = claimed
             .rows
             .into_iter()
-            .map(|(message, attempts)| Row { message, origin: Origin::Stored { attempts } });
+            .map(|(message, attempts)| Row { message, origin: Origin::Claimed { attempts } });
         if lane.is_ordered() {
             rows.for_each(|row| lane.enqueue(row));
             lane.state = State::Ready;
             self.ready.push_back(id);
-            self.set_rest(id, Rest::Delivering);
+            self.set_redelivery(id, Redelivery::Publishing);
         } else {
             // Unordered rows are independent: they travel by themselves, and there may be more.
             let mut loose = Lane::loose(Topic::clone(&lane.topic));
@@ -131,16 +135,16 @@ impl Lanes {
             loose.state = State::Ready;
             let loose = self.table.insert(loose);
             self.ready.push_back(loose);
-            self.rest(id, now);
+            self.pause(id, now);
         }
     }
 
     /// The store could not answer; the key rests a little.
     pub fn claim_failed(&mut self, id: LaneId, again_at: Instant) {
-        self.rest(id, again_at);
+        self.pause(id, again_at);
     }
 
-    /// A parcel's row is durable in dispatch state.
+    /// A row handed over for recording is durable in dispatch state.
     pub fn appended(&mut self, id: LaneId) {
         if let Some(parked) = &mut self.table[id].parked {
             assert!(
@@ -169,7 +173,7 @@ impl Lanes {
         let mut rows = batch.rows;
         rows.append(&mut self.table[id].take_queue());
         for (index, row) in rows.into_iter().enumerate() {
-            let Origin::Stored { attempts } = row.origin else {
+            let Origin::Claimed { attempts } = row.origin else {
                 panic!("I4: a live row among claimed ones");
             };
             // Of an ordered key only the head was really tried by itself.
@@ -189,9 +193,9 @@ impl Lanes {
         }
         let lane = &mut self.table[id];
         lane.state = State::Empty;
-        lane.trouble = Trouble::default();
+        lane.refusals = Refusals::default();
         if lane.parked.is_some() {
-            self.rest(id, now + delay);
+            self.pause(id, now + delay);
         }
         self.table.evict_if_spent(id);
     }
@@ -200,10 +204,10 @@ impl Lanes {
     pub(super) fn park(&mut self, id: LaneId, failure: &PublishFailure, now: Instant) {
         let delay = self.policy.redelivery.delay(1, self.random.next_u32());
         let lane = &mut self.table[id];
-        lane.trouble = Trouble::default();
+        lane.refusals = Refusals::default();
         if lane.is_ordered() {
             if lane.parked.is_none() {
-                self.rest(id, now + delay);
+                self.pause(id, now + delay);
             }
             self.append_queue(id, Some((failure, delay)));
             // Rows pushed while these were out may be in the table already, and come after them.
@@ -217,11 +221,11 @@ impl Lanes {
         let topic = Topic::clone(&lane.topic);
         let listed = self.table.lane_of(&topic, "");
         if self.table[listed].parked.is_none() {
-            self.rest(listed, now + delay);
+            self.pause(listed, now + delay);
         }
         for row in rows {
             self.note_append(listed);
-            self.effects.parcels.push(Parcel::stuck(listed, row, failure, Some(delay)));
+            self.effects.rows_to_record.push(RowToRecord::stuck(listed, row, failure, Some(delay)));
         }
         self.table.evict_if_spent(id);
     }
@@ -239,13 +243,13 @@ impl Lanes {
             rows.into_iter().partition(|row| matches!(row.origin, Origin::Live(_)));
         for (index, row) in live.into_iter().enumerate() {
             self.note_append(id);
-            let parcel = match stuck {
+            let row_to_record = match stuck {
                 Some((failure, delay)) => {
-                    Parcel::stuck(id, row, failure, (index == 0).then_some(delay))
+                    RowToRecord::stuck(id, row, failure, (index == 0).then_some(delay))
                 }
-                None => Parcel::queued(id, row),
+                None => RowToRecord::queued(id, row),
             };
-            self.effects.parcels.push(parcel);
+            self.effects.rows_to_record.push(row_to_record);
         }
         for row in claimed {
             self.effects.finished.push(Finished::released(row));
@@ -259,17 +263,18 @@ impl Lanes {
     }
 
     /// Parks the key, or changes when it is looked at again.
-    pub(super) fn rest(&mut self, id: LaneId, until: Instant) {
-        self.set_rest(id, Rest::Resting { until });
+    pub(super) fn pause(&mut self, id: LaneId, until: Instant) {
+        self.set_redelivery(id, Redelivery::Pausing { until });
         self.due.push(Reverse((until, id)));
     }
 
-    fn set_rest(&mut self, id: LaneId, rest: Rest) {
+    fn set_redelivery(&mut self, id: LaneId, redelivery: Redelivery) {
         let lane = &mut self.table[id];
         match &mut lane.parked {
-            Some(parked) => parked.rest = rest,
+            Some(parked) => parked.redelivery = redelivery,
             None => {
-                lane.parked = Some(Parked { rest, handed: 0, durable: 0, barrier: 0, failures: 0 });
+                lane.parked =
+                    Some(Parked { redelivery, handed: 0, durable: 0, barrier: 0, failures: 0 });
                 self.parked_count += 1;
             }
         }
@@ -283,13 +288,13 @@ impl Lanes {
 }
 
 impl Parked {
-    pub(super) fn is_resting(&self) -> bool {
-        matches!(self.rest, Rest::Resting { .. })
+    pub(super) fn is_pausing(&self) -> bool {
+        matches!(self.redelivery, Redelivery::Pausing { .. })
     }
 
     pub(super) fn append(&mut self) {
         self.handed += 1;
-        if let Rest::Claiming { appended } = &mut self.rest {
+        if let Redelivery::Claiming { appended } = &mut self.redelivery {
             *appended = true;
         }
     }

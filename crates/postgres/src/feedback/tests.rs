@@ -1,7 +1,7 @@
 use futures_util::FutureExt as _;
 use pgoutput_parser::encode;
 use tokio::io::{AsyncReadExt as _, DuplexStream, ReadHalf, WriteHalf, duplex, split};
-use walrelay_core::AckTracker;
+use walrelay_core::Tracker;
 
 use crate::incoming::Incoming;
 
@@ -20,7 +20,7 @@ fn stream(capacity: usize) -> (Ours, DuplexStream) {
 }
 
 fn watermark(lsn: u64) -> Watermark {
-    let mut tracker = AckTracker::new();
+    let mut tracker = Tracker::new();
     tracker.observe(encode::boundary(Lsn::new(lsn)));
     tracker.watermark()
 }

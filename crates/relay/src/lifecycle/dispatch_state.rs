@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use pgoutput_parser::{Lsn, Position};
 use tokio_postgres::error::SqlState;
-use walrelay_core::{ClaimKey, Claimed, Finished, Message, Outcome, Parcel, Reason, Topic};
+use walrelay_core::{ClaimKey, Claimed, Finished, Message, Outcome, Reason, RowToRecord, Topic};
 use walrelay_postgres::{
     Claim, ClaimLimits, ClaimedRow, ConnectConfig, DispatchStore, Horizon, Key, ParkRow,
     ParkStatus, ParkedKey, PgError, SqlClient, StoreError, connect_sql, read_horizon,
@@ -77,8 +77,8 @@ impl DispatchState {
 }
 
 impl Store for DispatchState {
-    async fn park(&mut self, parcels: &[Parcel]) -> Result<(), StoreFailure> {
-        let rows: Vec<_> = parcels.iter().map(park_row).collect();
+    async fn park(&mut self, rows_to_record: &[RowToRecord]) -> Result<(), StoreFailure> {
+        let rows: Vec<_> = rows_to_record.iter().map(park_row).collect();
         let store = self.store.clone();
         store.park(self.client().await?, &rows).await.map_err(store_failure)
     }
@@ -240,9 +240,9 @@ fn key(key: &ClaimKey) -> Key<'_> {
     Key { topic: &key.topic, ordering_key: &key.ordering_key }
 }
 
-fn park_row(parcel: &Parcel) -> ParkRow<'_> {
-    let message = &parcel.message;
-    let (status, failure) = match &parcel.reason {
+fn park_row(row_to_record: &RowToRecord) -> ParkRow<'_> {
+    let message = &row_to_record.message;
+    let (status, failure) = match &row_to_record.reason {
         Reason::Stuck { failure, next_attempt_in } => {
             (ParkStatus::Retrying { next_attempt_in: *next_attempt_in }, Some(failure))
         }

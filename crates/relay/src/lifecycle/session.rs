@@ -8,8 +8,8 @@ use tokio::io::{ReadHalf, WriteHalf};
 use tokio::time::{Instant, sleep};
 use tokio_postgres::types::PgLsn;
 use walrelay_core::{
-    AckTracker, Backoff, Budget, BudgetLimits, LanePolicy, Lanes, REQUEST_BYTES_MAX,
-    REQUEST_MESSAGES_MAX, Router, Topic, Window, WindowLimits,
+    Backoff, Budget, BudgetLimits, LanePolicy, Lanes, REQUEST_BYTES_MAX, REQUEST_MESSAGES_MAX,
+    Router, Topic, Tracker, Window, WindowLimits,
 };
 use walrelay_postgres::{
     DispatchStore, PgError, ReplicationConnection, ServerErrorKind, SqlClient, Stream,
@@ -26,7 +26,7 @@ use crate::settings::{RelaySettings, Settings};
 use crate::stream::pipeline::{Flow, Session};
 use crate::stream::publishes::Publishes;
 use crate::stream::recorded_rows::RecordedRows;
-use crate::stream::recorder::{Habits, Recorder};
+use crate::stream::recorder::{Intervals, Recorder};
 
 /// The session of the service.
 pub type LiveSession = Session<ReadHalf<Stream>, WriteHalf<Stream>, GrpcPublisher, DispatchState>;
@@ -133,7 +133,7 @@ pub async fn open(
         frames,
         feedback,
         publishes: Publishes::new(publisher.clone(), window(config)),
-        recorder: Recorder::new(state, Habits::with_retention(config.relay.dispatch_retention)),
+        recorder: Recorder::new(state, Intervals::with_retention(config.relay.dispatch_retention)),
         flow: flow(&config.relay, lanes, RecordedRows::new(recorded), observer),
         goal: None,
         drain_timeout: config.relay.drain_timeout,
@@ -142,12 +142,17 @@ pub async fn open(
     Ok(Opened::Session(Box::new(session), at))
 }
 
-fn flow(relay: &RelaySettings, lanes: Lanes, recorded: RecordedRows, observer: Observer) -> Flow {
+fn flow(
+    relay: &RelaySettings,
+    lanes: Lanes,
+    recorded_rows: RecordedRows,
+    observer: Observer,
+) -> Flow {
     Flow {
         decoder: Decoder::new(),
         router: Router::new(relay.router.clone()),
-        recorded,
-        tracker: AckTracker::new(),
+        recorded_rows,
+        tracker: Tracker::new(),
         budget: Budget::new(BudgetLimits::of_bytes(relay.max_in_flight_bytes)),
         lanes,
         observer,

@@ -22,7 +22,7 @@ const PUBLISH_SECONDS: [f64; 13] =
     [0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 5.0, 15.0, 60.0];
 
 /// As for publishing, and on to six hours: a row also waits out an outage.
-const COMMIT_TO_ACK_SECONDS: [f64; 15] = [
+const COMMIT_TO_STORED_SECONDS: [f64; 15] = [
     0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0, 60.0, 300.0, 1800.0, 7200.0, 21600.0,
 ];
 
@@ -38,7 +38,7 @@ pub struct Metrics {
     /// How long a Publish call took.
     pub publish_duration_seconds: Histogram,
     /// From the commit to Pub/Sub's reply.
-    pub commit_to_ack_seconds: Histogram,
+    pub commit_to_stored_seconds: Histogram,
     /// Rows read and not settled.
     pub in_flight_messages: Level,
     /// The byte budget's use (I6).
@@ -103,7 +103,7 @@ impl Metrics {
             messages_published: Family::default(),
             publish_requests: Family::default(),
             publish_duration_seconds: Histogram::new(PUBLISH_SECONDS),
-            commit_to_ack_seconds: Histogram::new(COMMIT_TO_ACK_SECONDS),
+            commit_to_stored_seconds: Histogram::new(COMMIT_TO_STORED_SECONDS),
             in_flight_messages: Level::default(),
             in_flight_bytes: Level::default(),
             lanes: Level::default(),
@@ -168,7 +168,7 @@ impl Metrics {
             "commit_to_ack",
             "From a row's commit to Pub/Sub's reply",
             Unit::Seconds,
-            self.commit_to_ack_seconds.clone(),
+            self.commit_to_stored_seconds.clone(),
         );
     }
 

@@ -6,8 +6,8 @@ use std::time::{Duration, Instant};
 
 use prometheus_client::metrics::counter::Counter;
 use walrelay_core::{
-    Batch, Budget, FailureClass, Finished, Lanes, Outcome, Parcel, PublishFailure, Reason, Topic,
-    Watermark,
+    Batch, Budget, FailureClass, Finished, Lanes, Outcome, PublishFailure, Reason, RowToRecord,
+    Topic, Watermark,
 };
 
 use crate::observe::health::Health;
@@ -89,7 +89,7 @@ impl Observer {
                 counters.stored.inc();
                 if let Some(committed_at) = batch.committed_at() {
                     let age = committed_at.to_system_time().elapsed().unwrap_or_default();
-                    self.metrics.commit_to_ack_seconds.observe(age.as_secs_f64());
+                    self.metrics.commit_to_stored_seconds.observe(age.as_secs_f64());
                 }
                 self.recovered(batch.topic());
             }
@@ -98,16 +98,16 @@ impl Observer {
     }
 
     /// Rows leave for dispatch state.
-    pub fn parcels(&mut self, parcels: &[Parcel]) {
-        for parcel in parcels {
-            let (family, reason) = match &parcel.reason {
+    pub fn rows_to_record(&mut self, rows_to_record: &[RowToRecord]) {
+        for row_to_record in rows_to_record {
+            let (family, reason) = match &row_to_record.reason {
                 Reason::Stuck { failure, .. } => (&self.metrics.parked, failure.code),
                 Reason::Queued => (&self.metrics.parked, "BEHIND_PARKED"),
                 Reason::Dead { failure } => {
                     tracing::error!(
-                        event_id = parcel.message.event_id(),
-                        topic = &**parcel.message.topic(),
-                        position = %parcel.message.position(),
+                        event_id = row_to_record.message.event_id(),
+                        topic = &**row_to_record.message.topic(),
+                        position = %row_to_record.message.position(),
                         code = failure.code,
                         error = failure.message,
                         "row is dead: it is recorded in dispatch state and needs an operator"

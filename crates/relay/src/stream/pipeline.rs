@@ -14,8 +14,8 @@ use pgoutput_parser::{Change, DecodeError, Decoder, Frame, Insert, Lsn, XLogData
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::time::{Instant, sleep_until};
 use walrelay_core::{
-    AckTracker, Budget, Claimed, LaneId, Lanes, MissingColumn, Parcel, RouteError, Routed, Router,
-    Watermark,
+    Budget, Claimed, LaneId, Lanes, MissingColumn, RouteError, Routed, Router, RowToRecord,
+    Tracker, Watermark,
 };
 use walrelay_postgres::{Feedback, Frames, PgError};
 
@@ -24,7 +24,7 @@ use crate::observe::observer::Observer;
 use crate::shutdown::Shutdown;
 use crate::stream::publishes::{Answer, Publishes};
 use crate::stream::recorded_rows::RecordedRows;
-use crate::stream::recorder::{Recorded, Recorder};
+use crate::stream::recorder::{Recorder, RecorderEvent};
 use crate::stream::seams::{Publisher, Store, StoreFailure};
 
 /// One connection's life: everything that starts anew from the slot when the connection ends.
@@ -54,9 +54,9 @@ pub struct Flow {
     /// Row to message.
     pub router: Router,
     /// Rows that dispatch state already has.
-    pub recorded: RecordedRows,
+    pub recorded_rows: RecordedRows,
     /// What is in flight, in commit order.
-    pub tracker: AckTracker,
+    pub tracker: Tracker,
     /// How much is in flight.
     pub budget: Budget,
     /// What waits, by key.
@@ -113,7 +113,7 @@ pub enum PipelineError {
 ///     └────── goal reached ────▶ Draining { CaughtUp } ──┴ or out of time ──▶ (ended)
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Phase {
+enum Mode {
     Streaming,
     /// Nothing new is taken in, but the open transaction is read to its commit: rows of it that
     /// are stored already would be published twice.
@@ -123,7 +123,7 @@ enum Phase {
     },
 }
 
-impl Phase {
+impl Mode {
     fn draining(ended: Ended, timeout: Duration) -> Self {
         Self::Draining { ended, until: Instant::now() + timeout }
     }
@@ -164,12 +164,12 @@ where
     S: Store,
 {
     let Session { frames, feedback, publishes, recorder, flow, goal, drain_timeout } = session;
-    let mut phase = Phase::Streaming;
+    let mut mode = Mode::Streaming;
     let mut stop = pin!(shutdown.requested());
 
     loop {
         let watermark = flow.tracker.watermark();
-        let alarm = flow.next_alarm(phase);
+        let alarm = flow.next_alarm(mode);
         tokio::select! {
             biased;
 
@@ -181,9 +181,9 @@ where
             }
 
             // Stop taking in; what is in flight is finished below.
-            () = &mut stop, if phase == Phase::Streaming => {
+            () = &mut stop, if mode == Mode::Streaming => {
                 flow.observer.draining();
-                phase = Phase::draining(Ended::Stopped, *drain_timeout);
+                mode = Mode::draining(Ended::Stopped, *drain_timeout);
             }
 
             // Pub/Sub stored a batch, or refused it: finished work comes before new work.
@@ -196,11 +196,11 @@ where
             }
 
             // Rows are durable in dispatch state, or come back from it.
-            recorded = recorder.next() => {
-                let nothing_due = flow.recorded(recorded.map_err(server_stops)?);
+            event = recorder.next() => {
+                let nothing_due = flow.recorder_answered(event.map_err(server_stops)?);
                 let is_there = goal.is_some_and(|goal| goal <= watermark.lsn());
-                if is_there && nothing_due && publishes.is_empty() && phase == Phase::Streaming {
-                    phase = Phase::draining(Ended::CaughtUp, *drain_timeout);
+                if is_there && nothing_due && publishes.is_empty() && mode == Mode::Streaming {
+                    mode = Mode::draining(Ended::CaughtUp, *drain_timeout);
                 }
             }
 
@@ -208,10 +208,10 @@ where
             () = sleep_until(alarm.unwrap_or_else(Instant::now)), if alarm.is_some() => {}
 
             // Read only while there is room. Not reading is the back-pressure (I6).
-            frame = frames.next(), if flow.may_read(phase) => {
+            frame = frames.next(), if flow.may_read(mode) => {
                 flow.take_in(frame?, feedback)?;
                 for _ in 1..TURN_MAX {
-                    if !flow.may_read(phase) {
+                    if !flow.may_read(mode) {
                         break;
                     }
                     let Some(another) = frames.buffered()? else { break };
@@ -224,8 +224,8 @@ where
             }
         }
 
-        flow.send(publishes, recorder, phase);
-        if let Phase::Draining { ended, until } = phase
+        flow.send(publishes, recorder, mode);
+        if let Mode::Draining { ended, until } = mode
             && (flow.is_drained(recorder) && publishes.is_empty() || Instant::now() >= until)
         {
             return Ok(ended);
@@ -240,20 +240,20 @@ impl Flow {
         frame: Frame<'_>,
         feedback: &mut Feedback<W>,
     ) -> Result<(), PipelineError> {
-        let Self { decoder, router, recorded, tracker, budget, lanes, observer } = self;
+        let Self { decoder, router, recorded_rows, tracker, budget, lanes, observer } = self;
         let XLogData { wal_start: at, data, .. } = match frame {
             Frame::XLogData(data) => data,
             Frame::Keepalive(keepalive) => {
                 feedback.note(&keepalive);
                 if let Some(boundary) = decoder.boundary(&keepalive) {
                     tracker.observe(boundary);
-                    recorded.reached(boundary.lsn());
+                    recorded_rows.reached(boundary.lsn());
                 }
                 return Ok(());
             }
         };
         match decoder.decode(data).map_err(|source| PipelineError::Decode { at, source })? {
-            Change::Insert(Insert { position, .. }) if recorded.contains(position) => {
+            Change::Insert(Insert { position, .. }) if recorded_rows.contains(position) => {
                 // In dispatch state since before a restart: settled, whatever became of it (I2).
                 let ticket = tracker.open();
                 tracker.settle(ticket);
@@ -275,7 +275,7 @@ impl Flow {
             Change::Commit(commit) => {
                 feedback.received(commit.end_lsn);
                 tracker.seal(commit.boundary());
-                recorded.reached(commit.end_lsn);
+                recorded_rows.reached(commit.end_lsn);
             }
             Change::Relation(relation) => router.learn(relation)?,
             Change::Update(_) => return Err(not_insert_only("an update", at)),
@@ -291,9 +291,9 @@ impl Flow {
         &mut self,
         publishes: &mut Publishes<P>,
         recorder: &mut Recorder<S>,
-        phase: Phase,
+        mode: Mode,
     ) {
-        let Self { recorded, tracker, budget, lanes, observer, .. } = self;
+        let Self { recorded_rows, tracker, budget, lanes, observer, .. } = self;
         let now = Instant::now().into_std();
         lanes.wake(now);
         while publishes.has_room() {
@@ -301,12 +301,13 @@ impl Flow {
             publishes.start(batch);
         }
         let effects = lanes.effects();
-        observer.parcels(&effects.parcels);
+        observer.rows_to_record(&effects.rows_to_record);
         observer.finished(&effects.finished);
-        recorder.park(&mut effects.parcels);
+        recorder.park(&mut effects.rows_to_record);
         recorder.finish(&mut effects.finished);
-        recorder.settled(tracker.watermark().lsn());
-        let may_claim = phase == Phase::Streaming && recorded.have_come() && recorder.may_claim();
+        recorder.watermark(tracker.watermark().lsn());
+        let may_claim =
+            mode == Mode::Streaming && recorded_rows.have_come() && recorder.may_claim();
         if may_claim && lanes.has_claims() {
             let room = budget.room_for_reload();
             let keys = if room > 0 { lanes.claims(CLAIM_KEYS_MAX, now) } else { Vec::new() };
@@ -333,31 +334,31 @@ impl Flow {
     }
 
     /// Dispatch state answered. True when it says that no key is due and none is being delivered.
-    fn recorded(&mut self, recorded: Recorded) -> bool {
+    fn recorder_answered(&mut self, event: RecorderEvent) -> bool {
         let now = Instant::now().into_std();
-        match recorded {
-            Recorded::Parked(parcels) => {
+        match event {
+            RecorderEvent::Parked(rows_to_record) => {
                 failpoint::hit("after-park");
-                parcels.into_iter().for_each(|parcel| self.parked(parcel));
+                rows_to_record.into_iter().for_each(|row_to_record| self.parked(row_to_record));
             }
-            Recorded::Finished(finished) => {
+            RecorderEvent::Finished(finished) => {
                 finished.iter().for_each(|row| self.budget.release(row.message.memory()));
             }
-            Recorded::Claimed(claims) => {
+            RecorderEvent::Claimed(claims) => {
                 claims.into_iter().for_each(|(lane, claimed)| self.claimed(lane, claimed, now));
             }
-            Recorded::NotClaimed(lanes) => {
+            RecorderEvent::NotClaimed(lanes) => {
                 let again_at = now + CLAIM_PAUSE;
                 lanes.into_iter().for_each(|lane| self.lanes.claim_failed(lane, again_at));
             }
-            Recorded::Due(keys) => {
+            RecorderEvent::Due(keys) => {
                 for (topic, ordering_key) in &keys {
-                    self.lanes.call_for(topic, ordering_key, now);
+                    self.lanes.mark_due(topic, ordering_key, now);
                 }
                 return keys.is_empty() && self.is_quiet();
             }
-            Recorded::Surveyed(survey) => self.observer.surveyed(*survey),
-            Recorded::Noted => {}
+            RecorderEvent::Surveyed(survey) => self.observer.surveyed(*survey),
+            RecorderEvent::Noted => {}
         }
         false
     }
@@ -374,26 +375,26 @@ impl Flow {
     }
 
     /// A row is durable in dispatch state, and so settled (I2).
-    fn parked(&mut self, parcel: Parcel) {
-        self.budget.release(parcel.message.memory());
-        self.tracker.settle(parcel.ticket);
-        if let Some(lane) = parcel.lane {
+    fn parked(&mut self, row_to_record: RowToRecord) {
+        self.budget.release(row_to_record.message.memory());
+        self.tracker.settle(row_to_record.ticket);
+        if let Some(lane) = row_to_record.lane {
             self.lanes.appended(lane);
         }
     }
 
-    fn may_read(&self, phase: Phase) -> bool {
-        match phase {
-            Phase::Streaming => self.budget.has_room(),
-            Phase::Draining { .. } => self.budget.has_room() && self.tracker.has_open_transaction(),
+    fn may_read(&self, mode: Mode) -> bool {
+        match mode {
+            Mode::Streaming => self.budget.has_room(),
+            Mode::Draining { .. } => self.budget.has_room() && self.tracker.has_open_transaction(),
         }
     }
 
-    fn next_alarm(&self, phase: Phase) -> Option<Instant> {
+    fn next_alarm(&self, mode: Mode) -> Option<Instant> {
         let due = self.lanes.next_due().map(Instant::from_std);
-        match phase {
-            Phase::Streaming => due,
-            Phase::Draining { until, .. } => Some(due.map_or(until, |due| due.min(until))),
+        match mode {
+            Mode::Streaming => due,
+            Mode::Draining { until, .. } => Some(due.map_or(until, |due| due.min(until))),
         }
     }
 

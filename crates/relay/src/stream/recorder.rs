@@ -9,15 +9,15 @@ use std::time::Duration;
 
 use pgoutput_parser::Lsn;
 use tokio::time::{Instant, sleep, sleep_until};
-use walrelay_core::{Backoff, ClaimKey, Claimed, Finished, LaneId, Parcel, Topic};
+use walrelay_core::{Backoff, ClaimKey, Claimed, Finished, LaneId, RowToRecord, Topic};
 
 use crate::stream::seams::{Store, StoreFailure, Survey};
 
 /// What a command came to.
 #[derive(Debug)]
-pub enum Recorded {
+pub enum RecorderEvent {
     /// These rows are durable in dispatch state.
-    Parked(Vec<Parcel>),
+    Parked(Vec<RowToRecord>),
     /// These outcomes are written down.
     Finished(Vec<Finished>),
     /// The next rows of parked keys.
@@ -32,8 +32,8 @@ pub enum Recorded {
     Noted,
 }
 
-enum Command {
-    Park(Vec<Parcel>),
+enum StoreCommand {
+    Park(Vec<RowToRecord>),
     Finish(Vec<Finished>),
     Claim(Vec<ClaimKey>, usize),
     Due,
@@ -42,7 +42,7 @@ enum Command {
     Prune,
 }
 
-type Running<S> = Pin<Box<dyn Future<Output = (S, Result<Recorded, StoreFailure>)> + Send>>;
+type Running<S> = Pin<Box<dyn Future<Output = (S, Result<RecorderEvent, StoreFailure>)> + Send>>;
 
 enum State<S> {
     Idle(S),
@@ -53,7 +53,7 @@ enum State<S> {
 
 /// How often things are done that nothing asks for.
 #[derive(Debug, Clone, Copy)]
-pub struct Habits {
+pub struct Intervals {
     /// Looking for keys that an operator made due; an operator waits two seconds at most.
     pub due: Duration,
     /// Writing the watermark down.
@@ -66,8 +66,8 @@ pub struct Habits {
     pub retention: Duration,
 }
 
-impl Habits {
-    /// The service's habits, with this retention.
+impl Intervals {
+    /// The service's intervals, with this retention.
     #[must_use]
     pub const fn with_retention(retention: Duration) -> Self {
         Self {
@@ -83,8 +83,8 @@ impl Habits {
 /// Runs the store's commands one after the other.
 pub struct Recorder<S> {
     state: State<S>,
-    habits: Habits,
-    parcels: Vec<Parcel>,
+    intervals: Intervals,
+    rows_to_record: Vec<RowToRecord>,
     finished: Vec<Finished>,
     claims: Option<(Vec<ClaimKey>, usize)>,
     settled: Lsn,
@@ -96,25 +96,25 @@ pub struct Recorder<S> {
 
 impl<S: Store> Recorder<S> {
     /// A recorder with nothing to do yet.
-    pub fn new(store: S, habits: Habits) -> Self {
+    pub fn new(store: S, intervals: Intervals) -> Self {
         let now = Instant::now();
         Self {
             state: State::Idle(store),
-            habits,
-            parcels: Vec::new(),
+            intervals,
+            rows_to_record: Vec::new(),
             finished: Vec::new(),
             claims: None,
             settled: Lsn::ZERO,
             due_at: now,
-            settle_at: now + habits.settled,
+            settle_at: now + intervals.settled,
             survey_at: now,
-            prune_at: now + habits.prune,
+            prune_at: now + intervals.prune,
         }
     }
 
     /// Hands rows over that must be recorded.
-    pub fn park(&mut self, parcels: &mut Vec<Parcel>) {
-        self.parcels.append(parcels);
+    pub fn park(&mut self, rows_to_record: &mut Vec<RowToRecord>) {
+        self.rows_to_record.append(rows_to_record);
     }
 
     /// Hands outcomes over.
@@ -133,13 +133,15 @@ impl<S: Store> Recorder<S> {
     }
 
     /// Learns how far the slot is settled.
-    pub fn settled(&mut self, settled: Lsn) {
+    pub fn watermark(&mut self, settled: Lsn) {
         self.settled = settled;
     }
 
     /// Whether nothing that matters is unwritten.
     pub fn is_idle(&self) -> bool {
-        matches!(self.state, State::Idle(_)) && self.parcels.is_empty() && self.finished.is_empty()
+        matches!(self.state, State::Idle(_))
+            && self.rows_to_record.is_empty()
+            && self.finished.is_empty()
     }
 
     /// The next thing that came of it.
@@ -151,7 +153,7 @@ impl<S: Store> Recorder<S> {
     /// # Cancel safety
     ///
     /// Dropping the future loses nothing: the running command lives in `self`.
-    pub async fn next(&mut self) -> Result<Recorded, StoreFailure> {
+    pub async fn next(&mut self) -> Result<RecorderEvent, StoreFailure> {
         loop {
             if let State::Running(running) = &mut self.state {
                 let (store, recorded) = running.await;
@@ -160,7 +162,7 @@ impl<S: Store> Recorder<S> {
             }
             match self.next_command() {
                 Some(command) => self.start(command),
-                None => sleep_until(self.next_habit()).await,
+                None => sleep_until(self.next_interval()).await,
             }
         }
     }
@@ -184,44 +186,44 @@ impl<S: Store> Recorder<S> {
     }
 
     /// Outcomes first, so that a claim finds them written; then rows, for they hold the slot.
-    fn next_command(&mut self) -> Option<Command> {
+    fn next_command(&mut self) -> Option<StoreCommand> {
         if !self.finished.is_empty() {
-            return Some(Command::Finish(std::mem::take(&mut self.finished)));
+            return Some(StoreCommand::Finish(std::mem::take(&mut self.finished)));
         }
-        if !self.parcels.is_empty() {
-            return Some(Command::Park(std::mem::take(&mut self.parcels)));
+        if !self.rows_to_record.is_empty() {
+            return Some(StoreCommand::Park(std::mem::take(&mut self.rows_to_record)));
         }
         if let Some((keys, bytes_max)) = self.claims.take() {
-            return Some(Command::Claim(keys, bytes_max));
+            return Some(StoreCommand::Claim(keys, bytes_max));
         }
         let now = Instant::now();
         if self.due_at <= now {
-            self.due_at = now + self.habits.due;
-            return Some(Command::Due);
+            self.due_at = now + self.intervals.due;
+            return Some(StoreCommand::Due);
         }
         if self.settle_at <= now {
-            self.settle_at = now + self.habits.settled;
-            return Some(Command::NoteSettled(self.settled));
+            self.settle_at = now + self.intervals.settled;
+            return Some(StoreCommand::NoteSettled(self.settled));
         }
         if self.survey_at <= now {
-            self.survey_at = now + self.habits.survey;
-            return Some(Command::Survey);
+            self.survey_at = now + self.intervals.survey;
+            return Some(StoreCommand::Survey);
         }
         if self.prune_at <= now {
-            self.prune_at = now + self.habits.prune;
-            return Some(Command::Prune);
+            self.prune_at = now + self.intervals.prune;
+            return Some(StoreCommand::Prune);
         }
         None
     }
 
-    fn next_habit(&self) -> Instant {
+    fn next_interval(&self) -> Instant {
         self.due_at.min(self.settle_at).min(self.survey_at).min(self.prune_at)
     }
 
-    fn start(&mut self, command: Command) {
+    fn start(&mut self, command: StoreCommand) {
         match std::mem::replace(&mut self.state, State::Between) {
             State::Idle(store) => {
-                let retention = self.habits.retention;
+                let retention = self.intervals.retention;
                 self.state = State::Running(Box::pin(until_done(store, command, retention)));
             }
             State::Running(_) | State::Between => panic!("I2: two commands at once"),
@@ -232,7 +234,7 @@ impl<S: Store> Recorder<S> {
 impl<S> std::fmt::Debug for Recorder<S> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Recorder")
-            .field("parcels", &self.parcels.len())
+            .field("rows_to_record", &self.rows_to_record.len())
             .field("finished", &self.finished.len())
             .finish_non_exhaustive()
     }
@@ -242,22 +244,22 @@ impl<S> std::fmt::Debug for Recorder<S> {
 /// slot. Anything else is given up after one failure, or it would stand in the way of those.
 async fn until_done<S: Store>(
     mut store: S,
-    command: Command,
+    command: StoreCommand,
     retention: Duration,
-) -> (S, Result<Recorded, StoreFailure>) {
+) -> (S, Result<RecorderEvent, StoreFailure>) {
     const PAUSE: Backoff =
         Backoff { base: Duration::from_millis(200), cap: Duration::from_secs(10) };
     let mut attempts = 0;
     loop {
         let error = match execute(&mut store, &command, retention).await {
-            Ok(found) => return (store, Ok(command.recorded(found))),
+            Ok(found) => return (store, Ok(command.event(found))),
             Err(StoreFailure::ShuttingDown) => return (store, Err(StoreFailure::ShuttingDown)),
             Err(error @ StoreFailure::Unavailable(_)) => crate::policy::Chain(&error).to_string(),
         };
         attempts += 1;
         let name = command.name();
         match command {
-            Command::Park(_) | Command::Finish(_) => {
+            StoreCommand::Park(_) | StoreCommand::Finish(_) => {
                 tracing::warn!(
                     command = name,
                     attempts,
@@ -265,14 +267,17 @@ async fn until_done<S: Store>(
                     "dispatch state failed; trying again"
                 );
             }
-            Command::Claim(keys, _) => {
+            StoreCommand::Claim(keys, _) => {
                 tracing::warn!(command = name, error, "dispatch state failed");
                 let lanes = keys.into_iter().map(|key| key.lane).collect();
-                return (store, Ok(Recorded::NotClaimed(lanes)));
+                return (store, Ok(RecorderEvent::NotClaimed(lanes)));
             }
-            Command::Due | Command::Survey | Command::NoteSettled(_) | Command::Prune => {
+            StoreCommand::Due
+            | StoreCommand::Survey
+            | StoreCommand::NoteSettled(_)
+            | StoreCommand::Prune => {
                 tracing::warn!(command = name, error, "dispatch state failed");
-                return (store, Ok(Recorded::Noted));
+                return (store, Ok(RecorderEvent::Noted));
             }
         }
         sleep(PAUSE.delay(attempts, u32::MAX)).await;
@@ -289,19 +294,23 @@ enum Found {
 
 async fn execute<S: Store>(
     store: &mut S,
-    command: &Command,
+    command: &StoreCommand,
     retention: Duration,
 ) -> Result<Found, StoreFailure> {
     match command {
-        Command::Park(parcels) => store.park(parcels).await.map(|()| Found::Nothing),
-        Command::Finish(finished) => store.finish(finished).await.map(|()| Found::Nothing),
-        Command::Claim(keys, bytes_max) => store.claim(keys, *bytes_max).await.map(Found::Claimed),
-        Command::Due => store.due_keys().await.map(Found::Due),
-        Command::Survey => store.survey().await.map(Box::new).map(Found::Surveyed),
-        Command::NoteSettled(settled) => {
+        StoreCommand::Park(rows_to_record) => {
+            store.park(rows_to_record).await.map(|()| Found::Nothing)
+        }
+        StoreCommand::Finish(finished) => store.finish(finished).await.map(|()| Found::Nothing),
+        StoreCommand::Claim(keys, bytes_max) => {
+            store.claim(keys, *bytes_max).await.map(Found::Claimed)
+        }
+        StoreCommand::Due => store.due_keys().await.map(Found::Due),
+        StoreCommand::Survey => store.survey().await.map(Box::new).map(Found::Surveyed),
+        StoreCommand::NoteSettled(settled) => {
             store.note_settled(*settled).await.map(|()| Found::Nothing)
         }
-        Command::Prune => {
+        StoreCommand::Prune => {
             let deleted = store.prune(retention).await?;
             if deleted > 0 {
                 tracing::info!(rows = deleted, "deleted dispatch rows past their retention");
@@ -311,7 +320,7 @@ async fn execute<S: Store>(
     }
 }
 
-impl Command {
+impl StoreCommand {
     const fn name(&self) -> &'static str {
         match self {
             Self::Park(_) => "park",
@@ -324,17 +333,17 @@ impl Command {
         }
     }
 
-    fn recorded(self, found: Found) -> Recorded {
+    fn event(self, found: Found) -> RecorderEvent {
         match (self, found) {
-            (Self::Park(parcels), _) => Recorded::Parked(parcels),
-            (Self::Finish(finished), _) => Recorded::Finished(finished),
+            (Self::Park(rows_to_record), _) => RecorderEvent::Parked(rows_to_record),
+            (Self::Finish(finished), _) => RecorderEvent::Finished(finished),
             (Self::Claim(keys, _), Found::Claimed(claimed)) => {
                 assert_eq!(keys.len(), claimed.len(), "I4: one answer a key");
-                Recorded::Claimed(keys.into_iter().map(|key| key.lane).zip(claimed).collect())
+                RecorderEvent::Claimed(keys.into_iter().map(|key| key.lane).zip(claimed).collect())
             }
-            (_, Found::Due(keys)) => Recorded::Due(keys),
-            (_, Found::Surveyed(survey)) => Recorded::Surveyed(survey),
-            (_, Found::Nothing | Found::Claimed(_)) => Recorded::Noted,
+            (_, Found::Due(keys)) => RecorderEvent::Due(keys),
+            (_, Found::Surveyed(survey)) => RecorderEvent::Surveyed(survey),
+            (_, Found::Nothing | Found::Claimed(_)) => RecorderEvent::Noted,
         }
     }
 }

@@ -5,7 +5,7 @@
 use std::time::Duration;
 
 use pgoutput_parser::Lsn;
-use walrelay_core::{Batch, ClaimKey, Claimed, Finished, Parcel, PublishFailure, Topic};
+use walrelay_core::{Batch, ClaimKey, Claimed, Finished, PublishFailure, RowToRecord, Topic};
 use walrelay_pubsub::GrpcPublisher;
 
 /// Publishes batches.
@@ -76,8 +76,10 @@ pub struct Survey {
 /// Dispatch state: one command at a time, each all or nothing.
 pub trait Store: Send + 'static {
     /// Records rows, in this order. They are durable when this returns.
-    fn park(&mut self, parcels: &[Parcel])
-    -> impl Future<Output = Result<(), StoreFailure>> + Send;
+    fn park(
+        &mut self,
+        rows_to_record: &[RowToRecord],
+    ) -> impl Future<Output = Result<(), StoreFailure>> + Send;
 
     /// Writes down what became of claimed rows.
     fn finish(

@@ -10,7 +10,7 @@ use pgoutput_parser::{Boundary, Lsn, PgTimestamp};
 
 /// Every boundary up to here is settled, so the slot may be confirmed this far.
 ///
-/// Only [`AckTracker`] makes these, and only these reach the standby status update (I1).
+/// Only [`Tracker`] makes these, and only these reach the standby status update (I1).
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Watermark(Lsn);
 
@@ -34,7 +34,7 @@ impl fmt::Debug for Watermark {
     }
 }
 
-/// Proof that a row is counted; returned exactly once, to [`AckTracker::settle`].
+/// Proof that a row is counted; returned exactly once, to [`Tracker::settle`].
 #[derive(Debug, PartialEq, Eq)]
 #[must_use = "a row whose ticket is dropped never settles and holds the slot for ever"]
 pub struct Ticket {
@@ -56,7 +56,7 @@ impl Ticket {
 /// watermark is the end of the longest prefix of spans that are both; when no span is left, it is
 /// the highest keepalive.
 #[derive(Debug)]
-pub struct AckTracker {
+pub struct Tracker {
     /// Unconfirmed spans in commit order; only the last may be unsealed.
     spans: VecDeque<Span>,
     /// How many spans have left the front, so that a ticket finds its span by subtraction.
@@ -74,13 +74,13 @@ struct Span {
     sealed: Option<Boundary>,
 }
 
-impl Default for AckTracker {
+impl Default for Tracker {
     fn default() -> Self {
         Self::new()
     }
 }
 
-impl AckTracker {
+impl Tracker {
     /// A tracker that confirms nothing until the server has told a position.
     #[must_use]
     pub const fn new() -> Self {
