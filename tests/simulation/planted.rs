@@ -11,9 +11,9 @@ use walrelay_core::{
 use walrelay_relay::stream::seams::{Publisher, Store, StoreFailure, Survey};
 use walrelay_testkit::walsender::{Seen, Watcher};
 
+use crate::fitting::{Fitting, Step};
 use crate::judge::Judge;
 use crate::pubsub::{PubSub, Request};
-use crate::run::{Fitting, Step};
 use crate::table::SessionTable;
 
 /// The driver of sessions leaves a step out.

@@ -4,23 +4,23 @@
 //! a dispatch table that misbehave; everything is drawn from one seed. `WALRELAY_SIM_SEED=N` runs one
 //! seed and prints its story, `WALRELAY_SIM_SEEDS=N` runs the first N.
 
-#[path = "simulation/judge.rs"]
+mod fitting;
+mod happenings;
 mod judge;
-#[path = "simulation/plan.rs"]
 mod plan;
-#[path = "simulation/planted.rs"]
 mod planted;
-#[path = "simulation/pubsub.rs"]
 mod pubsub;
-#[path = "simulation/run.rs"]
+mod relay;
+mod rows;
 mod run;
-#[path = "simulation/table.rs"]
 mod table;
+mod world;
 
+use fitting::{Faithful, Fitting, Step};
 use judge::Fault;
 use plan::Plan;
 use planted::{ConfirmingKeepalivesInTransactions, Omitting, PublisherBug, StoreBug};
-use run::{Faithful, Fitting, Outcome, Step};
+use run::Outcome;
 
 /// Seeds of the everyday run, over all ranges.
 const SEEDS_DEFAULT: u64 = 2_400;

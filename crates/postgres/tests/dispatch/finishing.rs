@@ -1,0 +1,186 @@
+//! Outcomes are written down once, and only by whoever holds the row.
+
+use std::time::Duration;
+
+use walrelay_postgres::{ClaimLimits, DispatchStatus, OnDead, Outcome, ParkRow, ParkStatus};
+
+use crate::rows::{LIMITS, NOW, all_published, at, ids, key, row, status_of, store};
+use crate::support::{Session, migrated};
+
+#[tokio::test]
+async fn outcomes_are_written_down() {
+    let (_database, mut session) = migrated().await;
+    let store = store();
+    let names = ["published", "retry", "dead", "released"];
+    let rows: Vec<ParkRow<'_>> =
+        (1..).zip(names).map(|(lsn, name)| row(name, at(lsn, 0), name, NOW)).collect();
+    store.park(&mut session, &rows).await.unwrap();
+    let keys = names.map(key);
+    let claims = store.claim(&session, &keys, LIMITS).await.unwrap();
+    let claim =
+        |name: &str| claims.iter().find(|row| row.ordering_key == name).unwrap().claim.clone();
+    let failure = |text: &str| ("INTERNAL".to_owned(), text.to_owned());
+    let outcomes = [
+        Outcome::Published { claim: claim("published"), message_id: "42".to_owned() },
+        Outcome::Retry {
+            claim: claim("retry"),
+            attempts: 4,
+            next_attempt_in: Some(Duration::from_secs(100)),
+            code: failure("").0,
+            error: failure("again\nand again").1,
+        },
+        Outcome::Dead {
+            claim: claim("dead"),
+            attempts: 20,
+            code: failure("").0,
+            error: failure("no").1,
+        },
+        Outcome::Release { claim: claim("released") },
+    ];
+
+    assert_eq!(store.finish(&session, &outcomes).await.unwrap(), 4);
+
+    let published = store.show(&session, "published").await.unwrap().row;
+    assert_eq!(
+        (published.status, published.message_id.as_deref()),
+        (DispatchStatus::Published, Some("42"))
+    );
+    assert_eq!(published.attempts, 4);
+    let retried = store.show(&session, "retry").await.unwrap().row;
+    assert_eq!((retried.status, retried.attempts), (DispatchStatus::Retrying, 4));
+    let history = retried.last_error.unwrap();
+    let lines: Vec<&str> = history.lines().collect();
+    assert_eq!(lines.len(), 2, "{history}");
+    assert!(
+        lines[0].starts_with("attempt 4 ") && lines[0].ends_with("INTERNAL: again and again"),
+        "{history}"
+    );
+    assert!(lines[1].starts_with("attempt 3 "), "{history}");
+    let dead = store.show(&session, "dead").await.unwrap().row;
+    assert_eq!(
+        (dead.status, dead.attempts, dead.next_attempt_at),
+        (DispatchStatus::Dead, 20, None)
+    );
+    let released = store.show(&session, "released").await.unwrap().row;
+    assert_eq!((released.attempts, released.next_attempt_at), (3, None));
+    assert_eq!(ids(&store.claim(&session, &keys, LIMITS).await.unwrap()), ["released"]);
+    // Written again, as after a lost reply, they no longer count.
+    assert_eq!(store.finish(&session, &outcomes).await.unwrap(), 0);
+    let counts = store.counts(&session).await.unwrap();
+    assert_eq!((counts.retrying, counts.dead, counts.published, counts.discarded), (2, 1, 1, 0));
+}
+
+#[tokio::test]
+async fn the_history_of_errors_is_bounded() {
+    let (_database, mut session) = migrated().await;
+    let store = store();
+    store.park(&mut session, &[row("a", at(1, 0), "k", NOW)]).await.unwrap();
+    for (attempt, error_bytes) in (4..30).map(|n| (n, 10)).chain((30..40).map(|n| (n, 5000))) {
+        let claimed = store.claim(&session, &[key("k")], LIMITS).await.unwrap();
+        let outcome = Outcome::Retry {
+            claim: claimed.into_iter().next().unwrap().claim,
+            attempts: attempt,
+            next_attempt_in: Some(Duration::ZERO),
+            code: "INTERNAL".to_owned(),
+            error: "x".repeat(error_bytes),
+        };
+        assert_eq!(store.finish(&session, &[outcome]).await.unwrap(), 1);
+        let history = store.show(&session, "a").await.unwrap().row.last_error.unwrap();
+        assert!(history.starts_with(&format!("attempt {attempt} ")), "{history}");
+        assert!(history.len() <= 4096, "{} bytes", history.len());
+        let lines = history.lines().count();
+        assert!(lines <= 20, "{lines} lines");
+        assert!(attempt != 29 || lines == 20, "{lines} lines");
+    }
+}
+
+#[tokio::test]
+async fn an_edit_during_a_publish_is_not_lost() {
+    let (_database, mut session) = migrated().await;
+    let store = store();
+    store.park(&mut session, &[row("a", at(1, 0), "k", NOW)]).await.unwrap();
+    let claim = store.claim(&session, &[key("k")], LIMITS).await.unwrap().remove(0).claim;
+
+    store.edit(&mut session, "a", b"better").await.unwrap();
+    let published = Outcome::Published { claim, message_id: "1".to_owned() };
+    assert_eq!(store.finish(&session, &[published]).await.unwrap(), 0, "it was the old message");
+
+    let claimed = store.claim(&session, &[key("k")], LIMITS).await.unwrap().remove(0);
+    assert_eq!((claimed.message.as_slice(), claimed.attempts), (&b"better"[..], 0));
+}
+
+#[tokio::test]
+async fn an_outcome_that_waited_for_an_operator_sees_what_he_did() {
+    let (database, mut session) = migrated().await;
+    let store = store();
+    store.park(&mut session, &[row("a", at(1, 0), "k", NOW)]).await.unwrap();
+    let claim = store.claim(&session, &[key("k")], LIMITS).await.unwrap().remove(0).claim;
+    let mut operator = Session::on(&database).await;
+    let editing = operator.transaction().await.unwrap();
+    let sql = "UPDATE app_outbox_dispatch SET message = 'x', updated_at = clock_timestamp() WHERE event_id = 'a'";
+    editing.batch_execute(sql).await.unwrap();
+
+    let outcome = [Outcome::Published { claim, message_id: "1".to_owned() }];
+    let finishing = store.finish(&session, &outcome);
+    let committing = async {
+        let watcher = Session::on(&database).await;
+        walrelay_testkit::wait_until(Duration::from_secs(10), "finish to wait for the lock", async || {
+            let waiting = "SELECT count(*)::text FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = current_database()";
+            (watcher.text(waiting).await == "1").then_some(())
+        })
+        .await;
+        editing.commit().await.unwrap();
+    };
+    let (counted, ()) = tokio::join!(finishing, committing);
+
+    assert_eq!(counted.unwrap(), 0);
+    assert_eq!(status_of(&store, &session, "a").await, DispatchStatus::Retrying);
+}
+
+#[tokio::test]
+async fn a_row_claimed_again_after_its_lease_ignores_the_first_claimer() {
+    let (_database, mut session) = migrated().await;
+    let store = store();
+    store.park(&mut session, &[row("a", at(1, 0), "k", NOW)]).await.unwrap();
+    let short = ClaimLimits { lease: Duration::ZERO, ..LIMITS };
+    let first = store.claim(&session, &[key("k")], short).await.unwrap().remove(0).claim;
+    let second = store.claim(&session, &[key("k")], LIMITS).await.unwrap().remove(0).claim;
+
+    let dead = |claim| Outcome::Dead { claim, attempts: 1, code: "x".into(), error: "y".into() };
+    assert_eq!(store.finish(&session, &[dead(first)]).await.unwrap(), 0);
+    assert_eq!(store.finish(&session, &[dead(second)]).await.unwrap(), 1);
+}
+
+#[tokio::test]
+async fn a_dead_row_lets_its_key_go_on_or_holds_it() {
+    let (_database, mut session) = migrated().await;
+    let (flowing, holding) = (store(), store().with_on_dead(OnDead::Hold));
+    let rows = [
+        row("before", at(1, 0), "k", NOW),
+        row("dead", at(2, 0), "k", ParkStatus::Dead),
+        row("after", at(3, 0), "k", NOW),
+        row("only dead", at(4, 0), "m", ParkStatus::Dead),
+        row("unordered dead", at(5, 0), "", ParkStatus::Dead),
+        row("unordered", at(6, 0), "", NOW),
+    ];
+    flowing.park(&mut session, &rows).await.unwrap();
+    let keys = [key("k"), key("m"), key("")];
+    let mut parked = holding.parked_keys(&session).await.unwrap();
+    parked.sort_by(|a, b| a.ordering_key.cmp(&b.ordering_key));
+    let summary: Vec<_> =
+        parked.iter().map(|k| (k.ordering_key.as_str(), k.rows, k.dead_rows, k.is_held)).collect();
+    assert_eq!(summary, [("", 1, 0, false), ("k", 2, 1, false), ("m", 0, 1, true)]);
+    assert_eq!(flowing.parked_keys(&session).await.unwrap().len(), 2);
+
+    let claimed = holding.claim(&session, &keys, LIMITS).await.unwrap();
+    assert_eq!(ids(&claimed), ["unordered", "before"]);
+    let outcomes = all_published(claimed);
+    holding.finish(&session, &outcomes).await.unwrap();
+    assert!(holding.due_keys(&session, 10).await.unwrap().is_empty(), "k is held");
+    assert!(holding.claim(&session, &keys, LIMITS).await.unwrap().is_empty());
+    assert_eq!(flowing.due_keys(&session, 10).await.unwrap().len(), 1);
+
+    holding.discard(&mut session, "dead", "nobody needs it").await.unwrap();
+    assert_eq!(holding.due_keys(&session, 10).await.unwrap().len(), 1);
+    assert_eq!(ids(&holding.claim(&session, &keys, LIMITS).await.unwrap()), ["after"]);
+}

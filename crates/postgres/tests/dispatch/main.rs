@@ -1,0 +1,11 @@
+//! Dispatch state against a real server: nothing is lost, nothing overtakes, operators are safe.
+
+mod claiming;
+mod finishing;
+mod operating;
+mod parking;
+mod rows;
+mod speed;
+#[path = "../support/mod.rs"]
+#[expect(dead_code, reason = "each test binary uses a part of it")]
+mod support;

@@ -1,0 +1,68 @@
+//! What the tests park: rows, keys, and the words for them.
+
+use std::time::Duration;
+
+use pgoutput_parser::{Lsn, Position};
+use walrelay_postgres::{
+    ClaimLimits, ClaimedRow, DispatchStatus, DispatchStore, Key, Outcome, ParkRow, ParkStatus,
+};
+
+use crate::support::Session;
+
+pub(crate) const TOPIC: &str = "projects/p/topics/t";
+pub(crate) const NOW: ParkStatus = ParkStatus::Retrying { next_attempt_in: Some(Duration::ZERO) };
+pub(crate) const BEHIND: ParkStatus = ParkStatus::Retrying { next_attempt_in: None };
+pub(crate) const LATER: ParkStatus =
+    ParkStatus::Retrying { next_attempt_in: Some(Duration::from_secs(3600)) };
+pub(crate) const LIMITS: ClaimLimits =
+    ClaimLimits { per_key_rows: 100, bytes_max: 1 << 20, lease: Duration::from_secs(60) };
+
+pub(crate) fn store() -> DispatchStore {
+    DispatchStore::new("walrelay".to_owned())
+}
+
+pub(crate) fn at(commit_lsn: u64, tx_index: u32) -> Position {
+    Position { commit_lsn: Lsn::new(commit_lsn), tx_index }
+}
+
+pub(crate) fn row<'a>(
+    event_id: &'a str,
+    position: Position,
+    key: &'a str,
+    status: ParkStatus,
+) -> ParkRow<'a> {
+    ParkRow {
+        event_id,
+        position,
+        topic: TOPIC,
+        ordering_key: key,
+        message: event_id.as_bytes(),
+        status,
+        attempts: 3,
+        error_code: (status != BEHIND).then_some("UNAVAILABLE"),
+        last_error: (status != BEHIND).then_some("no route"),
+    }
+}
+
+pub(crate) fn key(ordering_key: &str) -> Key<'_> {
+    Key { topic: TOPIC, ordering_key }
+}
+
+pub(crate) fn ids(rows: &[ClaimedRow]) -> Vec<&str> {
+    rows.iter().map(|row| row.claim.event_id()).collect()
+}
+
+pub(crate) async fn status_of(
+    store: &DispatchStore,
+    client: &Session,
+    event_id: &str,
+) -> DispatchStatus {
+    store.show(client, event_id).await.expect("the row").row.status
+}
+
+pub(crate) fn all_published(claimed: Vec<ClaimedRow>) -> Vec<Outcome> {
+    claimed
+        .into_iter()
+        .map(|row| Outcome::Published { claim: row.claim, message_id: "1".to_owned() })
+        .collect()
+}

@@ -1,0 +1,89 @@
+//! With a hundred thousand rows nothing is slow.
+
+use std::time::{Duration, Instant};
+
+use walrelay_postgres::{Key, OnDead, Outcome, StoreError};
+
+use crate::rows::{LIMITS, TOPIC, all_published, key, store};
+use crate::support::{Session, migrated};
+
+/// 100,000 rows, written in one statement; no `ANALYZE`, as just after an outage.
+async fn fill(session: &Session, ordering_key: &str) {
+    session
+        .run(&format!(
+            "INSERT INTO app_outbox_dispatch
+               (slot, event_id, commit_lsn, tx_index, topic, ordering_key, message, status, next_attempt_at)
+             SELECT 'walrelay', 'e' || n, '0/1'::pg_lsn + n, 0, '{TOPIC}', {ordering_key}, repeat('x', 500)::bytea,
+                    'retrying', CASE WHEN {ordering_key} = 'hot' AND n > 1 THEN NULL ELSE now() END
+               FROM generate_series(1, 100000) AS n"
+        ))
+        .await;
+}
+
+/// Generous against a busy machine; a scan of the table per key takes far longer.
+const FAST: Duration = Duration::from_secs(5);
+
+async fn timed<T>(what: &str, work: impl Future<Output = Result<T, StoreError>>) -> T {
+    let started = Instant::now();
+    let value = work.await.expect(what);
+    let elapsed = started.elapsed();
+    assert!(elapsed < FAST, "{what} took {elapsed:?}");
+    eprintln!("{what}: {elapsed:?}");
+    value
+}
+
+#[tokio::test]
+async fn a_key_with_a_hundred_thousand_rows_is_claimed_fast() {
+    let (_database, session) = migrated().await;
+    fill(&session, "'hot'").await;
+    for store in [store(), store().with_on_dead(OnDead::Hold)] {
+        let parked = timed("parked keys", store.parked_keys(&session)).await;
+        assert_eq!((parked.len(), parked[0].rows), (1, 100_000));
+        assert_eq!(timed("due keys", store.due_keys(&session, 100)).await.len(), 1);
+        let claimed = timed("claim", store.claim(&session, &[key("hot")], LIMITS)).await;
+        assert_eq!(claimed.len(), 100);
+        let released: Vec<Outcome> =
+            claimed.into_iter().map(|row| Outcome::Release { claim: row.claim }).collect();
+        assert_eq!(timed("finish", store.finish(&session, &released)).await, 100);
+        session
+            .run("UPDATE app_outbox_dispatch SET next_attempt_at = now() WHERE event_id = 'e1'")
+            .await;
+    }
+}
+
+#[tokio::test]
+async fn one_of_a_hundred_thousand_keys_is_claimed_fast() {
+    let (_database, session) = migrated().await;
+    fill(&session, "'k' || n").await;
+    let store = store();
+    assert_eq!(timed("parked keys", store.parked_keys(&session)).await.len(), 100_000);
+    let due = timed("due keys", store.due_keys(&session, 500)).await;
+    assert_eq!(due.len(), 500);
+    let keys: Vec<Key<'_>> = due.iter().map(walrelay_postgres::ParkedKey::key).collect();
+    let claimed = timed("claim", store.claim(&session, &keys, LIMITS)).await;
+    assert_eq!(claimed.len(), 500);
+    let published = all_published(claimed);
+    assert_eq!(timed("finish", store.finish(&session, &published)).await, 500);
+    assert_eq!(timed("counts", store.counts(&session)).await.retrying, 99_500);
+}
+
+#[tokio::test]
+async fn a_claim_reads_little_more_than_it_takes() {
+    let (_database, session) = migrated().await;
+    fill(&session, "'hot'").await;
+    let read = "SELECT (seq_tup_read + idx_tup_fetch)::text FROM pg_stat_xact_user_tables
+                 WHERE relname = 'app_outbox_dispatch'";
+    session.run("BEGIN").await;
+    for store in [store(), store().with_on_dead(OnDead::Hold)] {
+        let before: u64 = session.text(read).await.parse().unwrap();
+
+        let claimed = store.claim(&session, &[key("hot")], LIMITS).await.unwrap();
+        let released: Vec<Outcome> =
+            claimed.into_iter().map(|row| Outcome::Release { claim: row.claim }).collect();
+        assert_eq!(store.finish(&session, &released).await.unwrap(), 100);
+
+        let after: u64 = session.text(read).await.parse().unwrap();
+        assert!(after - before < 5_000, "{} rows read for 100", after - before);
+    }
+    session.run("ROLLBACK").await;
+}

@@ -1,0 +1,60 @@
+//! What is put between the relay and the world: nothing, or a planted bug.
+
+use walrelay_relay::stream::seams::{Publisher, Store};
+use walrelay_testkit::walsender::Watcher;
+
+use crate::judge::Judge;
+use crate::pubsub::PubSub;
+use crate::table::SessionTable;
+
+/// What is put between the relay and the world: nothing, or a planted bug.
+pub(crate) trait Fitting: Clone + Send + 'static {
+    type Publisher: Publisher;
+    type Store: Store;
+
+    /// What the relay publishes to.
+    fn publisher(&self, pubsub: PubSub) -> Self::Publisher;
+
+    /// What the relay keeps its dispatch state in.
+    fn store(&self, table: SessionTable) -> Self::Store;
+
+    /// What the server's side of the connection is heard through.
+    fn watcher(&self, judge: Judge) -> Watcher {
+        Box::new(move |seen| judge.seen(seen))
+    }
+
+    /// What the driver of sessions leaves out.
+    fn omits(&self, _step: Step) -> bool {
+        false
+    }
+}
+
+/// A step of the driver that a planted bug may leave out.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Step {
+    /// Loading parked keys when a session opens.
+    LoadParked,
+    /// Loading what is recorded behind the slot's position.
+    LoadRecorded,
+    /// Waiting for requests that are out when a connection breaks.
+    AwaitAnswers,
+    /// Keeping to the budget.
+    Budget,
+}
+
+/// No planted bug.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Faithful;
+
+impl Fitting for Faithful {
+    type Publisher = PubSub;
+    type Store = SessionTable;
+
+    fn publisher(&self, pubsub: PubSub) -> PubSub {
+        pubsub
+    }
+
+    fn store(&self, table: SessionTable) -> SessionTable {
+        table
+    }
+}

@@ -1,0 +1,163 @@
+//! The world's side of a run: everything that happens to the relay, and the end.
+
+use std::time::Duration;
+
+use tokio::time::{Instant, sleep, sleep_until};
+use walrelay_testkit::seed::Seed;
+
+use crate::fitting::Fitting;
+use crate::judge::{Event, Fault, Hex, RowNumber, Status};
+use crate::plan::{Action, Scope};
+use crate::pubsub::Sickness;
+use crate::rows::RowPlanNames;
+use crate::world::{World, locked};
+
+/// A server that shuts down is let go within this, whatever Pub/Sub does: the requests that are out
+/// are awaited, and a stalled socket is noticed.
+const SHUTDOWN_PATIENCE: Duration = Duration::from_secs(60);
+/// After everything is healed, this is enough for every back-off there is.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(15 * 60);
+
+impl<F: Fitting> World<F> {
+    pub(crate) async fn happen(&self, mut seed: Seed) {
+        let started = Instant::now();
+        for (at, action) in self.plan.timeline.clone() {
+            sleep_until(started + at).await;
+            self.land();
+            self.act(action, &mut seed).await;
+            if self.judge.has_findings() {
+                break;
+            }
+        }
+        self.judge.note(Event::Chaos("healed".into()));
+        self.pubsub.heal();
+        self.table.heal();
+        self.server.start();
+        self.server.stall(Instant::now());
+        if !self.judge.has_findings() {
+            self.finish(&mut seed).await;
+        }
+        self.last.request();
+        self.crash.notify_waiters();
+        locked(&self.shutdown).request();
+    }
+
+    fn land(&self) {
+        self.pubsub.land_strays();
+        self.table.land_late();
+    }
+
+    /// With everything healed: done in time, stopped in time, and nothing repeated after that.
+    async fn finish(&self, seed: &mut Seed) {
+        let deadline = Instant::now() + PATIENCE;
+        while !self.is_done() {
+            if Instant::now() > deadline || self.judge.has_findings() {
+                return self.find_undone();
+            }
+            sleep(Duration::from_secs(1)).await;
+            self.land();
+            self.attend(seed);
+        }
+        // A graceful stop, and a start after it: no row may come twice.
+        self.act(Action::Stop, seed).await;
+        sleep(Duration::from_secs(5)).await;
+        self.land();
+        let before = self.judge.stored_counts();
+        sleep(Duration::from_secs(10)).await;
+        if self.judge.stored_counts() != before {
+            self.judge.find(Fault::Repeated, "after a graceful stop");
+        }
+    }
+
+    fn find_undone(&self) {
+        self.judge.check_done();
+        let (confirmed, end) = (self.server.confirmed_flush(), self.server.wal_end());
+        if confirmed < end && !self.judge.has_findings() {
+            let text = format!("{:?} of {:?}", Hex(confirmed), Hex(end));
+            self.judge.find(Fault::ConfirmedNever, text);
+        }
+    }
+
+    fn is_done(&self) -> bool {
+        self.judge.is_done() && self.server.confirmed_flush() >= self.server.wal_end()
+    }
+
+    /// An operator who looks after what is dead.
+    fn attend(&self, seed: &mut Seed) {
+        for row in self.table.rows(&[Status::Dead]) {
+            let is_hopeless = self.pubsub.is_poison(row) || self.judge.is_unroutable(row);
+            match is_hopeless {
+                true if seed.chance(300) => self.table.discard(row),
+                true => {}
+                false => self.table.retry(|other, _| other == row),
+            }
+        }
+    }
+
+    async fn act(&self, action: Action, seed: &mut Seed) {
+        let now = Instant::now();
+        if !matches!(action, Action::Commit { .. }) {
+            self.judge.note(Event::Chaos(format!("{action:?}")));
+        }
+        match action {
+            Action::Commit { rows } => self.commit(&rows, seed),
+            Action::CommitRows { rows } => self.commit_rows(&rows),
+            Action::Foreign { bytes } => self.server.write(|log| log.write(bytes)),
+            Action::Checkpoint => self.server.checkpoint(),
+            Action::Cut => {
+                self.server.cut();
+                self.cut.notify_waiters();
+            }
+            Action::Stall { time } => {
+                self.judge.silence_excused(now + time);
+                self.server.stall(now + time);
+            }
+            Action::ServerCrash { down } => {
+                self.server.crash();
+                self.judge.server_crashed();
+                sleep(down).await;
+                self.server.start();
+            }
+            Action::ServerShutdown { down } => {
+                if self.server.shut_down(SHUTDOWN_PATIENCE).await {
+                    self.judge.find(Fault::ShutdownBlocked, "the server waits for the relay");
+                }
+                sleep(down).await;
+                self.server.start();
+            }
+            Action::ProcessCrash => self.crash.notify_waiters(),
+            Action::Stop => locked(&self.shutdown).request(),
+            Action::Sick { scope, class, time } => {
+                let RowPlanNames { topic, key } = self.names(seed);
+                self.pubsub.falls_sick(Sickness {
+                    topic: (scope != Scope::Everything).then_some(topic),
+                    key: (scope == Scope::Key).then_some(key),
+                    until: now + time,
+                    class,
+                });
+            }
+            Action::TableDown { time } => self.table.goes_down(now + time),
+            Action::RetryDead => {
+                let dead = self.table.rows(&[Status::Dead]);
+                self.table.retry(|row, _| dead.contains(&row));
+            }
+            Action::RetryTopic => {
+                let RowPlanNames { topic, .. } = self.names(seed);
+                self.table.retry(|_, other| other == topic);
+            }
+            Action::RetryOne => {
+                let chosen = self.open_row(seed);
+                self.table.retry(|row, _| Some(row) == chosen);
+            }
+            Action::DiscardOne => {
+                self.open_row(seed).into_iter().for_each(|row| self.table.discard(row));
+            }
+        }
+    }
+
+    /// A row of the table that an operator might look at.
+    fn open_row(&self, seed: &mut Seed) -> Option<RowNumber> {
+        let open = self.table.rows(&[Status::Dead, Status::Retrying]);
+        (!open.is_empty()).then(|| *seed.pick(&open))
+    }
+}

@@ -1,0 +1,127 @@
+//! Requests: what each holds, that a key has one at a time, the order in which rows are stored, and
+//! what is stored again.
+
+use super::facts::{Answer, Event, Fault, RowNumber};
+use super::state::{Call, Lane, Repeat, RowState, State};
+
+impl State {
+    pub(super) fn sent(&mut self, topic: &str, messages: &[(RowNumber, String, usize)]) -> u64 {
+        let over_budget = std::mem::take(&mut self.over_budget);
+        if over_budget > 0 {
+            self.find(Fault::OverBudget, format!("{over_budget} bytes of rows are not settled"));
+        }
+        self.calls_count += 1;
+        let call = self.calls_count;
+        let key = messages.first().map(|(_, key, _)| key.clone()).unwrap_or_default();
+        let numbers: Vec<_> = messages.iter().map(|(number, ..)| *number).collect();
+        self.note(Event::Sent { call, topic: topic.into(), key: key.clone(), rows: numbers });
+
+        let bytes: usize = messages.iter().map(|(.., bytes)| bytes).sum();
+        let is_too_large = messages.len() > 1 && bytes > self.rules.request_bytes_max;
+        if messages.is_empty() || messages.len() > self.rules.request_messages_max || is_too_large {
+            let text = format!("call {call}: {} messages, {bytes} bytes", messages.len());
+            self.find(Fault::BadRequest, text);
+        }
+        if messages.iter().any(|(_, other, _)| *other != key) {
+            self.find(Fault::BadRequest, format!("call {call}: several keys"));
+        }
+        let mut rows = Vec::new();
+        for (number, row_key, _) in messages {
+            let Some(index) = self.by_number.get(number).copied() else {
+                self.find(Fault::Unknown, format!("call {call}: row {number}"));
+                continue;
+            };
+            let row = &self.rows[index].row;
+            if row.topic != topic || row.key != *row_key {
+                self.find(Fault::Altered, format!("call {call}: row {number}: topic or key"));
+            }
+            rows.push(index);
+        }
+        let lane = self.lane_of.get(&(topic.to_owned(), key)).copied();
+        if let Some(lane) = lane {
+            if let Some(other) = self.lanes[lane].outstanding {
+                self.find(Fault::TwoOutstanding, format!("calls {other} and {call}"));
+            }
+            self.lanes[lane].outstanding = Some(call);
+        }
+        self.calls.insert(call, Call { lane, rows });
+        call
+    }
+
+    pub(super) fn store(&mut self, call: u64) {
+        let rows = self.calls.get(&call).map(|call| call.rows.clone()).unwrap_or_default();
+        for index in rows {
+            self.stored_count += 1;
+            let row = &mut self.rows[index];
+            row.stored += 1;
+            let number = row.row.number;
+            match row.stored {
+                1 => self.check_order(index, number),
+                _ => self.repeat(index, call),
+            }
+            self.settle(index);
+        }
+    }
+
+    fn repeat(&mut self, index: usize, call: u64) {
+        self.repeated_count += 1;
+        let RowState { repeat, row, .. } = &mut self.rows[index];
+        if std::mem::replace(repeat, Repeat::Forbidden) == Repeat::Forbidden {
+            let text = format!("call {call}: row {}", row.number);
+            self.find(Fault::Repeated, text);
+        }
+    }
+
+    fn check_order(&mut self, index: usize, number: RowNumber) {
+        let Some(lane) = self.rows[index].lane else { return };
+        let Self { lanes, rows, .. } = self;
+        let Lane { rows: in_order, next, .. } = &mut lanes[lane];
+        let is_passed = |at: usize| {
+            let row: &RowState = &rows[at];
+            row.stored > 0 || row.is_excused
+        };
+        while in_order.get(*next).is_some_and(|at| is_passed(*at)) {
+            *next += 1;
+        }
+        // Excused rows may come late; all others of the prefix were first stored in order.
+        if let Some(blocking) = in_order.get(*next).filter(|at| **at < index) {
+            let text = format!("row {number} before row {}", rows[*blocking].row.number);
+            self.find(Fault::Reordered, text);
+        }
+    }
+
+    pub(super) fn answered(&mut self, call: u64, answer: Answer) {
+        let text = match answer {
+            Answer::Ok => "ok",
+            Answer::Refused(code) => code,
+            Answer::Invalid => "INVALID_ARGUMENT",
+            Answer::LostReply(_) => "stored, and the reply lost",
+        };
+        self.note(Event::Answered { call, answer: text });
+        if matches!(answer, Answer::LostReply(_)) {
+            self.allow_repeats(call);
+        }
+        if answer == Answer::Invalid
+            && let Some(Call { rows, lane }) = self.calls.get(&call)
+            && let [alone] = rows[..]
+            && (!self.rules.dead_rows_hold || lane.is_none())
+        {
+            self.rows[alone].is_excused = true;
+        }
+        self.close(call);
+    }
+
+    pub(super) fn allow_repeats(&mut self, call: u64) {
+        let rows = self.calls.get(&call).map(|call| call.rows.clone()).unwrap_or_default();
+        rows.into_iter().for_each(|index| self.rows[index].repeat = Repeat::Allowed);
+    }
+
+    pub(super) fn close(&mut self, call: u64) {
+        let Some(Call { lane, .. }) = self.calls.remove(&call) else { return };
+        if let Some(lane) = lane
+            && self.lanes[lane].outstanding == Some(call)
+        {
+            self.lanes[lane].outstanding = None;
+        }
+    }
+}

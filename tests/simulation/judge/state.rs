@@ -1,0 +1,152 @@
+//! What the judge knows: every row, its key, and what has become of it.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+use super::facts::{End, Event, Fault, Row, RowNumber, Rules, Status};
+
+#[derive(Debug)]
+pub(super) struct RowState {
+    pub(super) row: Row,
+    pub(super) lane: Option<usize>,
+    pub(super) stored: u32,
+    pub(super) repeat: Repeat,
+    pub(super) recorded: Option<Status>,
+    /// Rows behind it need not wait for it any more.
+    pub(super) is_excused: bool,
+}
+
+/// Whether something has happened after which a row may be stored once more.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Repeat {
+    Allowed,
+    Forbidden,
+}
+
+impl RowState {
+    pub(super) fn is_settled(&self) -> bool {
+        self.stored > 0 || self.recorded.is_some()
+    }
+}
+
+/// Rows of one topic and key.
+#[derive(Debug, Default)]
+pub(super) struct Lane {
+    pub(super) rows: Vec<usize>,
+    /// All rows before this one are stored or excused.
+    pub(super) next: usize,
+    pub(super) outstanding: Option<u64>,
+}
+
+#[derive(Debug)]
+pub(super) struct Call {
+    pub(super) lane: Option<usize>,
+    pub(super) rows: Vec<usize>,
+}
+
+pub(super) struct State {
+    pub(super) rules: Rules,
+    pub(super) started: Instant,
+    pub(super) rows: Vec<RowState>,
+    pub(super) by_number: BTreeMap<RowNumber, usize>,
+    pub(super) by_position: BTreeMap<(u64, u32), usize>,
+    pub(super) lanes: Vec<Lane>,
+    pub(super) lane_of: BTreeMap<(String, String), usize>,
+    pub(super) calls: BTreeMap<u64, Call>,
+    pub(super) calls_count: u64,
+    /// Rows before this one were settled when the slot was confirmed over them.
+    pub(super) confirmed_rows: usize,
+    pub(super) unsettled: BTreeSet<usize>,
+    pub(super) unsettled_bytes: usize,
+    /// The most there was too much. A session that ends reads on and keeps nothing, so it is held
+    /// against one that still publishes.
+    pub(super) over_budget: usize,
+    pub(super) status_at: Instant,
+    pub(super) silence_excused_until: Instant,
+    pub(super) last_end: End,
+    pub(super) stored_count: u64,
+    pub(super) repeated_count: u64,
+    pub(super) history: Vec<(Duration, Event)>,
+    pub(super) findings: Vec<(Fault, String)>,
+}
+
+impl State {
+    pub(super) fn new(rules: Rules) -> Self {
+        let started = Instant::now();
+        Self {
+            rules,
+            started,
+            rows: Vec::new(),
+            by_number: BTreeMap::new(),
+            by_position: BTreeMap::new(),
+            lanes: Vec::new(),
+            lane_of: BTreeMap::new(),
+            calls: BTreeMap::new(),
+            calls_count: 0,
+            confirmed_rows: 0,
+            unsettled: BTreeSet::new(),
+            unsettled_bytes: 0,
+            over_budget: 0,
+            status_at: started,
+            silence_excused_until: started,
+            last_end: End::Graceful,
+            stored_count: 0,
+            repeated_count: 0,
+            history: Vec::new(),
+            findings: Vec::new(),
+        }
+    }
+
+    pub(super) fn note(&mut self, event: Event) {
+        let at = self.started.elapsed();
+        self.history.push((at, event));
+    }
+
+    pub(super) fn find(&mut self, fault: Fault, text: String) {
+        let at = self.started.elapsed().as_secs_f64();
+        self.note(Event::Chaos(format!("FOUND {fault:?}: {text}")));
+        self.findings.push((fault, format!("at {at:.3}: {text}")));
+    }
+
+    pub(super) fn add(&mut self, row: Row) {
+        let index = self.rows.len();
+        let lane = (!row.key.is_empty()).then(|| {
+            let count = self.lanes.len();
+            let name = (row.topic.clone(), row.key.clone());
+            let lane = *self.lane_of.entry(name).or_insert(count);
+            if lane == count {
+                self.lanes.push(Lane::default());
+            }
+            self.lanes[lane].rows.push(index);
+            lane
+        });
+        self.by_number.insert(row.number, index);
+        self.by_position.insert((row.commit_lsn, row.tx_index), index);
+        let is_excused = row.is_unroutable && (!self.rules.dead_rows_hold || lane.is_none());
+        let (stored, repeat, recorded) = (0, Repeat::Forbidden, None);
+        self.rows.push(RowState { row, lane, stored, repeat, recorded, is_excused });
+    }
+
+    pub(super) fn recorded(&mut self, number: RowNumber, status: Status) {
+        self.note(Event::Recorded { row: number, status });
+        let Some(index) = self.by_number.get(&number).copied() else {
+            return self.find(Fault::Unknown, format!("row {number} in the table"));
+        };
+        let row = &mut self.rows[index];
+        row.recorded = Some(status);
+        row.is_excused |= match status {
+            Status::Discarded => true,
+            Status::Dead => !self.rules.dead_rows_hold || row.lane.is_none(),
+            Status::Retrying | Status::Published => false,
+        };
+        self.settle(index);
+    }
+
+    pub(super) fn settle(&mut self, index: usize) {
+        if self.unsettled.remove(&index) {
+            self.unsettled_bytes -= self.rows[index].row.payload.len();
+        }
+    }
+}

@@ -1,0 +1,37 @@
+//! Everything of a run but the relay.
+
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use tokio::sync::Notify;
+use tokio::task::JoinSet;
+use walrelay_relay::shutdown::Shutdown;
+use walrelay_testkit::seed::Seed;
+use walrelay_testkit::walsender::ScriptedServer;
+
+use crate::judge::{Judge, RowNumber};
+use crate::plan::Plan;
+use crate::pubsub::PubSub;
+use crate::table::Table;
+
+/// Everything of a run but the relay.
+pub(crate) struct World<F> {
+    pub(crate) fitting: F,
+    pub(crate) plan: Plan,
+    pub(crate) judge: Judge,
+    pub(crate) server: ScriptedServer,
+    pub(crate) pubsub: PubSub,
+    pub(crate) table: Table,
+    pub(crate) connections: Mutex<JoinSet<()>>,
+    pub(crate) seed: Mutex<Seed>,
+    /// The running process is asked to stop with this.
+    pub(crate) shutdown: Mutex<Shutdown>,
+    pub(crate) crash: Notify,
+    pub(crate) cut: Notify,
+    /// Set at the very end: no process follows the one that stops.
+    pub(crate) last: Shutdown,
+    pub(crate) row_count: Mutex<RowNumber>,
+}
+
+pub(crate) fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
