@@ -14,7 +14,7 @@ use crate::faults::Faults;
 use crate::limits::PublishRequest;
 use crate::message::StoredMessage;
 use crate::names;
-use crate::queue::{Consumer, Ordering, Queue};
+use crate::queue::{ConsumerId, Ordering, Queue};
 
 /// Whether a topic remembers everything published to it, for tests to look at.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -51,7 +51,7 @@ impl Subscription {
         self.wake.notify_waiters();
     }
 
-    /// Gives the consumer this long from now; no time at all means that it gives back.
+    /// The consumer has this long from now; a deadline of zero gives the messages back.
     pub(crate) fn modify(&mut self, ack_ids: &[u64], deadline: Duration) {
         let until = Instant::now() + deadline;
         for id in ack_ids {
@@ -131,7 +131,7 @@ impl Broker {
         Ok(entered)
     }
 
-    /// The opposite of `enter`. A topic deleted in between has nothing to count.
+    /// Undoes `enter`. A topic that was deleted in between counts nothing any more.
     pub(crate) fn leave(&mut self, entered: &TopicKey) {
         let Some(topic) = self.topics.get_mut(&*entered.topic) else { return };
         if let Some(requests) = topic.in_flight.get_mut(&entered.key) {
@@ -173,7 +173,7 @@ impl Broker {
                  acknowledge messages, or give it more"
             )));
         }
-        let messages = kept(request, frame, first_id, now);
+        let messages = copied(request, frame, first_id, now);
         for name in &topic.subscriptions {
             if let Some(subscription) = self.subscriptions.get_mut(name) {
                 messages.iter().for_each(|message| subscription.queue.push(message.clone()));
@@ -195,9 +195,9 @@ impl Broker {
         queues.sum::<usize>() + self.log_bytes
     }
 
-    pub(crate) fn new_consumer(&mut self) -> Consumer {
+    pub(crate) fn new_consumer(&mut self) -> ConsumerId {
         self.next_consumer += 1;
-        Consumer(self.next_consumer)
+        ConsumerId(self.next_consumer)
     }
 
     pub(crate) fn topic_mut(&mut self, name: &str) -> Result<&mut Topic, Status> {
@@ -288,7 +288,7 @@ fn topic_in<'a>(
 
 /// The messages of a request in memory of their own. The frame is a slice of the connection's read
 /// buffer: kept as it is, a few bytes could hold all of that buffer.
-fn kept(
+fn copied(
     request: &PublishRequest<'_>,
     frame: &Bytes,
     first_id: u64,

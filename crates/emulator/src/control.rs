@@ -17,19 +17,26 @@ use crate::fault::Fault;
 use crate::faults::{FaultId, FaultReport};
 use crate::message::StoredMessage;
 
-pub(crate) async fn serve(
-    emulator: Emulator,
-    listener: TcpListener,
-    shutdown: impl Future<Output = ()> + Send + 'static,
-) -> std::io::Result<()> {
-    let router = Router::new()
-        .route("/faults", get(list_faults).post(set_fault).delete(clear_faults))
-        .route("/faults/{id}", delete(clear_fault))
-        .route("/release", post(release))
-        .route("/published", get(published))
-        .route("/stats", get(stats))
-        .with_state(emulator);
-    axum::serve(listener, router).with_graceful_shutdown(shutdown).await
+impl Emulator {
+    /// Serves the HTTP control port until `shutdown`.
+    ///
+    /// # Errors
+    ///
+    /// The listener fails.
+    pub async fn serve_control(
+        &self,
+        listener: TcpListener,
+        shutdown: impl Future<Output = ()> + Send + 'static,
+    ) -> std::io::Result<()> {
+        let router = Router::new()
+            .route("/faults", get(list_faults).post(set_fault).delete(clear_faults))
+            .route("/faults/{id}", delete(clear_fault))
+            .route("/release", post(release))
+            .route("/published", get(published))
+            .route("/stats", get(stats))
+            .with_state(self.clone());
+        axum::serve(listener, router).with_graceful_shutdown(shutdown).await
+    }
 }
 
 async fn list_faults(State(emulator): State<Emulator>) -> Response {

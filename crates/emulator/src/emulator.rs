@@ -1,14 +1,12 @@
-//! The handle: what the servers, tests and commands hold.
+//! The emulator's handle, which the servers, the tests and the command hold.
 
 use std::collections::BTreeMap;
-use std::future::Future;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use googleapis_tonic_google_pubsub_v1::google::pubsub::v1 as proto;
 use serde::Serialize;
-use tokio::net::TcpListener;
 use tokio::sync::Notify;
 use tonic::{Code, Status};
 
@@ -17,7 +15,6 @@ use crate::fault::{CODES, Fault};
 use crate::faults::{FaultId, FaultReport};
 use crate::message::StoredMessage;
 use crate::queue::Ordering;
-use crate::{control, server};
 
 /// What can be chosen about an emulator.
 #[derive(Debug, Clone)]
@@ -53,7 +50,8 @@ impl Default for Options {
 /// What can be chosen about a subscription made in process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SubscriptionOptions {
-    /// How long a consumer has; a streaming pull brings its own. Unlike production, any time goes.
+    /// How long a consumer has; a streaming pull brings its own. Unlike in
+    /// production, any duration is allowed.
     pub ack_deadline: Duration,
     /// Whether messages of a key are delivered in order.
     pub ordering: Ordering,
@@ -79,8 +77,8 @@ pub struct Stats {
     pub messages_dropped: u64,
     /// Messages of the largest request.
     pub request_messages_max: usize,
-    /// The most Publish requests of one topic and ordering key that were outstanding at once. Never
-    /// too high; two requests that overlap only by the time a reply travels may be missed.
+    /// The most Publish requests of one topic and ordering key that were outstanding at once. The
+    /// figure is never too high; it misses requests that overlap only while a reply is on its way.
     pub in_flight_per_key_max: u32,
     /// Publish requests that wait for a release right now.
     pub held: u64,
@@ -119,24 +117,6 @@ impl Emulator {
             changed: Notify::new(),
         };
         Self { shared: Arc::new(shared) }
-    }
-
-    /// Serves gRPC until `shutdown`: then streams get a moment to end, and connections are closed.
-    pub async fn serve(&self, listener: TcpListener, shutdown: impl Future<Output = ()>) {
-        server::serve(self, listener, shutdown).await;
-    }
-
-    /// Serves the HTTP control port until `shutdown`.
-    ///
-    /// # Errors
-    ///
-    /// The listener fails.
-    pub async fn serve_control(
-        &self,
-        listener: TcpListener,
-        shutdown: impl Future<Output = ()> + Send + 'static,
-    ) -> std::io::Result<()> {
-        control::serve(self.clone(), listener, shutdown).await
     }
 
     /// Creates a topic, `projects/P/topics/T`.
@@ -246,7 +226,7 @@ impl Emulator {
     }
 
     pub(crate) fn broker(&self) -> MutexGuard<'_, Broker> {
-        // A panic elsewhere is reported there; what it left behind is still a broker.
+        // A panic while the lock was held is reported where it happened; the state is still usable.
         self.shared.broker.lock().unwrap_or_else(PoisonError::into_inner)
     }
 

@@ -14,7 +14,9 @@ use prost::Message;
 use tonic::Status;
 
 use crate::limits;
-use crate::message::FRAME_HEADER_BYTES;
+
+/// Bytes kept free in front of an encoded response for the gRPC frame header.
+pub(crate) const FRAME_HEADER_BYTES: usize = 5;
 
 /// The messages of a request body.
 pub(crate) struct Messages {

@@ -86,6 +86,7 @@ mod names;
 mod publish;
 mod pull;
 mod queue;
+mod responses;
 mod rest;
 mod server;
 mod wire;

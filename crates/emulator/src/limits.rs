@@ -20,7 +20,7 @@ pub const ATTRIBUTE_VALUE_BYTES_MAX: usize = 1_024;
 /// Bytes of an ordering key.
 pub const ORDERING_KEY_BYTES_MAX: usize = 1_024;
 
-/// A request that production would take; everything points into its bytes.
+/// A request within the limits of production. Everything borrows from the bytes of the request.
 #[derive(Debug)]
 pub(crate) struct PublishRequest<'a> {
     pub(crate) topic: &'a str,

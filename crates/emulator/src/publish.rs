@@ -8,7 +8,7 @@ use tonic::{Code, Status};
 use crate::emulator::{Emulator, InFlight};
 use crate::faults::Outcome;
 use crate::limits::PublishRequest;
-use crate::message::encode_publish_response;
+use crate::responses::encode_publish_response;
 
 /// The reply, and what is to be dropped once it is on its way.
 pub(crate) struct Published {

@@ -18,8 +18,8 @@ use crate::admin::{self, ack_deadline, ack_ids};
 use crate::broker::Subscription;
 use crate::emulator::Emulator;
 use crate::grpc::{self, Messages};
-use crate::message::encode_received;
-use crate::queue::{Allowance, Consumer, Delivery};
+use crate::queue::{Allowance, ConsumerId, Delivery};
+use crate::responses::encode_received;
 
 /// How long a Pull waits for a first message; then it answers with none, as production may.
 const PULL_WAIT: Duration = Duration::from_secs(5);
@@ -39,13 +39,13 @@ pub(crate) async fn pull(emulator: &Emulator, frame: &Bytes) -> Result<BytesMut,
     #[expect(deprecated, reason = "clients still send it")]
     let wait = if request.return_immediately { Duration::ZERO } else { PULL_WAIT };
     let allowance = Allowance { messages, bytes: usize::MAX };
-    let taker = Taker::open(emulator, &request.subscription, allowance, None)?;
+    let consumer = Consumer::open(emulator, &request.subscription, allowance, None)?;
     let until = Instant::now() + wait;
     loop {
-        let changed = taker.wake.notified();
+        let changed = consumer.wake.notified();
         tokio::pin!(changed);
         changed.as_mut().enable();
-        let (deliveries, expiry) = taker.take()?;
+        let (deliveries, expiry) = consumer.take()?;
         if !deliveries.is_empty() || Instant::now() >= until {
             return Ok(encode_received(&deliveries));
         }
@@ -107,7 +107,7 @@ impl From<h2::Error> for End {
 
 /// What StreamingPull appends to its responses.
 struct Stream {
-    taker: Taker,
+    consumer: Consumer,
     heartbeat: Option<Duration>,
     /// `subscription_properties`, encoded.
     properties: Vec<u8>,
@@ -135,20 +135,20 @@ impl Stream {
                 )));
             }
         };
-        let taker = Taker::open(emulator, &first.subscription, allowance, deadline)?;
+        let consumer = Consumer::open(emulator, &first.subscription, allowance, deadline)?;
         let properties = proto::StreamingPullResponse {
             subscription_properties: Some(proto::streaming_pull_response::SubscriptionProperties {
-                message_ordering_enabled: taker.is_ordered,
+                message_ordering_enabled: consumer.is_ordered,
                 ..Default::default()
             }),
             ..Default::default()
         };
         let stream = Self {
-            taker,
+            consumer,
             heartbeat: (first.protocol_version >= 1).then_some(HEARTBEAT),
             properties: properties.encode_to_vec(),
         };
-        stream.taker.apply(first)?;
+        stream.consumer.apply(first)?;
         Ok(stream)
     }
 
@@ -171,14 +171,14 @@ impl Stream {
             // of them read, and expire while it is.
             while let Some(request) = requests.next().now_or_never() {
                 match request? {
-                    Some(frame) => self.taker.apply(&admin::decode(&frame)?)?,
+                    Some(frame) => self.consumer.apply(&admin::decode(&frame)?)?,
                     None => return Ok(()),
                 }
             }
-            let changed = self.taker.wake.notified();
+            let changed = self.consumer.wake.notified();
             tokio::pin!(changed);
             changed.as_mut().enable();
-            let (deliveries, expiry) = self.taker.take()?;
+            let (deliveries, expiry) = self.consumer.take()?;
             if !deliveries.is_empty() {
                 let mut encoded = encode_received(&deliveries);
                 encoded.extend_from_slice(&self.properties);
@@ -190,7 +190,7 @@ impl Stream {
             let due = expiry.into_iter().chain(heartbeat).min();
             tokio::select! {
                 request = requests.next() => match request? {
-                    Some(frame) => self.taker.apply(&admin::decode(&frame)?)?,
+                    Some(frame) => self.consumer.apply(&admin::decode(&frame)?)?,
                     None => return Ok(()),
                 },
                 () = changed => {}
@@ -226,17 +226,17 @@ async fn send(replies: &mut SendStream<Bytes>, mut frame: Bytes) -> Result<(), h
 }
 
 /// A consumer of a subscription, from opening to dropping.
-struct Taker {
+struct Consumer {
     emulator: Emulator,
     subscription: String,
-    consumer: Consumer,
+    id: ConsumerId,
     /// The stream's own deadline, instead of the subscription's.
     deadline: Option<Duration>,
     wake: Arc<Notify>,
     is_ordered: bool,
 }
 
-impl Taker {
+impl Consumer {
     fn open(
         emulator: &Emulator,
         name: &str,
@@ -244,13 +244,13 @@ impl Taker {
         deadline: Option<Duration>,
     ) -> Result<Self, Status> {
         let mut broker = emulator.broker();
-        let consumer = broker.new_consumer();
+        let id = broker.new_consumer();
         let subscription = broker.subscription_mut(name)?;
-        subscription.queue.open(consumer, allowance);
+        subscription.queue.open(id, allowance);
         Ok(Self {
             emulator: emulator.clone(),
             subscription: name.to_owned(),
-            consumer,
+            id,
             deadline,
             wake: Arc::clone(&subscription.wake),
             is_ordered: subscription.config.enable_message_ordering,
@@ -267,25 +267,25 @@ impl Taker {
             // What expired may have freed keys and allowances of other streams.
             wake.notify_waiters();
         }
-        let deliveries = queue.take(self.consumer, now + self.deadline.unwrap_or(*ack_deadline));
+        let deliveries = queue.take(self.id, now + self.deadline.unwrap_or(*ack_deadline));
         Ok((deliveries, queue.next_deadline()))
     }
 
     /// Acknowledgements and deadlines that came on the stream.
     fn apply(&self, request: &proto::StreamingPullRequest) -> Result<(), Status> {
-        let acked = ack_ids(&request.ack_ids)?;
+        let acknowledged = ack_ids(&request.ack_ids)?;
         let modified = ack_ids(&request.modify_deadline_ack_ids)?;
         if modified.len() != request.modify_deadline_seconds.len() {
             return Err(Status::invalid_argument(
                 "modify_deadline_ack_ids and modify_deadline_seconds differ in length",
             ));
         }
-        if acked.is_empty() && modified.is_empty() {
+        if acknowledged.is_empty() && modified.is_empty() {
             return Ok(());
         }
         let mut broker = self.emulator.broker();
         let subscription = broker.subscription_mut(&self.subscription)?;
-        subscription.acknowledge(&acked);
+        subscription.acknowledge(&acknowledged);
         for (id, seconds) in modified.into_iter().zip(&request.modify_deadline_seconds) {
             subscription.modify(&[id], ack_deadline(*seconds)?);
         }
@@ -293,11 +293,11 @@ impl Taker {
     }
 }
 
-impl Drop for Taker {
+impl Drop for Consumer {
     fn drop(&mut self) {
         let mut broker = self.emulator.broker();
         if let Ok(subscription) = broker.subscription_mut(&self.subscription) {
-            subscription.queue.close(self.consumer);
+            subscription.queue.close(self.id);
         }
     }
 }

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!              take                    acknowledge
-//!  waiting ───────────▶ leased ─────────────────────────▶ gone (a keyed message stays as `acked`
+//!  waiting ───────────▶ leased ─────────────────────────▶ gone (a keyed message stays, acknowledged,
 //!     ▲                   │                                while an earlier one of its key is not)
 //!     └───────────────────┘ nack, or its deadline passed;
 //!                           takes all later messages of its key along
@@ -20,7 +20,7 @@ use crate::message::StoredMessage;
 
 /// One stream or one Pull call.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub(crate) struct Consumer(pub(crate) u64);
+pub(crate) struct ConsumerId(pub(crate) u64);
 
 /// How much a consumer may hold without acknowledging it.
 #[derive(Clone, Copy, Debug)]
@@ -55,7 +55,7 @@ struct Leased {
 enum LeaseState {
     Open,
     /// Acknowledged before an earlier message of its key; redelivered if that one is.
-    Acked,
+    Acknowledged,
 }
 
 #[derive(Debug, Default)]
@@ -64,20 +64,20 @@ struct Key {
     /// In delivery order, so their ack ids ascend.
     leased: VecDeque<Leased>,
     /// Who holds `leased`; set while that is not empty.
-    owner: Option<Consumer>,
+    owner: Option<ConsumerId>,
 }
 
-/// What an open ack id stands for.
+/// What an ack id stands for while its message is neither acknowledged nor given back.
 #[derive(Debug)]
 struct Lease {
-    consumer: Consumer,
+    consumer: ConsumerId,
     deadline: Instant,
     bytes: usize,
-    what: Held,
+    message: LeasedMessage,
 }
 
 #[derive(Debug)]
-enum Held {
+enum LeasedMessage {
     Unkeyed(Waiting),
     /// The message itself is in the key's `leased`.
     Keyed(Bytes),
@@ -123,7 +123,7 @@ pub(crate) struct Queue {
     ready: VecDeque<Bytes>,
     leases: HashMap<u64, Lease>,
     deadlines: BTreeSet<(Instant, u64)>,
-    consumers: HashMap<Consumer, Usage>,
+    consumers: HashMap<ConsumerId, Usage>,
     next_ack_id: u64,
     stored_bytes: usize,
 }
@@ -163,18 +163,18 @@ impl Queue {
         }
     }
 
-    pub(crate) fn open(&mut self, consumer: Consumer, allowance: Allowance) {
+    pub(crate) fn open(&mut self, consumer: ConsumerId, allowance: Allowance) {
         let usage = Usage { allowance, messages: 0, bytes: 0, ready: VecDeque::new() };
         self.consumers.insert(consumer, usage);
     }
 
-    /// Forgets a consumer. What it holds stays leased until its deadline, as in production.
-    pub(crate) fn close(&mut self, consumer: Consumer) {
+    /// Forgets a consumer. Its messages stay leased until their deadline, as in production.
+    pub(crate) fn close(&mut self, consumer: ConsumerId) {
         self.consumers.remove(&consumer);
     }
 
     /// Leases to `consumer` what it may have now.
-    pub(crate) fn take(&mut self, consumer: Consumer, deadline: Instant) -> Vec<Delivery> {
+    pub(crate) fn take(&mut self, consumer: ConsumerId, deadline: Instant) -> Vec<Delivery> {
         let mut taken = Taken::default();
         // The older of the two fronts goes first, so that neither kind starves the other.
         while self.may_take(consumer, &taken) {
@@ -187,9 +187,9 @@ impl Queue {
     /// The message is done with. Ack ids that are unknown or expired are ignored, as in production.
     pub(crate) fn acknowledge(&mut self, ack_id: u64) {
         let Some(lease) = self.release(ack_id) else { return };
-        match lease.what {
-            Held::Unkeyed(waiting) => self.stored_bytes -= waiting.message.cost(),
-            Held::Keyed(key) => self.acknowledge_keyed(&key, ack_id),
+        match lease.message {
+            LeasedMessage::Unkeyed(waiting) => self.stored_bytes -= waiting.message.cost(),
+            LeasedMessage::Keyed(key) => self.acknowledge_keyed(&key, ack_id),
         }
     }
 
@@ -205,13 +205,13 @@ impl Queue {
     /// Gives a message back for redelivery, and all later ones of its key; unknown ids are ignored.
     pub(crate) fn give_back(&mut self, ack_id: u64) {
         let Some(lease) = self.release(ack_id) else { return };
-        match lease.what {
-            Held::Unkeyed(waiting) => self.unkeyed.push_front(waiting),
-            Held::Keyed(key) => self.give_back_from(&key, ack_id),
+        match lease.message {
+            LeasedMessage::Unkeyed(waiting) => self.unkeyed.push_front(waiting),
+            LeasedMessage::Keyed(key) => self.give_back_from(&key, ack_id),
         }
     }
 
-    /// Gives back everything whose deadline has passed; whether there was anything.
+    /// Gives back everything whose deadline has passed. Returns whether there was anything.
     pub(crate) fn expire(&mut self, now: Instant) -> bool {
         let mut any = false;
         while let Some(&(deadline, ack_id)) = self.deadlines.first()
@@ -227,7 +227,7 @@ impl Queue {
         self.deadlines.first().map(|(deadline, _)| *deadline)
     }
 
-    fn may_take(&self, consumer: Consumer, taken: &Taken) -> bool {
+    fn may_take(&self, consumer: ConsumerId, taken: &Taken) -> bool {
         taken.deliveries.len() < RESPONSE_MESSAGES_MAX
             && taken.bytes < RESPONSE_BYTES_MAX
             && self.consumers.get(&consumer).is_some_and(Usage::has_room)
@@ -235,7 +235,7 @@ impl Queue {
 
     /// The next message for this consumer: the oldest of the unkeyed front, the front of a key it
     /// owns and the front of a free key.
-    fn next_for(&mut self, consumer: Consumer) -> Option<Waiting> {
+    fn next_for(&mut self, consumer: ConsumerId) -> Option<Waiting> {
         let own = self.front_key(Some(consumer));
         let free = self.front_key(None);
         let key = match (own, free) {
@@ -251,7 +251,7 @@ impl Queue {
     }
 
     /// The first key of the consumer's list, or of the common one, that still belongs there.
-    fn front_key(&mut self, owner: Option<Consumer>) -> Option<(u64, Bytes)> {
+    fn front_key(&mut self, owner: Option<ConsumerId>) -> Option<(u64, Bytes)> {
         let list = match owner {
             Some(consumer) => &mut self.consumers.get_mut(&consumer)?.ready,
             None => &mut self.ready,
@@ -266,7 +266,7 @@ impl Queue {
         None
     }
 
-    fn pop_keyed(&mut self, key: &Bytes, consumer: Consumer) -> Option<Waiting> {
+    fn pop_keyed(&mut self, key: &Bytes, consumer: ConsumerId) -> Option<Waiting> {
         let queue = self.keys.get_mut(key)?;
         let waiting = queue.waiting.pop_front();
         let was_free = queue.owner.replace(consumer).is_none();
@@ -276,7 +276,7 @@ impl Queue {
         waiting
     }
 
-    fn lease(&mut self, consumer: Consumer, deadline: Instant, mut waiting: Waiting) -> Delivery {
+    fn lease(&mut self, consumer: ConsumerId, deadline: Instant, mut waiting: Waiting) -> Delivery {
         let ack_id = self.next_ack_id;
         self.next_ack_id += 1;
         waiting.attempts = waiting.attempts.saturating_add(1);
@@ -288,15 +288,15 @@ impl Queue {
             usage.bytes += bytes;
         }
         let key = waiting.message.ordering_key().clone();
-        let what = match self.keys.get_mut(&key) {
+        let message = match self.keys.get_mut(&key) {
             Some(queue) if self.ordering == Ordering::PerKey && !key.is_empty() => {
                 queue.leased.push_back(Leased { ack_id, waiting, state: LeaseState::Open });
-                Held::Keyed(key)
+                LeasedMessage::Keyed(key)
             }
-            _ => Held::Unkeyed(waiting),
+            _ => LeasedMessage::Unkeyed(waiting),
         };
         self.deadlines.insert((deadline, ack_id));
-        self.leases.insert(ack_id, Lease { consumer, deadline, bytes, what });
+        self.leases.insert(ack_id, Lease { consumer, deadline, bytes, message });
         delivery
     }
 
@@ -313,10 +313,10 @@ impl Queue {
     fn acknowledge_keyed(&mut self, key: &Bytes, ack_id: u64) {
         let Some(queue) = self.keys.get_mut(key) else { return };
         if let Ok(index) = queue.leased.binary_search_by_key(&ack_id, |leased| leased.ack_id) {
-            queue.leased[index].state = LeaseState::Acked;
+            queue.leased[index].state = LeaseState::Acknowledged;
         }
         while let Some(front) = queue.leased.front()
-            && front.state == LeaseState::Acked
+            && front.state == LeaseState::Acknowledged
         {
             self.stored_bytes -= front.waiting.message.cost();
             queue.leased.pop_front();
@@ -343,7 +343,8 @@ impl Queue {
         }
     }
 
-    /// Frees a key whose last lease is gone, and forgets it if nothing waits. Whether it did either.
+    /// Frees a key whose last lease is gone, and forgets it if nothing waits either. Returns whether
+    /// there were no leases.
     fn settle_owner(&mut self, key: &Bytes) -> bool {
         let Some(queue) = self.keys.get_mut(key) else { return false };
         if !queue.leased.is_empty() {
@@ -358,7 +359,7 @@ impl Queue {
         true
     }
 
-    /// Puts a key with something waiting where whoever may have it looks.
+    /// Lists a key that has something waiting: with the keys of its owner, or with the free ones.
     fn schedule(&mut self, key: &Bytes) {
         match self.keys.get(key).and_then(|queue| queue.owner) {
             None => self.ready.push_back(key.clone()),
@@ -392,8 +393,8 @@ mod tests {
     use super::*;
 
     const ANY: Allowance = Allowance { messages: usize::MAX, bytes: usize::MAX };
-    const ONE: Consumer = Consumer(1);
-    const TWO: Consumer = Consumer(2);
+    const ONE: ConsumerId = ConsumerId(1);
+    const TWO: ConsumerId = ConsumerId(2);
 
     struct Fixture {
         queue: Queue,
@@ -414,13 +415,13 @@ mod tests {
             self.queue.push(StoredMessage::new(id, SystemTime::UNIX_EPOCH, key, body));
         }
 
-        fn take(&mut self, consumer: Consumer) -> Vec<(u64, u64, u32)> {
+        fn take(&mut self, consumer: ConsumerId) -> Vec<(u64, u64, u32)> {
             let deadline = self.now + Duration::from_secs(10);
             let taken = self.queue.take(consumer, deadline);
             taken.iter().map(|d| (d.message.id(), d.ack_id, d.attempt)).collect()
         }
 
-        fn ids(&mut self, consumer: Consumer) -> Vec<u64> {
+        fn ids(&mut self, consumer: ConsumerId) -> Vec<u64> {
             self.take(consumer).into_iter().map(|(id, ..)| id).collect()
         }
     }

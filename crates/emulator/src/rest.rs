@@ -243,7 +243,7 @@ fn http_status(code: Code) -> StatusCode {
     }
 }
 
-/// What is not a well-formed escape stands for itself.
+/// A `%` that does not begin a well-formed escape is kept as it is.
 fn percent_decoded(path: &str) -> String {
     let mut bytes = Vec::with_capacity(path.len());
     let mut rest = path.as_bytes();

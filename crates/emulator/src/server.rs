@@ -40,42 +40,42 @@ const FRAME_BYTES_MAX: u32 = 1 << 20;
 /// Clients that time out reset many streams at once, and are supposed to here.
 const RESET_STREAMS_MAX: usize = 100_000;
 
-pub(crate) async fn serve(
-    emulator: &Emulator,
-    listener: TcpListener,
-    shutdown: impl Future<Output = ()>,
-) {
-    let (stop, stopped) = watch::channel(());
-    let mut connections = JoinSet::new();
-    let (json, to_json) = mpsc::channel(JSON_CONNECTIONS_WAITING);
-    let json_connections = rest::Connections { accepted: to_json, address: listener.local_addr() };
-    let mut json_stopped = stopped.clone();
-    connections.spawn(rest::serve(emulator.clone(), json_connections, async move {
-        // The sender is dropped at shutdown, which ends this wait.
-        drop(json_stopped.changed().await);
-    }));
-    tokio::pin!(shutdown);
-    loop {
-        tokio::select! {
-            () = &mut shutdown => break,
-            Some(_) = connections.join_next(), if !connections.is_empty() => {}
-            accepted = listener.accept() => match accepted {
-                Ok(accepted) => {
-                    let (emulator, stopped) = (emulator.clone(), stopped.clone());
-                    connections.spawn(connection(emulator, accepted, stopped, json.clone()));
-                }
-                Err(error) => {
-                    tracing::warn!(%error, "accept failed");
-                    tokio::time::sleep(ACCEPT_PAUSE).await;
-                }
-            },
+impl Emulator {
+    /// Serves gRPC until `shutdown`: then streams get a moment to end, and connections are closed.
+    pub async fn serve(&self, listener: TcpListener, shutdown: impl Future<Output = ()>) {
+        let (stop, stopped) = watch::channel(());
+        let mut connections = JoinSet::new();
+        let (json, to_json) = mpsc::channel(JSON_CONNECTIONS_WAITING);
+        let json_connections =
+            rest::Connections { accepted: to_json, address: listener.local_addr() };
+        let mut json_stopped = stopped.clone();
+        connections.spawn(rest::serve(self.clone(), json_connections, async move {
+            // The sender is dropped at shutdown, which ends this wait.
+            drop(json_stopped.changed().await);
+        }));
+        tokio::pin!(shutdown);
+        loop {
+            tokio::select! {
+                () = &mut shutdown => break,
+                Some(_) = connections.join_next(), if !connections.is_empty() => {}
+                accepted = listener.accept() => match accepted {
+                    Ok(accepted) => {
+                        let (emulator, stopped) = (self.clone(), stopped.clone());
+                        connections.spawn(connection(emulator, accepted, stopped, json.clone()));
+                    }
+                    Err(error) => {
+                        tracing::warn!(%error, "accept failed");
+                        tokio::time::sleep(ACCEPT_PAUSE).await;
+                    }
+                },
+            }
         }
+        drop(listener);
+        drop(stop);
+        let all = async { while connections.join_next().await.is_some() {} };
+        // The rest is cut off when the set is dropped.
+        drop(tokio::time::timeout(SHUTDOWN_GRACE, all).await);
     }
-    drop(listener);
-    drop(stop);
-    let all = async { while connections.join_next().await.is_some() {} };
-    // The rest is cut off when the set is dropped.
-    drop(tokio::time::timeout(SHUTDOWN_GRACE, all).await);
 }
 
 async fn connection(
@@ -187,7 +187,7 @@ impl Calls {
         // sent. So they leave together, or requests of one key would go uncounted.
         let mut leaving = Vec::new();
         for (request, respond) in arrived {
-            let mut call: Call = Box::pin(handle(self.emulator.clone(), request, respond));
+            let mut call: Call = Box::pin(answer(self.emulator.clone(), request, respond));
             match call.as_mut().poll(cx) {
                 Poll::Ready(in_flight) => {
                     answered = true;
@@ -205,7 +205,7 @@ impl Calls {
 }
 
 /// One call from its headers to its trailers.
-async fn handle(
+async fn answer(
     emulator: Emulator,
     request: Request<RecvStream>,
     mut respond: SendResponse<Bytes>,
@@ -218,7 +218,7 @@ async fn handle(
         return None;
     }
     let mut in_flight = None;
-    let answer = async {
+    let replying = async {
         let frame = messages.only().await?;
         match path {
             "/google.pubsub.v1.Publisher/Publish" => {
@@ -232,7 +232,7 @@ async fn handle(
     };
     let result = tokio::select! {
         biased;
-        result = answer => result,
+        result = replying => result,
         // The client gave up: whatever this call waits for, nobody wants it.
         _ = poll_fn(|cx| respond.poll_reset(cx)) => return None,
     };
