@@ -177,11 +177,6 @@ pub(crate) fn create_subscription(
     broker: &mut Broker,
     mut subscription: proto::Subscription,
 ) -> Result<proto::Subscription, Status> {
-    if !subscription.filter.is_empty() {
-        return Err(Status::invalid_argument(
-            "subscription filters are not implemented by the emulator",
-        ));
-    }
     let pushes = subscription.push_config.as_ref();
     refuse(&[
         (pushes.is_some_and(|config| !config.push_endpoint.is_empty()), "push_config"),

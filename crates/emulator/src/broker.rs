@@ -1,20 +1,20 @@
 //! Topics, subscriptions and what is stored in them: everything behind the one lock.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use bytes::Bytes;
 use googleapis_tonic_google_pubsub_v1::google::pubsub::v1 as proto;
-use tokio::sync::Notify;
-use tokio::time::Instant;
 use tonic::Status;
 
 use crate::faults::Faults;
 use crate::limits::PublishRequest;
 use crate::message::StoredMessage;
 use crate::names;
-use crate::queue::{ConsumerId, Ordering, Queue};
+use crate::queue::ConsumerId;
+use crate::subscription::Subscription;
+use crate::topic::Topic;
 
 /// Whether a topic remembers everything published to it, for tests to look at.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -24,44 +24,6 @@ pub enum Log {
     Off,
     /// Every message is kept until the emulator ends and counts towards the bound on memory.
     Keep,
-}
-
-#[derive(Debug)]
-pub(crate) struct Topic {
-    pub(crate) config: proto::Topic,
-    pub(crate) name: Arc<str>,
-    pub(crate) subscriptions: Vec<String>,
-    pub(crate) log: Vec<StoredMessage>,
-    /// Requests not answered yet, per ordering key.
-    in_flight: HashMap<Arc<str>, u32>,
-}
-
-#[derive(Debug)]
-pub(crate) struct Subscription {
-    pub(crate) config: proto::Subscription,
-    pub(crate) ack_deadline: Duration,
-    pub(crate) queue: Queue,
-    /// Told whenever a waiting stream may have something to do.
-    pub(crate) wake: Arc<Notify>,
-}
-
-impl Subscription {
-    pub(crate) fn acknowledge(&mut self, ack_ids: &[u64]) {
-        ack_ids.iter().for_each(|id| self.queue.acknowledge(*id));
-        self.wake.notify_waiters();
-    }
-
-    /// The consumer has this long from now; a deadline of zero gives the messages back.
-    pub(crate) fn modify(&mut self, ack_ids: &[u64], deadline: Duration) {
-        let until = Instant::now() + deadline;
-        for id in ack_ids {
-            match deadline.is_zero() {
-                true => self.queue.give_back(*id),
-                false => self.queue.extend(*id, until),
-            }
-        }
-        self.wake.notify_waiters();
-    }
 }
 
 /// What was counted under the lock.
@@ -115,14 +77,10 @@ impl Broker {
     ) -> Result<Option<TopicKey>, Status> {
         let count = request.messages.len();
         let topic = self.topic_mut(request.topic)?;
-        let mut outstanding = 0;
-        let mut entered = None;
+        let (mut outstanding, mut entered) = (0, None);
         if !request.ordering_key.is_empty() {
-            let key = topic.in_flight.get_key_value(request.ordering_key);
-            let key = key.map_or_else(|| Arc::from(request.ordering_key), |(k, _)| Arc::clone(k));
-            let requests = topic.in_flight.entry(Arc::clone(&key)).or_default();
-            *requests += 1;
-            outstanding = *requests;
+            let key = topic.enter(request.ordering_key);
+            outstanding = topic.in_flight(&key);
             entered = Some(TopicKey { topic: Arc::clone(&topic.name), key });
         }
         let counts = &mut self.counts;
@@ -133,12 +91,8 @@ impl Broker {
 
     /// Undoes `enter`. A topic that was deleted in between counts nothing any more.
     pub(crate) fn leave(&mut self, entered: &TopicKey) {
-        let Some(topic) = self.topics.get_mut(&*entered.topic) else { return };
-        if let Some(requests) = topic.in_flight.get_mut(&entered.key) {
-            *requests -= 1;
-            if *requests == 0 {
-                topic.in_flight.remove(&entered.key);
-            }
+        if let Some(topic) = self.topics.get_mut(&*entered.topic) {
+            topic.leave(&entered.key);
         }
     }
 
@@ -176,8 +130,7 @@ impl Broker {
         let messages = copied(request, frame, first_id, now);
         for name in &topic.subscriptions {
             if let Some(subscription) = self.subscriptions.get_mut(name) {
-                messages.iter().for_each(|message| subscription.queue.push(message.clone()));
-                subscription.wake.notify_waiters();
+                subscription.offer(&messages);
             }
         }
         if log == Log::Keep {
@@ -221,14 +174,7 @@ impl Broker {
         if self.topics.contains_key(&config.name) {
             return Err(Status::already_exists(format!("topic {:?} exists", config.name)));
         }
-        let topic = Topic {
-            name: config.name.as_str().into(),
-            config,
-            subscriptions: Vec::new(),
-            log: Vec::new(),
-            in_flight: HashMap::new(),
-        };
-        self.topics.insert(topic.config.name.clone(), topic);
+        self.topics.insert(config.name.clone(), Topic::new(config));
         Ok(())
     }
 
@@ -255,13 +201,10 @@ impl Broker {
         if self.subscriptions.contains_key(&config.name) {
             return Err(Status::already_exists(format!("subscription {:?} exists", config.name)));
         }
-        self.topic_mut(&config.topic)?.subscriptions.push(config.name.clone());
-        let ordering =
-            if config.enable_message_ordering { Ordering::PerKey } else { Ordering::Ignored };
-        let name = config.name.clone();
-        let queue = Queue::new(ordering);
-        let wake = Arc::new(Notify::new());
-        self.subscriptions.insert(name, Subscription { config, ack_deadline, queue, wake });
+        let subscription = Subscription::new(config, ack_deadline)?;
+        let name = subscription.config.name.clone();
+        self.topic_mut(&subscription.config.topic)?.subscriptions.push(name.clone());
+        self.subscriptions.insert(name, subscription);
         Ok(())
     }
 

@@ -11,7 +11,7 @@
 //!   DeleteSubscription, Pull, StreamingPull, Acknowledge, ModifyAckDeadline.
 //! - Creating, getting, listing and deleting topics and subscriptions as JSON over HTTP/1.1, on the
 //!   same port: the official Rust client administers that way.
-//! - A subscription gets what is published after its creation. Unacknowledged messages come again
+//! - A subscription gets what is published after its creation and passes its filter. Unacknowledged messages come again
 //!   after their deadline, or at once when they are given back. `delivery_attempt` is always set.
 //! - With message ordering, the messages of a key come in the order they were stored; a key belongs
 //!   to one stream until everything of it is acknowledged; redelivery of one message redelivers all
@@ -25,12 +25,12 @@
 //! one request** (no key counts as one), a message without data and attributes, more than
 //! [`ATTRIBUTES_MAX`] attributes, attribute keys that are not 1 to [`ATTRIBUTE_KEY_BYTES_MAX`] bytes
 //! or begin with `goog` (other than `googclient_`, which client libraries send), values over
-//! [`ATTRIBUTE_VALUE_BYTES_MAX`] and ordering keys over [`ORDERING_KEY_BYTES_MAX`] bytes. An unknown
-//! topic is NOT_FOUND. Beyond [`Options::stored_bytes_max`] Publish is RESOURCE_EXHAUSTED.
+//! [`ATTRIBUTE_VALUE_BYTES_MAX`] and ordering keys over [`ORDERING_KEY_BYTES_MAX`] bytes, and filters
+//! that are malformed. An unknown topic is NOT_FOUND. Beyond [`Options::stored_bytes_max`] Publish is RESOURCE_EXHAUSTED.
 //!
 //! # What it does not do
 //!
-//! Push, BigQuery and Cloud Storage subscriptions, filters, dead letters, exactly-once delivery,
+//! Push, BigQuery and Cloud Storage subscriptions, dead letters, exactly-once delivery,
 //! schemas, transforms, snapshots, seek, detaching, IAM and compressed requests are refused.
 //! Retention, expiry, retry policies, storage policies and keys are kept and have no effect. There
 //! are no quotas, no regions and no throughput limit per key.
@@ -79,6 +79,7 @@ mod control;
 mod emulator;
 mod fault;
 mod faults;
+mod filter;
 mod grpc;
 mod limits;
 mod message;
@@ -89,6 +90,8 @@ mod queue;
 mod responses;
 mod rest;
 mod server;
+mod subscription;
+mod topic;
 mod wire;
 
 pub use broker::Log;

@@ -15,11 +15,11 @@ use tokio::time::Instant;
 use tonic::Status;
 
 use crate::admin::{self, ack_deadline, ack_ids};
-use crate::broker::Subscription;
 use crate::emulator::Emulator;
 use crate::grpc::{self, Messages};
 use crate::queue::{Allowance, ConsumerId, Delivery};
 use crate::responses::encode_received;
+use crate::subscription::Subscription;
 
 /// How long a Pull waits for a first message; then it answers with none, as production may.
 const PULL_WAIT: Duration = Duration::from_secs(5);

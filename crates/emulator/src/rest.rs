@@ -207,6 +207,7 @@ fn subscription_json(subscription: &proto::Subscription) -> Value {
         "topic": subscription.topic,
         "ackDeadlineSeconds": subscription.ack_deadline_seconds,
         "enableMessageOrdering": subscription.enable_message_ordering,
+        "filter": subscription.filter,
         "labels": subscription.labels,
         "state": "ACTIVE",
     })

@@ -1,0 +1,11 @@
+//! One suite of what a publisher and a subscriber may rely on, against both stand-ins for Pub/Sub.
+//!
+//! The official emulator is the reference for how the service behaves. The embedded one behaves the
+//! same, except where the official emulator does not do what production does: a test of such a
+//! difference says what either of them does.
+
+mod delivery;
+mod filters;
+mod publishing;
+mod relay;
+mod service;
