@@ -3,6 +3,7 @@
 mod columns;
 mod dispatch;
 mod flow;
+mod hot_keys;
 mod matrix;
 mod parking;
 mod refusals;

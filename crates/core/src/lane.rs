@@ -75,6 +75,12 @@ impl Batch {
         }
     }
 
+    /// The ordering key all rows share; empty for rows without one.
+    #[must_use]
+    pub fn ordering_key(&self) -> &str {
+        self.rows.front().map_or("", |row| row.message.ordering_key())
+    }
+
     /// The messages, in order.
     pub fn messages(&self) -> impl ExactSizeIterator<Item = &Message> + Clone {
         self.rows.iter().map(|row| &row.message)

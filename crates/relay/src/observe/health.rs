@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use serde_json::{Map, Value, json};
-use walrelay_core::Topic;
+use walrelay_core::{HeavyKey, Topic};
 
 /// Silence after which a probe may restart the process. The pipeline beats at least every few
 /// seconds, so a minute is a loop that no longer turns, and not a slow disk.
@@ -85,6 +85,7 @@ struct State {
     operator_problems: BTreeMap<Topic, String>,
     slot_at_risk: Option<String>,
     report: Map<String, Value>,
+    heavy_keys: Vec<HeavyKey>,
 }
 
 impl Health {
@@ -100,6 +101,7 @@ impl Health {
                 operator_problems: BTreeMap::new(),
                 slot_at_risk: None,
                 report: Map::new(),
+                heavy_keys: Vec::new(),
             }),
         }))
     }
@@ -149,6 +151,11 @@ impl Health {
         self.state().report = report;
     }
 
+    /// The keys that carry the most, for `/status`; returns those of before.
+    pub fn set_heavy_keys(&self, heavy_keys: Vec<HeavyKey>) -> Vec<HeavyKey> {
+        std::mem::replace(&mut self.state().heavy_keys, heavy_keys)
+    }
+
     /// How long the loop has been silent.
     #[must_use]
     pub fn silence(&self) -> Duration {
@@ -185,6 +192,7 @@ impl Health {
                 "ready": reasons.is_empty(),
                 "reasons": reasons,
                 "seconds_since_progress": since_progress,
+                "heaviest_keys": state.heavy_keys.iter().map(key_json).collect::<Vec<_>>(),
             }),
         );
         Value::Object(status)
@@ -202,6 +210,15 @@ impl Health {
         // Each change is one assignment, so a panic elsewhere leaves nothing half done.
         self.0.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+fn key_json(key: &HeavyKey) -> Value {
+    json!({
+        "topic": &*key.topic,
+        "ordering_key": &*key.ordering_key,
+        "bytes_per_second": key.bytes_per_second,
+        "rows_per_second": key.rows_per_second,
+    })
 }
 
 impl Default for Health {

@@ -45,6 +45,10 @@ pub struct Metrics {
     pub in_flight_bytes: Level,
     /// Lanes that hold something.
     pub lanes: Level,
+    /// Bytes a second of the heaviest ordering key.
+    pub heaviest_key_bytes_per_second: Level,
+    /// Ordering keys that near what Pub/Sub takes of one.
+    pub hot_keys: Level,
     /// The watermark, as bytes since the beginning of the log.
     pub confirmed_lsn_bytes: Level,
     /// Log written and not confirmed.
@@ -107,6 +111,8 @@ impl Metrics {
             in_flight_messages: Level::default(),
             in_flight_bytes: Level::default(),
             lanes: Level::default(),
+            heaviest_key_bytes_per_second: Level::default(),
+            hot_keys: Level::default(),
             confirmed_lsn_bytes: Level::default(),
             slot_lag_bytes: Level::default(),
             slot_safe_wal_bytes: Gauge::default(),
@@ -181,6 +187,16 @@ impl Metrics {
         registry.register("in_flight_bytes", "Budget in use", self.in_flight_bytes.clone());
         registry.register("lanes", "Lanes that hold something", self.lanes.clone());
         registry.register(
+            "heaviest_key_bytes_per_second",
+            "Bytes stored of the heaviest ordering key, a second; Pub/Sub takes about 1 MB",
+            self.heaviest_key_bytes_per_second.clone(),
+        );
+        registry.register(
+            "hot_keys",
+            "Ordering keys above 70 % of what Pub/Sub takes of one key",
+            self.hot_keys.clone(),
+        );
+        registry.register(
             "confirmed_lsn_bytes",
             "Position confirmed to Postgres",
             self.confirmed_lsn_bytes.clone(),
@@ -244,6 +260,8 @@ mod tests {
             "walrelay_in_flight_messages 0",
             "walrelay_in_flight_bytes 0",
             "walrelay_lanes 0",
+            "walrelay_heaviest_key_bytes_per_second 0",
+            "walrelay_hot_keys 0",
             "walrelay_confirmed_lsn_bytes 0",
             "walrelay_slot_lag_bytes 0",
             "walrelay_slot_safe_wal_bytes 0",

@@ -6,12 +6,13 @@ use std::time::{Duration, Instant};
 
 use prometheus_client::metrics::counter::Counter;
 use walrelay_core::{
-    Batch, Budget, FailureClass, Finished, Lanes, Outcome, PublishFailure, Reason, RowToRecord,
-    Topic, Watermark,
+    Batch, Budget, FailureClass, Finished, HeavyKey, HeavyKeys, KEY_BYTES_PER_SECOND_MAX, Lanes,
+    Outcome, PublishFailure, Reason, RowToRecord, Topic, Watermark,
 };
 
 use crate::observe::health::Health;
 use crate::observe::metrics::{Metrics, ReasonLabel, RequestLabels, StatusLabel, TopicLabel};
+use crate::seed::random_seed;
 use crate::stream::seams::{StoreCounts, Survey};
 
 /// Tells metrics and health what happens.
@@ -24,6 +25,7 @@ pub struct Observer {
     rows_read: u64,
     levels_at: Option<Instant>,
     watermark: Option<Watermark>,
+    heavy_keys: HeavyKeys,
     /// Operator failures already logged, by topic and code: one line, not one a retry.
     told: Vec<(Topic, &'static str)>,
 }
@@ -52,6 +54,7 @@ impl Observer {
             rows_read: 0,
             levels_at: None,
             watermark: None,
+            heavy_keys: HeavyKeys::new(random_seed()),
             told: Vec::new(),
         }
     }
@@ -91,6 +94,9 @@ impl Observer {
                     let age = committed_at.to_system_time().elapsed().unwrap_or_default();
                     self.metrics.commit_to_stored_seconds.observe(age.as_secs_f64());
                 }
+                let sizes = batch.messages().map(|message| message.request_field().len());
+                let (rows, bytes) = (batch.messages().len(), sizes.sum());
+                self.heavy_keys.stored(batch.topic(), batch.ordering_key(), rows, bytes);
                 self.recovered(batch.topic());
             }
             Err(failure) => self.refused(batch, failure),
@@ -152,6 +158,9 @@ impl Observer {
             self.health.progress();
         }
         self.metrics.seconds_since_progress.set(self.health.since_progress().as_secs_f64());
+        if self.heavy_keys.tick(now) {
+            self.keys_ranked();
+        }
     }
 
     /// Figures from the database.
@@ -173,6 +182,33 @@ impl Observer {
             format!("slot at risk: {bytes} bytes of log until it is lost (max_slot_wal_keep_size)")
         });
         self.health.set_slot_at_risk(risk);
+    }
+
+    /// Tells which keys carry the most, and warns of one that nears what Pub/Sub takes of a key.
+    fn keys_ranked(&mut self) {
+        let heaviest = self.heavy_keys.heaviest();
+        let bytes_per_second = heaviest.first().map_or(0, |key| key.bytes_per_second);
+        self.metrics.heaviest_key_bytes_per_second.set(bytes_per_second);
+        let hot = heaviest.iter().filter(|key| key.is_hot());
+        self.metrics.hot_keys.set(hot.clone().count() as u64);
+        let before = self.health.set_heavy_keys(heaviest.to_vec());
+        let is_same = |one: &HeavyKey, other: &HeavyKey| {
+            one.topic == other.topic && one.ordering_key == other.ordering_key
+        };
+        for key in hot {
+            if before.iter().any(|known| known.is_hot() && is_same(known, key)) {
+                continue;
+            }
+            tracing::warn!(
+                topic = &*key.topic,
+                bytes_per_second = key.bytes_per_second,
+                rows_per_second = key.rows_per_second,
+                limit = KEY_BYTES_PER_SECOND_MAX,
+                "an ordering key nears what Pub/Sub takes of one key; /status names it, and \
+                 docs/operations.md, \"Hot keys\", says what to do"
+            );
+            tracing::debug!(ordering_key = &*key.ordering_key, "the hot key");
+        }
     }
 
     fn refused(&mut self, batch: &Batch, failure: &PublishFailure) {

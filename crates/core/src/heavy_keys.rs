@@ -1,0 +1,240 @@
+//! Which ordering keys carry the most, in a fixed amount of memory.
+//!
+//! Pub/Sub takes about 1 MB/s of one ordering key; a key beyond that falls behind for ever, and
+//! nothing but its own backlog shows it. Keys are unbounded, so they are counted in a count-min
+//! sketch (Cormode and Muthukrishnan, 2005) with conservative update, and only the names of the
+//! heaviest are kept. An estimate is never too low, and too high by at most about a
+//! four-hundredth of all bytes of the window.
+
+use std::hash::BuildHasher;
+use std::time::{Duration, Instant};
+
+use crate::message::Topic;
+
+/// What Pub/Sub takes of one ordering key, bytes a second
+/// (<https://cloud.google.com/pubsub/quotas>, "ordering key").
+pub const KEY_BYTES_PER_SECOND_MAX: u64 = 1_000_000;
+
+/// A key that carries this much should be split before it hurts: 70 % of the bound.
+pub const HOT_KEY_BYTES_PER_SECOND: u64 = KEY_BYTES_PER_SECOND_MAX / 10 * 7;
+
+/// One of the heaviest keys of the last window.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct HeavyKey {
+    /// Its topic.
+    pub topic: Topic,
+    /// Its ordering key.
+    pub ordering_key: Box<str>,
+    /// Bytes stored by Pub/Sub, a second.
+    pub bytes_per_second: u64,
+    /// Rows stored by Pub/Sub, a second; counted since the key was among the heaviest.
+    pub rows_per_second: u64,
+}
+
+impl HeavyKey {
+    /// Whether it is close to what Pub/Sub takes.
+    #[must_use]
+    pub const fn is_hot(&self) -> bool {
+        self.bytes_per_second >= HOT_KEY_BYTES_PER_SECOND
+    }
+}
+
+/// Counts what is stored, by key.
+pub struct HeavyKeys {
+    hasher: foldhash::fast::SeedableRandomState,
+    /// `DEPTH` rows of `WIDTH` counters; a key has one counter in each row.
+    counters: Box<[u64]>,
+    candidates: Vec<Candidate>,
+    window_began: Option<Instant>,
+    heaviest: Vec<HeavyKey>,
+}
+
+struct Candidate {
+    hash: u64,
+    topic: Topic,
+    ordering_key: Box<str>,
+    bytes: u64,
+    rows: u64,
+}
+
+const DEPTH: usize = 4;
+const WIDTH: usize = 1_024;
+/// Names kept while a window lasts: more than are told, since estimates change places.
+const CANDIDATES: usize = 16;
+/// Keys that are told.
+const TOLD: usize = 10;
+/// How long is counted before the keys are ranked: two windows, and a key that became hot within
+/// one is told within ten seconds.
+const WINDOW: Duration = Duration::from_secs(4);
+
+impl HeavyKeys {
+    /// Nothing counted yet. `seed` keeps producers from choosing keys that collide.
+    #[must_use]
+    pub fn new(seed: u64) -> Self {
+        let shared = foldhash::SharedSeed::global_fixed();
+        Self {
+            hasher: foldhash::fast::SeedableRandomState::with_seed(seed, shared),
+            counters: vec![0; DEPTH * WIDTH].into_boxed_slice(),
+            candidates: Vec::with_capacity(CANDIDATES),
+            window_began: None,
+            heaviest: Vec::new(),
+        }
+    }
+
+    /// Rows of one key were stored. Rows without a key have no bound and are not counted.
+    pub fn stored(&mut self, topic: &Topic, ordering_key: &str, rows: usize, bytes: usize) {
+        if ordering_key.is_empty() {
+            return;
+        }
+        let hash = self.hasher.hash_one((&**topic, ordering_key));
+        let estimate = self.count(hash, bytes as u64);
+        let is_it = |candidate: &&mut Candidate| {
+            candidate.hash == hash
+                && *candidate.ordering_key == *ordering_key
+                && candidate.topic == *topic
+        };
+        if let Some(candidate) = self.candidates.iter_mut().find(is_it) {
+            candidate.bytes = estimate;
+            candidate.rows += rows as u64;
+            return;
+        }
+        let candidate = || Candidate {
+            hash,
+            topic: Topic::clone(topic),
+            ordering_key: ordering_key.into(),
+            bytes: estimate,
+            rows: rows as u64,
+        };
+        if self.candidates.len() < CANDIDATES {
+            self.candidates.push(candidate());
+        } else if let Some(lightest) = self.candidates.iter_mut().min_by_key(|other| other.bytes)
+            && lightest.bytes < estimate
+        {
+            *lightest = candidate();
+        }
+    }
+
+    /// Ranks the keys when a window is over; true when there is a new ranking.
+    pub fn tick(&mut self, now: Instant) -> bool {
+        let began = *self.window_began.get_or_insert(now);
+        let elapsed = now.saturating_duration_since(began);
+        if elapsed < WINDOW {
+            return false;
+        }
+        let per_second = |count: u64| u128::from(count) * 1_000 / elapsed.as_millis();
+        let per_second = |count| u64::try_from(per_second(count)).unwrap_or(u64::MAX);
+        self.candidates
+            .sort_unstable_by(|a, b| (b.bytes, &*a.ordering_key).cmp(&(a.bytes, &*b.ordering_key)));
+        self.candidates.truncate(TOLD);
+        let ranked = self.candidates.drain(..).map(|candidate| HeavyKey {
+            bytes_per_second: per_second(candidate.bytes),
+            rows_per_second: per_second(candidate.rows),
+            topic: candidate.topic,
+            ordering_key: candidate.ordering_key,
+        });
+        self.heaviest = ranked.collect();
+        self.counters.fill(0);
+        self.window_began = Some(now);
+        true
+    }
+
+    /// The heaviest keys of the last whole window, heaviest first, at most ten.
+    #[must_use]
+    pub fn heaviest(&self) -> &[HeavyKey] {
+        &self.heaviest
+    }
+
+    /// Adds to the key's counters and returns its estimate. Only counters below the new estimate are
+    /// raised, so that a light key does not grow by what it shares with heavy ones.
+    fn count(&mut self, hash: u64, bytes: u64) -> u64 {
+        // Ten bits of the hash for each row of counters. Places derived from one another would let
+        // two keys share all four of them, and the light one look as heavy as the other.
+        let places: [usize; DEPTH] = std::array::from_fn(|depth| {
+            let column = hash >> (16 * depth) & (WIDTH as u64 - 1);
+            depth * WIDTH + usize::try_from(column).unwrap_or_default()
+        });
+        let least = places.iter().map(|place| self.counters[*place]).min().unwrap_or_default();
+        let estimate = least.saturating_add(bytes);
+        for place in places {
+            self.counters[place] = self.counters[place].max(estimate);
+        }
+        estimate
+    }
+}
+
+impl std::fmt::Debug for HeavyKeys {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        // Without the names: keys are in no log.
+        f.debug_struct("HeavyKeys").field("heaviest", &self.heaviest.len()).finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn topic() -> Topic {
+        Topic::from("projects/p/topics/t")
+    }
+
+    #[test]
+    fn one_key_at_nine_tenths_of_the_bound_is_named_among_a_thousand_small_ones() {
+        let (start, mut keys) = (Instant::now(), HeavyKeys::new(7));
+        keys.tick(start);
+        for round in 0..40_u32 {
+            keys.stored(&topic(), "hot", 9, 90_000);
+            for small in 0..1_000 {
+                keys.stored(&topic(), &format!("small-{small}"), 1, 200);
+            }
+            keys.tick(start + Duration::from_millis(u64::from(round) * 100));
+        }
+        assert!(keys.tick(start + Duration::from_secs(4)));
+        let heaviest = keys.heaviest();
+        assert_eq!(heaviest.len(), TOLD);
+        assert_eq!(&*heaviest[0].ordering_key, "hot");
+        assert!(heaviest[0].is_hot() && heaviest[0].bytes_per_second <= 950_000, "{heaviest:?}");
+        assert_eq!(heaviest[0].rows_per_second, 90);
+        assert!(heaviest[1..].iter().all(|key| !key.is_hot()), "{heaviest:?}");
+    }
+
+    #[test]
+    fn light_keys_without_end_neither_hide_the_heavy_one_nor_look_heavy() {
+        let (start, mut keys) = (Instant::now(), HeavyKeys::new(11));
+        keys.tick(start);
+        for light in 0..200_000_u32 {
+            keys.stored(&topic(), &light.to_string(), 1, 300);
+            if light % 20 == 0 {
+                keys.stored(&topic(), "heavy", 1, 400);
+            }
+        }
+        keys.tick(start + Duration::from_secs(4));
+        let heaviest = keys.heaviest();
+        assert_eq!(&*heaviest[0].ordering_key, "heavy", "{heaviest:?}");
+        let bytes = heaviest[0].bytes_per_second * 4;
+        assert!((4_000_000..4_200_000).contains(&bytes), "{bytes}");
+        let all = 200_000 * 300 + 10_000 * 400;
+        assert!(heaviest[1].bytes_per_second * 4 <= all / 400, "{heaviest:?}");
+    }
+
+    #[test]
+    fn equal_keys_of_two_topics_are_two_keys_and_rows_without_a_key_are_none() {
+        let (start, mut keys) = (Instant::now(), HeavyKeys::new(3));
+        keys.tick(start);
+        keys.stored(&topic(), "k", 1, 4_000);
+        keys.stored(&Topic::from("projects/p/topics/u"), "k", 1, 8_000);
+        keys.stored(&topic(), "", 1, 1_000_000);
+        keys.tick(start + Duration::from_secs(4));
+        let rates: Vec<_> = keys.heaviest().iter().map(|key| key.bytes_per_second).collect();
+        assert_eq!(rates, [2_000, 1_000]);
+    }
+
+    #[test]
+    fn a_key_that_has_gone_quiet_is_not_named_any_more() {
+        let (start, mut keys) = (Instant::now(), HeavyKeys::new(5));
+        keys.tick(start);
+        keys.stored(&topic(), "k", 1, 4_000_000);
+        assert!(!keys.tick(start + Duration::from_secs(3)));
+        assert!(keys.tick(start + Duration::from_secs(4)) && keys.heaviest()[0].is_hot());
+        assert!(keys.tick(start + Duration::from_secs(8)) && keys.heaviest().is_empty());
+    }
+}
