@@ -171,8 +171,8 @@ impl<F: Fitting> World<F> {
             feedback,
             publishes: Publishes::new(publisher, Window::new(self.plan.window)),
             recorder: Recorder::new(store, intervals()),
+            decoder: Decoder::new(),
             flow: Flow {
-                decoder: Decoder::new(),
                 router: Router::new(router()),
                 recorded_rows: RecordedRows::new(recorded),
                 tracker: Tracker::new(),

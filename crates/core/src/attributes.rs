@@ -5,6 +5,8 @@
 use std::fmt::Write as _;
 use std::ops::Range;
 
+use walrelay_envelope::attribute::{self as name, cloudevents};
+
 use crate::columns::{Field, PayloadType};
 use crate::limits::{ATTRIBUTE_KEY_BYTES_MAX, ATTRIBUTE_VALUE_BYTES_MAX, ATTRIBUTES_MAX};
 use crate::router::{Fault, Picked, RouteError};
@@ -58,15 +60,15 @@ impl Attributes {
             Style::CloudEvents { source } => self.collect_cloud_events(row, &source)?,
         }
         let position = row.position();
-        self.add_with("commit_lsn", |text| {
+        self.add_with(name::COMMIT_LSN, |text| {
             // Writing to a String cannot fail.
             let _ok = write!(text, "{}", position.commit_lsn);
         });
-        self.add_with("tx_index", |text| {
+        self.add_with(name::TX_INDEX, |text| {
             let _ok = write!(text, "{}", position.tx_index);
         });
         if let Some(replay_id) = self.replay_id.clone() {
-            self.add("replay_id", &replay_id);
+            self.add(name::REPLAY_ID, &replay_id);
         }
         let headers = match row.text(Field::Headers)? {
             Some(headers) => self.add_headers(headers),
@@ -77,38 +79,38 @@ impl Attributes {
 
     fn collect_default(&mut self, row: &Picked<'_>) -> Result<(), RouteError> {
         const NAMES: [(&str, Field); 6] = [
-            ("event_id", Field::Id),
-            ("event_type", Field::EventType),
-            ("aggregate_type", Field::AggregateType),
-            ("aggregate_id", Field::AggregateId),
-            ("version", Field::Version),
-            ("schema_version", Field::SchemaVersion),
+            (name::EVENT_ID, Field::Id),
+            (name::EVENT_TYPE, Field::EventType),
+            (name::AGGREGATE_TYPE, Field::AggregateType),
+            (name::AGGREGATE_ID, Field::AggregateId),
+            (name::VERSION, Field::Version),
+            (name::SCHEMA_VERSION, Field::SchemaVersion),
         ];
-        for (name, field) in NAMES {
+        for (key, field) in NAMES {
             if let Some(value) = row.text(field)? {
-                self.add(name, value);
+                self.add(key, value);
             }
         }
-        self.add_time("occurred_at", row)
+        self.add_time(name::OCCURRED_AT, row)
     }
 
     fn collect_cloud_events(&mut self, row: &Picked<'_>, source: &str) -> Result<(), RouteError> {
         // CloudEvents 1.0, Pub/Sub protocol binding, binary mode.
-        self.add("ce-specversion", "1.0");
+        self.add(cloudevents::SPEC_VERSION, "1.0");
         const NAMES: [(&str, Field); 3] = [
-            ("ce-id", Field::Id),
-            ("ce-type", Field::EventType),
-            ("ce-subject", Field::AggregateId),
+            (cloudevents::ID, Field::Id),
+            (cloudevents::TYPE, Field::EventType),
+            (cloudevents::SUBJECT, Field::AggregateId),
         ];
-        for (name, field) in NAMES {
+        for (key, field) in NAMES {
             if let Some(value) = row.text(field)? {
-                self.add(name, value);
+                self.add(key, value);
             }
         }
-        self.add("ce-source", if source.is_empty() { row.table() } else { source });
-        self.add_time("ce-time", row)?;
+        self.add(cloudevents::SOURCE, if source.is_empty() { row.table() } else { source });
+        self.add_time(cloudevents::TIME, row)?;
         self.add(
-            "content-type",
+            cloudevents::CONTENT_TYPE,
             match row.payload_type() {
                 PayloadType::Json => "application/json",
                 PayloadType::Text => "text/plain; charset=utf-8",
@@ -118,13 +120,13 @@ impl Attributes {
         Ok(())
     }
 
-    fn add_time(&mut self, name: &str, row: &Picked<'_>) -> Result<(), RouteError> {
+    fn add_time(&mut self, key: &str, row: &Picked<'_>) -> Result<(), RouteError> {
         let Some(value) = row.text(Field::OccurredAt)? else { return Ok(()) };
         let rfc = row.occurred_at_is_timestamp().then(|| rfc3339(value.as_bytes())).flatten();
         match rfc.as_ref().map(|bytes| std::str::from_utf8(bytes)) {
-            Some(Ok(text)) => self.add(name, text),
+            Some(Ok(text)) => self.add(key, text),
             // A bigint of milliseconds, `infinity`: as it is.
-            Some(Err(_)) | None => self.add(name, value),
+            Some(Err(_)) | None => self.add(key, value),
         }
         Ok(())
     }
@@ -140,9 +142,10 @@ impl Attributes {
             if self.has(&key) {
                 continue;
             }
-            if key.is_empty() || key.starts_with("goog") {
+            if key.is_empty() || key.starts_with(name::RESERVED_PREFIX) {
                 return Some(Fault::Headers(format!(
-                    "header \"{key}\" cannot be an attribute: names starting with \"goog\" are reserved"
+                    "header \"{key}\" cannot be an attribute: names starting with \"{}\" are reserved",
+                    name::RESERVED_PREFIX
                 )));
             }
             match value.as_str() {
@@ -156,9 +159,9 @@ impl Attributes {
 
     fn add_header(&mut self, key: &str, value: &str) {
         self.add(key, value);
-        if key == "traceparent" {
+        if key == name::TRACEPARENT {
             // What Google's client libraries look for; the service ignores both.
-            self.add("googclient_traceparent", value);
+            self.add(name::GOOGCLIENT_TRACEPARENT, value);
         }
     }
 

@@ -40,7 +40,7 @@ impl Message {
         event_id: &str,
         body: &[u8],
     ) -> Result<Self, NotAMessage> {
-        let ordering_key = wire::ordering_key(body).ok_or(NotAMessage)?;
+        let ordering_key = wire::check(body).map_err(|wire::Malformed| NotAMessage)?;
         Ok(Self::build(topic, position, event_id, body.len(), |buffer| {
             let start = buffer.len();
             buffer.extend_from_slice(body);
@@ -110,6 +110,36 @@ impl Message {
         &self.buffer[(self.event_id_len + self.header_len) as usize..]
     }
 
+    /// The attributes, in the order they were written.
+    pub fn attributes(&self) -> impl Iterator<Item = (&str, &str)> {
+        self.fields(wire::MESSAGE_ATTRIBUTES).filter_map(|entry| wire::attribute(entry).ok())
+    }
+
+    /// The payload; empty if there is none.
+    #[must_use]
+    pub fn data(&self) -> &[u8] {
+        // As protobuf has it, the last one counts.
+        self.fields(wire::MESSAGE_DATA).last().unwrap_or_default()
+    }
+
+    /// Bytes it takes in a request.
+    #[must_use]
+    pub fn size(&self) -> usize {
+        self.request_field().len()
+    }
+
+    /// Contents of the body's fields with this tag. The body was written by [`Router`] or checked by
+    /// [`from_encoded`](Self::from_encoded), so nothing in it is malformed.
+    ///
+    /// [`Router`]: crate::Router
+    fn fields(&self, tag: u8) -> impl Iterator<Item = &[u8]> {
+        let body = self.body();
+        wire::Fields::of(body)
+            .filter_map(Result::ok)
+            .filter(move |(found, _)| *found == usize::from(tag))
+            .map(|(_, range)| &body[range])
+    }
+
     /// Bytes of memory it may hold, for the budget: its own, the same again in a request that is
     /// out, and what surrounds them.
     #[must_use]
@@ -142,5 +172,41 @@ impl fmt::Debug for Message {
             .field("event_id", &self.event_id())
             .field("bytes", &self.buffer.len())
             .finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use pgoutput_parser::Lsn;
+
+    fn message(body: &[u8]) -> Result<Message, NotAMessage> {
+        let position = Position { commit_lsn: Lsn::new(9), tx_index: 0 };
+        Message::from_encoded("projects/p/topics/t".into(), position, "e-1", body)
+    }
+
+    #[test]
+    fn views_show_what_is_encoded() {
+        let body = b"\x0A\x02hi\x12\x06\x0A\x01a\x12\x011\x12\x03\x0A\x01b\x2A\x02k1";
+        let message = message(body).unwrap();
+        assert_eq!(message.data(), b"hi");
+        assert_eq!(message.attributes().collect::<Vec<_>>(), [("a", "1"), ("b", "")]);
+        assert_eq!(message.ordering_key(), "k1");
+        assert_eq!(message.body(), body);
+        assert_eq!(message.size(), body.len() + 2);
+    }
+
+    #[test]
+    fn a_message_without_anything_has_empty_views() {
+        let message = message(b"").unwrap();
+        assert_eq!((message.data(), message.ordering_key()), (&b""[..], ""));
+        assert_eq!(message.attributes().count(), 0);
+    }
+
+    #[test]
+    fn bytes_whose_views_would_fail_are_no_message() {
+        for body in [&b"\x12\x03\x0A\x01\xFF"[..], b"\x0A\x03hi", b"\x2A\x01\xFF"] {
+            assert_eq!(message(body).err(), Some(NotAMessage), "{body:?}");
+        }
     }
 }

@@ -223,7 +223,7 @@ fn fault_of(message: &Message, event_id: &str) -> Option<Fault> {
     let limit = |what: &str, size, max| {
         (size > max).then(|| Fault::Limit { what: what.to_owned(), size, max })
     };
-    let size = wire::field_len(message.topic().len()) + message.request_field().len();
+    let size = wire::field_len(message.topic().len()) + message.size();
     limit("the message in bytes", size, REQUEST_BYTES_MAX)
         .or_else(|| {
             limit("the ordering key in bytes", message.ordering_key().len(), ORDERING_KEY_BYTES_MAX)

@@ -53,32 +53,92 @@ pub(crate) fn offset(value: usize) -> u32 {
     u32::try_from(value).unwrap_or_else(|_| panic!("a message of {value} bytes cannot exist"))
 }
 
-/// Where the ordering key stands in an encoded `PubsubMessage`; an empty range if it has none.
-/// `None` if the bytes are not one.
-pub(crate) fn ordering_key(body: &[u8]) -> Option<Range<usize>> {
-    let mut key = 0..0;
-    let mut at = 0;
-    while at < body.len() {
-        let tag = varint(body, &mut at)?;
-        match tag & 7 {
+/// The bytes break the wire format.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Malformed;
+
+/// The length-delimited fields of an encoded message, each with its tag and where its content
+/// stands; fields of other kinds are stepped over. Ends after the first malformed one.
+pub(crate) struct Fields<'a> {
+    body: &'a [u8],
+    at: usize,
+}
+
+impl<'a> Fields<'a> {
+    pub(crate) const fn of(body: &'a [u8]) -> Self {
+        Self { body, at: 0 }
+    }
+
+    fn step(&mut self) -> Option<Field> {
+        let Self { body, at } = self;
+        let tag = varint(body, at)?;
+        let len = match tag & 7 {
             0 => {
-                varint(body, &mut at)?;
+                varint(body, at)?;
+                0
             }
-            1 => at = at.checked_add(8).filter(|end| *end <= body.len())?,
-            2 => {
-                let len = varint(body, &mut at)?;
-                let end = at.checked_add(len).filter(|end| *end <= body.len())?;
-                if tag == usize::from(MESSAGE_ORDERING_KEY) {
-                    std::str::from_utf8(&body[at..end]).ok()?;
-                    key = at..end;
-                }
-                at = end;
-            }
-            5 => at = at.checked_add(4).filter(|end| *end <= body.len())?,
+            1 => 8,
+            2 => varint(body, at)?,
+            5 => 4,
             _ => return None,
+        };
+        let start = *at;
+        *at = start.checked_add(len).filter(|end| *end <= body.len())?;
+        Some((tag, start..*at))
+    }
+}
+
+/// A tag, and where the content stands.
+type Field = (usize, Range<usize>);
+
+impl Iterator for Fields<'_> {
+    type Item = Result<Field, Malformed>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        while self.at < self.body.len() {
+            match self.step() {
+                Some((tag, _)) if tag & 7 != 2 => {}
+                Some(field) => return Some(Ok(field)),
+                None => {
+                    self.at = self.body.len();
+                    return Some(Err(Malformed));
+                }
+            }
+        }
+        None
+    }
+}
+
+/// Key and value of an attribute, from the content of its field; either is empty when it is left
+/// out, as encoders do with empty texts.
+pub(crate) fn attribute(entry: &[u8]) -> Result<(&str, &str), Malformed> {
+    let (mut key, mut value) = ("", "");
+    for field in Fields::of(entry) {
+        let (tag, range) = field?;
+        let text = match (tag == usize::from(ENTRY_KEY), tag == usize::from(ENTRY_VALUE)) {
+            (true, _) => &mut key,
+            (_, true) => &mut value,
+            (false, false) => continue,
+        };
+        *text = std::str::from_utf8(&entry[range]).map_err(|_| Malformed)?;
+    }
+    Ok((key, value))
+}
+
+/// Where the ordering key stands in an encoded `PubsubMessage`; an empty range if it has none.
+/// Reads everything that a view of a [`Message`](crate::Message) reads, so that views cannot fail.
+pub(crate) fn check(body: &[u8]) -> Result<Range<usize>, Malformed> {
+    let mut key = 0..0;
+    for field in Fields::of(body) {
+        let (tag, range) = field?;
+        if tag == usize::from(MESSAGE_ATTRIBUTES) {
+            attribute(&body[range])?;
+        } else if tag == usize::from(MESSAGE_ORDERING_KEY) {
+            std::str::from_utf8(&body[range.clone()]).map_err(|_| Malformed)?;
+            key = range;
         }
     }
-    Some(key)
+    Ok(key)
 }
 
 fn varint(body: &[u8], at: &mut usize) -> Option<usize> {
@@ -113,8 +173,26 @@ mod tests {
     fn the_ordering_key_is_found_behind_other_fields() {
         // data "hi", publish_time (field 4, empty), ordering key "k1".
         let body = [0x0A, 2, b'h', b'i', 0x22, 0, 0x2A, 2, b'k', b'1'];
-        assert_eq!(ordering_key(&body), Some(8..10));
-        assert_eq!(ordering_key(&body[..6]), Some(0..0));
-        assert_eq!(ordering_key(&body[..9]), None);
+        assert_eq!(check(&body), Ok(8..10));
+        assert_eq!(check(&body[..6]), Ok(0..0));
+        assert_eq!(check(&body[..9]), Err(Malformed));
+    }
+
+    #[test]
+    fn fields_of_other_kinds_are_stepped_over() {
+        // A varint, 8 fixed bytes, 4 fixed bytes, then the ordering key "k".
+        let body = [8, 0x96, 1, 9, 1, 2, 3, 4, 5, 6, 7, 8, 13, 1, 2, 3, 4, 0x2A, 1, b'k'];
+        assert_eq!(check(&body), Ok(19..20));
+        for end in [2, 5, 11, 13, 16] {
+            assert_eq!(check(&body[..end]), Err(Malformed), "cut at {end}");
+        }
+        assert_eq!(check(&[3, 0]), Err(Malformed), "a group");
+    }
+
+    #[test]
+    fn attributes_that_are_no_text_are_malformed() {
+        assert_eq!(check(&[0x12, 3, 0x0A, 1, 0xFF]), Err(Malformed));
+        assert_eq!(check(&[0x12, 3, 0x0A, 2, b'k']), Err(Malformed));
+        assert_eq!(check(&[0x12, 3, 0x0A, 1, b'k']), Ok(0..0));
     }
 }

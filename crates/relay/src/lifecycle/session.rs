@@ -134,6 +134,7 @@ pub async fn open(
         feedback,
         publishes: Publishes::new(publisher.clone(), window(config)),
         recorder: Recorder::new(state, Intervals::with_retention(config.relay.dispatch_retention)),
+        decoder: Decoder::new(),
         flow: flow(&config.relay, lanes, RecordedRows::new(recorded), observer),
         goal: None,
         drain_timeout: config.relay.drain_timeout,
@@ -149,7 +150,6 @@ fn flow(
     observer: Observer,
 ) -> Flow {
     Flow {
-        decoder: Decoder::new(),
         router: Router::new(relay.router.clone()),
         recorded_rows,
         tracker: Tracker::new(),

@@ -10,11 +10,11 @@
 use std::pin::pin;
 use std::time::Duration;
 
-use pgoutput_parser::{Change, DecodeError, Decoder, Frame, Insert, Lsn, XLogData};
+use pgoutput_parser::{Change, DecodeError, Decoder, Frame, Insert, Lsn, Position, XLogData};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::time::{Instant, sleep_until};
 use walrelay_core::{
-    Budget, Claimed, LaneId, Lanes, MissingColumn, RouteError, Routed, Router, RowToRecord,
+    Budget, Claimed, LaneId, Lanes, MissingColumn, RouteError, Routed, Router, RowToRecord, Ticket,
     Tracker, Watermark,
 };
 use walrelay_postgres::{Feedback, Frames, PgError};
@@ -38,6 +38,8 @@ pub struct Session<R, W, P, S> {
     pub publishes: Publishes<P>,
     /// Commands to dispatch state.
     pub recorder: Recorder<S>,
+    /// Knows relations and the open transaction of the slot.
+    pub decoder: Decoder,
     /// The rows in between.
     pub flow: Flow,
     /// Stop once everything up to here is confirmed, `--until-caught-up`.
@@ -49,8 +51,6 @@ pub struct Session<R, W, P, S> {
 /// The rows between socket and Pub/Sub.
 #[derive(Debug)]
 pub struct Flow {
-    /// Knows relations and the open transaction.
-    pub decoder: Decoder,
     /// Row to message.
     pub router: Router,
     /// Rows that dispatch state already has.
@@ -108,6 +108,14 @@ pub enum PipelineError {
     ServerStops,
 }
 
+/// Where a row comes in from. It says whom to settle, and what it means that a position has been
+/// seen before; everything behind [`Flow::admit`] is the same for all.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Source {
+    /// The slot: settling moves the watermark, and a position that dispatch state holds is settled.
+    Slot,
+}
+
 /// ```text
 /// Streaming ── asked to stop ──▶ Draining { Stopped }  ──┐ nothing in flight,
 ///     └────── goal reached ────▶ Draining { CaughtUp } ──┴ or out of time ──▶ (ended)
@@ -139,7 +147,7 @@ const TURN_MAX: usize = 256;
 /// The session broke off. What was in flight has been answered or given up by then, so that a new
 /// session cannot have two requests of a key outstanding (I3).
 pub async fn run<R, W, P, S>(
-    mut session: Session<R, W, P, S>,
+    session: Session<R, W, P, S>,
     shutdown: &Shutdown,
 ) -> Result<Ended, PipelineError>
 where
@@ -148,8 +156,10 @@ where
     P: Publisher,
     S: Store,
 {
+    // On the heap, or the future would hold the session three times: as argument, here, and ending.
+    let mut session = Box::new(session);
     let ended = stream(&mut session, shutdown).await;
-    session.end(ended, shutdown).await
+    Box::pin(session.end(ended, shutdown)).await
 }
 
 /// The loop. Arms are in order of urgency; none above another can stay ready for ever.
@@ -163,7 +173,8 @@ where
     P: Publisher,
     S: Store,
 {
-    let Session { frames, feedback, publishes, recorder, flow, goal, drain_timeout } = session;
+    let Session { frames, feedback, publishes, recorder, decoder, flow, goal, drain_timeout } =
+        session;
     let mut mode = Mode::Streaming;
     let mut stop = pin!(shutdown.requested());
 
@@ -209,13 +220,13 @@ where
 
             // Read only while there is room. Not reading is the back-pressure (I6).
             frame = frames.next(), if flow.may_read(mode) => {
-                flow.take_in(frame?, feedback)?;
+                flow.take_in(frame?, decoder, feedback)?;
                 for _ in 1..TURN_MAX {
                     if !flow.may_read(mode) {
                         break;
                     }
                     let Some(another) = frames.buffered()? else { break };
-                    flow.take_in(another, feedback)?;
+                    flow.take_in(another, decoder, feedback)?;
                 }
                 // Shutting down, a server has sent everything: it does not ask in mid-transaction.
                 if feedback.server_wants_to_stop() && !flow.tracker.has_open_transaction() {
@@ -234,13 +245,14 @@ where
 }
 
 impl Flow {
-    /// One frame: the first half of a row's way.
+    /// One frame of the slot: the first half of a row's way.
     fn take_in<W: AsyncWrite + Unpin>(
         &mut self,
         frame: Frame<'_>,
+        decoder: &mut Decoder,
         feedback: &mut Feedback<W>,
     ) -> Result<(), PipelineError> {
-        let Self { decoder, router, recorded_rows, tracker, budget, lanes, observer } = self;
+        let Self { router, recorded_rows, tracker, .. } = self;
         let XLogData { wal_start: at, data, .. } = match frame {
             Frame::XLogData(data) => data,
             Frame::Keepalive(keepalive) => {
@@ -253,24 +265,7 @@ impl Flow {
             }
         };
         match decoder.decode(data).map_err(|source| PipelineError::Decode { at, source })? {
-            Change::Insert(Insert { position, .. }) if recorded_rows.contains(position) => {
-                // In dispatch state since before a restart: settled, whatever became of it (I2).
-                let ticket = tracker.open();
-                tracker.settle(ticket);
-            }
-            Change::Insert(insert) => {
-                let Routed { message, fault } = router.route(&insert)?;
-                let ticket = tracker.open();
-                budget.take(message.memory());
-                observer.row_read();
-                match fault {
-                    None => lanes.push(message, ticket),
-                    Some(fault) => {
-                        let failure = fault.into_failure();
-                        lanes.push_dead(message, ticket, &failure, Instant::now().into_std());
-                    }
-                }
-            }
+            Change::Insert(row) => self.admit(&row, Source::Slot)?,
             Change::Begin(begin) => tracker.begin(begin.commit_timestamp),
             Change::Commit(commit) => {
                 feedback.received(commit.end_lsn);
@@ -284,6 +279,42 @@ impl Flow {
             Change::Type(_) | Change::Origin(_) | Change::Message(_) => {}
         }
         Ok(())
+    }
+
+    /// One row, from whatever source: it is settled already, or joins its key's lane.
+    fn admit(&mut self, row: &Insert<'_>, source: Source) -> Result<(), PipelineError> {
+        if self.is_settled(row.position, source) {
+            let ticket = self.open(source);
+            self.tracker.settle(ticket);
+            return Ok(());
+        }
+        let Routed { message, fault } = self.router.route(row)?;
+        let ticket = self.open(source);
+        self.budget.take(message.memory());
+        self.observer.row_read();
+        match fault {
+            None => self.lanes.push(message, ticket),
+            Some(fault) => {
+                let failure = fault.into_failure();
+                self.lanes.push_dead(message, ticket, &failure, Instant::now().into_std());
+            }
+        }
+        Ok(())
+    }
+
+    /// What it means that a row of this source stands where one has stood before.
+    fn is_settled(&mut self, position: Position, source: Source) -> bool {
+        match source {
+            // In dispatch state since before a restart: settled, whatever became of it (I2).
+            Source::Slot => self.recorded_rows.contains(position),
+        }
+    }
+
+    /// The proof that a row is counted with whoever is told when it is settled.
+    fn open(&mut self, source: Source) -> Ticket {
+        match source {
+            Source::Slot => self.tracker.open(),
+        }
     }
 
     /// The second half: whatever may go out goes out.
