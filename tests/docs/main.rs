@@ -1,0 +1,232 @@
+//! What the pages tell people to type works: every SQL and shell block runs, or says why it cannot.
+
+mod blocks;
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+
+use walrelay_private_postgres::PrivatePostgres;
+use walrelay_testkit::postgres::{TestClient, installation_or_skip};
+use walrelay_testkit::relay::binary;
+use walrelay_testkit::{skip, wait_until};
+use walrelay_tests::{DEADLINE, PubSub};
+
+use blocks::{Block, Language, runnable};
+
+/// What a page takes for granted: run before its first block.
+const SETUPS: &[(&str, &str)] =
+    &[("docs/operations.md", OPERATIONS), ("migrations/README.md", "CREATE ROLE app")];
+
+/// A dead row, and one of its key behind it, for the statements that act on them.
+const OPERATIONS: &str = "
+    INSERT INTO app_outbox_dispatch
+           (slot, event_id, commit_lsn, tx_index, topic, ordering_key, message, status)
+    VALUES ('walrelay', 'ID', '0/1', 0, 'projects/P/topics/T', 'k', '\\x0a0178', 'dead'),
+           ('walrelay', 'behind', '0/1', 1, 'projects/P/topics/T', 'k', '\\x0a0178', 'retrying')";
+
+/// Pages whose first block finds an empty database instead of one that `walrelay init` has set up.
+const EMPTY: &[&str] = &["migrations/README.md"];
+
+/// The README's start runs in a test of its own, because it leaves two programs running.
+const README: &str = "README.md";
+
+fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("..")
+}
+
+/// Every page for users and contributors, by its path from the root.
+fn pages() -> Vec<(String, String)> {
+    let in_folder = |folder: &str| {
+        let dir = fs::read_dir(root().join(folder)).expect("a folder of pages");
+        let names = dir.flatten().map(|entry| entry.file_name().to_string_lossy().into_owned());
+        names
+            .filter(|name| name.ends_with(".md"))
+            .map(|name| format!("{folder}{name}"))
+            .collect::<Vec<_>>()
+    };
+    let mut paths: Vec<String> =
+        ["", "docs/", "migrations/"].into_iter().flat_map(in_folder).collect();
+    paths.sort_unstable();
+    let text = |path: &String| fs::read_to_string(root().join(path)).expect("a readable page");
+    paths
+        .into_iter()
+        .map(|path| {
+            let text = text(&path);
+            (path, text)
+        })
+        .collect()
+}
+
+fn blocks_of(path: &str, text: &str) -> Vec<Block> {
+    runnable(text).unwrap_or_else(|mark| panic!("{path}: {mark}"))
+}
+
+#[tokio::test]
+async fn every_block_of_the_pages_runs_as_it_stands() {
+    let Some(binary) = binary() else { return skip_unbuilt() };
+    let mut ran = 0;
+    for (path, text) in pages().iter().filter(|(path, _)| path != README) {
+        let blocks = blocks_of(path, text);
+        if blocks.is_empty() {
+            continue;
+        }
+        let Some(page) = Page::open(path, &binary).await else { return };
+        for block in &blocks {
+            page.run(block).await;
+            ran += 1;
+        }
+        page.assert_what_it_promised().await;
+    }
+    assert!(ran >= 8, "only {ran} blocks ran: the pages had more");
+}
+
+fn skip_unbuilt() {
+    let _: Option<()> = skip("the binary is not built");
+}
+
+/// A page with a server of its own: blocks name slots and roles, which belong to a server.
+struct Page {
+    path: String,
+    server: PrivatePostgres,
+    pubsub: PubSub,
+    client: TestClient,
+    binary: PathBuf,
+}
+
+impl Page {
+    async fn open(path: &str, binary: &Path) -> Option<Self> {
+        let installation = installation_or_skip()?;
+        let server = PrivatePostgres::start(&installation, &[]).expect("a server starts");
+        let client = TestClient::connect(&server.url("postgres")).await;
+        let pubsub = PubSub::start();
+        let page =
+            Self { path: path.to_owned(), server, pubsub, client, binary: binary.to_owned() };
+        if !EMPTY.contains(&path) {
+            page.shell("walrelay init", "setup").await;
+        }
+        for (_, sql) in SETUPS.iter().filter(|(of, _)| *of == path) {
+            page.client.batch_execute(sql).await.expect("the page's setup");
+        }
+        Some(page)
+    }
+
+    async fn run(&self, block: &Block) {
+        let place = format!("{}:{}", self.path, block.line);
+        match block.language {
+            Language::Shell => drop(self.shell(&block.text, &place).await),
+            // Statements with parameters belong into a program; the server says whether they fit.
+            Language::Sql if block.text.contains("$1") => {
+                let prepared = self.client.prepare(&block.text).await;
+                prepared.unwrap_or_else(|error| panic!("{place}: {error:?}\n{}", block.text));
+            }
+            Language::Sql => {
+                let done = self.client.batch_execute(&block.text).await;
+                done.unwrap_or_else(|error| panic!("{place}: {error:?}\n{}", block.text));
+            }
+        }
+    }
+
+    async fn shell(&self, script: &str, place: &str) -> String {
+        let url = self.server.url("postgres");
+        let mut command = shell(script, &self.binary);
+        command
+            .env("DATABASE_URL", url)
+            .env("PUBSUB_EMULATOR_HOST", self.pubsub.address())
+            .env("PUBSUB_PROJECT_ID", "local");
+        let done = output(command).await;
+        let text =
+            [done.stdout, done.stderr].map(|bytes| String::from_utf8_lossy(&bytes).into_owned());
+        assert!(done.status.success(), "{place}: {}\n{script}\n{}", done.status, text.join("\n"));
+        text.join("\n")
+    }
+
+    async fn assert_what_it_promised(&self) {
+        if self.path != "docs/operations.md" {
+            return;
+        }
+        let sql = "SELECT status, last_error FROM app_outbox_dispatch WHERE event_id = 'ID'";
+        let row = self.client.query_one(sql, &[]).await.expect("the row is there");
+        assert_eq!(row.get::<_, String>("status"), "discarded");
+        let history: String = row.get("last_error");
+        for entry in ["retry asked for", "edited at", "discarded at"] {
+            assert!(history.contains(entry), "`{entry}` is missing in {history}");
+        }
+        let due = "SELECT next_attempt_at IS NOT NULL FROM app_outbox_dispatch
+                    WHERE event_id = 'behind'";
+        let is_due: bool = self.client.query_one(due, &[]).await.expect("the row behind").get(0);
+        assert!(is_due, "the row behind a discarded head is not due");
+    }
+}
+
+/// `bash` in the root of the checkout, with the binary on its PATH and nothing else that configures it.
+fn shell(script: &str, binary: &Path) -> Command {
+    let dir = binary.parent().expect("the binary lies in a folder").to_string_lossy().into_owned();
+    let mut command = Command::new("bash");
+    let prelude = format!("set -euo pipefail\nexport PATH=\"{dir}:$PATH\"\n");
+    command.args(["-c", &format!("{prelude}{script}")]).current_dir(root());
+    command
+}
+
+/// Beside the runtime, which serves the Pub/Sub that the command talks to.
+async fn output(mut command: Command) -> Output {
+    let ended = tokio::task::spawn_blocking(move || command.output()).await;
+    ended.expect("the command is waited for").expect("bash starts")
+}
+
+#[tokio::test]
+async fn the_readmes_five_minutes_end_with_the_event_in_pubsub() {
+    let Some(binary) = binary() else { return skip_unbuilt() };
+    let Some(installation) = installation_or_skip() else { return };
+    let server = PrivatePostgres::start(&installation, &[]).expect("a server starts");
+    let (_, text) = pages().into_iter().find(|(path, _)| path == README).expect("the README");
+    let start =
+        blocks_of(README, &text).into_iter().find(|block| block.text.contains("walrelay run"));
+    let start = start.expect("the README's start").text;
+
+    // What a reader has instead: a build, a server at the usual address, and free ports.
+    let build = "make build && export PATH=\"$PWD/target/release:$PATH\"";
+    let url = "postgresql://postgres:postgres@127.0.0.1:5432/postgres";
+    let (grpc, control) = (free_port(), free_port());
+    let replacements = [
+        (build, "true"),
+        (url, &server.url("postgres")),
+        ("127.0.0.1:8085", &format!("127.0.0.1:{grpc}")),
+        (
+            "walrelay emulator --control-listen 127.0.0.1:8086",
+            &format!(
+                "walrelay emulator --listen 127.0.0.1:{grpc} --control-listen 127.0.0.1:{control}"
+            ),
+        ),
+        ("127.0.0.1:8086", &format!("127.0.0.1:{control}")),
+    ];
+    let replaced = replacements.iter().fold(start, |steps, (this, that)| {
+        assert!(steps.contains(this), "the README's start has no `{this}` any more");
+        steps.replace(this, that)
+    });
+    let (steps, look) = replaced.split_once("# 5.").expect("step 5 of the README's start");
+    let (_, look) = look.split_once('\n').expect("the command of step 5");
+
+    // The programs that the block leaves running end with the pipe that this test holds.
+    let waits = format!("{steps}\necho READY >&2\ncat >/dev/null || true\nkill $(jobs -p)\nwait\n");
+    let mut running = shell(&waits, &binary)
+        .stdin(Stdio::piped())
+        .stdout(Stdio::null())
+        .spawn()
+        .expect("bash starts");
+    wait_until(DEADLINE, "the event of step 4 to be shown by step 5", async || {
+        assert!(running.try_wait().expect("bash can be asked").is_none(), "a step failed");
+        let shown = output(shell(look, &binary)).await;
+        String::from_utf8_lossy(&shown.stdout).contains("\"A-17\"").then_some(())
+    })
+    .await;
+    drop(running.stdin.take());
+    let ended = async || running.try_wait().expect("bash can be asked");
+    wait_until(DEADLINE, "the programs to end", ended).await;
+}
+
+/// A port that was free a moment ago, for a program that must be told its port.
+fn free_port() -> u16 {
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a free port");
+    listener.local_addr().expect("its address").port()
+}
