@@ -1,3 +1,5 @@
+//! What a connection string may say: every key, host list and default, and which fault is named.
+
 use super::*;
 
 fn parse(text: &str) -> Result<ConnectConfig, Vec<ConninfoProblem>> {

@@ -1,3 +1,5 @@
+//! Status updates on the wire: when they go out and what they confirm.
+
 use futures_util::FutureExt as _;
 use pgoutput_parser::encode;
 use tokio::io::{AsyncReadExt as _, DuplexStream, ReadHalf, WriteHalf, duplex, split};

@@ -1,3 +1,5 @@
+//! Frames cut up, held back and oversized, from a server that is a buffer.
+
 use futures_util::FutureExt as _;
 use pgoutput_parser::{Keepalive, Lsn, PgTimestamp, XLogData, encode};
 use tokio::io::{AsyncWriteExt as _, DuplexStream, duplex};

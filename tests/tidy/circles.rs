@@ -1,0 +1,310 @@
+//! No circle among the files of a target: whoever reads one never has to read a second one first
+//! that sends him back.
+//!
+//! A file uses another by an import or a path that leads to an item there, also through what a third
+//! one exports again. `mod child;` is no use, and neither is `pub use child::Name` in a file that does
+//! nothing with the name. Unit tests do not count.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+
+use crate::modules::Modules;
+use crate::repository::{Files, Finding};
+
+/// Uses that close a circle: from, to, and why they are still there. The list only gets shorter.
+const ALLOWED: &[(&str, &str, &str)] = &[
+    ("bench/src/clients.rs", "bench/src/main.rs", FAILURE_IN_MAIN),
+    ("bench/src/database.rs", "bench/src/main.rs", FAILURE_IN_MAIN),
+    ("bench/src/drain.rs", "bench/src/main.rs", FAILURE_IN_MAIN),
+    ("bench/src/live.rs", "bench/src/main.rs", FAILURE_IN_MAIN),
+    ("bench/src/process.rs", "bench/src/main.rs", FAILURE_IN_MAIN),
+    ("bench/src/report.rs", "bench/src/main.rs", FAILURE_IN_MAIN),
+    ("bench/src/sink.rs", "bench/src/main.rs", FAILURE_IN_MAIN),
+    ("bench/src/suite.rs", "bench/src/main.rs", FAILURE_IN_MAIN),
+    ("bench/src/report.rs", "bench/src/drain.rs", "figures are to be apart from their printing"),
+    ("bench/src/report.rs", "bench/src/suite.rs", "figures are to be apart from their printing"),
+    ("bench/src/report.rs", "bench/src/targets.rs", "figures are to be apart from their printing"),
+    ("bench/src/targets.rs", "bench/src/suite.rs", "the targets judge what the suite returns"),
+    ("crates/core/src/attributes.rs", "crates/core/src/router.rs", "RouterConfig is the router's"),
+    ("crates/core/src/template.rs", "crates/core/src/columns.rs", "a template asks columns"),
+    ("crates/emulator/src/control.rs", "crates/emulator/src/emulator.rs", EMULATOR_STARTS_ALL),
+    ("crates/emulator/src/emulator.rs", "crates/emulator/src/server.rs", EMULATOR_STARTS_ALL),
+    ("crates/emulator/src/message.rs", "crates/emulator/src/queue.rs", EMULATOR_STARTS_ALL),
+    (
+        "crates/pgoutput-parser/src/relations.rs",
+        "crates/pgoutput-parser/src/message.rs",
+        "a relation is read from the message that announces it",
+    ),
+    (
+        "crates/postgres/src/conninfo/passfile.rs",
+        "crates/postgres/src/conninfo.rs",
+        CHILDREN_USE_THEIR_PARENT,
+    ),
+    (
+        "crates/postgres/src/conninfo/text.rs",
+        "crates/postgres/src/conninfo.rs",
+        CHILDREN_USE_THEIR_PARENT,
+    ),
+    ("crates/postgres/src/tls.rs", "crates/postgres/src/conninfo.rs", CHILDREN_USE_THEIR_PARENT),
+    (
+        "crates/postgres/src/feedback.rs",
+        "crates/postgres/src/replication.rs",
+        CHILDREN_USE_THEIR_PARENT,
+    ),
+    (
+        "crates/postgres/src/preflight/assess.rs",
+        "crates/postgres/src/preflight.rs",
+        CHILDREN_USE_THEIR_PARENT,
+    ),
+    (
+        "crates/postgres/src/preflight/gather.rs",
+        "crates/postgres/src/preflight.rs",
+        CHILDREN_USE_THEIR_PARENT,
+    ),
+    (
+        "crates/postgres/src/preflight/tables.rs",
+        "crates/postgres/src/preflight.rs",
+        CHILDREN_USE_THEIR_PARENT,
+    ),
+    (
+        "crates/postgres/src/preflight/tables.rs",
+        "crates/postgres/src/preflight/assess.rs",
+        CHILDREN_USE_THEIR_PARENT,
+    ),
+    (
+        "crates/testkit/src/walsender/connection.rs",
+        "crates/testkit/src/walsender.rs",
+        CHILDREN_USE_THEIR_PARENT,
+    ),
+    (
+        "crates/walrelay/src/config/build.rs",
+        "crates/walrelay/src/config.rs",
+        CHILDREN_USE_THEIR_PARENT,
+    ),
+    (
+        "crates/walrelay/src/telemetry.rs",
+        "crates/walrelay/src/config.rs",
+        CHILDREN_USE_THEIR_PARENT,
+    ),
+];
+
+const FAILURE_IN_MAIN: &str = "every file takes its error from main.rs";
+const EMULATOR_STARTS_ALL: &str = "the emulator's state and its servers are to be taken apart";
+const CHILDREN_USE_THEIR_PARENT: &str = "types that both need are to get a file of their own";
+
+/// Which file uses which, and the first line that does.
+type Uses<'a> = BTreeMap<(&'a str, &'a str), usize>;
+
+pub(crate) fn files_import_in_no_circle(files: &Files) -> Vec<Finding> {
+    circles(files, ALLOWED)
+}
+
+fn circles(files: &Files, allowed: &[(&str, &str, &str)]) -> Vec<Finding> {
+    let mut findings = Vec::new();
+    let mut needed = BTreeSet::new();
+    for root in roots(files) {
+        let modules = Modules::of(files, root);
+        let uses: Uses<'_> = modules.edges();
+        needed.extend(
+            edges_in_circles(&uses).into_iter().map(|(from, to)| [from, to].map(str::to_owned)),
+        );
+        let is_allowed =
+            |edge: &(&str, &str)| allowed.iter().any(|(from, to, _)| (*from, *to) == *edge);
+        let judged = uses.into_iter().filter(|(edge, _)| !is_allowed(edge)).collect();
+        findings.extend(circle_of_each_file(&judged));
+    }
+    findings.sort_by(|a, b| (&a.path, a.line).cmp(&(&b.path, b.line)));
+    findings.dedup();
+    let mended = allowed
+        .iter()
+        .filter(|(from, to, _)| !needed.contains(&[(*from).to_owned(), (*to).to_owned()]))
+        .map(|(from, to, _)| {
+            let remedy = format!("no longer in a circle with {to}: remove it from ALLOWED");
+            Finding::new(from, 1, remedy)
+        });
+    findings.extend(mended);
+    findings
+}
+
+/// The files that a target begins in.
+fn roots(files: &Files) -> impl Iterator<Item = &str> {
+    let names = files.keys().map(String::as_str);
+    names.filter(|path| {
+        let mut parts = path.rsplit('/');
+        let (name, folder) = (parts.next().unwrap_or(""), parts.next().unwrap_or(""));
+        let stands_alone = ["bin", "tests", "benches", "examples", "fuzz_targets"];
+        let is_rust = name.ends_with(".rs");
+        is_rust && (["lib.rs", "main.rs"].contains(&name) || stands_alone.contains(&folder))
+    })
+}
+
+/// One finding for each set of files that lead to each other, with the shortest way around.
+fn circle_of_each_file(uses: &Uses<'_>) -> Vec<Finding> {
+    let mut findings = Vec::new();
+    let mut told = BTreeSet::new();
+    let files: BTreeSet<&str> = uses.keys().map(|(from, _)| *from).collect();
+    for file in files {
+        if told.contains(file) {
+            continue;
+        }
+        let Some(way) = way_around(uses, file) else { continue };
+        told.extend(reachable(uses, file).into_iter().filter(|other| leads_to(uses, other, file)));
+        let steps = way.windows(2).map(|step| {
+            let line = uses.get(&(step[0], step[1])).copied().unwrap_or(1);
+            format!("{}:{line}", step[0])
+        });
+        let line = uses.get(&(way[0], way[1])).copied().unwrap_or(1);
+        let remedy = format!(
+            "imports lead back here ({} → here): move what both need into a file of its own",
+            steps.collect::<Vec<_>>().join(" → "),
+        );
+        findings.push(Finding::new(file, line, remedy));
+    }
+    findings
+}
+
+fn edges_in_circles<'a>(uses: &Uses<'a>) -> Vec<(&'a str, &'a str)> {
+    uses.keys().copied().filter(|(from, to)| leads_to(uses, to, from)).collect()
+}
+
+fn leads_to(uses: &Uses<'_>, from: &str, to: &str) -> bool {
+    from == to || reachable(uses, from).contains(to)
+}
+
+fn used_by<'a>(uses: &Uses<'a>, file: &str) -> Vec<&'a str> {
+    let of_file = uses.keys().filter(|(from, _)| *from == file);
+    of_file.map(|(_, to)| *to).collect()
+}
+
+fn reachable<'a>(uses: &Uses<'a>, file: &str) -> BTreeSet<&'a str> {
+    let mut found = BTreeSet::new();
+    let mut open = used_by(uses, file);
+    while let Some(next) = open.pop() {
+        if found.insert(next) {
+            open.extend(used_by(uses, next));
+        }
+    }
+    found
+}
+
+/// The shortest way from a file back to itself, with it at both ends.
+fn way_around<'a>(uses: &Uses<'a>, file: &'a str) -> Option<Vec<&'a str>> {
+    let mut came_from: BTreeMap<&str, &str> = BTreeMap::new();
+    let mut open = VecDeque::from([file]);
+    while let Some(at) = open.pop_front() {
+        for next in used_by(uses, at) {
+            if came_from.contains_key(next) {
+                continue;
+            }
+            came_from.insert(next, at);
+            open.push_back(next);
+        }
+    }
+    let mut way = vec![file];
+    loop {
+        let before = came_from.get(way.last()?)?;
+        way.push(before);
+        if *before == file {
+            way.reverse();
+            return Some(way);
+        }
+    }
+}
+
+#[cfg(test)]
+mod planted_faults {
+    use super::*;
+    use crate::repository::{files, places};
+
+    const LIB: &str = "crates/a/src/lib.rs";
+
+    fn found(texts: &[(&str, &str)]) -> Vec<(String, usize)> {
+        let findings = circles(&files(texts), &[]);
+        places(&findings).into_iter().map(|(path, line)| (path.to_owned(), line)).collect()
+    }
+
+    fn at(path: &str, line: usize) -> Vec<(String, usize)> {
+        vec![(path.to_owned(), line)]
+    }
+
+    #[test]
+    fn two_files_that_import_each_other_are_found() {
+        let texts = [
+            (LIB, "mod b;\nmod c;"),
+            ("crates/a/src/b.rs", "\nuse crate::c::C;\npub struct B;"),
+            ("crates/a/src/c.rs", "use super::b;\nfn f(_: b::B) {}\npub struct C;"),
+        ];
+        assert_eq!(found(&texts), at("crates/a/src/b.rs", 2));
+    }
+
+    #[test]
+    fn a_circle_of_three_by_paths_alone_is_found() {
+        let texts = [
+            ("bench/src/main.rs", "mod b;\nmod c;\nmod d;"),
+            ("bench/src/b.rs", "fn f() { crate::c::f() }"),
+            ("bench/src/c.rs", "fn f() { super::d::f() }"),
+            ("bench/src/d.rs", "fn f() -> Option<crate::b::B> { None }"),
+        ];
+        assert_eq!(found(&texts), at("bench/src/b.rs", 1));
+    }
+
+    #[test]
+    fn a_parent_and_a_child_that_use_each_other_are_found() {
+        let child = ("crates/a/src/b/c.rs", "use super::B;\npub struct C;");
+        let user = "mod c;\nuse c::C;\npub struct B(C);";
+        let texts = [(LIB, "mod b;"), ("crates/a/src/b.rs", user), child];
+        assert_eq!(found(&texts), at("crates/a/src/b.rs", 2));
+    }
+
+    #[test]
+    fn a_parent_that_exports_what_it_uses_itself_is_found() {
+        let child = ("crates/a/src/b/c.rs", "use super::B;\npub struct C;");
+        let exporter = "mod c;\npub use c::C;\npub struct B(C);";
+        let texts = [(LIB, "mod b;"), ("crates/a/src/b/mod.rs", exporter), child];
+        assert_eq!(found(&texts), at("crates/a/src/b/c.rs", 1));
+    }
+
+    #[test]
+    fn a_root_that_children_import_from_is_no_circle_unless_it_uses_them() {
+        let child = ("crates/a/src/b.rs", "use crate::LIMIT;\npub fn b() {}");
+        assert_eq!(found(&[(LIB, "mod b;\nconst LIMIT: u8 = 1;\npub use b::b;"), child]), []);
+        let uses_it = "mod b;\nconst LIMIT: u8 = 1;\nfn f() { b::b() }";
+        assert_eq!(found(&[(LIB, uses_it), child]), at("crates/a/src/b.rs", 1));
+    }
+
+    #[test]
+    fn what_is_exported_again_belongs_to_where_it_stands() {
+        let texts = [
+            (LIB, "mod b;\nmod c;\npub use b::B;\npub use c::C;"),
+            ("crates/a/src/b.rs", "use crate::C;\npub struct B(C);"),
+            ("crates/a/src/c.rs", "pub struct C;"),
+        ];
+        assert_eq!(found(&texts), []);
+        let back = ("crates/a/src/c.rs", "use crate::B;\npub struct C(B);");
+        assert_eq!(found(&[texts[0], texts[1], back]), at("crates/a/src/b.rs", 1));
+    }
+
+    #[test]
+    fn unit_tests_do_not_count() {
+        let texts = [
+            (LIB, "mod b;\nmod c;"),
+            ("crates/a/src/b.rs", "#[cfg(test)]\nmod tests { use crate::c::C; }\npub struct B;"),
+            ("crates/a/src/c.rs", "use crate::b::B;\npub struct C(B);\n#[cfg(test)]\nmod tests;"),
+            ("crates/a/src/c/tests.rs", "use super::C;"),
+        ];
+        assert_eq!(found(&texts), []);
+    }
+
+    #[test]
+    fn an_allowed_circle_that_is_mended_is_found() {
+        let both = [
+            (LIB, "mod b;\nmod c;"),
+            ("crates/a/src/b.rs", "use crate::c::C;\npub struct B;"),
+            ("crates/a/src/c.rs", "use crate::b::B;\npub struct C;"),
+        ];
+        let allowed = [("crates/a/src/c.rs", "crates/a/src/b.rs", "being mended")];
+        assert_eq!(circles(&files(&both), &allowed), []);
+        let mended = [both[0], both[1], ("crates/a/src/c.rs", "pub struct C;")];
+        let findings = circles(&files(&mended), &allowed);
+        assert_eq!(places(&findings), [("crates/a/src/c.rs", 1)]);
+    }
+}

@@ -1,0 +1,44 @@
+//! The repository's own rules: what the compiler and clippy do not check.
+//!
+//! Each finding names file, line and remedy. A rule takes the text of all files and returns
+//! findings, so that tests beside it can plant a fault for each rule.
+
+mod circles;
+mod layers;
+mod modules;
+mod places;
+mod repository;
+mod source;
+mod text;
+
+use std::path::Path;
+
+use repository::{Files, Finding};
+
+type Rule = fn(&Files) -> Vec<Finding>;
+
+/// Every rule; a new one is added here and gets a planted fault beside it.
+const RULES: &[Rule] = &[
+    text::files_are_short,
+    text::modules_are_documented,
+    text::nothing_is_left_behind,
+    text::glossary_words_have_no_synonyms,
+    places::files_are_in_a_module_tree,
+    places::test_files_are_targets,
+    places::members_inherit_the_lints,
+    places::pages_are_linked,
+    layers::crates_import_downwards,
+    circles::files_import_in_no_circle,
+];
+
+#[test]
+fn the_repository_keeps_its_own_rules() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
+    let mut files = Files::new();
+    repository::read_dir(&root, "", &mut files);
+    assert!(files.contains_key("Cargo.toml"), "the root of the checkout is not where it was");
+
+    let findings: Vec<String> =
+        RULES.iter().flat_map(|rule| rule(&files)).map(|finding| finding.to_string()).collect();
+    assert!(findings.is_empty(), "\n{}\n", findings.join("\n"));
+}

@@ -1,0 +1,155 @@
+//! What stands in a file: its length, its first line, its words.
+
+use crate::repository::{Files, Finding, rust_files};
+
+/// Longer files hold more than one concept.
+const FILE_LINES_MAX: usize = 600;
+
+/// Words that mean what another word of the glossary means already.
+const SYNONYMS: &[(&str, &str)] = &[
+    ("ack_lsn", "watermark"),
+    ("acked_lsn", "watermark"),
+    ("checkpoint_lsn", "watermark"),
+    ("flush_lsn", "watermark (ours) or confirmed_flush (the server's)"),
+    ("server_lsn", "wal_end"),
+    ("partition_key", "ordering_key"),
+    ("order_key", "ordering_key"),
+    ("PartitionKey", "OrderingKey"),
+    ("msg", "message"),
+    ("evt", "change, row or message"),
+];
+
+/// Unit tests stand at the end of their file and are measured apart from it.
+pub(crate) fn files_are_short(files: &Files) -> Vec<Finding> {
+    let mut findings = Vec::new();
+    for (path, text) in rust_files(files) {
+        let all = text.lines().count();
+        let tests_begin = text.lines().position(|line| line.starts_with("#[cfg(test)]"));
+        let code = tests_begin.unwrap_or(all);
+        for (lines, begin) in [(code, 0), (all - code, code)] {
+            if lines > FILE_LINES_MAX {
+                let remedy = format!("{lines} lines, {FILE_LINES_MAX} allowed: split by concept");
+                findings.push(Finding::new(path, begin + FILE_LINES_MAX + 1, remedy));
+            }
+        }
+    }
+    findings
+}
+
+pub(crate) fn modules_are_documented(files: &Files) -> Vec<Finding> {
+    rust_files(files)
+        .filter(|(_, text)| !text.trim_start().starts_with("//!"))
+        .map(|(path, _)| {
+            Finding::new(path, 1, "begin with `//!`: what it owns, promises, and leaves to others")
+        })
+        .collect()
+}
+
+pub(crate) fn nothing_is_left_behind(files: &Files) -> Vec<Finding> {
+    // Put together, so that this file does not find itself.
+    let leftovers = [
+        (concat!("FIX", "ME"), "fix it, or write a TODO that says what happens until then"),
+        (concat!("dbg", "!("), "remove the debug print"),
+    ];
+    let in_line = |path: &str, number: usize, line: &str| {
+        let found = leftovers.iter().filter(|(word, _)| line.contains(word));
+        found.map(|(_, remedy)| Finding::new(path, number + 1, *remedy)).collect::<Vec<_>>()
+    };
+    rust_files(files)
+        .flat_map(|(path, text)| {
+            text.lines().enumerate().flat_map(move |(number, line)| in_line(path, number, line))
+        })
+        .collect()
+}
+
+pub(crate) fn glossary_words_have_no_synonyms(files: &Files) -> Vec<Finding> {
+    let mut findings = Vec::new();
+    for (path, text) in rust_files(files) {
+        for (number, line) in text.lines().enumerate() {
+            let words = identifiers(line);
+            let used = SYNONYMS.iter().filter(|(synonym, _)| words.contains(synonym));
+            findings.extend(used.map(|(synonym, word)| {
+                Finding::new(
+                    path,
+                    number + 1,
+                    format!("`{synonym}`: the glossary's word is {word}"),
+                )
+            }));
+        }
+    }
+    findings
+}
+
+/// The identifiers of one line, without those in comments and strings.
+fn identifiers(line: &str) -> Vec<&str> {
+    let code = line.split("//").next().unwrap_or(line);
+    let outside_strings = code.split('"').step_by(2);
+    outside_strings
+        .flat_map(|part| part.split(|c: char| !c.is_alphanumeric() && c != '_'))
+        .filter(|word| !word.is_empty())
+        .collect()
+}
+
+#[cfg(test)]
+mod planted_faults {
+    use super::*;
+    use crate::repository::{files, places};
+
+    #[test]
+    fn a_long_file_is_found_and_its_unit_tests_are_measured_apart() {
+        let code = "fn f() {}\n".repeat(FILE_LINES_MAX);
+        let long = format!("{code}fn one_more() {{}}\n");
+        let tests = code.trim_end().replace("fn f() {}", "#[cfg(test)]");
+        let tested = format!("{code}{tests}\n");
+        let tested_too_much = format!("{tested}fn one_more() {{}}\n");
+        let all = files(&[
+            ("bench/src/long.rs", &long),
+            ("crates/a/src/tested.rs", &tested),
+            ("crates/a/src/tested_too_much.rs", &tested_too_much),
+            ("crates/a/tests/long.rs", &long),
+            ("tests/e2e/long.rs", &long),
+        ]);
+        let expected = [
+            ("bench/src/long.rs", 601),
+            ("crates/a/src/tested_too_much.rs", 1201),
+            ("crates/a/tests/long.rs", 601),
+            ("tests/e2e/long.rs", 601),
+        ];
+        assert_eq!(places(&files_are_short(&all)), expected);
+    }
+
+    #[test]
+    fn an_undocumented_module_is_found() {
+        let all = files(&[
+            ("bench/src/b.rs", "use c;"),
+            ("crates/a/src/b.rs", "use c;"),
+            ("crates/a/src/lib.rs", "//! Doc.\n"),
+            ("crates/a/src/tests.rs", "use super::*;"),
+            ("crates/a/tests/b.rs", "mod support;"),
+            ("tests/e2e/main.rs", "mod b;"),
+        ]);
+        let undocumented: Vec<_> =
+            all.keys().filter(|path| *path != "crates/a/src/lib.rs").map(String::as_str).collect();
+        let found = modules_are_documented(&all);
+        assert_eq!(found.iter().map(|it| it.path.as_str()).collect::<Vec<_>>(), undocumented);
+    }
+
+    #[test]
+    fn leftovers_are_found_with_their_line() {
+        let text =
+            format!("fine\n// {}: later\n{}1);\n", concat!("FIX", "ME"), concat!("dbg", "!("));
+        let all = files(&[("tests/a.rs", &text)]);
+        assert_eq!(places(&nothing_is_left_behind(&all)), [("tests/a.rs", 2), ("tests/a.rs", 3)]);
+    }
+
+    #[test]
+    fn a_synonym_is_found_as_an_identifier_only() {
+        let text =
+            "let ack_lsn = 1; // flush_lsn\nlet text = \"order_key\";\nlet my_msg_count = 0;\n";
+        let paths =
+            ["bench/src/main.rs", "crates/a/src/lib.rs", "crates/a/tests/b.rs", "tests/c.rs"];
+        let all = files(&paths.map(|path| (path, text)));
+        let findings = glossary_words_have_no_synonyms(&all);
+        assert_eq!(places(&findings), paths.map(|path| (path, 1)));
+    }
+}
