@@ -23,11 +23,10 @@ use tonic::transport::Channel;
 use walrelay_core::{Message, Topic};
 use walrelay_pubsub::{Endpoint, GrpcPublisher, PublisherConfig};
 
-use crate::Failure;
-use crate::drain::Measured;
-use crate::process::{Output, Process};
-use crate::report;
+use crate::failure::Failure;
+use crate::process::{Measured, Output, Process};
 use crate::sink::{Sink, SinkOptions, TOPIC};
+use crate::terminal;
 
 /// Streams that Google allows on one connection.
 const STREAMS_PER_CONNECTION: u32 = 100;
@@ -120,7 +119,7 @@ pub(crate) fn execute(options: &PublishOptions) -> Result<(), Failure> {
             Client::Official => official(*options).await,
         }
     })?;
-    report::say(&elapsed.as_secs_f64().to_string());
+    terminal::say(&elapsed.as_secs_f64().to_string());
     drop(std::io::stdin().read_to_end(&mut Vec::new()));
     Ok(())
 }

@@ -8,7 +8,7 @@ use tokio::task::JoinSet;
 use tokio_postgres::{Client, NoTls};
 use walrelay_private_postgres::{Installation, PrivatePostgres, installations_in};
 
-use crate::Failure;
+use crate::failure::Failure;
 use crate::process::{Output, Process};
 
 /// What a workload's rows look like.

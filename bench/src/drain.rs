@@ -7,9 +7,9 @@ use std::time::{Duration, Instant};
 use serde::Serialize;
 use tokio::time::sleep;
 
-use crate::Failure;
 use crate::database::{Database, Rows, Server};
-use crate::process::{self, Output, Process, Usage};
+use crate::failure::Failure;
+use crate::process::{self, Measured, Output, Process, Usage};
 use crate::sink::{Counts, Sink, SinkOptions};
 
 /// How often the sink is asked whether everything has arrived.
@@ -22,21 +22,6 @@ pub(crate) struct Drain {
     pub(crate) rows: Rows,
     pub(crate) delay_millis: u64,
     pub(crate) rounds: u32,
-}
-
-/// What one reader did.
-#[derive(Debug, Clone, Copy, Serialize)]
-pub(crate) struct Measured {
-    pub(crate) seconds: f64,
-    pub(crate) rows_per_second: f64,
-    pub(crate) usage: Usage,
-}
-
-impl Measured {
-    pub(crate) fn new(rows: u32, elapsed: Duration, usage: Usage) -> Self {
-        let seconds = elapsed.as_secs_f64();
-        Self { seconds, rows_per_second: f64::from(rows) / seconds, usage }
-    }
 }
 
 /// What the relay did, and what arrived.

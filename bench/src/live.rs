@@ -12,9 +12,9 @@ use tokio::task::JoinSet;
 use tokio::time::{MissedTickBehavior, interval, sleep};
 use tokio_postgres::Client;
 
-use crate::Failure;
 use crate::database::{Database, Rows, Server};
 use crate::drain::{start_relay, wait_stored};
+use crate::failure::Failure;
 use crate::process::{Process, Usage};
 use crate::sink::{Sink, SinkOptions, Stored};
 

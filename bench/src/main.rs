@@ -7,24 +7,26 @@
 mod clients;
 mod database;
 mod drain;
+mod failure;
+mod figures;
 mod live;
 mod machine;
 mod process;
 mod report;
+mod results;
 mod sink;
+mod size;
 mod suite;
 mod targets;
+mod terminal;
 
-use std::path::PathBuf;
 use std::process::ExitCode;
 
-use clap::{Args, Parser, Subcommand};
+use clap::{Parser, Subcommand};
 
 use crate::clients::PublishOptions;
 use crate::sink::SinkOptions;
-use crate::suite::Size;
-
-type Failure = Box<dyn std::error::Error + Send + Sync>;
+use crate::suite::SuiteOptions;
 
 /// Measures the relay; prints tables and writes JSON.
 #[derive(Debug, Parser)]
@@ -34,29 +36,6 @@ struct CommandLine {
     suite: SuiteOptions,
     #[command(subcommand)]
     part: Option<Part>,
-}
-
-/// What to run, and where the parts are.
-#[derive(Debug, Args)]
-pub(crate) struct SuiteOptions {
-    /// How much is measured.
-    #[arg(long, value_enum, default_value = "full")]
-    pub(crate) size: Size,
-    /// Only workloads whose name contains this; may be given several times.
-    #[arg(long, value_name = "TEXT")]
-    pub(crate) only: Vec<String>,
-    /// The relay's binary [default: walrelay beside this program].
-    #[arg(long, value_name = "FILE")]
-    pub(crate) relay: Option<PathBuf>,
-    /// An argument for `walrelay run`; may be given several times.
-    #[arg(long, value_name = "ARGUMENT", allow_hyphen_values = true)]
-    pub(crate) relay_arg: Vec<String>,
-    /// The folder the JSON file is written to.
-    #[arg(long, value_name = "DIRECTORY", default_value = "bench/results")]
-    pub(crate) results: PathBuf,
-    /// Says in the result what else kept the machine busy.
-    #[arg(long, value_name = "TEXT")]
-    pub(crate) note: Option<String>,
 }
 
 #[derive(Debug, Subcommand)]
@@ -77,7 +56,7 @@ fn main() -> ExitCode {
     match done {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            report::complain(&*error);
+            terminal::complain(&*error);
             ExitCode::FAILURE
         }
     }

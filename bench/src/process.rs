@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use serde::Serialize;
 use tokio::time::sleep;
 
-use crate::Failure;
+use crate::failure::Failure;
 
 /// The clock of /proc/PID/stat ticks 100 times a second on every Linux.
 const TICK: Duration = Duration::from_millis(10);
@@ -26,6 +26,21 @@ pub(crate) struct Usage {
     pub(crate) system_seconds: f64,
     /// The most memory it has had.
     pub(crate) peak_bytes: u64,
+}
+
+/// What one process did with so many rows.
+#[derive(Debug, Clone, Copy, Serialize)]
+pub(crate) struct Measured {
+    pub(crate) seconds: f64,
+    pub(crate) rows_per_second: f64,
+    pub(crate) usage: Usage,
+}
+
+impl Measured {
+    pub(crate) fn new(rows: u32, elapsed: Duration, usage: Usage) -> Self {
+        let seconds = elapsed.as_secs_f64();
+        Self { seconds, rows_per_second: f64::from(rows) / seconds, usage }
+    }
 }
 
 /// What becomes of a process's standard output.

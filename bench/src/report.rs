@@ -1,37 +1,16 @@
 //! The tables, as they stand in docs/benchmarks.md, and the JSON file.
-#![expect(clippy::print_stdout, reason = "the printed tables are the result")]
 
-use std::error::Error;
 use std::fmt::Write as _;
 use std::fs;
 use std::path::Path;
 
-use crate::Failure;
 use crate::drain::Drained;
-use crate::suite::Results;
-use crate::targets::{median, number};
+use crate::failure::Failure;
+use crate::figures::{median, number};
+use crate::process::Measured;
+use crate::results::Results;
 
 const MIB: f64 = 1024.0 * 1024.0;
-
-/// Prints a line, or a table.
-pub(crate) fn say(text: &str) {
-    println!("{text}");
-}
-
-/// Says what is being measured, beside the result.
-pub(crate) fn progress(name: &str) {
-    eprintln!("bench: {name}");
-}
-
-/// Prints an error with everything behind it.
-pub(crate) fn complain(error: &dyn Error) {
-    eprintln!("bench: {error}");
-    let mut source = error.source();
-    while let Some(cause) = source {
-        eprintln!("  because: {cause}");
-        source = cause.source();
-    }
-}
 
 /// Writes the JSON file.
 pub(crate) fn write(results: &Results, dir: &Path) -> Result<(), Failure> {
@@ -163,8 +142,7 @@ fn lives(results: &Results) -> String {
 
 fn publishers(results: &Results) -> String {
     let rows = results.publishers.iter().map(|published| {
-        let of =
-            |value: fn(&crate::drain::Measured) -> f64| median(published.rounds.iter().map(value));
+        let of = |value: fn(&Measured) -> f64| median(published.rounds.iter().map(value));
         let options = published.options;
         let per_million = 1e6 / f64::from(options.messages);
         let peak = published.rounds.iter().map(|round| round.usage.peak_bytes).max().unwrap_or(0);

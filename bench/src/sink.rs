@@ -11,9 +11,9 @@ use tokio::io::{AsyncBufReadExt as _, AsyncReadExt as _, AsyncWriteExt as _, Buf
 use tokio::net::{TcpListener, TcpStream};
 use walrelay_emulator::{Effect, Emulator, Fault, Log, Options};
 
-use crate::Failure;
+use crate::failure::Failure;
 use crate::process::{Output, Process, Usage};
-use crate::report;
+use crate::terminal;
 
 /// The topic that the rows of every workload are routed to.
 pub(crate) const TOPIC: &str = "projects/bench/topics/bench.events";
@@ -45,7 +45,7 @@ pub(crate) fn execute(options: SinkOptions) -> Result<(), Failure> {
     tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(async {
         let grpc = TcpListener::bind("127.0.0.1:0").await?;
         let control = TcpListener::bind("127.0.0.1:0").await?;
-        report::say(&format!("{} {}", grpc.local_addr()?, control.local_addr()?));
+        terminal::say(&format!("{} {}", grpc.local_addr()?, control.local_addr()?));
         let controlled = emulator.serve_control(control, std::future::pending());
         let ((), controlled) =
             tokio::join!(emulator.serve(grpc, std::future::pending()), controlled);

@@ -1,88 +1,43 @@
 //! What is measured, in which size, and in which order.
 
 use std::path::PathBuf;
-use std::time::Duration;
 
-use clap::ValueEnum;
-use serde::Serialize;
+use clap::Args;
 
 use crate::clients::{self, Client, PublishOptions, Published};
 use crate::database::{Rows, Server};
-use crate::drain::{self, Drain, Drained};
-use crate::live::{self, Burst, Live, Steady};
+use crate::drain::{self, Drain};
+use crate::failure::Failure;
+use crate::live::{self, Burst, Steady};
 use crate::machine::{self, Machine};
-use crate::targets::{self, Verdict};
-use crate::{Failure, SuiteOptions, report};
+use crate::results::{
+    BARE, FAR_AWAY, HOT_KEYS, MANY_KEYS, OFFICIAL, ONE_TRANSACTION, Results, SINGLE_KEY, STEADY,
+};
+use crate::size::Size;
+use crate::{report, targets, terminal};
 
-/// How much is measured.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum, Serialize)]
-#[serde(rename_all = "kebab-case")]
-pub(crate) enum Size {
-    /// What is published.
-    Full,
-    /// Under two minutes.
-    Quick,
-    /// Seconds, in the normal tests: so that the suite does not rot.
-    Tiny,
-}
-
-impl Size {
-    /// Rows for a workload that has `full` of them.
-    fn rows(self, full: u32) -> u32 {
-        match self {
-            Self::Full => full,
-            Self::Quick => (full / 10).max(500),
-            Self::Tiny => (full / 1_000).clamp(50, 1_000),
-        }
-    }
-
-    fn rounds(self) -> u32 {
-        match self {
-            Self::Full => 3,
-            Self::Quick | Self::Tiny => 1,
-        }
-    }
-
-    fn steady_seconds(self) -> u32 {
-        match self {
-            Self::Full => 30,
-            Self::Quick => 8,
-            Self::Tiny => 1,
-        }
-    }
-
-    fn idle(self) -> Duration {
-        match self {
-            Self::Full => Duration::from_secs(10),
-            Self::Quick => Duration::from_secs(3),
-            Self::Tiny => Duration::from_millis(100),
-        }
-    }
-}
-
-/// Everything that was measured.
-#[derive(Debug, Clone, Serialize)]
-pub(crate) struct Results {
-    pub(crate) machine: Machine,
+/// What to run, and where the parts are.
+#[derive(Debug, Args)]
+pub(crate) struct SuiteOptions {
+    /// How much is measured.
+    #[arg(long, value_enum, default_value = "full")]
     pub(crate) size: Size,
-    pub(crate) relay_arguments: Vec<String>,
+    /// Only workloads whose name contains this; may be given several times.
+    #[arg(long, value_name = "TEXT")]
+    pub(crate) only: Vec<String>,
+    /// The relay's binary [default: walrelay beside this program].
+    #[arg(long, value_name = "FILE")]
+    pub(crate) relay: Option<PathBuf>,
+    /// An argument for `walrelay run`; may be given several times.
+    #[arg(long, value_name = "ARGUMENT", allow_hyphen_values = true)]
+    pub(crate) relay_arg: Vec<String>,
+    /// The folder the JSON file is written to.
+    #[arg(long, value_name = "DIRECTORY", default_value = "bench/results")]
+    pub(crate) results: PathBuf,
+    /// Says in the result what else kept the machine busy.
+    #[arg(long, value_name = "TEXT")]
     pub(crate) note: Option<String>,
-    /// Of the last minute: what else kept the machine busy, at the beginning.
-    pub(crate) load_before: f64,
-    pub(crate) drains: Vec<Drained>,
-    pub(crate) lives: Vec<Live>,
-    pub(crate) publishers: Vec<Published>,
-    pub(crate) targets: Vec<Verdict>,
 }
-
-pub(crate) const HOT_KEYS: &str = "hot-keys";
-pub(crate) const MANY_KEYS: &str = "many-keys";
-pub(crate) const SINGLE_KEY: &str = "single-key";
-pub(crate) const ONE_TRANSACTION: &str = "one-transaction";
-pub(crate) const FAR_AWAY: &str = "many-keys-50ms";
-pub(crate) const STEADY: &str = "steady-2000";
-pub(crate) const BARE: [&str; 3] = ["bare-1", "bare-1-more", "bare-1-threads"];
-pub(crate) const OFFICIAL: &str = "official-many-keys";
 
 fn drains(size: Size) -> Vec<Drain> {
     let drain = |name, count, per_transaction, aggregates, payload_bytes| Drain {
@@ -146,7 +101,7 @@ pub(crate) fn execute(options: &SuiteOptions) -> Result<(), Failure> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let results = runtime.block_on(measure(&server, options))?;
     report::write(&results, &options.results)?;
-    report::say(&report::markdown(&results));
+    terminal::say(&report::markdown(&results));
     Ok(())
 }
 
@@ -175,7 +130,7 @@ async fn measure(server: &Server, options: &SuiteOptions) -> Result<Results, Fai
         targets: Vec::new(),
     };
     for (name, publisher) in publishers(size).into_iter().filter(|(name, _)| is_wanted(name)) {
-        report::progress(name);
+        terminal::progress(name);
         let mut rounds = Vec::new();
         for _ in 0..size.rounds() {
             rounds.push(clients::measure(publisher).await?);
@@ -185,20 +140,20 @@ async fn measure(server: &Server, options: &SuiteOptions) -> Result<Results, Fai
     let seconds = size.steady_seconds();
     for (name, delay_millis) in [(STEADY, 0), ("steady-2000-50ms", 50)] {
         if is_wanted(name) {
-            report::progress(name);
+            terminal::progress(name);
             let steady = Steady { name, rows_per_second: 2_000, seconds, delay_millis };
             results.lives.push(live::steady(server, steady, arguments).await?);
         }
     }
     if is_wanted("burst") {
-        report::progress("burst");
+        terminal::progress("burst");
         let count = size.rows(100_000);
         let rows = Rows { count, per_transaction: 10, aggregates: 1_000, payload_bytes: 200 };
         let burst = Burst { name: "burst", rows, idle: size.idle() };
         results.lives.push(live::burst(server, burst, arguments).await?);
     }
     for drain in drains(size).into_iter().filter(|drain| is_wanted(drain.name)) {
-        report::progress(drain.name);
+        terminal::progress(drain.name);
         results.drains.push(drain::run(server, drain, arguments).await?);
     }
     results.targets = targets::judge(&results);

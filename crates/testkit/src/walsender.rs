@@ -18,12 +18,9 @@ mod log;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::sync::watch;
 use tokio::time::{Instant, timeout};
 
-use crate::seed::Seed;
-use connection::Connection;
 pub use log::{Log, OpenTransaction, OutboxTable, RowRecord, Transaction};
 
 /// What the server tells about a connection.
@@ -218,37 +215,6 @@ impl ScriptedServer {
     #[must_use]
     pub fn is_stopping(&self) -> bool {
         self.state().power == Power::Stopping
-    }
-
-    /// Talks to one client, from its greeting until either side ends the connection.
-    pub async fn serve<S: AsyncRead + AsyncWrite + Unpin>(
-        &self,
-        stream: S,
-        manners: Manners,
-        seed: Seed,
-    ) {
-        // One slot, one connection: a client that comes back has lost the one before.
-        let generation = self.change(|state| {
-            state.generation += 1;
-            state.connections += 1;
-            state.generation
-        });
-        let _leave = Leave(self);
-        let mut changes = self.changes.subscribe();
-        let cut = async {
-            // The sender lives in `self`.
-            let is_cut = |_: &u64| self.state().generation != generation;
-            changes.wait_for(is_cut).await.map(drop)
-        };
-        let talk = async {
-            let mut connection = Connection::greet(self, stream, manners, seed).await?;
-            connection.stream().await
-        };
-        tokio::select! {
-            biased;
-            _ = cut => {}
-            _ = talk => {}
-        }
     }
 
     fn state(&self) -> MutexGuard<'_, State> {

@@ -14,11 +14,44 @@ use tokio::io::{
 use tokio::time::{Instant, sleep_until};
 
 use super::log::{NOON, Part, Relation};
-use super::{InTransaction, Manners, Power, ScriptedServer, Seen};
+use super::{InTransaction, Leave, Manners, Power, ScriptedServer, Seen};
 use crate::seed::Seed;
 
+impl ScriptedServer {
+    /// Talks to one client, from its greeting until either side ends the connection.
+    pub async fn serve<S: AsyncRead + AsyncWrite + Unpin>(
+        &self,
+        stream: S,
+        manners: Manners,
+        seed: Seed,
+    ) {
+        // One slot, one connection: a client that comes back has lost the one before.
+        let generation = self.change(|state| {
+            state.generation += 1;
+            state.connections += 1;
+            state.generation
+        });
+        let _leave = Leave(self);
+        let mut changes = self.changes.subscribe();
+        let cut = async {
+            // The sender lives in `self`.
+            let is_cut = |_: &u64| self.state().generation != generation;
+            changes.wait_for(is_cut).await.map(drop)
+        };
+        let talk = async {
+            let mut connection = Connection::greet(self, stream, manners, seed).await?;
+            connection.stream().await
+        };
+        tokio::select! {
+            biased;
+            _ = cut => {}
+            _ = talk => {}
+        }
+    }
+}
+
 /// One client's connection.
-pub(super) struct Connection<'a, S> {
+struct Connection<'a, S> {
     server: &'a ScriptedServer,
     reader: ReadHalf<S>,
     writer: WriteHalf<S>,

@@ -1,0 +1,42 @@
+//! Everything that was measured, under the names that the targets and the tables know.
+
+use serde::Serialize;
+
+use crate::clients::Published;
+use crate::drain::Drained;
+use crate::live::Live;
+use crate::machine::Machine;
+use crate::size::Size;
+
+/// Everything that was measured.
+#[derive(Debug, Clone, Serialize)]
+pub(crate) struct Results {
+    pub(crate) machine: Machine,
+    pub(crate) size: Size,
+    pub(crate) relay_arguments: Vec<String>,
+    pub(crate) note: Option<String>,
+    /// Of the last minute: what else kept the machine busy, at the beginning.
+    pub(crate) load_before: f64,
+    pub(crate) drains: Vec<Drained>,
+    pub(crate) lives: Vec<Live>,
+    pub(crate) publishers: Vec<Published>,
+    pub(crate) targets: Vec<Verdict>,
+}
+
+pub(crate) const HOT_KEYS: &str = "hot-keys";
+pub(crate) const MANY_KEYS: &str = "many-keys";
+pub(crate) const SINGLE_KEY: &str = "single-key";
+pub(crate) const ONE_TRANSACTION: &str = "one-transaction";
+pub(crate) const FAR_AWAY: &str = "many-keys-50ms";
+pub(crate) const STEADY: &str = "steady-2000";
+pub(crate) const BARE: [&str; 3] = ["bare-1", "bare-1-more", "bare-1-threads"];
+pub(crate) const OFFICIAL: &str = "official-many-keys";
+
+/// A target and what was measured.
+#[derive(Debug, Clone, Serialize)]
+pub(crate) struct Verdict {
+    pub(crate) workload: &'static str,
+    pub(crate) target: String,
+    pub(crate) measured: String,
+    pub(crate) is_met: bool,
+}
