@@ -7,7 +7,8 @@ use crate::repository::{Files, Finding};
 /// From the lowest. A crate may depend on crates of layers below its own. The testkit stands beside
 /// core, not above: its checker shares no code with what it checks.
 const LAYERS: &[&[&str]] = &[
-    &["pgoutput-parser", "walrelay-emulator", "walrelay-private-postgres"],
+    &["walrelay-envelope", "walrelay-emulator", "walrelay-private-postgres"],
+    &["pgoutput-parser"],
     &["walrelay-core", "walrelay-testkit"],
     &["walrelay-postgres", "walrelay-pubsub"],
     &["walrelay-relay"],
