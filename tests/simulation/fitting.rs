@@ -1,6 +1,7 @@
 //! What is put between the relay and the world: nothing, or a planted bug.
 
-use walrelay_relay::stream::seams::{Publisher, Store};
+use walrelay_postgres::Store;
+use walrelay_relay::stream::seams::Publisher;
 use walrelay_testkit::walsender::Watcher;
 
 use crate::judge::Judge;

@@ -13,6 +13,7 @@ mod pubsub;
 mod relay;
 mod rows;
 mod run;
+mod store_conformance;
 mod table;
 mod world;
 

@@ -8,7 +8,8 @@ use pgoutput_parser::Lsn;
 use walrelay_core::{
     Batch, ClaimKey, Claimed, FailureClass, Finished, PublishFailure, RowToRecord, Topic,
 };
-use walrelay_relay::stream::seams::{Publisher, Store, StoreFailure, Survey};
+use walrelay_postgres::{Holdings, Store, StoreFailure, Survey};
+use walrelay_relay::stream::seams::Publisher;
 use walrelay_testkit::walsender::{Seen, Watcher};
 
 use crate::fitting::{Fitting, Step};
@@ -163,6 +164,10 @@ impl Fitting for StoreBug {
 }
 
 impl Store for BuggyStore {
+    async fn holdings(&mut self, from: Lsn) -> Result<Holdings, StoreFailure> {
+        self.table.holdings(from).await
+    }
+
     async fn park(&mut self, rows_to_record: &[RowToRecord]) -> Result<(), StoreFailure> {
         match self.bug {
             StoreBug::SettlesBeforeDurable => Ok(()),

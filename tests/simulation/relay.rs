@@ -9,7 +9,9 @@ use walrelay_core::{
     AttributeStyle, Budget, BudgetLimits, ColumnNames, Lanes, Router, RouterConfig, Template,
     Topic, Tracker, Window,
 };
-use walrelay_postgres::{PgError, ReplicationConnection, Startup, StreamSettings};
+use walrelay_postgres::{
+    Holdings, PgError, ReplicationConnection, Startup, Store as _, StoreFailure, StreamSettings,
+};
 use walrelay_relay::observe::health::Health;
 use walrelay_relay::observe::metrics::Metrics;
 use walrelay_relay::observe::observer::Observer;
@@ -145,13 +147,14 @@ impl<F: Fitting> World<F> {
         feedback.received(Lsn::new(confirmed_flush));
         let lanes_seed = locked(&self.seed).draw();
         let mut lanes = Lanes::new(self.plan.lanes, lanes_seed);
-        let parked = self.table.parked_keys().await.map_err(broken)?;
+        let mut store = self.fitting.store(SessionTable::new(self.table.clone()));
+        let holdings = store.holdings(Lsn::new(confirmed_flush)).await;
+        let Holdings { parked, mut recorded } = holdings.map_err(broken)?;
         let now = Instant::now().into_std();
         for key in parked.iter().filter(|_| !self.fitting.omits(Step::LoadParked)) {
-            let due_in = key.due_in.min(Duration::from_secs(5));
+            let due_in = key.next_attempt_in.unwrap_or_default().min(Duration::from_secs(5));
             lanes.load_parked(&Topic::from(key.topic.as_str()), &key.ordering_key, now + due_in);
         }
-        let mut recorded = self.table.recorded_since(confirmed_flush).await.map_err(broken)?;
         self.judge.note(Event::Opened {
             confirmed_flush: Hex(confirmed_flush),
             parked: parked.len(),
@@ -164,7 +167,6 @@ impl<F: Fitting> World<F> {
             true => usize::MAX / 2,
             false => self.plan.budget_bytes,
         };
-        let store = self.fitting.store(SessionTable::new(self.table.clone()));
         let publisher = self.fitting.publisher(self.pubsub.clone());
         Ok(Session {
             frames,
@@ -203,7 +205,7 @@ fn story_of(error: &PipelineError) -> String {
     story
 }
 
-fn broken(_: walrelay_relay::stream::seams::StoreFailure) -> PgError {
+fn broken(_: StoreFailure) -> PgError {
     PgError::EndedByServer
 }
 

@@ -10,7 +10,7 @@ use tokio::time::{Instant, sleep};
 use walrelay_core::{
     ClaimKey, Claimed, Finished, Message, OnDead, Outcome, Reason, RowToRecord, Topic,
 };
-use walrelay_relay::stream::seams::{Store, StoreFailure, Survey};
+use walrelay_postgres::{Holdings, ParkedKey, Store, StoreFailure, Survey};
 use walrelay_testkit::seed::Seed;
 use walrelay_testkit::walsender::ScriptedServer;
 
@@ -34,13 +34,6 @@ impl Intervals {
         fails_after: 0,
         done_late: 0,
     };
-}
-
-/// What is read when a session is opened.
-pub(crate) struct Parked {
-    pub(crate) topic: String,
-    pub(crate) ordering_key: String,
-    pub(crate) due_in: Duration,
 }
 
 #[derive(Debug)]
@@ -178,28 +171,14 @@ impl Table {
         }
     }
 
-    // What a session reads when it is opened.
-
-    pub(crate) async fn parked_keys(&self) -> Result<Vec<Parked>, StoreFailure> {
-        self.command("parked keys", || {
-            let state = self.state();
-            let keys = state.keys(self.rules.on_dead, |_| true);
-            let parked = keys.into_iter().map(|(topic, ordering_key)| {
-                let due_in = state.due_in(&topic, &ordering_key).unwrap_or_default();
-                Parked { topic, ordering_key, due_in }
-            });
-            parked.collect()
-        })
-        .await
-    }
-
-    pub(crate) async fn recorded_since(&self, lsn: u64) -> Result<Vec<Position>, StoreFailure> {
-        self.command("recorded since", || {
-            let state = self.state();
-            let since = state.entries.range((lsn, 0)..);
-            since.map(|((at, tx_index), _)| position(*at, *tx_index)).collect()
-        })
-        .await
+    /// Every row in order: its commit, status, attempts, and in how long it is due.
+    pub(crate) fn contents(&self) -> Vec<(u64, Status, u32, Option<Duration>)> {
+        let (state, now) = (self.state(), Instant::now());
+        let entries = state.entries.iter().map(|((commit_lsn, _), entry)| {
+            let due_in = entry.next_attempt.map(|at| at.saturating_duration_since(now));
+            (*commit_lsn, entry.status, entry.attempts, due_in)
+        });
+        entries.collect()
     }
 
     // What operators do.
@@ -308,6 +287,24 @@ impl State {
         let mut rows = self.retrying(topic, key).map(|(_, entry)| entry.next_attempt);
         let at = if key.is_empty() { rows.flatten().min() } else { rows.next().flatten() };
         at.map(|at| at.saturating_duration_since(Instant::now()))
+    }
+
+    fn parked_key(&self, on_dead: OnDead, (topic, ordering_key): (String, String)) -> ParkedKey {
+        let head = self.retrying(&topic, &ordering_key).next();
+        let dead_at = self.held_at(on_dead, &topic, &ordering_key);
+        let is_dead = |entry: &&Entry| {
+            entry.status == Status::Dead && entry.topic == topic && entry.key == ordering_key
+        };
+        let dead_rows = self.entries.values().filter(is_dead).count() as u64;
+        ParkedKey {
+            rows: self.retrying(&topic, &ordering_key).count() as u64,
+            dead_rows: if dead_at.is_some() { dead_rows } else { 0 },
+            is_held: dead_at.is_some_and(|dead| head.is_none_or(|(first, _)| dead < *first)),
+            next_attempt_in: self.due_in(&topic, &ordering_key),
+            attempts: head.map_or(0, |(_, entry)| entry.attempts),
+            topic,
+            ordering_key,
+        }
     }
 
     /// In how long to look at a key again, if it is one of these parked ones.
@@ -427,7 +424,10 @@ impl SessionTable {
         entry.updated = now;
         entry.next_attempt = None;
         match &finished.outcome {
-            Outcome::Published { .. } => entry.status = Status::Published,
+            Outcome::Published { .. } => {
+                entry.status = Status::Published;
+                entry.attempts += 1;
+            }
             Outcome::Dead { attempts, .. } => {
                 entry.status = Status::Dead;
                 entry.attempts = *attempts;
@@ -465,6 +465,19 @@ impl Drop for Writing {
 }
 
 impl Store for SessionTable {
+    async fn holdings(&mut self, from: Lsn) -> Result<Holdings, StoreFailure> {
+        let table = self.table.clone();
+        let read = || {
+            let state = table.state();
+            let keys = state.keys(table.rules.on_dead, |_| true);
+            let parked = keys.into_iter().map(|key| state.parked_key(table.rules.on_dead, key));
+            let since = state.entries.range((from.as_u64(), 0)..);
+            let recorded = since.map(|((at, tx_index), _)| position(*at, *tx_index));
+            Holdings { parked: parked.collect(), recorded: recorded.collect() }
+        };
+        table.command("holdings", read).await
+    }
+
     async fn park(&mut self, rows_to_record: &[RowToRecord]) -> Result<(), StoreFailure> {
         let rows = rows_to_record.iter().map(|row_to_record| self.entry(row_to_record)).collect();
         let mut writing = Writing { table: self.table.clone(), rows };

@@ -6,8 +6,8 @@
 //!
 //! ```text
 //!  park ──▶ retrying ── claim ──▶ retrying, leased ── finish ──▶ published
-//!              ▲  ▲                                  ├─ Retry ───▶ retrying
-//!              │  └────────── lease over ────────────┤─ Release ─▶ retrying
+//!              ▲  ▲                                  ├─ Again ───▶ retrying
+//!              │  └────────── lease over ────────────┤
 //!  park ──▶ dead ── retry, edit ──▶ retrying         └─ Dead ────▶ dead
 //!              └─── discard ──▶ discarded
 //! ```
@@ -38,11 +38,11 @@ use std::time::{Duration, SystemTime};
 use pgoutput_parser::{Lsn, Position};
 use tokio_postgres::Row;
 use tokio_postgres::types::PgLsn;
+use walrelay_core::{ClaimKey, OnDead};
 
 use crate::store_error::StoreError;
 
 pub use claim::{ClaimLimits, ClaimedRow};
-pub use finish::Outcome;
 pub use keys::{DispatchCounts, ParkedKey};
 pub use operate::{DispatchDetail, DispatchFilter, DispatchRow, RetrySelection};
 pub use park::{ParkRow, ParkStatus};
@@ -82,16 +82,6 @@ impl DispatchStore {
     }
 }
 
-/// What a dead row does to the rows of its ordering key behind it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum OnDead {
-    /// They go on without it.
-    #[default]
-    Continue,
-    /// They wait until an operator has retried, edited or discarded it.
-    Hold,
-}
-
 /// One topic and ordering key, as dispatch state names them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Key<'a> {
@@ -99,6 +89,12 @@ pub struct Key<'a> {
     pub topic: &'a str,
     /// The ordering key; empty means that its rows are independent of each other.
     pub ordering_key: &'a str,
+}
+
+impl<'a> From<&'a ClaimKey> for Key<'a> {
+    fn from(key: &'a ClaimKey) -> Self {
+        Self { topic: &key.topic, ordering_key: &key.ordering_key }
+    }
 }
 
 /// The `status` column.

@@ -20,8 +20,11 @@ mod preflight;
 mod publication;
 mod relay_row;
 mod replication;
+mod report;
 mod secret;
+mod session_store;
 mod slot;
+mod store;
 mod store_error;
 mod stream;
 mod tls;
@@ -30,8 +33,8 @@ pub use connect::{SqlClient, connect_sql};
 pub use conninfo::{CONNECT_TIMEOUT_DEFAULT, ConnectConfig, ConninfoProblem, PgEnv};
 pub use dispatch::{
     Claim, ClaimLimits, ClaimedRow, DISPATCH_CHANNEL, DispatchCounts, DispatchDetail,
-    DispatchFilter, DispatchRow, DispatchStatus, DispatchStore, Key, OnDead, Outcome, ParkRow,
-    ParkStatus, ParkedKey, RetrySelection,
+    DispatchFilter, DispatchRow, DispatchStatus, DispatchStore, Key, ParkRow, ParkStatus,
+    ParkedKey, RetrySelection,
 };
 pub use error::{PgError, ServerError, ServerErrorKind, TlsError};
 pub use feedback::Feedback;
@@ -55,10 +58,13 @@ pub use replication::{
     FRAME_BYTES_MAX_DEFAULT, NetworkFeedback, NetworkFrames, ReplicationConnection, Startup,
     StreamSettings, SystemIdentity,
 };
+pub use report::read_survey;
 pub use secret::Secret;
+pub use session_store::SessionStore;
 pub use slot::{
     Failover, PLUGIN, SlotState, SlotType, WalStatus, advance_slot, create_slot, drop_slot,
     read_slot,
 };
+pub use store::{Holdings, Store, StoreFailure, Survey};
 pub use store_error::StoreError;
 pub use stream::Stream;

@@ -4,8 +4,9 @@
 mod support;
 
 use support::Session;
+use walrelay_core::OnDead;
 use walrelay_postgres::{
-    ColumnRole, ExpectedColumn, Failover, Finding, InitOptions, InitPlan, OnDead, Operation,
+    ColumnRole, ExpectedColumn, Failover, Finding, InitOptions, InitPlan, Operation,
     PreflightRequest, PublicationScope, QualifiedName, Severity, SlotType, StoreError,
     advance_slot, code, create_slot, delete_relay_row, drop_slot, init, preflight, read_horizon,
     read_publication, read_relay_row, read_slot, shard_filter, write_relay_row,

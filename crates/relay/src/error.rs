@@ -1,6 +1,6 @@
 //! What can end a session of the relay, and whether another may follow.
 
-use walrelay_postgres::{PgError, ServerErrorKind, StoreError};
+use walrelay_postgres::{PgError, ServerErrorKind, StoreError, StoreFailure};
 
 use crate::policy::{Disposition, Exit};
 use crate::stream::pipeline::PipelineError;
@@ -19,7 +19,10 @@ pub enum RelayError {
     Session(#[from] PipelineError),
     /// Dispatch state cannot be read.
     #[error("dispatch state cannot be read")]
-    Store(#[source] StoreError),
+    Store(#[source] StoreFailure),
+    /// What the server is set up for cannot be read.
+    #[error("the set-up of the server cannot be read")]
+    Survey(#[source] StoreError),
     /// An ordinary statement failed.
     #[error("{action}")]
     Sql {
@@ -82,9 +85,10 @@ impl RelayError {
                 Exit::PostgresSetup,
                 "ALTER PUBLICATION … SET (publish = 'insert'), then start again",
             ),
-            Self::Session(PipelineError::ServerStops) | Self::Sql { .. } | Self::Store(_) => {
-                Disposition::Reconnect
-            }
+            Self::Session(PipelineError::ServerStops)
+            | Self::Sql { .. }
+            | Self::Survey(_)
+            | Self::Store(_) => Disposition::Reconnect,
             Self::TakeOver { .. } => Disposition::stop(
                 Exit::SlotHeld,
                 "only the same role, or a member of pg_signal_backend, may end it",
@@ -108,7 +112,7 @@ impl RelayError {
             Self::Session(PipelineError::Stream(_)) => "disconnected",
             Self::Session(PipelineError::ServerStops) => "server_shutdown",
             Self::Session(_) => "stream",
-            Self::Store(_) | Self::Sql { .. } => "sql",
+            Self::Store(_) | Self::Survey(_) | Self::Sql { .. } => "sql",
             Self::TakeOver { .. } | Self::Setup { .. } | Self::SlotLost { .. } => "setup",
         }
     }

@@ -4,7 +4,7 @@
 //!
 //! | Folder | Holds |
 //! | --- | --- |
-//! | [`stream`] | the data path of one session: loop, publishes, recorder, recorded rows, and the seams |
+//! | [`stream`] | the data path of one session: loop, publishes, recorder, recorded rows, and the publisher's seam |
 //! | [`lifecycle`] | how sessions begin and follow each other: the gate, opening, the supervisor |
 //! | [`observe`] | what operators are told: metrics, health, the status report |
 

@@ -110,7 +110,6 @@ impl From<ReportError> for Error {
     fn from(error: ReportError) -> Self {
         match error {
             ReportError::SlotLost { slot, how } => Self::SlotLost { slot, how },
-            ReportError::Postgres(error) => Self::Postgres(error),
             ReportError::Store(error) => Self::Store(error),
         }
     }

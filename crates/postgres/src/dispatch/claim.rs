@@ -52,7 +52,7 @@ impl DispatchStore {
     /// Takes the first rows of each of these keys, in position order, and leases them to the caller.
     ///
     /// A key gives rows up to the first that is locked by another session, leased, not yet due, or
-    /// (with [`super::OnDead::Hold`]) behind a dead row. When the bytes run out, every key has had its
+    /// (with [`Hold`](walrelay_core::OnDead::Hold)) behind a dead row. When the bytes run out, every key has had its
     /// first rows before any has its second. Unordered rows are independent: whichever are due, the
     /// longest due first. Sorted by topic, ordering key and position.
     ///
@@ -169,7 +169,7 @@ WITH wanted AS (
       SELECT *, sum(bytes) OVER (ORDER BY rank, ordinal ROWS UNBOUNDED PRECEDING) - bytes AS bytes_before
         FROM (SELECT *, true AS is_ordered FROM keyed UNION ALL SELECT *, false FROM unordered) AS k
     ) AS c
-   WHERE bytes_before < $5
+   WHERE bytes_before < greatest($5, 1)
 ), locked AS MATERIALIZED (
   SELECT event_id
     FROM public.app_outbox_dispatch

@@ -1,9 +1,10 @@
 //! Writing down what became of claimed rows.
 
-use std::time::{Duration, SystemTime};
+use std::time::SystemTime;
 
 use tokio_postgres::Client;
 use tokio_postgres::types::Type;
+use walrelay_core::{Outcome, PublishFailure};
 
 use super::history::{
     CODE_BYTES_MAX, ERROR_BYTES_MAX, attempt_line, prepend_line, storable, storable_line,
@@ -11,58 +12,22 @@ use super::history::{
 use super::{Claim, DispatchStatus, DispatchStore, seconds, signed};
 use crate::store_error::StoreError;
 
-/// What became of a claimed row.
-#[derive(Debug, Clone)]
-pub enum Outcome {
-    /// Pub/Sub stored it.
-    Published {
-        /// The claim.
-        claim: Claim,
-        /// Pub/Sub's id of the message.
-        message_id: String,
-    },
-    /// It did not go out and will be tried again.
-    Retry {
-        /// The claim.
-        claim: Claim,
-        /// How often it has been tried by now.
-        attempts: u32,
-        /// When it is due; None for a row that waits behind the head of its key.
-        next_attempt_in: Option<Duration>,
-        /// A gRPC code, or our own reason.
-        code: String,
-        /// The same in words.
-        error: String,
-    },
-    /// It did not go out and will not be tried again.
-    Dead {
-        /// The claim.
-        claim: Claim,
-        /// How often it has been tried by now.
-        attempts: u32,
-        /// A gRPC code, or our own reason.
-        code: String,
-        /// The same in words.
-        error: String,
-    },
-    /// It was not tried: it waits behind a row that failed, or we are stopping. The lease is given
-    /// back. A row without ordering key is then due at once; any other when its key is next claimed.
-    Release {
-        /// The claim.
-        claim: Claim,
-    },
-}
-
 impl DispatchStore {
     /// Writes these outcomes down, all or none. Returns how many counted.
     ///
     /// An outcome counts while its claim stands: not when an operator has meanwhile edited or
-    /// discarded the row, nor when its lease was over and it has been claimed again.
+    /// discarded the row, nor when its lease was over and it has been claimed again. A row that was
+    /// not tried gives its lease back: without ordering key it is due at once, otherwise when its key
+    /// is next claimed.
     ///
     /// # Errors
     ///
     /// The server refused, or the connection ended; the outcomes may be written again.
-    pub async fn finish(&self, client: &Client, outcomes: &[Outcome]) -> Result<u64, StoreError> {
+    pub async fn finish(
+        &self,
+        client: &Client,
+        outcomes: &[(Claim, &Outcome)],
+    ) -> Result<u64, StoreError> {
         if outcomes.is_empty() {
             return Ok(0);
         }
@@ -102,39 +67,41 @@ struct Columns<'a> {
 }
 
 impl<'a> Columns<'a> {
-    fn of(outcomes: &'a [Outcome]) -> Result<Self, StoreError> {
+    fn of(outcomes: &'a [(Claim, &Outcome)]) -> Result<Self, StoreError> {
         let mut columns = Self::default();
-        outcomes.iter().try_for_each(|outcome| columns.push(outcome))?;
+        outcomes.iter().try_for_each(|(claim, outcome)| columns.push(claim, outcome))?;
         Ok(columns)
     }
 
-    fn push(&mut self, outcome: &'a Outcome) -> Result<(), StoreError> {
-        let (mut tried, mut delay, mut failure, mut message_id) = (None, None, None, None);
-        let (claim, status) = match outcome {
-            Outcome::Published { claim, message_id: id } => {
+    fn push(&mut self, claim: &'a Claim, outcome: &Outcome) -> Result<(), StoreError> {
+        let attempts = |count: u32| signed(count, "number of attempts").map(Some);
+        let (mut tried, mut delay, mut message_id) = (None, None, None);
+        let mut failed: Option<&PublishFailure> = None;
+        let status = match outcome {
+            Outcome::Published { message_id: id } => {
                 message_id = Some(storable(id, ERROR_BYTES_MAX).into_owned());
-                (claim, DispatchStatus::Published)
+                DispatchStatus::Published
             }
-            Outcome::Retry { claim, attempts, next_attempt_in, code, error } => {
-                tried = Some(signed(*attempts, "number of attempts")?);
-                delay = next_attempt_in.map(seconds);
-                failure = Some((code, error));
-                (claim, DispatchStatus::Retrying)
+            Outcome::Again { failure: None, .. } => DispatchStatus::Retrying,
+            Outcome::Again { attempts: count, after, failure: Some(failure) } => {
+                tried = attempts(*count)?;
+                delay = after.map(seconds);
+                failed = Some(failure);
+                DispatchStatus::Retrying
             }
-            Outcome::Dead { claim, attempts, code, error } => {
-                tried = Some(signed(*attempts, "number of attempts")?);
-                failure = Some((code, error));
-                (claim, DispatchStatus::Dead)
+            Outcome::Dead { attempts: count, failure } => {
+                tried = attempts(*count)?;
+                failed = Some(failure);
+                DispatchStatus::Dead
             }
-            Outcome::Release { claim } => (claim, DispatchStatus::Retrying),
         };
         self.event_id.push(&claim.event_id);
         self.version.push(claim.version);
         self.status.push(status.as_str());
         self.attempts.push(tried);
         self.delay.push(delay);
-        self.error_code.push(failure.map(|(code, _)| storable_line(code, CODE_BYTES_MAX)));
-        self.error.push(failure.map(|(_, error)| storable_line(error, ERROR_BYTES_MAX)));
+        self.error_code.push(failed.map(|failure| storable_line(failure.code, CODE_BYTES_MAX)));
+        self.error.push(failed.map(|failure| storable_line(&failure.message, ERROR_BYTES_MAX)));
         self.message_id.push(message_id);
         Ok(())
     }

@@ -7,6 +7,7 @@ use std::time::Duration;
 use pgoutput_parser::Position;
 use tokio_postgres::types::{PgLsn, ToSql, Type};
 use tokio_postgres::{Client, Transaction};
+use walrelay_core::{Reason, RowToRecord};
 
 use super::history::{
     CODE_BYTES_MAX, ERROR_BYTES_MAX, NAME_BYTES_MAX, attempt_line, storable, storable_line,
@@ -36,6 +37,29 @@ pub struct ParkRow<'a> {
     pub error_code: Option<&'a str>,
     /// The same in words.
     pub last_error: Option<&'a str>,
+}
+
+impl<'a> From<&'a RowToRecord> for ParkRow<'a> {
+    fn from(row: &'a RowToRecord) -> Self {
+        let (status, failure) = match &row.reason {
+            Reason::Stuck { failure, next_attempt_in } => {
+                (ParkStatus::Retrying { next_attempt_in: *next_attempt_in }, Some(failure))
+            }
+            Reason::Queued => (ParkStatus::Retrying { next_attempt_in: None }, None),
+            Reason::Dead { failure } => (ParkStatus::Dead, Some(failure)),
+        };
+        Self {
+            event_id: row.message.event_id(),
+            position: row.message.position(),
+            topic: row.message.topic(),
+            ordering_key: row.message.ordering_key(),
+            message: row.message.body(),
+            status,
+            attempts: 0,
+            error_code: failure.map(|failure| failure.code),
+            last_error: failure.map(|failure| failure.message.as_str()),
+        }
+    }
 }
 
 impl std::fmt::Debug for ParkRow<'_> {

@@ -2,9 +2,12 @@
 
 use std::time::Duration;
 
-use walrelay_postgres::{ClaimLimits, DispatchStatus, OnDead, Outcome, ParkRow, ParkStatus};
+use walrelay_core::{OnDead, Outcome};
+use walrelay_postgres::{ClaimLimits, DispatchStatus, ParkRow, ParkStatus};
 
-use crate::rows::{LIMITS, NOW, all_published, at, ids, key, row, status_of, store};
+use crate::rows::{
+    LIMITS, NOW, RELEASED, all, at, failure, ids, key, published, row, status_of, store,
+};
 use crate::support::{Session, migrated};
 
 #[tokio::test]
@@ -19,24 +22,17 @@ async fn outcomes_are_written_down() {
     let claims = store.claim(&session, &keys, LIMITS).await.unwrap();
     let claim =
         |name: &str| claims.iter().find(|row| row.ordering_key == name).unwrap().claim.clone();
-    let failure = |text: &str| ("INTERNAL".to_owned(), text.to_owned());
     let outcomes = [
-        Outcome::Published { claim: claim("published"), message_id: "42".to_owned() },
-        Outcome::Retry {
-            claim: claim("retry"),
+        Outcome::Published { message_id: "42".to_owned() },
+        Outcome::Again {
             attempts: 4,
-            next_attempt_in: Some(Duration::from_secs(100)),
-            code: failure("").0,
-            error: failure("again\nand again").1,
+            after: Some(Duration::from_secs(100)),
+            failure: Some(failure("INTERNAL", "again\nand again")),
         },
-        Outcome::Dead {
-            claim: claim("dead"),
-            attempts: 20,
-            code: failure("").0,
-            error: failure("no").1,
-        },
-        Outcome::Release { claim: claim("released") },
+        Outcome::Dead { attempts: 20, failure: failure("INTERNAL", "no") },
+        RELEASED,
     ];
+    let outcomes: Vec<_> = names.map(claim).into_iter().zip(&outcomes).collect();
 
     assert_eq!(store.finish(&session, &outcomes).await.unwrap(), 4);
 
@@ -77,14 +73,12 @@ async fn the_history_of_errors_is_bounded() {
     store.park(&mut session, &[row("a", at(1, 0), "k", NOW)]).await.unwrap();
     for (attempt, error_bytes) in (4..30).map(|n| (n, 10)).chain((30..40).map(|n| (n, 5000))) {
         let claimed = store.claim(&session, &[key("k")], LIMITS).await.unwrap();
-        let outcome = Outcome::Retry {
-            claim: claimed.into_iter().next().unwrap().claim,
+        let outcome = Outcome::Again {
             attempts: attempt,
-            next_attempt_in: Some(Duration::ZERO),
-            code: "INTERNAL".to_owned(),
-            error: "x".repeat(error_bytes),
+            after: Some(Duration::ZERO),
+            failure: Some(failure("INTERNAL", &"x".repeat(error_bytes))),
         };
-        assert_eq!(store.finish(&session, &[outcome]).await.unwrap(), 1);
+        assert_eq!(store.finish(&session, &all(claimed, &outcome)).await.unwrap(), 1);
         let history = store.show(&session, "a").await.unwrap().row.last_error.unwrap();
         assert!(history.starts_with(&format!("attempt {attempt} ")), "{history}");
         assert!(history.len() <= 4096, "{} bytes", history.len());
@@ -102,8 +96,8 @@ async fn an_edit_during_a_publish_is_not_lost() {
     let claim = store.claim(&session, &[key("k")], LIMITS).await.unwrap().remove(0).claim;
 
     store.edit(&mut session, "a", b"better").await.unwrap();
-    let published = Outcome::Published { claim, message_id: "1".to_owned() };
-    assert_eq!(store.finish(&session, &[published]).await.unwrap(), 0, "it was the old message");
+    let finished = store.finish(&session, &[(claim, &published())]).await;
+    assert_eq!(finished.unwrap(), 0, "it was the old message");
 
     let claimed = store.claim(&session, &[key("k")], LIMITS).await.unwrap().remove(0);
     assert_eq!((claimed.message.as_slice(), claimed.attempts), (&b"better"[..], 0));
@@ -120,7 +114,8 @@ async fn an_outcome_that_waited_for_an_operator_sees_what_he_did() {
     let sql = "UPDATE app_outbox_dispatch SET message = 'x', updated_at = clock_timestamp() WHERE event_id = 'a'";
     editing.batch_execute(sql).await.unwrap();
 
-    let outcome = [Outcome::Published { claim, message_id: "1".to_owned() }];
+    let published = published();
+    let outcome = [(claim, &published)];
     let finishing = store.finish(&session, &outcome);
     let committing = async {
         let watcher = Session::on(&database).await;
@@ -146,9 +141,9 @@ async fn a_row_claimed_again_after_its_lease_ignores_the_first_claimer() {
     let first = store.claim(&session, &[key("k")], short).await.unwrap().remove(0).claim;
     let second = store.claim(&session, &[key("k")], LIMITS).await.unwrap().remove(0).claim;
 
-    let dead = |claim| Outcome::Dead { claim, attempts: 1, code: "x".into(), error: "y".into() };
-    assert_eq!(store.finish(&session, &[dead(first)]).await.unwrap(), 0);
-    assert_eq!(store.finish(&session, &[dead(second)]).await.unwrap(), 1);
+    let dead = Outcome::Dead { attempts: 1, failure: failure("x", "y") };
+    assert_eq!(store.finish(&session, &[(first, &dead)]).await.unwrap(), 0);
+    assert_eq!(store.finish(&session, &[(second, &dead)]).await.unwrap(), 1);
 }
 
 #[tokio::test]
@@ -174,8 +169,8 @@ async fn a_dead_row_lets_its_key_go_on_or_holds_it() {
 
     let claimed = holding.claim(&session, &keys, LIMITS).await.unwrap();
     assert_eq!(ids(&claimed), ["unordered", "before"]);
-    let outcomes = all_published(claimed);
-    holding.finish(&session, &outcomes).await.unwrap();
+    let published = published();
+    holding.finish(&session, &all(claimed, &published)).await.unwrap();
     assert!(holding.due_keys(&session, 10).await.unwrap().is_empty(), "k is held");
     assert!(holding.claim(&session, &keys, LIMITS).await.unwrap().is_empty());
     assert_eq!(flowing.due_keys(&session, 10).await.unwrap().len(), 1);

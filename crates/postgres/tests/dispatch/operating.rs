@@ -8,11 +8,12 @@ use tokio::task::JoinSet;
 use tokio_postgres::tls::NoTlsStream;
 use tokio_postgres::{AsyncMessage, Connection, Notification, Socket};
 use walrelay_postgres::{
-    DispatchFilter, DispatchStatus, DispatchStore, Outcome, ParkRow, ParkStatus, RetrySelection,
-    StoreError,
+    DispatchFilter, DispatchStatus, DispatchStore, ParkRow, ParkStatus, RetrySelection, StoreError,
 };
 
-use crate::rows::{BEHIND, LATER, LIMITS, NOW, TOPIC, at, ids, key, row, status_of, store};
+use crate::rows::{
+    BEHIND, LATER, LIMITS, NOW, TOPIC, at, ids, key, published, row, status_of, store,
+};
 use crate::support::migrated;
 
 #[tokio::test]
@@ -82,8 +83,7 @@ async fn operators_are_refused_with_reasons_and_all_or_nothing() {
     let rows = [row("out", at(1, 0), "k", NOW), row("dead", at(2, 0), "m", ParkStatus::Dead)];
     store.park(&mut session, &rows).await.unwrap();
     let claim = store.claim(&session, &[key("k")], LIMITS).await.unwrap().remove(0).claim;
-    let published = Outcome::Published { claim, message_id: "1".to_owned() };
-    store.finish(&session, &[published]).await.unwrap();
+    store.finish(&session, &[(claim, &published())]).await.unwrap();
 
     let both = RetrySelection::Events(vec!["dead".to_owned(), "out".to_owned()]);
     let retry_out = store.retry(&mut session, &both).await.unwrap_err();

@@ -1,10 +1,12 @@
 //! What the tests park: rows, keys, and the words for them.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use pgoutput_parser::{Lsn, Position};
+use walrelay_core::{FailureClass, Outcome, PublishFailure};
 use walrelay_postgres::{
-    ClaimLimits, ClaimedRow, DispatchStatus, DispatchStore, Key, Outcome, ParkRow, ParkStatus,
+    Claim, ClaimLimits, ClaimedRow, DispatchStatus, DispatchStore, Key, ParkRow, ParkStatus,
 };
 
 use crate::support::Session;
@@ -60,9 +62,18 @@ pub(crate) async fn status_of(
     store.show(client, event_id).await.expect("the row").row.status
 }
 
-pub(crate) fn all_published(claimed: Vec<ClaimedRow>) -> Vec<Outcome> {
-    claimed
-        .into_iter()
-        .map(|row| Outcome::Published { claim: row.claim, message_id: "1".to_owned() })
-        .collect()
+pub(crate) fn published() -> Outcome {
+    Outcome::Published { message_id: "1".to_owned() }
+}
+
+/// Not tried: the lease is given back.
+pub(crate) const RELEASED: Outcome = Outcome::Again { attempts: 0, after: None, failure: None };
+
+pub(crate) fn failure(code: &'static str, error: &str) -> Arc<PublishFailure> {
+    Arc::new(PublishFailure::new(FailureClass::Transient, code, error))
+}
+
+/// The same outcome for all of these rows.
+pub(crate) fn all(claimed: Vec<ClaimedRow>, outcome: &Outcome) -> Vec<(Claim, &Outcome)> {
+    claimed.into_iter().map(|row| (row.claim, outcome)).collect()
 }

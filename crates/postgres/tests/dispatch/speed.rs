@@ -2,9 +2,10 @@
 
 use std::time::{Duration, Instant};
 
-use walrelay_postgres::{Key, OnDead, Outcome, StoreError};
+use walrelay_core::OnDead;
+use walrelay_postgres::{Key, StoreError};
 
-use crate::rows::{LIMITS, TOPIC, all_published, key, store};
+use crate::rows::{LIMITS, RELEASED, TOPIC, all, key, published, store};
 use crate::support::{Session, migrated};
 
 /// 100,000 rows, written in one statement; no `ANALYZE`, as just after an outage.
@@ -42,8 +43,7 @@ async fn a_key_with_a_hundred_thousand_rows_is_claimed_fast() {
         assert_eq!(timed("due keys", store.due_keys(&session, 100)).await.len(), 1);
         let claimed = timed("claim", store.claim(&session, &[key("hot")], LIMITS)).await;
         assert_eq!(claimed.len(), 100);
-        let released: Vec<Outcome> =
-            claimed.into_iter().map(|row| Outcome::Release { claim: row.claim }).collect();
+        let released = all(claimed, &RELEASED);
         assert_eq!(timed("finish", store.finish(&session, &released)).await, 100);
         session
             .run("UPDATE app_outbox_dispatch SET next_attempt_at = now() WHERE event_id = 'e1'")
@@ -62,7 +62,8 @@ async fn one_of_a_hundred_thousand_keys_is_claimed_fast() {
     let keys: Vec<Key<'_>> = due.iter().map(walrelay_postgres::ParkedKey::key).collect();
     let claimed = timed("claim", store.claim(&session, &keys, LIMITS)).await;
     assert_eq!(claimed.len(), 500);
-    let published = all_published(claimed);
+    let published = published();
+    let published = all(claimed, &published);
     assert_eq!(timed("finish", store.finish(&session, &published)).await, 500);
     assert_eq!(timed("counts", store.counts(&session)).await.retrying, 99_500);
 }
@@ -78,8 +79,7 @@ async fn a_claim_reads_little_more_than_it_takes() {
         let before: u64 = session.text(read).await.parse().unwrap();
 
         let claimed = store.claim(&session, &[key("hot")], LIMITS).await.unwrap();
-        let released: Vec<Outcome> =
-            claimed.into_iter().map(|row| Outcome::Release { claim: row.claim }).collect();
+        let released = all(claimed, &RELEASED);
         assert_eq!(store.finish(&session, &released).await.unwrap(), 100);
 
         let after: u64 = session.text(read).await.parse().unwrap();

@@ -17,7 +17,7 @@ const PASSING: [&str; 3] = [code::SLOT_ACTIVE, code::REPLICATION_SLOTS, code::WA
 ///
 /// What is not as it should be, all at once, each with its fix.
 pub async fn gate(sql: &SqlClient, relay: &RelaySettings) -> Result<(), RelayError> {
-    let findings = preflight(sql, &preflight_request(relay)).await.map_err(RelayError::Store)?;
+    let findings = preflight(sql, &preflight_request(relay)).await.map_err(RelayError::Survey)?;
     for finding in findings.iter().filter(|finding| finding.severity == Severity::Warning) {
         tracing::debug!(subject = finding.subject, fix = finding.fix, "{}", finding.message);
     }

@@ -1,6 +1,5 @@
 //! How sessions begin, end and follow each other; [`supervisor`] is meant to be read first.
 
-pub mod dispatch_state;
 pub mod gate;
 pub mod session;
 pub mod supervisor;

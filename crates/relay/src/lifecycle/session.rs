@@ -12,13 +12,12 @@ use walrelay_core::{
     Router, Topic, Tracker, Window, WindowLimits,
 };
 use walrelay_postgres::{
-    DispatchStore, PgError, ReplicationConnection, ServerErrorKind, SqlClient, Stream,
-    StreamSettings, begin_relay_row, connect_sql, read_horizon,
+    DispatchStore, Holdings, PgError, ReplicationConnection, ServerErrorKind, SessionStore,
+    SqlClient, Store as _, Stream, StreamSettings, connect_sql,
 };
 use walrelay_pubsub::GrpcPublisher;
 
 use crate::error::RelayError;
-use crate::lifecycle::dispatch_state::DispatchState;
 use crate::lifecycle::gate;
 use crate::observe::observer::Observer;
 use crate::seed::random_seed;
@@ -29,7 +28,7 @@ use crate::stream::recorded_rows::RecordedRows;
 use crate::stream::recorder::{Intervals, Recorder};
 
 /// The session of the service.
-pub type LiveSession = Session<ReadHalf<Stream>, WriteHalf<Stream>, GrpcPublisher, DispatchState>;
+pub type LiveSession = Session<ReadHalf<Stream>, WriteHalf<Stream>, GrpcPublisher, SessionStore>;
 
 /// What came of opening a session.
 #[derive(Debug)]
@@ -113,22 +112,18 @@ pub async fn open(
 
     let (confirmed_flush, wal_end) = positions(&sql, slot).await?;
     feedback.received(confirmed_flush);
-    let store = DispatchStore::new(slot.clone()).with_on_dead(on_dead(config.relay.on_dead));
+    let store = DispatchStore::new(slot.clone()).with_on_dead(config.relay.on_dead);
+    let lease = config.pubsub.publisher.request_timeout + LEASE_SLACK;
+    let connect = config.connect.clone();
+    let mut state = SessionStore::new(connect, sql, store, identity.system_identifier, lease);
+    let Holdings { parked, recorded } =
+        state.holdings(confirmed_flush).await.map_err(RelayError::Store)?;
     let mut lanes = Lanes::new(lane_policy(&config.relay), random_seed());
-    let parked = store.parked_keys(&sql).await.map_err(RelayError::Store)?;
     let now = Instant::now().into_std();
     for key in &parked {
         let due = key.next_attempt_in.unwrap_or_default().min(RESTART_WAIT_MAX);
         lanes.load_parked(&Topic::from(key.topic.as_str()), &key.ordering_key, now + due);
     }
-    let recorded = store.recorded_since(&sql, confirmed_flush).await.map_err(RelayError::Store)?;
-
-    let lease = config.pubsub.publisher.request_timeout + LEASE_SLACK;
-    let connect = config.connect.clone();
-    begin_relay_row(&sql, slot, &identity.system_identifier).await.map_err(RelayError::Store)?;
-    let horizon = read_horizon(&sql).await.map_err(RelayError::Store)?;
-    let system = (identity.system_identifier, horizon);
-    let state = DispatchState::new(connect, sql, store, system, lease);
     let session = Session {
         frames,
         feedback,
@@ -187,13 +182,6 @@ fn lane_policy(relay: &RelaySettings) -> LanePolicy {
         park_after: relay.park_after,
         max_attempts: relay.max_attempts,
         on_dead: relay.on_dead,
-    }
-}
-
-fn on_dead(policy: walrelay_core::OnDead) -> walrelay_postgres::OnDead {
-    match policy {
-        walrelay_core::OnDead::Continue => walrelay_postgres::OnDead::Continue,
-        walrelay_core::OnDead::Hold => walrelay_postgres::OnDead::Hold,
     }
 }
 

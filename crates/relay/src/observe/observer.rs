@@ -9,11 +9,12 @@ use walrelay_core::{
     Batch, Budget, FailureClass, Finished, HeavyKey, HeavyKeys, KEY_BYTES_PER_SECOND_MAX, Lanes,
     Outcome, PublishFailure, Reason, RowToRecord, Topic, Watermark,
 };
+use walrelay_postgres::{DispatchCounts, SlotState, Survey};
 
 use crate::observe::health::Health;
 use crate::observe::metrics::{Metrics, ReasonLabel, RequestLabels, StatusLabel, TopicLabel};
+use crate::observe::report::report_of;
 use crate::seed::random_seed;
-use crate::stream::seams::{StoreCounts, Survey};
 
 /// Tells metrics and health what happens.
 #[derive(Debug)]
@@ -165,9 +166,11 @@ impl Observer {
 
     /// Figures from the database.
     pub fn surveyed(&mut self, survey: Survey) {
-        let Survey { counts, lag, report } = survey;
-        self.health.set_report(report);
-        let StoreCounts { retrying, dead, published, discarded } = counts;
+        if let Some(report) = report_of(&survey) {
+            self.health.set_report(report);
+        }
+        let Survey { counts, slot, .. } = survey;
+        let DispatchCounts { retrying, dead, published, discarded } = counts;
         for (status, rows) in [
             ("retrying", retrying),
             ("dead", dead),
@@ -176,9 +179,11 @@ impl Observer {
         ] {
             self.metrics.dispatch_rows.get_or_create(&StatusLabel { status }).set(rows);
         }
-        self.metrics.slot_lag_bytes.set(lag.lag_bytes);
-        self.metrics.slot_safe_wal_bytes.set(lag.safe_wal_bytes.unwrap_or(-1));
-        let risk = lag.safe_wal_bytes.filter(|bytes| *bytes < SAFE_WAL_BYTES_LOW).map(|bytes| {
+        let lag_bytes = slot.as_ref().and_then(SlotState::lag_bytes).unwrap_or(0);
+        let safe_wal_bytes = slot.and_then(|slot| slot.safe_wal_size);
+        self.metrics.slot_lag_bytes.set(lag_bytes);
+        self.metrics.slot_safe_wal_bytes.set(safe_wal_bytes.unwrap_or(-1));
+        let risk = safe_wal_bytes.filter(|bytes| *bytes < SAFE_WAL_BYTES_LOW).map(|bytes| {
             format!("slot at risk: {bytes} bytes of log until it is lost (max_slot_wal_keep_size)")
         });
         self.health.set_slot_at_risk(risk);

@@ -4,7 +4,7 @@ use std::time::SystemTime;
 
 use serde_json::{Map, Value, json};
 use walrelay_postgres::{
-    DispatchStore, PgError, SlotState, SqlClient, StoreError, WalStatus, read_relay_row, read_slot,
+    DispatchStore, SlotState, SqlClient, StoreError, Survey, WalStatus, read_survey,
 };
 
 /// Why there is no report.
@@ -20,32 +20,35 @@ pub enum ReportError {
     },
     /// The server refuses a statement.
     #[error(transparent)]
-    Postgres(#[from] PgError),
-    /// Dispatch state cannot be read.
-    #[error(transparent)]
     Store(#[from] StoreError),
 }
 
-/// What `walrelay status --format json` prints and `/status` serves.
+/// What `walrelay status --format json` prints.
 ///
 /// # Errors
 ///
 /// The server refuses, the slot is missing (lost, when there was one), or there is no dispatch
 /// state.
 pub async fn report(client: &SqlClient, slot: &str) -> Result<Map<String, Value>, ReportError> {
-    let row = read_relay_row(client, slot).await?;
-    let state = match (read_slot(client, slot).await?, &row) {
-        (Some(state), _) => state,
-        (None, Some(_)) => {
-            return Err(ReportError::SlotLost { slot: slot.to_owned(), how: "no longer exists" });
+    let survey = read_survey(client, &DispatchStore::new(slot.to_owned())).await?;
+    match report_of(&survey) {
+        Some(report) => Ok(report),
+        None if survey.relay_row.is_some() => {
+            Err(ReportError::SlotLost { slot: slot.to_owned(), how: "no longer exists" })
         }
-        (None, None) => return Err(StoreError::SlotMissing { slot: slot.to_owned() }.into()),
-    };
-    let counts = DispatchStore::new(slot.to_owned()).counts(client).await?;
-    let mut report = slot_report(&state);
-    report.insert("lag_seconds".into(), json!(lag_seconds(client, &state).await?));
-    report.insert("settled_lsn".into(), json!(row.as_ref().map(|row| row.settled_lsn.to_string())));
-    report.insert("settled_at".into(), json!(row.as_ref().map(|row| rfc3339(row.updated_at))));
+        None => Err(StoreError::SlotMissing { slot: slot.to_owned() }.into()),
+    }
+}
+
+/// What `/status` serves; nothing when there is no slot.
+#[must_use]
+pub fn report_of(survey: &Survey) -> Option<Map<String, Value>> {
+    let Survey { counts, slot, lag_seconds, relay_row } = survey;
+    let mut report = slot_report(slot.as_ref()?);
+    let row = relay_row.as_ref();
+    report.insert("lag_seconds".into(), json!(lag_seconds));
+    report.insert("settled_lsn".into(), json!(row.map(|row| row.settled_lsn.to_string())));
+    report.insert("settled_at".into(), json!(row.map(|row| rfc3339(row.updated_at))));
     report.insert(
         "dispatch".into(),
         json!({
@@ -55,7 +58,7 @@ pub async fn report(client: &SqlClient, slot: &str) -> Result<Map<String, Value>
             "discarded": counts.discarded,
         }),
     );
-    Ok(report)
+    Some(report)
 }
 
 /// The part of the report that one slot alone tells.
@@ -76,17 +79,6 @@ pub fn slot_report(state: &SlotState) -> Map<String, Value> {
         ("safe_wal_bytes", json!(state.safe_wal_size)),
     ];
     fields.into_iter().map(|(name, value)| (name.to_owned(), value)).collect()
-}
-
-/// How long ago what is confirmed now was written, as the server measures it for the session on the
-/// slot; nothing where no session is on it or the role may not see it.
-async fn lag_seconds(client: &SqlClient, state: &SlotState) -> Result<Option<f64>, ReportError> {
-    let Some(pid) = state.active_pid else { return Ok(None) };
-    let sql = "SELECT CASE WHEN state IS NOT NULL
-                      THEN coalesce(extract(epoch FROM flush_lag), 0)::float8 END AS seconds
-                 FROM pg_catalog.pg_stat_replication WHERE pid = $1";
-    let row = client.query_opt(sql, &[&pid]).await.map_err(PgError::from)?;
-    Ok(row.and_then(|row| row.get("seconds")))
 }
 
 fn wal_status(status: WalStatus) -> &'static str {

@@ -17,7 +17,7 @@ use walrelay_core::{
     Budget, Claimed, LaneId, Lanes, MissingColumn, RouteError, Routed, Router, RowToRecord, Ticket,
     Tracker, Watermark,
 };
-use walrelay_postgres::{Feedback, Frames, PgError};
+use walrelay_postgres::{Feedback, Frames, PgError, Store, StoreFailure};
 
 use crate::failpoint;
 use crate::observe::observer::Observer;
@@ -25,7 +25,7 @@ use crate::shutdown::Shutdown;
 use crate::stream::publishes::{Answer, Publishes};
 use crate::stream::recorded_rows::RecordedRows;
 use crate::stream::recorder::{Recorder, RecorderEvent};
-use crate::stream::seams::{Publisher, Store, StoreFailure};
+use crate::stream::seams::Publisher;
 
 /// One connection's life: everything that starts anew from the slot when the connection ends.
 #[derive(Debug)]

@@ -10,8 +10,7 @@ use std::time::Duration;
 use pgoutput_parser::Lsn;
 use tokio::time::{Instant, sleep, sleep_until};
 use walrelay_core::{Backoff, ClaimKey, Claimed, Finished, LaneId, RowToRecord, Topic};
-
-use crate::stream::seams::{Store, StoreFailure, Survey};
+use walrelay_postgres::{Store, StoreFailure, Survey};
 
 /// What a command came to.
 #[derive(Debug)]

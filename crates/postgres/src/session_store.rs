@@ -1,26 +1,30 @@
-//! Dispatch state in Postgres: the [`Store`] of the service.
+//! Dispatch state in Postgres for one session: the [`Store`] of the service.
 //!
 //! Owns the ordinary connection beside the replication connection, and opens it again when it is
 //! lost. Keeps the claims of rows that are out, which their outcomes are written against.
 
 use std::collections::HashMap;
+use std::sync::Arc;
 use std::time::Duration;
 
 use pgoutput_parser::{Lsn, Position};
 use tokio_postgres::error::SqlState;
-use walrelay_core::{ClaimKey, Claimed, Finished, Message, Outcome, Reason, RowToRecord, Topic};
-use walrelay_postgres::{
-    Claim, ClaimLimits, ClaimedRow, ConnectConfig, DispatchStore, Horizon, Key, ParkRow,
-    ParkStatus, ParkedKey, PgError, SqlClient, StoreError, connect_sql, read_horizon,
-    write_relay_row,
+use walrelay_core::{
+    ClaimKey, Claimed, FailureClass, Finished, Message, Outcome, PublishFailure, RowToRecord, Topic,
 };
 
-use crate::observe::report;
-use crate::stream::seams::{SlotLag, Store, StoreCounts, StoreFailure, Survey};
+use crate::connect::{SqlClient, connect_sql};
+use crate::conninfo::ConnectConfig;
+use crate::dispatch::{Claim, ClaimLimits, ClaimedRow, DispatchStore, Key, ParkRow, ParkedKey};
+use crate::error::PgError;
+use crate::relay_row::{Horizon, begin_relay_row, read_horizon, write_relay_row};
+use crate::report::read_survey;
+use crate::store::{Holdings, Store, StoreFailure, Survey};
+use crate::store_error::StoreError;
 
 /// The dispatch tables of one slot.
 #[derive(Debug)]
-pub struct DispatchState {
+pub struct SessionStore {
     connect: ConnectConfig,
     client: Option<SqlClient>,
     store: DispatchStore,
@@ -42,16 +46,15 @@ const DUE_ROWS: u32 = 1_000;
 /// How soon a key is looked at again whose rows were held by somebody else.
 const HELD_PAUSE: Duration = Duration::from_secs(1);
 
-impl DispatchState {
-    /// The state of `store`'s slot over a connection that is open. `horizon` was read when the
-    /// session began, so that even a short one notes how far it came; `lease` is how long claimed
-    /// rows stay ours: longer than a publish call may take.
+impl SessionStore {
+    /// The state of `store`'s slot over a connection that is open. `lease` is how long claimed rows
+    /// stay ours: longer than a publish call may take.
     #[must_use]
     pub fn new(
         connect: ConnectConfig,
         client: SqlClient,
         store: DispatchStore,
-        (system_identifier, horizon): (String, Horizon),
+        system_identifier: String,
         lease: Duration,
     ) -> Self {
         Self {
@@ -60,7 +63,7 @@ impl DispatchState {
             store,
             system_identifier,
             claims: HashMap::new(),
-            horizon: Some(horizon),
+            horizon: None,
             lease,
         }
     }
@@ -76,16 +79,29 @@ impl DispatchState {
     }
 }
 
-impl Store for DispatchState {
+impl Store for SessionStore {
+    async fn holdings(&mut self, from: Lsn) -> Result<Holdings, StoreFailure> {
+        let (store, identifier) = (self.store.clone(), self.system_identifier.clone());
+        let client = self.client().await?;
+        let parked = store.parked_keys(client).await.map_err(store_failure)?;
+        let recorded = store.recorded_since(client, from).await.map_err(store_failure)?;
+        begin_relay_row(client, store.slot(), &identifier).await.map_err(store_failure)?;
+        // Read as early as this, so that even a short session notes how far it came.
+        let horizon = read_horizon(client).await.map_err(store_failure)?;
+        self.horizon = Some(horizon);
+        Ok(Holdings { parked, recorded })
+    }
+
     async fn park(&mut self, rows_to_record: &[RowToRecord]) -> Result<(), StoreFailure> {
-        let rows: Vec<_> = rows_to_record.iter().map(park_row).collect();
+        let rows: Vec<_> = rows_to_record.iter().map(ParkRow::from).collect();
         let store = self.store.clone();
         store.park(self.client().await?, &rows).await.map_err(store_failure)
     }
 
     async fn finish(&mut self, finished: &[Finished]) -> Result<(), StoreFailure> {
+        let claim = |row: &Finished| self.claims.get(&row.message.position()).cloned();
         let outcomes: Vec<_> =
-            finished.iter().filter_map(|row| outcome(row, &self.claims)).collect();
+            finished.iter().filter_map(|row| Some((claim(row)?, &row.outcome))).collect();
         let store = self.store.clone();
         store.finish(self.client().await?, &outcomes).await.map_err(store_failure)?;
         for row in finished {
@@ -99,7 +115,7 @@ impl Store for DispatchState {
         keys: &[ClaimKey],
         bytes_max: usize,
     ) -> Result<Vec<Claimed>, StoreFailure> {
-        let wanted: Vec<_> = keys.iter().map(key).collect();
+        let wanted: Vec<_> = keys.iter().map(Key::from).collect();
         let limits = ClaimLimits {
             per_key_rows: PER_KEY_ROWS,
             // A row in memory costs its bytes twice and some more.
@@ -116,7 +132,7 @@ impl Store for DispatchState {
         }
         // Asked after the claim: what is gone from here by then may be live again.
         let empty: Vec<_> =
-            keys.iter().filter(|key| !claimed.contains_key(&owned(key))).map(key).collect();
+            keys.iter().filter(|key| !claimed.contains_key(&owned(key))).map(Key::from).collect();
         let held = match empty.is_empty() {
             true => Vec::new(),
             false => store.parked(client, &empty).await.map_err(store_failure)?,
@@ -130,7 +146,9 @@ impl Store for DispatchState {
             })
             .collect();
         if !unreadable.is_empty() {
-            store.finish(self.client().await?, &unreadable).await.map_err(store_failure)?;
+            let outcomes: Vec<_> =
+                unreadable.iter().map(|(claim, outcome)| (Claim::clone(claim), outcome)).collect();
+            store.finish(self.client().await?, &outcomes).await.map_err(store_failure)?;
         }
         Ok(answers)
     }
@@ -162,18 +180,7 @@ impl Store for DispatchState {
 
     async fn survey(&mut self) -> Result<Survey, StoreFailure> {
         let store = self.store.clone();
-        let client = self.client().await?;
-        let counts = store.counts(client).await.map_err(store_failure)?;
-        let counts = StoreCounts {
-            retrying: counts.retrying,
-            dead: counts.dead,
-            published: counts.published,
-            discarded: counts.discarded,
-        };
-        let lag = slot_lag(client, store.slot()).await.map_err(sql_failure)?;
-        let report = report::report(client, store.slot()).await;
-        let report = report.map_err(|error| StoreFailure::Unavailable(Box::new(error)))?;
-        Ok(Survey { counts, lag, report })
+        read_survey(self.client().await?, &store).await.map_err(store_failure)
     }
 
     async fn prune(&mut self, retention: Duration) -> Result<u64, StoreFailure> {
@@ -182,21 +189,22 @@ impl Store for DispatchState {
     }
 }
 
-impl DispatchState {
+impl SessionStore {
     /// The rows of a key up to one that is no message: somebody has edited it by hand. That row is
     /// dead, the ones behind it are given back.
     fn readable(
         &mut self,
         key: &ClaimKey,
         rows: Vec<ClaimedRow>,
-        unreadable: &mut Vec<walrelay_postgres::Outcome>,
+        unreadable: &mut Vec<(Claim, Outcome)>,
     ) -> Claimed {
-        use walrelay_postgres::Outcome as Written;
         let mut messages = Vec::with_capacity(rows.len());
         let mut is_broken = false;
         for row in rows {
             if is_broken {
-                unreadable.push(Written::Release { claim: row.claim });
+                let released =
+                    Outcome::Again { attempts: row.attempts, after: None, failure: None };
+                unreadable.push((row.claim, released));
                 continue;
             }
             let topic = Topic::clone(&key.topic);
@@ -209,12 +217,11 @@ impl DispatchState {
                 Err(error) => {
                     is_broken = true;
                     tracing::error!(event_id, %error, "row is dead: its message cannot be read");
-                    unreadable.push(Written::Dead {
-                        claim: row.claim,
-                        attempts: row.attempts,
-                        code: "UNREADABLE".to_owned(),
-                        error: error.to_string(),
-                    });
+                    let failure =
+                        PublishFailure::new(FailureClass::Row, "UNREADABLE", error.to_string());
+                    let failure = Arc::new(failure);
+                    let dead = Outcome::Dead { attempts: row.attempts, failure };
+                    unreadable.push((row.claim, dead));
                 }
             }
         }
@@ -236,78 +243,6 @@ fn owned(key: &ClaimKey) -> (String, String) {
     (key.topic.to_string(), key.ordering_key.to_string())
 }
 
-fn key(key: &ClaimKey) -> Key<'_> {
-    Key { topic: &key.topic, ordering_key: &key.ordering_key }
-}
-
-fn park_row(row_to_record: &RowToRecord) -> ParkRow<'_> {
-    let message = &row_to_record.message;
-    let (status, failure) = match &row_to_record.reason {
-        Reason::Stuck { failure, next_attempt_in } => {
-            (ParkStatus::Retrying { next_attempt_in: *next_attempt_in }, Some(failure))
-        }
-        Reason::Queued => (ParkStatus::Retrying { next_attempt_in: None }, None),
-        Reason::Dead { failure } => (ParkStatus::Dead, Some(failure)),
-    };
-    ParkRow {
-        event_id: message.event_id(),
-        position: message.position(),
-        topic: message.topic(),
-        ordering_key: message.ordering_key(),
-        message: message.body(),
-        status,
-        attempts: 0,
-        error_code: failure.map(|failure| failure.code),
-        last_error: failure.map(|failure| failure.message.as_str()),
-    }
-}
-
-fn outcome(
-    row: &Finished,
-    claims: &HashMap<Position, Claim>,
-) -> Option<walrelay_postgres::Outcome> {
-    use walrelay_postgres::Outcome as Written;
-    let claim = claims.get(&row.message.position())?.clone();
-    Some(match &row.outcome {
-        Outcome::Published { message_id } => {
-            Written::Published { claim, message_id: message_id.clone() }
-        }
-        Outcome::Again { failure: None, .. } => Written::Release { claim },
-        Outcome::Again { attempts, after, failure: Some(failure) } => Written::Retry {
-            claim,
-            attempts: *attempts,
-            next_attempt_in: *after,
-            code: failure.code.to_owned(),
-            error: failure.message.clone(),
-        },
-        Outcome::Dead { attempts, failure } => Written::Dead {
-            claim,
-            attempts: *attempts,
-            code: failure.code.to_owned(),
-            error: failure.message.clone(),
-        },
-    })
-}
-
-/// How far the slot lags, as the server sees it.
-async fn slot_lag(
-    client: &tokio_postgres::Client,
-    slot: &str,
-) -> Result<SlotLag, tokio_postgres::Error> {
-    let row = client
-        .query_opt(
-            "SELECT greatest(pg_wal_lsn_diff(pg_current_wal_lsn(), confirmed_flush_lsn), 0)::int8,
-                    safe_wal_size
-               FROM pg_replication_slots WHERE slot_name = $1",
-            &[&slot],
-        )
-        .await?;
-    Ok(row.map_or_else(SlotLag::default, |row| SlotLag {
-        lag_bytes: row.get::<_, Option<i64>>(0).and_then(|lag| lag.try_into().ok()).unwrap_or(0),
-        safe_wal_bytes: row.get(1),
-    }))
-}
-
 fn connect_failure(error: PgError) -> StoreFailure {
     // 57P03 cannot_connect_now: starting up or shutting down. Starting up, the replication
     // connection is gone anyway.
@@ -324,8 +259,4 @@ fn store_failure(error: StoreError) -> StoreFailure {
         Some(state) if *state == SqlState::CANNOT_CONNECT_NOW => StoreFailure::ShuttingDown,
         _ => StoreFailure::Unavailable(Box::new(error)),
     }
-}
-
-fn sql_failure(error: tokio_postgres::Error) -> StoreFailure {
-    StoreFailure::Unavailable(Box::new(error))
 }

@@ -1,0 +1,40 @@
+//! The figures of one slot for operators: the slot, how far it is settled, what is parked.
+
+use tokio_postgres::Client;
+use tokio_postgres::types::Type;
+
+use crate::dispatch::DispatchStore;
+use crate::relay_row::read_relay_row;
+use crate::slot::{SlotState, read_slot};
+use crate::store::Survey;
+use crate::store_error::StoreError;
+
+/// Counts what dispatch state holds, and looks at the slot.
+///
+/// # Errors
+///
+/// The server refused, or the connection ended.
+pub async fn read_survey(client: &Client, store: &DispatchStore) -> Result<Survey, StoreError> {
+    let relay_row = read_relay_row(client, store.slot()).await?;
+    let slot = read_slot(client, store.slot()).await?;
+    let lag_seconds = match &slot {
+        Some(slot) => lag_seconds(client, slot).await?,
+        None => None,
+    };
+    let counts = store.counts(client).await?;
+    Ok(Survey { counts, slot, lag_seconds, relay_row })
+}
+
+/// How long ago what is confirmed now was written, as the server measures it for the session on the
+/// slot; nothing where no session is on it or the role may not see it.
+async fn lag_seconds(client: &Client, slot: &SlotState) -> Result<Option<f64>, StoreError> {
+    let Some(pid) = slot.active_pid else { return Ok(None) };
+    let sql = "SELECT CASE WHEN state IS NOT NULL
+                      THEN coalesce(extract(epoch FROM flush_lag), 0)::float8 END AS seconds
+                 FROM pg_catalog.pg_stat_replication WHERE pid = $1";
+    let row = client
+        .query_typed_opt(sql, &[(&pid, Type::INT4)])
+        .await
+        .map_err(StoreError::sql("read the lag of the replication session"))?;
+    Ok(row.and_then(|row| row.get("seconds")))
+}

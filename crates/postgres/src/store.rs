@@ -1,0 +1,97 @@
+//! The seam between the relay and dispatch state: what a session reads when it opens, and the
+//! commands it gives while it runs.
+//!
+//! In service it is [`SessionStore`](crate::SessionStore), over the tables; in the simulation a table
+//! in memory. One conformance suite runs the same script on both.
+
+use std::time::Duration;
+
+use pgoutput_parser::{Lsn, Position};
+use walrelay_core::{ClaimKey, Claimed, Finished, RowToRecord, Topic};
+
+use crate::dispatch::{DispatchCounts, ParkedKey};
+use crate::relay_row::RelayRow;
+use crate::slot::SlotState;
+
+/// Why dispatch state could not be reached.
+#[derive(Debug, thiserror::Error)]
+pub enum StoreFailure {
+    /// Try again: the statement was refused, or the connection broke.
+    #[error("dispatch state cannot be reached")]
+    Unavailable(#[source] Box<dyn std::error::Error + Send + Sync>),
+    /// The database server is shutting down, and waits for us to confirm or to let go.
+    #[error("the database server is shutting down")]
+    ShuttingDown,
+}
+
+/// What dispatch state holds when a session opens.
+#[derive(Debug, Default)]
+pub struct Holdings {
+    /// Keys that must not be published past what is recorded of them.
+    pub parked: Vec<ParkedKey>,
+    /// Positions recorded at or after the place where the stream starts, in order.
+    pub recorded: Vec<Position>,
+}
+
+/// Figures for operators.
+#[derive(Debug, Clone, Default)]
+pub struct Survey {
+    /// Rows in dispatch state.
+    pub counts: DispatchCounts,
+    /// The slot; none when it is gone.
+    pub slot: Option<SlotState>,
+    /// How long ago what is confirmed now was written, in seconds; none where nobody may see it.
+    pub lag_seconds: Option<f64>,
+    /// How far the slot is settled.
+    pub relay_row: Option<RelayRow>,
+}
+
+/// Dispatch state: one command at a time, each all or nothing.
+pub trait Store: Send + 'static {
+    /// Reads what a session has to know before it may publish, once the slot is its own. Read
+    /// earlier, another relay could record rows in between that this one would publish past (I4).
+    fn holdings(
+        &mut self,
+        from: Lsn,
+    ) -> impl Future<Output = Result<Holdings, StoreFailure>> + Send;
+
+    /// Records rows, in this order. They are durable when this returns.
+    fn park(
+        &mut self,
+        rows_to_record: &[RowToRecord],
+    ) -> impl Future<Output = Result<(), StoreFailure>> + Send;
+
+    /// Writes down what became of claimed rows.
+    fn finish(
+        &mut self,
+        finished: &[Finished],
+    ) -> impl Future<Output = Result<(), StoreFailure>> + Send;
+
+    /// Takes the next rows of each key, at most `bytes_max` bytes of messages but at least one row;
+    /// one answer a key, in their order.
+    fn claim(
+        &mut self,
+        keys: &[ClaimKey],
+        bytes_max: usize,
+    ) -> impl Future<Output = Result<Vec<Claimed>, StoreFailure>> + Send;
+
+    /// Keys with rows that became due, also by an operator's hand.
+    fn due_keys(
+        &mut self,
+    ) -> impl Future<Output = Result<Vec<(Topic, String)>, StoreFailure>> + Send;
+
+    /// Notes how far the slot is settled.
+    fn note_settled(
+        &mut self,
+        settled: Lsn,
+    ) -> impl Future<Output = Result<(), StoreFailure>> + Send;
+
+    /// Counts rows and looks at the slot, for operators.
+    fn survey(&mut self) -> impl Future<Output = Result<Survey, StoreFailure>> + Send;
+
+    /// Deletes rows whose audit time is over.
+    fn prune(
+        &mut self,
+        retention: Duration,
+    ) -> impl Future<Output = Result<u64, StoreFailure>> + Send;
+}

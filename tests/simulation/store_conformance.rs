@@ -1,0 +1,135 @@
+//! One script, drawn at random, on the tables in Postgres and on the table that the simulation puts in
+//! their place: both must answer alike. What the simulation proves is worth no more than that.
+
+mod postgres;
+mod script;
+mod simulated;
+mod subject;
+
+use pgoutput_parser::Lsn;
+use proptest::test_runner::{Config, TestCaseError, TestRunner};
+use tokio::sync::Mutex;
+use walrelay_core::{Claimed, OnDead};
+use walrelay_postgres::{ParkedKey, Store as _, StoreFailure};
+use walrelay_testkit::postgres::installed_majors;
+
+use postgres::InPostgres;
+use script::{Actor, Keys, Step, an_on_dead, steps};
+use simulated::Simulated;
+use subject::Subject;
+
+/// Scripts a version of Postgres, beside those that failed before.
+const SCRIPTS: u32 = 60;
+
+/// Runs the steps; what the store answered, and what it holds after each.
+async fn answers<S: Subject>(subject: &mut S, steps: &[Step]) -> Vec<String> {
+    let (keys, mut actor) = (Keys::new(), Actor::new());
+    let mut answers = Vec::new();
+    for step in steps {
+        let answer = answer(subject, &keys, &mut actor, step).await;
+        let answer = answer.unwrap_or_else(|failure| panic!("{step:?}: {failure:?}"));
+        answers.push(format!("{step:?}: {answer}"));
+        answers.extend(subject.contents().await);
+    }
+    answers
+}
+
+async fn answer<S: Subject>(
+    subject: &mut S,
+    keys: &Keys,
+    actor: &mut Actor,
+    step: &Step,
+) -> Result<String, StoreFailure> {
+    match step {
+        Step::Park(rows) => {
+            let rows = actor.rows_to_record(keys, rows);
+            subject.store().park(&rows).await?;
+        }
+        Step::ParkAgain => subject.store().park(&actor.same_rows_again(keys)).await?,
+        Step::Claim { chosen, bytes_max } => {
+            let wanted = keys.to_claim(*chosen, *bytes_max);
+            let claimed = subject.store().claim(&wanted, *bytes_max).await?;
+            let told = claimed.iter().zip(&wanted).map(|(claimed, key)| {
+                format!("{} {}: {}", key.topic, key.ordering_key, told_of_claim(claimed))
+            });
+            let told = told.collect::<Vec<_>>().join("; ");
+            actor.take(claimed);
+            return Ok(told);
+        }
+        Step::Finish(outcomes) => subject.store().finish(&actor.finish(outcomes)).await?,
+        Step::Due => {
+            let mut due = subject.store().due_keys().await?;
+            due.sort();
+            return Ok(format!("{due:?}"));
+        }
+        Step::Open { from } => {
+            let holdings = subject.store().holdings(Lsn::new(*from)).await?;
+            let mut parked: Vec<_> = holdings.parked.iter().map(told_of_key).collect();
+            parked.sort();
+            return Ok(format!("{parked:?} {:?}", holdings.recorded));
+        }
+        Step::RetryDead => subject.retry_dead().await,
+        Step::RetryTopic(topic) => subject.retry_topic(script::topic(*topic)).await,
+        Step::Discard(row) => subject.discard(*row).await,
+        Step::Elapse(time) => subject.elapse(*time).await,
+    }
+    Ok(String::new())
+}
+
+fn told_of_claim(claimed: &Claimed) -> String {
+    let mut rows: Vec<_> =
+        claimed.rows.iter().map(|(message, attempts)| (message.position(), *attempts)).collect();
+    // Rows without a key have no order; those with one must come in theirs.
+    if claimed.rows.iter().all(|(message, _)| message.ordering_key().is_empty()) {
+        rows.sort();
+    }
+    format!("{rows:?}, held {}", script::rough(claimed.held_for))
+}
+
+fn told_of_key(key: &ParkedKey) -> String {
+    let ParkedKey { topic, ordering_key, rows, dead_rows, is_held, next_attempt_in, attempts } =
+        key;
+    // Rows without a key have no first one.
+    let attempts = if ordering_key.is_empty() { &0 } else { attempts };
+    let due = script::rough(*next_attempt_in);
+    format!("{topic} {ordering_key}: {rows} {dead_rows} {is_held} {due} {attempts}")
+}
+
+fn in_simulation(on_dead: OnDead, steps: &[Step]) -> Vec<String> {
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_time()
+        .start_paused(true)
+        .build()
+        .expect("a runtime");
+    runtime.block_on(async { answers(&mut Simulated::new(on_dead), steps).await })
+}
+
+#[test]
+fn the_simulated_table_answers_as_postgres_does() {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    let runtime = runtime.expect("a runtime");
+    for major in installed_majors() {
+        let Some(postgres) = runtime.block_on(InPostgres::on(major)) else { continue };
+        let postgres = Mutex::new(postgres);
+        let mut runner = TestRunner::new(Config {
+            cases: SCRIPTS,
+            failure_persistence: None,
+            ..Config::default()
+        });
+        let ran = runner.run(&(an_on_dead(), steps()), |(on_dead, steps)| {
+            let expected = runtime.block_on(async {
+                let mut postgres = postgres.lock().await;
+                postgres.begin(on_dead).await;
+                answers(&mut *postgres, &steps).await
+            });
+            let simulated = in_simulation(on_dead, &steps);
+            match expected.iter().zip(&simulated).find(|(ours, theirs)| ours != theirs) {
+                None => Ok(()),
+                Some((expected, found)) => Err(TestCaseError::fail(format!(
+                    "Postgres {major} says {expected}\nthe simulation says {found}"
+                ))),
+            }
+        });
+        ran.unwrap_or_else(|failure| panic!("{failure}"));
+    }
+}

@@ -1,0 +1,106 @@
+//! The tables in Postgres; time passes by moving every row's times back.
+
+use std::time::Duration;
+
+use walrelay_core::OnDead;
+use walrelay_postgres::{
+    ConnectConfig, DispatchStatus, DispatchStore, PgEnv, QualifiedName, RetrySelection,
+    SessionStore, StoreError, connect_sql, migrate,
+};
+use walrelay_testkit::postgres::TestDatabase;
+
+use super::script;
+use super::subject::{LEASE, Subject};
+
+pub(crate) struct InPostgres {
+    database: TestDatabase,
+    config: ConnectConfig,
+    slot: String,
+    scripts: u32,
+    session: Option<SessionStore>,
+}
+
+impl InPostgres {
+    pub(crate) async fn on(major: u32) -> Option<Self> {
+        let database = TestDatabase::create_on(major).await?;
+        let config = ConnectConfig::parse(database.url(), &PgEnv::default()).expect("a url");
+        let client = connect_sql(&config).await.expect("a connection");
+        let outbox = QualifiedName::new("public", "app_outbox");
+        migrate(&client, &[outbox]).await.expect("the migrations run");
+        Some(Self { database, config, slot: String::new(), scripts: 0, session: None })
+    }
+
+    /// Another script: another slot, and nothing of it in the tables.
+    pub(crate) async fn begin(&mut self, on_dead: OnDead) {
+        self.scripts += 1;
+        self.slot = format!("script_{}", self.scripts);
+        let client = connect_sql(&self.config).await.expect("a connection");
+        let store = DispatchStore::new(self.slot.clone()).with_on_dead(on_dead);
+        self.session = Some(session_store(self.config.clone(), client, store));
+    }
+
+    fn operated(&self) -> DispatchStore {
+        DispatchStore::new(self.slot.clone())
+    }
+}
+
+fn session_store(
+    config: ConnectConfig,
+    client: walrelay_postgres::SqlClient,
+    store: DispatchStore,
+) -> SessionStore {
+    SessionStore::new(config, client, store, "7".to_owned(), LEASE)
+}
+
+impl Subject for InPostgres {
+    type Store = SessionStore;
+
+    fn store(&mut self) -> &mut SessionStore {
+        self.session.as_mut().expect("a script has begun")
+    }
+
+    async fn elapse(&mut self, time: Duration) {
+        let sql = "UPDATE app_outbox_dispatch
+                      SET next_attempt_at = next_attempt_at - make_interval(secs => $2)
+                    WHERE slot = $1";
+        let elapsed = self.database.client().execute(sql, &[&self.slot, &time.as_secs_f64()]).await;
+        elapsed.expect("time passes");
+    }
+
+    async fn retry_dead(&mut self) {
+        let mut client = connect_sql(&self.config).await.expect("a connection");
+        let retried = self.operated().retry(&mut client, &RetrySelection::AllDead).await;
+        retried.expect("they are retried");
+    }
+
+    async fn retry_topic(&mut self, topic: &str) {
+        let mut client = connect_sql(&self.config).await.expect("a connection");
+        let selection = RetrySelection::Topic(topic.to_owned());
+        self.operated().retry(&mut client, &selection).await.expect("they are retried");
+    }
+
+    async fn discard(&mut self, row: u64) {
+        let mut client = connect_sql(&self.config).await.expect("a connection");
+        match self.operated().discard(&mut client, &format!("e{row}"), "made up").await {
+            Ok(()) | Err(StoreError::UnknownEvent { .. } | StoreError::AlreadyFinished { .. }) => {}
+            Err(error) => panic!("{error:?}"),
+        }
+    }
+
+    async fn contents(&mut self) -> Vec<String> {
+        let sql = "SELECT (commit_lsn - '0/0')::int8 AS number, status, attempts,
+                          CASE WHEN next_attempt_at < now() THEN 0
+                               ELSE extract(epoch FROM next_attempt_at - now()) END::float8 AS due_in
+                     FROM app_outbox_dispatch WHERE slot = $1
+                    ORDER BY commit_lsn";
+        let rows = self.database.client().query(sql, &[&self.slot]).await.expect("the rows");
+        let line = |row: &tokio_postgres::Row| {
+            let status: DispatchStatus = row.get::<_, &str>("status").parse().expect("a status");
+            let due_in: Option<f64> = row.get("due_in");
+            let due = script::rough(due_in.map(Duration::from_secs_f64));
+            let (number, attempts): (i64, i32) = (row.get("number"), row.get("attempts"));
+            format!("  {number} {status} {attempts} {due}")
+        };
+        rows.iter().map(line).collect()
+    }
+}

@@ -1,0 +1,243 @@
+//! What is done to a store: drawn, not chosen.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use googleapis_tonic_google_pubsub_v1::google::pubsub::v1::PubsubMessage;
+use pgoutput_parser::{Lsn, PgTimestamp, Position};
+use proptest::prelude::*;
+use prost::Message as _;
+use walrelay_core::{
+    Backoff, ClaimKey, Claimed, FailureClass, Finished, LanePolicy, Lanes, Message, OnDead,
+    Outcome, PublishFailure, Reason, RowToRecord, Topic, Tracker,
+};
+
+/// Times are odd multiples of five minutes where a row waits and even ones where time passes, so that
+/// the seconds a machine takes never make the difference.
+const SOON: Duration = Duration::from_secs(300);
+const LATE: Duration = Duration::from_secs(3_900);
+
+/// One step of a script.
+#[derive(Debug, Clone)]
+pub(crate) enum Step {
+    Park(Vec<(usize, Why)>),
+    ParkAgain,
+    Claim { chosen: u8, bytes_max: usize },
+    Finish(Vec<What>),
+    Due,
+    Open { from: u64 },
+    RetryDead,
+    RetryTopic(usize),
+    Discard(u64),
+    Elapse(Duration),
+}
+
+/// Why a row is recorded.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Why {
+    Stuck(Option<Duration>),
+    Queued,
+    Dead,
+}
+
+/// What becomes of a claimed row.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum What {
+    Published,
+    Released,
+    Failed(Option<Duration>),
+    Dead,
+    /// The reply is never written down.
+    Forgotten,
+}
+
+const TOPICS: [&str; 2] = ["projects/p/topics/a", "projects/p/topics/b"];
+const KEYS: [(usize, &str); 5] = [(0, "k1"), (0, "k2"), (0, ""), (1, "k1"), (1, "")];
+
+pub(crate) fn topic(index: usize) -> &'static str {
+    TOPICS[index % TOPICS.len()]
+}
+
+pub(crate) fn an_on_dead() -> impl Strategy<Value = OnDead> {
+    prop_oneof![Just(OnDead::Continue), Just(OnDead::Hold)]
+}
+
+pub(crate) fn steps() -> impl Strategy<Value = Vec<Step>> {
+    prop::collection::vec(step(), 1..25)
+}
+
+fn step() -> impl Strategy<Value = Step> {
+    let row = (0..KEYS.len(), why());
+    let small = prop_oneof![Just(1_usize), Just(300), Just(1_000)];
+    prop_oneof![
+        5 => prop::collection::vec(row, 1..6).prop_map(Step::Park),
+        1 => Just(Step::ParkAgain),
+        5 => (1_u8..32, prop_oneof![3 => Just(1_usize << 20), 1 => small])
+            .prop_map(|(chosen, bytes_max)| Step::Claim { chosen, bytes_max }),
+        5 => prop::collection::vec(what(), 1..6).prop_map(Step::Finish),
+        2 => Just(Step::Due),
+        1 => (0_u64..40).prop_map(|from| Step::Open { from }),
+        1 => Just(Step::RetryDead),
+        1 => (0..TOPICS.len()).prop_map(Step::RetryTopic),
+        1 => (1_u64..30).prop_map(Step::Discard),
+        3 => prop_oneof![Just(600_u64), Just(3_600)]
+            .prop_map(|time| Step::Elapse(Duration::from_secs(time))),
+    ]
+}
+
+fn a_delay() -> impl Strategy<Value = Option<Duration>> {
+    prop_oneof![Just(None), Just(Some(Duration::ZERO)), Just(Some(SOON)), Just(Some(LATE))]
+}
+
+fn why() -> impl Strategy<Value = Why> {
+    prop_oneof![4 => a_delay().prop_map(Why::Stuck), 3 => Just(Why::Queued), 2 => Just(Why::Dead)]
+}
+
+fn what() -> impl Strategy<Value = What> {
+    prop_oneof![
+        3 => Just(What::Published),
+        2 => Just(What::Released),
+        3 => a_delay().prop_map(What::Failed),
+        2 => Just(What::Dead),
+        1 => Just(What::Forgotten),
+    ]
+}
+
+/// When, to the nearest ten minutes.
+pub(crate) fn rough(time: Option<Duration>) -> String {
+    match time {
+        None => "-".to_owned(),
+        Some(time) => format!("{}", (time.as_secs() + 30) / 60),
+    }
+}
+
+/// The keys of a script, as the lanes ask for them.
+pub(crate) struct Keys(Vec<ClaimKey>);
+
+impl Keys {
+    pub(crate) fn new() -> Self {
+        let never = Backoff { base: Duration::ZERO, cap: Duration::ZERO };
+        let policy = LanePolicy {
+            batch_messages: 1,
+            batch_bytes: 1,
+            transient: never,
+            operator: never,
+            redelivery: never,
+            park_after: Duration::ZERO,
+            max_attempts: 1,
+            on_dead: OnDead::Continue,
+        };
+        let (mut lanes, now) = (Lanes::new(policy, 1), Instant::now());
+        for (topic, key) in KEYS {
+            lanes.load_parked(&Topic::from(TOPICS[topic]), key, now);
+        }
+        lanes.wake(now);
+        let mut claims = lanes.claims(KEYS.len(), now);
+        claims.sort_by_key(|claim| {
+            KEYS.iter().position(|(topic, key)| {
+                TOPICS[*topic] == &*claim.topic && *key == &*claim.ordering_key
+            })
+        });
+        assert_eq!(claims.len(), KEYS.len());
+        Self(claims)
+    }
+
+    /// The chosen ones. Which of several unordered rows go first when room is short is for the store
+    /// to say, so they are not asked for then.
+    pub(crate) fn to_claim(&self, chosen: u8, bytes_max: usize) -> Vec<ClaimKey> {
+        let is_short = bytes_max < 1 << 20;
+        let keys = self.0.iter().enumerate().filter(|(index, key)| {
+            chosen & (1 << index) != 0 && !(is_short && key.ordering_key.is_empty())
+        });
+        keys.map(|(_, key)| key.clone()).collect()
+    }
+}
+
+/// The relay's side of a script: the rows it has recorded and those it holds.
+pub(crate) struct Actor {
+    tracker: Tracker,
+    last_row: u64,
+    last_rows: Vec<(u64, usize, Why)>,
+    held: BTreeMap<Position, Message>,
+}
+
+impl Actor {
+    pub(crate) fn new() -> Self {
+        let mut tracker = Tracker::new();
+        tracker.begin(PgTimestamp::from_system_time(std::time::SystemTime::UNIX_EPOCH));
+        Self { tracker, last_row: 0, last_rows: Vec::new(), held: BTreeMap::new() }
+    }
+
+    pub(crate) fn rows_to_record(
+        &mut self,
+        keys: &Keys,
+        rows: &[(usize, Why)],
+    ) -> Vec<RowToRecord> {
+        let numbers = self.last_row + 1..;
+        self.last_row += rows.len() as u64;
+        self.last_rows = numbers.zip(rows).map(|(n, (key, why))| (n, *key, *why)).collect();
+        self.same_rows_again(keys)
+    }
+
+    pub(crate) fn same_rows_again(&mut self, keys: &Keys) -> Vec<RowToRecord> {
+        let rows = self.last_rows.clone();
+        rows.into_iter()
+            .map(|(number, key, why)| RowToRecord {
+                lane: Some(keys.0[key].lane),
+                message: message(number, &keys.0[key]),
+                ticket: self.tracker.open(),
+                reason: reason(why),
+            })
+            .collect()
+    }
+
+    pub(crate) fn take(&mut self, claimed: Vec<Claimed>) {
+        for (message, _) in claimed.into_iter().flat_map(|claimed| claimed.rows) {
+            self.held.insert(message.position(), message);
+        }
+    }
+
+    /// An outcome for every row it holds, in turn.
+    pub(crate) fn finish(&mut self, outcomes: &[What]) -> Vec<Finished> {
+        let held = std::mem::take(&mut self.held);
+        let finished = held.into_values().zip(outcomes.iter().cycle());
+        finished
+            .filter_map(|(message, what)| Some(Finished { message, outcome: outcome(*what)? }))
+            .collect()
+    }
+}
+
+fn message(number: u64, key: &ClaimKey) -> Message {
+    let body = PubsubMessage {
+        data: vec![7; 40].into(),
+        ordering_key: key.ordering_key.to_string(),
+        ..PubsubMessage::default()
+    };
+    let position = Position { commit_lsn: Lsn::new(number), tx_index: 0 };
+    let topic = Topic::clone(&key.topic);
+    Message::from_encoded(topic, position, &format!("e{number}"), &body.encode_to_vec())
+        .expect("a message")
+}
+
+fn failure() -> Arc<PublishFailure> {
+    Arc::new(PublishFailure::new(FailureClass::Transient, "UNAVAILABLE", "made up"))
+}
+
+fn reason(why: Why) -> Reason {
+    match why {
+        Why::Stuck(next_attempt_in) => Reason::Stuck { failure: failure(), next_attempt_in },
+        Why::Queued => Reason::Queued,
+        Why::Dead => Reason::Dead { failure: failure() },
+    }
+}
+
+fn outcome(what: What) -> Option<Outcome> {
+    Some(match what {
+        What::Published => Outcome::Published { message_id: "m".to_owned() },
+        What::Released => Outcome::Again { attempts: 9, after: None, failure: None },
+        What::Failed(after) => Outcome::Again { attempts: 3, after, failure: Some(failure()) },
+        What::Dead => Outcome::Dead { attempts: 4, failure: failure() },
+        What::Forgotten => return None,
+    })
+}
