@@ -40,7 +40,9 @@ pub use error::{PgError, ServerError, ServerErrorKind, TlsError};
 pub use feedback::Feedback;
 pub use frames::Frames;
 pub use init::{InitOptions, InitPlan, InitReport, InitStep, init, shard_filter};
-pub use migrations::{Migration, RELAY_TABLES, migrate, migrations};
+pub use migrations::{
+    INBOX_TABLES, Migration, RELAY_TABLES, inbox_migrations, migrate, migrate_inbox, migrations,
+};
 pub use names::{ParseNameError, QualifiedName, quote_identifier, quote_literal};
 pub use preflight::{
     ColumnRole, ExpectedColumn, Facts, Finding, FoundTable, PreflightRequest, RelationKind,

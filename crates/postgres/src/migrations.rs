@@ -12,6 +12,15 @@ use crate::store_error::StoreError;
 const APP_OUTBOX: &str = include_str!("../../../migrations/0001_app_outbox.sql");
 const DISPATCH: &str = include_str!("../../../migrations/0002_dispatch.sql");
 
+const APP_INBOX: &str = include_str!("../../../migrations/inbox/0001_app_inbox.sql");
+const INBOX_TAKE: &str = include_str!("../../../migrations/inbox/0002_app_inbox_take.sql");
+const INBOX_RUN: &str = include_str!("../../../migrations/inbox/0003_app_inbox_run.sql");
+const INBOX_SETTLE: &str = include_str!("../../../migrations/inbox/0004_app_inbox_settle.sql");
+const INBOX_APPLY: &str = include_str!("../../../migrations/inbox/0005_app_inbox_apply.sql");
+
+/// The tables a consumer keeps in its own database, in the order they are created.
+pub const INBOX_TABLES: [&str; 3] = ["app_inbox_consumer", "app_inbox", "app_inbox_key"];
+
 /// The tables the relay keeps for itself, in the order they are created.
 pub const RELAY_TABLES: [&str; 2] = ["app_outbox_dispatch", "app_outbox_relay"];
 
@@ -42,13 +51,41 @@ pub fn migrations(outbox_tables: &[QualifiedName]) -> Vec<Migration> {
     outboxes.chain([dispatch]).collect()
 }
 
+/// The migrations of a consumer's database, in the order they have to run. It is seldom the
+/// producer's, so they are a set of their own.
+#[must_use]
+pub fn inbox_migrations() -> Vec<Migration> {
+    let tables = INBOX_TABLES.map(|table| QualifiedName::new("public", table)).into();
+    let functions = |file, sql: &str| Migration { file, tables: Vec::new(), sql: sql.to_owned() };
+    vec![
+        Migration { file: "inbox/0001_app_inbox.sql", tables, sql: APP_INBOX.to_owned() },
+        functions("inbox/0002_app_inbox_take.sql", INBOX_TAKE),
+        functions("inbox/0003_app_inbox_run.sql", INBOX_RUN),
+        functions("inbox/0004_app_inbox_settle.sql", INBOX_SETTLE),
+        functions("inbox/0005_app_inbox_apply.sql", INBOX_APPLY),
+    ]
+}
+
 /// Creates the tables that are missing.
 ///
 /// # Errors
 ///
 /// The server refused; the action names the file. Files before it have taken effect.
 pub async fn migrate(client: &Client, outbox_tables: &[QualifiedName]) -> Result<(), StoreError> {
-    for Migration { file, sql, .. } in migrations(outbox_tables) {
+    run(client, migrations(outbox_tables)).await
+}
+
+/// Creates what is missing of a consumer's tables and functions.
+///
+/// # Errors
+///
+/// The server refused; the action names the file. Files before it have taken effect.
+pub async fn migrate_inbox(client: &Client) -> Result<(), StoreError> {
+    run(client, inbox_migrations()).await
+}
+
+async fn run(client: &Client, migrations: Vec<Migration>) -> Result<(), StoreError> {
+    for Migration { file, sql, .. } in migrations {
         client
             .batch_execute(&sql)
             .await

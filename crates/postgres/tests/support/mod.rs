@@ -28,10 +28,19 @@ impl Session {
         if !role.is_empty() {
             config.user(role);
         }
-        let (client, connection) = config.connect(NoTls).await.expect("a connection");
+        Self::with(&config).await.expect("a connection")
+    }
+
+    /// None while none can be had, as just after sessions were ended.
+    pub(crate) async fn try_at(url: &str) -> Option<Self> {
+        Self::with(&url.parse().expect("a connection string")).await.ok()
+    }
+
+    async fn with(config: &tokio_postgres::Config) -> Result<Self, tokio_postgres::Error> {
+        let (client, connection) = config.connect(NoTls).await?;
         let mut tasks = JoinSet::new();
         tasks.spawn(async move { drop(connection.await) });
-        Self { client, _connection: tasks }
+        Ok(Self { client, _connection: tasks })
     }
 
     /// The one value of the one row, as text.

@@ -1,0 +1,227 @@
+//! Behind an event that waits or is dead nothing of its key is applied, and it drains in order.
+
+use crate::messages::event;
+use crate::world::{BOTH, EACH, SET, apply_sql, worlds};
+
+#[tokio::test]
+async fn what_follows_a_failed_event_is_stored_behind_it_and_drains_in_order() {
+    for world in worlds().await {
+        for (n, handler) in BOTH.into_iter().enumerate() {
+            let key = format!("k{n}");
+            let id = |number: u32| format!("{key}-{number}");
+            let one = |number: u32| event(number, &key).id(&id(number));
+            let batch = [one(1), one(2).failing("P0001"), one(3)];
+            assert_eq!(world.apply(handler, &batch).await, ["done", "retrying P0001", "retrying"]);
+            // A later batch, a redelivered tail in it.
+            let tail = [one(2).failing("P0001"), one(3), one(4)];
+            assert_eq!(world.apply(handler, &tail).await, ["duplicate", "duplicate", "retrying"]);
+            assert_eq!(world.applied(&key).await, [id(1)]);
+
+            // It fails again, and what is behind it stays where it is.
+            assert_eq!(
+                world.redeliver(handler).await,
+                [
+                    format!("{} retrying P0001", id(2)),
+                    format!("{} retrying", id(3)),
+                    format!("{} retrying", id(4))
+                ]
+            );
+            world.run(&mend(&id(2))).await;
+            assert_eq!(
+                world.redeliver(handler).await,
+                [format!("{} done", id(2)), format!("{} done", id(3)), format!("{} done", id(4))]
+            );
+
+            assert_eq!(world.applied(&key).await, [id(1), id(2), id(3), id(4)]);
+            assert_eq!(world.key(&key).await, "0/4/0 4");
+            assert_eq!(world.apply(handler, &[one(5)]).await, ["done"]);
+        }
+        let left = "SELECT count(*)::text FROM app_inbox WHERE message IS NOT NULL OR next_attempt_at IS NOT NULL";
+        assert_eq!(world.text(left).await, "0", "a row that is done keeps no message");
+    }
+}
+
+/// Takes the poison out of a stored message, as an operator's edit does.
+fn mend(event_id: &str) -> String {
+    format!(
+        "UPDATE app_inbox SET message = convert_to((convert_from(message, 'UTF8')::jsonb
+            || jsonb_build_object('data', encode('{{\"amount\": 100}}', 'base64')))::text, 'UTF8')
+          WHERE event_id = '{event_id}'"
+    )
+}
+
+#[tokio::test]
+async fn an_event_is_only_tried_again_when_its_time_has_come() {
+    for world in worlds().await {
+        world.apply(EACH, &[event(1, "a").failing("P0001"), event(2, "").failing("P0001")]).await;
+        world.run("UPDATE app_inbox SET next_attempt_at = now() + interval '1 hour'").await;
+        let now = "SELECT count(*)::text FROM app_inbox_redeliver('c', 1, 'add(app_inbox_event)')";
+        assert_eq!(world.text(now).await, "0");
+        world.run("UPDATE app_inbox SET next_attempt_at = now() WHERE event_id = 'e2'").await;
+        assert_eq!(world.text(now).await, "1");
+    }
+}
+
+#[tokio::test]
+async fn a_dead_event_holds_its_key_until_it_is_retried_or_discarded() {
+    const ONCE: &str = ", max_attempts => 1";
+    for world in worlds().await {
+        let batch = [event(1, "a").failing("P0001"), event(2, "a"), event(3, "b")];
+        assert_eq!(world.apply_with(SET, &batch, ONCE).await, ["dead P0001", "retrying", "done"]);
+        assert_eq!(world.apply_with(SET, &[event(4, "a")], ONCE).await, ["retrying"]);
+        assert!(world.redeliver(SET).await.is_empty());
+        assert_eq!(world.key("a").await, "- - held by e1");
+
+        // What `inbox discard` does: under the key's lock, the row, then the next head.
+        world
+            .run(
+                "BEGIN;
+                 SELECT FROM app_inbox_key WHERE ordering_key = 'a' FOR NO KEY UPDATE;
+                 UPDATE app_inbox SET status = 'discarded', next_attempt_at = NULL, message = NULL, done_at = now()
+                  WHERE event_id = 'e1';
+                 SELECT app_inbox_heads('c', 1, ARRAY['a']);
+                 COMMIT",
+            )
+            .await;
+        assert_eq!(world.redeliver(SET).await, ["e2 done", "e4 done"]);
+        assert_eq!(world.key("a").await, "0/4/0 4");
+    }
+}
+
+#[tokio::test]
+async fn with_continue_a_dead_event_leaves_its_key_flowing() {
+    const GO_ON: &str = ", on_dead => 'continue', max_attempts => 2";
+    for world in worlds().await {
+        let batch = [event(1, "a").failing("P0001"), event(2, "a")];
+        assert_eq!(world.apply_with(EACH, &batch, GO_ON).await, ["retrying P0001", "retrying"]);
+        assert_eq!(world.redeliver_with(EACH, GO_ON).await, ["e1 dead P0001", "e2 retrying"]);
+        assert_eq!(world.redeliver_with(EACH, GO_ON).await, ["e2 done"]);
+
+        assert_eq!(world.key("a").await, "0/2/0 2");
+        assert_eq!(world.apply_with(EACH, &[event(3, "a")], GO_ON).await, ["done"]);
+        assert_eq!(world.inbox().await, ["e1 dead P0001", "e2 done", "e3 done"]);
+    }
+}
+
+#[tokio::test]
+async fn an_event_that_comes_late_goes_before_what_holds_its_key() {
+    for world in worlds().await {
+        for handler in BOTH {
+            world.run("TRUNCATE app_inbox, app_inbox_key, balance, applied").await;
+            // 5 overtook 3 and 4 and fails without them; 6 waits behind it.
+            world.apply(handler, &[event(5, "a").failing("P0001"), event(6, "a")]).await;
+            assert_eq!(
+                world.apply(handler, &[event(3, "a"), event(4, "a")]).await,
+                ["retrying", "retrying"]
+            );
+            assert_eq!(world.key("a").await, "- - held by e3");
+
+            // They are due at once; what waited for them is tried again right behind them.
+            world.run(&mend("e5")).await;
+            let due = format!(
+                "SELECT concat_ws(' ', event_id, result) FROM app_inbox_redeliver('c', 1, '{handler}')"
+            );
+            assert_eq!(world.lines(&due).await, ["e3 done", "e4 done", "e5 done", "e6 done"]);
+            assert_eq!(world.applied("a").await, ["e3", "e4", "e5", "e6"]);
+        }
+    }
+}
+
+#[tokio::test]
+async fn without_positions_a_key_drains_in_the_order_of_arrival() {
+    for world in worlds().await {
+        // Ids against the order of arrival: rows are recorded in the order of ids.
+        let one = |id: &str| event(1, "a").id(id).version(None).without_position();
+        assert_eq!(
+            world.apply(EACH, &[one("z").failing("P0001"), one("y"), one("x")]).await,
+            ["retrying P0001", "retrying", "retrying"]
+        );
+        assert_eq!(world.apply(SET, &[one("w"), one("v"), one("u")]).await, ["retrying"; 3]);
+
+        world.run(&mend("z")).await;
+        world.redeliver(SET).await;
+        assert_eq!(world.applied("a").await, ["z", "y", "x", "w", "v", "u"]);
+    }
+}
+
+#[tokio::test]
+async fn not_parked_what_follows_is_left_to_the_subscription() {
+    const STAY: &str = ", park => false";
+    for world in worlds().await {
+        let batch = [event(1, "a").failing("P0001"), event(2, "a"), event(3, "b")];
+        for handler in BOTH {
+            // Durable at its first failure; only what is behind it stays where it came from.
+            world.run("TRUNCATE app_inbox, app_inbox_key").await;
+            assert_eq!(
+                world.apply_with(handler, &batch, STAY).await,
+                ["retrying P0001", "deferred", "done"]
+            );
+            assert_eq!(world.inbox().await, ["e1 retrying P0001", "e3 done"]);
+            assert_eq!(
+                world.apply_with(handler, &batch, STAY).await,
+                ["duplicate", "deferred", "duplicate"]
+            );
+        }
+        world.run(&mend("e1")).await;
+        world.redeliver(EACH).await;
+        assert_eq!(world.apply_with(EACH, &batch[1..], STAY).await, ["done", "duplicate"]);
+    }
+}
+
+#[tokio::test]
+async fn a_key_that_somebody_else_has_is_deferred_and_stalls_nobody() {
+    for world in worlds().await {
+        world.apply(EACH, &[event(1, "a")]).await;
+        let other = world.session().await;
+        other.run("BEGIN").await;
+        other.query(&apply_sql(EACH, &[event(2, "a")], ""), &[]).await.unwrap();
+
+        let batch = [event(2, "a"), event(3, "b"), event(4, "a"), event(5, "")];
+        assert_eq!(world.apply(SET, &batch).await, ["deferred", "done", "deferred", "done"]);
+        assert!(world.redeliver(SET).await.is_empty());
+
+        other.run("COMMIT").await;
+        assert_eq!(world.apply(SET, &batch).await, ["duplicate", "duplicate", "done", "duplicate"]);
+        assert_eq!(world.balance("a").await, "3 7");
+    }
+}
+
+#[tokio::test]
+async fn a_key_that_cannot_move_does_not_keep_others_from_their_turn() {
+    for world in worlds().await {
+        // In each of 30 keys an event waits for its time; then earlier ones come and die before it.
+        for n in 0..30 {
+            let key = format!("k{n}");
+            let later = event(50, &key).id(&format!("{key}-50")).failing("P0001");
+            let earlier = event(40, &key).id(&format!("{key}-40")).failing("P0001");
+            world.apply(EACH, &[later, earlier]).await;
+        }
+        world.redeliver_with(EACH, ", max_attempts => 1").await;
+        let held = "SELECT count(*)::text FROM app_inbox_key WHERE held_by LIKE '%-40'";
+        assert_eq!(world.text(held).await, "30");
+        world.apply(EACH, &[event(60, "free").failing("P0001")]).await;
+
+        // Room for one key only: what holds 30 keys must not fill it.
+        assert_eq!(world.redeliver_with(EACH, ", batch => 1").await, ["e60 retrying P0001"]);
+    }
+}
+
+#[tokio::test]
+async fn a_long_key_drains_batch_by_batch() {
+    for world in worlds().await {
+        let mut batch = vec![event(1, "a").failing("P0001")];
+        batch.extend((2..=25).map(|n| event(n, "a")));
+        world.apply(SET, &batch).await;
+        world.run(&mend("e1")).await;
+
+        assert_eq!(world.redeliver_with(SET, ", batch => 10").await.len(), 10);
+        assert_eq!(world.key("a").await, "0/A/0 10 held by e11");
+        // Events that come meanwhile stay behind.
+        assert_eq!(world.apply(SET, &[event(26, "a")]).await, ["retrying"]);
+        for expected in [10, 6, 0] {
+            assert_eq!(world.redeliver_with(SET, ", batch => 10").await.len(), expected);
+        }
+        assert_eq!(world.applied("a").await.len(), 26);
+        assert_eq!(world.key("a").await, "0/1A/0 26");
+    }
+}

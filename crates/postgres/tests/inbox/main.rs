@@ -1,0 +1,15 @@
+//! The inbox against real servers of every version: each event once, in order, and a culprit alone.
+
+mod accepting;
+mod applying;
+mod concurrency;
+mod cost;
+mod failing;
+mod holding;
+mod messages;
+mod migrating;
+mod refusing;
+#[path = "../support/mod.rs"]
+#[expect(dead_code, reason = "each test binary uses a part of it")]
+mod support;
+mod world;

@@ -1,0 +1,167 @@
+//! The inbox's migrations: safe to run again, from several hands, closed to the internet.
+
+use tokio::task::JoinSet;
+use tokio_postgres::error::SqlState;
+use walrelay_postgres::{INBOX_TABLES, StoreError, inbox_migrations, migrate_inbox};
+use walrelay_testkit::postgres::TestDatabase;
+
+use crate::messages::event;
+use crate::support::Session;
+use crate::world::{EACH, apply_sql, worlds};
+
+/// Every catalog row a migration could have touched, with the transaction that wrote it.
+const CATALOG: &str = "
+SELECT string_agg(line, E'\\n' ORDER BY line) FROM (
+  SELECT 'class ' || xmin || ' ' || c::text AS line FROM pg_class c WHERE oid >= 16384
+  UNION ALL SELECT 'attribute ' || xmin || ' ' || attrelid::regclass || attname FROM pg_attribute WHERE attrelid >= 16384
+  UNION ALL SELECT 'proc ' || xmin || ' ' || p::text FROM pg_proc p WHERE oid >= 16384
+  UNION ALL SELECT 'type ' || xmin || ' ' || t::text FROM pg_type t WHERE oid >= 16384
+  UNION ALL SELECT 'constraint ' || xmin || ' ' || c::text FROM pg_constraint c WHERE oid >= 16384
+) AS lines";
+
+#[tokio::test]
+async fn running_the_migrations_again_changes_nothing() {
+    for world in worlds().await {
+        let before = world.text(CATALOG).await;
+        assert!(before.contains("app_inbox_apply"), "{before}");
+
+        migrate_inbox(&world).await.unwrap();
+
+        assert_eq!(world.text(CATALOG).await, before);
+    }
+}
+
+#[tokio::test]
+async fn one_script_in_one_transaction_makes_the_same() {
+    for world in worlds().await {
+        let database = TestDatabase::create_on(world.database.server_version()).await.unwrap();
+        let by_psql = Session::on(&database).await;
+        let files: String = inbox_migrations().into_iter().map(|m| m.sql).collect();
+        by_psql.run(&format!("BEGIN; {files} COMMIT;")).await;
+
+        let made = "SELECT string_agg(line, E'\\n' ORDER BY line) FROM (
+              SELECT format('%s %s %s', table_name, column_name, data_type) AS line
+                FROM information_schema.columns WHERE table_name LIKE 'app\\_inbox%'
+              UNION ALL SELECT md5(p.prosrc) || p.oid::regprocedure FROM pg_proc p WHERE proname LIKE 'app\\_inbox%'
+              UNION ALL SELECT indexdef FROM pg_indexes WHERE tablename LIKE 'app\\_inbox%') AS l";
+        assert_eq!(world.text(made).await, by_psql.text(made).await);
+    }
+}
+
+#[tokio::test]
+async fn two_runs_at_the_same_moment_both_succeed() {
+    for _ in 0..3 {
+        let database = TestDatabase::create().await;
+        let mut runs = JoinSet::new();
+        for _ in 0..4 {
+            runs.spawn(migrate_on(Session::on(&database).await));
+        }
+        while let Some(run) = runs.join_next().await {
+            run.unwrap().unwrap();
+        }
+        database.drop_all().await;
+    }
+}
+
+async fn migrate_on(session: Session) -> Result<(), StoreError> {
+    migrate_inbox(&session).await
+}
+
+/// Roles are shared by all databases of a server, and so by tests.
+async fn ensure_role(session: &Session, role: &str) {
+    session
+        .run(&format!(
+            "DO $$ BEGIN
+               PERFORM pg_advisory_xact_lock(4711);
+               IF to_regrole('{role}') IS NULL THEN CREATE ROLE {role} LOGIN; END IF;
+             END $$"
+        ))
+        .await;
+}
+
+#[tokio::test]
+async fn the_internet_gets_no_right_whatever_the_defaults_are() {
+    let database = TestDatabase::create().await;
+    let session = Session::on(&database).await;
+    for role in ["anon", "authenticated"] {
+        ensure_role(&session, role).await;
+        // As on Supabase.
+        session
+            .run(&format!(
+                "GRANT USAGE ON SCHEMA public TO {role};
+                 ALTER DEFAULT PRIVILEGES IN SCHEMA public GRANT ALL ON TABLES TO {role};
+                 ALTER DEFAULT PRIVILEGES IN SCHEMA public GRANT ALL ON FUNCTIONS TO {role}"
+            ))
+            .await;
+    }
+
+    migrate_inbox(&session).await.unwrap();
+
+    session.run("CREATE TABLE control (n int)").await;
+    let control = "SELECT has_table_privilege('anon', 'control', 'INSERT')::text";
+    assert_eq!(session.text(control).await, "true", "the defaults are in force");
+    let granted = "SELECT coalesce(string_agg(r.role || ' ' || o.name, ', '), 'none')
+       FROM unnest(ARRAY['anon', 'authenticated']) AS r(role),
+       LATERAL (
+         SELECT c.relname AS name FROM pg_class c,
+                unnest(ARRAY['SELECT', 'INSERT', 'UPDATE', 'DELETE', 'TRUNCATE', 'REFERENCES', 'TRIGGER']) AS p(name)
+          WHERE c.relname LIKE 'app\\_inbox%' AND c.relkind = 'r' AND has_table_privilege(r.role, c.oid, p.name)
+         UNION ALL
+         SELECT proname FROM pg_proc f
+          WHERE proname LIKE 'app\\_inbox%' AND has_function_privilege(r.role, f.oid, 'EXECUTE')) AS o";
+    assert_eq!(session.text(granted).await, "none");
+    let unprotected = "SELECT count(*)::text FROM pg_class WHERE relname LIKE 'app\\_inbox%' AND relkind = 'r' AND NOT relrowsecurity";
+    assert_eq!(session.text(unprotected).await, "0");
+    let tables =
+        "SELECT count(*)::text FROM pg_class WHERE relname LIKE 'app\\_inbox%' AND relkind = 'r'";
+    assert_eq!(session.text(tables).await, INBOX_TABLES.len().to_string());
+}
+
+#[tokio::test]
+async fn a_role_of_its_own_applies_with_the_grants_of_the_readme() {
+    for world in worlds().await {
+        ensure_role(&world, "inbox_reader").await;
+        let visitor = Session::as_role(&world.database, "inbox_reader").await;
+        let sql = apply_sql(EACH, &[event(1, "a")], "");
+        let error = visitor.query(&sql, &[]).await.expect_err("no right yet");
+        assert_eq!(error.code(), Some(&SqlState::INSUFFICIENT_PRIVILEGE));
+
+        let grants = readme_sql("### A role for a consumer");
+        let grants: Vec<&str> = grants.lines().filter(|l| !l.starts_with("CREATE ROLE")).collect();
+        world.run(&grants.join("\n").replace("TO walrelay_consumer", "TO inbox_reader")).await;
+        world.run("GRANT INSERT, SELECT, UPDATE ON balance, applied TO inbox_reader").await;
+
+        let rows = visitor.query(&sql, &[]).await.unwrap();
+        assert_eq!(rows[0].get::<_, String>(0), "done");
+        // What is stored, is taken again and is settled, needs no more.
+        let failing = apply_sql(EACH, &[event(2, "a").failing("P0001"), event(3, "a")], "");
+        visitor.query(&failing, &[]).await.unwrap();
+        visitor
+            .query("SELECT * FROM app_inbox_redeliver('c', 1, 'add(app_inbox_event)')", &[])
+            .await
+            .unwrap();
+        visitor.query("SELECT app_inbox_accept('c', 'x', 'k', 1, NULL, NULL)", &[]).await.unwrap();
+        world.run("DROP OWNED BY inbox_reader").await;
+    }
+}
+
+/// The first block of SQL behind this text of the migrations' README.
+fn readme_sql(text: &str) -> &'static str {
+    let readme = include_str!("../../../../migrations/README.md");
+    let (_, section) = readme.split_once(text).expect("the section");
+    let (_, block) = section.split_once("```sql\n").expect("its SQL");
+    block.split_once("```").expect("its end").0
+}
+
+#[tokio::test]
+async fn the_readme_takes_everything_away_again() {
+    for world in worlds().await {
+        world.run("DROP FUNCTION add, add_all").await;
+        world.run(readme_sql("In a consumer's database:\n")).await;
+
+        let left = "SELECT count(*)::text FROM (SELECT relname FROM pg_class UNION ALL SELECT proname FROM pg_proc
+                      UNION ALL SELECT typname FROM pg_type) AS n(name) WHERE name LIKE '%app\\_inbox%'";
+        assert_eq!(world.text(left).await, "0");
+        migrate_inbox(&world).await.unwrap();
+    }
+}

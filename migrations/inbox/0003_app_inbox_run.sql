@@ -1,0 +1,255 @@
+-- Running a handler over a batch, and finding the event it fails on.
+--
+-- No SET clause and not SECURITY DEFINER where the handler runs: it would inherit either.
+--
+-- One statement, therefore atomic however it is run: psql, `supabase db push` or walrelay itself.
+-- Safe to run again. A function that already exists is left exactly as it is.
+DO $walrelay$
+DECLARE
+  web_role text;
+  function text;
+BEGIN
+  -- Two runs at the same moment take turns; the second then finds everything in place.
+  PERFORM pg_advisory_xact_lock(hashtextextended('walrelay migrations', 0));
+
+  IF EXISTS (
+    SELECT FROM pg_catalog.pg_proc
+     WHERE proname = 'app_inbox_run' AND pronamespace = 'public'::regnamespace)
+  THEN
+    RETURN;
+  END IF;
+
+  -- Data as JSON; null when they are none: protobuf, avro, plain text. JSON that jsonb cannot hold
+  -- (a zero character, a number of a million digits) is an error, because a handler that is handed
+  -- null for it would write something wrong.
+  CREATE FUNCTION public.app_inbox_payload(data bytea) RETURNS jsonb
+    LANGUAGE plpgsql IMMUTABLE
+  AS $payload$
+  BEGIN
+    RETURN convert_from(data, 'UTF8')::jsonb;
+  EXCEPTION
+    WHEN invalid_text_representation OR character_not_in_repertoire THEN
+      RETURN NULL;
+  END
+  $payload$;
+
+  CREATE FUNCTION public.app_inbox_events(messages public.app_inbox_message[])
+    RETURNS public.app_inbox_event[]
+    LANGUAGE plpgsql STABLE
+    SET plan_cache_mode = force_generic_plan
+  AS $events$
+  BEGIN
+    -- All at once costs a tenth of a guard for each; the guards are for data that are no JSON.
+    BEGIN
+      RETURN ARRAY(
+        SELECT ROW(
+            m.event_id, m.event_type, m.aggregate_type, m.aggregate_id, m.ordering_key, m.version,
+            m.schema_version, m.occurred_at, m.commit_lsn, m.tx_index, m.message_id,
+            m.publish_time, m.attributes::jsonb, convert_from(m.data, 'UTF8')::jsonb, m.data
+          )::public.app_inbox_event
+          FROM unnest(messages) AS m);
+    EXCEPTION WHEN data_exception THEN
+      NULL;
+    END;
+    RETURN ARRAY(
+      SELECT ROW(
+          m.event_id, m.event_type, m.aggregate_type, m.aggregate_id, m.ordering_key, m.version,
+          m.schema_version, m.occurred_at, m.commit_lsn, m.tx_index, m.message_id,
+          m.publish_time, m.attributes::jsonb, public.app_inbox_payload(m.data), m.data
+        )::public.app_inbox_event
+        FROM unnest(messages) AS m);
+  END
+  $events$;
+
+  -- Runs the handler over these messages, in order, and says for each what became of it. Nothing but
+  -- the handler's own effects is written.
+  --
+  --   applied    its effect stands
+  --   failed     it fails alone: code and error say how
+  --   held       not tried: an earlier event of its key has failed in this batch
+  --   deferred   not tried: this transaction has had its share of savepoints
+  --
+  -- Raises what says nothing about an event: deadlock and serialization failure, an outage, a missing
+  -- right or function.
+  CREATE FUNCTION public.app_inbox_run(
+    handler regprocedure, messages public.app_inbox_message[],
+    OUT outcomes text[], OUT error_codes text[], OUT errors text[])
+    LANGUAGE plpgsql
+  AS $run$
+  DECLARE
+    -- A server keeps 64 savepoints of a transaction at hand; beyond, every snapshot of every session
+    -- has to look them up on disk.
+    savepoints_max CONSTANT int := 60;
+    savepoints int := 0;
+    size CONSTANT int := cardinality(messages);
+    handles_arrays boolean;
+    call text;
+    -- What is still to run, as ranges of indexes; the last is the next.
+    firsts int[] := ARRAY[1];
+    lasts int[] := ARRAY[size];
+    depth int := 1;
+    first int;
+    last int;
+    chosen int[];
+    reached int;
+    held_keys text[] := '{}';
+    events public.app_inbox_event[];
+    is_first_pass boolean := true;
+    deferred_constraints text;
+    event_result refcursor;
+    ignored record;
+    code text;
+    error text;
+    detail text;
+  BEGIN
+    SELECT format('SELECT %I.%I(', n.nspname, p.proname),
+           CASE p.proargtypes[0]
+             WHEN 'public.app_inbox_event'::regtype THEN false
+             WHEN 'public.app_inbox_event[]'::regtype THEN true END
+      INTO call, handles_arrays
+      FROM pg_catalog.pg_proc AS p
+      JOIN pg_catalog.pg_namespace AS n ON n.oid = p.pronamespace
+     WHERE p.oid = handler AND p.prokind = 'f' AND p.pronargs = 1
+       AND p.prorettype = 'void'::regtype AND NOT p.proretset;
+    IF handles_arrays IS NULL THEN
+      RAISE EXCEPTION '% cannot be a handler', handler
+        USING ERRCODE = 'WR005',
+              HINT = 'A handler is a function f(app_inbox_event) or f(app_inbox_event[]) that RETURNS void.';
+    END IF;
+    call := call || CASE WHEN handles_arrays THEN '$1)' ELSE 'event) FROM unnest($1) AS event' END;
+
+    outcomes := array_fill(NULL::text, ARRAY[size]);
+    error_codes := outcomes;
+    errors := outcomes;
+    WHILE depth > 0 LOOP
+      first := firsts[depth];
+      last := lasts[depth];
+      depth := depth - 1;
+
+      -- Known to fail, unless something before it was not applied after all.
+      IF outcomes[first] = 'failed' AND savepoints < savepoints_max
+        AND messages[first].ordering_key <> ALL (held_keys)
+      THEN
+        IF messages[first].ordering_key <> '' THEN
+          held_keys := held_keys || messages[first].ordering_key;
+        END IF;
+        CONTINUE;
+      END IF;
+
+      chosen := '{}';
+      FOR i IN first .. last LOOP
+        IF messages[i].ordering_key = ANY (held_keys) THEN
+          outcomes[i] := 'held';
+        ELSIF savepoints >= savepoints_max THEN
+          -- And so does everything after it.
+          outcomes[i] := 'deferred';
+        ELSE
+          chosen := chosen || i;
+        END IF;
+      END LOOP;
+      CONTINUE WHEN chosen = '{}';
+
+      reached := NULL;
+      BEGIN
+        savepoints := savepoints + 1;
+        IF cardinality(chosen) = size THEN
+          events := public.app_inbox_events(messages);
+        ELSE
+          events := public.app_inbox_events(ARRAY(
+            SELECT messages[u.i] FROM unnest(chosen) WITH ORDINALITY AS u(i, n) ORDER BY u.n));
+        END IF;
+        IF NOT is_first_pass THEN
+          -- The pass before has made them immediate, which a handler may not be able to live with.
+          IF deferred_constraints IS NULL THEN
+            SELECT coalesce(string_agg(format('%I.%I', n.nspname, c.conname), ', '), '')
+              INTO deferred_constraints
+              FROM (SELECT k.connamespace, k.conname FROM pg_catalog.pg_constraint AS k
+                     GROUP BY k.connamespace, k.conname
+                    HAVING bool_and(k.condeferrable) AND bool_or(k.condeferred)) AS c
+              JOIN pg_catalog.pg_namespace AS n ON n.oid = c.connamespace;
+          END IF;
+          IF deferred_constraints <> '' THEN
+            EXECUTE 'SET CONSTRAINTS ' || deferred_constraints || ' DEFERRED';
+          END IF;
+        END IF;
+
+        IF handles_arrays THEN
+          EXECUTE call USING events;
+        ELSE
+          -- A cursor, because it tells which event failed and the call is planned once.
+          reached := 0;
+          OPEN event_result NO SCROLL FOR EXECUTE call USING events;
+          FOR i IN 1 .. cardinality(chosen) LOOP
+            reached := i;
+            FETCH event_result INTO ignored;
+          END LOOP;
+          CLOSE event_result;
+          reached := NULL;
+        END IF;
+        -- What would fail at COMMIT fails here, where it is still known whose fault it is.
+        SET CONSTRAINTS ALL IMMEDIATE;
+
+        FOREACH reached IN ARRAY chosen LOOP
+          outcomes[reached] := 'applied';
+        END LOOP;
+      EXCEPTION WHEN OTHERS OR assert_failure THEN
+        GET STACKED DIAGNOSTICS
+          code = RETURNED_SQLSTATE, error = MESSAGE_TEXT, detail = PG_EXCEPTION_DETAIL;
+        IF left(code, 2) IN ('08', '42', '53') OR left(code, 3) = '57P'
+          OR code IN ('25006', '40001', '40P01')
+        THEN
+          RAISE;
+        END IF;
+        -- Its savepoint is gone with what it did.
+        savepoints := savepoints - 1;
+        is_first_pass := false;
+        IF cardinality(chosen) = 1 THEN
+          reached := 1;
+        END IF;
+        IF reached IS NULL THEN
+          -- Halves, the earlier one first.
+          firsts[depth + 1] := chosen[cardinality(chosen) / 2 + 1];
+          lasts[depth + 1] := last;
+          firsts[depth + 2] := first;
+          lasts[depth + 2] := chosen[cardinality(chosen) / 2 + 1] - 1;
+          depth := depth + 2;
+        ELSE
+          -- What was before it, then itself, then the rest.
+          reached := chosen[reached];
+          outcomes[reached] := 'failed';
+          error_codes[reached] := code;
+          errors[reached] := concat_ws(': ', error, nullif(detail, ''));
+          IF reached < last THEN
+            depth := depth + 1;
+            firsts[depth] := reached + 1;
+            lasts[depth] := last;
+          END IF;
+          depth := depth + 1;
+          firsts[depth] := reached;
+          lasts[depth] := reached;
+          IF reached > first THEN
+            depth := depth + 1;
+            firsts[depth] := first;
+            lasts[depth] := reached - 1;
+          END IF;
+        END IF;
+      END;
+    END LOOP;
+  END
+  $run$;
+
+  -- Closed to everybody but the owner until granted.
+  FOR function IN
+    SELECT p.oid::regprocedure FROM pg_catalog.pg_proc AS p
+     WHERE p.pronamespace = 'public'::regnamespace AND p.proname = ANY (ARRAY[
+       'app_inbox_payload', 'app_inbox_events', 'app_inbox_run'])
+  LOOP
+    EXECUTE format('REVOKE ALL ON FUNCTION %s FROM PUBLIC', function);
+    FOR web_role IN
+      SELECT rolname FROM pg_catalog.pg_roles WHERE rolname IN ('anon', 'authenticated')
+    LOOP
+      EXECUTE format('REVOKE ALL ON FUNCTION %s FROM %I', function, web_role);
+    END LOOP;
+  END LOOP;
+END
+$walrelay$;

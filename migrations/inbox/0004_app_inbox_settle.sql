@@ -1,0 +1,204 @@
+-- Settling a batch: what became of its messages, and how far their keys are.
+--
+-- One statement, therefore atomic however it is run: psql, `supabase db push` or walrelay itself.
+-- Safe to run again. A function that already exists is left exactly as it is.
+DO $walrelay$
+DECLARE
+  web_role text;
+  function text;
+BEGIN
+  -- Two runs at the same moment take turns; the second then finds everything in place.
+  PERFORM pg_advisory_xact_lock(hashtextextended('walrelay migrations', 0));
+
+  IF EXISTS (
+    SELECT FROM pg_catalog.pg_proc
+     WHERE proname = 'app_inbox_settle' AND pronamespace = 'public'::regnamespace)
+  THEN
+    RETURN;
+  END IF;
+
+  -- Moves keys on to the furthest of these messages, which have been applied.
+  CREATE FUNCTION public.app_inbox_advance(
+    consumer text, generation int, messages public.app_inbox_message[])
+    RETURNS void
+    LANGUAGE plpgsql
+    SET plan_cache_mode = force_generic_plan
+    SET enable_seqscan = off
+  AS $advance$
+  #variable_conflict use_variable
+  BEGIN
+    -- The rows are there; the conflict finds each by the unique index, whatever the planner believes.
+    INSERT INTO public.app_inbox_key AS k (
+        consumer, generation, ordering_key, commit_lsn, tx_index, system_identifier, version)
+      SELECT DISTINCT ON (m.ordering_key COLLATE "C")
+             consumer, generation, m.ordering_key, m.commit_lsn, m.tx_index, m.system_identifier, m.version
+        FROM unnest(messages) AS m
+       WHERE m.ordering_key <> ''
+       ORDER BY m.ordering_key COLLATE "C", m.commit_lsn DESC NULLS LAST, m.tx_index DESC
+      ON CONFLICT ON CONSTRAINT app_inbox_key_pkey DO UPDATE SET
+        commit_lsn = coalesce(excluded.commit_lsn, k.commit_lsn),
+        tx_index = coalesce(excluded.tx_index, k.tx_index),
+        system_identifier =
+          CASE WHEN excluded.commit_lsn IS NULL THEN k.system_identifier ELSE excluded.system_identifier END,
+        version = greatest(k.version, excluded.version)
+      WHERE excluded.commit_lsn IS NULL OR k.commit_lsn IS NULL
+         OR k.system_identifier <> excluded.system_identifier
+         OR (excluded.commit_lsn, excluded.tx_index) > (k.commit_lsn, k.tx_index);
+  END
+  $advance$;
+
+  -- A row that waited has been applied. Returns done, or late when its key has gone on without it.
+  CREATE FUNCTION public.app_inbox_record_applied(
+    consumer text, generation int, message public.app_inbox_message)
+    RETURNS text
+    LANGUAGE plpgsql
+    SET plan_cache_mode = force_generic_plan
+    SET enable_seqscan = off
+  AS $record_applied$
+  #variable_conflict use_variable
+  DECLARE
+    key public.app_inbox_key;
+    new_status text := 'done';
+  BEGIN
+    SELECT k.* INTO key FROM public.app_inbox_key AS k
+     WHERE k.consumer = consumer AND k.generation = generation AND k.ordering_key = message.ordering_key;
+    IF (message.commit_lsn, message.tx_index) < (key.commit_lsn, key.tx_index)
+      AND (key.system_identifier <> message.system_identifier) IS NOT TRUE
+    THEN
+      new_status := 'late';
+    END IF;
+    UPDATE public.app_inbox AS i
+       SET status = new_status, attempts = i.attempts + 1, next_attempt_at = NULL, error_code = NULL,
+           message = NULL, done_at = now()
+     WHERE i.consumer = consumer AND i.generation = generation AND i.event_id = message.event_id;
+    RETURN new_status;
+  END
+  $record_applied$;
+
+  -- The handler has failed on a message. Returns what its row is now: retrying, or dead.
+  CREATE FUNCTION public.app_inbox_record_failed(
+    consumer text, generation int, message public.app_inbox_message, code text, error text,
+    was_stored boolean, on_dead text, max_attempts int)
+    RETURNS text
+    LANGUAGE plpgsql
+    SET plan_cache_mode = force_generic_plan
+    SET enable_seqscan = off
+  AS $record_failed$
+  #variable_conflict use_variable
+  DECLARE
+    -- The first wait, which doubles with each attempt, and the longest; ten attempts take about ten
+    -- minutes. Each is cut by chance to between a tenth and the whole of it, so that what failed
+    -- together does not come back together.
+    wait_first CONSTANT interval := '1 second';
+    wait_longest CONSTANT interval := '5 minutes';
+    new_attempts int;
+    new_status text;
+    due timestamptz;
+    line text;
+  BEGIN
+    SELECT CASE WHEN was_stored THEN i.attempts + 1 ELSE 1 END INTO new_attempts
+      FROM public.app_inbox AS i
+     WHERE i.consumer = consumer AND i.generation = generation AND i.event_id = message.event_id;
+    IF new_attempts < max_attempts THEN
+      new_status := 'retrying';
+      due := clock_timestamp() + (0.1 + 0.9 * random())
+        * least(wait_longest, wait_first * 2 ^ least(new_attempts - 1, 20));
+    ELSE
+      new_status := 'dead';
+      due := CASE WHEN on_dead = 'hold' AND message.ordering_key <> '' THEN 'infinity' END;
+    END IF;
+    line := format('attempt %s at %s: %s: %s', new_attempts,
+      to_char(clock_timestamp() AT TIME ZONE 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS"Z"'), code,
+      left(regexp_replace(coalesce(error, ''), '[[:cntrl:]]+', ' ', 'g'), 1000));
+    UPDATE public.app_inbox AS i
+       SET status = new_status, attempts = new_attempts, next_attempt_at = due, error_code = code,
+           -- Newest first; what is oldest makes room.
+           last_error = left(concat_ws(E'\n', line, i.last_error), 4000),
+           message = coalesce(i.message, public.app_inbox_encode(message)), done_at = NULL
+     WHERE i.consumer = consumer AND i.generation = generation AND i.event_id = message.event_id;
+    RETURN new_status;
+  END
+  $record_failed$;
+
+  -- Writes down what became of messages that take or take_due has given out, in the same order, and
+  -- moves their keys on. Returns the status of each row, null where it is as take has left it, and
+  -- "deferred" where nothing is recorded any more.
+  CREATE FUNCTION public.app_inbox_settle(
+    consumer text, generation int, messages public.app_inbox_message[],
+    outcomes text[], error_codes text[], errors text[], were_stored boolean,
+    on_dead text DEFAULT 'hold', max_attempts int DEFAULT 10, park boolean DEFAULT true)
+    RETURNS text[]
+    LANGUAGE plpgsql
+    SET plan_cache_mode = force_generic_plan
+    SET enable_seqscan = off
+  AS $settle$
+  #variable_conflict use_variable
+  DECLARE
+    results text[] := array_fill(NULL::text, ARRAY[cardinality(messages)]);
+    applied public.app_inbox_message[];
+    touched text[];
+    failed text[];
+    is_plain CONSTANT boolean := NOT were_stored AND 'applied' = ALL (outcomes);
+  BEGIN
+    IF on_dead NOT IN ('hold', 'continue') THEN
+      RAISE EXCEPTION 'on_dead is "hold" or "continue", not %', quote_literal(on_dead)
+        USING ERRCODE = 'WR005';
+    END IF;
+    IF is_plain THEN
+      PERFORM public.app_inbox_advance(consumer, generation, messages);
+      RETURN results;
+    END IF;
+
+    FOR n IN 1 .. cardinality(messages) LOOP
+      IF outcomes[n] = 'applied' THEN
+        applied := applied || messages[n];
+        IF were_stored THEN
+          results[n] := public.app_inbox_record_applied(consumer, generation, messages[n]);
+        END IF;
+      ELSIF outcomes[n] = 'failed' THEN
+        results[n] := public.app_inbox_record_failed(
+          consumer, generation, messages[n], error_codes[n], errors[n], were_stored, on_dead, max_attempts);
+      ELSIF were_stored THEN
+        results[n] := 'retrying';
+      ELSIF outcomes[n] = 'held' AND park THEN
+        -- Behind its key, and in the order of its arrival: take has numbered by event id.
+        UPDATE public.app_inbox AS i
+           SET status = 'retrying', attempts = 0, done_at = NULL, arrival = DEFAULT,
+               message = public.app_inbox_encode(messages[n])
+         WHERE i.consumer = consumer AND i.generation = generation AND i.event_id = messages[n].event_id;
+        results[n] := 'retrying';
+      ELSE
+        DELETE FROM public.app_inbox AS i
+         WHERE i.consumer = consumer AND i.generation = generation AND i.event_id = messages[n].event_id;
+        results[n] := 'deferred';
+      END IF;
+    END LOOP;
+
+    PERFORM public.app_inbox_advance(consumer, generation, applied);
+    SELECT array_agg(t.ordering_key), array_agg(t.failed) INTO touched, failed
+      FROM (SELECT (messages[o.n]).ordering_key,
+                   max((messages[o.n]).event_id) FILTER (WHERE o.outcome = 'failed') AS failed
+              FROM unnest(outcomes) WITH ORDINALITY AS o(outcome, n)
+             WHERE (messages[o.n]).ordering_key <> '' AND (were_stored OR o.outcome <> 'applied')
+             GROUP BY 1) AS t;
+    PERFORM public.app_inbox_heads(consumer, generation, coalesce(touched, '{}'), failed);
+    RETURN results;
+  END
+  $settle$;
+
+  -- Closed to everybody but the owner until granted.
+  FOR function IN
+    SELECT p.oid::regprocedure FROM pg_catalog.pg_proc AS p
+     WHERE p.pronamespace = 'public'::regnamespace AND p.proname = ANY (ARRAY[
+       'app_inbox_advance', 'app_inbox_record_applied', 'app_inbox_record_failed',
+       'app_inbox_settle'])
+  LOOP
+    EXECUTE format('REVOKE ALL ON FUNCTION %s FROM PUBLIC', function);
+    FOR web_role IN
+      SELECT rolname FROM pg_catalog.pg_roles WHERE rolname IN ('anon', 'authenticated')
+    LOOP
+      EXECUTE format('REVOKE ALL ON FUNCTION %s FROM %I', function, web_role);
+    END LOOP;
+  END LOOP;
+END
+$walrelay$;

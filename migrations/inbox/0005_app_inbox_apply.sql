@@ -1,0 +1,174 @@
+-- Applying events: what a consumer calls.
+--
+-- One statement, therefore atomic however it is run: psql, `supabase db push` or walrelay itself.
+-- Safe to run again. A function that already exists is left exactly as it is.
+DO $walrelay$
+DECLARE
+  web_role text;
+  function text;
+BEGIN
+  -- Two runs at the same moment take turns; the second then finds everything in place.
+  PERFORM pg_advisory_xact_lock(hashtextextended('walrelay migrations', 0));
+
+  IF EXISTS (
+    SELECT FROM pg_catalog.pg_proc
+     WHERE proname = 'app_inbox_apply' AND pronamespace = 'public'::regnamespace)
+  THEN
+    RETURN;
+  END IF;
+
+  -- Applies a batch, and says for each message, by its place in the batch from 1, what became of it:
+  -- the status of its row, "duplicate", or "deferred". Once the transaction has committed, all but the
+  -- deferred ones may be acknowledged; those come again in a later batch, in their order.
+  --
+  -- No SET clause and not SECURITY DEFINER: the handler would inherit either.
+  CREATE FUNCTION public.app_inbox_apply(
+    consumer text, generation int, handler regprocedure, messages public.app_inbox_message[],
+    on_dead text DEFAULT 'hold', max_attempts int DEFAULT 10,
+    dedupe text DEFAULT 'event', park boolean DEFAULT true)
+    RETURNS TABLE (index int, result text, error_code text)
+    LANGUAGE plpgsql
+  AS $apply$
+  #variable_conflict use_variable
+  DECLARE
+    verdicts text[] := public.app_inbox_take(consumer, generation, messages, dedupe, park);
+    codes text[];
+    -- What the handler is to see: messages by their place in the batch; null for all of it.
+    chosen int[];
+    batch public.app_inbox_message[] := messages;
+    outcomes text[];
+    error_codes text[];
+    errors text[];
+    settled text[];
+  BEGIN
+    IF NOT 'done' = ALL (verdicts) THEN
+      chosen := ARRAY(
+        SELECT v.i FROM unnest(verdicts) WITH ORDINALITY AS v(verdict, i)
+         WHERE v.verdict IN ('done', 'late') ORDER BY v.i);
+      batch := ARRAY(SELECT messages[u.i] FROM unnest(chosen) WITH ORDINALITY AS u(i, n) ORDER BY u.n);
+    END IF;
+    IF batch <> '{}' THEN
+      SELECT r.outcomes, r.error_codes, r.errors INTO outcomes, error_codes, errors
+        FROM public.app_inbox_run(handler, batch) AS r;
+      settled := public.app_inbox_settle(
+        consumer, generation, batch, outcomes, error_codes, errors, false, on_dead, max_attempts, park);
+      IF NOT 'applied' = ALL (outcomes) THEN
+        FOR n IN 1 .. cardinality(batch) LOOP
+          IF settled[n] IS NOT NULL THEN
+            verdicts[coalesce(chosen[n], n)] := settled[n];
+            codes[coalesce(chosen[n], n)] := error_codes[n];
+          END IF;
+        END LOOP;
+      END IF;
+    END IF;
+    RETURN QUERY
+      SELECT v.i::int, v.verdict, codes[v.i] FROM unnest(verdicts) WITH ORDINALITY AS v(verdict, i);
+  END
+  $apply$;
+
+  -- Applies again what has failed and is due, and what waits behind it. Returns what it has tried: the
+  -- status of each row now. No rows: nothing is due.
+  CREATE FUNCTION public.app_inbox_redeliver(
+    consumer text, generation int, handler regprocedure,
+    on_dead text DEFAULT 'hold', max_attempts int DEFAULT 10, batch int DEFAULT 200)
+    RETURNS TABLE (event_id text, result text, error_code text)
+    LANGUAGE plpgsql
+  AS $redeliver$
+  #variable_conflict use_variable
+  DECLARE
+    messages public.app_inbox_message[] := public.app_inbox_take_due(consumer, generation, batch);
+    outcomes text[];
+    error_codes text[];
+    errors text[];
+    settled text[];
+  BEGIN
+    IF messages <> '{}' THEN
+      SELECT r.outcomes, r.error_codes, r.errors INTO outcomes, error_codes, errors
+        FROM public.app_inbox_run(handler, messages) AS r;
+      settled := public.app_inbox_settle(
+        consumer, generation, messages, outcomes, error_codes, errors, true, on_dead, max_attempts);
+      RETURN QUERY
+        SELECT messages[s.i].event_id, s.result, error_codes[s.i]
+          FROM unnest(settled) WITH ORDINALITY AS s(result, i);
+    END IF;
+  END
+  $redeliver$;
+
+  -- For a subscriber of your own, first in the transaction that carries the effect. True: unseen, go
+  -- on. False: seen, acknowledge and do nothing else. Several in one transaction are accepted in the
+  -- order of their ordering keys, or two such transactions deadlock.
+  --
+  -- A different event with an id that is taken is recorded as dead and answered with false.
+  CREATE FUNCTION public.app_inbox_accept(
+    consumer text, event_id text, ordering_key text, version bigint, commit_lsn pg_lsn, tx_index int,
+    event_type text DEFAULT NULL, occurred_at timestamptz DEFAULT NULL)
+    RETURNS boolean
+    LANGUAGE plpgsql
+  AS $accept$
+  #variable_conflict use_variable
+  DECLARE
+    generation CONSTANT int := public.app_inbox_check(consumer, NULL);
+    message public.app_inbox_message;
+    verdict text;
+  BEGIN
+    message.event_id := event_id;
+    message.event_type := event_type;
+    message.ordering_key := coalesce(ordering_key, '');
+    message.version := version;
+    message.commit_lsn := commit_lsn;
+    message.tx_index := tx_index;
+    message.occurred_at := occurred_at;
+    verdict := (public.app_inbox_take(consumer, generation, ARRAY[message], park => false, wait => true))[1];
+    IF verdict IN ('done', 'late') THEN
+      PERFORM public.app_inbox_advance(consumer, generation, ARRAY[message]);
+      RETURN true;
+    END IF;
+    IF verdict = 'deferred' THEN
+      RAISE EXCEPTION 'event % waits behind an earlier one of its ordering key', quote_literal(event_id)
+        USING ERRCODE = 'WR006',
+              HINT = 'Do not acknowledge it. The key is held by an event in app_inbox that waits or is dead.';
+    END IF;
+    IF verdict = 'dead' THEN
+      RAISE WARNING 'another event has the id %: recorded as dead', quote_literal(event_id);
+    END IF;
+    RETURN false;
+  END
+  $accept$;
+
+  -- Begins a new generation, in which every event is unseen, and returns it. Waits until nothing is
+  -- being applied, and keeps everything from being applied until the transaction ends: reset the
+  -- projection in the same transaction.
+  CREATE FUNCTION public.app_inbox_new_generation(consumer text) RETURNS int
+    LANGUAGE plpgsql
+  AS $new_generation$
+  #variable_conflict use_variable
+  DECLARE
+    generation int;
+  BEGIN
+    -- Not a lock of the consumer's row: whoever applies would have to share it, batch by batch.
+    LOCK TABLE public.app_inbox_key IN SHARE ROW EXCLUSIVE MODE;
+    UPDATE public.app_inbox_consumer AS c SET generation = c.generation + 1, updated_at = now()
+     WHERE c.consumer = consumer
+     RETURNING c.generation INTO generation;
+    IF generation IS NULL THEN
+      RAISE EXCEPTION 'consumer % is not known here', quote_literal(consumer) USING ERRCODE = 'WR001';
+    END IF;
+    RETURN generation;
+  END
+  $new_generation$;
+
+  -- Closed to everybody but the owner until granted.
+  FOR function IN
+    SELECT p.oid::regprocedure FROM pg_catalog.pg_proc AS p
+     WHERE p.pronamespace = 'public'::regnamespace AND p.proname = ANY (ARRAY[
+       'app_inbox_apply', 'app_inbox_redeliver', 'app_inbox_accept', 'app_inbox_new_generation'])
+  LOOP
+    EXECUTE format('REVOKE ALL ON FUNCTION %s FROM PUBLIC', function);
+    FOR web_role IN
+      SELECT rolname FROM pg_catalog.pg_roles WHERE rolname IN ('anon', 'authenticated')
+    LOOP
+      EXECUTE format('REVOKE ALL ON FUNCTION %s FROM %I', function, web_role);
+    END LOOP;
+  END LOOP;
+END
+$walrelay$;
