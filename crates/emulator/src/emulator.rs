@@ -10,11 +10,12 @@ use serde::Serialize;
 use tokio::sync::Notify;
 use tonic::{Code, Status};
 
-use crate::broker::{Broker, Log, TopicKey};
-use crate::fault::{CODES, Fault};
-use crate::faults::{FaultId, FaultReport};
-use crate::message::StoredMessage;
-use crate::queue::Ordering;
+use crate::faults::fault::Fault;
+use crate::faults::in_force::{FaultId, FaultReport};
+use crate::store::broker::{Broker, Log, TopicKey};
+use crate::store::message::StoredMessage;
+use crate::store::queue::Ordering;
+use crate::wire::codes::CODES;
 
 /// What can be chosen about an emulator.
 #[derive(Debug, Clone)]

@@ -72,35 +72,34 @@
 //! | `POST /release` | releases what is held now |
 //! | `GET /published?topic=…&after=ID&limit=N` | what was published, with [`Log::Keep`] |
 //! | `GET /stats` | [`Stats`] |
+//!
+//! # Where things are
+//!
+//! Each folder uses those above it only.
+//!
+//! | Part | Holds |
+//! | --- | --- |
+//! | `wire` | bytes: protobuf, gRPC frames, limits, names |
+//! | `faults` | what a fault says, and which one a call meets |
+//! | `store` | topics, subscriptions and messages: all state, no sockets |
+//! | `emulator` | the handle, and the lock around all state |
+//! | `calls` | the calls of Publisher and Subscriber |
+//! | `serve` | gRPC connections, JSON, the control port |
 
-mod admin;
-mod broker;
-mod control;
+mod calls;
 mod emulator;
-mod fault;
 mod faults;
-mod filter;
-mod grpc;
-mod limits;
-mod message;
-mod names;
-mod publish;
-mod pull;
-mod queue;
-mod responses;
-mod rest;
-mod server;
-mod subscription;
-mod topic;
+mod serve;
+mod store;
 mod wire;
 
-pub use broker::Log;
 pub use emulator::{Emulator, Options, Stats, SubscriptionOptions};
-pub use fault::{Effect, Fault, FaultSyntaxError};
-pub use faults::{FaultId, FaultReport};
-pub use limits::{
+pub use faults::fault::{Effect, Fault, FaultSyntaxError};
+pub use faults::in_force::{FaultId, FaultReport};
+pub use store::broker::Log;
+pub use store::message::StoredMessage;
+pub use store::queue::Ordering;
+pub use wire::limits::{
     ATTRIBUTE_KEY_BYTES_MAX, ATTRIBUTE_VALUE_BYTES_MAX, ATTRIBUTES_MAX, ORDERING_KEY_BYTES_MAX,
     REQUEST_BYTES_MAX, REQUEST_MESSAGES_MAX,
 };
-pub use message::StoredMessage;
-pub use queue::Ordering;

@@ -8,9 +8,9 @@ use tokio::sync::Notify;
 use tokio::time::Instant;
 use tonic::Status;
 
-use crate::filter::Filter;
-use crate::message::StoredMessage;
-use crate::queue::{Ordering, Queue};
+use crate::store::filter::Filter;
+use crate::store::message::StoredMessage;
+use crate::store::queue::{Ordering, Queue};
 
 #[derive(Debug)]
 pub(crate) struct Subscription {

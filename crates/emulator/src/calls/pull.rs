@@ -14,12 +14,12 @@ use tokio::sync::Notify;
 use tokio::time::Instant;
 use tonic::Status;
 
-use crate::admin::{self, ack_deadline, ack_ids};
+use crate::calls::admin::{self, ack_deadline, ack_ids};
+use crate::calls::responses::encode_received;
 use crate::emulator::Emulator;
-use crate::grpc::{self, Messages};
-use crate::queue::{Allowance, ConsumerId, Delivery};
-use crate::responses::encode_received;
-use crate::subscription::Subscription;
+use crate::store::queue::{Allowance, ConsumerId, Delivery};
+use crate::store::subscription::Subscription;
+use crate::wire::grpc::{self, Messages};
 
 /// How long a Pull waits for a first message; then it answers with none, as production may.
 const PULL_WAIT: Duration = Duration::from_secs(5);

@@ -5,8 +5,8 @@ use std::time::Duration;
 use tokio::sync::watch;
 use tonic::Code;
 
-use crate::fault::{Effect, Fault};
-use crate::limits::PublishRequest;
+use crate::faults::fault::{Effect, Fault};
+use crate::wire::limits::PublishRequest;
 
 /// Names a fault that was set.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]

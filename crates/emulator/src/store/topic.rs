@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use googleapis_tonic_google_pubsub_v1::google::pubsub::v1 as proto;
 
-use crate::message::StoredMessage;
+use crate::store::message::StoredMessage;
 
 #[derive(Debug)]
 pub(crate) struct Topic {

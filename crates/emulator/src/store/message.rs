@@ -4,7 +4,7 @@ use std::time::SystemTime;
 
 use bytes::Bytes;
 
-use crate::limits;
+use crate::wire::limits;
 
 /// A published message. Cheap to clone: the bytes are shared.
 #[derive(Debug, Clone)]

@@ -8,13 +8,13 @@ use bytes::Bytes;
 use googleapis_tonic_google_pubsub_v1::google::pubsub::v1 as proto;
 use tonic::Status;
 
-use crate::faults::Faults;
-use crate::limits::PublishRequest;
-use crate::message::StoredMessage;
-use crate::names;
-use crate::queue::ConsumerId;
-use crate::subscription::Subscription;
-use crate::topic::Topic;
+use crate::faults::in_force::Faults;
+use crate::store::message::StoredMessage;
+use crate::store::queue::ConsumerId;
+use crate::store::subscription::Subscription;
+use crate::store::topic::Topic;
+use crate::wire::limits::PublishRequest;
+use crate::wire::names;
 
 /// Whether a topic remembers everything published to it, for tests to look at.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]

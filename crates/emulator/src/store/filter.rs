@@ -14,7 +14,7 @@
 
 use tonic::Status;
 
-use crate::limits;
+use crate::wire::limits;
 
 /// Bytes of a filter.
 const FILTER_BYTES_MAX: usize = 256;

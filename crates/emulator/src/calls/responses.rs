@@ -4,16 +4,16 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use bytes::{BufMut, BytesMut};
 
-use crate::grpc::FRAME_HEADER_BYTES;
-use crate::queue::Delivery;
-use crate::wire::{self, Decimal};
+use crate::store::queue::Delivery;
+use crate::wire::grpc::FRAME_HEADER_BYTES;
+use crate::wire::protobuf::{self, Decimal};
 
 /// `PublishResponse` with ids from `first` on, behind a gap for the frame header.
 pub(crate) fn encode_publish_response(first: u64, count: usize) -> BytesMut {
     let mut buffer = BytesMut::with_capacity(FRAME_HEADER_BYTES + count * 22);
     buffer.put_bytes(0, FRAME_HEADER_BYTES);
     for id in (first..).take(count) {
-        wire::put_field(&mut buffer, 1, Decimal::of(id).as_bytes());
+        protobuf::put_field(&mut buffer, 1, Decimal::of(id).as_bytes());
     }
     buffer
 }
@@ -38,19 +38,19 @@ pub(crate) fn encode_received(deliveries: &[Delivery]) -> BytesMut {
         let id = Decimal::of(message.id());
         let time = encode_timestamp(message.publish_time());
         let body_len =
-            body.len() + wire::field_len(id.as_bytes().len()) + wire::field_len(time.len());
+            body.len() + protobuf::field_len(id.as_bytes().len()) + protobuf::field_len(time.len());
         let mut attempt = BytesMut::with_capacity(6);
-        wire::put_varint(&mut attempt, u64::from(delivery.attempt));
-        let received_len = wire::field_len(ack_id.as_bytes().len())
-            + wire::field_len(body_len)
+        protobuf::put_varint(&mut attempt, u64::from(delivery.attempt));
+        let received_len = protobuf::field_len(ack_id.as_bytes().len())
+            + protobuf::field_len(body_len)
             + 1
             + attempt.len();
-        wire::put_header(&mut buffer, 1, received_len);
-        wire::put_field(&mut buffer, 1, ack_id.as_bytes());
-        wire::put_header(&mut buffer, 2, body_len);
+        protobuf::put_header(&mut buffer, 1, received_len);
+        protobuf::put_field(&mut buffer, 1, ack_id.as_bytes());
+        protobuf::put_header(&mut buffer, 2, body_len);
         buffer.put_slice(body);
-        wire::put_field(&mut buffer, 3, id.as_bytes());
-        wire::put_field(&mut buffer, 4, &time);
+        protobuf::put_field(&mut buffer, 3, id.as_bytes());
+        protobuf::put_field(&mut buffer, 4, &time);
         buffer.put_u8(3 << 3);
         buffer.put_slice(&attempt);
     }
@@ -63,9 +63,9 @@ fn encode_timestamp(time: SystemTime) -> BytesMut {
     let since = time.duration_since(UNIX_EPOCH).unwrap_or_default();
     let mut buffer = BytesMut::with_capacity(16);
     buffer.put_u8(1 << 3);
-    wire::put_varint(&mut buffer, since.as_secs());
+    protobuf::put_varint(&mut buffer, since.as_secs());
     buffer.put_u8(2 << 3);
-    wire::put_varint(&mut buffer, u64::from(since.subsec_nanos()));
+    protobuf::put_varint(&mut buffer, u64::from(since.subsec_nanos()));
     buffer
 }
 
@@ -78,7 +78,7 @@ mod tests {
     use prost::Message as _;
 
     use super::*;
-    use crate::message::StoredMessage;
+    use crate::store::message::StoredMessage;
 
     #[test]
     fn what_is_delivered_is_what_was_sent_with_our_id_and_time() {

@@ -13,7 +13,7 @@ use http::{HeaderMap, HeaderValue, Response};
 use prost::Message;
 use tonic::Status;
 
-use crate::limits;
+use crate::wire::limits;
 
 /// Bytes kept free in front of an encoded response for the gRPC frame header.
 pub(crate) const FRAME_HEADER_BYTES: usize = 5;

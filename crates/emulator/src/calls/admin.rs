@@ -9,8 +9,9 @@ use googleapis_tonic_google_pubsub_v1::google::pubsub::v1 as proto;
 use prost::Message;
 use tonic::Status;
 
-use crate::broker::Broker;
-use crate::{grpc, names};
+use crate::store::broker::Broker;
+use crate::wire::grpc;
+use crate::wire::names;
 
 /// Answers one unary call.
 pub(crate) fn call(broker: &mut Broker, path: &str, frame: &Bytes) -> Result<BytesMut, Status> {

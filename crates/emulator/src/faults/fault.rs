@@ -6,6 +6,8 @@ use std::time::Duration;
 
 use tonic::Code;
 
+use crate::wire::codes::{error_code, name_of};
+
 /// What a matching Publish request meets.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Effect {
@@ -170,8 +172,8 @@ fn parse_term(
         }
         "first" => fault.first = Some(number()?),
         "skip" => fault.skip = number()?,
-        "reject" => return Ok(Some(Effect::Reject(code_of(given()?)?))),
-        "fail-after-publish" => return Ok(Some(Effect::FailAfterPublish(code_of(given()?)?))),
+        "reject" => return Ok(Some(Effect::Reject(error_code(given()?)?))),
+        "fail-after-publish" => return Ok(Some(Effect::FailAfterPublish(error_code(given()?)?))),
         "delay" => return Ok(Some(Effect::Delay(duration_of(given()?)?))),
         "hold" | "hold-before" | "black-hole" if value.is_some() => {
             return Err(format!("{name} takes no value"));
@@ -225,38 +227,6 @@ fn duration_of(text: &str) -> Result<Duration, String> {
         "s" => Ok(Duration::from_secs(number)),
         _ => Err(problem()),
     }
-}
-
-/// gRPC's names of the codes, in the order of their numbers.
-pub(crate) const CODES: [(Code, &str); 17] = [
-    (Code::Ok, "OK"),
-    (Code::Cancelled, "CANCELLED"),
-    (Code::Unknown, "UNKNOWN"),
-    (Code::InvalidArgument, "INVALID_ARGUMENT"),
-    (Code::DeadlineExceeded, "DEADLINE_EXCEEDED"),
-    (Code::NotFound, "NOT_FOUND"),
-    (Code::AlreadyExists, "ALREADY_EXISTS"),
-    (Code::PermissionDenied, "PERMISSION_DENIED"),
-    (Code::ResourceExhausted, "RESOURCE_EXHAUSTED"),
-    (Code::FailedPrecondition, "FAILED_PRECONDITION"),
-    (Code::Aborted, "ABORTED"),
-    (Code::OutOfRange, "OUT_OF_RANGE"),
-    (Code::Unimplemented, "UNIMPLEMENTED"),
-    (Code::Internal, "INTERNAL"),
-    (Code::Unavailable, "UNAVAILABLE"),
-    (Code::DataLoss, "DATA_LOSS"),
-    (Code::Unauthenticated, "UNAUTHENTICATED"),
-];
-
-fn code_of(text: &str) -> Result<Code, String> {
-    let errors = CODES.iter().filter(|(code, _)| *code != Code::Ok);
-    let found = errors.into_iter().find(|(_, name)| name.eq_ignore_ascii_case(text));
-    found.map(|(code, _)| *code).ok_or_else(|| format!("{text:?} is not a gRPC error code"))
-}
-
-/// gRPC's name of a code.
-pub(crate) fn name_of(code: Code) -> &'static str {
-    CODES.iter().find(|(its, _)| *its == code).map_or("UNKNOWN", |(_, name)| name)
 }
 
 impl fmt::Display for Fault {

@@ -19,10 +19,12 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
 
+use crate::calls::admin;
+use crate::calls::publish::publish;
+use crate::calls::pull;
 use crate::emulator::{Emulator, InFlight};
-use crate::grpc::{self, Messages};
-use crate::publish::publish;
-use crate::{admin, pull, rest};
+use crate::serve::rest;
+use crate::wire::grpc::{self, Messages};
 
 /// How long streams may go on after a shutdown; requests that are held would wait for ever.
 const SHUTDOWN_GRACE: Duration = Duration::from_millis(500);

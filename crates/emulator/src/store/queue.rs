@@ -16,7 +16,7 @@ use std::collections::{BTreeSet, HashMap, VecDeque};
 use bytes::Bytes;
 use tokio::time::Instant;
 
-use crate::message::StoredMessage;
+use crate::store::message::StoredMessage;
 
 /// One stream or one Pull call.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]

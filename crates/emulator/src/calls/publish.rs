@@ -5,10 +5,10 @@ use std::time::SystemTime;
 use bytes::{Bytes, BytesMut};
 use tonic::{Code, Status};
 
+use crate::calls::responses::encode_publish_response;
 use crate::emulator::{Emulator, InFlight};
-use crate::faults::Outcome;
-use crate::limits::PublishRequest;
-use crate::responses::encode_publish_response;
+use crate::faults::in_force::Outcome;
+use crate::wire::limits::PublishRequest;
 
 /// The reply, and what is to be dropped once it is on its way.
 pub(crate) struct Published {

@@ -13,9 +13,9 @@ use serde_json::{Value, json};
 use tokio::net::TcpListener;
 
 use crate::emulator::Emulator;
-use crate::fault::Fault;
-use crate::faults::{FaultId, FaultReport};
-use crate::message::StoredMessage;
+use crate::faults::fault::Fault;
+use crate::faults::in_force::{FaultId, FaultReport};
+use crate::store::message::StoredMessage;
 
 impl Emulator {
     /// Serves the HTTP control port until `shutdown`.

@@ -5,7 +5,7 @@
 
 use tonic::Status;
 
-use crate::wire::{Fields, Malformed, Value};
+use crate::wire::protobuf::{Fields, Malformed, Value};
 
 /// Bytes of one encoded request. It bounds a single message too: both limits are the same number.
 pub const REQUEST_BYTES_MAX: usize = 10_000_000;

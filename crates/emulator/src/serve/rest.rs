@@ -21,9 +21,9 @@ use tokio::net::TcpStream;
 use tokio::sync::mpsc;
 use tonic::{Code, Status};
 
-use crate::admin;
+use crate::calls::admin;
 use crate::emulator::Emulator;
-use crate::fault::name_of;
+use crate::wire::codes::name_of;
 
 /// Connections that turned out not to speak HTTP/2.
 pub(crate) struct Connections {

@@ -1,0 +1,5 @@
+//! Sockets: gRPC, administration as JSON on the same port, and the control port.
+
+mod control;
+mod rest;
+mod server;
