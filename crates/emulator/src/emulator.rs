@@ -81,7 +81,11 @@ pub struct Stats {
     /// The most Publish requests of one topic and ordering key that were outstanding at once. The
     /// figure is never too high; it misses requests that overlap only while a reply is on its way.
     pub in_flight_per_key_max: u32,
-    /// Publish requests that wait for a release right now.
+    /// Messages delivered, each as often as it was.
+    pub messages_delivered: u64,
+    /// Messages acknowledged.
+    pub messages_acknowledged: u64,
+    /// Calls that wait for a release right now.
     pub held: u64,
     /// Memory of everything stored.
     pub stored_bytes: usize,
@@ -202,13 +206,16 @@ impl Emulator {
             messages_dropped: broker.counts.messages_dropped,
             request_messages_max: broker.counts.request_messages_max,
             in_flight_per_key_max: broker.counts.in_flight_per_key_max,
+            messages_delivered: broker.counts.messages_delivered,
+            messages_acknowledged: broker.counts.messages_acknowledged,
             held: self.shared.held.load(Relaxed),
             stored_bytes: broker.stored_bytes(),
         }
     }
 
     /// Resolves once the condition holds; it is asked again whenever a Publish request arrived,
-    /// stored something, began to wait or was answered.
+    /// stored something or was answered, when messages were delivered or acknowledged, and when a
+    /// call began to wait.
     pub async fn wait_until(&self, mut condition: impl FnMut(&Self) -> bool) {
         loop {
             let changed = self.shared.changed.notified();
@@ -254,7 +261,7 @@ impl Emulator {
     }
 }
 
-/// Counts a request as held while it lives.
+/// Counts a call as held while it lives.
 #[derive(Debug)]
 pub(crate) struct Held {
     emulator: Emulator,

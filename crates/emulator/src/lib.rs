@@ -17,6 +17,9 @@
 //!   to one stream until everything of it is acknowledged; redelivery of one message redelivers all
 //!   later ones of its key, acknowledged ones too.
 //! - `max_outstanding_messages` and `max_outstanding_bytes` of a stream are honoured.
+//! - With exactly-once delivery each ack id is confirmed: on streams in confirmations, otherwise by an
+//!   error whose `google.rpc.ErrorInfo` lists the ids that failed. Ids that are malformed, have
+//!   expired or were used are invalid; messages of a key are acknowledged in their order only.
 //!
 //! # What it enforces
 //!
@@ -26,39 +29,67 @@
 //! [`ATTRIBUTES_MAX`] attributes, attribute keys that are not 1 to [`ATTRIBUTE_KEY_BYTES_MAX`] bytes
 //! or begin with `goog` (other than `googclient_`, which client libraries send), values over
 //! [`ATTRIBUTE_VALUE_BYTES_MAX`] and ordering keys over [`ORDERING_KEY_BYTES_MAX`] bytes, and filters
-//! that are malformed. An unknown topic is NOT_FOUND. Beyond [`Options::stored_bytes_max`] Publish is RESOURCE_EXHAUSTED.
+//! that are malformed. An unknown topic is NOT_FOUND. Beyond [`Options::stored_bytes_max`] Publish is
+//! RESOURCE_EXHAUSTED.
 //!
 //! # What it does not do
 //!
-//! Push, BigQuery and Cloud Storage subscriptions, dead letters, exactly-once delivery,
-//! schemas, transforms, snapshots, seek, detaching, IAM and compressed requests are refused.
-//! Retention, expiry, retry policies, storage policies and keys are kept and have no effect. There
+//! Push, BigQuery and Cloud Storage subscriptions, dead letters, schemas, transforms, snapshots, seek,
+//! detaching, IAM and compressed requests are refused. Retention, expiry, retry policies, storage policies and keys are kept and have no effect. There
 //! are no quotas, no regions and no throughput limit per key.
 //!
 //! # Faults
 //!
 //! A fault is conditions and one effect, separated by commas; a backslash takes the next character
-//! literally. The request must meet all conditions; of several faults that hit a request, delays
-//! add up and the first other one decides.
+//! literally. A call must meet all conditions; of several faults that hit a call, delays add up and
+//! the first other one decides. A call that is decided is not counted by the faults set later.
 //!
-//! | Term | Means |
+//! | Condition | Means |
 //! | --- | --- |
+//! | `on=CALL` | what it strikes, from the table below; `publish` if it is not said |
 //! | `topic=T` | the topic, by full name or last part |
-//! | `key=K` | the ordering key; `key=` is requests without one |
-//! | `event_type=V`, `event_id=V`, `attr.NAME=V` | any message of the request has this attribute |
-//! | `percent=P` | this share of the matching requests, drawn from [`Options::seed`] |
-//! | `skip=N`, `first=N` | leave out the first N matching requests; hit only N |
-//! | `reject=CODE` | not stored, answered with the error |
-//! | `fail-after-publish=CODE` | stored, answered with the error all the same |
-//! | `hold` | stored at once, answered when released |
-//! | `hold-before` | stored and answered when released; never, if the client gave up before |
-//! | `delay=TIME` | stored at once, answered after `200ms` or `1s` |
-//! | `black-hole` | neither stored nor answered |
+//! | `subscription=S` | the subscription, by full name or last part |
+//! | `key=K` | any message of the call has this ordering key; `key=` is messages without one |
+//! | `event_type=V`, `event_id=V`, `attr.NAME=V` | any message of the call has this attribute |
+//! | `percent=P` | this share of the matching calls, drawn from [`Options::seed`] |
+//! | `skip=N`, `first=N` | leave out the first N matching calls; hit only N |
+//!
+//! | `on=` | Strikes | Effects besides those for all |
+//! | --- | --- | --- |
+//! | `publish` | a Publish request | `fail-after-publish`, `fail-after`, `hold` |
+//! | `pull` | a Pull request when it arrives; no conditions on messages | |
+//! | `streaming-pull` | a StreamingPull when it is opened; no conditions on messages | |
+//! | `delivery` | a response with messages, of Pull or on a stream | `fail-after`, `hold`, `expire` |
+//! | `acknowledge` | acknowledgements, as a request or on a stream | `fail-after`, `hold`, `lose`, `fail-ids` |
+//! | `modify-ack-deadline` | changes of deadlines, nacks among them, as a request or on a stream | the same |
+//!
+//! "Done" is stored, leased, acknowledged or moved, as the call would have it.
+//!
+//! | Effect | Means |
+//! | --- | --- |
+//! | `reject=CODE` | for all: not done, answered with the error; a stream ends with it |
+//! | `hold-before` | for all: done and answered when released; never, if the client gave up before |
+//! | `delay=TIME` | for all: done at once, answered after `200ms` or `1s` |
+//! | `black-hole` | for all: neither done nor answered; messages of a delivery are leased and lost |
+//! | `fail-after=CODE` | done, answered with the error all the same; a stream sends and then ends with it |
+//! | `fail-after-publish=CODE` | the same, for Publish |
+//! | `hold` | done at once, answered when released |
+//! | `expire` | delivered, and leased for no time at all: delivered again, to anybody |
+//! | `lose` | not done, answered as if it were: a lost acknowledgement |
+//! | `fail-ids=REASON` | not done; with exactly-once delivery the ids come back as `invalid`, `unordered` or `temporary`, without it the reply looks as usual |
+//!
+//! On a stream nothing overtakes what a fault keeps back: no later message overtakes a held delivery,
+//! no later request a held acknowledgement; the other direction goes on.
 //!
 //! ```
 //! # use walrelay_emulator::Fault;
-//! let text = "topic=orders.events,key=A-17,percent=50,reject=UNAVAILABLE";
-//! assert_eq!(text.parse::<Fault>()?.to_string(), text);
+//! for text in [
+//!     "topic=orders.events,key=A-17,percent=50,reject=UNAVAILABLE",
+//!     "on=acknowledge,subscription=billing,percent=10,lose",
+//!     "on=delivery,skip=3,first=1,fail-after=UNAVAILABLE",
+//! ] {
+//!     assert_eq!(text.parse::<Fault>()?.to_string(), text);
+//! }
 //! # Ok::<(), walrelay_emulator::FaultSyntaxError>(())
 //! ```
 //!
@@ -66,7 +97,7 @@
 //!
 //! | Request | Does |
 //! | --- | --- |
-//! | `GET /faults` | lists faults with the number of requests they hit |
+//! | `GET /faults` | lists faults with the number of calls they hit |
 //! | `POST /faults` | sets the fault in the body, answers with its id |
 //! | `DELETE /faults/{id}`, `DELETE /faults` | ends one or all, and releases what they hold |
 //! | `POST /release` | releases what is held now |
@@ -94,8 +125,9 @@ mod store;
 mod wire;
 
 pub use emulator::{Emulator, Options, Stats, SubscriptionOptions};
-pub use faults::fault::{Effect, Fault, FaultSyntaxError};
+pub use faults::fault::{Call, Effect, Fault, Unconfirmed};
 pub use faults::in_force::{FaultId, FaultReport};
+pub use faults::text::FaultSyntaxError;
 pub use store::broker::Log;
 pub use store::message::StoredMessage;
 pub use store::queue::Ordering;

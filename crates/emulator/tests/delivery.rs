@@ -1,75 +1,11 @@
 //! Topics, subscriptions and delivery over real gRPC with a raw client.
-#![expect(clippy::unwrap_used, reason = "a test ends where its setup fails")]
 
 mod support;
 
 use googleapis_tonic_google_pubsub_v1::google::pubsub::v1 as proto;
-use support::{SUBSCRIPTION, Server, TOPIC, message, request, within};
-use tokio::sync::mpsc;
-use tonic::{Code, Streaming};
+use support::{SUBSCRIPTION, Server, Stream, TOPIC, message, payload, request, within};
+use tonic::Code;
 use walrelay_emulator::{Ordering, SubscriptionOptions};
-
-async fn with_subscription() -> Server {
-    let server = Server::with_topic().await;
-    let options = SubscriptionOptions { ordering: Ordering::PerKey, ..Default::default() };
-    server.emulator.create_subscription(SUBSCRIPTION, TOPIC, options).unwrap();
-    server
-}
-
-/// A raw streaming pull.
-struct Stream {
-    requests: mpsc::Sender<proto::StreamingPullRequest>,
-    replies: Streaming<proto::StreamingPullResponse>,
-    received: Vec<proto::ReceivedMessage>,
-}
-
-impl Stream {
-    async fn open(server: &Server, outstanding: i64) -> Self {
-        let (requests, mut receiver) = mpsc::channel(100);
-        let first = proto::StreamingPullRequest {
-            subscription: SUBSCRIPTION.to_owned(),
-            stream_ack_deadline_seconds: 60,
-            max_outstanding_messages: outstanding,
-            ..Default::default()
-        };
-        requests.send(first).await.unwrap();
-        let outbound = futures_util::stream::poll_fn(move |cx| receiver.poll_recv(cx));
-        let replies = server.subscriber().await.streaming_pull(outbound).await.unwrap();
-        Self { requests, replies: replies.into_inner(), received: Vec::new() }
-    }
-
-    /// The next `count` payloads.
-    async fn next(&mut self, count: usize) -> Vec<String> {
-        while self.received.len() < count {
-            let reply = within(self.replies.message()).await.unwrap().expect("the stream is open");
-            assert!(reply.subscription_properties.unwrap().message_ordering_enabled);
-            self.received.extend(reply.received_messages);
-        }
-        let taken = self.received.iter().take(count).map(payload).collect();
-        self.received.drain(..count);
-        taken
-    }
-
-    async fn modify(&mut self, seconds: i32, ids: &[&str]) {
-        let request = proto::StreamingPullRequest {
-            modify_deadline_seconds: vec![seconds; ids.len()],
-            modify_deadline_ack_ids: ids.iter().map(|id| (*id).to_owned()).collect(),
-            ..Default::default()
-        };
-        self.requests.send(request).await.unwrap();
-    }
-
-    async fn acknowledge(&mut self, ids: &[&str]) {
-        let ack_ids = ids.iter().map(|id| (*id).to_owned()).collect();
-        let request = proto::StreamingPullRequest { ack_ids, ..Default::default() };
-        self.requests.send(request).await.unwrap();
-    }
-}
-
-fn payload(received: &proto::ReceivedMessage) -> String {
-    let message = received.message.as_ref().unwrap();
-    String::from_utf8(message.data.to_vec()).unwrap()
-}
 
 #[tokio::test]
 async fn topics_and_subscriptions_are_created_listed_changed_and_deleted() {
@@ -152,7 +88,7 @@ async fn a_subscription_gets_what_is_published_after_its_creation() {
 
 #[tokio::test]
 async fn a_stream_delivers_in_order_as_it_is_published() {
-    let server = with_subscription().await;
+    let server = Server::with_subscription().await;
     let mut stream = Stream::open(&server, 0).await;
     let mut publisher = server.publisher().await;
     let mut expected = Vec::new();
@@ -166,7 +102,7 @@ async fn a_stream_delivers_in_order_as_it_is_published() {
 
 #[tokio::test]
 async fn a_message_given_back_comes_again_with_all_later_ones_of_its_key() {
-    let server = with_subscription().await;
+    let server = Server::with_subscription().await;
     let mut stream = Stream::open(&server, 0).await;
     let mut publisher = server.publisher().await;
     let batch = ["1", "2", "3"].map(|data| message(data, "k")).to_vec();
@@ -183,7 +119,7 @@ async fn a_message_given_back_comes_again_with_all_later_ones_of_its_key() {
 
 #[tokio::test]
 async fn a_stream_gets_no_more_than_it_asked_for() {
-    let server = with_subscription().await;
+    let server = Server::with_subscription().await;
     let mut stream = Stream::open(&server, 2).await;
     let mut publisher = server.publisher().await;
     let batch = (0..5).map(|number| message(&number.to_string(), "")).collect();
@@ -199,7 +135,7 @@ async fn a_stream_gets_no_more_than_it_asked_for() {
 
 #[tokio::test]
 async fn a_second_stream_gets_a_key_when_the_first_has_acknowledged_it() {
-    let server = with_subscription().await;
+    let server = Server::with_subscription().await;
     let mut first = Stream::open(&server, 1).await;
     let mut publisher = server.publisher().await;
     let batch = ["1", "2"].map(|data| message(data, "k")).to_vec();
@@ -241,7 +177,7 @@ async fn a_lease_that_runs_out_is_delivered_again() {
 
 #[tokio::test]
 async fn deleting_a_subscription_ends_its_streams() {
-    let server = with_subscription().await;
+    let server = Server::with_subscription().await;
     let mut stream = Stream::open(&server, 0).await;
     let delete = proto::DeleteSubscriptionRequest { subscription: SUBSCRIPTION.to_owned() };
     server.subscriber().await.delete_subscription(delete).await.unwrap();
@@ -251,7 +187,7 @@ async fn deleting_a_subscription_ends_its_streams() {
 
 #[tokio::test]
 async fn a_backlog_larger_than_any_window_is_delivered_whole() {
-    let server = with_subscription().await;
+    let server = Server::with_subscription().await;
     let mut publisher = server.publisher().await;
     for number in 0..40 {
         let data = format!("{number:02}{}", "x".repeat(500_000));
@@ -266,7 +202,7 @@ async fn a_backlog_larger_than_any_window_is_delivered_whole() {
 
 #[tokio::test]
 async fn what_is_not_implemented_says_so() {
-    let server = with_subscription().await;
+    let server = Server::with_subscription().await;
     let seek = proto::SeekRequest { subscription: SUBSCRIPTION.to_owned(), target: None };
     let status = server.subscriber().await.seek(seek).await.unwrap_err();
     assert_eq!(status.code(), Code::Unimplemented);

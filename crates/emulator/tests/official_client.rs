@@ -7,6 +7,7 @@ use std::collections::BTreeSet;
 use google_cloud_auth::credentials::anonymous;
 use google_cloud_pubsub::client::{Publisher, Subscriber, SubscriptionAdmin, TopicAdmin};
 use google_cloud_pubsub::model::Message;
+use google_cloud_pubsub::subscriber::handler::Handler;
 use support::{SUBSCRIPTION, Server, TOPIC, within};
 
 #[tokio::test]
@@ -82,4 +83,39 @@ async fn the_official_client_publishes_and_receives_in_order_and_again_after_a_n
         let all: Vec<u32> = (0..300).filter(|number| number % 3 == key).collect();
         assert_eq!(received[usize::try_from(key).unwrap()], all);
     }
+}
+
+#[tokio::test]
+async fn the_official_client_retries_what_failed_for_now_and_reports_what_is_invalid() {
+    drop(rustls::crypto::ring::default_provider().install_default());
+    let server = Server::with_topic().await;
+    let credentials = anonymous::Builder::new().build();
+    let subscriptions = SubscriptionAdmin::builder()
+        .with_endpoint(server.url())
+        .with_credentials(credentials.clone())
+        .build()
+        .await
+        .unwrap();
+    let create = subscriptions.create_subscription().set_name(SUBSCRIPTION).set_topic(TOPIC);
+    create.set_enable_exactly_once_delivery(true).send().await.unwrap();
+    server.fault("on=acknowledge,key=retried,first=1,fail-ids=temporary");
+    server.fault("on=acknowledge,key=refused,fail-ids=invalid");
+    server.publish(&[("retried", "1"), ("refused", "2")]).await;
+
+    let subscriber = Subscriber::builder()
+        .with_endpoint(server.url())
+        .with_credentials(credentials)
+        .build()
+        .await
+        .unwrap();
+    let mut stream = subscriber.subscribe(SUBSCRIPTION).build();
+    let mut confirmed = Vec::new();
+    for _ in 0..2 {
+        let (message, handler) = within(stream.next()).await.unwrap().unwrap();
+        let Handler::ExactlyOnce(handler) = handler else { panic!("it was told") };
+        let is_confirmed = within(handler.confirmed_ack()).await.is_ok();
+        confirmed.push((message.ordering_key, is_confirmed));
+    }
+    confirmed.sort();
+    assert_eq!(confirmed, [("refused".to_owned(), false), ("retried".to_owned(), true)]);
 }

@@ -521,9 +521,13 @@ pub struct EmulatorArgs {
     pub control_listen: String,
     /// A fault to begin with, conditions and one effect; may be given several times.
     ///
-    /// Conditions: topic=T, key=K, event_type=V, event_id=V, attr.NAME=V, percent=P, skip=N,
-    /// first=N. Effects: reject=CODE, fail-after-publish=CODE, hold, hold-before, delay=TIME,
-    /// black-hole. As in topic=orders.events,key=A-17,percent=50,reject=UNAVAILABLE.
+    /// It strikes what `on` says: on=publish (the default), pull, streaming-pull, delivery,
+    /// acknowledge or modify-ack-deadline. Conditions: topic=T, subscription=S, key=K, event_type=V,
+    /// event_id=V, attr.NAME=V, percent=P, skip=N, first=N. Effects for all: reject=CODE,
+    /// hold-before, delay=TIME, black-hole; for all but the two pulls: fail-after=CODE, hold; for
+    /// delivery: expire; for acknowledge and modify-ack-deadline: lose, fail-ids=invalid, unordered or
+    /// temporary. As in topic=orders.events,key=A-17,percent=50,reject=UNAVAILABLE or
+    /// on=acknowledge,subscription=billing,first=3,lose.
     #[arg(long, value_name = "FAULT")]
     pub fault: Vec<String>,
     /// Memory for stored messages, 1MiB to 64GiB; more is refused with RESOURCE_EXHAUSTED.

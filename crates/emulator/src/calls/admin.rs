@@ -1,4 +1,4 @@
-//! Every call but Publish and the two pulls: topics, subscriptions, acknowledgements.
+//! Calls that manage topics and subscriptions.
 
 use std::collections::BTreeMap;
 use std::ops::Bound;
@@ -9,6 +9,7 @@ use googleapis_tonic_google_pubsub_v1::google::pubsub::v1 as proto;
 use prost::Message;
 use tonic::Status;
 
+use crate::calls::acknowledge::ack_deadline;
 use crate::store::broker::Broker;
 use crate::wire::grpc;
 use crate::wire::names;
@@ -48,46 +49,7 @@ pub(crate) fn call(broker: &mut Broker, path: &str, frame: &Bytes) -> Result<Byt
                 broker.remove_subscription(&request.subscription)
             })
         }
-        "Subscriber/Acknowledge" => typed(frame, |request: proto::AcknowledgeRequest| {
-            let ids = ack_ids(&request.ack_ids)?;
-            broker.subscription_mut(&request.subscription)?.acknowledge(&ids);
-            Ok(())
-        }),
-        "Subscriber/ModifyAckDeadline" => {
-            typed(frame, |request: proto::ModifyAckDeadlineRequest| {
-                let ids = ack_ids(&request.ack_ids)?;
-                let deadline = ack_deadline(request.ack_deadline_seconds)?;
-                broker.subscription_mut(&request.subscription)?.modify(&ids, deadline);
-                Ok(())
-            })
-        }
         _ => Err(unimplemented(path)),
-    }
-}
-
-/// Decodes a request.
-pub(crate) fn decode<T: Message + Default>(frame: &Bytes) -> Result<T, Status> {
-    T::decode(frame.clone()).map_err(|error| {
-        Status::invalid_argument(format!("the request is not a well-formed message: {error}"))
-    })
-}
-
-/// Ack ids are decimals here.
-pub(crate) fn ack_ids(ids: &[String]) -> Result<Vec<u64>, Status> {
-    let parse = |id: &String| {
-        let malformed = |_| Status::invalid_argument(format!("malformed ack id {id:?}"));
-        id.parse().map_err(malformed)
-    };
-    ids.iter().map(parse).collect()
-}
-
-/// The time a consumer asks for; zero gives a message back.
-pub(crate) fn ack_deadline(seconds: i32) -> Result<Duration, Status> {
-    match u64::try_from(seconds) {
-        Ok(seconds @ 0..=600) => Ok(Duration::from_secs(seconds)),
-        _ => Err(Status::invalid_argument(format!(
-            "an ack deadline of {seconds} seconds is out of range: 0 to 600 are allowed"
-        ))),
     }
 }
 
@@ -95,7 +57,7 @@ fn typed<Q: Message + Default, R: Message>(
     frame: &Bytes,
     answer: impl FnOnce(Q) -> Result<R, Status>,
 ) -> Result<BytesMut, Status> {
-    Ok(grpc::encode(&answer(decode(frame)?)?))
+    Ok(grpc::encode(&answer(grpc::decode(frame)?)?))
 }
 
 fn unimplemented(path: &str) -> Status {
@@ -185,7 +147,6 @@ pub(crate) fn create_subscription(
         (subscription.cloud_storage_config.is_some(), "cloud_storage_config"),
         (subscription.bigtable_config.is_some(), "bigtable_config"),
         (subscription.dead_letter_policy.is_some(), "dead_letter_policy"),
-        (subscription.enable_exactly_once_delivery, "enable_exactly_once_delivery"),
         (!subscription.message_transforms.is_empty(), "message_transforms"),
     ])?;
     if subscription.ack_deadline_seconds == 0 {
@@ -215,6 +176,9 @@ fn update_subscription(
             }
             "expiration_policy" => config.expiration_policy = update.expiration_policy,
             "retry_policy" => config.retry_policy = update.retry_policy,
+            "enable_exactly_once_delivery" => {
+                config.enable_exactly_once_delivery = update.enable_exactly_once_delivery;
+            }
             _ => return Err(not_updatable(&path)),
         }
     }

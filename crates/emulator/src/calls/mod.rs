@@ -1,6 +1,10 @@
 //! The calls of Publisher and Subscriber, each from its request to its reply.
 
+pub(crate) mod acknowledge;
 pub(crate) mod admin;
+mod consumer;
+mod error_info;
 pub(crate) mod publish;
 pub(crate) mod pull;
 mod responses;
+pub(crate) mod streaming_pull;

@@ -7,7 +7,8 @@ use tonic::{Code, Status};
 
 use crate::calls::responses::encode_publish_response;
 use crate::emulator::{Emulator, InFlight};
-use crate::faults::in_force::Outcome;
+use crate::faults::fault::Call;
+use crate::faults::in_force::{Faults, Outcome, Plan, Subject};
 use crate::wire::limits::PublishRequest;
 
 /// The reply, and what is to be dropped once it is on its way.
@@ -36,7 +37,7 @@ async fn answer(
         let mut broker = emulator.broker();
         let entered = broker.enter(&request)?;
         *in_flight = entered.map(|entered| InFlight::new(emulator, entered));
-        broker.faults.plan(&request)
+        plan_of(&mut broker.faults, &request)
     };
     let wait = async || {
         if !plan.delay.is_zero() {
@@ -44,7 +45,8 @@ async fn answer(
         }
     };
     let first_id = match plan.outcome {
-        Outcome::Store => {
+        // The last three strike other calls only.
+        Outcome::Undisturbed | Outcome::Lose | Outcome::Expire | Outcome::FailIds(_) => {
             let first_id = store()?;
             wait().await;
             first_id
@@ -53,7 +55,7 @@ async fn answer(
             wait().await;
             return Err(Status::new(code, "a fault rejects this request; nothing is stored"));
         }
-        Outcome::FailAfterPublish(code) => {
+        Outcome::FailAfter(code) => {
             store()?;
             wait().await;
             return Err(Status::new(code, "a fault loses this reply; the messages are stored"));
@@ -78,4 +80,13 @@ async fn answer(
         }
     };
     Ok(encode_publish_response(first_id, count))
+}
+
+fn plan_of(faults: &mut Faults, request: &PublishRequest<'_>) -> Plan {
+    let call = Call::Publish;
+    if !faults.strike(call) {
+        return Plan::UNDISTURBED;
+    }
+    let messages = request.messages.iter().map(|body| (request.ordering_key, *body)).collect();
+    faults.plan(&Subject { call, topic: request.topic, subscription: "", messages })
 }

@@ -1,12 +1,12 @@
-//! The faults in force: which one a request meets.
+//! The faults in force: which one a call meets.
 
 use std::time::Duration;
 
 use tokio::sync::watch;
 use tonic::Code;
 
-use crate::faults::fault::{Effect, Fault};
-use crate::wire::limits::PublishRequest;
+use crate::faults::fault::{Call, Effect, Fault, Unconfirmed};
+use crate::wire::limits;
 
 /// Names a fault that was set.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -19,28 +19,53 @@ pub struct FaultReport {
     pub id: FaultId,
     /// The fault as it was set.
     pub fault: Fault,
-    /// Requests it has hit.
+    /// Calls it has hit.
     pub hits: u64,
 }
 
-/// How one request is to be treated.
+/// A call as the conditions of faults see it.
+#[derive(Debug)]
+pub(crate) struct Subject<'a> {
+    pub(crate) call: Call,
+    pub(crate) topic: &'a str,
+    /// Empty for Publish.
+    pub(crate) subscription: &'a str,
+    /// The ordering key of each message, and the message as the client encoded it.
+    pub(crate) messages: Vec<(&'a str, &'a [u8])>,
+}
+
+/// How one call is to be treated.
 #[derive(Debug)]
 pub(crate) struct Plan {
     pub(crate) delay: Duration,
     pub(crate) outcome: Outcome,
 }
 
+impl Plan {
+    /// As if there were no faults.
+    pub(crate) const UNDISTURBED: Self =
+        Self { delay: Duration::ZERO, outcome: Outcome::Undisturbed };
+
+    pub(crate) fn is_undisturbed(&self) -> bool {
+        self.delay.is_zero() && matches!(self.outcome, Outcome::Undisturbed)
+    }
+}
+
+/// What decides about a call; see [`Effect`].
 #[derive(Debug)]
 pub(crate) enum Outcome {
-    Store,
+    Undisturbed,
     Reject(Code),
-    FailAfterPublish(Code),
+    FailAfter(Code),
     Hold(Release),
     HoldBefore(Release),
     BlackHole,
+    Lose,
+    Expire,
+    FailIds(Unconfirmed),
 }
 
-/// Resolves when the fault that holds a request is released or cleared.
+/// Resolves when the fault that holds a call is released or cleared.
 #[derive(Debug)]
 pub(crate) struct Release(watch::Receiver<()>);
 
@@ -104,11 +129,16 @@ impl Faults {
         self.active.iter().map(report).collect()
     }
 
+    /// Whether any fault strikes such calls. Without one there is no need to look at the messages.
+    pub(crate) fn strike(&self, call: Call) -> bool {
+        self.active.iter().any(|active| active.fault.call == call)
+    }
+
     /// Delays add up; the first other fault that hits decides.
-    pub(crate) fn plan(&mut self, request: &PublishRequest<'_>) -> Plan {
+    pub(crate) fn plan(&mut self, subject: &Subject<'_>) -> Plan {
         let mut delay = Duration::ZERO;
         for active in &mut self.active {
-            if !active.hits(request) {
+            if !active.hits(subject) {
                 continue;
             }
             let release = || Release(active.release.subscribe());
@@ -118,20 +148,23 @@ impl Faults {
                     continue;
                 }
                 Effect::Reject(code) => Outcome::Reject(code),
-                Effect::FailAfterPublish(code) => Outcome::FailAfterPublish(code),
+                Effect::FailAfter(code) => Outcome::FailAfter(code),
                 Effect::Hold => Outcome::Hold(release()),
                 Effect::HoldBefore => Outcome::HoldBefore(release()),
                 Effect::BlackHole => Outcome::BlackHole,
+                Effect::Lose => Outcome::Lose,
+                Effect::Expire => Outcome::Expire,
+                Effect::FailIds(reason) => Outcome::FailIds(reason),
             };
             return Plan { delay, outcome };
         }
-        Plan { delay, outcome: Outcome::Store }
+        Plan { delay, outcome: Outcome::Undisturbed }
     }
 }
 
 impl Active {
-    fn hits(&mut self, request: &PublishRequest<'_>) -> bool {
-        if !matches(&self.fault, request) {
+    fn hits(&mut self, subject: &Subject<'_>) -> bool {
+        if !matches(&self.fault, subject) {
             return false;
         }
         self.matched += 1;
@@ -146,13 +179,19 @@ impl Active {
     }
 }
 
-fn matches(fault: &Fault, request: &PublishRequest<'_>) -> bool {
-    let topic_matches = |topic: &String| {
-        request.topic == topic || request.topic.rsplit('/').next() == Some(topic.as_str())
+fn matches(fault: &Fault, subject: &Subject<'_>) -> bool {
+    let is_named = |wanted: &Option<String>, name: &str| {
+        wanted.as_ref().is_none_or(|its| name == its || name.rsplit('/').next() == Some(its))
     };
-    fault.topic.as_ref().is_none_or(topic_matches)
-        && fault.ordering_key.as_ref().is_none_or(|key| key == request.ordering_key)
-        && fault.attributes.iter().all(|(name, value)| request.has_attribute(name, value))
+    let any_key = |wanted: &String| subject.messages.iter().any(|(key, _)| key == wanted);
+    let any_attribute = |name: &str, value: &str| {
+        subject.messages.iter().any(|(_, body)| limits::attribute(body, name) == Some(value))
+    };
+    fault.call == subject.call
+        && is_named(&fault.topic, subject.topic)
+        && is_named(&fault.subscription, subject.subscription)
+        && fault.ordering_key.as_ref().is_none_or(any_key)
+        && fault.attributes.iter().all(|(name, value)| any_attribute(name, value))
 }
 
 /// Sebastiano Vigna's SplitMix64: small, seeded, good enough to draw percentages.
@@ -176,12 +215,13 @@ mod tests {
     // attributes { event_type: "Paid" }, data "x".
     const PAID: &[u8] = b"\x12\x12\x0A\x0Aevent_type\x12\x04Paid\x0A\x01x";
 
-    fn request<'a>(topic: &'a str, key: &'a str) -> PublishRequest<'a> {
-        PublishRequest { topic, ordering_key: key, messages: vec![b"\x0A\x01x", PAID] }
+    fn request<'a>(topic: &'a str, key: &'a str) -> Subject<'a> {
+        let messages = vec![(key, &b"\x0A\x01x"[..]), (key, PAID)];
+        Subject { call: Call::Publish, topic, subscription: "", messages }
     }
 
     fn is_hit(faults: &mut Faults, topic: &str, key: &str) -> bool {
-        !matches!(faults.plan(&request(topic, key)).outcome, Outcome::Store)
+        !faults.plan(&request(topic, key)).is_undisturbed()
     }
 
     #[test]
@@ -198,6 +238,23 @@ mod tests {
         assert!(!is_hit(&mut faults, "projects/p/topics/orders", "k"));
         faults.set("topic=projects/p/topics/orders,black-hole".parse().unwrap());
         assert!(is_hit(&mut faults, "projects/p/topics/orders", "k"));
+    }
+
+    #[test]
+    fn a_fault_strikes_one_kind_of_call_of_one_subscription() {
+        let mut faults = Faults::new(0);
+        faults.set("on=acknowledge,subscription=billing,key=k,lose".parse().unwrap());
+        assert!(faults.strike(Call::Acknowledge) && !faults.strike(Call::Publish));
+        let mut is_hit = |call, subscription, keys: &[&'static str]| {
+            let messages = keys.iter().map(|key| (*key, PAID)).collect();
+            let plan = faults.plan(&Subject { call, topic: "t", subscription, messages });
+            !plan.is_undisturbed()
+        };
+        let billing = "projects/p/subscriptions/billing";
+        assert!(is_hit(Call::Acknowledge, billing, &["a", "k"]));
+        assert!(!is_hit(Call::Acknowledge, billing, &["a"]));
+        assert!(!is_hit(Call::Acknowledge, "projects/p/subscriptions/other", &["k"]));
+        assert!(!is_hit(Call::ModifyAckDeadline, billing, &["k"]));
     }
 
     #[test]

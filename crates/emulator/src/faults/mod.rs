@@ -2,3 +2,4 @@
 
 pub(crate) mod fault;
 pub(crate) mod in_force;
+pub(crate) mod text;

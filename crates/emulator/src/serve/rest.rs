@@ -169,6 +169,7 @@ impl Topic {
 /// A subscription's fields as JSON. A field that is not here is refused, not ignored.
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
+#[expect(clippy::struct_excessive_bools, reason = "these are the resource's fields")]
 struct Subscription {
     #[serde(rename = "name")]
     _name: Option<String>,
@@ -177,6 +178,8 @@ struct Subscription {
     ack_deadline_seconds: i32,
     #[serde(default)]
     enable_message_ordering: bool,
+    #[serde(default)]
+    enable_exactly_once_delivery: bool,
     #[serde(default)]
     filter: String,
     #[serde(default)]
@@ -190,6 +193,7 @@ impl Subscription {
             topic: self.topic,
             ack_deadline_seconds: self.ack_deadline_seconds,
             enable_message_ordering: self.enable_message_ordering,
+            enable_exactly_once_delivery: self.enable_exactly_once_delivery,
             filter: self.filter,
             labels: self.labels,
             ..Default::default()
@@ -207,6 +211,7 @@ fn subscription_json(subscription: &proto::Subscription) -> Value {
         "topic": subscription.topic,
         "ackDeadlineSeconds": subscription.ack_deadline_seconds,
         "enableMessageOrdering": subscription.enable_message_ordering,
+        "enableExactlyOnceDelivery": subscription.enable_exactly_once_delivery,
         "filter": subscription.filter,
         "labels": subscription.labels,
         "state": "ACTIVE",

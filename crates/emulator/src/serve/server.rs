@@ -19,9 +19,11 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
 
+use crate::calls::acknowledge::{acknowledge, modify_ack_deadline};
 use crate::calls::admin;
 use crate::calls::publish::publish;
-use crate::calls::pull;
+use crate::calls::pull::pull;
+use crate::calls::streaming_pull::streaming_pull;
 use crate::emulator::{Emulator, InFlight};
 use crate::serve::rest;
 use crate::wire::grpc::{self, Messages};
@@ -216,7 +218,7 @@ async fn answer(
     let mut messages = Messages::of(body);
     let path = head.uri.path();
     if path == "/google.pubsub.v1.Subscriber/StreamingPull" {
-        pull::streaming_pull(&emulator, messages, respond).await;
+        streaming_pull(&emulator, messages, respond).await;
         return None;
     }
     let mut in_flight = None;
@@ -228,7 +230,11 @@ async fn answer(
                 in_flight = published.in_flight;
                 published.reply
             }
-            "/google.pubsub.v1.Subscriber/Pull" => pull::pull(&emulator, &frame).await,
+            "/google.pubsub.v1.Subscriber/Pull" => pull(&emulator, &frame).await,
+            "/google.pubsub.v1.Subscriber/Acknowledge" => acknowledge(&emulator, &frame).await,
+            "/google.pubsub.v1.Subscriber/ModifyAckDeadline" => {
+                modify_ack_deadline(&emulator, &frame).await
+            }
             _ => admin::call(&mut emulator.broker(), path, &frame),
         }
     };

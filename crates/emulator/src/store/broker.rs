@@ -33,6 +33,8 @@ pub(crate) struct Counts {
     pub(crate) messages_dropped: u64,
     pub(crate) request_messages_max: usize,
     pub(crate) in_flight_per_key_max: u32,
+    pub(crate) messages_delivered: u64,
+    pub(crate) messages_acknowledged: u64,
 }
 
 #[derive(Debug)]
@@ -163,10 +165,7 @@ impl Broker {
     }
 
     pub(crate) fn subscription_mut(&mut self, name: &str) -> Result<&mut Subscription, Status> {
-        match self.subscriptions.get_mut(name) {
-            Some(subscription) => Ok(subscription),
-            None => Err(missing(names::check_subscription(name), "subscription", name)),
-        }
+        subscription_in(&mut self.subscriptions, name)
     }
 
     pub(crate) fn insert_topic(&mut self, config: proto::Topic) -> Result<(), Status> {
@@ -227,6 +226,15 @@ fn topic_in<'a>(
 ) -> Result<&'a mut Topic, Status> {
     // Looked up first: a name that exists is well-formed, and this is the hot path.
     topics.get_mut(name).ok_or_else(|| missing(names::check_topic(name), "topic", name))
+}
+
+/// For callers that need another part of the broker at the same time.
+pub(crate) fn subscription_in<'a>(
+    subscriptions: &'a mut BTreeMap<String, Subscription>,
+    name: &str,
+) -> Result<&'a mut Subscription, Status> {
+    let missing = || missing(names::check_subscription(name), "subscription", name);
+    subscriptions.get_mut(name).ok_or_else(missing)
 }
 
 /// The messages of a request in memory of their own. The frame is a slice of the connection's read

@@ -57,7 +57,7 @@ impl StoredMessage {
     /// One attribute.
     #[must_use]
     pub fn attribute(&self, name: &str) -> Option<&str> {
-        self.attributes().into_iter().rev().find(|(key, _)| *key == name).map(|(_, value)| value)
+        limits::attribute(&self.body, name)
     }
 
     /// The encoded `PubsubMessage` as the client sent it.

@@ -184,30 +184,82 @@ impl Queue {
         taken.deliveries
     }
 
-    /// The message is done with. Ack ids that are unknown or expired are ignored, as in production.
-    pub(crate) fn acknowledge(&mut self, ack_id: u64) {
-        let Some(lease) = self.release(ack_id) else { return };
+    /// The message is done with. Returns whether the ack id is known and has not expired.
+    pub(crate) fn acknowledge(&mut self, ack_id: u64) -> bool {
+        let Some(lease) = self.release(ack_id) else { return false };
         match lease.message {
             LeasedMessage::Unkeyed(waiting) => self.stored_bytes -= waiting.message.cost(),
             LeasedMessage::Keyed(key) => self.acknowledge_keyed(&key, ack_id),
         }
+        true
     }
 
-    /// Moves the deadline of a lease; unknown ack ids are ignored.
-    pub(crate) fn extend(&mut self, ack_id: u64, deadline: Instant) {
-        if let Some(lease) = self.leases.get_mut(&ack_id) {
-            self.deadlines.remove(&(lease.deadline, ack_id));
-            lease.deadline = deadline;
-            self.deadlines.insert((deadline, ack_id));
+    /// Whether the message has to wait for the acknowledgement of an earlier one of its key.
+    pub(crate) fn is_behind_another(&self, ack_id: u64) -> bool {
+        match self.leases.get(&ack_id).map(|lease| &lease.message) {
+            Some(LeasedMessage::Keyed(key)) => {
+                let first = self.keys.get(key).and_then(|queue| queue.leased.front());
+                first.is_some_and(|first| first.ack_id != ack_id)
+            }
+            Some(LeasedMessage::Unkeyed(_)) | None => false,
         }
     }
 
-    /// Gives a message back for redelivery, and all later ones of its key; unknown ids are ignored.
-    pub(crate) fn give_back(&mut self, ack_id: u64) {
-        let Some(lease) = self.release(ack_id) else { return };
+    /// Moves the deadline of a lease. Returns whether the ack id is known and has not expired.
+    pub(crate) fn extend(&mut self, ack_id: u64, deadline: Instant) -> bool {
+        let Some(lease) = self.leases.get_mut(&ack_id) else { return false };
+        self.deadlines.remove(&(lease.deadline, ack_id));
+        lease.deadline = deadline;
+        self.deadlines.insert((deadline, ack_id));
+        true
+    }
+
+    /// Gives a message back for redelivery, and all later ones of its key. Returns whether the ack id
+    /// is known and has not expired.
+    pub(crate) fn give_back(&mut self, ack_id: u64) -> bool {
+        let Some(lease) = self.release(ack_id) else { return false };
         match lease.message {
             LeasedMessage::Unkeyed(waiting) => self.unkeyed.push_front(waiting),
             LeasedMessage::Keyed(key) => self.give_back_from(&key, ack_id),
+        }
+        true
+    }
+
+    /// Takes back what was taken last and not sent: as if it had never been taken.
+    pub(crate) fn undo(&mut self, deliveries: &[Delivery]) {
+        for delivery in deliveries.iter().rev() {
+            let Some(lease) = self.release(delivery.ack_id) else { continue };
+            match lease.message {
+                LeasedMessage::Unkeyed(mut waiting) => {
+                    waiting.attempts -= 1;
+                    self.unkeyed.push_front(waiting);
+                }
+                LeasedMessage::Keyed(key) => self.undo_keyed(&key),
+            }
+        }
+    }
+
+    fn undo_keyed(&mut self, key: &Bytes) {
+        let Some(queue) = self.keys.get_mut(key) else { return };
+        let had_waiting = !queue.waiting.is_empty();
+        if let Some(mut leased) = queue.leased.pop_back() {
+            leased.waiting.attempts -= 1;
+            queue.waiting.push_front(leased.waiting);
+        }
+        if !self.settle_owner(key) && !had_waiting {
+            self.schedule(key);
+        }
+    }
+
+    /// The message that an ack id stands for.
+    pub(crate) fn message(&self, ack_id: u64) -> Option<&StoredMessage> {
+        match &self.leases.get(&ack_id)?.message {
+            LeasedMessage::Unkeyed(waiting) => Some(&waiting.message),
+            LeasedMessage::Keyed(key) => {
+                let leased = &self.keys.get(key)?.leased;
+                let index = leased.binary_search_by_key(&ack_id, |leased| leased.ack_id).ok()?;
+                Some(&leased[index].waiting.message)
+            }
         }
     }
 

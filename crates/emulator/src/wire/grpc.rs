@@ -81,6 +81,13 @@ fn frame_len(frame: &[u8]) -> Result<Option<usize>, Status> {
     }
 }
 
+/// Decodes a request.
+pub(crate) fn decode<T: Message + Default>(frame: &Bytes) -> Result<T, Status> {
+    T::decode(frame.clone()).map_err(|error| {
+        Status::invalid_argument(format!("the request is not a well-formed message: {error}"))
+    })
+}
+
 /// Encodes a response behind a gap for the frame header.
 pub(crate) fn encode(message: &impl Message) -> BytesMut {
     let length = message.encoded_len();

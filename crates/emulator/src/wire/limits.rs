@@ -65,14 +65,6 @@ impl<'a> PublishRequest<'a> {
         }
         Ok(Self { topic, ordering_key: ordering_key.unwrap_or_default(), messages })
     }
-
-    /// Whether any message carries this attribute.
-    pub(crate) fn has_attribute(&self, name: &str, value: &str) -> bool {
-        self.messages.iter().any(|message| {
-            let found = attributes(message).into_iter().rev().find(|(key, _)| *key == name);
-            found.is_some_and(|(_, its)| its == value)
-        })
-    }
 }
 
 /// The attributes of a message in the order they stand in. What cannot be read is left out: the
@@ -89,6 +81,11 @@ pub(crate) fn attributes(message: &[u8]) -> Vec<(&str, &str)> {
         }
     }
     found
+}
+
+/// One attribute of a message. The last one of a name counts, as in every reader of protobuf maps.
+pub(crate) fn attribute<'a>(message: &'a [u8], name: &str) -> Option<&'a str> {
+    attributes(message).into_iter().rev().find(|(key, _)| *key == name).map(|(_, value)| value)
 }
 
 /// The payload of a message.
@@ -248,8 +245,8 @@ mod tests {
         assert_eq!(parsed.topic, "projects/p/topics/orders");
         assert_eq!(parsed.ordering_key, "A-17");
         assert_eq!(parsed.messages.len(), 2);
-        assert!(parsed.has_attribute("event_type", "OrderPaid"));
-        assert!(!parsed.has_attribute("event_type", "OrderShipped"));
+        assert_eq!(attribute(parsed.messages[0], "event_type"), Some("OrderPaid"));
+        assert_eq!(attribute(parsed.messages[1], "event_type"), None);
         assert_eq!(data(parsed.messages[0]), b"a");
     }
 

@@ -10,10 +10,11 @@ use googleapis_tonic_google_pubsub_v1::google::pubsub::v1 as proto;
 use proto::publisher_client::PublisherClient;
 use proto::subscriber_client::SubscriberClient;
 use tokio::net::TcpListener;
-use tokio::sync::oneshot;
+use tokio::sync::{mpsc, oneshot};
 use tokio::task::JoinSet;
 use tonic::transport::Channel;
-use walrelay_emulator::{Emulator, Log, Options};
+use tonic::{Code, Status, Streaming};
+use walrelay_emulator::{Emulator, Log, Options, Ordering, SubscriptionOptions};
 
 pub(crate) const TOPIC: &str = "projects/test/topics/orders.events";
 pub(crate) const SUBSCRIPTION: &str = "projects/test/subscriptions/orders.all";
@@ -53,6 +54,63 @@ impl Server {
         let server = Self::start().await;
         server.emulator.create_topic(TOPIC).unwrap();
         server
+    }
+
+    /// With a topic and an ordered subscription to it.
+    pub(crate) async fn with_subscription() -> Self {
+        let server = Self::with_topic().await;
+        let options = SubscriptionOptions { ordering: Ordering::PerKey, ..Default::default() };
+        server.emulator.create_subscription(SUBSCRIPTION, TOPIC, options).unwrap();
+        server
+    }
+
+    pub(crate) fn fault(&self, text: &str) {
+        self.emulator.set_fault(text.parse().unwrap());
+    }
+
+    /// One Pull request of the subscription.
+    pub(crate) async fn pull(&self, count: i32) -> Result<Vec<proto::ReceivedMessage>, Status> {
+        let pull = proto::PullRequest {
+            subscription: SUBSCRIPTION.to_owned(),
+            max_messages: count,
+            ..Default::default()
+        };
+        let pulled = within(self.subscriber().await.pull(pull)).await?;
+        Ok(pulled.into_inner().received_messages)
+    }
+
+    /// One Acknowledge request.
+    pub(crate) async fn acknowledge(
+        &self,
+        received: &[proto::ReceivedMessage],
+    ) -> Result<(), Status> {
+        let request = proto::AcknowledgeRequest {
+            subscription: SUBSCRIPTION.to_owned(),
+            ack_ids: received.iter().map(|message| message.ack_id.clone()).collect(),
+        };
+        within(self.subscriber().await.acknowledge(request)).await.map(drop)
+    }
+
+    /// One ModifyAckDeadline request.
+    pub(crate) async fn modify(
+        &self,
+        received: &[proto::ReceivedMessage],
+        seconds: i32,
+    ) -> Result<(), Status> {
+        let request = proto::ModifyAckDeadlineRequest {
+            subscription: SUBSCRIPTION.to_owned(),
+            ack_ids: received.iter().map(|message| message.ack_id.clone()).collect(),
+            ack_deadline_seconds: seconds,
+        };
+        within(self.subscriber().await.modify_ack_deadline(request)).await.map(drop)
+    }
+
+    /// Publishes one message a request: each item is a key and a payload.
+    pub(crate) async fn publish(&self, messages: &[(&str, &str)]) {
+        let mut publisher = self.publisher().await;
+        for (key, data) in messages {
+            publisher.publish(request(vec![message(data, key)])).await.unwrap();
+        }
     }
 
     pub(crate) fn url(&self) -> String {
@@ -100,4 +158,90 @@ pub(crate) fn request(messages: Vec<proto::PubsubMessage>) -> proto::PublishRequ
 pub(crate) fn stored(emulator: &Emulator) -> Vec<String> {
     let messages = emulator.published(TOPIC);
     messages.iter().map(|m| String::from_utf8(m.data().to_vec()).unwrap()).collect()
+}
+
+/// A raw streaming pull.
+pub(crate) struct Stream {
+    pub(crate) requests: mpsc::Sender<proto::StreamingPullRequest>,
+    pub(crate) replies: Streaming<proto::StreamingPullResponse>,
+    pub(crate) received: Vec<proto::ReceivedMessage>,
+}
+
+impl Stream {
+    pub(crate) async fn open(server: &Server, outstanding: i64) -> Self {
+        Self::try_open(server, outstanding).await.unwrap()
+    }
+
+    /// The code of the refusal, if it is not opened.
+    pub(crate) async fn try_open(server: &Server, outstanding: i64) -> Result<Self, Code> {
+        let first = proto::StreamingPullRequest {
+            subscription: SUBSCRIPTION.to_owned(),
+            stream_ack_deadline_seconds: 60,
+            max_outstanding_messages: outstanding,
+            ..Default::default()
+        };
+        Self::from(server, first).await
+    }
+
+    pub(crate) async fn from(
+        server: &Server,
+        first: proto::StreamingPullRequest,
+    ) -> Result<Self, Code> {
+        let (requests, mut receiver) = mpsc::channel(100);
+        requests.send(first).await.unwrap();
+        let outbound = futures_util::stream::poll_fn(move |cx| receiver.poll_recv(cx));
+        let replies = within(server.subscriber().await.streaming_pull(outbound)).await;
+        let replies = replies.map_err(|status| status.code())?.into_inner();
+        Ok(Self { requests, replies, received: Vec::new() })
+    }
+
+    /// The next `count` payloads.
+    pub(crate) async fn next(&mut self, count: usize) -> Vec<String> {
+        payloads(&self.take(count).await)
+    }
+
+    /// The next `count` messages.
+    pub(crate) async fn take(&mut self, count: usize) -> Vec<proto::ReceivedMessage> {
+        while self.received.len() < count {
+            let reply = within(self.replies.message()).await.unwrap().expect("the stream is open");
+            assert!(reply.subscription_properties.unwrap().message_ordering_enabled);
+            self.received.extend(reply.received_messages);
+        }
+        self.received.drain(..count).collect()
+    }
+
+    pub(crate) async fn modify(&mut self, seconds: i32, ids: &[&str]) {
+        let request = proto::StreamingPullRequest {
+            modify_deadline_seconds: vec![seconds; ids.len()],
+            modify_deadline_ack_ids: ids.iter().map(|id| (*id).to_owned()).collect(),
+            ..Default::default()
+        };
+        self.requests.send(request).await.unwrap();
+    }
+
+    pub(crate) async fn acknowledge(&mut self, ids: &[&str]) {
+        let ack_ids = ids.iter().map(|id| (*id).to_owned()).collect();
+        let request = proto::StreamingPullRequest { ack_ids, ..Default::default() };
+        self.requests.send(request).await.unwrap();
+    }
+
+    /// How the stream ends, after whatever else it delivers.
+    pub(crate) async fn end(&mut self) -> Result<(), Code> {
+        loop {
+            match within(self.replies.message()).await {
+                Ok(Some(reply)) => self.received.extend(reply.received_messages),
+                Ok(None) => return Ok(()),
+                Err(status) => return Err(status.code()),
+            }
+        }
+    }
+}
+
+pub(crate) fn payload(received: &proto::ReceivedMessage) -> String {
+    let message = received.message.as_ref().unwrap();
+    String::from_utf8(message.data.to_vec()).unwrap()
+}
+
+pub(crate) fn payloads(received: &[proto::ReceivedMessage]) -> Vec<String> {
+    received.iter().map(payload).collect()
 }

@@ -1,0 +1,152 @@
+//! A consumer of a subscription: one Pull call, or one stream, from its opening to its end.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use googleapis_tonic_google_pubsub_v1::google::pubsub::v1 as proto;
+use proto::streaming_pull_response::SubscriptionProperties;
+use tokio::sync::Notify;
+use tokio::time::Instant;
+use tonic::Status;
+
+use crate::emulator::Emulator;
+use crate::faults::fault::Call;
+use crate::faults::in_force::Outcome;
+use crate::store::consuming::Taken;
+use crate::store::queue::{Allowance, ConsumerId, Delivery};
+
+pub(crate) struct Consumer {
+    emulator: Emulator,
+    subscription: String,
+    id: ConsumerId,
+    /// The stream's own deadline, instead of the subscription's.
+    deadline: Option<Duration>,
+    /// Told whenever there may be something to take.
+    pub(crate) wake: Arc<Notify>,
+    /// What a stream tells about the subscription.
+    pub(crate) properties: SubscriptionProperties,
+}
+
+/// What is to be sent of what was taken.
+#[derive(Debug)]
+pub(crate) enum Outgoing {
+    Messages(Vec<Delivery>),
+    /// The messages, and then the error.
+    MessagesAndEnd(Vec<Delivery>, Status),
+    /// Nothing at all: the reply is lost.
+    Nothing,
+}
+
+impl Consumer {
+    /// Opens a consumer once the faults let it in.
+    pub(crate) async fn open(
+        emulator: &Emulator,
+        call: Call,
+        subscription: &str,
+        allowance: Allowance,
+        deadline: Option<Duration>,
+    ) -> Result<Self, Status> {
+        arrive(emulator, call, subscription).await?;
+        let mut broker = emulator.broker();
+        let id = broker.new_consumer();
+        let its = broker.subscription_mut(subscription)?;
+        its.queue.open(id, allowance);
+        Ok(Self {
+            emulator: emulator.clone(),
+            subscription: subscription.to_owned(),
+            id,
+            deadline,
+            wake: Arc::clone(&its.wake),
+            properties: SubscriptionProperties {
+                message_ordering_enabled: its.config.enable_message_ordering,
+                exactly_once_delivery_enabled: its.is_exactly_once(),
+            },
+        })
+    }
+
+    pub(crate) fn emulator(&self) -> &Emulator {
+        &self.emulator
+    }
+
+    pub(crate) fn subscription(&self) -> &str {
+        &self.subscription
+    }
+
+    /// Takes what may be delivered now.
+    pub(crate) fn take(&self) -> Result<Taken, Status> {
+        let now = Instant::now();
+        self.emulator.broker().take(&self.subscription, self.id, self.deadline, now)
+    }
+
+    /// Waits as long as a fault wants, and says what is to be sent.
+    pub(crate) async fn send_as_planned(&self, taken: Taken) -> Result<Outgoing, Status> {
+        let Taken { deliveries, plan, .. } = taken;
+        let delayed = async || {
+            if !plan.delay.is_zero() {
+                tokio::time::sleep(plan.delay).await;
+            }
+        };
+        delayed().await;
+        match plan.outcome {
+            Outcome::Undisturbed | Outcome::Expire => Ok(Outgoing::Messages(deliveries)),
+            Outcome::Reject(code) => Err(Status::new(code, "a fault refuses this delivery")),
+            Outcome::FailAfter(code) => {
+                let end = Status::new(code, "a fault ends this call; the messages are leased");
+                Ok(Outgoing::MessagesAndEnd(deliveries, end))
+            }
+            Outcome::Hold(release) => {
+                let _held = self.emulator.held();
+                release.wait().await;
+                Ok(Outgoing::Messages(deliveries))
+            }
+            Outcome::HoldBefore(release) => {
+                let held = self.emulator.held();
+                release.wait().await;
+                drop(held);
+                let now = Instant::now();
+                let mut broker = self.emulator.broker();
+                let released =
+                    broker.take_undisturbed(&self.subscription, self.id, self.deadline, now);
+                Ok(Outgoing::Messages(released?))
+            }
+            // The last two strike other calls only.
+            Outcome::BlackHole | Outcome::Lose | Outcome::FailIds(_) => Ok(Outgoing::Nothing),
+        }
+    }
+}
+
+impl Drop for Consumer {
+    fn drop(&mut self) {
+        let mut broker = self.emulator.broker();
+        if let Ok(subscription) = broker.subscription_mut(&self.subscription) {
+            subscription.queue.close(self.id);
+        }
+    }
+}
+
+/// Waits until a Pull or a StreamingPull may begin, if it ever may.
+async fn arrive(emulator: &Emulator, call: Call, subscription: &str) -> Result<(), Status> {
+    let plan = emulator.broker().plan_arrival(call, subscription)?;
+    if !plan.delay.is_zero() {
+        tokio::time::sleep(plan.delay).await;
+    }
+    match plan.outcome {
+        Outcome::Reject(code) => Err(Status::new(code, "a fault rejects this call")),
+        Outcome::HoldBefore(release) => {
+            let _held = emulator.held();
+            release.wait().await;
+            Ok(())
+        }
+        Outcome::BlackHole => {
+            emulator.changed();
+            std::future::pending().await
+        }
+        // All but the first strike other calls only.
+        Outcome::Undisturbed
+        | Outcome::FailAfter(_)
+        | Outcome::Hold(_)
+        | Outcome::Lose
+        | Outcome::Expire
+        | Outcome::FailIds(_) => Ok(()),
+    }
+}

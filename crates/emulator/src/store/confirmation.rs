@@ -1,0 +1,31 @@
+//! What became of the ack ids of a request.
+
+use crate::faults::fault::Unconfirmed;
+
+/// What became of each ack id. Only with exactly-once delivery does the client get to know it.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(crate) struct Confirmation {
+    pub(crate) confirmed: Vec<String>,
+    pub(crate) invalid: Vec<String>,
+    pub(crate) unordered: Vec<String>,
+    pub(crate) temporary: Vec<String>,
+}
+
+impl Confirmation {
+    pub(crate) fn add(&mut self, ack_id: &str, outcome: Result<(), Unconfirmed>) {
+        let list = match outcome {
+            Ok(()) => &mut self.confirmed,
+            Err(Unconfirmed::Invalid) => &mut self.invalid,
+            Err(Unconfirmed::Unordered) => &mut self.unordered,
+            Err(Unconfirmed::Temporary) => &mut self.temporary,
+        };
+        list.push(ack_id.to_owned());
+    }
+
+    /// The same for all of them.
+    pub(crate) fn of_all(ack_ids: &[String], outcome: Result<(), Unconfirmed>) -> Self {
+        let mut confirmation = Self::default();
+        ack_ids.iter().for_each(|id| confirmation.add(id, outcome));
+        confirmation
+    }
+}
