@@ -1,6 +1,7 @@
 //! What is put between the relay and the world: nothing, or a planted bug.
 
 use walrelay_postgres::Store;
+use walrelay_relay::lifecycle::session::SessionSettings;
 use walrelay_relay::stream::seams::Publisher;
 use walrelay_testkit::walsender::Watcher;
 
@@ -9,7 +10,7 @@ use crate::pubsub::PubSub;
 use crate::table::SessionTable;
 
 /// What is put between the relay and the world: nothing, or a planted bug.
-pub(crate) trait Fitting: Clone + Send + 'static {
+pub(crate) trait Fitting: Clone + Send + Sync + 'static {
     type Publisher: Publisher;
     type Store: Store;
 
@@ -24,23 +25,11 @@ pub(crate) trait Fitting: Clone + Send + 'static {
         Box::new(move |seen| judge.seen(seen))
     }
 
-    /// What the driver of sessions leaves out.
-    fn omits(&self, _step: Step) -> bool {
-        false
-    }
-}
+    /// The settings that sessions are built from.
+    fn adjust(&self, _settings: &mut SessionSettings) {}
 
-/// A step of the driver that a planted bug may leave out.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Step {
-    /// Loading parked keys when a session opens.
-    LoadParked,
-    /// Loading what is recorded behind the slot's position.
-    LoadRecorded,
-    /// Waiting for requests that are out when a connection breaks.
-    AwaitAnswers,
-    /// Keeping to the budget.
-    Budget,
+    /// Every connection to the server was cut.
+    fn connections_cut(&self) {}
 }
 
 /// No planted bug.

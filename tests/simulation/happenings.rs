@@ -6,6 +6,7 @@ use tokio::time::{Instant, sleep, sleep_until};
 use walrelay_testkit::seed::Seed;
 
 use crate::fitting::Fitting;
+use crate::instance::Instance;
 use crate::judge::{Event, Fault, Hex, RowNumber, Status};
 use crate::plan::{Action, Scope};
 use crate::pubsub::Sickness;
@@ -34,12 +35,15 @@ impl<F: Fitting> World<F> {
         self.table.heal();
         self.server.start();
         self.server.stall(Instant::now());
+        self.instances.iter().for_each(|instance| instance.freeze(None));
         if !self.judge.has_findings() {
             self.finish(&mut seed).await;
         }
         self.last.request();
-        self.crash.notify_waiters();
-        locked(&self.shutdown).request();
+        for instance in &self.instances {
+            instance.crash.notify_waiters();
+            locked(&instance.shutdown).request();
+        }
     }
 
     fn land(&self) {
@@ -59,7 +63,7 @@ impl<F: Fitting> World<F> {
             self.attend(seed);
         }
         // A graceful stop, and a start after it: no row may come twice.
-        self.act(Action::Stop, seed).await;
+        self.act(Action::StopAll, seed).await;
         sleep(Duration::from_secs(5)).await;
         self.land();
         let before = self.judge.stored_counts();
@@ -106,17 +110,17 @@ impl<F: Fitting> World<F> {
             Action::Checkpoint => self.server.checkpoint(),
             Action::Cut => {
                 self.server.cut();
-                self.cut.notify_waiters();
+                self.fitting.connections_cut();
             }
             Action::Stall { time } => {
                 self.judge.silence_excused(now + time);
                 self.server.stall(now + time);
             }
-            Action::ServerCrash { down } => {
+            Action::ServerCrash { down, recovery } => {
                 self.server.crash();
                 self.judge.server_crashed();
                 sleep(down).await;
-                self.server.start();
+                self.server.start_in_recovery(Instant::now() + recovery);
             }
             Action::ServerShutdown { down } => {
                 if self.server.shut_down(SHUTDOWN_PATIENCE).await {
@@ -125,8 +129,15 @@ impl<F: Fitting> World<F> {
                 sleep(down).await;
                 self.server.start();
             }
-            Action::ProcessCrash => self.crash.notify_waiters(),
-            Action::Stop => locked(&self.shutdown).request(),
+            Action::ProcessCrash => self.some_instance(seed).crash.notify_waiters(),
+            Action::Freeze { time } => {
+                self.judge.silence_excused(now + time);
+                self.some_instance(seed).freeze(Some(now + time));
+            }
+            Action::Stop => locked(&self.some_instance(seed).shutdown).request(),
+            Action::StopAll => {
+                self.instances.iter().for_each(|instance| locked(&instance.shutdown).request());
+            }
             Action::Sick { scope, class, time } => {
                 let RowPlanNames { topic, key } = self.names(seed);
                 self.pubsub.falls_sick(Sickness {
@@ -153,6 +164,10 @@ impl<F: Fitting> World<F> {
                 self.open_row(seed).into_iter().for_each(|row| self.table.discard(row));
             }
         }
+    }
+
+    fn some_instance(&self, seed: &mut Seed) -> &Instance {
+        seed.pick(&self.instances)
     }
 
     /// A row of the table that an operator might look at.

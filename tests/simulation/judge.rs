@@ -9,7 +9,7 @@ mod state;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 pub(crate) use facts::{Answer, End, Event, Fault, Hex, Landing, Row, RowNumber, Rules, Status};
-use state::{Repeat, RowState, State};
+use state::{RowState, State};
 use tokio::time::Instant;
 use walrelay_testkit::walsender::Seen;
 
@@ -41,8 +41,13 @@ impl Judge {
     }
 
     /// A request goes out; each message as (row, key, bytes).
-    pub(crate) fn sent(&self, topic: &str, messages: &[(RowNumber, String, usize)]) -> u64 {
-        self.state().sent(topic, messages)
+    pub(crate) fn sent(
+        &self,
+        process: u64,
+        topic: &str,
+        messages: &[(RowNumber, String, usize)],
+    ) -> u64 {
+        self.state().sent(process, topic, messages)
     }
 
     /// The messages of a request are stored.
@@ -101,7 +106,7 @@ impl Judge {
     pub(crate) fn recorded_late(&self, number: RowNumber) {
         let mut state = self.state();
         if let Some(index) = state.by_number.get(&number).copied() {
-            state.rows[index].repeat = Repeat::Allowed;
+            state.rows[index].allow_repeat();
         }
     }
 
@@ -116,26 +121,31 @@ impl Judge {
         state.silence_excused_until = state.silence_excused_until.max(until);
     }
 
+    /// Whether another process streams now than this one. Such a one cannot be kept from publishing
+    /// what it has read.
+    pub(crate) fn is_superseded(&self, process: u64) -> bool {
+        self.state().is_superseded(process)
+    }
+
+    /// A session is ended by a process that wants its slot.
+    pub(crate) fn took_over(&self, pid: i32) {
+        self.state().took_over(pid);
+    }
+
     /// The server has crashed: the slot may have forgotten what was confirmed.
     pub(crate) fn server_crashed(&self) {
         self.state().last_end = End::Broken;
     }
 
-    pub(crate) fn session_ended(&self, end: End, how: String) {
+    /// A process is gone: what it has out is answered to nobody.
+    pub(crate) fn process_gone(&self, process: u64, end: End) {
         let mut state = self.state();
-        state.note(Event::SessionEnded(how));
-        state.last_end = end;
-    }
-
-    /// The process is gone: what it has out is answered to nobody.
-    pub(crate) fn process_gone(&self, end: End) {
-        let mut state = self.state();
-        state.note(Event::ProcessGone);
-        if end == End::Broken {
+        state.note(Event::ProcessGone { process, end });
+        if state.streaming == process {
             state.last_end = end;
         }
         for lane in &mut state.lanes {
-            lane.outstanding = None;
+            lane.outstanding.remove(&process);
         }
     }
 

@@ -1,11 +1,13 @@
 //! Seeded sessions of the production loop on virtual time.
 //!
-//! `pipeline::run` with all its parts, over real bytes from a scripted server, against a Pub/Sub and
-//! a dispatch table that misbehave; everything is drawn from one seed. `WALRELAY_SIM_SEED=N` runs one
+//! The supervisor and everything under it, in one process or several, over real bytes from a
+//! scripted server, against a Pub/Sub and a dispatch table that misbehave; everything is drawn from one seed. `WALRELAY_SIM_SEED=N` runs one
 //! seed and prints its story, `WALRELAY_SIM_SEEDS=N` runs the first N.
 
+mod database;
 mod fitting;
 mod happenings;
+mod instance;
 mod judge;
 mod plan;
 mod planted;
@@ -17,10 +19,10 @@ mod store_conformance;
 mod table;
 mod world;
 
-use fitting::{Faithful, Fitting, Step};
+use fitting::{Faithful, Fitting};
 use judge::Fault;
 use plan::Plan;
-use planted::{ConfirmingKeepalivesInTransactions, Omitting, PublisherBug, StoreBug};
+use planted::{ConfirmingKeepalivesInTransactions, Impatient, PublisherBug, StoreBug, Unbudgeted};
 use run::Outcome;
 
 /// Seeds of the everyday run, over all ranges.
@@ -157,23 +159,24 @@ fn rows_settled_before_their_park_is_durable_are_found() {
 
 #[test]
 fn parked_keys_forgotten_at_a_restart_are_found() {
-    the_judge_objects(&Omitting(Step::LoadParked), None, &[Fault::Reordered]);
+    the_judge_objects(&StoreBug::ForgetsParkedKeys, None, &[Fault::Reordered]);
 }
 
 #[test]
 fn recorded_rows_forgotten_at_a_restart_are_found() {
     let faults = [Fault::Repeated, Fault::Reordered];
-    the_judge_objects(&Omitting(Step::LoadRecorded), None, &faults);
+    the_judge_objects(&StoreBug::ForgetsRecordedRows, None, &faults);
 }
 
 #[test]
 fn a_session_that_does_not_await_the_requests_of_the_one_before_is_found() {
-    the_judge_objects(&Omitting(Step::AwaitAnswers), None, &[Fault::TwoOutstanding]);
+    let faults = [Fault::TwoOutstanding, Fault::Repeated];
+    the_judge_objects(&Impatient::default(), None, &faults);
 }
 
 #[test]
 fn a_budget_that_nobody_keeps_is_found() {
-    the_judge_objects(&Omitting(Step::Budget), Some(&Plan::flood()), &[Fault::OverBudget]);
+    the_judge_objects(&Unbudgeted, Some(&Plan::flood()), &[Fault::OverBudget]);
 }
 
 #[test]

@@ -20,6 +20,9 @@ pub(crate) struct Plan {
     pub(crate) table: table::Intervals,
     pub(crate) per_key_rows: usize,
     pub(crate) rows: RowPlan,
+    /// Processes that run at the same time.
+    pub(crate) instances: usize,
+    pub(crate) take_over_after: Option<Duration>,
     /// In order of time.
     pub(crate) timeline: Vec<(Duration, Action)>,
 }
@@ -57,12 +60,19 @@ pub(crate) enum Action {
     },
     ServerCrash {
         down: Duration,
+        /// Up again, but a standby that is not promoted yet.
+        recovery: Duration,
     },
     ServerShutdown {
         down: Duration,
     },
     ProcessCrash,
+    /// One process stands still.
+    Freeze {
+        time: Duration,
+    },
     Stop,
+    StopAll,
     Sick {
         scope: Scope,
         class: FailureClass,
@@ -147,6 +157,8 @@ impl Plan {
             table,
             per_key_rows: *seed.pick(&[1, 3, 500]),
             rows,
+            instances: *seed.pick(&[1, 1, 2, 3]),
+            take_over_after: *seed.pick(&[None, Some(ms(3_000)), Some(ms(20_000))]),
             timeline: timeline(seed, load),
         }
     }
@@ -189,6 +201,8 @@ impl Plan {
                 poison_per_mille: 0,
                 payload_bytes_max: 100,
             },
+            instances: 1,
+            take_over_after: None,
             timeline: timeline.into_iter().map(|(at, action)| (ms(at), action)).collect(),
         }
     }
@@ -293,7 +307,13 @@ const ACCIDENTS: &[fn(&mut Seed) -> Action] = &[
     |_| Action::Cut,
     |_| Action::Cut,
     |seed| Action::Stall { time: seed.time(ms(100), ms(20_000)) },
-    |seed| Action::ServerCrash { down: seed.time(ms(100), ms(5_000)) },
+    |seed| Action::ServerCrash { down: seed.time(ms(100), ms(5_000)), recovery: ms(0) },
+    |seed| Action::ServerCrash {
+        down: seed.time(ms(100), ms(5_000)),
+        recovery: seed.time(ms(100), ms(10_000)),
+    },
+    |seed| Action::Freeze { time: seed.time(ms(100), ms(20_000)) },
+    |seed| Action::Freeze { time: seed.time(ms(100), ms(20_000)) },
     |seed| Action::ServerShutdown { down: seed.time(ms(100), ms(5_000)) },
     |_| Action::ProcessCrash,
     |_| Action::ProcessCrash,

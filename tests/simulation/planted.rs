@@ -5,23 +5,28 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use pgoutput_parser::Lsn;
+use tokio::sync::Notify;
+use tokio::task::JoinSet;
 use walrelay_core::{
-    Batch, ClaimKey, Claimed, FailureClass, Finished, PublishFailure, RowToRecord, Topic,
+    Batch, BudgetLimits, ClaimKey, Claimed, FailureClass, Finished, PublishFailure, RowToRecord,
+    Topic,
 };
 use walrelay_postgres::{Holdings, Store, StoreFailure, Survey};
+use walrelay_relay::lifecycle::session::SessionSettings;
 use walrelay_relay::stream::seams::Publisher;
 use walrelay_testkit::walsender::{Seen, Watcher};
 
-use crate::fitting::{Fitting, Step};
+use crate::fitting::Fitting;
 use crate::judge::Judge;
 use crate::pubsub::{PubSub, Request};
 use crate::table::SessionTable;
+use crate::world::locked;
 
-/// The driver of sessions leaves a step out.
+/// Nobody keeps to the budget.
 #[derive(Clone, Copy)]
-pub(crate) struct Omitting(pub(crate) Step);
+pub(crate) struct Unbudgeted;
 
-impl Fitting for Omitting {
+impl Fitting for Unbudgeted {
     type Publisher = PubSub;
     type Store = SessionTable;
 
@@ -33,8 +38,58 @@ impl Fitting for Omitting {
         table
     }
 
-    fn omits(&self, step: Step) -> bool {
-        step == self.0
+    fn adjust(&self, settings: &mut SessionSettings) {
+        settings.budget = BudgetLimits::of_bytes(usize::MAX / 2);
+    }
+}
+
+/// A session that breaks off gives up what it has out before there is an answer.
+#[derive(Clone, Default)]
+pub(crate) struct Impatient {
+    cut: Arc<Notify>,
+}
+
+impl Fitting for Impatient {
+    type Publisher = ImpatientPublisher;
+    type Store = SessionTable;
+
+    fn publisher(&self, pubsub: PubSub) -> ImpatientPublisher {
+        ImpatientPublisher { pubsub, cut: Arc::clone(&self.cut), given_up: Arc::default() }
+    }
+
+    fn store(&self, table: SessionTable) -> SessionTable {
+        table
+    }
+
+    fn connections_cut(&self) {
+        self.cut.notify_waiters();
+    }
+}
+
+/// Answers when the connection to the server is cut, whatever becomes of the request.
+#[derive(Clone)]
+pub(crate) struct ImpatientPublisher {
+    pubsub: PubSub,
+    cut: Arc<Notify>,
+    given_up: Arc<Mutex<JoinSet<()>>>,
+}
+
+impl Publisher for ImpatientPublisher {
+    fn publish(
+        &self,
+        batch: &Batch,
+    ) -> impl Future<Output = Result<Vec<String>, PublishFailure>> + Send + 'static {
+        let mut call = Box::pin(self.pubsub.publish(batch));
+        let Self { cut, given_up, .. } = self.clone();
+        async move {
+            tokio::select! {
+                biased;
+                answer = &mut call => return answer,
+                () = cut.notified() => {}
+            }
+            locked(&given_up).spawn(async move { drop(call.await) });
+            Err(PublishFailure::new(FailureClass::Transient, "CANCELLED", "given up"))
+        }
     }
 }
 
@@ -142,6 +197,10 @@ pub(crate) enum StoreBug {
     HoldsForEver,
     /// Outcomes are not written down.
     ForgetsOutcomes,
+    /// A session that begins is not told which keys are parked.
+    ForgetsParkedKeys,
+    /// A session that begins is not told what is recorded behind the slot's position.
+    ForgetsRecordedRows,
 }
 
 /// A store with a bug.
@@ -165,7 +224,17 @@ impl Fitting for StoreBug {
 
 impl Store for BuggyStore {
     async fn holdings(&mut self, from: Lsn) -> Result<Holdings, StoreFailure> {
-        self.table.holdings(from).await
+        let mut holdings = self.table.holdings(from).await?;
+        match self.bug {
+            StoreBug::ForgetsParkedKeys => holdings.parked.clear(),
+            StoreBug::ForgetsRecordedRows => holdings.recorded.clear(),
+            StoreBug::SettlesBeforeDurable
+            | StoreBug::ClaimsBackwards
+            | StoreBug::ForgetsWhatIsHeld
+            | StoreBug::HoldsForEver
+            | StoreBug::ForgetsOutcomes => {}
+        }
+        Ok(holdings)
     }
 
     async fn park(&mut self, rows_to_record: &[RowToRecord]) -> Result<(), StoreFailure> {
@@ -174,7 +243,9 @@ impl Store for BuggyStore {
             StoreBug::ClaimsBackwards
             | StoreBug::ForgetsWhatIsHeld
             | StoreBug::HoldsForEver
-            | StoreBug::ForgetsOutcomes => self.table.park(rows_to_record).await,
+            | StoreBug::ForgetsOutcomes
+            | StoreBug::ForgetsParkedKeys
+            | StoreBug::ForgetsRecordedRows => self.table.park(rows_to_record).await,
         }
     }
 
@@ -184,7 +255,9 @@ impl Store for BuggyStore {
             StoreBug::ClaimsBackwards
             | StoreBug::ForgetsWhatIsHeld
             | StoreBug::HoldsForEver
-            | StoreBug::SettlesBeforeDurable => self.table.finish(finished).await,
+            | StoreBug::SettlesBeforeDurable
+            | StoreBug::ForgetsParkedKeys
+            | StoreBug::ForgetsRecordedRows => self.table.finish(finished).await,
         }
     }
 
@@ -198,7 +271,9 @@ impl Store for BuggyStore {
             StoreBug::ClaimsBackwards
             | StoreBug::ForgetsWhatIsHeld
             | StoreBug::ForgetsOutcomes
-            | StoreBug::SettlesBeforeDurable => self.table.claim(keys, bytes_max).await?,
+            | StoreBug::SettlesBeforeDurable
+            | StoreBug::ForgetsParkedKeys
+            | StoreBug::ForgetsRecordedRows => self.table.claim(keys, bytes_max).await?,
         };
         let held_for = Some(Duration::from_secs(1));
         Ok(match self.bug {
@@ -216,7 +291,10 @@ impl Store for BuggyStore {
                 .into_iter()
                 .map(|Claimed { rows, .. }| Claimed { rows, held_for: None })
                 .collect(),
-            StoreBug::ForgetsOutcomes | StoreBug::SettlesBeforeDurable => answers,
+            StoreBug::ForgetsOutcomes
+            | StoreBug::SettlesBeforeDurable
+            | StoreBug::ForgetsParkedKeys
+            | StoreBug::ForgetsRecordedRows => answers,
         })
     }
 

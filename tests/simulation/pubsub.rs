@@ -56,6 +56,8 @@ struct State {
 pub(crate) struct PubSub {
     state: Arc<Mutex<State>>,
     judge: Judge,
+    /// Who publishes.
+    process: u64,
 }
 
 /// A request longer than this is given up by the client.
@@ -78,7 +80,12 @@ impl PubSub {
     pub(crate) fn new(intervals: Intervals, seed: Seed, judge: Judge) -> Self {
         let (sick, poison, strays) = (Vec::new(), BTreeSet::new(), Vec::new());
         let state = State { seed, intervals, sick, poison, strays };
-        Self { state: Arc::new(Mutex::new(state)), judge }
+        Self { state: Arc::new(Mutex::new(state)), judge, process: 0 }
+    }
+
+    /// The same service, as this process publishes to it.
+    pub(crate) fn of_process(&self, process: u64) -> Self {
+        Self { process, ..self.clone() }
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -250,7 +257,7 @@ impl PubSub {
         request: &Request,
     ) -> impl Future<Output = Result<Vec<String>, PublishFailure>> + Send + use<> {
         self.land_strays();
-        let call = self.judge.sent(&request.topic, &request.messages);
+        let call = self.judge.sent(self.process, &request.topic, &request.messages);
         let rows = request.rows();
         let fate = self.state().fate(&request.topic, request.key(), &rows);
         let pubsub = self.clone();

@@ -3,7 +3,7 @@
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use tokio::sync::Notify;
+use futures_util::future::join_all;
 use tokio::task::JoinSet;
 use tokio::time::timeout;
 use walrelay_relay::shutdown::Shutdown;
@@ -12,10 +12,11 @@ use walrelay_testkit::walsender::ScriptedServer;
 
 use crate::fitting::Fitting;
 use crate::happenings::PATIENCE;
+use crate::instance::Instance;
 use crate::judge::{self, Event, Fault, Judge};
 use crate::plan::Plan;
 use crate::pubsub::{PubSub, REQUEST_TIMEOUT};
-use crate::relay::SENDER_TIMEOUT;
+use crate::relay::{SENDER_TIMEOUT, settings};
 use crate::rows::TABLE;
 use crate::table::{self, Table};
 use crate::world::World;
@@ -48,6 +49,7 @@ pub(crate) async fn run<F: Fitting>(
         request_messages_max: plan.lanes.batch_messages,
         request_bytes_max: plan.lanes.batch_bytes,
         status_timeout: SENDER_TIMEOUT,
+        take_over_after: plan.take_over_after.unwrap_or_default(),
     });
     judge.note(Event::Chaos(format!("{plan:#?}")));
     let server = ScriptedServer::new(TABLE, fitting.watcher(judge.clone()));
@@ -58,23 +60,26 @@ pub(crate) async fn run<F: Fitting>(
         lease: REQUEST_TIMEOUT + Duration::from_secs(15),
     };
     let table = Table::new(rules, plan.table, seed.fork(), judge.clone(), server.clone());
+    let mut settings = settings(&plan);
+    fitting.adjust(&mut settings);
     let world = Arc::new(World {
         fitting,
         judge: judge.clone(),
         server,
         pubsub,
         table,
+        settings,
         connections: Mutex::new(JoinSet::new()),
-        shutdown: Mutex::new(Shutdown::new()),
-        crash: Notify::new(),
-        cut: Notify::new(),
+        instances: (0..plan.instances).map(|_| Instance::default()).collect(),
+        processes: Mutex::new(0),
         last: Shutdown::new(),
         row_count: Mutex::new(0),
         plan,
         seed: Mutex::new(seed.fork()),
     });
+    let relays = world.instances.iter().map(|instance| world.relay(instance));
     let life = async {
-        tokio::join!(world.relay(), world.happen(seed.fork()));
+        tokio::join!(join_all(relays), world.happen(seed.fork()));
     };
     if timeout(PATIENCE * 4, life).await.is_err() {
         judge.find(Fault::DidNotStop, "the run does not end");

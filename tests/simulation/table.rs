@@ -140,7 +140,7 @@ impl Table {
         if self.server.is_stopping() {
             return Err(StoreFailure::ShuttingDown);
         }
-        if is_failing || !self.server.is_up() {
+        if is_failing || !self.server.is_up() || self.server.is_in_recovery() {
             self.judge.note(Event::TableFailed { command: name, applied: false });
             return Err(unavailable());
         }
@@ -369,13 +369,14 @@ fn unavailable() -> StoreFailure {
 /// One session's connection to the table: remembers its claims.
 pub(crate) struct SessionTable {
     table: Table,
+    process: u64,
     /// Position to version, as each claim left it.
     claims: HashMap<(u64, u32), u64>,
 }
 
 impl SessionTable {
-    pub(crate) fn new(table: Table) -> Self {
-        Self { table, claims: HashMap::new() }
+    pub(crate) fn new(table: Table, process: u64) -> Self {
+        Self { table, process, claims: HashMap::new() }
     }
 
     fn entry(&self, row_to_record: &RowToRecord) -> NewEntry {
@@ -481,9 +482,14 @@ impl Store for SessionTable {
     async fn park(&mut self, rows_to_record: &[RowToRecord]) -> Result<(), StoreFailure> {
         let rows = rows_to_record.iter().map(|row_to_record| self.entry(row_to_record)).collect();
         let mut writing = Writing { table: self.table.clone(), rows };
-        let table = self.table.clone();
-        let written =
-            table.command("park", || table.insert(std::mem::take(&mut writing.rows))).await;
+        let (table, process) = (self.table.clone(), self.process);
+        let write = || {
+            if table.judge.is_superseded(process) {
+                writing.rows.iter().for_each(|(_, entry)| table.judge.recorded_late(entry.row));
+            }
+            table.insert(std::mem::take(&mut writing.rows));
+        };
+        let written = table.command("park", write).await;
         // Told that it failed before it began: it did not happen.
         writing.rows.clear();
         written

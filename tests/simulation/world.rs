@@ -2,12 +2,13 @@
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use tokio::sync::Notify;
 use tokio::task::JoinSet;
+use walrelay_relay::lifecycle::session::SessionSettings;
 use walrelay_relay::shutdown::Shutdown;
 use walrelay_testkit::seed::Seed;
 use walrelay_testkit::walsender::ScriptedServer;
 
+use crate::instance::Instance;
 use crate::judge::{Judge, RowNumber};
 use crate::plan::Plan;
 use crate::pubsub::PubSub;
@@ -21,12 +22,12 @@ pub(crate) struct World<F> {
     pub(crate) server: ScriptedServer,
     pub(crate) pubsub: PubSub,
     pub(crate) table: Table,
+    pub(crate) settings: SessionSettings,
     pub(crate) connections: Mutex<JoinSet<()>>,
     pub(crate) seed: Mutex<Seed>,
-    /// The running process is asked to stop with this.
-    pub(crate) shutdown: Mutex<Shutdown>,
-    pub(crate) crash: Notify,
-    pub(crate) cut: Notify,
+    pub(crate) instances: Vec<Instance>,
+    /// Processes so far.
+    pub(crate) processes: Mutex<u64>,
     /// Set at the very end: no process follows the one that stops.
     pub(crate) last: Shutdown,
     pub(crate) row_count: Mutex<RowNumber>,

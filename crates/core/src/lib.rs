@@ -68,6 +68,7 @@ pub use lane::{Batch, LaneId, Origin, Row};
 pub use lanes::{ClaimKey, Claimed, LanePolicy, Lanes, OnDead};
 pub use limits::{REQUEST_BYTES_MAX, REQUEST_MESSAGES_MAX};
 pub use message::{Message, NotAMessage, Topic};
+pub use random::Random;
 pub use router::{Fault, RouteError, Routed, Router, RouterConfig};
 pub use template::{Template, TemplateError};
 pub use tracker::{Ticket, Tracker, Watermark};

@@ -41,6 +41,9 @@ pub enum RelayError {
         #[source]
         source: tokio_postgres::Error,
     },
+    /// The server is a standby, or has just started as one: it may be promoted any moment.
+    #[error("the server is in recovery: it is a standby, or is not promoted yet")]
+    InRecovery,
     /// The server is not set up for this relay.
     #[error("postgres is not set up for this relay: {summary}")]
     Setup {
@@ -88,7 +91,8 @@ impl RelayError {
             Self::Session(PipelineError::ServerStops)
             | Self::Sql { .. }
             | Self::Survey(_)
-            | Self::Store(_) => Disposition::Reconnect,
+            | Self::Store(_)
+            | Self::InRecovery => Disposition::Reconnect,
             Self::TakeOver { .. } => Disposition::stop(
                 Exit::SlotHeld,
                 "only the same role, or a member of pg_signal_backend, may end it",
@@ -113,6 +117,7 @@ impl RelayError {
             Self::Session(PipelineError::ServerStops) => "server_shutdown",
             Self::Session(_) => "stream",
             Self::Store(_) | Self::Survey(_) | Self::Sql { .. } => "sql",
+            Self::InRecovery => "in_recovery",
             Self::TakeOver { .. } | Self::Setup { .. } | Self::SlotLost { .. } => "setup",
         }
     }

@@ -6,9 +6,3 @@ pub fn random_seed() -> u64 {
     use std::hash::{BuildHasher, Hasher};
     std::collections::hash_map::RandomState::new().build_hasher().finish()
 }
-
-/// Jitter for one delay.
-#[must_use]
-pub fn random_u32() -> u32 {
-    u32::try_from(random_seed() >> 32).unwrap_or_default()
-}

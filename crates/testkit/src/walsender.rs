@@ -15,8 +15,9 @@
 mod connection;
 mod log;
 
+use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use tokio::sync::watch;
 use tokio::time::{Instant, timeout};
@@ -24,12 +25,14 @@ use tokio::time::{Instant, timeout};
 pub use log::{Log, OpenTransaction, OutboxTable, RowRecord, Transaction};
 
 /// What the server tells about a connection.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Seen {
     /// Streaming starts here, and rows whose commit starts before are not sent.
     Started {
         /// The slot's position.
         confirmed_flush: u64,
+        /// Who streams.
+        holder: SlotHolder,
     },
     /// The last byte of a row was written to the socket.
     Row {
@@ -52,6 +55,15 @@ pub enum Seen {
     },
     /// The connection is over.
     Ended,
+}
+
+/// Who streams from the slot.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SlotHolder {
+    /// Its server process.
+    pub pid: i32,
+    /// What it calls itself.
+    pub application_name: String,
 }
 
 /// Is told everything, at the instant it happens.
@@ -107,7 +119,16 @@ struct State {
     /// Moves with each cut: connections of before are over.
     generation: u64,
     power: Power,
+    /// Up, and read-only: a standby that is not promoted yet.
+    recovering_until: Option<Instant>,
     connections: usize,
+    /// Connections so far; each one's number is its server process.
+    pid: i32,
+    holder: Option<SlotHolder>,
+    began: Instant,
+    replied_at: Option<Instant>,
+    /// Server processes that somebody has ended.
+    ended: BTreeSet<i32>,
     stalled_until: Option<Instant>,
     watcher: Watcher,
 }
@@ -130,7 +151,13 @@ impl ScriptedServer {
             confirmed_flush_written: start,
             generation: 0,
             power: Power::Up,
+            recovering_until: None,
             connections: 0,
+            pid: 0,
+            holder: None,
+            began: Instant::now(),
+            replied_at: None,
+            ended: BTreeSet::new(),
             stalled_until: None,
             watcher,
         };
@@ -182,7 +209,16 @@ impl ScriptedServer {
 
     /// Takes connections again.
     pub fn start(&self) {
-        self.change(|state| state.power = Power::Up);
+        self.change(|state| {
+            state.power = Power::Up;
+            state.recovering_until = None;
+        });
+    }
+
+    /// Takes connections again, and until then nobody can stream or write.
+    pub fn start_in_recovery(&self, until: Instant) {
+        self.start();
+        self.change(|state| state.recovering_until = Some(until));
     }
 
     /// A fast shutdown: sends what there is, and waits until the client has confirmed it or goes.
@@ -211,6 +247,30 @@ impl ScriptedServer {
         self.state().power == Power::Up
     }
 
+    /// Whether nobody can stream or write yet.
+    #[must_use]
+    pub fn is_in_recovery(&self) -> bool {
+        self.state().is_in_recovery()
+    }
+
+    /// Who streams.
+    #[must_use]
+    pub fn holder(&self) -> Option<SlotHolder> {
+        self.state().holder.clone()
+    }
+
+    /// When the client's last status update was read.
+    #[must_use]
+    pub fn replied_at(&self) -> Option<SystemTime> {
+        let state = self.state();
+        state.replied_at.map(|at| SystemTime::UNIX_EPOCH + at.duration_since(state.began))
+    }
+
+    /// Ends a connection, as `pg_terminate_backend` does.
+    pub fn end_session(&self, pid: i32) {
+        self.change(|state| state.ended.insert(pid));
+    }
+
     /// Whether a shutdown waits for the client.
     #[must_use]
     pub fn is_stopping(&self) -> bool {
@@ -228,6 +288,25 @@ impl ScriptedServer {
         changed
     }
 
+    /// Gives the slot to a connection; why not, otherwise.
+    fn take_slot(&self, pid: i32, application_name: String) -> Result<SlotHolder, Refusal> {
+        self.change(|state| match &state.holder {
+            _ if state.is_in_recovery() => Err(Refusal {
+                code: "0A000",
+                text: "logical decoding cannot be used while in recovery".into(),
+            }),
+            Some(holder) => Err(Refusal {
+                code: "55006",
+                text: format!("replication slot \"walrelay\" is active for PID {}", holder.pid),
+            }),
+            None => {
+                let holder = SlotHolder { pid, application_name };
+                state.holder = Some(holder.clone());
+                Ok(holder)
+            }
+        })
+    }
+
     fn tell(&self, seen: Seen) {
         (self.state().watcher)(seen);
     }
@@ -238,17 +317,43 @@ impl ScriptedServer {
 
     fn confirm(&self, flush: u64) {
         let mut state = self.state();
+        state.replied_at = Some(Instant::now());
         // Any value is believed; only backwards it does not move.
         state.confirmed_flush = state.confirmed_flush.max(flush);
     }
 }
 
+impl State {
+    fn is_in_recovery(&self) -> bool {
+        self.recovering_until.is_some_and(|until| until > Instant::now())
+    }
+
+    /// Whether a connection is cut or ended. A server that stops waits only for who streams.
+    fn is_over(&self, generation: u64, pid: i32) -> bool {
+        let streams = self.holder.as_ref().is_some_and(|holder| holder.pid == pid);
+        self.generation != generation
+            || self.ended.contains(&pid)
+            || (self.power == Power::Stopping && !streams)
+    }
+}
+
+/// Why a command fails.
+struct Refusal {
+    code: &'static str,
+    text: String,
+}
+
 /// Counts a connection out, however it ends.
-struct Leave<'a>(&'a ScriptedServer);
+struct Leave<'a>(&'a ScriptedServer, i32);
 
 impl Drop for Leave<'_> {
     fn drop(&mut self) {
-        self.0.change(|state| state.connections -= 1);
+        self.0.change(|state| {
+            state.connections -= 1;
+            if state.holder.as_ref().is_some_and(|holder| holder.pid == self.1) {
+                state.holder = None;
+            }
+        });
         self.0.tell(Seen::Ended);
     }
 }

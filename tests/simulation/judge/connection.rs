@@ -1,15 +1,23 @@
 //! The connection: what is read beyond the budget, what is confirmed and how often.
 
+use std::time::Duration;
+
 use tokio::time::Instant;
-use walrelay_testkit::walsender::Seen;
+use walrelay_testkit::walsender::{Seen, SlotHolder};
 
 use super::facts::{End, Event, Fault, Hex, Status};
-use super::state::{Repeat, State};
+use super::state::State;
+
+/// A holder that is alive speaks at least so often.
+const LIVELY: Duration = Duration::from_secs(6);
 
 impl State {
     pub(super) fn seen(&mut self, seen: Seen) {
         match seen {
-            Seen::Started { confirmed_flush } => self.connection_started(confirmed_flush),
+            Seen::Started { confirmed_flush, holder } => {
+                self.takes_the_slot(&holder);
+                self.connection_started(confirmed_flush);
+            }
             Seen::Row { commit_lsn, tx_index } => {
                 let Some(index) = self.by_position.get(&(commit_lsn, tx_index)).copied() else {
                     return;
@@ -26,18 +34,42 @@ impl State {
         }
     }
 
+    /// What others have out may be stored beside what this one publishes.
+    fn takes_the_slot(&mut self, holder: &SlotHolder) {
+        self.streaming = holder.application_name.parse().unwrap_or_default();
+        self.streaming_pid = holder.pid;
+        self.moved_at = Instant::now();
+        self.note(Event::Streaming { process: self.streaming });
+        let others = self.calls.iter();
+        let others = others.filter(|(_, call)| call.process != self.streaming);
+        let others: Vec<_> = others.map(|(call, _)| *call).collect();
+        others.into_iter().for_each(|call| self.cannot_be_fenced_off(call));
+    }
+
+    pub(super) fn took_over(&mut self, pid: i32) {
+        self.note(Event::TookOver { from: self.streaming });
+        let quiet = self.moved_at.max(self.status_at).elapsed();
+        // One that neither stood still nor was cut off lately is alive.
+        let may_be_dead = self.silence_excused_until + LIVELY >= Instant::now();
+        let is_quiet = quiet >= self.rules.take_over_after && may_be_dead;
+        if pid == self.streaming_pid && !is_quiet {
+            let text = format!("process {}, {quiet:?} after a sign of life", self.streaming);
+            self.find(Fault::TookOverProgress, text);
+        }
+    }
+
     fn connection_started(&mut self, confirmed_flush: u64) {
         self.status_at = Instant::now();
         self.unsettled.clear();
         self.unsettled_bytes = 0;
         self.over_budget = 0;
-        if self.last_end == End::Graceful {
+        if std::mem::replace(&mut self.last_end, End::Broken) == End::Graceful {
             return;
         }
         for row in self.rows.iter_mut().filter(|row| row.stored > 0) {
             let comes_again = row.recorded.is_none() && row.row.commit_lsn >= confirmed_flush;
             if comes_again || row.recorded == Some(Status::Retrying) {
-                row.repeat = Repeat::Allowed;
+                row.allow_repeat();
             }
         }
     }
@@ -49,6 +81,9 @@ impl State {
         }
         self.status_at = Instant::now();
         self.note(Event::Confirmed { flush: Hex(flush) });
+        if flush > self.confirmed {
+            (self.confirmed, self.moved_at) = (flush, Instant::now());
+        }
         if flush > told {
             self.find(Fault::ConfirmedBeyond, format!("{:?}, told {:?}", Hex(flush), Hex(told)));
         }

@@ -37,6 +37,10 @@ pub(crate) enum Fault {
     StatusOverdue,
     /// A database that shuts down waits for the relay.
     ShutdownBlocked,
+    /// The relay ended with an error although another try could have helped.
+    GaveUp,
+    /// A holder of the slot was ended although it made progress.
+    TookOverProgress,
     /// Asked to stop, or to stop when it has caught up, and it did not.
     DidNotStop,
 }
@@ -47,10 +51,11 @@ pub(crate) enum Fault {
 pub(crate) enum Event {
     Committed { rows: Vec<RowNumber>, commit_lsn: Hex, end_lsn: Hex },
     Chaos(String),
-    Opened { confirmed_flush: Hex, parked: usize, recorded: usize },
-    SessionEnded(String),
-    ProcessGone,
-    Sent { call: u64, topic: String, key: String, rows: Vec<RowNumber> },
+    Streaming { process: u64 },
+    Opened { process: u64 },
+    TookOver { from: u64 },
+    ProcessGone { process: u64, end: End },
+    Sent { process: u64, call: u64, topic: String, key: String, rows: Vec<RowNumber> },
     Stored { call: u64 },
     Answered { call: u64, answer: &'static str },
     Dropped { call: u64 },
@@ -108,6 +113,8 @@ pub(crate) struct Rules {
     pub(crate) request_bytes_max: usize,
     /// How long the server waits for a status update.
     pub(crate) status_timeout: Duration,
+    /// How long a holder may be quiet before another ends its session.
+    pub(crate) take_over_after: Duration,
 }
 
 /// How a session ended.

@@ -5,7 +5,12 @@ use super::facts::{Answer, Event, Fault, RowNumber};
 use super::state::{Call, Lane, Repeat, RowState, State};
 
 impl State {
-    pub(super) fn sent(&mut self, topic: &str, messages: &[(RowNumber, String, usize)]) -> u64 {
+    pub(super) fn sent(
+        &mut self,
+        process: u64,
+        topic: &str,
+        messages: &[(RowNumber, String, usize)],
+    ) -> u64 {
         let over_budget = std::mem::take(&mut self.over_budget);
         if over_budget > 0 {
             self.find(Fault::OverBudget, format!("{over_budget} bytes of rows are not settled"));
@@ -14,7 +19,13 @@ impl State {
         let call = self.calls_count;
         let key = messages.first().map(|(_, key, _)| key.clone()).unwrap_or_default();
         let numbers: Vec<_> = messages.iter().map(|(number, ..)| *number).collect();
-        self.note(Event::Sent { call, topic: topic.into(), key: key.clone(), rows: numbers });
+        self.note(Event::Sent {
+            process,
+            call,
+            topic: topic.into(),
+            key: key.clone(),
+            rows: numbers,
+        });
 
         let bytes: usize = messages.iter().map(|(.., bytes)| bytes).sum();
         let is_too_large = messages.len() > 1 && bytes > self.rules.request_bytes_max;
@@ -38,13 +49,15 @@ impl State {
             rows.push(index);
         }
         let lane = self.lane_of.get(&(topic.to_owned(), key)).copied();
-        if let Some(lane) = lane {
-            if let Some(other) = self.lanes[lane].outstanding {
-                self.find(Fault::TwoOutstanding, format!("calls {other} and {call}"));
-            }
-            self.lanes[lane].outstanding = Some(call);
+        if let Some(lane) = lane
+            && let Some(other) = self.lanes[lane].outstanding.insert(process, call)
+        {
+            self.find(Fault::TwoOutstanding, format!("calls {other} and {call}"));
         }
-        self.calls.insert(call, Call { lane, rows });
+        self.calls.insert(call, Call { process, lane, rows });
+        if self.is_superseded(process) {
+            self.cannot_be_fenced_off(call);
+        }
         call
     }
 
@@ -66,9 +79,13 @@ impl State {
     fn repeat(&mut self, index: usize, call: u64) {
         self.repeated_count += 1;
         let RowState { repeat, row, .. } = &mut self.rows[index];
-        if std::mem::replace(repeat, Repeat::Forbidden) == Repeat::Forbidden {
-            let text = format!("call {call}: row {}", row.number);
-            self.find(Fault::Repeated, text);
+        match repeat {
+            Repeat::Always => {}
+            Repeat::Allowed => *repeat = Repeat::Forbidden,
+            Repeat::Forbidden => {
+                let text = format!("call {call}: row {}", row.number);
+                self.find(Fault::Repeated, text);
+            }
         }
     }
 
@@ -102,7 +119,7 @@ impl State {
             self.allow_repeats(call);
         }
         if answer == Answer::Invalid
-            && let Some(Call { rows, lane }) = self.calls.get(&call)
+            && let Some(Call { rows, lane, .. }) = self.calls.get(&call)
             && let [alone] = rows[..]
             && (!self.rules.dead_rows_hold || lane.is_none())
         {
@@ -113,15 +130,21 @@ impl State {
 
     pub(super) fn allow_repeats(&mut self, call: u64) {
         let rows = self.calls.get(&call).map(|call| call.rows.clone()).unwrap_or_default();
-        rows.into_iter().for_each(|index| self.rows[index].repeat = Repeat::Allowed);
+        rows.into_iter().for_each(|index| self.rows[index].allow_repeat());
+    }
+
+    /// The request of a process that has lost the slot: another publishes the same rows.
+    pub(super) fn cannot_be_fenced_off(&mut self, call: u64) {
+        let rows = self.calls.get(&call).map(|call| call.rows.clone()).unwrap_or_default();
+        rows.into_iter().for_each(|index| self.rows[index].repeat = Repeat::Always);
     }
 
     pub(super) fn close(&mut self, call: u64) {
-        let Some(Call { lane, .. }) = self.calls.remove(&call) else { return };
+        let Some(Call { lane, process, .. }) = self.calls.remove(&call) else { return };
         if let Some(lane) = lane
-            && self.lanes[lane].outstanding == Some(call)
+            && self.lanes[lane].outstanding.get(&process) == Some(&call)
         {
-            self.lanes[lane].outstanding = None;
+            self.lanes[lane].outstanding.remove(&process);
         }
     }
 }

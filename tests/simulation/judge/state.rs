@@ -22,10 +22,18 @@ pub(super) struct RowState {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Repeat {
     Allowed,
+    /// As often as it likes: it went out by a process that had lost the slot.
+    Always,
     Forbidden,
 }
 
 impl RowState {
+    pub(super) fn allow_repeat(&mut self) {
+        if self.repeat == Repeat::Forbidden {
+            self.repeat = Repeat::Allowed;
+        }
+    }
+
     pub(super) fn is_settled(&self) -> bool {
         self.stored > 0 || self.recorded.is_some()
     }
@@ -37,11 +45,13 @@ pub(super) struct Lane {
     pub(super) rows: Vec<usize>,
     /// All rows before this one are stored or excused.
     pub(super) next: usize,
-    pub(super) outstanding: Option<u64>,
+    /// By process: two of them may be publishing, and only each by itself keeps to one at a time.
+    pub(super) outstanding: BTreeMap<u64, u64>,
 }
 
 #[derive(Debug)]
 pub(super) struct Call {
+    pub(super) process: u64,
     pub(super) lane: Option<usize>,
     pub(super) rows: Vec<usize>,
 }
@@ -66,6 +76,11 @@ pub(super) struct State {
     pub(super) status_at: Instant,
     pub(super) silence_excused_until: Instant,
     pub(super) last_end: End,
+    /// The process whose connection streamed last, and when it began and last moved the slot.
+    pub(super) streaming: u64,
+    pub(super) streaming_pid: i32,
+    pub(super) moved_at: Instant,
+    pub(super) confirmed: u64,
     pub(super) stored_count: u64,
     pub(super) repeated_count: u64,
     pub(super) history: Vec<(Duration, Event)>,
@@ -92,6 +107,10 @@ impl State {
             status_at: started,
             silence_excused_until: started,
             last_end: End::Graceful,
+            streaming: 0,
+            streaming_pid: 0,
+            moved_at: started,
+            confirmed: 0,
             stored_count: 0,
             repeated_count: 0,
             history: Vec::new(),
@@ -108,6 +127,10 @@ impl State {
         let at = self.started.elapsed().as_secs_f64();
         self.note(Event::Chaos(format!("FOUND {fault:?}: {text}")));
         self.findings.push((fault, format!("at {at:.3}: {text}")));
+    }
+
+    pub(super) fn is_superseded(&self, process: u64) -> bool {
+        self.streaming != process && self.streaming != 0
     }
 
     pub(super) fn add(&mut self, row: Row) {

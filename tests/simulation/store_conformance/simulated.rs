@@ -26,11 +26,12 @@ impl Simulated {
             request_messages_max: usize::MAX,
             request_bytes_max: usize::MAX,
             status_timeout: Duration::MAX,
+            take_over_after: Duration::ZERO,
         });
         let server = ScriptedServer::new(TABLE, Box::new(|_| {}));
         let rules = Rules { on_dead, per_key_rows: 500, lease: LEASE };
         let table = Table::new(rules, Intervals::HEALTHY, Seed::new(1), judge, server);
-        Self { session: SessionTable::new(table.clone()), table }
+        Self { session: SessionTable::new(table.clone(), 0), table }
     }
 }
 

@@ -21,6 +21,10 @@ pub async fn gate(sql: &SqlClient, relay: &RelaySettings) -> Result<(), RelayErr
     for finding in findings.iter().filter(|finding| finding.severity == Severity::Warning) {
         tracing::debug!(subject = finding.subject, fix = finding.fix, "{}", finding.message);
     }
+    // A promotion mends this and everything that follows from it.
+    if findings.iter().any(|finding| finding.code == code::IN_RECOVERY) {
+        return Err(RelayError::InRecovery);
+    }
     let errors: Vec<_> = findings
         .iter()
         .filter(|finding| finding.severity == Severity::Error && !PASSING.contains(&finding.code))

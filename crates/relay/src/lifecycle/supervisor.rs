@@ -14,19 +14,20 @@ use std::time::Duration;
 
 use pgoutput_parser::Lsn;
 use tokio::time::{Instant, sleep};
-use walrelay_core::Backoff;
-use walrelay_pubsub::GrpcPublisher;
+use walrelay_core::{Backoff, Random};
 
 use crate::error::RelayError;
-use crate::lifecycle::session::{self, Opened};
+use crate::lifecycle::server::{Holder, Server};
+use crate::lifecycle::session::{self, Beginning, Opened, SessionSettings};
+use crate::lifecycle::standby::stand_by;
 use crate::observe::health::{Health, Phase};
 use crate::observe::metrics::{Metrics, ReasonLabel};
 use crate::observe::observer::Observer;
 use crate::policy::{Chain, Disposition};
-use crate::seed::random_u32;
-use crate::settings::{Settings, Until};
+use crate::settings::Until;
 use crate::shutdown::Shutdown;
-use crate::stream::pipeline;
+use crate::stream::pipeline::{self, Ended};
+use crate::stream::seams::Publisher;
 
 /// Delays between sessions that break off. The slot holds what happens meanwhile.
 const RECONNECT: Backoff =
@@ -37,92 +38,113 @@ const GOOD_SESSION: Duration = Duration::from_secs(30);
 
 /// What outlives sessions.
 #[derive(Debug)]
-pub struct Supervisor<'a> {
-    /// The configuration.
-    pub config: &'a Settings,
+pub struct Supervisor<'a, C, P> {
+    /// What sessions are built from.
+    pub settings: &'a SessionSettings,
+    /// Where they come from.
+    pub server: C,
     /// Connections to Pub/Sub.
-    pub publisher: GrpcPublisher,
+    pub publisher: P,
     /// Figures.
     pub metrics: Metrics,
     /// Readiness.
     pub health: Health,
+    /// Jitter, and what each session hashes its keys with.
+    pub random: Random,
 }
 
 /// How one turn ended that did not fail.
 enum Turn {
-    Done,
+    /// The run is over, and how its last session ended if there was one.
+    Done(Option<Ended>),
     Again,
 }
 
-impl Supervisor<'_> {
-    /// Runs sessions until one ends well, or cannot be followed by another.
+/// What is remembered from one session to the next.
+#[derive(Debug, Default)]
+struct Memory {
+    goal: Option<Lsn>,
+    has_connected: bool,
+}
+
+impl<C: Server, P: Publisher> Supervisor<'_, C, P> {
+    /// Runs sessions until one ends well, and says how; nothing if there was none when it was asked
+    /// to stop.
     ///
     /// # Errors
     ///
     /// Nothing will change until a person changes it.
-    pub async fn run(&self, shutdown: &Shutdown) -> Result<(), RelayError> {
+    pub async fn run(mut self, shutdown: &Shutdown) -> Result<Option<Ended>, RelayError> {
         let mut failures = 0;
-        let mut goal = None;
-        let mut has_connected = false;
+        let mut memory = Memory::default();
         loop {
             let began = Instant::now();
-            let error = match self.turn(&mut goal, &mut has_connected, shutdown).await {
-                Ok(Turn::Done) => return Ok(()),
+            let error = match self.turn(&mut memory, shutdown).await {
+                Ok(Turn::Done(ended)) => return Ok(ended),
                 Ok(Turn::Again) => continue,
-                Err(error) if has_connected => error,
+                Err(error) if memory.has_connected => error,
                 Err(error) => error.at_first(),
             };
             if let Disposition::Stop { .. } = error.disposition() {
                 return Err(error);
             }
             failures = if began.elapsed() >= GOOD_SESSION { 1 } else { failures + 1 };
-            let delay = RECONNECT.delay(failures, random_u32());
+            let delay = RECONNECT.delay(failures, self.random.next_u32());
             let reason = error.reason();
             self.metrics.reconnects.get_or_create(&ReasonLabel { reason }).inc();
             tracing::warn!(error = %Chain(&error), ?delay, "session broke off; connecting again");
             self.health.set_phase(Phase::Reconnecting { reason: reason.to_owned() });
             tokio::select! {
+                biased;
+                () = shutdown.requested() => return Ok(None),
                 () = sleep(delay) => {}
-                () = shutdown.requested() => return Ok(()),
             }
         }
     }
 
-    async fn turn(
-        &self,
-        goal: &mut Option<Lsn>,
-        has_connected: &mut bool,
-        shutdown: &Shutdown,
-    ) -> Result<Turn, RelayError> {
-        let observer = Observer::new(self.metrics.clone(), self.health.clone());
-        let opened = tokio::select! {
-            opened = session::open(self.config, &self.publisher, observer) => opened?,
-            () = shutdown.requested() => return Ok(Turn::Done),
+    async fn turn(&mut self, memory: &mut Memory, shutdown: &Shutdown) -> Result<Turn, RelayError> {
+        let Self { settings, server, publisher, metrics, health, random } = self;
+        let beginning = Beginning {
+            settings,
+            publisher: publisher.clone(),
+            observer: Observer::new(metrics.clone(), health.clone()),
         };
-        *has_connected = true;
+        let opened = tokio::select! {
+            biased;
+            () = shutdown.requested() => return Ok(Turn::Done(None)),
+            opened = session::open(server, beginning, random) => opened?,
+        };
+        memory.has_connected = true;
         let (mut session, at) = match opened {
             Opened::Session(session, at) => (session, at),
-            Opened::Held(holder, sql) => {
-                self.health.set_phase(Phase::Standby { holder: holder.to_string() });
-                let until_free = session::stand_by(&sql, self.config, holder);
+            Opened::Held(holder, mut database) => {
+                // Beats with every look: a standby is alive however long it waits.
+                let told = |current: &Holder| {
+                    health.set_phase(Phase::Standby { holder: current.to_string() });
+                };
                 return tokio::select! {
-                    free = until_free => free.map(|()| Turn::Again),
-                    () = shutdown.requested() => Ok(Turn::Done),
+                    biased;
+                    () = shutdown.requested() => Ok(Turn::Done(None)),
+                    free = stand_by(&mut database, holder, settings.take_over_after, told) => {
+                        free.map(|()| Turn::Again)
+                    }
                 };
             }
         };
-        if self.config.until == Until::CaughtUp {
-            session.goal = Some(*goal.get_or_insert(at.wal_end));
+        if settings.until == Until::CaughtUp {
+            session.goal = Some(*memory.goal.get_or_insert(at.positions.wal_end));
         }
-        self.health.set_phase(Phase::Streaming);
-        self.health.progress();
+        health.set_phase(Phase::Streaming);
+        health.progress();
         tracing::info!(
-            slot = self.config.relay.slot,
-            confirmed_flush = %at.confirmed_flush,
+            slot = settings.slot,
+            confirmed_flush = %at.positions.confirmed_flush,
             parked_keys = at.parked_keys,
             "streaming"
         );
-        pipeline::run(*session, shutdown).await?;
-        Ok(Turn::Done)
+        pipeline::run(*session, shutdown)
+            .await
+            .map(|ended| Turn::Done(Some(ended)))
+            .map_err(Into::into)
     }
 }

@@ -14,7 +14,7 @@ use tokio::io::{
 use tokio::time::{Instant, sleep_until};
 
 use super::log::{NOON, Part, Relation};
-use super::{InTransaction, Leave, Manners, Power, ScriptedServer, Seen};
+use super::{InTransaction, Leave, Manners, Power, Refusal, ScriptedServer, Seen};
 use crate::seed::Seed;
 
 impl ScriptedServer {
@@ -25,21 +25,20 @@ impl ScriptedServer {
         manners: Manners,
         seed: Seed,
     ) {
-        // One slot, one connection: a client that comes back has lost the one before.
-        let generation = self.change(|state| {
-            state.generation += 1;
+        let (generation, pid) = self.change(|state| {
             state.connections += 1;
-            state.generation
+            state.pid += 1;
+            (state.generation, state.pid)
         });
-        let _leave = Leave(self);
+        let _leave = Leave(self, pid);
         let mut changes = self.changes.subscribe();
         let cut = async {
             // The sender lives in `self`.
-            let is_cut = |_: &u64| self.state().generation != generation;
+            let is_cut = |_: &u64| self.state().is_over(generation, pid);
             changes.wait_for(is_cut).await.map(drop)
         };
         let talk = async {
-            let mut connection = Connection::greet(self, stream, manners, seed).await?;
+            let mut connection = Connection::greet(self, pid, stream, manners, seed).await?;
             connection.stream().await
         };
         tokio::select! {
@@ -131,6 +130,7 @@ impl<'a, S: AsyncRead + AsyncWrite + Unpin> Connection<'a, S> {
     /// Start-up, `IDENTIFY_SYSTEM`, and at last `START_REPLICATION`.
     pub(super) async fn greet(
         server: &'a ScriptedServer,
+        pid: i32,
         stream: S,
         manners: Manners,
         seed: Seed,
@@ -141,21 +141,26 @@ impl<'a, S: AsyncRead + AsyncWrite + Unpin> Connection<'a, S> {
         reader.read_exact(&mut startup).await?;
         let greeting = [message(b'R', AUTHENTICATION_OK), message(b'Z', IDLE)].concat();
         writer.write_all(&greeting).await?;
-        loop {
+        let holder = loop {
             let (tag, body) = read_message(&mut reader).await?;
             let query = String::from_utf8_lossy(&body).into_owned();
             match tag {
-                b'Q' if query.starts_with("START_REPLICATION") => break,
+                b'Q' if query.starts_with("START_REPLICATION") => {
+                    match server.take_slot(pid, application_name(&startup)) {
+                        Ok(holder) => break holder,
+                        Err(refusal) => writer.write_all(&refusal.message()).await?,
+                    }
+                }
                 b'Q' => writer.write_all(&server.identity()).await?,
                 _ => return Err(io::ErrorKind::UnexpectedEof.into()),
             }
-        }
+        };
         writer.write_all(&message(b'W', COPY_BOTH)).await?;
         let (confirmed_flush, next) = {
             let state = server.state();
             (state.confirmed_flush, state.log.first_at(state.confirmed_flush))
         };
-        server.tell(Seen::Started { confirmed_flush });
+        server.tell(Seen::Started { confirmed_flush, holder });
         let position = SendPosition {
             next,
             open: VecDeque::new(),
@@ -399,6 +404,22 @@ impl<'a, S: AsyncRead + AsyncWrite + Unpin> Connection<'a, S> {
         while self.reader.read_buf(&mut self.incoming).await? > 0 {}
         Ok(())
     }
+}
+
+impl Refusal {
+    /// The error, and that the next command may come.
+    fn message(&self) -> Vec<u8> {
+        let Self { code, text } = self;
+        let body = format!("SERROR\0VERROR\0C{code}\0M{text}\0\0");
+        [message(b'E', body.as_bytes()), message(b'Z', IDLE)].concat()
+    }
+}
+
+/// What the client calls itself in its first message: pairs of names and values behind a version.
+fn application_name(startup: &[u8]) -> String {
+    let mut words = startup.get(4..).unwrap_or_default().split(|byte| *byte == 0);
+    let name = words.find(|word| *word == b"application_name").and_then(|_| words.next());
+    String::from_utf8_lossy(name.unwrap_or_default()).into_owned()
 }
 
 impl ScriptedServer {

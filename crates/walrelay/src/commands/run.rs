@@ -1,10 +1,15 @@
 //! `walrelay run`.
 
 use tokio::task::JoinSet;
+use walrelay_core::Random;
 use walrelay_pubsub::GrpcPublisher;
+use walrelay_relay::lifecycle::server::Postgres;
+use walrelay_relay::lifecycle::session::SessionSettings;
 use walrelay_relay::lifecycle::supervisor::Supervisor;
 use walrelay_relay::observe::health::Health;
 use walrelay_relay::observe::metrics::Metrics;
+use walrelay_relay::seed::random_seed;
+use walrelay_relay::settings::Settings;
 use walrelay_relay::shutdown::Shutdown;
 
 use crate::config::RunConfig;
@@ -28,6 +33,10 @@ pub async fn execute(config: RunConfig, shutdown: &Shutdown) -> Result<(), Error
     }
     let publisher =
         GrpcPublisher::connect(&config.settings.pubsub.publisher).map_err(Error::PubSub)?;
-    let supervisor = Supervisor { config: &config.settings, publisher, metrics, health };
-    supervisor.run(shutdown).await.map_err(Error::Relay)
+    let Settings { relay, pubsub, until, .. } = &config.settings;
+    let settings = SessionSettings::of(relay, pubsub.max_outstanding_requests, *until);
+    let server = Postgres(&config.settings);
+    let random = Random::new(random_seed());
+    let supervisor = Supervisor { settings: &settings, server, publisher, metrics, health, random };
+    supervisor.run(shutdown).await.map(drop).map_err(Error::Relay)
 }

@@ -1,0 +1,209 @@
+//! The seam between a session's start and the database, and the real database behind it.
+//!
+//! Everything here is thin: a question, its answer. What the answers lead to is decided in
+//! [`session`](super::session), [`standby`](super::standby) and [`supervisor`](super::supervisor),
+//! which the simulation runs over a scripted server.
+
+use std::fmt;
+use std::time::{Duration, SystemTime};
+
+use pgoutput_parser::Lsn;
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio_postgres::types::PgLsn;
+use walrelay_postgres::{
+    ConnectConfig, DispatchStore, ReplicationConnection, SessionStore, SqlClient, Store, Stream,
+    SystemIdentity, connect_sql,
+};
+
+use crate::error::RelayError;
+use crate::lifecycle::gate;
+use crate::settings::{RelaySettings, Settings};
+
+/// Where sessions come from.
+pub trait Server: Sync {
+    /// What the replication connection runs over.
+    type Socket: AsyncRead + AsyncWrite + Unpin + Send;
+    /// The ordinary connection beside it.
+    type Database: Database;
+
+    /// Opens both connections.
+    fn connect(
+        &self,
+    ) -> impl Future<Output = Result<Connected<Self::Socket, Self::Database>, RelayError>> + Send;
+}
+
+/// Both connections to one server.
+#[derive(Debug)]
+pub struct Connected<S, D> {
+    /// Authenticated, not streaming yet.
+    pub replication: ReplicationConnection<S>,
+    /// For questions, and later for dispatch state.
+    pub database: D,
+}
+
+/// What a start asks and does over the ordinary connection.
+pub trait Database: Send {
+    /// Dispatch state, once the slot is ours.
+    type Store: Store;
+
+    /// Refuses a server that is not set up for this relay.
+    fn check(&mut self) -> impl Future<Output = Result<(), RelayError>> + Send;
+
+    /// Who holds the slot, if somebody does.
+    fn holder(&mut self) -> impl Future<Output = Result<Option<Holder>, RelayError>> + Send;
+
+    /// Ends the holder's session.
+    fn end_holder(
+        &mut self,
+        holder: &Holder,
+    ) -> impl Future<Output = Result<(), RelayError>> + Send;
+
+    /// Where the slot and the log are.
+    fn positions(&mut self) -> impl Future<Output = Result<Positions, RelayError>> + Send;
+
+    /// Dispatch state of the session that begins, on this server.
+    fn into_store(
+        self,
+        identity: SystemIdentity,
+    ) -> impl Future<Output = Result<Self::Store, RelayError>> + Send;
+}
+
+/// Where a slot is, and how far the log reaches.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Positions {
+    /// The slot's position.
+    pub confirmed_flush: Lsn,
+    /// The end of the log.
+    pub wal_end: Lsn,
+}
+
+/// Who holds the slot.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Holder {
+    /// Its server process.
+    pub pid: i32,
+    /// What it calls itself, when we may see that.
+    pub application_name: Option<String>,
+    /// What moves while it is alive.
+    pub signs: Signs,
+}
+
+/// A holder's signs of life; which of them moves does not matter.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Signs {
+    /// How far its slot is confirmed.
+    pub confirmed_flush: Option<Lsn>,
+    /// When its last status update was written, when we may see that.
+    pub replied_at: Option<SystemTime>,
+}
+
+impl fmt::Display for Holder {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.application_name {
+            Some(name) => write!(f, "{name} (server process {})", self.pid),
+            None => write!(f, "server process {}", self.pid),
+        }
+    }
+}
+
+/// Claimed rows stay ours this much longer than a publish call may take.
+const LEASE_SLACK: Duration = Duration::from_secs(15);
+
+/// The Postgres server of the service.
+#[derive(Debug)]
+pub struct Postgres<'a>(pub &'a Settings);
+
+impl Server for Postgres<'_> {
+    type Socket = Stream;
+    type Database = PostgresDatabase;
+
+    async fn connect(&self) -> Result<Connected<Stream, PostgresDatabase>, RelayError> {
+        let Settings { connect, relay, pubsub, .. } = self.0;
+        let sql = connect_sql(connect).await.map_err(RelayError::Connect)?;
+        let sender_timeout = format!("{}ms", relay.wal_sender_timeout.as_millis());
+        // Rows arrive as text in the forms the router reads, whatever the role's or database's
+        // settings.
+        let settings = [
+            ("wal_sender_timeout", sender_timeout.as_str()),
+            ("DateStyle", "ISO"),
+            ("TimeZone", "UTC"),
+            ("bytea_output", "hex"),
+        ];
+        let replication = ReplicationConnection::connect(connect, &settings)
+            .await
+            .map_err(RelayError::Connect)?;
+        let store = DispatchStore::new(relay.slot.clone()).with_on_dead(relay.on_dead);
+        let lease = pubsub.publisher.request_timeout + LEASE_SLACK;
+        let (connect, relay) = (connect.clone(), relay.clone());
+        Ok(Connected {
+            replication,
+            database: PostgresDatabase { sql, connect, relay, store, lease },
+        })
+    }
+}
+
+/// An ordinary connection to it.
+#[derive(Debug)]
+pub struct PostgresDatabase {
+    sql: SqlClient,
+    connect: ConnectConfig,
+    relay: RelaySettings,
+    store: DispatchStore,
+    lease: Duration,
+}
+
+impl Database for PostgresDatabase {
+    type Store = SessionStore;
+
+    async fn check(&mut self) -> Result<(), RelayError> {
+        gate::gate(&self.sql, &self.relay).await
+    }
+
+    async fn holder(&mut self) -> Result<Option<Holder>, RelayError> {
+        let row = self
+            .sql
+            .query_opt(
+                "SELECT s.active_pid, nullif(a.application_name, ''), s.confirmed_flush_lsn,
+                        r.reply_time
+                   FROM pg_replication_slots s
+                   LEFT JOIN pg_stat_activity a ON a.pid = s.active_pid
+                   LEFT JOIN pg_stat_replication r ON r.pid = s.active_pid
+                  WHERE s.slot_name = $1 AND s.active_pid IS NOT NULL",
+                &[&self.relay.slot],
+            )
+            .await
+            .map_err(RelayError::sql("read who holds the slot"))?;
+        Ok(row.map(|row| {
+            let confirmed_flush = row.get::<_, Option<PgLsn>>(2).map(|lsn| Lsn::new(lsn.into()));
+            let signs = Signs { confirmed_flush, replied_at: row.get(3) };
+            Holder { pid: row.get(0), application_name: row.get(1), signs }
+        }))
+    }
+
+    async fn end_holder(&mut self, holder: &Holder) -> Result<(), RelayError> {
+        self.sql
+            .execute("SELECT pg_terminate_backend($1)", &[&holder.pid])
+            .await
+            .map(drop)
+            .map_err(|source| RelayError::TakeOver { holder: holder.to_string(), source })
+    }
+
+    async fn positions(&mut self) -> Result<Positions, RelayError> {
+        let row = self
+            .sql
+            .query_one(
+                "SELECT confirmed_flush_lsn, pg_current_wal_flush_lsn()
+                   FROM pg_replication_slots WHERE slot_name = $1",
+                &[&self.relay.slot],
+            )
+            .await
+            .map_err(RelayError::sql("read the slot's position"))?;
+        let lsn = |at: PgLsn| Lsn::new(at.into());
+        Ok(Positions { confirmed_flush: lsn(row.get(0)), wal_end: lsn(row.get(1)) })
+    }
+
+    async fn into_store(self, identity: SystemIdentity) -> Result<SessionStore, RelayError> {
+        let Self { sql, connect, store, lease, .. } = self;
+        Ok(SessionStore::new(connect, sql, store, identity.system_identifier, lease))
+    }
+}

@@ -1,0 +1,143 @@
+//! Waiting for the slot while another relay holds it, and ending that one's session when it is dead.
+
+use std::time::Duration;
+
+use tokio::time::{Instant, sleep};
+
+use crate::error::RelayError;
+use crate::lifecycle::server::{Database, Holder};
+
+/// How often a standby looks whether the slot is free: it continues within a second of that.
+const STANDBY_PAUSE: Duration = Duration::from_millis(300);
+
+/// No client of a slot that is alive is silent for longer: ten seconds are the longest interval
+/// between two status updates, of this relay and of Postgres' own tools.
+const SILENCE_MAX: Duration = Duration::from_secs(11);
+
+/// Waits until the slot is free; ends the session of a holder that gave no sign of life for
+/// `take_over_after`.
+///
+/// # Errors
+///
+/// The connection broke, or taking over is not allowed.
+pub async fn stand_by<D: Database>(
+    database: &mut D,
+    first: Holder,
+    take_over_after: Option<Duration>,
+    told: impl Fn(&Holder),
+) -> Result<(), RelayError> {
+    let mut watch = HolderWatch::new(first, Instant::now());
+    tracing::info!(holder = %watch.holder, "standing by: the slot is held");
+    loop {
+        told(&watch.holder);
+        if let Some(limit) = take_over_after
+            && watch.is_dead(limit, Instant::now())
+        {
+            let silent_for = watch.silence(Instant::now());
+            tracing::warn!(holder = %watch.holder, ?silent_for, "taking the slot over: ending the session that holds it");
+            database.end_holder(&watch.holder).await?;
+            watch = HolderWatch::new(watch.holder, Instant::now());
+        }
+        sleep(STANDBY_PAUSE).await;
+        let Some(holder) = database.holder().await? else { return Ok(()) };
+        if holder.pid != watch.holder.pid {
+            tracing::info!(%holder, "standing by: the slot is held by another");
+        }
+        watch.saw(holder, Instant::now());
+    }
+}
+
+/// What a standby knows of a holder: when it last gave a sign of life, and how often it does.
+#[derive(Debug)]
+struct HolderWatch {
+    holder: Holder,
+    /// When the last sign was seen, or the watch began.
+    since: Instant,
+    /// The longest time between two signs that both were seen.
+    longest_gap: Option<Duration>,
+    signs: u32,
+}
+
+impl HolderWatch {
+    fn new(holder: Holder, now: Instant) -> Self {
+        Self { holder, since: now, longest_gap: None, signs: 0 }
+    }
+
+    /// Looks again. Another holder starts the wait anew.
+    fn saw(&mut self, holder: Holder, now: Instant) {
+        if holder.pid != self.holder.pid {
+            *self = Self::new(holder, now);
+            return;
+        }
+        if holder.signs != self.holder.signs {
+            // The first sign tells when it came, not how long it took.
+            let gap = (self.signs > 0).then(|| now.duration_since(self.since));
+            self.longest_gap = self.longest_gap.max(gap);
+            self.signs += 1;
+            self.since = now;
+        }
+        self.holder = holder;
+    }
+
+    fn silence(&self, now: Instant) -> Duration {
+        now.saturating_duration_since(self.since)
+    }
+
+    /// Whether it was silent for `limit`, and for longer than one who is alive could be: twice as
+    /// long as it ever was, or the longest anybody is while that is unknown.
+    fn is_dead(&self, limit: Duration, now: Instant) -> bool {
+        let usual = self.longest_gap.map_or(SILENCE_MAX, |gap| (gap * 2).min(SILENCE_MAX));
+        self.silence(now) >= limit.max(usual)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use pgoutput_parser::Lsn;
+
+    use super::*;
+    use crate::lifecycle::server::Signs;
+
+    const LIMIT: Duration = Duration::from_secs(3);
+
+    fn holder(pid: i32, flush: u64) -> Holder {
+        let signs = Signs { confirmed_flush: Some(Lsn::new(flush)), replied_at: None };
+        Holder { pid, application_name: None, signs }
+    }
+
+    fn second(start: Instant, seconds: u64) -> Instant {
+        start + Duration::from_secs(seconds)
+    }
+
+    #[test]
+    fn a_holder_that_makes_progress_is_never_dead() {
+        let start = Instant::now();
+        let mut watch = HolderWatch::new(holder(1, 0), start);
+        for seconds in 1..100 {
+            watch.saw(holder(1, seconds), second(start, seconds));
+            assert!(!watch.is_dead(LIMIT, second(start, seconds)));
+        }
+        assert!(watch.is_dead(LIMIT, second(start, 99 + 3)));
+    }
+
+    #[test]
+    fn a_holder_that_speaks_less_often_than_the_limit_is_given_its_time() {
+        let start = Instant::now();
+        let mut watch = HolderWatch::new(holder(1, 0), start);
+        for turn in 1..5 {
+            assert!(!watch.is_dead(LIMIT, second(start, 5 * turn)));
+            watch.saw(holder(1, turn), second(start, 5 * turn));
+        }
+        assert!(!watch.is_dead(LIMIT, second(start, 20 + 9)));
+        assert!(watch.is_dead(LIMIT, second(start, 20 + 10)));
+    }
+
+    #[test]
+    fn the_wait_starts_anew_when_the_holder_changes() {
+        let start = Instant::now();
+        let mut watch = HolderWatch::new(holder(1, 0), start);
+        watch.saw(holder(2, 0), second(start, 10));
+        assert!(!watch.is_dead(LIMIT, second(start, 20)));
+        assert!(watch.is_dead(LIMIT, second(start, 21)));
+    }
+}

@@ -1,0 +1,121 @@
+//! The database as a start of the relay meets it: the scripted server, and the table beside it.
+
+use std::time::Duration;
+
+use pgoutput_parser::Lsn;
+use tokio::io::{DuplexStream, duplex};
+use tokio::time::timeout;
+use walrelay_postgres::{PgError, ReplicationConnection, Startup, SystemIdentity};
+use walrelay_relay::error::RelayError;
+use walrelay_relay::lifecycle::server::{Connected, Database, Holder, Positions, Server, Signs};
+
+use crate::fitting::Fitting;
+use crate::judge::Event;
+use crate::table::SessionTable;
+use crate::world::{World, locked};
+
+/// The scripted server, as one process connects to it.
+pub(crate) struct SimulatedServer<'a, F> {
+    pub(crate) world: &'a World<F>,
+    pub(crate) process: u64,
+}
+
+/// An ordinary connection to it.
+pub(crate) struct SimulatedDatabase<'a, F> {
+    world: &'a World<F>,
+    process: u64,
+}
+
+/// As in the service.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
+
+fn gone() -> RelayError {
+    RelayError::Connect(PgError::EndedByServer)
+}
+
+impl<'a, F: Fitting> Server for SimulatedServer<'a, F> {
+    type Socket = DuplexStream;
+    type Database = SimulatedDatabase<'a, F>;
+
+    async fn connect(&self) -> Result<Connected<DuplexStream, Self::Database>, RelayError> {
+        let (world, process) = (self.world, self.process);
+        if !world.server.is_up() {
+            return Err(gone());
+        }
+        let (ours, theirs) = duplex(world.plan.socket_bytes);
+        let (server, manners) = (world.server.clone(), world.plan.manners);
+        let seed = locked(&world.seed).fork();
+        {
+            let mut connections = locked(&world.connections);
+            while connections.try_join_next().is_some() {}
+            connections.spawn(async move { server.serve(theirs, manners, seed).await });
+        }
+        let application_name = process.to_string();
+        let startup = Startup {
+            user: "walrelay",
+            database: "app",
+            application_name: &application_name,
+            password: None,
+            options: "",
+        };
+        let handshake = ReplicationConnection::handshake(ours, &startup);
+        let replication = timeout(CONNECT_TIMEOUT, handshake)
+            .await
+            .map_err(|_| gone())?
+            .map_err(RelayError::Connect)?;
+        let database = SimulatedDatabase { world, process };
+        Ok(Connected { replication, database })
+    }
+}
+
+impl<F: Fitting> SimulatedDatabase<'_, F> {
+    fn answer<T>(&self, answer: T) -> Result<T, RelayError> {
+        match self.world.server.is_up() {
+            true => Ok(answer),
+            false => Err(gone()),
+        }
+    }
+}
+
+impl<'a, F: Fitting> Database for SimulatedDatabase<'a, F> {
+    type Store = F::Store;
+
+    async fn check(&mut self) -> Result<(), RelayError> {
+        match self.world.server.is_in_recovery() {
+            true => Err(RelayError::InRecovery),
+            false => self.answer(()),
+        }
+    }
+
+    async fn holder(&mut self) -> Result<Option<Holder>, RelayError> {
+        let server = &self.world.server;
+        let signs = Signs {
+            confirmed_flush: Some(Lsn::new(server.confirmed_flush())),
+            replied_at: server.replied_at(),
+        };
+        self.answer(server.holder().map(|holder| Holder {
+            pid: holder.pid,
+            application_name: Some(holder.application_name),
+            signs,
+        }))
+    }
+
+    async fn end_holder(&mut self, holder: &Holder) -> Result<(), RelayError> {
+        self.world.judge.took_over(holder.pid);
+        self.world.server.end_session(holder.pid);
+        self.answer(())
+    }
+
+    async fn positions(&mut self) -> Result<Positions, RelayError> {
+        let server = &self.world.server;
+        let confirmed_flush = Lsn::new(server.confirmed_flush());
+        self.answer(Positions { confirmed_flush, wal_end: Lsn::new(server.wal_end()) })
+    }
+
+    async fn into_store(self, _: SystemIdentity) -> Result<F::Store, RelayError> {
+        let Self { world, process } = self;
+        world.judge.note(Event::Opened { process });
+        let table = SessionTable::new(world.table.clone(), process);
+        self.answer(world.fitting.store(table))
+    }
+}
