@@ -4,7 +4,6 @@
 //! option, its value and what is allowed, and never a secret. What Postgres or Pub/Sub think of a
 //! valid value is found out by `check`, not here.
 
-use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -16,16 +15,14 @@ use walrelay_relay::settings::{PubSubSettings, Settings};
 
 mod actions;
 mod build;
+mod given;
 mod layers;
 mod names;
 mod problem;
-mod units;
+mod values;
 
-pub use layers::{CommandLine, Environment, Refusal, option_names, variable_of};
-pub use problem::{Origin, Problem};
-pub use units::{parse_duration, parse_size, show_duration, show_size};
-
-use crate::cli::Cli;
+pub use layers::{CommandLine, Environment, Refusal};
+pub use problem::Problem;
 
 /// A command and everything it needs.
 #[derive(Debug, Clone)]
@@ -43,16 +40,7 @@ impl Config {
     ///
     /// Everything that is wrong, at once.
     pub fn new(line: &CommandLine, environment: &Environment) -> Result<Self, Vec<Problem>> {
-        build::config(&line.cli, &line.origins, environment)
-    }
-
-    /// [`Config::new`] for values that came from nowhere in particular, as in tests.
-    ///
-    /// # Errors
-    ///
-    /// Everything that is wrong, at once.
-    pub fn from_cli(cli: &Cli, environment: &Environment) -> Result<Self, Vec<Problem>> {
-        build::config(cli, &BTreeMap::new(), environment)
+        build::config(line, environment)
     }
 }
 

@@ -6,5 +6,7 @@ pub mod config;
 pub mod demo;
 pub mod error;
 pub mod http;
+pub mod options;
 mod output;
+pub mod reference;
 pub mod telemetry;

@@ -4,8 +4,9 @@ use serde_json::{Map, Value};
 use walrelay_postgres::connect_sql;
 use walrelay_relay::observe::report::report;
 
-use crate::config::{OutputFormat, StatusConfig, show_size};
+use crate::config::{OutputFormat, StatusConfig};
 use crate::error::Error;
+use crate::options::units::show_size;
 use crate::output::print;
 
 /// Prints the report.

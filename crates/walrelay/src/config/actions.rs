@@ -6,23 +6,23 @@ use walrelay_postgres::{DispatchFilter, DispatchStatus, RetrySelection};
 
 use super::build::{Builder, FORMATS};
 use super::{DispatchAction, DispatchConfig, OutputFormat, SlotAction, SlotConfig, SlotKind};
-use crate::cli;
+use crate::{cli, options};
 
 impl Builder<'_> {
     pub(super) fn dispatch(&mut self, action: &cli::DispatchAction) -> Option<DispatchConfig> {
-        let (options, action) = match action {
-            cli::DispatchAction::List(args) => (&args.database, Some(self.dispatch_list(args))),
+        let action = match action {
+            cli::DispatchAction::List(args) => Some(self.dispatch_list(args)),
             cli::DispatchAction::Show(args) => {
                 let format = self.problems.choice("format", &args.format, &FORMATS);
-                (&args.database, Some(DispatchAction::Show { id: args.id.clone(), format }))
+                Some(DispatchAction::Show { id: args.id.clone(), format })
             }
             cli::DispatchAction::Retry(args) => {
-                (&args.database, self.dispatch_retry(args).map(DispatchAction::Retry))
+                self.dispatch_retry(args).map(DispatchAction::Retry)
             }
-            cli::DispatchAction::Edit(args) => (&args.database, self.dispatch_edit(args)),
-            cli::DispatchAction::Discard(args) => (&args.database, self.dispatch_discard(args)),
+            cli::DispatchAction::Edit(args) => self.dispatch_edit(args),
+            cli::DispatchAction::Discard(args) => self.dispatch_discard(args),
         };
-        let database = self.database(options)?;
+        let database = self.database()?;
         Some(DispatchConfig { database, action: action? })
     }
 
@@ -41,7 +41,7 @@ impl Builder<'_> {
                 .status
                 .as_deref()
                 .map(|status| self.problems.choice("status", status, &statuses)),
-            topic: topic.map(|topic| self.full_topic(topic, args.project.as_deref())),
+            topic: topic.map(|topic| self.full_topic(topic)),
             ordering_key: args.key.clone(),
             older_than: args
                 .older_than
@@ -56,9 +56,7 @@ impl Builder<'_> {
     fn dispatch_retry(&mut self, args: &cli::DispatchRetryArgs) -> Option<RetrySelection> {
         match (args.ids.as_slice(), args.all_dead, args.topic.as_deref()) {
             ([], true, None) => Some(RetrySelection::AllDead),
-            ([], false, Some(topic)) => {
-                Some(RetrySelection::Topic(self.full_topic(topic, args.project.as_deref())))
-            }
+            ([], false, Some(topic)) => Some(RetrySelection::Topic(self.full_topic(topic))),
             ([_, ..], false, None) => Some(RetrySelection::Events(args.ids.clone())),
             ([] | [_, ..], _, _) => {
                 let allowed = "give exactly one of event ids, --all-dead and --topic";
@@ -69,11 +67,11 @@ impl Builder<'_> {
     }
 
     /// Dispatch state holds full names.
-    fn full_topic(&mut self, topic: &str, project: Option<&str>) -> String {
+    fn full_topic(&mut self, topic: &str) -> String {
         if topic.starts_with("projects/") {
             return topic.to_owned();
         }
-        let project = project.unwrap_or_default();
+        let project = self.problems.read(options::PROJECT).unwrap_or_default();
         if project.is_empty() {
             let allowed = "a full projects/…/topics/… name, or set --project";
             self.problems.wrong("topic", topic, allowed);
@@ -108,19 +106,19 @@ impl Builder<'_> {
     }
 
     pub(super) fn slot(&mut self, action: &cli::SlotAction) -> Option<SlotConfig> {
-        let (options, action) = match action {
+        let action = match action {
             cli::SlotAction::Show(args) => {
                 let format = self.problems.choice("format", &args.format, &FORMATS);
-                (&args.database, Some(SlotAction::Show(format)))
+                Some(SlotAction::Show(format))
             }
             cli::SlotAction::Create(args) => {
                 let kind = if args.failover { SlotKind::Failover } else { SlotKind::Plain };
-                (&args.database, Some(SlotAction::Create(kind)))
+                Some(SlotAction::Create(kind))
             }
-            cli::SlotAction::Drop(args) => (&args.database, self.slot_drop(args)),
-            cli::SlotAction::Advance(args) => (&args.database, self.slot_advance(args)),
+            cli::SlotAction::Drop(args) => self.slot_drop(args),
+            cli::SlotAction::Advance(args) => self.slot_advance(args),
         };
-        let database = self.database(options)?;
+        let database = self.database()?;
         Some(SlotConfig { database, action: action? })
     }
 

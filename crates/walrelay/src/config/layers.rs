@@ -3,14 +3,17 @@
 //! The environment and the file become the *defaults* of the clap arguments, so clap itself
 //! decides that a flag wins, and `--help` shows what would be used.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::ffi::OsString;
 
 use clap::parser::ValueSource;
-use clap::{Arg, ArgAction, ArgMatches, Command, CommandFactory, FromArgMatches};
+use clap::{Arg, ArgMatches, Command, CommandFactory, FromArgMatches};
 
-use super::problem::{Origin, Problem};
+use super::given::{Given, Origin};
+use super::problem::Problem;
 use crate::cli::{ARGUMENTS, Cli};
+use crate::options;
+use crate::options::declaration::{Declaration, Kind, Parted};
 
 /// The environment of the process; only `main` reads the real one.
 #[derive(Clone, Default)]
@@ -36,18 +39,12 @@ impl Environment {
     }
 
     /// The variable that sets an option: its own, which may be empty, or an established one.
-    fn of_option(&self, option: &str) -> Option<(String, &str)> {
-        let own = variable_of(option);
+    fn of_option(&self, option: &Declaration) -> Option<(String, &str)> {
+        let own = option.variable();
         if let Some(value) = self.0.get(&own) {
             return Some((own, value));
         }
-        let established: &[&str] = match option {
-            "database-url" => &["DATABASE_URL"],
-            "project" => &["PUBSUB_PROJECT_ID", "GOOGLE_CLOUD_PROJECT"],
-            "log-level" => &["RUST_LOG"],
-            _ => &[],
-        };
-        established.iter().find_map(|name| Some(((*name).to_owned(), self.get(name)?)))
+        option.variables.iter().find_map(|name| Some(((*name).to_owned(), self.get(name)?)))
     }
 }
 
@@ -58,19 +55,15 @@ impl std::fmt::Debug for Environment {
     }
 }
 
-/// `park-after` → `WALRELAY_PARK_AFTER`.
-#[must_use]
-pub fn variable_of(option: &str) -> String {
-    format!("WALRELAY_{}", option.to_uppercase().replace('-', "_"))
-}
-
 /// A command line together with what environment and file added to it.
 #[derive(Debug)]
 pub struct CommandLine {
-    /// The values, still text.
+    /// The command and its arguments.
     pub cli: Cli,
-    /// Where each option's value came from, by long name.
-    pub origins: BTreeMap<String, Origin>,
+    /// What the options were given, still text.
+    pub(super) given: Given,
+    /// What is wrong with the file, though it could be read.
+    pub(super) problems: Vec<Problem>,
 }
 
 /// Why there is no [`CommandLine`].
@@ -95,30 +88,20 @@ impl CommandLine {
         let arguments: Vec<OsString> = arguments.into_iter().collect();
         let without_file = Layers { environment, file: &ConfigFile::default() };
         let found = without_file.read(&arguments).map_err(Refusal::Clap)?;
-        let Some(path) = found.cli.global.config.clone() else {
+        let Some(path) = found.given.values(options::CONFIG.declaration.name).first() else {
             return Ok(found);
         };
-        let file = ConfigFile::read(&path).map_err(Refusal::Config)?;
-        Layers { environment, file: &file }.read(&arguments).map_err(Refusal::Clap)
+        let (file, problems) =
+            ConfigFile::read(path).map_err(|problem| Refusal::Config(vec![problem]))?;
+        let read = Layers { environment, file: &file }.read(&arguments).map_err(Refusal::Clap)?;
+        Ok(Self { problems, ..read })
     }
 }
 
-/// The long names of all options, that is of every argument environment and file may set.
-#[must_use]
-pub fn option_names() -> BTreeSet<String> {
-    fn collect(command: &Command, names: &mut BTreeSet<String>) {
-        names.extend(command.get_arguments().filter_map(option_of));
-        command.get_subcommands().for_each(|command| collect(command, names));
-    }
-    let mut names = BTreeSet::new();
-    collect(&Cli::command(), &mut names);
-    names
-}
-
-/// The long name of an argument, when it is an option; see [`ARGUMENTS`].
-fn option_of(argument: &Arg) -> Option<String> {
-    let long = argument.get_long()?;
-    (argument.get_help_heading() != Some(ARGUMENTS)).then(|| long.to_owned())
+/// The option behind an argument, when it is one; see [`ARGUMENTS`].
+fn option_of(argument: &Arg) -> Option<&'static Declaration> {
+    let is_option = argument.get_help_heading() != Some(ARGUMENTS);
+    is_option.then(|| options::find(argument.get_long()?)).flatten()
 }
 
 struct Layers<'a> {
@@ -128,11 +111,12 @@ struct Layers<'a> {
 
 impl Layers<'_> {
     fn read(&self, arguments: &[OsString]) -> Result<CommandLine, clap::Error> {
-        let mut matches = self.lay(Cli::command()).try_get_matches_from(arguments)?;
-        let mut origins = BTreeMap::new();
-        self.trace(&matches, &mut origins);
+        let command = self.lay(Cli::command());
+        let mut matches = command.clone().try_get_matches_from(arguments)?;
+        let mut given = Given::default();
+        self.trace(&command, &matches, &mut given);
         let cli = Cli::from_arg_matches_mut(&mut matches)?;
-        Ok(CommandLine { cli, origins })
+        Ok(CommandLine { cli, given, problems: Vec::new() })
     }
 
     /// Makes environment and file the defaults of a command and of all below it.
@@ -142,7 +126,7 @@ impl Layers<'_> {
             .filter_map(|argument| Some((argument.get_id().clone(), option_of(argument)?)))
             .collect();
         for (id, option) in options {
-            command = command.mut_arg(id, |argument| self.lay_option(argument, &option));
+            command = command.mut_arg(id, |argument| self.lay_option(argument, option));
         }
         let names: Vec<String> =
             command.get_subcommands().map(|command| command.get_name().to_owned()).collect();
@@ -152,15 +136,15 @@ impl Layers<'_> {
         command
     }
 
-    fn lay_option(&self, argument: Arg, option: &str) -> Arg {
+    fn lay_option(&self, argument: Arg, option: &Declaration) -> Arg {
         let argument = match self.value(option) {
             Some((_, values)) => {
-                let values: Vec<String> = values.iter().flat_map(|v| split(&argument, v)).collect();
+                let values: Vec<String> = values.iter().flat_map(|v| split(option, v)).collect();
                 argument.default_values(values)
             }
             None => argument,
         };
-        let with_variable = |text: String| format!("{text} [env: {}]", variable_of(option));
+        let with_variable = |text: String| format!("{text} [env: {}]", option.variable());
         let short = argument.get_help().map(|text| with_variable(text.to_string()));
         let long = argument.get_long_help().map(|text| with_variable(text.to_string()));
         let argument = match short {
@@ -174,36 +158,46 @@ impl Layers<'_> {
     }
 
     /// What environment or file say about an option, and which of them said it.
-    fn value(&self, option: &str) -> Option<(Origin, Vec<String>)> {
+    fn value(&self, option: &Declaration) -> Option<(Origin, Vec<String>)> {
         if let Some((name, value)) = self.environment.of_option(option) {
             return Some((Origin::Environment(name), vec![value.to_owned()]));
         }
-        let values = self.file.values.get(option)?.clone();
+        let values = self.file.values.get(option.name)?.clone();
         Some((Origin::File(self.file.path.clone()), values))
     }
 
-    fn trace(&self, matches: &ArgMatches, origins: &mut BTreeMap<String, Origin>) {
-        for id in matches.ids() {
-            let option = id.as_str().replace('_', "-");
-            let origin = match matches.value_source(id.as_str()) {
+    /// Notes what each option of the command was given, down to the innermost command.
+    fn trace(&self, command: &Command, matches: &ArgMatches, given: &mut Given) {
+        for option in command.get_arguments().filter_map(option_of) {
+            let values = matches.get_many::<String>(option.name);
+            let values = values.map(|values| values.cloned().collect()).unwrap_or_default();
+            let origin = match matches.value_source(option.name) {
                 Some(ValueSource::CommandLine) => Origin::Flag,
-                _ => self.value(&option).map_or(Origin::Default, |(origin, _)| origin),
+                _ => self.value(option).map_or(Origin::Default, |(origin, _)| origin),
             };
-            origins.insert(option, origin);
+            given.note(option.name, values, origin);
         }
-        if let Some((_, below)) = matches.subcommand() {
-            self.trace(below, origins);
+        if let Some((name, below)) = matches.subcommand()
+            && let Some(command) = command.find_subcommand(name)
+        {
+            self.trace(command, below, given);
         }
     }
 }
 
 /// One value as several, when the option may be repeated: at commas, or at semicolons where the
 /// values themselves contain commas.
-fn split(argument: &Arg, value: &str) -> Vec<String> {
-    if !matches!(argument.get_action(), ArgAction::Append) {
-        return vec![value.to_owned()];
-    }
-    let separator = argument.get_value_delimiter().unwrap_or(';');
+fn split(option: &Declaration, value: &str) -> Vec<String> {
+    let separator = match option.kind {
+        Kind::List(_, Parted::ByCommas | Parted::ByCommasOrBare) => ',',
+        Kind::List(_, Parted::BySemicolons) => ';',
+        Kind::Text(_)
+        | Kind::Words(_)
+        | Kind::Switch
+        | Kind::Duration(..)
+        | Kind::Size(..)
+        | Kind::Count(..) => return vec![value.to_owned()],
+    };
     let trimmed = value.split(separator).map(str::trim);
     trimmed.filter(|part| !part.is_empty()).map(str::to_owned).collect()
 }
@@ -216,14 +210,13 @@ struct ConfigFile {
 }
 
 impl ConfigFile {
-    fn read(path: &str) -> Result<Self, Vec<Problem>> {
-        let unusable = |value: &str, allowed: String| {
-            vec![Problem {
-                option: "--config".into(),
-                value: Some(value.to_owned()),
-                origin: None,
-                allowed,
-            }]
+    /// The file, and what is wrong with single keys of it.
+    fn read(path: &str) -> Result<(Self, Vec<Problem>), Problem> {
+        let unusable = |value: &str, allowed: String| Problem {
+            option: "--config".into(),
+            value: Some(value.to_owned()),
+            origin: None,
+            allowed,
         };
         let text = std::fs::read_to_string(path)
             .map_err(|error| unusable(path, format!("a file that can be read ({error})")))?;
@@ -232,18 +225,18 @@ impl ConfigFile {
             let line = error.span().map_or(1, |span| text[..span.start].lines().count().max(1));
             unusable(path, format!("a TOML file; line {line}: {}", error.message()))
         })?;
-        Self::from_table(path, table)
+        Ok(Self::from_table(path, table))
     }
 
-    fn from_table(path: &str, table: toml::Table) -> Result<Self, Vec<Problem>> {
-        let known = option_names();
+    fn from_table(path: &str, table: toml::Table) -> (Self, Vec<Problem>) {
         let mut file = Self { path: path.to_owned(), values: BTreeMap::new() };
         let mut problems = Vec::new();
         for (key, value) in table {
-            let allowed = if key == "config" || !known.contains(&key) {
-                Err(unknown_key(&key, &known))
-            } else {
-                texts(&value).ok_or_else(|| "a string, a number, a boolean or a list".to_owned())
+            let is_key = key != options::CONFIG.declaration.name && options::find(&key).is_some();
+            let allowed = match is_key {
+                false => Err(unknown_key(&key)),
+                true => texts(&value)
+                    .ok_or_else(|| "a string, a number, a boolean or a list".to_owned()),
             };
             match allowed {
                 Ok(values) => drop(file.values.insert(key, values)),
@@ -255,13 +248,13 @@ impl ConfigFile {
                 }),
             }
         }
-        if problems.is_empty() { Ok(file) } else { Err(problems) }
+        (file, problems)
     }
 }
 
-fn unknown_key(key: &str, known: &BTreeSet<String>) -> String {
+fn unknown_key(key: &str) -> String {
     let kebab = key.replace('_', "-");
-    if known.contains(&kebab) && kebab != key {
+    if options::find(&kebab).is_some() && kebab != key {
         return format!("not an option; did you mean {kebab}?");
     }
     "not an option; the keys are the long names of the flags, such as park-after".to_owned()

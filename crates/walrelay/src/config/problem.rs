@@ -1,13 +1,13 @@
 //! What is wrong with the configuration: collected, so that all of it is reported at once.
 
-use std::collections::BTreeMap;
 use std::fmt;
 use std::net::SocketAddr;
 use std::ops::RangeInclusive;
 use std::str::FromStr;
 use std::time::Duration;
 
-use super::units::{parse_duration, parse_size, show_duration, show_size};
+use super::given::{Given, Origin};
+use crate::options::units::{parse_duration, parse_size, show_duration, show_size};
 
 /// One thing that is wrong, and what would be right.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -35,32 +35,25 @@ impl fmt::Display for Problem {
     }
 }
 
-/// Where the value of an option came from.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Origin {
-    /// The command line.
-    Flag,
-    /// This environment variable.
-    Environment(String),
-    /// The configuration file.
-    File(String),
-    /// Nobody set it.
-    Default,
-}
-
 /// Reads values and collects what is wrong with them.
 ///
 /// A reader that meets a wrong value returns some value of its type, so that reading goes on;
 /// [`Problems::into_result`] makes sure that it never leaves.
 #[derive(Debug)]
 pub(crate) struct Problems<'a> {
-    origins: &'a BTreeMap<String, Origin>,
+    given: &'a Given,
     found: Vec<Problem>,
 }
 
 impl<'a> Problems<'a> {
-    pub(crate) fn new(origins: &'a BTreeMap<String, Origin>) -> Self {
-        Self { origins, found: Vec::new() }
+    /// Problems beside those that were found already.
+    pub(crate) const fn new(given: &'a Given, found: Vec<Problem>) -> Self {
+        Self { given, found }
+    }
+
+    /// What the options were given.
+    pub(crate) const fn given(&self) -> &'a Given {
+        self.given
     }
 
     pub(crate) fn into_result<T>(self, value: T) -> Result<T, Vec<Problem>> {
@@ -69,7 +62,7 @@ impl<'a> Problems<'a> {
 
     /// Whether nobody set this option.
     pub(crate) fn is_default(&self, option: &str) -> bool {
-        matches!(self.origins.get(option), None | Some(Origin::Default))
+        *self.given.origin(option) == Origin::Default
     }
 
     /// The value of `option` (long name without dashes) is not among what is allowed.
@@ -93,10 +86,10 @@ impl<'a> Problems<'a> {
     }
 
     fn add(&mut self, option: &str, value: Option<String>, allowed: String) {
-        let origin = match self.origins.get(option) {
-            Some(Origin::Environment(name)) => Some(name.clone()),
-            Some(Origin::File(path)) => Some(path.clone()),
-            Some(Origin::Flag | Origin::Default) | None => None,
+        let origin = match self.given.origin(option) {
+            Origin::Environment(name) => Some(name.clone()),
+            Origin::File(path) => Some(path.clone()),
+            Origin::Flag | Origin::Default => None,
         };
         self.found.push(Problem { option: format!("--{option}"), value, origin, allowed });
     }

@@ -1,0 +1,115 @@
+//! From the text an option was given to its value, as its declaration says.
+
+use std::time::Duration;
+
+use super::problem::Problems;
+use crate::options::declaration::{Bytes, Declaration, Kind, Setting};
+
+/// A type that options have.
+pub(super) trait Value: Sized {
+    /// The value; some value of the type when the text is wrong, which is noted as a problem.
+    fn read(option: &Declaration, problems: &mut Problems<'_>) -> Self;
+}
+
+impl Problems<'_> {
+    /// The value of an option.
+    pub(super) fn read<T: Value>(&mut self, setting: Setting<T>) -> T {
+        T::read(&setting.declaration, self)
+    }
+}
+
+/// The only value, unless it is missing or empty, which stands for "none".
+fn given<'a>(option: &Declaration, problems: &Problems<'a>) -> Option<&'a str> {
+    let text = problems.given().values(option.name).first()?;
+    (!text.trim().is_empty()).then_some(text.as_str())
+}
+
+/// The only value; empty when nobody gave any.
+fn text<'a>(option: &Declaration, problems: &Problems<'a>) -> &'a str {
+    problems.given().values(option.name).first().map_or("", String::as_str)
+}
+
+impl Value for String {
+    fn read(option: &Declaration, problems: &mut Problems<'_>) -> Self {
+        text(option, problems).to_owned()
+    }
+}
+
+impl Value for Option<String> {
+    fn read(option: &Declaration, problems: &mut Problems<'_>) -> Self {
+        given(option, problems).map(str::to_owned)
+    }
+}
+
+impl Value for Vec<String> {
+    fn read(option: &Declaration, problems: &mut Problems<'_>) -> Self {
+        problems.given().values(option.name).to_vec()
+    }
+}
+
+impl Value for bool {
+    fn read(option: &Declaration, problems: &mut Problems<'_>) -> Self {
+        problems.switch(option.name, text(option, problems))
+    }
+}
+
+impl Value for &'static str {
+    fn read(option: &Declaration, problems: &mut Problems<'_>) -> Self {
+        word(option, text(option, problems), problems)
+    }
+}
+
+impl Value for Option<&'static str> {
+    fn read(option: &Declaration, problems: &mut Problems<'_>) -> Self {
+        given(option, problems).map(|text| word(option, text, problems))
+    }
+}
+
+fn word(option: &Declaration, text: &str, problems: &mut Problems<'_>) -> &'static str {
+    let Kind::Words(words) = option.kind else { unreachable!("declared with words") };
+    let pairs: Vec<_> = words.iter().map(|word| (*word, *word)).collect();
+    problems.choice(option.name, text, &pairs)
+}
+
+impl Value for Duration {
+    fn read(option: &Declaration, problems: &mut Problems<'_>) -> Self {
+        duration(option, text(option, problems), problems)
+    }
+}
+
+impl Value for Option<Duration> {
+    fn read(option: &Declaration, problems: &mut Problems<'_>) -> Self {
+        let given = given(option, problems).filter(|text| *text != "never")?;
+        Some(duration(option, given, problems))
+    }
+}
+
+fn duration(option: &Declaration, text: &str, problems: &mut Problems<'_>) -> Duration {
+    let Kind::Duration(low, high) = option.kind else { unreachable!("declared as a duration") };
+    problems.duration(option.name, text, low..=high)
+}
+
+impl Value for Bytes {
+    fn read(option: &Declaration, problems: &mut Problems<'_>) -> Self {
+        let Kind::Size(low, high) = option.kind else { unreachable!("declared as a size") };
+        let size = problems.size(option.name, text(option, problems), low..=high);
+        Self(usize::try_from(size).unwrap_or(usize::MAX))
+    }
+}
+
+impl Value for u32 {
+    fn read(option: &Declaration, problems: &mut Problems<'_>) -> Self {
+        count(option, text(option, problems), problems)
+    }
+}
+
+impl Value for Option<u32> {
+    fn read(option: &Declaration, problems: &mut Problems<'_>) -> Self {
+        given(option, problems).map(|text| count(option, text, problems))
+    }
+}
+
+fn count(option: &Declaration, text: &str, problems: &mut Problems<'_>) -> u32 {
+    let Kind::Count(low, high) = option.kind else { unreachable!("declared as a count") };
+    u32::try_from(problems.count(option.name, text, low..=high)).unwrap_or(u32::MAX)
+}

@@ -1,0 +1,272 @@
+//! Every option, declared once; nothing else has to be touched to add one but the place that uses it.
+//!
+//! An option is a flag, a variable and a key of the file. What only the command line may say, such as
+//! which row to discard, is an argument of its command in [`cli`](crate::cli).
+
+use std::time::Duration;
+
+pub mod declaration;
+pub mod units;
+
+use declaration::{Bytes, Fallback, Group, Parted, Setting, group, options};
+
+const SECOND: Duration = Duration::from_secs(1);
+const MINUTE: Duration = Duration::from_mins(1);
+const HOUR: Duration = Duration::from_hours(1);
+const DAY: Duration = Duration::from_hours(24);
+const DECADE: Duration = Duration::from_hours(24 * 3650);
+const MIB: u64 = 1 << 20;
+const GIB: u64 = 1 << 30;
+
+/// A column that every outbox table has.
+const fn column(name: &'static str, default: &'static str) -> Setting<String> {
+    Setting::text(name, default, "a column").shown_as("COLUMN")
+}
+
+/// A column that an outbox table may lack.
+const fn optional_column(name: &'static str, default: &'static str) -> Setting<String> {
+    Setting::text(name, default, "a column or empty").shown_as("COLUMN")
+}
+
+options! {
+    /// Options every command takes.
+    GeneralOptions "General"
+    CONFIG: Option<String> = Setting::optional_text("config", "", "a file")
+        .everywhere()
+        .shown_as("FILE")
+        .means("TOML file with the long names of these options as keys")
+        .detail("Cannot be set in the file itself.");
+    LOG_FORMAT: Option<&'static str> = Setting::optional_word(
+            "log-format", "`text` on a terminal, else `json`", &["text", "json"])
+        .everywhere()
+        .shown_as("FORMAT")
+        .means("Form of a log line: `text`, or `json` with Cloud Logging's field names")
+        .detail("Logs go to standard error.");
+    LOG_LEVEL: String = Setting::text("log-level", "info",
+            "`error`, `warn`, `info`, `debug`, `trace`, or `target=level,…`")
+        .shown_as("FILTER")
+        .everywhere()
+        .also(&["RUST_LOG"])
+        .means("What is logged: error, warn, info, debug, trace, or `target=level,…`");
+}
+
+options! {
+    /// How to reach Postgres and what to read there.
+    DatabaseOptions "Postgres"
+    DATABASE_URL: Option<String> = Setting::optional_text(
+            "database-url", "", "a connection string")
+        .shown_as("URL")
+        .also(&["DATABASE_URL"])
+        .secret()
+        .means("Where Postgres is: postgresql://user:password@host:port/database?sslmode=…")
+        .detail("Required. A direct connection, not a pooler. The password may come from PGPASSWORD or PGPASSFILE, \
+                 the certificate authority from WALRELAY_SSLROOTCERT_PEM.");
+    SLOT: String = Setting::text("slot", "walrelay", "1 to 63 of `a-z`, `0-9`, `_`")
+        .shown_as("NAME")
+        .means("Replication slot this relay reads")
+        .detail("Also its name in dispatch state.");
+    PUBLICATION: String = Setting::text("publication", "walrelay", "1 to 63 bytes")
+        .shown_as("NAME")
+        .means("Publication the slot is read through");
+    OUTBOX_TABLE: Vec<String> = Setting::list("outbox-table", Fallback::Value("public.app_outbox"),
+            "`table` or `schema.table`", Parted::ByCommas)
+        .shown_as("TABLE")
+        .means("Outbox table, `schema.table`; may be given several times")
+        .detail("Quote parts as Postgres does.");
+}
+
+options! {
+    /// Which column of the outbox is what.
+    ColumnOptions "Columns of the outbox"
+    PRESET: &'static str = Setting::word("preset", "walrelay", &["walrelay", "debezium"])
+        .shown_as("PRESET")
+        .means("Names to start from: `walrelay`, or `debezium` (type, timestamp; no version, headers)");
+    COLUMN_ID: String = column("column-id", "id")
+        .means("Column of the event id, the consumer's dedupe key");
+    COLUMN_AGGREGATE_TYPE: String = optional_column("column-aggregate-type", "aggregatetype")
+        .means("Column of the aggregate type, which routes to a topic; empty when the table has none");
+    COLUMN_AGGREGATE_ID: String = optional_column("column-aggregate-id", "aggregateid")
+        .means("Column of the aggregate id, the ordering key; empty when the table has none");
+    COLUMN_EVENT_TYPE: String = optional_column("column-event-type", "event_type")
+        .means("Column of the event type; empty when the table has none");
+    COLUMN_VERSION: String = optional_column("column-version", "version")
+        .means("Column of the version within an aggregate; empty when the table has none");
+    COLUMN_SCHEMA_VERSION: String = optional_column("column-schema-version", "schema_version")
+        .means("Column of the payload's schema version; empty when the table has none");
+    COLUMN_PAYLOAD: String = column("column-payload", "payload")
+        .means("Column of the payload, published verbatim");
+    COLUMN_HEADERS: String = optional_column("column-headers", "headers")
+        .means("Column of extra attributes, a JSON object of strings; empty when the table has none");
+    COLUMN_OCCURRED_AT: String = optional_column("column-occurred-at", "occurred_at")
+        .means("Column of the time of the event; empty when the table has none");
+}
+
+options! {
+    /// How a row becomes a message.
+    MessageOptions "Messages"
+    TOPIC: String = Setting::text("topic", "{aggregatetype}.events", "a template")
+        .shown_as("TEMPLATE")
+        .means("Topic, with columns in braces; a full projects/…/topics/… is accepted");
+    PROJECT: Option<String> = Setting::optional_text("project", "", "a project id")
+        .shown_as("PROJECT")
+        .also(&["PUBSUB_PROJECT_ID", "GOOGLE_CLOUD_PROJECT"])
+        .means("Google Cloud project of topics that do not name one")
+        .detail("Required unless --topic is a full name.");
+    ORDERING_KEY: String = Setting::text("ordering-key", "{aggregateid}", "a template")
+        .shown_as("TEMPLATE")
+        .means("Ordering key, with columns in braces; empty publishes without order");
+    ATTRIBUTES: &'static str = Setting::word("attributes", "default", &["default", "cloudevents"])
+        .shown_as("STYLE")
+        .means("Attribute names: `default`, or `cloudevents` (ce-id, ce-type, …)");
+    CLOUDEVENTS_SOURCE: Option<String> = Setting::optional_text(
+            "cloudevents-source", "the table's name", "at most 1024 bytes without spaces")
+        .shown_as("URI")
+        .means("`ce-source` of CloudEvents attributes: a URI reference");
+}
+
+group! {
+    /// The project alone, for commands that take the short name of a topic.
+    ProjectOption "Messages" PROJECT
+}
+
+options! {
+    /// Where Pub/Sub is and how hard it may be worked.
+    PubSubOptions "Pub/Sub"
+    ENDPOINT: Option<String> = Setting::optional_text(
+            "endpoint", "the global endpoint", "`https://REGION-pubsub.googleapis.com`")
+        .shown_as("URL")
+        .means("Regional endpoint, https://REGION-pubsub.googleapis.com: pin one when order matters")
+        .detail("PUBSUB_EMULATOR_HOST selects an emulator instead, without credentials.");
+    PUBLISH_TIMEOUT: Duration = Setting::duration("publish-timeout", "60s", SECOND, Duration::from_mins(10))
+        .means("How long one Publish call may take before it is sent again")
+        .detail("The official clients' value.");
+    MAX_OUTSTANDING_REQUESTS: u32 = Setting::count("max-outstanding-requests", "1600", 1, 10_000)
+        .means("Publish calls out at once, at most; the relay adapts below this")
+        .detail("16 connections of 100 calls.");
+    CONNECTIONS: u32 = Setting::count("connections", "16", 1, 64)
+        .means("HTTP/2 connections to Pub/Sub, at most; opened as demand grows");
+}
+
+options! {
+    /// How the relay behaves over time.
+    RelayOptions "Relay"
+    PARK_AFTER: Duration = Setting::duration("park-after", "30s", Duration::from_millis(100), DAY)
+        .means("A key stuck this long while others succeed moves to dispatch state")
+        .detail("Long enough for a restart of the service, short against the WAL a slot may keep.");
+    MAX_ATTEMPTS: u32 = Setting::count("max-attempts", "20", 1, 1_000)
+        .means("Tries of a parked row before it is dead")
+        .detail("With back-off, some ten minutes of failures of its own.");
+    ON_DEAD: &'static str = Setting::word("on-dead", "continue", &["continue", "hold"])
+        .shown_as("POLICY")
+        .means("After a dead row its key goes on (`continue`) or waits for a person (`hold`)");
+    MAX_IN_FLIGHT_BYTES: Bytes = Setting::size("max-in-flight-bytes", "64MiB", MIB, 64 * GIB)
+        .means("Memory for rows read and not settled; when it is full, Postgres waits");
+    DRAIN_TIMEOUT: Duration = Setting::duration("drain-timeout", "7s", Duration::ZERO, HOUR)
+        .means("How long a stop waits for what is in flight")
+        .detail("Cloud Run allows 10 s in all.");
+    TAKE_OVER_AFTER: Option<Duration> = Setting::optional_duration("take-over-after", "`never`", SECOND, DAY)
+        .means("End the session of another holder of the slot that gave no sign of life for this long");
+    STATUS_INTERVAL: Duration = Setting::duration("status-interval", "1s", Duration::from_millis(100), MINUTE)
+        .means("How often Postgres is told what is confirmed")
+        .besides("at most a third of `--wal-sender-timeout`");
+    WAL_SENDER_TIMEOUT: Duration = Setting::duration("wal-sender-timeout", "15s", SECOND, Duration::from_mins(10))
+        .means("After this much silence Postgres frees the slot of a dead relay")
+        .detail("Bounds how long a takeover waits.");
+    DISPATCH_RETENTION: Duration = Setting::duration("dispatch-retention", "7d", Duration::ZERO, DECADE)
+        .means("How long published and discarded rows stay in dispatch state");
+    HTTP: Option<String> = Setting::optional_text(
+            "http", "`0.0.0.0:$PORT` when `PORT` is set, else `off`", "an address, `off`")
+        .shown_as("ADDRESS")
+        .means("Address of /livez, /readyz, /metrics, /status, or `off`");
+}
+
+options! {
+    /// What `init` alone takes.
+    InitOptions "This command"
+    CREATE_TOPICS: Vec<String> = Setting::list("create-topics", Fallback::Nothing("`false`"),
+            "bare, or `=NAME,NAME`", Parted::ByCommasOrBare)
+        .shown_as("TOPIC")
+        .means("Create the topics the outbox's rows lead to through --topic, and those named here")
+        .detail("As in --create-topics=order.events,video.events.");
+    SQL: bool = Setting::switch("sql").means("Print the SQL and touch nothing");
+    FAILOVER: bool = Setting::switch("failover")
+        .means("Make it a failover slot, which standbys keep in step; Postgres 17 or newer");
+}
+
+options! {
+    /// How a command prints.
+    OutputOptions "This command"
+    FORMAT: &'static str = Setting::word("format", "text", &["text", "json"])
+        .shown_as("FORMAT")
+        .means("`text` for people, `json` for programs");
+}
+
+options! {
+    /// What `run` alone takes.
+    RunOptions "This command"
+    UNTIL_CAUGHT_UP: bool = Setting::switch("until-caught-up")
+        .means("Stop with 0 once everything committed before the start is confirmed and nothing is due");
+}
+
+options! {
+    /// What `prune` alone takes.
+    PruneOptions "This command"
+    OLDER_THAN: Duration = Setting::duration("older-than", "30d", SECOND, DECADE)
+        .means("Age a row must have to be deleted");
+}
+
+options! {
+    /// What `emulator` takes.
+    EmulatorOptions "Emulator"
+    LISTEN: String = Setting::text("listen", "127.0.0.1:8085", "an address")
+        .shown_as("ADDRESS")
+        .means("Address of the gRPC services");
+    CONTROL_LISTEN: String = Setting::text("control-listen", "off", "an address, `off`")
+        .shown_as("ADDRESS")
+        .means("Address of the HTTP control port, or `off`");
+    FAULT: Vec<String> = Setting::list("fault", Fallback::Nothing(""), "repeatable", Parted::BySemicolons)
+        .shown_as("FAULT")
+        .means("A fault to begin with, conditions and one effect; may be given several times")
+        .detail("It strikes what `on` says: on=publish (the default), pull, streaming-pull, delivery, acknowledge or \
+                 modify-ack-deadline. Conditions: topic=T, subscription=S, key=K, event_type=V, event_id=V, attr.NAME=V, \
+                 percent=P, skip=N, first=N. Effects for all: reject=CODE, hold-before, delay=TIME, black-hole; for all but \
+                 the two pulls: fail-after=CODE, hold; for delivery: expire; for acknowledge and modify-ack-deadline: \
+                 lose, fail-ids=invalid, unordered or temporary. As in \
+                 topic=orders.events,key=A-17,percent=50,reject=UNAVAILABLE or \
+                 on=acknowledge,subscription=billing,first=3,lose.");
+    MAX_STORED_BYTES: Bytes = Setting::size("max-stored-bytes", "2GiB", MIB, 64 * GIB)
+        .means("Memory for stored messages; more is refused with RESOURCE_EXHAUSTED");
+}
+
+options! {
+    /// What `demo` takes.
+    DemoOptions "Demo"
+    ROWS: Option<u32> = Setting::optional_count("rows", "run until Ctrl-C", 1, 10_000_000)
+        .means("Stop after this many committed rows");
+    RATE: u32 = Setting::count("rate", "50", 1, 100_000).means("Outbox rows per second");
+    AGGREGATES: u32 = Setting::count("aggregates", "20", 1, 1_000_000)
+        .means("Aggregates the rows are spread over");
+    QUIET: bool = Setting::switch("quiet").means("Only the summary, not every message");
+}
+
+/// Every group that declares options, in the order of the page.
+pub const GROUPS: &[Group] = &[
+    GeneralOptions::GROUP,
+    DatabaseOptions::GROUP,
+    ColumnOptions::GROUP,
+    MessageOptions::GROUP,
+    PubSubOptions::GROUP,
+    RelayOptions::GROUP,
+    InitOptions::GROUP,
+    OutputOptions::GROUP,
+    RunOptions::GROUP,
+    PruneOptions::GROUP,
+    EmulatorOptions::GROUP,
+    DemoOptions::GROUP,
+];
+
+/// The option of this name.
+#[must_use]
+pub fn find(name: &str) -> Option<&'static declaration::Declaration> {
+    GROUPS.iter().flat_map(|group| group.options).find(|option| option.name == name)
+}

@@ -1,0 +1,443 @@
+//! What an option is: one [`Setting`] says its name, default, range and meaning, once.
+//!
+//! Flag, variable, key of the file, help, checks, the page and the schema are made of it.
+
+use std::marker::PhantomData;
+use std::time::Duration;
+
+use clap::{Arg, ArgAction, Command};
+
+use super::units::{show_duration, show_size};
+
+/// A declared option whose value is a `T`.
+#[derive(Debug)]
+pub struct Setting<T> {
+    /// All there is to know about it.
+    pub declaration: Declaration,
+    value: PhantomData<fn() -> T>,
+}
+
+// Derived, these would ask the same of `T`.
+impl<T> Clone for Setting<T> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+
+impl<T> Copy for Setting<T> {}
+
+/// All there is to know about an option.
+#[derive(Debug, Clone, Copy)]
+pub struct Declaration {
+    /// The flag without its dashes, which is also the key of the file.
+    pub name: &'static str,
+    /// Which values it takes.
+    pub kind: Kind,
+    /// What counts when nobody sets it.
+    pub default: Fallback,
+    /// Variables that others established; they count behind its own.
+    pub variables: &'static [&'static str],
+    /// What stands for its value in the help.
+    pub value_name: &'static str,
+    /// What it does, without a full stop.
+    pub meaning: &'static str,
+    /// What else there is to say: a reason, a price, in whole sentences.
+    pub detail: &'static str,
+    /// A limit that its kind does not express.
+    pub besides: &'static str,
+    /// How it differs from most.
+    pub nature: Nature,
+}
+
+/// How an option differs from most.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Nature {
+    /// Not at all.
+    Ordinary,
+    /// Every command takes it, and it may stand before the command too.
+    Everywhere,
+    /// Its value may hold a secret, and is shown nowhere.
+    Secret,
+}
+
+/// What counts when nobody sets an option.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Fallback {
+    /// This value.
+    Value(&'static str),
+    /// No value; in words, for the help and the page.
+    Nothing(&'static str),
+}
+
+/// Which values an option takes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Kind {
+    /// Text; what is allowed in words, because `config` looks closer.
+    Text(&'static str),
+    /// Several texts; what each may be, and whether commas part them in one value.
+    List(&'static str, Parted),
+    /// One of these words.
+    Words(&'static [&'static str]),
+    /// On or off.
+    Switch,
+    /// A duration in this range.
+    Duration(Duration, Duration),
+    /// A size in bytes in this range.
+    Size(u64, u64),
+    /// A whole number in this range.
+    Count(u64, u64),
+}
+
+/// How several values of a list share one text.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Parted {
+    /// At commas, on the command line too.
+    ByCommas,
+    /// At commas; the bare flag means `true`, values need an equals sign.
+    ByCommasOrBare,
+    /// Never on the command line; at semicolons elsewhere, for values that contain commas.
+    BySemicolons,
+}
+
+impl<T> Setting<T> {
+    const fn of(
+        name: &'static str,
+        kind: Kind,
+        default: Fallback,
+        value_name: &'static str,
+    ) -> Self {
+        let declaration = Declaration {
+            name,
+            kind,
+            default,
+            variables: &[],
+            value_name,
+            meaning: "",
+            detail: "",
+            besides: "",
+            nature: Nature::Ordinary,
+        };
+        Self { declaration, value: PhantomData }
+    }
+
+    /// What it does, without a full stop.
+    #[must_use]
+    pub const fn means(mut self, meaning: &'static str) -> Self {
+        self.declaration.meaning = meaning;
+        self
+    }
+
+    /// What else there is to say.
+    #[must_use]
+    pub const fn detail(mut self, detail: &'static str) -> Self {
+        self.declaration.detail = detail;
+        self
+    }
+
+    /// A limit that its kind does not express.
+    #[must_use]
+    pub const fn besides(mut self, limit: &'static str) -> Self {
+        self.declaration.besides = limit;
+        self
+    }
+
+    /// Variables that others established.
+    #[must_use]
+    pub const fn also(mut self, variables: &'static [&'static str]) -> Self {
+        self.declaration.variables = variables;
+        self
+    }
+
+    /// What stands for its value in the help.
+    #[must_use]
+    pub const fn shown_as(mut self, value_name: &'static str) -> Self {
+        self.declaration.value_name = value_name;
+        self
+    }
+
+    /// Every command takes it, and it may stand before the command too.
+    #[must_use]
+    pub const fn everywhere(mut self) -> Self {
+        self.declaration.nature = Nature::Everywhere;
+        self
+    }
+
+    /// Its value may hold a secret.
+    #[must_use]
+    pub const fn secret(mut self) -> Self {
+        self.declaration.nature = Nature::Secret;
+        self
+    }
+}
+
+impl Setting<String> {
+    /// Any text that `config` accepts.
+    #[must_use]
+    pub const fn text(name: &'static str, default: &'static str, allowed: &'static str) -> Self {
+        Self::of(name, Kind::Text(allowed), Fallback::Value(default), "TEXT")
+    }
+}
+
+impl Setting<Option<String>> {
+    /// Any text that `config` accepts, or none.
+    #[must_use]
+    pub const fn optional_text(
+        name: &'static str,
+        unset: &'static str,
+        allowed: &'static str,
+    ) -> Self {
+        Self::of(name, Kind::Text(allowed), Fallback::Nothing(unset), "TEXT")
+    }
+}
+
+impl Setting<Vec<String>> {
+    /// Several texts.
+    #[must_use]
+    pub const fn list(
+        name: &'static str,
+        default: Fallback,
+        allowed: &'static str,
+        parted: Parted,
+    ) -> Self {
+        Self::of(name, Kind::List(allowed, parted), default, "TEXT")
+    }
+}
+
+impl Setting<&'static str> {
+    /// One of a few words.
+    #[must_use]
+    pub const fn word(
+        name: &'static str,
+        default: &'static str,
+        words: &'static [&'static str],
+    ) -> Self {
+        Self::of(name, Kind::Words(words), Fallback::Value(default), "WORD")
+    }
+}
+
+impl Setting<Option<&'static str>> {
+    /// One of a few words, or none.
+    #[must_use]
+    pub const fn optional_word(
+        name: &'static str,
+        unset: &'static str,
+        words: &'static [&'static str],
+    ) -> Self {
+        Self::of(name, Kind::Words(words), Fallback::Nothing(unset), "WORD")
+    }
+}
+
+impl Setting<bool> {
+    /// On or off, off by default.
+    #[must_use]
+    pub const fn switch(name: &'static str) -> Self {
+        Self::of(name, Kind::Switch, Fallback::Value("false"), "BOOL")
+    }
+}
+
+impl Setting<Duration> {
+    /// A duration from `low` to `high`.
+    #[must_use]
+    pub const fn duration(
+        name: &'static str,
+        default: &'static str,
+        low: Duration,
+        high: Duration,
+    ) -> Self {
+        Self::of(name, Kind::Duration(low, high), Fallback::Value(default), "DURATION")
+    }
+}
+
+impl Setting<Option<Duration>> {
+    /// A duration from `low` to `high`, or the word for none.
+    #[must_use]
+    pub const fn optional_duration(
+        name: &'static str,
+        unset: &'static str,
+        low: Duration,
+        high: Duration,
+    ) -> Self {
+        Self::of(name, Kind::Duration(low, high), Fallback::Nothing(unset), "DURATION")
+    }
+}
+
+/// How many bytes, as an option's value.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Bytes(pub usize);
+
+impl Setting<Bytes> {
+    /// A size from `low` to `high` bytes.
+    #[must_use]
+    pub const fn size(name: &'static str, default: &'static str, low: u64, high: u64) -> Self {
+        Self::of(name, Kind::Size(low, high), Fallback::Value(default), "SIZE")
+    }
+}
+
+impl Setting<u32> {
+    /// A whole number from `low` to `high`.
+    #[must_use]
+    pub const fn count(name: &'static str, default: &'static str, low: u32, high: u32) -> Self {
+        Self::of(name, Kind::Count(low as u64, high as u64), Fallback::Value(default), "COUNT")
+    }
+}
+
+impl Setting<Option<u32>> {
+    /// A whole number from `low` to `high`, or none.
+    #[must_use]
+    pub const fn optional_count(
+        name: &'static str,
+        unset: &'static str,
+        low: u32,
+        high: u32,
+    ) -> Self {
+        Self::of(name, Kind::Count(low as u64, high as u64), Fallback::Nothing(unset), "COUNT")
+    }
+}
+
+impl Declaration {
+    /// The variable that sets it: `park-after` → `WALRELAY_PARK_AFTER`.
+    #[must_use]
+    pub fn variable(&self) -> String {
+        format!("WALRELAY_{}", self.name.to_uppercase().replace('-', "_"))
+    }
+
+    /// The range in words, when it is one of numbers.
+    #[must_use]
+    pub fn range(&self) -> Option<(String, String)> {
+        match self.kind {
+            Kind::Duration(low, high) => Some((show_duration(low), show_duration(high))),
+            Kind::Size(low, high) => Some((show_size(low), show_size(high))),
+            Kind::Count(low, high) => Some((low.to_string(), high.to_string())),
+            Kind::Text(_) | Kind::List(..) | Kind::Words(_) | Kind::Switch => None,
+        }
+    }
+
+    /// Its clap argument.
+    #[must_use]
+    pub fn argument(&self) -> Arg {
+        let argument = Arg::new(self.name)
+            .long(self.name)
+            .value_name(self.value_name)
+            .global(self.nature == Nature::Everywhere)
+            .hide_default_value(self.nature == Nature::Secret || self.kind == Kind::Switch)
+            .help(self.help());
+        let argument = match self.detail {
+            "" => argument,
+            detail => argument.long_help(format!("{}\n\n{detail}", self.help())),
+        };
+        let argument = match self.kind {
+            Kind::List(_, parted) => parted.shape(argument.action(ArgAction::Append)),
+            Kind::Switch => {
+                argument.num_args(0..=1).require_equals(true).default_missing_value("true")
+            }
+            Kind::Text(_)
+            | Kind::Words(_)
+            | Kind::Duration(..)
+            | Kind::Size(..)
+            | Kind::Count(..) => argument,
+        };
+        match self.default {
+            Fallback::Value(value) => argument.default_value(value),
+            Fallback::Nothing(_) => argument,
+        }
+    }
+
+    fn help(&self) -> String {
+        let range = match self.range() {
+            Some((low, high)) => format!("; {low} to {high}"),
+            None => String::new(),
+        };
+        let unset = match self.default {
+            Fallback::Nothing(unset) if !unset.is_empty() => {
+                format!(" [default: {}]", unset.replace('`', ""))
+            }
+            Fallback::Nothing(_) | Fallback::Value(_) => String::new(),
+        };
+        format!("{}{range}{unset}", self.meaning)
+    }
+}
+
+impl Parted {
+    fn shape(self, argument: Arg) -> Arg {
+        match self {
+            Self::ByCommas => argument.value_delimiter(','),
+            Self::BySemicolons => argument,
+            Self::ByCommasOrBare => argument
+                .value_delimiter(',')
+                .num_args(0..)
+                .require_equals(true)
+                .default_missing_value("true"),
+        }
+    }
+}
+
+/// Options that are taken together.
+#[derive(Debug, Clone, Copy)]
+pub struct Group {
+    /// Where they stand in the help and on the page.
+    pub heading: &'static str,
+    /// The options, in the order in which they are shown.
+    pub options: &'static [Declaration],
+}
+
+impl Group {
+    /// Gives a command these options.
+    #[must_use]
+    pub fn augment(self, command: Command) -> Command {
+        let under = |option: &Declaration| option.argument().help_heading(self.heading);
+        command.args(self.options.iter().map(under))
+    }
+}
+
+/// Declares a group: a type that clap takes with `#[command(flatten)]`, and a constant an option.
+macro_rules! options {
+    (
+        $(#[$doc:meta])*
+        $group:ident $heading:literal
+        $($(#[$option_doc:meta])* $name:ident: $value:ty = $setting:expr;)+
+    ) => {
+        $(
+            #[doc = concat!("An option under \"", $heading, "\".")]
+            pub const $name: Setting<$value> = $setting;
+        )+
+        $crate::options::declaration::group!($(#[$doc])* $group $heading $($name)+);
+    };
+}
+
+/// Declares a group of options that are declared already.
+macro_rules! group {
+    ($(#[$doc:meta])* $group:ident $heading:literal $($name:ident)+) => {
+        $(#[$doc])*
+        #[derive(Debug, Clone, Copy)]
+        pub struct $group;
+
+        impl $group {
+            /// What is in it.
+            pub const GROUP: Group =
+                Group { heading: $heading, options: &[$($name.declaration),+] };
+        }
+
+        impl clap::Args for $group {
+            fn augment_args(command: clap::Command) -> clap::Command {
+                Self::GROUP.augment(command)
+            }
+
+            fn augment_args_for_update(command: clap::Command) -> clap::Command {
+                Self::GROUP.augment(command)
+            }
+        }
+
+        // The values are read by name; see `config::layers`.
+        impl clap::FromArgMatches for $group {
+            fn from_arg_matches(_: &clap::ArgMatches) -> Result<Self, clap::Error> {
+                Ok(Self)
+            }
+
+            fn update_from_arg_matches(&mut self, _: &clap::ArgMatches) -> Result<(), clap::Error> {
+                Ok(())
+            }
+        }
+    };
+}
+
+pub(crate) use {group, options};
