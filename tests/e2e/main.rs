@@ -1,11 +1,14 @@
 //! End to end: the real binary between a real Postgres and the embedded Pub/Sub.
 
+mod check;
 mod columns;
 mod dispatch;
 mod flow;
 mod hot_keys;
+mod lost_slot;
 mod matrix;
 mod parking;
+mod pgbouncer;
 mod refusals;
 mod setup;
 mod stop;

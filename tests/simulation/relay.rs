@@ -80,7 +80,7 @@ impl<F: Fitting> World<F> {
             Ok(Some(Ended::Stopped)) if is_drained => End::Graceful,
             Ok(_) => End::Broken,
             // Nobody to be reached at the first connection: whoever started it starts it again.
-            Err(RelayError::Unreachable(_)) => End::Broken,
+            Err(RelayError::AtFirst(_)) => End::Broken,
             Err(error) => {
                 self.judge.find(Fault::GaveUp, story_of(&error));
                 End::Broken

@@ -284,7 +284,10 @@ impl Greeting for SqlGreeting {
         if let Some(options) = &config.options {
             client_config.options(options);
         }
-        let (client, connection) = client_config.connect_raw(stream, NoTls).await?;
+        let (client, connection) = client_config
+            .connect_raw(stream, NoTls)
+            .await
+            .map_err(|error| PgError::from(error).or_pooler())?;
         let mut tasks = JoinSet::new();
         tasks.spawn(drive(connection));
         let client = SqlClient { client, connection: tasks };

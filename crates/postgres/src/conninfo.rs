@@ -188,6 +188,13 @@ impl ConnectConfig {
         self
     }
 
+    /// The same for somebody who waits at most this long for a connection.
+    #[must_use]
+    pub fn with_patience(mut self, limit: Duration) -> Self {
+        self.connect_timeout = self.connect_timeout.min(limit);
+        self
+    }
+
     /// Budget of one attempt over all addresses.
     #[must_use]
     pub fn connect_timeout(&self) -> Duration {

@@ -61,8 +61,11 @@ pub enum PgError {
     #[error(transparent)]
     Server(Box<ServerError>),
 
-    /// `IDENTIFY_SYSTEM` is a syntax error: what answered is no replication connection.
-    #[error("this is a connection pooler: it dropped replication=database and does not replicate")]
+    /// The parameter `replication` is refused, or `IDENTIFY_SYSTEM` is a syntax error: what answered is
+    /// no replication connection.
+    #[error(
+        "this is a connection pooler: it does not pass replication=database on, and does not replicate"
+    )]
     Pooler,
 
     /// The server wants to be shown something we do not have.
@@ -188,41 +191,16 @@ impl PgError {
         }
     }
 
-    /// The fix, where there is one to name.
-    #[must_use]
-    pub fn hint(&self) -> Option<&'static str> {
-        match self {
-            Self::Pooler => Some(
-                "connect to the database itself: on Supabase the direct connection \
-                 db.<ref>.supabase.co:5432, not the pooler",
-            ),
-            Self::PublicationSkipped(_) => Some(
-                "the publication did not exist when these rows were written; it must be created \
-                 before the slot and never dropped while the slot lives",
-            ),
-            Self::PasswordMissing => {
-                Some("put it into the connection string, PGPASSWORD or PGPASSFILE")
+    /// A pooler that is told what only a server can do refuses the parameter of the greeting
+    /// (PgBouncer: 08P01, "unsupported startup parameter: replication"). No server does that.
+    pub(crate) fn or_pooler(self) -> Self {
+        match self.server() {
+            Some(answer)
+                if answer.code == "08P01" && answer.message.contains("startup parameter") =>
+            {
+                Self::Pooler
             }
-            Self::Tls { source, .. } => source.hint(),
-            Self::Server(error) => error.kind().hint(),
-            Self::Resolve { .. } | Self::Connect { .. } | Self::Unreachable { .. } => Some(
-                "check host, port and network; Supabase's direct host has IPv6 addresses only, unless \
-                 the IPv4 add-on is bought",
-            ),
-            Self::ConnectTimeout { .. }
-            | Self::AuthenticationMethod { .. }
-            | Self::Scram { .. }
-            | Self::WrongSession { .. }
-            | Self::EndedByServer
-            | Self::Disconnected
-            | Self::Io { .. }
-            | Self::Silent { .. }
-            | Self::WriteTimeout { .. }
-            | Self::FinishTimeout { .. }
-            | Self::MessageTooLarge { .. }
-            | Self::Protocol { .. }
-            | Self::Frame(_)
-            | Self::Sql(_) => None,
+            Some(_) | None => self,
         }
     }
 
@@ -305,23 +283,6 @@ pub enum TlsError {
     Handshake(#[source] io::Error),
 }
 
-impl TlsError {
-    fn hint(&self) -> Option<&'static str> {
-        match self {
-            Self::NotOffered => Some("turn TLS on in the server, or use sslmode=disable"),
-            Self::Handshake(_) => Some(
-                "sslrootcert must name the authority that signed the server's certificate \
-                 (Supabase: Database Settings, SSL), and with verify-full the certificate must \
-                 name the host",
-            ),
-            Self::RootFile { .. } | Self::RootPem { .. } => {
-                Some("sslrootcert takes a PEM file; WALRELAY_SSLROOTCERT_PEM takes its text")
-            }
-            Self::Unexpected(_) | Self::HostName { .. } | Self::Configuration(_) => None,
-        }
-    }
-}
-
 /// An ErrorResponse or NoticeResponse.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct ServerError {
@@ -361,6 +322,8 @@ pub enum ServerErrorKind {
     },
     /// 42704: no such slot or publication.
     Missing,
+    /// 42P01, 42703: no such table or column.
+    TableMissing,
     /// 55000: the slot is invalidated, belongs to another database, or cannot be moved there.
     NotInState,
     /// 53400: all replication slots are taken.
@@ -388,22 +351,25 @@ pub enum ServerErrorKind {
 }
 
 impl ServerErrorKind {
-    fn hint(self) -> Option<&'static str> {
-        match self {
-            Self::SlotActive { .. } => Some("another relay holds the slot; wait for its release"),
-            Self::SlotsExhausted => Some("raise max_replication_slots or drop an unused slot"),
-            Self::ConnectionsExhausted => Some("raise max_wal_senders or max_connections"),
-            Self::Privilege => Some("the role needs LOGIN and REPLICATION"),
-            Self::InvalidName => Some("slot names take lower-case letters, digits and _ only"),
-            Self::Authentication => Some("check user, password and the server's pg_hba.conf"),
-            Self::DatabaseMissing => Some("check the database's name in the connection string"),
-            Self::Missing
-            | Self::NotInState
-            | Self::AdminShutdown
-            | Self::NotAccepting
-            | Self::Syntax
-            | Self::WalRemoved
-            | Self::Other => None,
+    /// The meaning of an SQLSTATE. Who holds a slot is told by the text alone: see [`ServerError::kind`].
+    #[must_use]
+    pub fn of_code(code: &str) -> Self {
+        match code {
+            "55006" => Self::SlotActive { pid: None },
+            "42704" => Self::Missing,
+            "42P01" | "42703" => Self::TableMissing,
+            "55000" => Self::NotInState,
+            "53400" => Self::SlotsExhausted,
+            "53300" => Self::ConnectionsExhausted,
+            "42501" => Self::Privilege,
+            "57P01" => Self::AdminShutdown,
+            "57P02" | "57P03" => Self::NotAccepting,
+            "3D000" => Self::DatabaseMissing,
+            "42602" => Self::InvalidName,
+            "42601" => Self::Syntax,
+            "58P01" => Self::WalRemoved,
+            code if code.starts_with("28") => Self::Authentication,
+            _ => Self::Other,
         }
     }
 }
@@ -412,21 +378,9 @@ impl ServerError {
     /// What the SQLSTATE means here.
     #[must_use]
     pub fn kind(&self) -> ServerErrorKind {
-        match self.code.as_str() {
-            "55006" => ServerErrorKind::SlotActive { pid: self.pid() },
-            "42704" => ServerErrorKind::Missing,
-            "55000" => ServerErrorKind::NotInState,
-            "53400" => ServerErrorKind::SlotsExhausted,
-            "53300" => ServerErrorKind::ConnectionsExhausted,
-            "42501" => ServerErrorKind::Privilege,
-            "57P01" => ServerErrorKind::AdminShutdown,
-            "57P02" | "57P03" => ServerErrorKind::NotAccepting,
-            "3D000" => ServerErrorKind::DatabaseMissing,
-            "42602" => ServerErrorKind::InvalidName,
-            "42601" => ServerErrorKind::Syntax,
-            "58P01" => ServerErrorKind::WalRemoved,
-            code if code.starts_with("28") => ServerErrorKind::Authentication,
-            _ => ServerErrorKind::Other,
+        match ServerErrorKind::of_code(&self.code) {
+            ServerErrorKind::SlotActive { .. } => ServerErrorKind::SlotActive { pid: self.pid() },
+            kind => kind,
         }
     }
 
@@ -506,6 +460,7 @@ mod tests {
     fn codes_have_the_meaning_the_supervisor_acts_on() {
         for (code, kind) in [
             ("42704", ServerErrorKind::Missing),
+            ("42P01", ServerErrorKind::TableMissing),
             ("55000", ServerErrorKind::NotInState),
             ("53400", ServerErrorKind::SlotsExhausted),
             ("53300", ServerErrorKind::ConnectionsExhausted),

@@ -11,11 +11,13 @@
 use tokio_postgres::Client;
 use tokio_postgres::types::Type;
 
+use crate::lost::{LostSlot, read_loss};
 use crate::migrations::migrations;
 use crate::names::{QualifiedName, quote_identifier, quote_literal};
 use crate::publication::read_publication;
-use crate::slot::{Failover, check_failover, check_slot_name, read_slot};
-use crate::store_error::StoreError;
+use crate::relay_row::delete_relay_row;
+use crate::slot::{Failover, check_failover, check_slot_name, drop_slot, read_slot};
+use crate::store_error::{LOST_SLOT_FIX, StoreError};
 
 /// What to set up.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -30,6 +32,18 @@ pub struct InitOptions {
     pub row_filter: Option<String>,
     /// Whether the slot is synchronised to standbys.
     pub failover: Failover,
+    /// What to do when there was a slot, and it is gone or useless.
+    pub on_lost: OnLost,
+}
+
+/// What to do when there was a slot, and it is gone or useless.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum OnLost {
+    /// Refuse: a new slot would hide that rows are missing.
+    #[default]
+    Refuse,
+    /// Make a new slot, and give up what the old one had not settled.
+    Accept,
 }
 
 /// What was set up. Each entry names its kind and itself: `table public.app_outbox`.
@@ -76,6 +90,10 @@ impl InitPlan {
             title: format!("publication {}", options.publication),
             sql: publication_sql(options),
         });
+        if options.on_lost == OnLost::Refuse {
+            let title = format!("slot {}: not in place of one that was lost", options.slot);
+            steps.push(InitStep { title, sql: guard_sql(options) });
+        }
         steps.push(InitStep { title: format!("slot {}", options.slot), sql: slot_sql(options) });
         Ok(Self { steps })
     }
@@ -105,21 +123,22 @@ impl InitPlan {
 pub async fn init(client: &Client, options: &InitOptions) -> Result<InitReport, StoreError> {
     let plan = InitPlan::new(options)?;
     check_failover(client, options.failover).await?;
+    let lost = read_loss(client, &options.slot).await?;
+    if let Some(lost) = &lost {
+        give_up(client, options, lost).await?;
+    }
     refuse_unusable_slot(client, options).await?;
-    let before = parts(client, options).await?;
+    let parts = parts(client, options).await?;
     for InitStep { title, sql } in plan.steps() {
         client.batch_execute(sql).await.map_err(StoreError::sql(format!("set up {title}")))?;
     }
-    // Looked at again: beside an outbox with columns of its own some things are not made.
-    let after = parts(client, options).await?;
-    let is_there = |name: &str| after.iter().any(|part| part.name == name && part.is_present);
+    if lost.is_some() {
+        // Last of all: until the new slot stands, the record keeps everybody from going on.
+        delete_relay_row(client, &options.slot).await?;
+    }
     let mut report = InitReport::default();
-    for Part { name, is_present } in before {
-        if is_present {
-            report.already_there.push(name);
-        } else if is_there(&name) {
-            report.created.push(name);
-        }
+    for Part { name, is_present } in parts {
+        if is_present { report.already_there.push(name) } else { report.created.push(name) }
     }
     Ok(report)
 }
@@ -138,18 +157,29 @@ pub fn shard_filter(column: &str, index: u32, count: u32) -> String {
     format!("(hashtext({}) & {}) = {index}", quote_identifier(column), count - 1)
 }
 
+/// Refuses to replace a lost slot, or drops what is left of it when its loss is accepted.
+async fn give_up(
+    client: &Client,
+    options: &InitOptions,
+    lost: &LostSlot,
+) -> Result<(), StoreError> {
+    let slot = &options.slot;
+    if options.on_lost == OnLost::Refuse {
+        return Err(StoreError::SlotLost { slot: slot.clone(), problem: lost.problem.clone() });
+    }
+    match read_slot(client, slot).await? {
+        Some(state) if state.is_lost() => drop_slot(client, slot).await,
+        Some(_) | None => Ok(()),
+    }
+}
+
 async fn refuse_unusable_slot(client: &Client, options: &InitOptions) -> Result<(), StoreError> {
     let Some(slot) = read_slot(client, &options.slot).await? else { return Ok(()) };
     let row = client
         .query_typed_one("SELECT current_database()::text AS name", &[])
         .await
         .map_err(StoreError::sql("read the name of the database"))?;
-    let problem = if slot.is_lost() {
-        Some("has lost the log it needs".to_owned())
-    } else {
-        slot.mismatch(row.get("name"))
-    };
-    if let Some(problem) = problem {
+    if let Some(problem) = slot.mismatch(row.get("name")) {
         return Err(StoreError::SlotUnusable { slot: options.slot.clone(), problem });
     }
     if read_publication(client, &options.publication).await?.is_none() {
@@ -199,7 +229,7 @@ async fn parts(client: &Client, options: &InitOptions) -> Result<Vec<Part>, Stor
 /// `publish_via_partition_root` has no effect on a table without partitions; with them, rows would
 /// otherwise come under the names of partitions, which nobody has configured.
 fn publication_sql(options: &InitOptions) -> String {
-    let InitOptions { slot, publication, outbox_tables, row_filter, failover: _ } = options;
+    let InitOptions { slot, publication, outbox_tables, row_filter, .. } = options;
     let filter = row_filter.as_ref().map_or_else(String::new, |f| format!(" WHERE ({f})"));
     let tables: Vec<String> = outbox_tables.iter().map(|t| format!("{t}{filter}")).collect();
     let name = quote_identifier(publication);
@@ -231,7 +261,7 @@ BEGIN
   IF NOT EXISTS (SELECT FROM pg_catalog.pg_publication WHERE pubname = {literal}) THEN
     IF EXISTS (SELECT FROM pg_catalog.pg_replication_slots WHERE slot_name = {slot}) THEN
       RAISE EXCEPTION 'slot % is older than publication %, which does not exist', {slot}, {literal}
-        USING HINT = 'The slot would fail on every change in between: drop it, then run this again.';
+        USING HINT = 'The slot would fail on every change in between: name its publication, or a new slot.';
     END IF;
     CREATE PUBLICATION {name} FOR TABLE {tables}
       WITH (publish = 'insert', publish_via_partition_root = true);
@@ -242,6 +272,23 @@ END
 $walrelay$;",
         slot = quote_literal(slot),
         tables = tables.join(", "),
+    )
+}
+
+/// Refuses to go on to the slot where one is on record and not there: that is a lost slot, and a new
+/// one would hide what it lost.
+fn guard_sql(options: &InitOptions) -> String {
+    let slot = quote_literal(&options.slot);
+    let hint = quote_literal(LOST_SLOT_FIX);
+    format!(
+        "DO $walrelay$
+BEGIN
+  IF EXISTS (SELECT FROM public.app_outbox_relay WHERE slot = {slot})
+     AND NOT EXISTS (SELECT FROM pg_catalog.pg_replication_slots WHERE slot_name = {slot}) THEN
+    RAISE EXCEPTION 'slot % is lost: it is on record and does not exist', {slot} USING HINT = {hint};
+  END IF;
+END
+$walrelay$;"
     )
 }
 

@@ -14,6 +14,7 @@ mod feedback;
 mod frames;
 mod incoming;
 mod init;
+mod lost;
 mod migrations;
 mod names;
 mod preflight;
@@ -28,6 +29,7 @@ mod store;
 mod store_error;
 mod stream;
 mod tls;
+mod waiting;
 
 pub use connect::{SqlClient, connect_sql};
 pub use conninfo::{CONNECT_TIMEOUT_DEFAULT, ConnectConfig, ConninfoProblem, PgEnv};
@@ -39,15 +41,16 @@ pub use dispatch::{
 pub use error::{PgError, ServerError, ServerErrorKind, TlsError};
 pub use feedback::Feedback;
 pub use frames::Frames;
-pub use init::{InitOptions, InitPlan, InitReport, InitStep, init, shard_filter};
+pub use init::{InitOptions, InitPlan, InitReport, InitStep, OnLost, init, shard_filter};
+pub use lost::{LostSlot, Settled, loss, read_loss, rows_at_risk};
 pub use migrations::{
     INBOX_TABLES, Migration, RELAY_TABLES, inbox_migrations, migrate, migrate_inbox, migrations,
 };
 pub use names::{ParseNameError, QualifiedName, quote_identifier, quote_literal};
 pub use preflight::{
-    ColumnRole, ExpectedColumn, Facts, Finding, FoundTable, PreflightRequest, RelationKind,
-    RelayFacts, RoleFacts, ServerFacts, ServerHost, ServerMode, Severity, TableFacts, assess, code,
-    gather, preflight,
+    ColumnRole, ExpectedColumn, Facts, Finding, FoundTable, Neighbours, PreflightRequest,
+    RelationKind, RoleFacts, ServerFacts, ServerHost, ServerMode, Severity, TableFacts, assess,
+    code, gather, preflight,
 };
 pub use publication::{
     Operation, PublicationScope, PublicationState, PublishedTable, read_publication,
@@ -68,5 +71,6 @@ pub use slot::{
     read_slot,
 };
 pub use store::{Holdings, Store, StoreFailure, Survey};
-pub use store_error::StoreError;
+pub use store_error::{LOST_SLOT_FIX, StoreError};
 pub use stream::Stream;
+pub use waiting::{WaitingTransaction, rows_since, waiting_transactions};

@@ -5,15 +5,16 @@
 
 mod assess;
 mod gather;
+mod resemble;
 mod tables;
 #[cfg(test)]
 mod tests;
 
 use std::time::Duration;
 
-use pgoutput_parser::Lsn;
 use tokio_postgres::Client;
 
+use crate::lost::Settled;
 use crate::names::QualifiedName;
 use crate::publication::PublicationState;
 use crate::slot::SlotState;
@@ -85,6 +86,8 @@ pub enum Severity {
 
 /// The codes of findings.
 pub mod code {
+    /// What answers is a connection pooler.
+    pub const POOLER: &str = "pooler";
     /// The server's version.
     pub const SERVER_VERSION: &str = "server_version";
     /// The server is a standby.
@@ -169,7 +172,9 @@ pub struct Facts {
     /// The relay's own tables.
     pub relay_tables: Vec<TableFacts>,
     /// What is on record about the slot; None when nothing is, or we may not read it.
-    pub relay_row: Option<RelayFacts>,
+    pub relay_row: Option<Settled>,
+    /// What is there under other names; empty when nothing is missing.
+    pub neighbours: Neighbours,
 }
 
 /// What the server said about itself.
@@ -263,13 +268,15 @@ pub enum RelationKind {
     Other,
 }
 
-/// What is on record about the slot in `app_outbox_relay`.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct RelayFacts {
-    /// The server whose positions these are.
-    pub system_identifier: String,
-    /// The watermark.
-    pub settled_lsn: Lsn,
+/// Names that exist, for whoever has mistyped one.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Neighbours {
+    /// Publications of this database.
+    pub publications: Vec<String>,
+    /// Logical slots of this database.
+    pub slots: Vec<String>,
+    /// Tables.
+    pub tables: Vec<String>,
 }
 
 /// Gathers and assesses.

@@ -161,7 +161,8 @@ impl Greeting for ReplicationGreeting {
             password: endpoint.password.as_ref(),
             options: &self.options,
         };
-        let mut connection = ReplicationConnection::handshake(stream, &startup).await?;
+        let mut connection =
+            ReplicationConnection::handshake(stream, &startup).await.map_err(PgError::or_pooler)?;
         if let Some(question) = config.session.question() {
             let rows = connection.simple_query(question.sql).await?;
             let answer = rows.first().and_then(|row| row.first()?.as_deref());

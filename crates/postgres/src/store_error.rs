@@ -2,6 +2,12 @@
 
 use tokio_postgres::error::SqlState;
 
+use crate::error::ServerErrorKind;
+
+/// What to do about a slot that is lost, in every place that says so.
+pub const LOST_SLOT_FIX: &str = "see docs/operations.md, Lost slot, for what may be missing and how to publish \
+     it again; or give it up and start anew: walrelay init --accept-loss";
+
 /// A failure of a statement, or a refusal to run one.
 #[derive(Debug, thiserror::Error)]
 pub enum StoreError {
@@ -73,8 +79,17 @@ pub enum StoreError {
         slot: String,
     },
 
+    /// There was a slot, on record in `app_outbox_relay`, and it is gone or useless.
+    #[error("slot {slot:?} {problem}; {LOST_SLOT_FIX}")]
+    SlotLost {
+        /// Its name.
+        slot: String,
+        /// What became of it.
+        problem: String,
+    },
+
     /// A slot of this name exists, and cannot be used.
-    #[error("slot {slot:?} exists but {problem}; drop it, or choose another name with --slot")]
+    #[error("slot {slot:?} exists but {problem}; choose another name with --slot")]
     SlotUnusable {
         /// Its name.
         slot: String,
@@ -85,7 +100,7 @@ pub enum StoreError {
     /// Creating the publication now would break the slot for ever.
     #[error(
         "slot {slot:?} is older than publication {publication:?}, which does not exist: it would fail on every \
-         change in between; drop the slot (walrelay slot drop), then run init again"
+         change in between; correct --publication, or choose a new slot with --slot"
     )]
     SlotBeforePublication {
         /// The slot that exists.
@@ -131,11 +146,18 @@ impl StoreError {
             | Self::UnknownEvent { .. }
             | Self::AlreadyFinished { .. }
             | Self::SlotMissing { .. }
+            | Self::SlotLost { .. }
             | Self::SlotUnusable { .. }
             | Self::SlotBeforePublication { .. }
             | Self::SlotName { .. }
             | Self::ServerTooOld { .. } => None,
         }
+    }
+
+    /// What the server's refusal means.
+    #[must_use]
+    pub fn server_kind(&self) -> Option<ServerErrorKind> {
+        self.sql_state().map(|state| ServerErrorKind::of_code(state.code()))
     }
 
     /// Whether the same statement may simply be run again: the server chose it as the victim of a

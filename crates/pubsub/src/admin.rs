@@ -18,6 +18,7 @@ const ANSWER_TIMEOUT: Duration = Duration::from_secs(30);
 #[derive(Debug, Clone)]
 pub struct Admin {
     client: TopicAdmin,
+    patience: Duration,
 }
 
 impl Admin {
@@ -38,7 +39,13 @@ impl Admin {
             .build()
             .await
             .map_err(|error| PubsubError::AdminClient(Box::new(error)))?;
-        Ok(Self { client })
+        Ok(Self { client, patience: ANSWER_TIMEOUT })
+    }
+
+    /// The same, for somebody who waits this long for an answer.
+    #[must_use]
+    pub fn with_patience(self, patience: Duration) -> Self {
+        Self { patience, ..self }
     }
 
     /// Whether `topic` (`projects/P/topics/T`) exists.
@@ -49,8 +56,8 @@ impl Admin {
     pub async fn topic_exists(&self, topic: &str) -> Result<bool, PubsubError> {
         const ACTION: &str = "look up";
         let call = self.client.get_topic().set_topic(topic).send();
-        match timeout(ANSWER_TIMEOUT, call).await {
-            Err(_) => Err(no_answer(ACTION, topic)),
+        match timeout(self.patience, call).await {
+            Err(_) => Err(self.no_answer(ACTION, topic)),
             Ok(Ok(_)) => Ok(true),
             Ok(Err(error)) if code(&error) == Some("NOT_FOUND") => Ok(false),
             Ok(Err(error)) => Err(refused(ACTION, topic, error)),
@@ -65,12 +72,16 @@ impl Admin {
     pub async fn create_topic(&self, topic: &str) -> Result<(), PubsubError> {
         const ACTION: &str = "create";
         let call = self.client.create_topic().set_name(topic).send();
-        match timeout(ANSWER_TIMEOUT, call).await {
-            Err(_) => Err(no_answer(ACTION, topic)),
+        match timeout(self.patience, call).await {
+            Err(_) => Err(self.no_answer(ACTION, topic)),
             Ok(Ok(_)) => Ok(()),
             Ok(Err(error)) if code(&error) == Some("ALREADY_EXISTS") => Ok(()),
             Ok(Err(error)) => Err(refused(ACTION, topic, error)),
         }
+    }
+
+    fn no_answer(&self, action: &'static str, topic: &str) -> PubsubError {
+        PubsubError::NoAnswer { action, topic: topic.to_owned(), waited: self.patience }
     }
 }
 
@@ -81,8 +92,4 @@ fn code(error: &Error) -> Option<&'static str> {
 fn refused(action: &'static str, topic: &str, error: Error) -> PubsubError {
     let code = code(&error);
     PubsubError::Topic { action, topic: topic.to_owned(), code, source: Box::new(error) }
-}
-
-fn no_answer(action: &'static str, topic: &str) -> PubsubError {
-    PubsubError::NoAnswer { action, topic: topic.to_owned(), waited: ANSWER_TIMEOUT }
 }

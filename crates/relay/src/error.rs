@@ -2,7 +2,7 @@
 
 use walrelay_postgres::{PgError, ServerErrorKind, StoreError, StoreFailure};
 
-use crate::policy::{Disposition, Exit};
+use crate::policy::{Disposition, Exit, Kind, Met};
 use crate::stream::pipeline::PipelineError;
 
 /// Why there is no session.
@@ -11,9 +11,9 @@ pub enum RelayError {
     /// Connecting, or taking the slot.
     #[error("no replication connection")]
     Connect(#[source] PgError),
-    /// The first connection of this process: the address is more likely wrong than the server down.
-    #[error("postgres cannot be reached")]
-    Unreachable(#[source] PgError),
+    /// Connecting before that had ever worked in this process, where less is waited for.
+    #[error(transparent)]
+    AtFirst(Box<RelayError>),
     /// The session broke off.
     #[error(transparent)]
     Session(#[from] PipelineError),
@@ -44,16 +44,12 @@ pub enum RelayError {
     /// The server is a standby, or has just started as one: it may be promoted any moment.
     #[error("the server is in recovery: it is a standby, or is not promoted yet")]
     InRecovery,
-    /// The server is not set up for this relay.
-    #[error("postgres is not set up for this relay: {summary}")]
+    /// The server is not what the configuration says, or the slot is lost.
+    #[error("{}: {summary}", match kind.exit() { Exit::SlotLost => "the slot is lost", _ => "postgres is not set up for this relay" })]
     Setup {
+        /// What all findings amount to.
+        kind: Kind,
         /// Each finding with its fix.
-        summary: String,
-    },
-    /// There was a slot and it is gone or unusable.
-    #[error("the slot is lost: {summary}")]
-    SlotLost {
-        /// What happened and what to do.
         summary: String,
     },
 }
@@ -68,40 +64,44 @@ impl RelayError {
     #[must_use]
     pub fn disposition(&self) -> Disposition {
         match self {
+            Self::AtFirst(error) => error.kind().disposition(Met::AtFirst),
+            Self::Connect(_)
+            | Self::Session(_)
+            | Self::Store(_)
+            | Self::Survey(_)
+            | Self::Sql { .. }
+            | Self::TakeOver { .. }
+            | Self::InRecovery
+            | Self::Setup { .. } => self.kind().disposition(Met::Running),
+        }
+    }
+
+    /// What it is, for the policy.
+    #[must_use]
+    pub fn kind(&self) -> Kind {
+        match self {
+            Self::AtFirst(error) => error.kind(),
             Self::Connect(error) | Self::Session(PipelineError::Stream(error)) => {
-                of_postgres(error)
+                Kind::of_stream(error)
             }
-            Self::Unreachable(error) => Disposition::stop(
-                Exit::PostgresSetup,
-                error.hint().unwrap_or(
-                    "check host, port and network; once connected, the relay reconnects by itself",
-                ),
-            ),
             Self::Session(
                 PipelineError::Decode { .. } | PipelineError::Row(_) | PipelineError::Columns(_),
-            ) => Disposition::stop(
-                Exit::PostgresSetup,
-                "nothing was confirmed past this row; mend the table or the --column-… options and \
-                 start again",
-            ),
-            Self::Session(PipelineError::NotInsertOnly { .. }) => Disposition::stop(
-                Exit::PostgresSetup,
-                "ALTER PUBLICATION … SET (publish = 'insert'), then start again",
-            ),
-            Self::Session(PipelineError::ServerStops)
-            | Self::Sql { .. }
-            | Self::Survey(_)
-            | Self::Store(_)
-            | Self::InRecovery => Disposition::Reconnect,
-            Self::TakeOver { .. } => Disposition::stop(
-                Exit::SlotHeld,
-                "only the same role, or a member of pg_signal_backend, may end it",
-            ),
-            Self::Setup { .. } => Disposition::stop(Exit::PostgresSetup, "run `walrelay check`"),
-            Self::SlotLost { .. } => Disposition::stop(
-                Exit::SlotLost,
-                "see docs/operations.md, \"Lost slot\"; rows since then are still in the outbox table",
-            ),
+            ) => Kind::Unreadable,
+            Self::Session(PipelineError::NotInsertOnly { .. }) => Kind::NotInsertOnly,
+            Self::Session(PipelineError::ServerStops) | Self::Store(StoreFailure::ShuttingDown) => {
+                Kind::NotAccepting
+            }
+            Self::Store(StoreFailure::Unavailable(cause)) => {
+                cause.downcast_ref().map_or(Kind::Refused, Kind::of_store)
+            }
+            Self::Survey(error) => Kind::of_store(error),
+            Self::Sql { source, .. } => match source.as_db_error() {
+                Some(answer) => Kind::of_server(ServerErrorKind::of_code(answer.code().code())),
+                None => Kind::Broken,
+            },
+            Self::TakeOver { .. } => Kind::TakeOverRefused,
+            Self::InRecovery => Kind::InRecovery,
+            Self::Setup { kind, .. } => *kind,
         }
     }
 
@@ -109,7 +109,8 @@ impl RelayError {
     #[must_use]
     pub fn reason(&self) -> &'static str {
         match self {
-            Self::Connect(_) | Self::Unreachable(_) => "connect",
+            Self::AtFirst(error) => error.reason(),
+            Self::Connect(_) => "connect",
             Self::Session(PipelineError::Stream(PgError::Silent { .. })) => "silent",
             Self::Session(PipelineError::Stream(PgError::Server(_))) => "server_error",
             Self::Session(PipelineError::Stream(PgError::EndedByServer)) => "ended_by_server",
@@ -118,61 +119,17 @@ impl RelayError {
             Self::Session(_) => "stream",
             Self::Store(_) | Self::Survey(_) | Self::Sql { .. } => "sql",
             Self::InRecovery => "in_recovery",
-            Self::TakeOver { .. } | Self::Setup { .. } | Self::SlotLost { .. } => "setup",
+            Self::TakeOver { .. } | Self::Setup { .. } => "setup",
         }
     }
 
-    /// The same for the first connection of the process, where a server that cannot be reached is
-    /// most likely misnamed. One that is starting up or shutting down is there, and will be.
+    /// The same, met before anything had worked: a server that cannot be reached is then most likely
+    /// misnamed. One that is starting up or shutting down is there, and will be.
     #[must_use]
     pub fn at_first(self) -> Self {
-        let Self::Connect(error) = self else { return self };
-        match (of_postgres(&error), kind(&error)) {
-            (Disposition::Reconnect, None) => Self::Unreachable(error),
-            (Disposition::Reconnect | Disposition::Stop { .. }, _) => Self::Connect(error),
+        match self {
+            error @ Self::Connect(_) => Self::AtFirst(Box::new(error)),
+            error => error,
         }
-    }
-}
-
-fn kind(error: &PgError) -> Option<ServerErrorKind> {
-    error.server().map(walrelay_postgres::ServerError::kind)
-}
-
-/// Configuration, rights and missing things stop; everything else may pass.
-fn of_postgres(error: &PgError) -> Disposition {
-    let hint = error.hint().unwrap_or_default();
-    let setup = || Disposition::stop(Exit::PostgresSetup, hint);
-    let is_setup = matches!(
-        error,
-        PgError::Pooler
-            | PgError::AuthenticationMethod { .. }
-            | PgError::PasswordMissing
-            | PgError::PublicationSkipped(_)
-    );
-    if is_setup {
-        return setup();
-    }
-    match kind(error) {
-        Some(
-            ServerErrorKind::Missing
-            | ServerErrorKind::Privilege
-            | ServerErrorKind::Authentication
-            | ServerErrorKind::DatabaseMissing
-            | ServerErrorKind::InvalidName
-            | ServerErrorKind::Syntax,
-        ) => setup(),
-        Some(ServerErrorKind::NotInState | ServerErrorKind::WalRemoved) => Disposition::stop(
-            Exit::SlotLost,
-            "the server dropped log that this slot needed; see docs/operations.md, \"Lost slot\"",
-        ),
-        Some(
-            ServerErrorKind::SlotActive { .. }
-            | ServerErrorKind::SlotsExhausted
-            | ServerErrorKind::ConnectionsExhausted
-            | ServerErrorKind::AdminShutdown
-            | ServerErrorKind::NotAccepting
-            | ServerErrorKind::Other,
-        )
-        | None => Disposition::Reconnect,
     }
 }

@@ -1,7 +1,12 @@
-//! What an error leads to: an end with its exit code, or another try. Nothing else looks inside one.
+//! What an error leads to: an end with its exit code and its hint, a wait, or another try.
+//!
+//! One table decides. An error says what [`Kind`] it is and where it was [`Met`]; nothing else looks
+//! inside one, so that `run`, `check` and every other command agree.
 
 use std::fmt;
 use std::process::ExitCode;
+
+use walrelay_postgres::{Finding, PgError, ServerErrorKind, Severity, StoreError, TlsError, code};
 
 /// How the process ended; the numbers are a contract with whoever restarts it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -47,24 +52,393 @@ impl From<Exit> for ExitCode {
     }
 }
 
-/// What the supervisor does with an error. Nothing else looks inside one.
+/// What happens after an error.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Disposition {
     /// End the session and resume from the slot after a delay.
     Reconnect,
+    /// Wait until whoever holds the slot lets go of it.
+    StandBy,
     /// Nothing will change until a person changes it.
     Stop {
         /// What the process exits with.
         exit: Exit,
         /// What to do about it.
-        hint: String,
+        hint: &'static str,
     },
 }
 
-impl Disposition {
-    /// Stops with this code and this advice.
-    pub fn stop(exit: Exit, hint: impl Into<String>) -> Self {
-        Self::Stop { exit, hint: hint.into() }
+/// Where an error was met.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Met {
+    /// By `run`, before anything has worked: an address is more likely wrong than a server down.
+    AtFirst,
+    /// By `run`, later.
+    Running,
+    /// By a command that does one thing and reports, such as `check`.
+    ByCommand,
+}
+
+/// One column of the table.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Then {
+    Reconnect,
+    StandBy,
+    Stop(Exit),
+}
+
+const RECONNECT: Then = Then::Reconnect;
+const STAND_BY: Then = Then::StandBy;
+const UNEXPECTED: Then = Then::Stop(Exit::Unexpected);
+const USAGE: Then = Then::Stop(Exit::Usage);
+const POSTGRES: Then = Then::Stop(Exit::PostgresSetup);
+const PUBSUB: Then = Then::Stop(Exit::PubSubSetup);
+const LOST: Then = Then::Stop(Exit::SlotLost);
+const HELD: Then = Then::Stop(Exit::SlotHeld);
+
+/// Makes [`Kind`], the list of all kinds and the table from one list.
+macro_rules! policy {
+    ($($(#[$doc:meta])+ $kind:ident: $first:ident, $running:ident, $command:ident, $hint:literal;)+) => {
+        /// What went wrong, as far as it matters for what happens next.
+        #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+        pub enum Kind { $($(#[$doc])+ $kind,)+ }
+
+        impl Kind {
+            /// All of them.
+            pub const ALL: &[Self] = &[$(Self::$kind,)+];
+
+            const fn row(self) -> ([Then; 3], &'static str) {
+                match self { $(Self::$kind => ([$first, $running, $command], $hint),)+ }
+            }
+        }
+    };
+}
+
+// Kind: at the first start of `run`, later in `run`, in another command, and what to do about it.
+policy! {
+    // The way to the server.
+    /// No address of the server answers, or its name has none.
+    Unreachable: POSTGRES, RECONNECT, POSTGRES,
+        "check host, port and network; Supabase's direct host has IPv6 addresses only, unless the IPv4 \
+         add-on is bought; once it was connected, the relay reconnects by itself";
+    /// The server does not offer TLS.
+    TlsNotOffered: POSTGRES, RECONNECT, POSTGRES,
+        "turn TLS on in the server, or use sslmode=disable";
+    /// The certificate is not trusted, or the handshake fails.
+    TlsUntrusted: POSTGRES, RECONNECT, POSTGRES,
+        "sslrootcert must name the authority that signed the server's certificate (Supabase: Database \
+         Settings, SSL), and with verify-full the certificate must name the host";
+    /// Our root certificates cannot be read.
+    TlsRoots: POSTGRES, RECONNECT, POSTGRES,
+        "sslrootcert takes a PEM file; WALRELAY_SSLROOTCERT_PEM takes its text";
+    /// TLS fails in another way.
+    Tls: POSTGRES, RECONNECT, POSTGRES, "check sslmode, and that the address is Postgres' own";
+    /// A connection pooler answers.
+    Pooler: POSTGRES, POSTGRES, POSTGRES,
+        "connect to the database itself, not through a pooler such as PgBouncer: on Supabase to the \
+         direct connection db.<ref>.supabase.co:5432";
+    /// Wrong role or password, or refused by `pg_hba.conf`.
+    Authentication: POSTGRES, POSTGRES, POSTGRES,
+        "check user, password and the server's pg_hba.conf";
+    /// A method we do not have.
+    AuthenticationMethod: POSTGRES, POSTGRES, POSTGRES,
+        "let pg_hba.conf ask this role for scram-sha-256, md5 or password";
+    /// A password is wanted and there is none.
+    PasswordMissing: POSTGRES, POSTGRES, POSTGRES,
+        "put it into the connection string, PGPASSWORD or PGPASSFILE";
+    /// The server cannot prove that it knows the password.
+    ServerUnproven: POSTGRES, RECONNECT, POSTGRES,
+        "make sure that the address is your server's: it does not know the role's password";
+    /// Not the kind of server that `target_session_attrs` asks for.
+    WrongSession: POSTGRES, RECONNECT, POSTGRES,
+        "name the primary's host, or correct target_session_attrs";
+    /// There is no such database.
+    DatabaseMissing: POSTGRES, POSTGRES, POSTGRES,
+        "check the database's name in the connection string";
+    /// All connections or walsenders are taken.
+    ConnectionsExhausted: RECONNECT, RECONNECT, POSTGRES,
+        "raise max_wal_senders or max_connections, or end sessions that nobody needs";
+    /// Starting up, or shutting down.
+    NotAccepting: RECONNECT, RECONNECT, UNEXPECTED,
+        "wait until the server has started and try again; the relay does so by itself";
+    /// A standby.
+    InRecovery: RECONNECT, RECONNECT, POSTGRES,
+        "connect to the primary; a relay that met a standby waits for its promotion";
+    /// The connection broke.
+    Broken: POSTGRES, RECONNECT, POSTGRES,
+        "check network and firewall, and that the address is Postgres' own";
+    /// The other side does not keep to the protocol.
+    Protocol: POSTGRES, RECONNECT, POSTGRES,
+        "check that the address is Postgres' own; if it is, keep the log and report this";
+    /// The server refuses with an error that has no kind of its own.
+    Refused: RECONNECT, RECONNECT, UNEXPECTED,
+        "the text is the server's: its log tells more";
+
+    // What is set up there.
+    /// The server is too old, or a setting is wrong.
+    ServerUnfit: POSTGRES, POSTGRES, POSTGRES, "run `walrelay check`, which names the setting to change";
+    /// The catalog holds what this version does not know.
+    ServerUnknown: POSTGRES, POSTGRES, POSTGRES, "use a release of walrelay that knows this Postgres";
+    /// The role may not do this.
+    Privilege: POSTGRES, POSTGRES, POSTGRES,
+        "the role needs LOGIN and REPLICATION, and rights on the relay's tables: docs/operations.md, Rights";
+    /// A slot or publication that a command names is not there.
+    Missing: POSTGRES, POSTGRES, POSTGRES,
+        "run `walrelay check`, which names what is missing and what resembles it";
+    /// A table or column is missing.
+    TableMissing: POSTGRES, POSTGRES, POSTGRES, "run `walrelay init`, which creates what is missing";
+    /// An outbox table lacks something.
+    OutboxUnfit: POSTGRES, POSTGRES, POSTGRES,
+        "run `walrelay check`, and mend the table or the --column-… options";
+    /// The relay's tables lack something.
+    DispatchUnfit: POSTGRES, POSTGRES, POSTGRES,
+        "run `walrelay check`; migrations/README.md has the tables and their grants";
+    /// There is no publication.
+    PublicationMissing: POSTGRES, POSTGRES, POSTGRES,
+        "correct --publication, or run `walrelay init`, which creates the publication before the slot";
+    /// The publication publishes too much or too little.
+    PublicationUnfit: POSTGRES, POSTGRES, POSTGRES,
+        "run `walrelay check`, which names the ALTER PUBLICATION to run";
+    /// The server left the publication out while decoding: rows are missing.
+    PublicationSkipped: POSTGRES, POSTGRES, POSTGRES,
+        "the publication did not exist when these rows were written; it must be created before the slot \
+         and never be dropped while the slot lives: docs/operations.md, Lost slot";
+    /// Publication or tables were changed under the running relay.
+    PublicationChanged: POSTGRES, POSTGRES, POSTGRES,
+        "rows inserted since the change are not in the stream: docs/operations.md, The publication was \
+         changed";
+    /// The name cannot be a slot's.
+    InvalidName: POSTGRES, POSTGRES, POSTGRES,
+        "slot names take lower-case letters, digits and _ only";
+    /// The server does not understand a statement.
+    Syntax: POSTGRES, POSTGRES, POSTGRES,
+        "check that this is Postgres 15 or later, and no pooler in between";
+    /// All replication slots are taken.
+    SlotsExhausted: POSTGRES, POSTGRES, POSTGRES,
+        "raise max_replication_slots, or free a slot that is known to be of no use";
+    /// There is no slot and never was one.
+    SlotMissing: POSTGRES, POSTGRES, POSTGRES,
+        "correct --slot, or run `walrelay init`, which creates it";
+    /// The slot is of another kind, plugin or database, or older than its publication.
+    SlotUnfit: POSTGRES, POSTGRES, POSTGRES, "choose another name with --slot";
+    /// There was a slot, and it is gone or useless.
+    SlotLost: LOST, LOST, LOST,
+        "rows that were not settled are in the outbox table only: docs/operations.md, Lost slot";
+    /// What is on record is of another server.
+    OtherServer: LOST, LOST, LOST,
+        "positions on record mean nothing on this server: docs/operations.md, Lost slot";
+    /// Somebody else holds the slot.
+    SlotHeld: STAND_BY, STAND_BY, HELD, "stop the relay that holds the slot first";
+    /// The holder's session may not be ended.
+    TakeOverRefused: HELD, HELD, HELD,
+        "only the same role, or a member of pg_signal_backend, may end the holder's session";
+
+    // What the stream brings.
+    /// A change or row that cannot be read.
+    Unreadable: POSTGRES, POSTGRES, POSTGRES,
+        "nothing was confirmed past this row; mend the table or the --column-… options and start again";
+    /// Something other than an insert.
+    NotInsertOnly: POSTGRES, POSTGRES, POSTGRES,
+        "ALTER PUBLICATION … SET (publish = 'insert'), then start again; the change that is in the log \
+         already is skipped with `walrelay slot advance`: docs/operations.md";
+
+    // Pub/Sub, and whoever types.
+    /// Pub/Sub cannot be used.
+    PubSub: PUBSUB, PUBSUB, PUBSUB,
+        "check credentials, --project, --endpoint and network; roles/pubsub.viewer lets check look";
+    /// The configuration.
+    Configuration: USAGE, USAGE, USAGE, "see `walrelay <command> --help` and docs/configuration.md";
+    /// An argument names what is not there, or cannot be.
+    Argument: USAGE, USAGE, USAGE, "correct the argument; `--help` shows what it takes";
+    /// A file cannot be read.
+    File: USAGE, USAGE, USAGE, "name a file that can be read";
+    /// A resource of this machine.
+    Machine: UNEXPECTED, UNEXPECTED, UNEXPECTED, "check ports, descriptors and rights of this process";
+    /// A number or text that the tables cannot hold.
+    Unrecordable: UNEXPECTED, UNEXPECTED, UNEXPECTED, "keep the log and report this";
+    /// A signal ended it before it was done.
+    Interrupted: UNEXPECTED, UNEXPECTED, UNEXPECTED,
+        "run it again; what was not confirmed is read again from the slot";
+}
+
+impl Kind {
+    /// What happens: the one place that decides.
+    #[must_use]
+    pub const fn disposition(self, met: Met) -> Disposition {
+        let ([first, running, command], hint) = self.row();
+        let then = match met {
+            Met::AtFirst => first,
+            Met::Running => running,
+            Met::ByCommand => command,
+        };
+        match then {
+            Then::Reconnect => Disposition::Reconnect,
+            Then::StandBy => Disposition::StandBy,
+            Then::Stop(exit) => Disposition::Stop { exit, hint },
+        }
+    }
+
+    /// What to do about it.
+    #[must_use]
+    pub const fn hint(self) -> &'static str {
+        self.row().1
+    }
+
+    /// What a command exits with that met this.
+    #[must_use]
+    pub const fn exit(self) -> Exit {
+        match self.disposition(Met::ByCommand) {
+            Disposition::Stop { exit, .. } => exit,
+            Disposition::Reconnect | Disposition::StandBy => Exit::Unexpected,
+        }
+    }
+
+    /// The kind of a connection's error.
+    #[must_use]
+    pub fn of_postgres(error: &PgError) -> Self {
+        match error {
+            PgError::Resolve { .. }
+            | PgError::Connect { .. }
+            | PgError::ConnectTimeout { .. }
+            | PgError::Unreachable { .. } => Self::Unreachable,
+            PgError::Tls { source, .. } => match source {
+                TlsError::NotOffered => Self::TlsNotOffered,
+                TlsError::Handshake(_) => Self::TlsUntrusted,
+                TlsError::RootFile { .. } | TlsError::RootPem { .. } => Self::TlsRoots,
+                TlsError::Unexpected(_)
+                | TlsError::HostName { .. }
+                | TlsError::Configuration(_) => Self::Tls,
+            },
+            PgError::Server(answer) => Self::of_server(answer.kind()),
+            PgError::Pooler => Self::Pooler,
+            PgError::AuthenticationMethod { .. } => Self::AuthenticationMethod,
+            PgError::PasswordMissing => Self::PasswordMissing,
+            PgError::Scram { .. } => Self::ServerUnproven,
+            PgError::WrongSession { .. } => Self::WrongSession,
+            PgError::PublicationSkipped(_) => Self::PublicationSkipped,
+            PgError::EndedByServer
+            | PgError::Disconnected
+            | PgError::Io { .. }
+            | PgError::Silent { .. }
+            | PgError::WriteTimeout { .. }
+            | PgError::FinishTimeout { .. }
+            | PgError::Sql(_) => Self::Broken,
+            PgError::MessageTooLarge { .. } | PgError::Protocol { .. } | PgError::Frame(_) => {
+                Self::Protocol
+            }
+        }
+    }
+
+    /// The same while a slot is streamed, where "not in a state" can only mean that it was
+    /// invalidated: everything else about the slot has been looked at before.
+    #[must_use]
+    pub fn of_stream(error: &PgError) -> Self {
+        match error.server().map(walrelay_postgres::ServerError::kind) {
+            Some(ServerErrorKind::NotInState)
+                if !matches!(error, PgError::PublicationSkipped(_)) =>
+            {
+                Self::SlotLost
+            }
+            Some(_) | None => Self::of_postgres(error),
+        }
+    }
+
+    /// The kind of a server's answer.
+    #[must_use]
+    pub const fn of_server(kind: ServerErrorKind) -> Self {
+        match kind {
+            ServerErrorKind::SlotActive { .. } => Self::SlotHeld,
+            ServerErrorKind::Missing => Self::Missing,
+            ServerErrorKind::TableMissing => Self::TableMissing,
+            ServerErrorKind::NotInState => Self::ServerUnfit,
+            ServerErrorKind::SlotsExhausted => Self::SlotsExhausted,
+            ServerErrorKind::ConnectionsExhausted => Self::ConnectionsExhausted,
+            ServerErrorKind::Privilege => Self::Privilege,
+            ServerErrorKind::AdminShutdown | ServerErrorKind::NotAccepting => Self::NotAccepting,
+            ServerErrorKind::Authentication => Self::Authentication,
+            ServerErrorKind::DatabaseMissing => Self::DatabaseMissing,
+            ServerErrorKind::InvalidName => Self::InvalidName,
+            ServerErrorKind::Syntax => Self::Syntax,
+            ServerErrorKind::WalRemoved => Self::SlotLost,
+            ServerErrorKind::Other => Self::Refused,
+        }
+    }
+
+    /// The kind of a statement's error.
+    #[must_use]
+    pub fn of_store(error: &StoreError) -> Self {
+        match error {
+            StoreError::Sql { .. } => match error.server_kind() {
+                Some(kind) => Self::of_server(kind),
+                None => Self::Broken,
+            },
+            StoreError::SlotMissing { .. } => Self::SlotMissing,
+            StoreError::SlotLost { .. } => Self::SlotLost,
+            StoreError::SlotUnusable { .. } | StoreError::SlotBeforePublication { .. } => {
+                Self::SlotUnfit
+            }
+            StoreError::ServerTooOld { .. } => Self::ServerUnfit,
+            StoreError::UnexpectedValue { .. } => Self::ServerUnknown,
+            StoreError::UnknownEvent { .. }
+            | StoreError::AlreadyFinished { .. }
+            | StoreError::SlotName { .. } => Self::Argument,
+            StoreError::OutOfRange { .. } | StoreError::NoFreeEventId { .. } => Self::Unrecordable,
+        }
+    }
+
+    /// The kind of a preflight finding that is an error.
+    #[must_use]
+    pub fn of_finding(finding: &str) -> Self {
+        match finding {
+            code::SLOT_LOST => Self::SlotLost,
+            code::SYSTEM_IDENTIFIER => Self::OtherServer,
+            code::IN_RECOVERY => Self::InRecovery,
+            code::POOLER => Self::Pooler,
+            code::ROLE_REPLICATION => Self::Privilege,
+            code::REPLICATION_SLOTS => Self::SlotsExhausted,
+            code::WAL_SENDERS => Self::ConnectionsExhausted,
+            code::SLOT_MISSING => Self::SlotMissing,
+            code::SLOT_UNUSABLE => Self::SlotUnfit,
+            code::SLOT_ACTIVE => Self::SlotHeld,
+            code::PUBLICATION_MISSING => Self::PublicationMissing,
+            code::PUBLICATION_OPERATIONS
+            | code::PUBLICATION_TABLE
+            | code::PUBLICATION_SCOPE
+            | code::PUBLICATION_COLUMNS
+            | code::PUBLICATION_ROW_FILTER
+            | code::PUBLICATION_VIA_ROOT
+            | code::PUBLICATION => Self::PublicationUnfit,
+            code::OUTBOX_MISSING
+            | code::OUTBOX_KIND
+            | code::OUTBOX_COLUMN
+            | code::OUTBOX_PAYLOAD_TYPE
+            | code::OUTBOX => Self::OutboxUnfit,
+            code::DISPATCH_MISSING
+            | code::DISPATCH_RIGHTS
+            | code::DISPATCH_ROW_SECURITY
+            | code::DISPATCH => Self::DispatchUnfit,
+            _ => Self::ServerUnfit,
+        }
+    }
+
+    /// The kind of all errors among the findings together; none if there is none.
+    #[must_use]
+    pub fn of_findings(findings: &[Finding]) -> Option<Self> {
+        let errors = findings.iter().filter(|finding| finding.severity == Severity::Error);
+        Self::gravest(errors.map(|finding| Self::of_finding(finding.code)))
+    }
+
+    /// The one of several that decides. A promotion mends what is wrong with a standby; a lost slot
+    /// outweighs the rest, because what mends the rest may lose its rows; what stops outweighs what
+    /// passes.
+    #[must_use]
+    pub fn gravest(kinds: impl Iterator<Item = Self>) -> Option<Self> {
+        kinds.min_by_key(|kind| match (kind, kind.disposition(Met::AtFirst)) {
+            (Self::InRecovery, _) => 0,
+            (_, Disposition::Stop { exit: Exit::SlotLost, .. }) => 1,
+            (_, Disposition::Stop { .. }) => 2,
+            (_, Disposition::StandBy | Disposition::Reconnect) => 3,
+        })
     }
 }
 
@@ -81,5 +455,68 @@ impl fmt::Display for Chain<'_> {
             cause = error.source();
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn check_exits_with_what_run_would_stop_with_for_every_kind() {
+        for kind in Kind::ALL {
+            let by_check = kind.disposition(Met::ByCommand);
+            let Disposition::Stop { exit: checked, .. } = by_check else {
+                panic!("{kind:?}: a command that does one thing cannot wait");
+            };
+            match kind.disposition(Met::AtFirst) {
+                Disposition::Stop { exit, .. } => assert_eq!(checked, exit, "{kind:?}"),
+                // `run` waits for it, and `check` must not call it lost or a mistake of the caller.
+                Disposition::Reconnect | Disposition::StandBy => assert!(
+                    matches!(checked, Exit::Unexpected | Exit::PostgresSetup | Exit::SlotHeld),
+                    "{kind:?}"
+                ),
+            }
+        }
+    }
+
+    #[test]
+    fn what_stops_a_running_relay_stops_its_start_too() {
+        for kind in Kind::ALL {
+            if let Disposition::Stop { exit, .. } = kind.disposition(Met::Running) {
+                let Disposition::Stop { exit: first, .. } = kind.disposition(Met::AtFirst) else {
+                    panic!("{kind:?} stops later and not at first");
+                };
+                assert_eq!(exit, first, "{kind:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn every_kind_has_a_hint_and_none_advises_to_drop_a_slot() {
+        for kind in Kind::ALL {
+            assert!(kind.hint().len() > 10, "{kind:?}");
+            assert!(!kind.hint().contains("slot drop"), "{kind:?}: {}", kind.hint());
+            assert!(!kind.hint().contains("drop the slot"), "{kind:?}: {}", kind.hint());
+        }
+    }
+
+    #[test]
+    fn a_lost_slot_outweighs_whatever_else_is_found() {
+        let found = |code| Finding {
+            code,
+            severity: Severity::Error,
+            subject: String::new(),
+            message: String::new(),
+            fix: String::new(),
+        };
+        let kind = |codes: &[&'static str]| {
+            let findings: Vec<_> = codes.iter().map(|code| found(code)).collect();
+            Kind::of_findings(&findings)
+        };
+        assert_eq!(kind(&[]), None);
+        assert_eq!(kind(&[code::REPLICATION_SLOTS, code::SLOT_LOST]), Some(Kind::SlotLost));
+        assert_eq!(kind(&[code::WAL_LEVEL, code::SYSTEM_IDENTIFIER]), Some(Kind::OtherServer));
+        assert_eq!(kind(&[code::SLOT_LOST, code::IN_RECOVERY]), Some(Kind::InRecovery));
     }
 }

@@ -108,6 +108,9 @@ pub struct ServiceOptions {
 pub struct InitArgs {
     #[command(flatten)]
     pub own: InitOptions,
+    /// Make a new slot in place of one that was lost, after printing what may not have been published.
+    #[arg(long, help_heading = ARGUMENTS)]
+    pub accept_loss: bool,
     #[command(flatten)]
     pub database: DatabaseOptions,
     #[command(flatten)]
@@ -281,7 +284,7 @@ pub enum SlotAction {
     /// Drops the slot: what it has not confirmed can no longer be read from the log.
     #[command(after_help = "Example:\n  walrelay slot drop --slot walrelay_old --yes")]
     Drop(SlotDropArgs),
-    /// Moves the slot forward over rows that will then never be published.
+    /// Moves the slot past one transaction, whose rows will then never be published.
     #[command(after_help = "Example:\n  walrelay slot advance --to-lsn 16/B374D848 --skip-events")]
     Advance(SlotAdvanceArgs),
 }
@@ -309,9 +312,12 @@ pub struct SlotCreateArgs {
 /// `walrelay slot drop`.
 #[derive(Debug, Args)]
 pub struct SlotDropArgs {
-    /// Confirms that rows which are not confirmed yet may be given up.
+    /// Confirms that the slot is meant to go.
     #[arg(long, help_heading = ARGUMENTS)]
     pub yes: bool,
+    /// How many rows the slot may hold that are not confirmed, and are then never published.
+    #[arg(long, value_name = "N", default_value = "0", help_heading = ARGUMENTS)]
+    pub discard_rows: String,
     #[command(flatten)]
     pub database: DatabaseOptions,
 }
@@ -319,12 +325,16 @@ pub struct SlotDropArgs {
 /// `walrelay slot advance`.
 #[derive(Debug, Args)]
 pub struct SlotAdvanceArgs {
-    /// Position to move to, as in 16/B374D848.
+    /// Position of a change or of its commit, as an error of the relay shows it (16/B374D848): its
+    /// whole transaction is skipped, and nothing behind it.
     #[arg(long, value_name = "LSN", help_heading = ARGUMENTS)]
     pub to_lsn: Option<String>,
-    /// Confirms that the rows in between are skipped for good.
+    /// Confirms that the transaction at the position is skipped for good.
     #[arg(long, help_heading = ARGUMENTS)]
     pub skip_events: bool,
+    /// How many rows of other transactions that lie before it may be skipped too.
+    #[arg(long, value_name = "N", default_value = "0", help_heading = ARGUMENTS)]
+    pub discard_rows: String,
     #[command(flatten)]
     pub database: DatabaseOptions,
 }

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use walrelay_core::{ColumnNames, RouterConfig};
 use walrelay_emulator::Fault;
-use walrelay_postgres::{ConnectConfig, DispatchFilter, QualifiedName, RetrySelection};
+use walrelay_postgres::{ConnectConfig, DispatchFilter, OnLost, QualifiedName, RetrySelection};
 use walrelay_relay::settings::{PubSubSettings, Settings};
 
 mod actions;
@@ -118,6 +118,8 @@ pub struct InitConfig {
     pub create_topics: CreateTopics,
     /// Whether standbys keep the slot in step.
     pub slot_kind: SlotKind,
+    /// What to do when there was a slot, and it is gone or useless.
+    pub on_lost: OnLost,
 }
 
 /// Which topics `init` creates.
@@ -230,10 +232,18 @@ pub enum SlotAction {
     Show(OutputFormat),
     /// Create it.
     Create(SlotKind),
-    /// Drop it; the operator has agreed to lose what it has not confirmed.
-    Drop,
-    /// Move it forward; the operator has agreed to skip what lies between.
-    Advance(pgoutput_parser::Lsn),
+    /// Drop it; the operator has agreed to lose so many rows that it has not confirmed.
+    Drop {
+        /// That many.
+        discard_rows: u64,
+    },
+    /// Move it past a transaction; the operator has agreed to skip it.
+    Advance {
+        /// A position of the transaction.
+        to: pgoutput_parser::Lsn,
+        /// Rows of other transactions that may be skipped with it.
+        discard_rows: u64,
+    },
 }
 
 /// `prune`, whole.

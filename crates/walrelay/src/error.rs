@@ -2,12 +2,11 @@
 
 use std::fmt;
 
-use tokio_postgres::error::SqlState;
-use walrelay_postgres::{PgError, ServerError, ServerErrorKind, StoreError};
+use walrelay_postgres::{PgError, StoreError};
 use walrelay_pubsub::PubsubError;
 use walrelay_relay::error::RelayError;
 use walrelay_relay::observe::report::ReportError;
-use walrelay_relay::policy::{Chain, Disposition, Exit};
+use walrelay_relay::policy::{Chain, Disposition, Exit, Kind};
 
 use crate::config::Problem;
 
@@ -36,8 +35,8 @@ pub enum Error {
     Findings {
         /// How many.
         count: usize,
-        /// Whose set-up the first of them is about.
-        exit: Exit,
+        /// What they amount to.
+        kind: Kind,
     },
 
     /// A connection to Postgres.
@@ -116,139 +115,58 @@ impl From<ReportError> for Error {
 }
 
 impl Error {
-    /// What to do about this error: the one place that decides.
+    /// What it is, for the policy.
     #[must_use]
-    pub fn disposition(&self) -> Disposition {
+    pub fn kind(&self) -> Kind {
         match self {
-            Self::Config(_) => Disposition::stop(
-                Exit::Usage,
-                "see `walrelay <command> --help` and docs/configuration.md",
-            ),
-            Self::Findings { exit, .. } => {
-                Disposition::stop(*exit, "each finding above names its fix")
-            }
-            Self::Postgres(error) => postgres_disposition(error),
-            Self::Store(error) => store_disposition(error),
-            Self::Relay(error) => error.disposition(),
-            Self::Demo { exit, .. } => Disposition::stop(*exit, ""),
-            Self::SlotLost { .. } => Disposition::stop(
-                Exit::SlotLost,
-                "the server dropped the slot, or log that it needed; rows it had not confirmed are in \
-                 the outbox table only",
-            ),
-            Self::PublicationMissing { .. } => Disposition::stop(
-                Exit::PostgresSetup,
-                "run `walrelay init`, which creates the publication before the slot",
-            ),
-            Self::PubSub(_) => Disposition::stop(Exit::PubSubSetup, ""),
-            Self::Unfit { hint, .. } => Disposition::stop(Exit::Usage, *hint),
-            Self::File { .. } => Disposition::stop(Exit::Usage, "name a file that can be read"),
-            Self::Io { .. } | Self::SecondSignal | Self::Interrupted => {
-                Disposition::stop(Exit::Unexpected, "")
-            }
+            Self::Config(_) => Kind::Configuration,
+            Self::Findings { kind, .. } => *kind,
+            Self::Postgres(error) => Kind::of_postgres(error),
+            Self::Store(error) => Kind::of_store(error),
+            Self::Relay(error) => error.kind(),
+            Self::SlotLost { .. } => Kind::SlotLost,
+            Self::PublicationMissing { .. } => Kind::PublicationMissing,
+            Self::PubSub(_) => Kind::PubSub,
+            Self::Unfit { .. } => Kind::Argument,
+            Self::File { .. } => Kind::File,
+            Self::Io { .. } => Kind::Machine,
+            Self::Demo { .. } => Kind::Refused,
+            Self::SecondSignal | Self::Interrupted => Kind::Interrupted,
         }
     }
 
     /// What the process exits with when this error ends it.
     #[must_use]
     pub fn exit(&self) -> Exit {
-        match self.disposition() {
-            // A supervisor reconnects; a command that was asked once reports.
-            Disposition::Reconnect => Exit::Unexpected,
-            Disposition::Stop { exit, .. } => exit,
+        match self {
+            Self::Demo { exit, .. } => *exit,
+            // It stopped because of this, so the policy has a code for it.
+            Self::Relay(error) => match error.disposition() {
+                Disposition::Stop { exit, .. } => exit,
+                Disposition::Reconnect | Disposition::StandBy => Exit::Unexpected,
+            },
+            other => other.kind().exit(),
+        }
+    }
+
+    /// What to do about it; empty where the text says so already.
+    #[must_use]
+    pub fn hint(&self) -> &'static str {
+        match self {
+            Self::Demo { .. } | Self::SecondSignal => "",
+            Self::Findings { .. } => "each finding above names its fix",
+            Self::Unfit { hint, .. } => hint,
+            other => other.kind().hint(),
         }
     }
 
     /// The error, its causes and its hint, as a person reads them.
     #[must_use]
     pub fn report(&self) -> String {
-        let mut text = format!("{}", Chain(self));
-        if let Disposition::Stop { hint, .. } = self.disposition()
-            && !hint.is_empty()
-        {
-            text.push_str("\nhint: ");
-            text.push_str(&hint);
-        }
-        text
-    }
-}
-
-/// Unknown failures of a connection pass; what a person has to change does not.
-fn postgres_disposition(error: &PgError) -> Disposition {
-    let kind = error.server().map(ServerError::kind);
-    let needs_a_person = match kind {
-        Some(
-            ServerErrorKind::Missing
-            | ServerErrorKind::NotInState
-            | ServerErrorKind::SlotsExhausted
-            | ServerErrorKind::Privilege
-            | ServerErrorKind::Authentication
-            | ServerErrorKind::DatabaseMissing
-            | ServerErrorKind::InvalidName
-            | ServerErrorKind::Syntax,
-        ) => true,
-        Some(ServerErrorKind::WalRemoved) => {
-            return Disposition::stop(
-                Exit::SlotLost,
-                "the server dropped log that the slot needed",
-            );
-        }
-        Some(
-            ServerErrorKind::SlotActive { .. }
-            | ServerErrorKind::ConnectionsExhausted
-            | ServerErrorKind::AdminShutdown
-            | ServerErrorKind::NotAccepting
-            | ServerErrorKind::Other,
-        ) => false,
-        None => matches!(
-            error,
-            PgError::Pooler
-                | PgError::PasswordMissing
-                | PgError::AuthenticationMethod { .. }
-                | PgError::Tls { .. }
-                | PgError::Resolve { .. }
-                | PgError::Connect { .. }
-                | PgError::ConnectTimeout { .. }
-                | PgError::Unreachable { .. }
-                | PgError::PublicationSkipped(_)
-        ),
-    };
-    match needs_a_person {
-        true => Disposition::stop(Exit::PostgresSetup, error.hint().unwrap_or_default()),
-        false => Disposition::Reconnect,
-    }
-}
-
-fn store_disposition(error: &StoreError) -> Disposition {
-    let setup = |hint: &str| Disposition::stop(Exit::PostgresSetup, hint);
-    match error {
-        StoreError::Sql { .. } => match error.sql_state() {
-            Some(&SqlState::UNDEFINED_TABLE | &SqlState::UNDEFINED_COLUMN) => {
-                setup("run `walrelay init`, which creates what is missing")
-            }
-            Some(&SqlState::INSUFFICIENT_PRIVILEGE) => {
-                setup("grant the role what the statement needs, or run this as the tables' owner")
-            }
-            // So far only creating a slot needs a state of the server: wal_level, or room for slots.
-            Some(
-                &SqlState::OBJECT_NOT_IN_PREREQUISITE_STATE
-                | &SqlState::CONFIGURATION_LIMIT_EXCEEDED,
-            ) => setup("run `walrelay check`, which names the setting to change"),
-            Some(&SqlState::OBJECT_IN_USE) => {
-                Disposition::stop(Exit::SlotHeld, "stop the relay that holds the slot first")
-            }
-            Some(_) | None => Disposition::Reconnect,
-        },
-        StoreError::SlotMissing { .. } => setup("run `walrelay init`, which creates it"),
-        StoreError::SlotUnusable { .. }
-        | StoreError::SlotBeforePublication { .. }
-        | StoreError::ServerTooOld { .. }
-        | StoreError::UnexpectedValue { .. } => setup(""),
-        StoreError::UnknownEvent { .. }
-        | StoreError::AlreadyFinished { .. }
-        | StoreError::SlotName { .. } => Disposition::stop(Exit::Usage, ""),
-        StoreError::OutOfRange { .. } | StoreError::NoFreeEventId { .. } => {
-            Disposition::stop(Exit::Unexpected, "")
+        let text = Chain(self).to_string();
+        match self.hint() {
+            "" => text,
+            hint => format!("{text}\nhint: {hint}"),
         }
     }
 }

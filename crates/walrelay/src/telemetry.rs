@@ -17,7 +17,7 @@ use tracing_subscriber::fmt::{FmtContext, FormatEvent, FormatFields, FormattedFi
 use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::registry::{LookupSpan, Scope};
 use tracing_subscriber::util::SubscriberInitExt;
-use walrelay_relay::policy::{Chain, Disposition, Exit};
+use walrelay_relay::policy::{Chain, Exit};
 
 use crate::config::{LogConfig, LogFormat};
 
@@ -56,13 +56,9 @@ pub fn report_error(error: &Error) {
         return write_plainly(&format!("walrelay: {}", error.report()));
     }
     let exit = error.exit().code();
-    match error.disposition() {
-        Disposition::Stop { hint, .. } if !hint.is_empty() => {
-            tracing::error!(exit, hint, "{}", Chain(error));
-        }
-        Disposition::Stop { .. } | Disposition::Reconnect => {
-            tracing::error!(exit, "{}", Chain(error));
-        }
+    match error.hint() {
+        "" => tracing::error!(exit, "{}", Chain(error)),
+        hint => tracing::error!(exit, hint, "{}", Chain(error)),
     }
 }
 

@@ -1,11 +1,14 @@
 //! Turning answers into findings about the server, the slot and the publication.
 
+use super::resemble::resembling;
 use super::tables::{outbox_findings, relay_table_findings};
 use super::{
     Facts, Finding, PreflightRequest, ServerFacts, ServerHost, ServerMode, Severity, code,
 };
+use crate::lost::loss;
 use crate::publication::{Operation, PublicationScope, PublicationState};
 use crate::slot::{SlotState, WalStatus};
+use crate::store_error::LOST_SLOT_FIX;
 
 /// The oldest major version this relay is made for: the first that skips empty transactions and has
 /// row filters.
@@ -233,11 +236,14 @@ fn timeout_findings(findings: &mut Findings, server: &ServerFacts) {
 fn publication_findings(findings: &mut Findings, request: &PreflightRequest, facts: &Facts) {
     let subject = format!("publication {}", request.publication);
     let Some(publication) = &facts.publication else {
-        let fix = if facts.slot.is_some() {
-            "the slot is older and would fail on every change in between: walrelay slot drop, then walrelay init"
+        let otherwise = if facts.slot.is_some() {
+            "name the one that the slot was made for with --publication; one made now would be younger than the \
+             slot, which fails on every change in between: docs/operations.md, Lost slot"
         } else {
             "walrelay init"
         };
+        let names = &facts.neighbours.publications;
+        let fix = or_resembling("--publication", &request.publication, names, otherwise);
         findings.error(code::PUBLICATION_MISSING, &subject, "does not exist", fix);
         return;
     };
@@ -249,7 +255,7 @@ fn publication_findings(findings: &mut Findings, request: &PreflightRequest, fac
             code::PUBLICATION_SCOPE,
             &subject,
             "is FOR ALL TABLES: rows of tables that are no outbox would reach the relay, which refuses them",
-            "walrelay init --publication with another name, and a new slot",
+            "another publication FOR TABLE with --publication, and a slot of its own with --slot: walrelay init",
         ),
         PublicationScope::Listed { schemas } if !schemas.is_empty() => findings.error(
             code::PUBLICATION_SCOPE,
@@ -346,32 +352,25 @@ fn table_findings(
 
 fn slot_findings(findings: &mut Findings, request: &PreflightRequest, facts: &Facts) {
     let subject = format!("slot {}", request.slot);
+    // Another server's record is a finding of its own.
+    let lost = loss(facts.slot.as_ref(), facts.relay_row.as_ref(), None);
+    if let Some(lost) = &lost {
+        findings.error(code::SLOT_LOST, &subject, &lost.problem, LOST_SLOT_FIX);
+    }
     let Some(slot) = &facts.slot else {
-        match &facts.relay_row {
-            Some(row) => findings.error(
-                code::SLOT_LOST,
-                &subject,
-                format!("is gone, and was settled up to {}: an upgrade, a restore or a person dropped it", row.settled_lsn),
-                "docs/operations.md, Lost slot: take a new slot and publish again what may be missing",
-            ),
-            None => findings.error(code::SLOT_MISSING, &subject, "does not exist", "walrelay init"),
+        if lost.is_none() {
+            let fix =
+                or_resembling("--slot", &request.slot, &facts.neighbours.slots, "walrelay init");
+            findings.error(code::SLOT_MISSING, &subject, "does not exist", fix);
         }
         return;
     };
     if let Some(problem) = slot.mismatch(&facts.server.database) {
-        let fix =
-            "choose another name with --slot, or drop it: walrelay slot drop, then walrelay init";
+        let fix = "choose another name with --slot";
         findings.error(code::SLOT_UNUSABLE, &subject, problem, fix);
         return;
     }
     if slot.is_lost() {
-        let reason = slot.invalidation_reason.as_deref().unwrap_or("the log it needs was removed");
-        findings.error(
-            code::SLOT_LOST,
-            &subject,
-            format!("is invalidated: {reason}"),
-            "docs/operations.md, Lost slot: take a new slot and publish again what may be missing",
-        );
         return;
     }
     if let Some(pid) = slot.active_pid {
@@ -414,6 +413,14 @@ fn safe_wal_findings(
     }
 }
 
+/// What to do about a name that does not exist: use the one that was probably meant, or else.
+pub(super) fn or_resembling(option: &str, name: &str, names: &[String], otherwise: &str) -> String {
+    match resembling(name, names.iter().map(String::as_str)) {
+        Some(meant) => format!("{option} {meant}, which exists; or {otherwise}"),
+        None => otherwise.to_owned(),
+    }
+}
+
 /// Positions mean nothing on another server, and would make us skip rows.
 fn identity_findings(findings: &mut Findings, facts: &Facts) {
     let (Some(row), Some(here)) = (&facts.relay_row, &facts.server.system_identifier) else {
@@ -427,7 +434,7 @@ fn identity_findings(findings: &mut Findings, facts: &Facts) {
             code::SYSTEM_IDENTIFIER,
             "server",
             format!("is {here}, but what is on record was settled on {there}: this is a copy or a restored upgrade"),
-            "docs/operations.md, Lost slot: positions on record mean nothing on this server",
+            LOST_SLOT_FIX,
         );
     }
 }

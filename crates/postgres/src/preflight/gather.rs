@@ -6,9 +6,10 @@ use tokio_postgres::types::Type;
 use tokio_postgres::{Client, Row};
 
 use super::{
-    Facts, FoundTable, PreflightRequest, RelationKind, RelayFacts, RoleFacts, ServerFacts,
+    Facts, FoundTable, Neighbours, PreflightRequest, RelationKind, RoleFacts, ServerFacts,
     ServerHost, ServerMode, TableFacts,
 };
+use crate::lost::Settled;
 use crate::migrations::RELAY_TABLES;
 use crate::names::QualifiedName;
 use crate::publication::read_publication;
@@ -35,7 +36,23 @@ pub async fn gather(client: &Client, request: &PreflightRequest) -> Result<Facts
         relay_tables.push(table(client, QualifiedName::new("public", name)).await?);
     }
     let relay_row = relay_row(client, &request.slot, &relay_tables).await?;
-    Ok(Facts { server, role, slot, publication, outbox_tables, relay_tables, relay_row })
+    let is_complete = slot.is_some()
+        && publication.is_some()
+        && outbox_tables.iter().all(|table| table.found.is_some());
+    let neighbours = match is_complete {
+        true => Neighbours::default(),
+        false => neighbours(client).await?,
+    };
+    Ok(Facts {
+        server,
+        role,
+        slot,
+        publication,
+        outbox_tables,
+        relay_tables,
+        relay_row,
+        neighbours,
+    })
 }
 
 async fn server_and_role(client: &Client) -> Result<(ServerFacts, RoleFacts), StoreError> {
@@ -115,7 +132,7 @@ async fn relay_row(
     client: &Client,
     slot: &str,
     relay_tables: &[TableFacts],
-) -> Result<Option<RelayFacts>, StoreError> {
+) -> Result<Option<Settled>, StoreError> {
     let is_readable = relay_tables
         .iter()
         .find(|table| table.name.table() == "app_outbox_relay")
@@ -125,11 +142,31 @@ async fn relay_row(
         return Ok(None);
     }
     let row = read_relay_row(client, slot).await?;
-    Ok(row.map(|row| RelayFacts {
-        system_identifier: row.system_identifier,
-        settled_lsn: row.settled_lsn,
-    }))
+    Ok(row.map(Settled::from))
 }
+
+/// What could have been meant, asked only when something is missing.
+async fn neighbours(client: &Client) -> Result<Neighbours, StoreError> {
+    let row = client
+        .query_typed_one(NEIGHBOURS, &[])
+        .await
+        .map_err(StoreError::sql("look for names that resemble those that are missing"))?;
+    Ok(Neighbours {
+        publications: row.get("publications"),
+        slots: row.get("slots"),
+        tables: row.get("tables"),
+    })
+}
+
+/// A few thousand names at most: nobody chooses among more.
+const NEIGHBOURS: &str = "
+SELECT ARRAY(SELECT pubname::text FROM pg_catalog.pg_publication ORDER BY 1 LIMIT 1000) AS publications,
+       ARRAY(SELECT slot_name::text FROM pg_catalog.pg_replication_slots
+              WHERE database = current_database() ORDER BY 1 LIMIT 1000) AS slots,
+       ARRAY(SELECT n.nspname || '.' || c.relname
+               FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
+              WHERE c.relkind IN ('r', 'p') AND n.nspname NOT IN ('pg_catalog', 'information_schema')
+              ORDER BY 1 LIMIT 5000) AS tables";
 
 const SERVER: &str = "
 SELECT current_setting('server_version_num')::int8 AS version_num,

@@ -1,6 +1,6 @@
 //! Findings about tables: the producers' and the relay's own.
 
-use super::assess::Findings;
+use super::assess::{Findings, or_resembling};
 use super::{ColumnRole, Facts, FoundTable, PreflightRequest, RelationKind, TableFacts, code};
 use crate::names::quote_identifier;
 
@@ -11,9 +11,11 @@ pub(super) fn outbox_findings(findings: &mut Findings, request: &PreflightReques
     for TableFacts { name, found } in &facts.outbox_tables {
         let subject = format!("table {name}");
         let Some(found) = found else {
-            let fix = format!(
+            let otherwise = format!(
                 "walrelay init --outbox-table {name}, or name the right one with --outbox-table"
             );
+            let (asked, names) = (name.to_string(), &facts.neighbours.tables);
+            let fix = or_resembling("--outbox-table", &asked, names, &otherwise);
             findings.error(code::OUTBOX_MISSING, &subject, "does not exist", fix);
             continue;
         };

@@ -78,7 +78,8 @@ fn facts() -> Facts {
         }),
         outbox_tables: vec![table("app_outbox")],
         relay_tables: vec![table("app_outbox_dispatch"), table("app_outbox_relay")],
-        relay_row: Some(RelayFacts { system_identifier: "7".to_owned(), settled_lsn: Lsn::new(2) }),
+        relay_row: Some(Settled { system_identifier: "7".to_owned(), lsn: Lsn::new(2), xid: 700 }),
+        neighbours: Neighbours::default(),
     }
 }
 
@@ -185,7 +186,7 @@ fn a_lost_slot_is_told_by_each_sign_of_it() {
     for sign in signs {
         let (code, severity, fix) = only(|f| sign(slot(f)));
         assert_eq!((code, severity), (code::SLOT_LOST, Severity::Error));
-        assert!(fix.starts_with("docs/operations.md, Lost slot"), "{fix}");
+        assert!(fix.contains("docs/operations.md, Lost slot"), "{fix}");
     }
 }
 
@@ -196,10 +197,27 @@ fn a_slot_in_use_is_a_warning_because_we_would_wait() {
 }
 
 #[test]
-fn a_missing_publication_beside_a_slot_needs_a_new_slot() {
-    let (code, _, fix) = only(|f| f.publication = None);
+fn a_mistyped_name_is_told_what_it_resembles_and_never_to_drop_the_slot() {
+    let (code, _, fix) = only(|f| {
+        f.publication = None;
+        f.neighbours.publications = vec!["other".to_owned(), "walrelay_".to_owned()];
+    });
     assert_eq!(code, code::PUBLICATION_MISSING);
-    assert!(fix.contains("walrelay slot drop"), "{fix}");
+    assert!(fix.starts_with("--publication walrelay_, which exists"), "{fix}");
+    let (_, _, slotless) = only(|f| {
+        f.slot = None;
+        f.relay_row = None;
+        f.neighbours.slots = vec!["walreley".to_owned()];
+    });
+    assert!(slotless.starts_with("--slot walreley, which exists"), "{slotless}");
+    let tableless = found(|f| {
+        f.outbox_tables[0].found = None;
+        f.neighbours.tables = vec!["public.app_outbx".to_owned()];
+    });
+    assert!(tableless[0].2.starts_with("--outbox-table public.app_outbx"), "{tableless:?}");
+    for fixes in [vec![(code, Severity::Error, fix)], found(|f| f.publication = None)] {
+        assert!(fixes.iter().all(|(_, _, fix)| !fix.contains("slot drop")), "{fixes:?}");
+    }
 }
 
 #[test]

@@ -2,14 +2,12 @@
 
 use walrelay_core::Field;
 use walrelay_postgres::{
-    ColumnRole, ExpectedColumn, Finding, PreflightRequest, Severity, SqlClient, code, preflight,
+    ColumnRole, ExpectedColumn, Finding, PreflightRequest, Severity, SqlClient, preflight,
 };
 
 use crate::error::RelayError;
+use crate::policy::{Disposition, Kind, Met};
 use crate::settings::RelaySettings;
-
-/// Findings that pass by themselves: the relay waits for those instead of stopping.
-const PASSING: [&str; 3] = [code::SLOT_ACTIVE, code::REPLICATION_SLOTS, code::WAL_SENDERS];
 
 /// Refuses a server that is not set up for this relay; warns about what may become a problem.
 ///
@@ -21,20 +19,18 @@ pub async fn gate(sql: &SqlClient, relay: &RelaySettings) -> Result<(), RelayErr
     for finding in findings.iter().filter(|finding| finding.severity == Severity::Warning) {
         tracing::debug!(subject = finding.subject, fix = finding.fix, "{}", finding.message);
     }
-    // A promotion mends this and everything that follows from it.
-    if findings.iter().any(|finding| finding.code == code::IN_RECOVERY) {
-        return Err(RelayError::InRecovery);
+    let Some(kind) = Kind::of_findings(&findings) else { return Ok(()) };
+    match kind.disposition(Met::AtFirst) {
+        // A promotion mends this and everything that follows from it.
+        Disposition::Reconnect if kind == Kind::InRecovery => Err(RelayError::InRecovery),
+        // What passes by itself is waited for where it is met.
+        Disposition::Reconnect | Disposition::StandBy => Ok(()),
+        Disposition::Stop { .. } => {
+            let errors = findings.iter().filter(|finding| finding.severity == Severity::Error);
+            let summary = errors.map(text).collect::<Vec<_>>().join("; ");
+            Err(RelayError::Setup { kind, summary })
+        }
     }
-    let errors: Vec<_> = findings
-        .iter()
-        .filter(|finding| finding.severity == Severity::Error && !PASSING.contains(&finding.code))
-        .collect();
-    let Some(first) = errors.first() else { return Ok(()) };
-    let summary = errors.iter().map(|finding| text(finding)).collect::<Vec<_>>().join("; ");
-    Err(match first.code {
-        code::SLOT_LOST | code::SYSTEM_IDENTIFIER => RelayError::SlotLost { summary },
-        _ => RelayError::Setup { summary },
-    })
 }
 
 fn text(finding: &Finding) -> String {

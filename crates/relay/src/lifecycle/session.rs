@@ -11,13 +11,12 @@ use walrelay_core::{
     Backoff, Budget, BudgetLimits, LanePolicy, Lanes, REQUEST_BYTES_MAX, REQUEST_MESSAGES_MAX,
     Random, Router, RouterConfig, Topic, Tracker, Window, WindowLimits,
 };
-use walrelay_postgres::{
-    Holdings, PgError, ServerError, ServerErrorKind, Store as _, StreamSettings,
-};
+use walrelay_postgres::{Holdings, PgError, Store as _, StreamSettings};
 
 use crate::error::RelayError;
 use crate::lifecycle::server::{Connected, Database, Holder, Positions, Server};
 use crate::observe::observer::Observer;
+use crate::policy::{Disposition, Kind, Met};
 use crate::settings::{RelaySettings, Until};
 use crate::stream::pipeline::{Flow, Session};
 use crate::stream::publishes::Publishes;
@@ -215,9 +214,11 @@ async fn held_or<S, D: Database>(
     error: PgError,
     mut database: D,
 ) -> Result<Opened<S, D>, RelayError> {
-    let active = match error.server().map(ServerError::kind) {
-        Some(ServerErrorKind::SlotActive { .. }) => database.holder().await?,
-        _ => return Err(RelayError::Connect(error)),
+    let active = match Kind::of_stream(&error).disposition(Met::Running) {
+        Disposition::StandBy => database.holder().await?,
+        Disposition::Reconnect | Disposition::Stop { .. } => {
+            return Err(RelayError::Connect(error));
+        }
     };
     match active {
         Some(holder) => Ok(Opened::Held(holder, database)),

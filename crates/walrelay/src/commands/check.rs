@@ -1,14 +1,17 @@
 //! `walrelay check`: everything `run` would stumble over, each with its fix; changes nothing.
 
+use std::time::Duration;
+
 use serde_json::{Value, json};
+use tokio::time::timeout;
 use walrelay_core::RouterConfig;
 use walrelay_postgres::{
-    Finding, PgError, ReplicationConnection, Severity, SqlClient, StoreError, code, connect_sql,
-    preflight,
+    ConnectConfig, Finding, PgError, ReplicationConnection, Severity, SqlClient, StoreError, code,
+    connect_sql, preflight,
 };
-use walrelay_pubsub::{Admin, PubsubError};
+use walrelay_pubsub::{Admin, Endpoint, PubsubError};
 use walrelay_relay::lifecycle::gate::preflight_request;
-use walrelay_relay::policy::{Chain, Exit};
+use walrelay_relay::policy::{Chain, Kind};
 use walrelay_relay::settings::{PubSubSettings, Settings};
 
 use super::topics;
@@ -16,75 +19,165 @@ use crate::config::{CheckConfig, OutputFormat};
 use crate::error::Error;
 use crate::output::print;
 
-/// The codes of findings about Pub/Sub; those about Postgres are in `walrelay_postgres::code`.
+/// The codes of findings about Pub/Sub and about connections; the others are in
+/// `walrelay_postgres::code`.
+const CONNECTION: &str = "connection";
 const PUBSUB_REGION: &str = "pubsub_region";
 const PUBSUB_ACCESS: &str = "pubsub_access";
 const TOPIC_MISSING: &str = "topic_missing";
 const TOPIC: &str = "topic";
 
+/// A person waits: what does not answer within this does not answer.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// What is found, and what it amounts to for the policy.
+#[derive(Debug, Default)]
+struct Found {
+    findings: Vec<Finding>,
+    kinds: Vec<Kind>,
+}
+
+impl Found {
+    fn add(&mut self, kind: Kind, finding: Finding) {
+        if finding.severity == Severity::Error {
+            self.kinds.push(kind);
+        }
+        self.findings.push(finding);
+    }
+
+    /// Something that keeps us from looking further.
+    fn unusable(&mut self, subject: &str, kind: Kind, error: &(dyn std::error::Error + 'static)) {
+        let code = if kind == Kind::Pooler { code::POOLER } else { CONNECTION };
+        let message = Chain(error).to_string();
+        self.add(kind, finding(code, Severity::Error, subject.into(), &message, kind.hint()));
+    }
+}
+
 /// Prints every finding.
 ///
 /// # Errors
 ///
-/// Something would keep `run` from running, or Postgres cannot be reached at all.
+/// Something would keep `run` from running.
 pub async fn execute(config: CheckConfig) -> Result<(), Error> {
-    let findings = look(&config.run.settings).await?;
+    let Found { findings, kinds } = look(&config.run.settings).await;
     print(&match config.format {
         OutputFormat::Json => format!("{:#}\n", json!({ "findings": json_of(&findings) })),
         OutputFormat::Text => findings.iter().map(text_of).collect(),
     })?;
-    let errors: Vec<&Finding> = findings.iter().filter(|f| f.severity == Severity::Error).collect();
-    match errors.first() {
+    let count = kinds.len();
+    match Kind::gravest(kinds.into_iter()) {
         None => Ok(()),
-        Some(first) => Err(Error::Findings { count: errors.len(), exit: exit_of(first.code) }),
+        Some(kind) => Err(Error::Findings { count, kind }),
     }
 }
 
-async fn look(config: &Settings) -> Result<Vec<Finding>, Error> {
-    // First of all: what comes after would only puzzle whoever talks to a pooler.
-    let mut replication = ReplicationConnection::connect(&config.connect, &[]).await?;
-    replication.identify_system().await?;
-    drop(replication);
-    let client = connect_sql(&config.connect).await?;
-    let findings = look_with(&client, config).await;
-    client.close().await;
-    findings
+/// Looks at everything that can be looked at: what one connection refuses, another may tell.
+async fn look(config: &Settings) -> Found {
+    let mut found = Found::default();
+    let connect = config.connect.clone().with_patience(PATIENCE);
+    let replication = replicates(&connect).await;
+    let is_pooler = matches!(replication, Err(PgError::Pooler));
+    if let Err(error) = &replication {
+        found.unusable("replication connection", Kind::of_postgres(error), error);
+    }
+    let topics = match (&replication, connect_sql(&connect).await) {
+        (_, Ok(client)) => {
+            let topics = look_at_postgres(&client, config, &mut found).await;
+            client.close().await;
+            topics
+        }
+        // The same again would tell nothing new.
+        (Err(_), Err(_)) if !is_pooler => Vec::new(),
+        (_, Err(error)) => {
+            found.unusable("connection", Kind::of_postgres(&error), &error);
+            Vec::new()
+        }
+    };
+    look_at_pubsub(config, topics, &mut found).await;
+    found
 }
 
-async fn look_with(client: &SqlClient, config: &Settings) -> Result<Vec<Finding>, Error> {
-    let mut findings = preflight(client, &preflight_request(&config.relay)).await?;
-    findings.extend(region(&config.pubsub, &config.relay.router));
+/// First of all: what comes after would only puzzle whoever talks to a pooler.
+async fn replicates(connect: &ConnectConfig) -> Result<(), PgError> {
+    let mut replication = ReplicationConnection::connect(connect, &[]).await?;
+    replication.identify_system().await.map(drop)
+}
+
+/// Returns the topics that the rows lead to.
+async fn look_at_postgres(client: &SqlClient, config: &Settings, found: &mut Found) -> Vec<String> {
+    match preflight(client, &preflight_request(&config.relay)).await {
+        Ok(findings) => {
+            for finding in findings {
+                found.add(Kind::of_finding(finding.code), finding);
+            }
+        }
+        Err(error) => found.unusable("connection", Kind::of_store(&error), &error),
+    }
     let tables = &config.relay.outbox_tables;
-    let topics = match topics::of_rows(client, &config.relay.router, tables).await {
-        Ok(topics) => topics,
+    match topics::of_rows(client, &config.relay.router, tables).await {
+        Ok(topics) => topics.into_iter().collect(),
         // Missing tables and rights are findings already.
         Err(Error::Postgres(PgError::Server(_)) | Error::Store(StoreError::Sql { .. })) => {
-            return Ok(findings);
+            Vec::new()
         }
-        Err(error) => return Err(error),
-    };
-    let admin = match Admin::connect(&config.pubsub.publisher.endpoint).await {
-        Ok(admin) => admin,
         Err(error) => {
-            findings.push(no_access(&error));
-            return Ok(findings);
+            found.unusable("connection", error.kind(), &error);
+            Vec::new()
         }
-    };
-    for topic in topics {
-        findings.push(match admin.topic_exists(&topic).await {
-            Ok(true) => finding(TOPIC, Severity::Ok, format!("topic {topic}"), "exists", ""),
-            Ok(false) => {
-                let fix = "walrelay init --create-topics, or gcloud pubsub topics create";
-                let subject = format!("topic {topic}");
-                finding(TOPIC_MISSING, Severity::Error, subject, "does not exist", fix)
-            }
-            Err(error) => {
-                findings.push(no_access(&error));
-                break;
-            }
-        });
     }
-    Ok(findings)
+}
+
+async fn look_at_pubsub(config: &Settings, topics: Vec<String>, found: &mut Found) {
+    if let Some(finding) = region(&config.pubsub, &config.relay.router) {
+        found.add(Kind::PubSub, finding);
+    }
+    let admin = match administration(&config.pubsub.publisher.endpoint).await {
+        Ok(admin) => admin,
+        Err(finding) => return found.add(Kind::PubSub, finding),
+    };
+    if topics.is_empty() {
+        // Which topics are needed is not known; that somebody answers can still be found out.
+        let probe = topics::full_name(&config.relay.router.project, "walrelay-check");
+        let answer = admin.topic_exists(&probe).await;
+        let message = "answers; which topics are needed is told by rows, and there are none";
+        let finding = answer.map_or_else(
+            |error| no_access(&error),
+            |_| finding(PUBSUB_ACCESS, Severity::Ok, "Pub/Sub".into(), message, ""),
+        );
+        found.add(Kind::PubSub, finding);
+    }
+    for topic in topics {
+        let answer = admin.topic_exists(&topic).await;
+        let is_answered = answer.is_ok();
+        found.add(Kind::PubSub, topic_finding(&topic, answer));
+        if !is_answered {
+            break;
+        }
+    }
+}
+
+async fn administration(endpoint: &Endpoint) -> Result<Admin, Finding> {
+    match timeout(PATIENCE, Admin::connect(endpoint)).await {
+        Ok(Ok(admin)) => Ok(admin.with_patience(PATIENCE)),
+        Ok(Err(error)) => Err(no_access(&error)),
+        Err(_) => {
+            let message = format!("no credentials came within {} s", PATIENCE.as_secs());
+            let fix = Kind::PubSub.hint();
+            Err(finding(PUBSUB_ACCESS, Severity::Error, "Pub/Sub".into(), &message, fix))
+        }
+    }
+}
+
+fn topic_finding(topic: &str, answer: Result<bool, PubsubError>) -> Finding {
+    let subject = format!("topic {topic}");
+    match answer {
+        Ok(true) => finding(TOPIC, Severity::Ok, subject, "exists", ""),
+        Ok(false) => {
+            let fix = "walrelay init --create-topics, or gcloud pubsub topics create";
+            finding(TOPIC_MISSING, Severity::Error, subject, "does not exist", fix)
+        }
+        Err(error) => no_access(&error),
+    }
 }
 
 /// Order holds only while all instances publish into one region.
@@ -103,8 +196,7 @@ fn region(pubsub: &PubSubSettings, router: &RouterConfig) -> Option<Finding> {
 
 fn no_access(error: &PubsubError) -> Finding {
     let message = Chain(error).to_string();
-    let fix = "check credentials, project and network; roles/pubsub.viewer lets check look";
-    finding(PUBSUB_ACCESS, Severity::Error, "Pub/Sub".into(), &message, fix)
+    finding(PUBSUB_ACCESS, Severity::Error, "Pub/Sub".into(), &message, Kind::PubSub.hint())
 }
 
 fn finding(
@@ -115,14 +207,6 @@ fn finding(
     fix: &str,
 ) -> Finding {
     Finding { code, severity, subject, message: message.to_owned(), fix: fix.to_owned() }
-}
-
-fn exit_of(code: &str) -> Exit {
-    match code {
-        PUBSUB_REGION | PUBSUB_ACCESS | TOPIC_MISSING | TOPIC => Exit::PubSubSetup,
-        code::SLOT_LOST => Exit::SlotLost,
-        _ => Exit::PostgresSetup,
-    }
 }
 
 fn severity(severity: Severity) -> &'static str {

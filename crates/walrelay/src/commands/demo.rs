@@ -14,7 +14,9 @@ use tokio::net::TcpListener;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep};
 use walrelay_emulator::{Emulator, Options, SubscriptionOptions};
-use walrelay_postgres::{ConnectConfig, Failover, InitOptions, PgEnv, QualifiedName, connect_sql};
+use walrelay_postgres::{
+    ConnectConfig, Failover, InitOptions, OnLost, PgEnv, QualifiedName, connect_sql,
+};
 use walrelay_private_postgres::{Installation, PrivatePostgres};
 use walrelay_relay::policy::Exit;
 use walrelay_relay::shutdown::Shutdown;
@@ -105,6 +107,7 @@ async fn prepare(url: &str) -> Result<(), Error> {
         outbox_tables: vec![outbox],
         row_filter: None,
         failover: Failover::No,
+        on_lost: OnLost::Refuse,
     };
     walrelay_postgres::init(&client, &options).await?;
     client

@@ -1,7 +1,8 @@
 //! `walrelay init`: tables, publication, slot, and the topics if asked for; safe to run again.
 
 use walrelay_postgres::{
-    Failover, InitOptions, InitPlan, InitReport, SqlClient, connect_sql, init,
+    Failover, InitOptions, InitPlan, InitReport, LostSlot, OnLost, Settled, SqlClient, connect_sql,
+    init, read_loss, rows_at_risk,
 };
 use walrelay_pubsub::Admin;
 
@@ -23,6 +24,7 @@ pub async fn execute(config: InitConfig) -> Result<(), Error> {
         outbox_tables: config.outbox_tables.clone(),
         row_filter: None,
         failover: failover(config.slot_kind),
+        on_lost: config.on_lost,
     };
     let Some(connect) = &config.connect else {
         return print(&InitPlan::new(&options)?.script());
@@ -45,6 +47,11 @@ async fn set_up(
     config: &InitConfig,
     options: &InitOptions,
 ) -> Result<(), Error> {
+    if options.on_lost == OnLost::Accept
+        && let Some(lost) = read_loss(client, &options.slot).await?
+    {
+        print(&told(client, options, &lost).await?)?;
+    }
     print(&report(&init(client, options).await?))?;
     let CreateTopics::Yes { named } = &config.create_topics else { return Ok(()) };
     let mut wanted = topics::of_rows(client, &config.router, &config.outbox_tables).await?;
@@ -65,6 +72,25 @@ async fn set_up(
         print(&format!("{verb}: topic {topic}\n"))?;
     }
     Ok(())
+}
+
+/// What is given up with a lost slot. Printed before anything is done: afterwards nobody could tell.
+async fn told(client: &SqlClient, options: &InitOptions, lost: &LostSlot) -> Result<String, Error> {
+    let mut text = format!("lost: slot {} {}\n", options.slot, lost.problem);
+    let Some(settled) = &lost.settled else {
+        text.push_str(
+            "nothing is on record about it: any row in the outbox may not have been published\n",
+        );
+        return Ok(text);
+    };
+    for (table, rows) in rows_at_risk(client, &options.outbox_tables, settled).await? {
+        text.push_str(&format!("may not have been published: {rows} row(s) of {table}\n"));
+    }
+    let Settled { system_identifier, lsn, xid } = settled;
+    text.push_str(&format!(
+        "keep this, it is forgotten now: settled_lsn {lsn}, settled_xid {xid}, server {system_identifier}\n"
+    ));
+    Ok(text)
 }
 
 fn report(report: &InitReport) -> String {

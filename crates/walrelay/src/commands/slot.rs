@@ -1,8 +1,10 @@
 //! `walrelay slot`: show, create, drop, advance. Never done by anything else (I9).
 
+use pgoutput_parser::Lsn;
 use walrelay_postgres::{
-    SqlClient, StoreError, advance_slot, connect_sql, create_slot, delete_relay_row, drop_slot,
-    read_publication, read_slot,
+    Failover, LostSlot, ServerErrorKind, SqlClient, StoreError, WaitingTransaction, advance_slot,
+    connect_sql, create_slot, delete_relay_row, drop_slot, read_loss, read_publication,
+    read_relay_row, read_slot, rows_since, waiting_transactions,
 };
 use walrelay_relay::observe::report::slot_report;
 
@@ -36,30 +38,120 @@ async fn act(
             let state = read_slot(client, slot).await?.ok_or_else(missing)?;
             Ok(status::render(&slot_report(&state), format))
         }
-        SlotAction::Create(kind) => {
-            // A slot that is older than its publication fails for ever.
-            if read_publication(client, &database.publication).await?.is_none() {
-                return Err(Error::PublicationMissing {
-                    publication: database.publication.clone(),
-                });
-            }
-            let lsn = create_slot(client, slot, failover(kind)).await?;
-            Ok(format!("created: slot {slot}, from {lsn}\n"))
-        }
-        SlotAction::Drop => {
-            drop_slot(client, slot).await?;
-            // With the record left behind, the next start would take the slot for lost.
-            match delete_relay_row(client, slot).await {
-                Err(StoreError::Sql { source, .. })
-                    if source.code() == Some(&tokio_postgres::error::SqlState::UNDEFINED_TABLE) => {
-                }
-                deleted => deleted?,
-            }
-            Ok(format!("dropped: slot {slot}\n"))
-        }
-        SlotAction::Advance(target) => {
-            let lsn = advance_slot(client, slot, target).await?;
-            Ok(format!("slot {slot} is now at {lsn}\n"))
+        SlotAction::Create(kind) => create(client, database, failover(kind)).await,
+        SlotAction::Drop { discard_rows } => drop_it(client, database, discard_rows).await,
+        SlotAction::Advance { to, discard_rows } => {
+            advance(client, database, to, discard_rows).await
         }
     }
+}
+
+async fn create(
+    client: &SqlClient,
+    database: &DatabaseConfig,
+    failover: Failover,
+) -> Result<String, Error> {
+    let DatabaseConfig { slot, publication, .. } = database;
+    // A slot that is older than its publication fails for ever.
+    if read_publication(client, publication).await?.is_none() {
+        return Err(Error::PublicationMissing { publication: publication.clone() });
+    }
+    // A new one in place of a lost one would hide what is missing.
+    if let Some(LostSlot { problem, .. }) = read_loss(client, slot).await? {
+        return Err(StoreError::SlotLost { slot: slot.clone(), problem }.into());
+    }
+    let lsn = create_slot(client, slot, failover).await?;
+    Ok(format!("created: slot {slot}, from {lsn}\n"))
+}
+
+async fn drop_it(
+    client: &SqlClient,
+    database: &DatabaseConfig,
+    discard_rows: u64,
+) -> Result<String, Error> {
+    let slot = database.slot.as_str();
+    let missing = || StoreError::SlotMissing { slot: slot.to_owned() };
+    let state = read_slot(client, slot).await?.ok_or_else(missing)?;
+    if state.is_lost() {
+        // Nothing can be read through it; the record of what it had settled is needed to recover.
+        drop_slot(client, slot).await?;
+        return Ok(format!(
+            "dropped: slot {slot}, which was lost already; what it had settled stays on record\n"
+        ));
+    }
+    let rows = match state.mismatch(state.database.as_deref().unwrap_or_default()) {
+        // Not one that a relay has used.
+        Some(_) => 0,
+        None => waiting_rows(client, database).await?,
+    };
+    if rows > discard_rows {
+        return Err(Error::Unfit {
+            what: format!(
+                "slot {slot:?} holds {rows} row(s) that are not confirmed; dropped with it, they are never \
+                 published (--discard-rows {rows} accepts that)"
+            ),
+            hint: "start the relay to publish them first",
+        });
+    }
+    drop_slot(client, slot).await?;
+    // With the record left behind, the next start would take the slot for lost.
+    match delete_relay_row(client, slot).await {
+        Err(error) if error.server_kind() == Some(ServerErrorKind::TableMissing) => {}
+        deleted => deleted?,
+    }
+    Ok(format!("dropped: slot {slot}, with {rows} row(s) that were not confirmed\n"))
+}
+
+/// Rows that the slot holds; where its publication is gone it cannot be decoded, and the tables tell.
+async fn waiting_rows(client: &SqlClient, database: &DatabaseConfig) -> Result<u64, Error> {
+    let DatabaseConfig { slot, publication, outbox_tables, .. } = database;
+    match waiting_transactions(client, slot, publication, Lsn::ZERO).await {
+        Ok(transactions) => Ok(transactions.iter().map(|transaction| transaction.rows).sum()),
+        Err(error) if error.server_kind() == Some(ServerErrorKind::Missing) => {
+            let row = read_relay_row(client, slot).await?;
+            let settled_xid = row.map_or(FIRST_XID, |row| row.settled_xid);
+            let mut rows = 0;
+            for table in outbox_tables {
+                rows += rows_since(client, table, settled_xid).await?;
+            }
+            Ok(rows)
+        }
+        Err(error) => Err(error.into()),
+    }
+}
+
+/// The first transaction id there is: every row is younger.
+const FIRST_XID: u64 = 3;
+
+/// Past exactly the transaction that `to` is of, or to `to` where it is of none.
+async fn advance(
+    client: &SqlClient,
+    database: &DatabaseConfig,
+    to: Lsn,
+    discard_rows: u64,
+) -> Result<String, Error> {
+    let DatabaseConfig { slot, publication, .. } = database;
+    let waiting = waiting_transactions(client, slot, publication, to).await?;
+    let is_meant =
+        |transaction: &WaitingTransaction| transaction.is_meant || transaction.end_lsn == to;
+    let meant = waiting.iter().find(|transaction| is_meant(transaction));
+    let end_lsn = meant.map_or(to, |transaction| transaction.end_lsn);
+    let skipped = waiting.iter().filter(|transaction| transaction.end_lsn <= end_lsn);
+    let rows: u64 = skipped.clone().map(|transaction| transaction.rows).sum();
+    let meant_rows = meant.map_or(0, |transaction| transaction.rows);
+    let others = rows - meant_rows;
+    if others > discard_rows {
+        return Err(Error::Unfit {
+            what: format!(
+                "{others} row(s) of other transactions lie before {end_lsn} and would be skipped too \
+                 (--discard-rows {others} accepts that)"
+            ),
+            hint: "start the relay to publish them first, or name an earlier position",
+        });
+    }
+    let lsn = advance_slot(client, slot, end_lsn).await?;
+    let transactions = skipped.filter(|transaction| transaction.rows > 0).count();
+    Ok(format!(
+        "skipped: {rows} change(s) of {transactions} transaction(s)\nslot {slot} is now at {lsn}\n"
+    ))
 }

@@ -124,20 +124,23 @@ impl Builder<'_> {
 
     fn slot_drop(&mut self, args: &cli::SlotDropArgs) -> Option<SlotAction> {
         if !args.yes {
-            let allowed = "not given; rows the slot has not confirmed can then not be read again";
+            let allowed =
+                "not given; what the slot has not confirmed can then not be read from the log";
             self.problems.wrong_unseen("yes", allowed);
         }
-        args.yes.then_some(SlotAction::Drop)
+        let discard_rows = self.problems.count("discard-rows", &args.discard_rows, 0..=u64::MAX);
+        args.yes.then_some(SlotAction::Drop { discard_rows })
     }
 
     fn slot_advance(&mut self, args: &cli::SlotAdvanceArgs) -> Option<SlotAction> {
         if !args.skip_events {
-            let allowed = "not given; the rows in between are then never published";
+            let allowed = "not given; the rows of that transaction are then never published";
             self.problems.wrong_unseen("skip-events", allowed);
         }
+        let discard_rows = self.problems.count("discard-rows", &args.discard_rows, 0..=u64::MAX);
         let text = args.to_lsn.as_deref().unwrap_or_default();
         match text.parse() {
-            Ok(lsn) => args.skip_events.then_some(SlotAction::Advance(lsn)),
+            Ok(to) => args.skip_events.then_some(SlotAction::Advance { to, discard_rows }),
             Err(_) => {
                 self.problems.wrong("to-lsn", text, "a position such as 16/B374D848");
                 None

@@ -4,7 +4,7 @@ use std::net::{Ipv4Addr, SocketAddr};
 
 use walrelay_core::{AttributeStyle, ColumnNames, OnDead, RouterConfig, Template};
 use walrelay_emulator::FaultSyntaxError;
-use walrelay_postgres::{ConnectConfig, ParseNameError, PgEnv, QualifiedName, Secret};
+use walrelay_postgres::{ConnectConfig, OnLost, ParseNameError, PgEnv, QualifiedName, Secret};
 use walrelay_pubsub::{Endpoint, PublisherConfig};
 use walrelay_relay::settings::{PubSubSettings, RelaySettings, Settings, Until};
 
@@ -62,7 +62,7 @@ impl Builder<'_> {
 
     fn command(&mut self, command: &cli::Command) -> Option<Command> {
         match command {
-            cli::Command::Init(_) => Some(Command::Init(Box::new(self.init()?))),
+            cli::Command::Init(args) => Some(Command::Init(Box::new(self.init(args)?))),
             cli::Command::Check(_) => {
                 let format = self.format();
                 let run = self.run(Until::Stopped)?;
@@ -95,7 +95,7 @@ impl Builder<'_> {
         }
     }
 
-    fn init(&mut self) -> Option<InitConfig> {
+    fn init(&mut self, args: &cli::InitArgs) -> Option<InitConfig> {
         let prints_only = self.problems.read(options::SQL);
         let slot_kind = match self.problems.read(options::FAILOVER) {
             true => SlotKind::Failover,
@@ -121,6 +121,7 @@ impl Builder<'_> {
             pubsub,
             create_topics,
             slot_kind,
+            on_lost: if args.accept_loss { OnLost::Accept } else { OnLost::Refuse },
         })
     }
 

@@ -1,0 +1,113 @@
+//! A slot that was lost, and what its loss may cost.
+
+use pgoutput_parser::Lsn;
+use tokio_postgres::Client;
+
+use crate::names::QualifiedName;
+use crate::relay_row::{RelayRow, read_relay_row};
+use crate::slot::{SlotState, read_slot};
+use crate::store_error::StoreError;
+use crate::waiting::rows_since;
+
+/// What is known about a slot that was lost.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct LostSlot {
+    /// What became of it.
+    pub problem: String,
+    /// Up to where it was settled, where that is on record.
+    pub settled: Option<Settled>,
+}
+
+/// Up to where a slot was settled, as `app_outbox_relay` has it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Settled {
+    /// The server whose positions these are.
+    pub system_identifier: String,
+    /// The watermark.
+    pub lsn: Lsn,
+    /// Every committed transaction below it is settled.
+    pub xid: u64,
+}
+
+/// Why no relay can go on with this slot although one has; none when there is nothing to be lost.
+#[must_use]
+pub fn loss(
+    slot: Option<&SlotState>,
+    settled: Option<&Settled>,
+    system_identifier: Option<&str>,
+) -> Option<LostSlot> {
+    let problem = match (slot, settled) {
+        (Some(slot), _) if slot.is_lost() => {
+            let reason = slot.invalidation_reason.as_deref();
+            format!("is invalidated: {}", reason.unwrap_or("the log it needs was removed"))
+        }
+        (None, Some(row)) => format!(
+            "is gone, and was settled up to {}: an upgrade, a restore or a person dropped it",
+            row.lsn
+        ),
+        (Some(_), Some(row)) if system_identifier.is_some_and(|id| id != row.system_identifier) => {
+            format!("is on record as one of the server {}, which is another", row.system_identifier)
+        }
+        (Some(_) | None, None) | (Some(_), Some(_)) => return None,
+    };
+    Some(LostSlot { problem, settled: settled.cloned() })
+}
+
+impl From<RelayRow> for Settled {
+    fn from(row: RelayRow) -> Self {
+        Self {
+            system_identifier: row.system_identifier,
+            lsn: row.settled_lsn,
+            xid: row.settled_xid,
+        }
+    }
+}
+
+/// The same, asked of the server.
+///
+/// # Errors
+///
+/// The server refused, or the connection ended.
+pub async fn read_loss(client: &Client, slot: &str) -> Result<Option<LostSlot>, StoreError> {
+    let state = read_slot(client, slot).await?;
+    let relation = client
+        .query_typed_one(
+            "SELECT to_regclass('public.app_outbox_relay') IS NOT NULL AS is_there,
+                    has_function_privilege('pg_catalog.pg_control_system()', 'EXECUTE') AS may_ask",
+            &[],
+        )
+        .await
+        .map_err(StoreError::sql("look for app_outbox_relay"))?;
+    let row = match relation.get("is_there") {
+        true => read_relay_row(client, slot).await?.map(Settled::from),
+        false => None,
+    };
+    let identifier = match relation.get("may_ask") {
+        true => Some(system_identifier(client).await?),
+        false => None,
+    };
+    Ok(loss(state.as_ref(), row.as_ref(), identifier.as_deref()))
+}
+
+async fn system_identifier(client: &Client) -> Result<String, StoreError> {
+    let sql = "SELECT system_identifier::text AS id FROM pg_control_system()";
+    let row = client.query_typed_one(sql, &[]);
+    Ok(row.await.map_err(StoreError::sql("read the system identifier"))?.get("id"))
+}
+
+/// How many rows of each table may be lost with the slot: too many rather than too few.
+///
+/// # Errors
+///
+/// A table cannot be read, or the connection ended.
+pub async fn rows_at_risk(
+    client: &Client,
+    tables: &[QualifiedName],
+    settled: &Settled,
+) -> Result<Vec<(QualifiedName, u64)>, StoreError> {
+    let mut counted = Vec::with_capacity(tables.len());
+    for table in tables {
+        counted.push((table.clone(), rows_since(client, table, settled.xid).await?));
+    }
+    Ok(counted)
+}

@@ -1,0 +1,160 @@
+//! A slot that was lost: nobody goes on as if nothing were missing, and no hint makes it worse.
+
+use walrelay_testkit::outbox::Workload;
+use walrelay_testkit::relay::Finished;
+use walrelay_tests::{DEADLINE, World};
+
+fn assert_refused(done: &Finished, code: i32, words: &[&str]) {
+    assert_eq!(done.code, Some(code), "{}", done.text);
+    for word in words {
+        assert!(done.text.contains(word), "{word:?} is not in:\n{}", done.text);
+    }
+}
+
+/// Rows that were published, a slot that is dropped behind the relay, and rows that no slot has.
+async fn world_that_lost_its_slot() -> Option<World> {
+    let world = World::create().await?;
+    Workload::of_rows(5).insert(world.client()).await.unwrap();
+    world.catch_up().await;
+    world.execute(&format!("SELECT pg_drop_replication_slot('{}')", world.name())).await;
+    let more = Workload { first_number: 5, ..Workload::of_rows(7) };
+    more.insert(world.client()).await.unwrap();
+    Some(world)
+}
+
+async fn on_record(world: &World) -> String {
+    let sql = "SELECT settled_lsn || ' ' || settled_xid FROM app_outbox_relay";
+    world.client().query_one(sql, &[]).await.expect("the record is there").get(0)
+}
+
+#[tokio::test]
+async fn every_command_refuses_to_go_on_over_a_lost_slot_and_keeps_the_record() {
+    let Some(world) = world_that_lost_its_slot().await else { return };
+    let before = on_record(&world).await;
+    let commands: [&[&str]; 6] = [
+        &["run"],
+        &["check"],
+        &["init"],
+        &["slot", "create"],
+        &["status"],
+        // A second try must not be the one that goes through.
+        &["init"],
+    ];
+    for command in commands {
+        let done = world.run(command.iter().copied()).await;
+        assert_refused(&done, 5, &[world.name(), "Lost slot"]);
+    }
+    let printed = world.succeed(["init", "--sql"]).await;
+    let step = printed.split("-- slot ").nth(1).expect("a guard before the slot");
+    let (_, guard) = step.split_once('\n').expect("a title");
+    let refused = world.client().batch_execute(guard).await.unwrap_err();
+    assert!(refused.as_db_error().unwrap().message().contains("is lost"), "{refused:?}");
+
+    assert_eq!(on_record(&world).await, before);
+    let slots = "SELECT count(*) FROM pg_replication_slots WHERE database = current_database()";
+    assert_eq!(world.number(slots).await, 0);
+}
+
+#[tokio::test]
+async fn an_accepted_loss_is_counted_before_a_new_slot_is_made() {
+    let Some(world) = world_that_lost_its_slot().await else { return };
+    let before = on_record(&world).await;
+    let (_, settled_xid) = before.split_once(' ').unwrap();
+
+    let told = world.succeed(["init", "--accept-loss"]).await;
+
+    let counted = told.lines().find(|line| line.starts_with("may not have been published"));
+    let rows: u64 = counted.unwrap().split_whitespace().find_map(|word| word.parse().ok()).unwrap();
+    assert!((7..=12).contains(&rows), "{told}");
+    assert!(told.contains(&format!("settled_xid {settled_xid}")), "{told}");
+    assert!(told.contains("created: slot"), "{told}");
+    let last = Workload { first_number: 12, ..Workload::of_rows(3) };
+    let committed = last.insert(world.client()).await.unwrap();
+    world.catch_up().await;
+    let ids: Vec<_> = world.pubsub.stored().into_iter().map(|row| row.event_id).collect();
+    assert!(committed.iter().all(|row| ids.contains(&row.event_id)));
+    world.succeed(["init"]).await;
+}
+
+#[tokio::test]
+async fn run_check_and_init_agree_about_another_servers_record() {
+    let Some(world) = World::create().await else { return };
+    world.catch_up().await;
+    world.execute("UPDATE app_outbox_relay SET system_identifier = '1'").await;
+    for command in ["run", "check", "init"] {
+        let done = world.run([command]).await;
+        assert_refused(&done, 5, &["Lost slot"]);
+    }
+}
+
+#[tokio::test]
+async fn a_mistyped_publication_is_answered_with_the_one_that_exists() {
+    let Some(world) = World::create().await else { return };
+    let typed = format!("{}x", world.name());
+    Workload::of_rows(3).insert(world.client()).await.unwrap();
+    for command in ["run", "check"] {
+        let done = world.run([command, "--publication", &typed]).await;
+        assert_refused(&done, 3, &[&format!("--publication {}, which exists", world.name())]);
+        assert!(!done.text.contains("slot drop"), "{}", done.text);
+    }
+    let init = world.run(["init", "--publication", &typed]).await;
+    assert_refused(&init, 3, &[&typed]);
+    assert!(!init.text.contains("slot drop"), "{}", init.text);
+}
+
+#[tokio::test]
+async fn a_slot_that_holds_rows_is_dropped_only_with_their_number() {
+    let Some(world) = World::create().await else { return };
+    let mut relay = world.start_relay([]).await;
+    let held = world.run(["slot", "drop", "--yes"]).await;
+    assert_refused(&held, 6, &["stop the relay"]);
+    assert_eq!(relay.terminate(DEADLINE).await, Some(0));
+    Workload::of_rows(4).insert(world.client()).await.unwrap();
+
+    for too_few in
+        [&["slot", "drop", "--yes"][..], &["slot", "drop", "--yes", "--discard-rows", "3"]]
+    {
+        let done = world.run(too_few.iter().copied()).await;
+        assert_refused(&done, 2, &["holds 4 row(s)", "--discard-rows 4"]);
+    }
+    let with_number = ["slot", "drop", "--yes", "--discard-rows", "4"];
+    assert!(world.succeed(with_number).await.contains("with 4 row(s)"));
+    // Meant by hand and with the number: the next start is a first one.
+    assert_refused(&world.run(["run"]).await, 3, &["walrelay init"]);
+}
+
+#[tokio::test]
+async fn advancing_takes_the_printed_position_and_skips_that_transaction_alone() {
+    let Some(world) = World::create().await else { return };
+    world.catch_up().await;
+    let publication = world.name().to_owned();
+    world
+        .execute(&format!("ALTER PUBLICATION {publication} SET (publish = 'insert, delete')"))
+        .await;
+    Workload::of_rows(2).insert(world.client()).await.unwrap();
+    world
+        .execute("BEGIN; DELETE FROM app_outbox WHERE version = 0; DELETE FROM app_outbox; COMMIT")
+        .await;
+    world.execute(&format!("ALTER PUBLICATION {publication} SET (publish = 'insert')")).await;
+    let after = Workload { first_number: 10, ..Workload::of_rows(3) };
+    let committed = after.insert(world.client()).await.unwrap();
+    let stopped = world.run(["run"]).await;
+    assert_refused(&stopped, 3, &["a delete", "walrelay slot advance"]);
+    let (_, behind) = stopped.text.split_once("a delete at ").expect("a position");
+    let position: String =
+        behind.chars().take_while(|c| c.is_ascii_hexdigit() || *c == '/').collect();
+
+    let advance = ["slot", "advance", "--skip-events", "--to-lsn", &position];
+    let mut done = world.run(advance).await;
+    if done.code == Some(2) {
+        // What lies before may be confirmed or not, depending on how far the relay came.
+        assert_refused(&done, 2, &["--discard-rows 2"]);
+        done = world.run(advance.into_iter().chain(["--discard-rows", "2"])).await;
+    }
+    assert_eq!(done.code, Some(0), "{}", done.text);
+    assert!(done.text.contains("skipped: "), "{}", done.text);
+
+    world.catch_up().await;
+    let ids: Vec<_> = world.pubsub.stored().into_iter().map(|row| row.event_id).collect();
+    assert!(committed.iter().all(|row| ids.contains(&row.event_id)), "{ids:?}");
+}

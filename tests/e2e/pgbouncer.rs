@@ -1,0 +1,88 @@
+//! Behind PgBouncer: recognised by how it behaves, with the fix, and `check` looks on.
+
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+
+use walrelay_testkit::{skip, wait_until};
+use walrelay_tests::{DEADLINE, World};
+
+/// A PgBouncer of a test's own in front of the test's server.
+struct PgBouncer {
+    child: Child,
+    folder: PathBuf,
+    port: u16,
+}
+
+impl Drop for PgBouncer {
+    fn drop(&mut self) {
+        self.child.kill().ok();
+        self.child.wait().ok();
+        std::fs::remove_dir_all(&self.folder).ok();
+    }
+}
+
+/// It refuses to run as root, so root lends it another user.
+fn command(folder: &Path) -> Command {
+    let is_root = std::fs::metadata("/proc/self").is_ok_and(|own| {
+        use std::os::unix::fs::MetadataExt as _;
+        own.uid() == 0
+    });
+    let ini = folder.join("pgbouncer.ini");
+    if !is_root {
+        let mut command = Command::new("pgbouncer");
+        command.arg(ini);
+        return command;
+    }
+    let mut command = Command::new("setpriv");
+    command.args(["--reuid", "65534", "--regid", "65534", "--clear-groups", "pgbouncer"]).arg(ini);
+    command
+}
+
+async fn start(world: &World, mode: &str, ignored: &str) -> Option<PgBouncer> {
+    let is_there = Command::new("pgbouncer").arg("--version").stdout(Stdio::null()).status();
+    if !is_there.is_ok_and(|status| status.success()) {
+        return skip("pgbouncer is not installed");
+    }
+    let row = world.client().query_one("SELECT current_setting('port')::int4", &[]).await.unwrap();
+    let server: i32 = row.get(0);
+    let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+    let folder = std::env::temp_dir().join(format!("walrelay-pgbouncer-{}", world.name()));
+    std::fs::create_dir_all(&folder).unwrap();
+    // `any` logs everybody in as the user that is named with the database.
+    let ini = format!(
+        "[databases]\n* = host=127.0.0.1 port={server} user=postgres\n[pgbouncer]\nlisten_addr = 127.0.0.1\n\
+         listen_port = {port}\nunix_socket_dir =\nauth_type = any\npool_mode = {mode}\n\
+         ignore_startup_parameters = {ignored}\n"
+    );
+    std::fs::write(folder.join("pgbouncer.ini"), ini).unwrap();
+    let child = command(&folder).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
+    let bouncer = PgBouncer { child, folder, port };
+    wait_until(DEADLINE, "pgbouncer to listen", async || {
+        tokio::net::TcpStream::connect(("127.0.0.1", port)).await.ok()
+    })
+    .await;
+    Some(bouncer)
+}
+
+#[tokio::test]
+async fn a_pooler_is_recognised_in_every_mode_and_the_rest_is_checked() {
+    let Some(world) = World::create().await else { return };
+    for mode in ["transaction", "session"] {
+        for ignored in ["extra_float_digits", "replication,options,extra_float_digits"] {
+            let Some(bouncer) = start(&world, mode, ignored).await else { return };
+            let name = world.name();
+            let url = format!("postgresql://postgres@127.0.0.1:{}/{name}", bouncer.port);
+            for command in ["run", "check"] {
+                let done = world.run([command, "--database-url", &url]).await;
+                let text = &done.text;
+                assert_eq!(done.code, Some(3), "{mode} {ignored} {command}: {text}");
+                assert!(text.contains("connection pooler"), "{mode} {ignored} {command}: {text}");
+                assert!(text.contains("connect to the database itself"), "{text}");
+                if command == "check" {
+                    assert!(text.contains("wal_level"), "{mode} {ignored}: {text}");
+                    assert!(text.contains("Pub/Sub: answers"), "{mode} {ignored}: {text}");
+                }
+            }
+        }
+    }
+}
