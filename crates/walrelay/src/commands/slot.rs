@@ -2,9 +2,9 @@
 
 use pgoutput_parser::Lsn;
 use walrelay_postgres::{
-    Failover, LostSlot, ServerErrorKind, SqlClient, StoreError, WaitingTransaction, advance_slot,
-    connect_sql, create_slot, delete_relay_row, drop_slot, read_loss, read_publication,
-    read_relay_row, read_slot, rows_since, waiting_transactions,
+    Failover, LostSlot, ServerErrorKind, SqlClient, StoreError, advance_slot, connect_sql,
+    create_slot, delete_relay_row, drop_slot, read_loss, read_publication, read_relay_row,
+    read_slot, rows_since, waiting_transactions,
 };
 use walrelay_relay::observe::report::slot_report;
 
@@ -132,9 +132,11 @@ async fn advance(
 ) -> Result<String, Error> {
     let DatabaseConfig { slot, publication, .. } = database;
     let waiting = waiting_transactions(client, slot, publication, to).await?;
-    let is_meant =
-        |transaction: &WaitingTransaction| transaction.is_meant || transaction.end_lsn == to;
-    let meant = waiting.iter().find(|transaction| is_meant(transaction));
+    // A change may begin where the transaction before it ends: errors show changes, so those come first.
+    let meant = waiting
+        .iter()
+        .find(|transaction| transaction.is_meant)
+        .or_else(|| waiting.iter().find(|transaction| transaction.end_lsn == to));
     let end_lsn = meant.map_or(to, |transaction| transaction.end_lsn);
     let skipped = waiting.iter().filter(|transaction| transaction.end_lsn <= end_lsn);
     let rows: u64 = skipped.clone().map(|transaction| transaction.rows).sum();
