@@ -3,39 +3,68 @@
 //! Columns are found by name in the latest Relation message, so an `ALTER TABLE` in mid-stream
 //! changes nothing but where they stand.
 
+use std::fmt;
+
 use pgoutput_parser::{Generation, Relation};
 
 use crate::template::Template;
+
+/// The names a field's column may have, in the order in which they are looked for.
+///
+/// There are several while a column is being renamed: rows written before and after it are described
+/// by Relation messages of their own, and each finds the name that counted then.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Names(Vec<String>);
+
+impl Names {
+    /// Reads `version` or `version,ver`; spaces around a name do not count, nor do empty names.
+    #[must_use]
+    pub fn parse(text: &str) -> Self {
+        let names = text.split(',').map(str::trim).filter(|name| !name.is_empty());
+        Self(names.map(str::to_owned).collect())
+    }
+
+    /// Each name.
+    pub fn iter(&self) -> impl Iterator<Item = &str> {
+        self.0.iter().map(String::as_str)
+    }
+}
+
+impl fmt::Display for Names {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0.join(","))
+    }
+}
 
 /// The columns' names; `None` where the table has no such column.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ColumnNames {
     /// Event id, the consumers' dedupe key.
-    pub id: String,
+    pub id: Names,
     /// Payload, published verbatim.
-    pub payload: String,
+    pub payload: Names,
     /// Type of the aggregate; routes to a topic.
-    pub aggregate_type: Option<String>,
+    pub aggregate_type: Option<Names>,
     /// Id of the aggregate; the ordering key.
-    pub aggregate_id: Option<String>,
+    pub aggregate_id: Option<Names>,
     /// What happened.
-    pub event_type: Option<String>,
+    pub event_type: Option<Names>,
     /// Increases within one aggregate.
-    pub version: Option<String>,
+    pub version: Option<Names>,
     /// Version of the payload's shape.
-    pub schema_version: Option<String>,
+    pub schema_version: Option<Names>,
     /// Object of strings: further attributes.
-    pub headers: Option<String>,
+    pub headers: Option<Names>,
     /// When it happened.
-    pub occurred_at: Option<String>,
+    pub occurred_at: Option<Names>,
 }
 
 impl Default for ColumnNames {
     fn default() -> Self {
-        let named = |name: &str| Some(name.to_owned());
+        let named = |name: &str| Some(Names::parse(name));
         Self {
-            id: "id".to_owned(),
-            payload: "payload".to_owned(),
+            id: Names::parse("id"),
+            payload: Names::parse("payload"),
             aggregate_type: named("aggregatetype"),
             aggregate_id: named("aggregateid"),
             event_type: named("event_type"),
@@ -107,37 +136,37 @@ impl Field {
 }
 
 impl ColumnNames {
-    /// The column's name in the table, if the table has one.
+    /// The names the field's column may have, if the table has one.
     #[must_use]
-    pub fn of(&self, field: Field) -> Option<&str> {
+    pub fn of(&self, field: Field) -> Option<&Names> {
         match field {
             Field::Id => Some(&self.id),
             Field::Payload => Some(&self.payload),
-            Field::AggregateType => self.aggregate_type.as_deref(),
-            Field::AggregateId => self.aggregate_id.as_deref(),
-            Field::EventType => self.event_type.as_deref(),
-            Field::Version => self.version.as_deref(),
-            Field::SchemaVersion => self.schema_version.as_deref(),
-            Field::Headers => self.headers.as_deref(),
-            Field::OccurredAt => self.occurred_at.as_deref(),
+            Field::AggregateType => self.aggregate_type.as_ref(),
+            Field::AggregateId => self.aggregate_id.as_ref(),
+            Field::EventType => self.event_type.as_ref(),
+            Field::Version => self.version.as_ref(),
+            Field::SchemaVersion => self.schema_version.as_ref(),
+            Field::Headers => self.headers.as_ref(),
+            Field::OccurredAt => self.occurred_at.as_ref(),
         }
     }
 
-    /// The name in the table of what a template calls `name`: a field by its standard name, or any
+    /// The names in the table of what a template calls `name`: a field by its standard name, or any
     /// column by its own.
     #[must_use]
-    pub fn resolve<'a>(&'a self, name: &'a str) -> Option<&'a str> {
+    pub fn resolve(&self, name: &str) -> Option<Names> {
         match name {
-            "id" => Some(&self.id),
-            "payload" => Some(&self.payload),
-            "aggregatetype" | "aggregate_type" => self.aggregate_type.as_deref(),
-            "aggregateid" | "aggregate_id" => self.aggregate_id.as_deref(),
-            "event_type" => self.event_type.as_deref(),
-            "version" => self.version.as_deref(),
-            "schema_version" => self.schema_version.as_deref(),
-            "headers" => self.headers.as_deref(),
-            "occurred_at" => self.occurred_at.as_deref(),
-            _ => Some(name),
+            "id" => Some(self.id.clone()),
+            "payload" => Some(self.payload.clone()),
+            "aggregatetype" | "aggregate_type" => self.aggregate_type.clone(),
+            "aggregateid" | "aggregate_id" => self.aggregate_id.clone(),
+            "event_type" => self.event_type.clone(),
+            "version" => self.version.clone(),
+            "schema_version" => self.schema_version.clone(),
+            "headers" => self.headers.clone(),
+            "occurred_at" => self.occurred_at.clone(),
+            _ => Some(Names(vec![name.to_owned()])),
         }
     }
 }
@@ -155,6 +184,8 @@ pub(crate) struct Layout {
     pub(crate) generation: Generation,
     /// Where column `i` of the tuple goes; past the end for a column nobody wants.
     pub(crate) places: Vec<usize>,
+    /// Where each field's value stands; fields may share a column, and then they share its place.
+    pub(crate) fields: [usize; Field::ALL.len()],
     pub(crate) payload: PayloadType,
     pub(crate) occurred_at_is_timestamp: bool,
     /// `schema.table`, for errors and the CloudEvents source.
@@ -187,7 +218,7 @@ pub(crate) enum Part {
 pub struct MissingColumn {
     /// `schema.table`.
     pub table: String,
-    /// The column that was looked for.
+    /// The column that was looked for, under each of its names.
     pub column: String,
     /// The option that names it.
     pub option: &'static str,
@@ -210,25 +241,31 @@ impl Layout {
         ordering_key: &Template,
     ) -> Result<Self, MissingColumn> {
         let table = format!("{}.{}", relation.namespace, relation.name);
-        let index_of = |column: &str| relation.columns.iter().position(|c| c.name == column);
-        let missing = |column: &str, option| MissingColumn {
-            table: table.clone(),
-            column: column.to_owned(),
-            option,
+        let index_of = |wanted: &Names, option| {
+            let index_of = |name| relation.columns.iter().position(|column| column.name == name);
+            wanted.iter().find_map(index_of).ok_or_else(|| MissingColumn {
+                table: table.clone(),
+                column: wanted.0.join("\" or \""),
+                option,
+            })
         };
         let nowhere = PLACES;
         let mut places = vec![nowhere; relation.columns.len()];
+        let mut fields = Field::ALL.map(Field::place);
         let mut type_of = [0; Field::ALL.len()];
         for field in Field::ALL {
-            let Some(column) = names.of(field) else { continue };
-            let index = index_of(column).ok_or_else(|| missing(column, field.option()))?;
-            places[index] = field.place();
+            let Some(columns) = names.of(field) else { continue };
+            let index = index_of(columns, field.option())?;
+            if places[index] == nowhere {
+                places[index] = field.place();
+            }
+            fields[field.place()] = places[index];
             type_of[field.place()] = relation.columns[index].type_oid;
         }
         let mut extra = Field::ALL.len();
         let mut place_of = |name: &str, option| -> Result<usize, MissingColumn> {
-            let column = names.resolve(name).unwrap_or(name);
-            let index = index_of(column).ok_or_else(|| missing(column, option))?;
+            let columns = names.resolve(name).unwrap_or_else(|| Names(vec![name.to_owned()]));
+            let index = index_of(&columns, option)?;
             if places[index] == nowhere {
                 places[index] = extra;
                 extra += 1;
@@ -255,6 +292,7 @@ impl Layout {
             },
             occurred_at_is_timestamp: is_timestamp(type_of[Field::OccurredAt.place()]),
             places,
+            fields,
             table,
             topic,
             ordering_key,

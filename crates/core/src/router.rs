@@ -80,6 +80,9 @@ pub enum Fault {
     /// The id is null, so nobody could recognise a duplicate.
     #[error("the event id is null")]
     NoId,
+    /// The id is an empty text, by which all such rows would be taken for one.
+    #[error("the event id is empty")]
+    EmptyId,
 }
 
 impl Fault {
@@ -88,7 +91,7 @@ impl Fault {
     pub fn into_failure(self) -> PublishFailure {
         let code = match self {
             Self::Limit { .. } => "LOCAL_LIMIT",
-            Self::Topic { .. } | Self::NoId => "UNROUTABLE",
+            Self::Topic { .. } | Self::NoId | Self::EmptyId => "UNROUTABLE",
             Self::Headers(_) => "BAD_HEADERS",
         };
         PublishFailure::new(FailureClass::Row, code, self.to_string())
@@ -163,7 +166,8 @@ impl Router {
         expand(&layout.ordering_key, &row, &mut self.ordering_key)?;
         let payload = row.payload()?;
         let fault = self.attributes.collect(&row)?;
-        let event_id = row.text(Field::Id)?.unwrap_or_default();
+        let given_id = row.text(Field::Id)?;
+        let event_id = given_id.unwrap_or_default();
 
         let data_len = payload.len();
         let key_field = match self.ordering_key.len() {
@@ -187,7 +191,7 @@ impl Router {
             wire::put_field(buffer, wire::MESSAGE_ORDERING_KEY, ordering_key.as_bytes());
             buffer.len() - ordering_key.len()..buffer.len()
         });
-        let fault = fault.or_else(|| fault_of(&message, event_id));
+        let fault = fault.or_else(|| fault_of(&message, given_id));
         Ok(Routed { message, fault })
     }
 
@@ -219,7 +223,7 @@ fn topic_of(topics: &mut BTreeMap<String, Topic>, project: &str, expanded: &str)
     topic
 }
 
-fn fault_of(message: &Message, event_id: &str) -> Option<Fault> {
+fn fault_of(message: &Message, event_id: Option<&str>) -> Option<Fault> {
     let limit = |what: &str, size, max| {
         (size > max).then(|| Fault::Limit { what: what.to_owned(), size, max })
     };
@@ -232,7 +236,11 @@ fn fault_of(message: &Message, event_id: &str) -> Option<Fault> {
             let named = limits::is_topic_name(message.topic());
             (!named).then(|| Fault::Topic { name: message.topic().to_string() })
         })
-        .or_else(|| event_id.is_empty().then_some(Fault::NoId))
+        .or(match event_id {
+            None => Some(Fault::NoId),
+            Some("") => Some(Fault::EmptyId),
+            Some(_) => None,
+        })
 }
 
 /// The wanted columns of one row.
@@ -262,7 +270,7 @@ impl<'a> Picked<'a> {
 
     /// A field's text; none if it is null or the table has no such column.
     pub(crate) fn text(&self, field: Field) -> Result<Option<&'a str>, RouteError> {
-        self.text_at(field.place())
+        self.text_at(self.layout.fields[field.place()])
     }
 
     fn text_at(&self, place: usize) -> Result<Option<&'a str>, RouteError> {
@@ -287,7 +295,7 @@ impl<'a> Picked<'a> {
     }
 
     fn payload(&self) -> Result<Payload<'a>, RouteError> {
-        let place = Field::Payload.place();
+        let place = self.layout.fields[Field::Payload.place()];
         let bytes = self.bytes_at(place)?.unwrap_or_default();
         if self.layout.payload != PayloadType::Bytea || bytes.is_empty() {
             return Ok(Payload::Verbatim(bytes));
@@ -307,7 +315,7 @@ impl<'a> Picked<'a> {
         RouteError::Value {
             position: self.insert.position,
             table: self.layout.table.clone(),
-            column: column.map_or_else(|| self.names.id.clone(), |column| column.name.clone()),
+            column: column.map_or_else(|| self.names.id.to_string(), |column| column.name.clone()),
             problem,
         }
     }

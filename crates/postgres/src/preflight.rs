@@ -39,8 +39,8 @@ pub struct PreflightRequest {
 /// A column that configuration names.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ExpectedColumn {
-    /// Its name.
-    pub name: String,
+    /// The names it may have; one of them is enough.
+    pub names: Vec<String>,
     /// The option that names it, as in `--column-event-type`.
     pub option: String,
     /// What it is read for.

@@ -31,7 +31,7 @@ fn options(database: &TestDatabase) -> InitOptions {
 
 fn request(options: &InitOptions) -> PreflightRequest {
     let column = |name: &str, option: &str, role| ExpectedColumn {
-        name: name.to_owned(),
+        names: vec![name.to_owned()],
         option: option.to_owned(),
         role,
     };

@@ -20,12 +20,12 @@ const GIB: u64 = 1 << 30;
 
 /// A column that every outbox table has.
 const fn column(name: &'static str, default: &'static str) -> Setting<String> {
-    Setting::text(name, default, "a column").shown_as("COLUMN")
+    Setting::text(name, default, "a column, or its names with commas").shown_as("COLUMN")
 }
 
 /// A column that an outbox table may lack.
 const fn optional_column(name: &'static str, default: &'static str) -> Setting<String> {
-    Setting::text(name, default, "a column or empty").shown_as("COLUMN")
+    Setting::text(name, default, "a column, its names with commas, or empty").shown_as("COLUMN")
 }
 
 options! {

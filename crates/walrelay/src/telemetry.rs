@@ -47,7 +47,17 @@ pub fn start(config: &LogConfig) {
 /// Whether this is a filter in the syntax of `RUST_LOG`.
 #[must_use]
 pub fn is_filter(text: &str) -> bool {
-    EnvFilter::builder().parse(text).is_ok()
+    // The parser takes a word that is no level for a target, and would log nothing but it.
+    EnvFilter::builder().parse(text).is_ok() && text.split(',').all(ends_in_a_level)
+}
+
+/// Whether a directive is a level, or ends in one behind an equals sign. A comma inside a span's
+/// braces cuts a directive in two; its first half is recognised by its open bracket.
+fn ends_in_a_level(directive: &str) -> bool {
+    let level = directive.rsplit('=').next().unwrap_or(directive).trim();
+    let levels = ["off", "error", "warn", "info", "debug", "trace"];
+    let is_level = levels.iter().any(|known| known.eq_ignore_ascii_case(level));
+    is_level || directive.trim().is_empty() || directive.contains('[')
 }
 
 /// Writes why the process ends: through the log when there is one, else plainly.

@@ -8,6 +8,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use walrelay::config::{Command, CommandLine, Config, Environment, Problem, Refusal, RunConfig};
+use walrelay_core::Names;
 use walrelay_relay::settings::Until;
 
 const URL: &str = "postgresql://relay:hunter2@db.example:5432/app";
@@ -117,13 +118,23 @@ fn switches_and_lists_are_read_from_every_layer() {
 #[test]
 fn the_debezium_preset_gives_way_to_what_is_set() {
     let columns = run_config(&["--preset", "debezium"], &[]).settings.relay.router.columns;
-    assert_eq!(columns.event_type.as_deref(), Some("type"));
-    assert_eq!(columns.occurred_at.as_deref(), Some("timestamp"));
+    assert_eq!(columns.event_type, Some(Names::parse("type")));
+    assert_eq!(columns.occurred_at, Some(Names::parse("timestamp")));
     assert_eq!((columns.version, columns.schema_version, columns.headers), (None, None, None));
     let set = [("WALRELAY_COLUMN_HEADERS", "headers"), ("WALRELAY_COLUMN_OCCURRED_AT", "")];
     let columns = run_config(&["--preset", "debezium"], &set).settings.relay.router.columns;
-    assert_eq!(columns.headers.as_deref(), Some("headers"));
+    assert_eq!(columns.headers, Some(Names::parse("headers")));
     assert_eq!(columns.occurred_at, None);
+}
+
+#[test]
+fn a_column_may_have_several_names() {
+    let columns =
+        run_config(&["--column-version", "version, ver"], &[]).settings.relay.router.columns;
+    assert_eq!(columns.version.unwrap().iter().collect::<Vec<_>>(), ["version", "ver"]);
+    let given = [("DATABASE_URL", URL), ("PUBSUB_PROJECT_ID", "p")];
+    let problems = texts(&config(&["run", "--column-id", ","], &given).unwrap_err());
+    assert!(problems[0].starts_with("--column-id \",\": the name of a column"), "{problems:?}");
 }
 
 #[test]
@@ -211,4 +222,16 @@ fn arguments_that_choose_rows_come_from_the_command_line_alone() {
     };
     let debug = format!("{:?}", listed.action);
     assert!(debug.contains("status: None") && debug.contains("topic: None"), "{debug}");
+}
+
+#[test]
+fn log_levels_that_do_not_exist_are_refused() {
+    let given = [("DATABASE_URL", URL), ("PUBSUB_PROJECT_ID", "p")];
+    for level in ["loud", "infoo", "walrelay=loud", "info,debgu", "5x"] {
+        let problems = texts(&config(&["status", "--log-level", level], &given).unwrap_err());
+        assert!(problems[0].starts_with("--log-level"), "{level}: {problems:?}");
+    }
+    for level in ["info", "OFF", "warn,walrelay_relay=debug", "info,h2[span{a}]=trace"] {
+        assert!(config(&["status", "--log-level", level], &given).is_ok(), "{level}");
+    }
 }

@@ -336,8 +336,11 @@ fn table_findings(
         findings.ok(code::PUBLICATION_ROW_FILTER, subject, message);
     }
     let Some(columns) = &published.columns else { return };
-    for expected in request.columns.iter().filter(|c| !columns.contains(&c.name)) {
-        let message = format!("leaves out column {} of {}", expected.name, table.name);
+    for expected in
+        request.columns.iter().filter(|c| !c.names.iter().any(|name| columns.contains(name)))
+    {
+        let message =
+            format!("leaves out column {} of {}", expected.names.join(" or "), table.name);
         let fix = "publish all columns: ALTER PUBLICATION … SET TABLE, without a column list";
         match expected.role {
             super::ColumnRole::Payload | super::ColumnRole::Required => {

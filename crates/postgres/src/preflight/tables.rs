@@ -50,20 +50,20 @@ fn column_findings(
     found: &FoundTable,
     expected: &super::ExpectedColumn,
 ) {
-    let super::ExpectedColumn { name, option, role } = expected;
-    let column_type = found.columns.iter().find(|(column, _)| column == name).map(|(_, t)| t);
-    match (column_type, role) {
+    let super::ExpectedColumn { names, option, role } = expected;
+    let column = found.columns.iter().find(|(column, _)| names.contains(column));
+    match (column, role) {
         (None, ColumnRole::Payload | ColumnRole::Required) => {
             let there: Vec<&str> =
                 found.columns.iter().map(|(column, _)| column.as_str()).collect();
             findings.error(
                 code::OUTBOX_COLUMN,
                 subject,
-                format!("has no column {name}"),
+                format!("has no column {}", names.join(" or ")),
                 format!("name the right one with {option}; there are {}", there.join(", ")),
             );
         }
-        (Some(column_type), ColumnRole::Payload)
+        (Some((name, column_type)), ColumnRole::Payload)
             if !PAYLOAD_TYPES.contains(&column_type.as_str()) =>
         {
             findings.warning(

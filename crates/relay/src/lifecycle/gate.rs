@@ -57,22 +57,19 @@ pub fn preflight_request(relay: &RelaySettings) -> PreflightRequest {
             | Field::Headers
             | Field::OccurredAt => ColumnRole::Required,
         };
-        Some((columns.of(*field)?, field.option(), role))
+        Some((columns.of(*field)?.clone(), field.option(), role))
     });
     let of_templates =
         [(&relay.router.topic, "--topic"), (&relay.router.ordering_key, "--ordering-key")];
     let templates = of_templates.into_iter().flat_map(|(template, option)| {
         let resolved = template.columns().filter_map(|name| columns.resolve(name));
-        resolved.map(move |name| (name, option, ColumnRole::Required))
+        resolved.map(move |names| (names, option, ColumnRole::Required))
     });
     let mut expected: Vec<ExpectedColumn> = Vec::new();
-    for (name, option, role) in fields.chain(templates) {
-        if expected.iter().all(|known| known.name != name) {
-            expected.push(ExpectedColumn {
-                name: name.to_owned(),
-                option: option.to_owned(),
-                role,
-            });
+    for (names, option, role) in fields.chain(templates) {
+        let names: Vec<String> = names.iter().map(str::to_owned).collect();
+        if expected.iter().all(|known| known.names != names) {
+            expected.push(ExpectedColumn { names, option: option.to_owned(), role });
         }
     }
     PreflightRequest {

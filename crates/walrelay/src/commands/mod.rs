@@ -6,6 +6,7 @@ use crate::config::Command;
 use crate::error::Error;
 
 pub mod check;
+mod columns;
 pub mod demo;
 pub mod dispatch;
 pub mod emulator;

@@ -3,11 +3,11 @@
 //! Confirmed is known without an LSN in the table: every committed transaction below `settled_xid`
 //! of `app_outbox_relay` is settled. A row whose age cannot be told from the horizon's stays.
 
-use walrelay_core::ColumnNames;
 use walrelay_postgres::{
     PgError, QualifiedName, SqlClient, connect_sql, quote_identifier, read_relay_row,
 };
 
+use super::columns::column_of;
 use crate::config::PruneConfig;
 use crate::error::Error;
 use crate::output::print;
@@ -39,7 +39,12 @@ async fn prune(client: &SqlClient, config: &PruneConfig) -> Result<(), Error> {
     }
     let seconds = config.older_than.as_secs_f64();
     for table in &config.database.outbox_tables {
-        let sql = delete_sql(table, &config.columns);
+        let id = column_of(client, table, &config.columns.id).await?;
+        let occurred_at = match &config.columns.occurred_at {
+            Some(names) => column_of(client, table, names).await?,
+            None => String::new(),
+        };
+        let sql = delete_sql(table, &id, &occurred_at);
         let mut total = 0;
         loop {
             let deleted = client.execute(&sql, &[&seconds]).await.map_err(PgError::from)?;
@@ -55,9 +60,8 @@ async fn prune(client: &SqlClient, config: &PruneConfig) -> Result<(), Error> {
 
 /// Every relay on record counts, so that a second one still finds its rows for a recovery. A row's
 /// table stands beside its ctid, because partitions have ctids of their own.
-fn delete_sql(table: &QualifiedName, columns: &ColumnNames) -> String {
-    let occurred_at = quote_identifier(columns.occurred_at.as_deref().unwrap_or_default());
-    let id = quote_identifier(&columns.id);
+fn delete_sql(table: &QualifiedName, id: &str, occurred_at: &str) -> String {
+    let (id, occurred_at) = (quote_identifier(id), quote_identifier(occurred_at));
     format!(
         "DELETE FROM {table} o USING (
            SELECT c.tableoid AS part, c.ctid AS place FROM {table} c

@@ -2,9 +2,10 @@
 
 use std::collections::BTreeSet;
 
-use walrelay_core::RouterConfig;
+use walrelay_core::{Names, RouterConfig};
 use walrelay_postgres::{PgError, QualifiedName, SqlClient, quote_identifier};
 
+use super::columns::column_of;
 use crate::error::Error;
 
 /// Topics looked for in one table. An outbox with more routes by something unbounded, which no
@@ -26,13 +27,14 @@ pub(super) async fn of_rows(
     if columns.is_empty() {
         return Ok([full_name(&router.project, &template)].into());
     }
-    let selected: Vec<String> = columns
-        .iter()
-        .map(|name| router.columns.resolve(name).unwrap_or(name))
-        .map(|column| format!("{}::text", quote_identifier(column)))
-        .collect();
     let mut topics = BTreeSet::new();
     for table in tables {
+        let mut selected = Vec::new();
+        for name in &columns {
+            let names = router.columns.resolve(name).unwrap_or_else(|| Names::parse(name));
+            let column = column_of(client, table, &names).await?;
+            selected.push(format!("{}::text", quote_identifier(&column)));
+        }
         let sql =
             format!("SELECT DISTINCT {} FROM {table} LIMIT {TOPICS_MAX}", selected.join(", "));
         for row in client.query(&sql, &[]).await.map_err(PgError::from)? {

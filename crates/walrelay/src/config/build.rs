@@ -2,7 +2,7 @@
 
 use std::net::{Ipv4Addr, SocketAddr};
 
-use walrelay_core::{AttributeStyle, ColumnNames, OnDead, RouterConfig, Template};
+use walrelay_core::{AttributeStyle, ColumnNames, Names, OnDead, RouterConfig, Template};
 use walrelay_emulator::FaultSyntaxError;
 use walrelay_postgres::{ConnectConfig, OnLost, ParseNameError, PgEnv, QualifiedName, Secret};
 use walrelay_pubsub::{Endpoint, PublisherConfig};
@@ -286,13 +286,14 @@ impl Builder<'_> {
         }
     }
 
-    fn column(&mut self, setting: Setting<String>) -> String {
-        let name = self.problems.read(setting);
-        if !is_identifier(&name) {
-            let allowed = "the name of a column, 1 to 63 bytes";
-            self.problems.wrong(setting.declaration.name, &name, allowed);
+    fn column(&mut self, setting: Setting<String>) -> Names {
+        let text = self.problems.read(setting);
+        let names = Names::parse(&text);
+        if names.iter().next().is_none() || !names.iter().all(is_identifier) {
+            let allowed = "the name of a column, 1 to 63 bytes, or several with commas";
+            self.problems.wrong(setting.declaration.name, &text, allowed);
         }
-        name
+        names
     }
 
     /// A column that the table may lack; the preset's name for it counts only while nobody set the
@@ -302,16 +303,13 @@ impl Builder<'_> {
         setting: Setting<String>,
         preset: Preset,
         debezium: &str,
-    ) -> Option<String> {
+    ) -> Option<Names> {
         let is_default = self.problems.is_default(setting.declaration.name);
-        let name = match preset {
-            Preset::Debezium if is_default => debezium.to_owned(),
-            Preset::Debezium | Preset::Walrelay if self.problems.read(setting).is_empty() => {
-                String::new()
-            }
-            Preset::Debezium | Preset::Walrelay => self.column(setting),
-        };
-        (!name.is_empty()).then_some(name)
+        if preset == Preset::Debezium && is_default {
+            return (!debezium.is_empty()).then(|| Names::parse(debezium));
+        }
+        let is_given = !self.problems.read(setting).is_empty();
+        is_given.then(|| self.column(setting))
     }
 
     fn pubsub(&mut self) -> PubSubSettings {
@@ -445,7 +443,7 @@ impl Builder<'_> {
 }
 
 /// Where the defaults of the column options come from.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, PartialEq, Eq)]
 enum Preset {
     Walrelay,
     Debezium,

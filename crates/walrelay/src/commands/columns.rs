@@ -1,0 +1,28 @@
+//! Which of a column's names a table has.
+
+use walrelay_core::Names;
+use walrelay_postgres::{PgError, QualifiedName, SqlClient};
+
+/// The first of the names that is a column of the table; the first of all when none is, so that the
+/// server's refusal names it.
+///
+/// # Errors
+///
+/// The catalog cannot be read.
+pub(super) async fn column_of(
+    client: &SqlClient,
+    table: &QualifiedName,
+    names: &Names,
+) -> Result<String, PgError> {
+    let names: Vec<&str> = names.iter().collect();
+    let first = names.first().copied().unwrap_or_default().to_owned();
+    if names.len() < 2 {
+        return Ok(first);
+    }
+    let sql = "SELECT attname::text FROM pg_attribute
+                WHERE attrelid = $1::text::regclass AND attnum > 0 AND NOT attisdropped
+                  AND attname::text = ANY($2)
+                ORDER BY array_position($2, attname::text) LIMIT 1";
+    let rows = client.query(sql, &[&table.to_string(), &names]).await?;
+    Ok(rows.first().map_or(first, |row| row.get(0)))
+}
