@@ -58,6 +58,16 @@ impl LaneTable {
         id
     }
 
+    /// The lane of this key, if there is one.
+    pub(crate) fn find(&self, topic: &Topic, ordering_key: &str) -> Option<LaneId> {
+        let hash = self.hash(topic, ordering_key);
+        let is_it = |id: &LaneId| {
+            let lane = &self[*id];
+            *lane.ordering_key == *ordering_key && lane.topic == *topic
+        };
+        self.by_key.find(hash, is_it).copied()
+    }
+
     pub(crate) fn insert(&mut self, lane: Lane) -> LaneId {
         if let Some(id) = self.free.pop() {
             self[id] = lane;

@@ -7,7 +7,7 @@
 mod parked;
 
 use std::cmp::Reverse;
-use std::collections::{BTreeMap, BinaryHeap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, BinaryHeap, VecDeque};
 use std::time::{Duration, Instant};
 
 use crate::backoff::Backoff;
@@ -68,6 +68,8 @@ pub struct Lanes {
     weather: Weather,
     /// Topics that only an operator can mend, with when that was last seen.
     sick_topics: BTreeMap<Topic, Instant>,
+    /// When the next try during an outage is due.
+    probe_at: Option<Instant>,
     random: Random,
     effects: Effects,
     parked_count: usize,
@@ -85,6 +87,7 @@ impl Lanes {
             claimable: VecDeque::new(),
             weather: Weather::new(policy.park_after),
             sick_topics: BTreeMap::new(),
+            probe_at: None,
             random: Random::new(seed),
             effects: Effects::default(),
             parked_count: 0,
@@ -192,13 +195,27 @@ impl Lanes {
         self.len() == 0
     }
 
-    /// Whether nothing waits to be sent, is out, or is on its way from dispatch state.
+    /// The topics that rows wait for: in a lane, and where asked for in dispatch state too.
     #[must_use]
-    pub fn is_quiet(&self) -> bool {
-        self.table.ids().map(|id| &self.table[id]).all(|lane| {
-            let resting = lane.parked.as_ref().is_none_or(Parked::is_pausing);
-            matches!(lane.state, State::Free | State::Empty) && resting
-        })
+    pub fn topics_held(&self, with_parked: bool) -> BTreeSet<Topic> {
+        let lanes = self.table.ids().map(|id| &self.table[id]);
+        let holds = |lane: &&Lane| match lane.state {
+            State::Free => false,
+            State::Empty => with_parked && lane.parked.is_some(),
+            State::Ready | State::Out | State::Waiting { .. } => true,
+        };
+        lanes.filter(holds).map(|lane| Topic::clone(&lane.topic)).collect()
+    }
+
+    /// Whether nothing of a key is on its way from dispatch state, nor about to be.
+    #[must_use]
+    pub fn rests(&self, topic: &Topic, ordering_key: &str, now: Instant) -> bool {
+        let id = self.table.find(topic, ordering_key);
+        match id.and_then(|id| self.table[id].parked.as_ref()).map(|parked| parked.redelivery) {
+            None => true,
+            Some(Redelivery::Pausing { until }) => until > now,
+            Some(Redelivery::Claiming { .. } | Redelivery::Publishing) => false,
+        }
     }
 
     /// Keys that have rows in dispatch state.
@@ -270,11 +287,28 @@ impl Lanes {
             // No longer than half the time until parking, or a sick lane would sleep through it.
             delay = delay.min(self.policy.park_after / 2);
         }
+        let delay = self.probing(delay, now);
+        let lane = &mut self.table[id];
         lane.state = State::Waiting { until: now + delay };
         self.due.push(Reverse((now + delay, id)));
     }
 
     // The rest is private: how the calls above change one lane.
+
+    /// While nothing is stored, somebody tries at least this often: it costs one request, and a
+    /// service that is back is noticed. All others are called when it succeeds.
+    const PROBE_EVERY: Duration = Duration::from_secs(2);
+
+    /// A delay, or less for the one that probes.
+    fn probing(&mut self, delay: Duration, now: Instant) -> Duration {
+        let is_probed = self.probe_at.is_some_and(|at| at > now);
+        if is_probed || !self.weather.is_outage(now) {
+            return delay;
+        }
+        let delay = delay.min(Self::PROBE_EVERY);
+        self.probe_at = Some(now + delay);
+        delay
+    }
 
     fn refused_row(&mut self, mut batch: Batch, failure: &PublishFailure, now: Instant) {
         let id = batch.lane;

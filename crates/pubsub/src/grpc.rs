@@ -87,6 +87,20 @@ impl GrpcPublisher {
         Ok(Self { client: Arc::new(client) })
     }
 
+    /// Asks for an access token once, so that missing credentials are known before anything is read.
+    ///
+    /// # Errors
+    ///
+    /// There is no token within a quarter of a minute. An emulator needs none.
+    pub async fn authenticate(&self) -> Result<(), PubsubError> {
+        let failure = match timeout(TOKEN_TIMEOUT, self.client.headers.get()).await {
+            Ok(Ok(_)) => return Ok(()),
+            Ok(Err(failure)) => failure.message,
+            Err(_) => format!("no access token within {} s", TOKEN_TIMEOUT.as_secs()),
+        };
+        Err(PubsubError::Credentials(failure.into()))
+    }
+
     /// Publishes `messages`, which belong to `topic` and share one ordering key; returns one
     /// message id for each, in their order.
     ///
@@ -111,6 +125,10 @@ impl GrpcPublisher {
         }
     }
 }
+
+/// How long the first access token may take; without credentials the library asks a metadata server
+/// that is not there, again and again.
+const TOKEN_TIMEOUT: Duration = Duration::from_secs(15);
 
 impl Client {
     async fn call(&self, routing: &HeaderValue, body: &Bytes) -> Result<Bytes, PublishFailure> {

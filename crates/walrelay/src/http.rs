@@ -86,6 +86,7 @@ async fn readyz(State(observed): State<Observed>) -> Response {
 async fn metrics(State(observed): State<Observed>) -> Response {
     let seconds = observed.health.since_progress().as_secs_f64();
     observed.metrics.seconds_since_progress.set(seconds);
+    observed.metrics.set_phase(&observed.health.phase());
     match observed.metrics.encode() {
         Ok(text) => {
             let form = "application/openmetrics-text; version=1.0.0; charset=utf-8";

@@ -40,10 +40,17 @@ impl State {
         self.streaming_pid = holder.pid;
         self.moved_at = Instant::now();
         self.note(Event::Streaming { process: self.streaming });
-        let others = self.calls.iter();
-        let others = others.filter(|(_, call)| call.process != self.streaming);
-        let others: Vec<_> = others.map(|(call, _)| *call).collect();
-        others.into_iter().for_each(|call| self.cannot_be_fenced_off(call));
+        let calls = self.calls.iter().map(|(call, of)| (*call, of.process));
+        for (call, process) in calls.collect::<Vec<_>>() {
+            match process == self.streaming {
+                // Its session before still has this out; the slot sends the rows again behind it.
+                true => {
+                    self.allow_repeats(call);
+                    self.calls.entry(call).and_modify(|call| call.is_late = true);
+                }
+                false => self.cannot_be_fenced_off(call),
+            }
+        }
     }
 
     pub(super) fn took_over(&mut self, pid: i32) {

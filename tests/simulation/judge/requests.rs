@@ -54,7 +54,7 @@ impl State {
         {
             self.find(Fault::TwoOutstanding, format!("calls {other} and {call}"));
         }
-        self.calls.insert(call, Call { process, lane, rows });
+        self.calls.insert(call, Call { is_late: false, process, lane, rows });
         if self.is_superseded(process) {
             self.cannot_be_fenced_off(call);
         }
@@ -73,6 +73,9 @@ impl State {
                 _ => self.repeat(index, call),
             }
             self.settle(index);
+        }
+        if self.calls.get(&call).is_some_and(|call| call.is_late) {
+            self.allow_repeats(call);
         }
     }
 

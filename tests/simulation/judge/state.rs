@@ -51,6 +51,8 @@ pub(super) struct Lane {
 
 #[derive(Debug)]
 pub(super) struct Call {
+    /// Whether a later session of its process has begun: the slot sends its rows again.
+    pub(super) is_late: bool,
     pub(super) process: u64,
     pub(super) lane: Option<usize>,
     pub(super) rows: Vec<usize>,

@@ -170,6 +170,7 @@ impl Lanes {
             None => 1,
         };
         let delay = self.policy.redelivery.delay(failures, self.random.next_u32());
+        let delay = self.probing(delay, now);
         let mut rows = batch.rows;
         rows.append(&mut self.table[id].take_queue());
         for (index, row) in rows.into_iter().enumerate() {
@@ -288,10 +289,6 @@ impl Lanes {
 }
 
 impl Parked {
-    pub(super) fn is_pausing(&self) -> bool {
-        matches!(self.redelivery, Redelivery::Pausing { .. })
-    }
-
     pub(super) fn append(&mut self) {
         self.handed += 1;
         if let Redelivery::Claiming { appended } = &mut self.redelivery {

@@ -11,7 +11,7 @@ use walrelay_core::{
     Backoff, Budget, BudgetLimits, LanePolicy, Lanes, REQUEST_BYTES_MAX, REQUEST_MESSAGES_MAX,
     Random, Router, RouterConfig, Topic, Tracker, Window, WindowLimits,
 };
-use walrelay_postgres::{Holdings, PgError, Store as _, StreamSettings};
+use walrelay_postgres::{Holdings, ParkedKey, PgError, Store as _, StreamSettings};
 
 use crate::error::RelayError;
 use crate::lifecycle::server::{Connected, Database, Holder, Positions, Server};
@@ -96,12 +96,14 @@ pub enum Opened<S, D> {
 }
 
 /// Where a session starts.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone)]
 pub struct StartedAt {
     /// The slot and the log.
     pub positions: Positions,
     /// Keys that dispatch state holds rows of.
     pub parked_keys: usize,
+    /// Those of them that are due.
+    pub due: Vec<(Topic, String)>,
 }
 
 /// What a session is begun with besides the server.
@@ -163,7 +165,11 @@ pub async fn open<C: Server, P: Publisher>(
         goal: None,
         drain_timeout: settings.drain_timeout,
     };
-    let at = StartedAt { positions, parked_keys: parked.len() };
+    let is_due =
+        |key: &&ParkedKey| !key.is_held && key.next_attempt_in.unwrap_or_default().is_zero();
+    let due = parked.iter().filter(is_due);
+    let due = due.map(|key| (Topic::from(key.topic.as_str()), key.ordering_key.clone())).collect();
+    let at = StartedAt { positions, parked_keys: parked.len(), due };
     Ok(Opened::Session(Box::new(session), at))
 }
 

@@ -10,9 +10,10 @@
 //! Nothing survives in memory from one session to the next but the publisher's connections: a
 //! session is rebuilt from the slot and from dispatch state, as after a restart of the process.
 
+use std::mem;
+use std::pin::pin;
 use std::time::Duration;
 
-use pgoutput_parser::Lsn;
 use tokio::time::{Instant, sleep};
 use walrelay_core::{Backoff, Random};
 
@@ -20,18 +21,21 @@ use crate::error::RelayError;
 use crate::lifecycle::server::{Holder, Server};
 use crate::lifecycle::session::{self, Beginning, Opened, SessionSettings};
 use crate::lifecycle::standby::stand_by;
-use crate::observe::health::{Health, Phase};
+use crate::observe::health::{Health, Phase, SILENCE_MAX};
 use crate::observe::metrics::{Metrics, ReasonLabel};
 use crate::observe::observer::Observer;
 use crate::policy::{Chain, Disposition};
 use crate::settings::Until;
 use crate::shutdown::Shutdown;
-use crate::stream::pipeline::{self, Ended};
+use crate::stream::goal::Goal;
+use crate::stream::pipeline::{self, Ended, Over};
+use crate::stream::publishes::Unanswered;
 use crate::stream::seams::Publisher;
 
-/// Delays between sessions that break off. The slot holds what happens meanwhile.
+/// Delays between sessions that break off. The slot holds what happens meanwhile; trying costs
+/// nothing, and a database that is back is noticed within two seconds.
 const RECONNECT: Backoff =
-    Backoff { base: Duration::from_millis(200), cap: Duration::from_secs(15) };
+    Backoff { base: Duration::from_millis(200), cap: Duration::from_secs(2) };
 
 /// A session this long was a good one: the next failure is not its continuation.
 const GOOD_SESSION: Duration = Duration::from_secs(30);
@@ -63,8 +67,12 @@ enum Turn {
 /// What is remembered from one session to the next.
 #[derive(Debug, Default)]
 struct Memory {
-    goal: Option<Lsn>,
+    /// What is left of `--until-caught-up`; set when the first session begins.
+    goal: Option<Goal>,
+    has_begun: bool,
     has_connected: bool,
+    /// Publish calls of sessions that are over.
+    unanswered: Unanswered,
 }
 
 impl<C: Server, P: Publisher> Supervisor<'_, C, P> {
@@ -112,7 +120,7 @@ impl<C: Server, P: Publisher> Supervisor<'_, C, P> {
         let opened = tokio::select! {
             biased;
             () = shutdown.requested() => return Ok(Turn::Done(None)),
-            opened = session::open(server, beginning, random) => opened?,
+            opened = beating(health, session::open(server, beginning, random)) => opened?,
         };
         memory.has_connected = true;
         let (mut session, at) = match opened {
@@ -131,10 +139,12 @@ impl<C: Server, P: Publisher> Supervisor<'_, C, P> {
                 };
             }
         };
-        if settings.until == Until::CaughtUp {
-            session.goal = Some(*memory.goal.get_or_insert(at.positions.wal_end));
+        if settings.until == Until::CaughtUp && !memory.has_begun {
+            memory.goal = Some(Goal::new(at.positions.wal_end, at.due));
         }
-        health.set_phase(Phase::Streaming);
+        memory.has_begun = true;
+        session.goal = memory.goal.take();
+        session.publishes.wait_for(mem::take(&mut memory.unanswered));
         health.progress();
         tracing::info!(
             slot = settings.slot,
@@ -142,9 +152,20 @@ impl<C: Server, P: Publisher> Supervisor<'_, C, P> {
             parked_keys = at.parked_keys,
             "streaming"
         );
-        pipeline::run(*session, shutdown)
-            .await
-            .map(|ended| Turn::Done(Some(ended)))
-            .map_err(Into::into)
+        let Over { ended, unanswered, goal } = pipeline::run(*session, shutdown).await;
+        (memory.unanswered, memory.goal) = (unanswered, goal);
+        Ok(Turn::Done(Some(ended?)))
+    }
+}
+
+/// Does something that may take long, and beats meanwhile: a start that reads much is alive.
+async fn beating<T>(health: &Health, work: impl Future<Output = T>) -> T {
+    let mut work = pin!(work);
+    loop {
+        tokio::select! {
+            biased;
+            done = &mut work => return done,
+            () = sleep(SILENCE_MAX / 12) => health.beat(),
+        }
     }
 }

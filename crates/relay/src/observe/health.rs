@@ -4,7 +4,7 @@
 //! progress; *ready* means rows flow. An outage of Pub/Sub or Postgres makes it unready, never
 //! dead: a restart would help nobody.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -37,11 +37,20 @@ pub enum Phase {
         /// Why the last one ended.
         reason: String,
     },
+    /// A session is over, and Pub/Sub has not answered all it had out: nothing new goes out.
+    Ending {
+        /// Publish calls without an answer.
+        unanswered: usize,
+    },
     /// Asked to stop: finishing what is in flight.
     Draining,
 }
 
 impl Phase {
+    /// Every phase's word.
+    pub const NAMES: [&str; 6] =
+        ["starting", "standby", "streaming", "reconnecting", "ending", "draining"];
+
     /// One word.
     #[must_use]
     pub fn name(&self) -> &'static str {
@@ -50,6 +59,7 @@ impl Phase {
             Self::Standby { .. } => "standby",
             Self::Streaming => "streaming",
             Self::Reconnecting { .. } => "reconnecting",
+            Self::Ending { .. } => "ending",
             Self::Draining => "draining",
         }
     }
@@ -61,6 +71,11 @@ impl Phase {
             Self::Starting => Some("starting: not streaming yet".into()),
             Self::Standby { holder } => Some(format!("standby: the slot is held by {holder}")),
             Self::Reconnecting { reason } => Some(format!("reconnecting: {reason}")),
+            Self::Ending { unanswered: 0 } => Some("ending: the session is over".into()),
+            Self::Ending { unanswered } => Some(format!(
+                "ending: {unanswered} publish calls of the session before have no answer yet; \
+                 nothing is published until they have one or time out"
+            )),
             Self::Draining => Some("draining: asked to stop".into()),
         }
     }
@@ -84,6 +99,7 @@ struct State {
     phase: Phase,
     operator_problems: BTreeMap<Topic, String>,
     slot_at_risk: Option<String>,
+    outage: Option<String>,
     report: Map<String, Value>,
     heavy_keys: Vec<HeavyKey>,
 }
@@ -100,6 +116,7 @@ impl Health {
                 phase: Phase::Starting,
                 operator_problems: BTreeMap::new(),
                 slot_at_risk: None,
+                outage: None,
                 report: Map::new(),
                 heavy_keys: Vec::new(),
             }),
@@ -141,6 +158,28 @@ impl Health {
         self.state().operator_problems.remove(topic);
     }
 
+    /// Whether a topic refuses, whoever found out: also a session before.
+    #[must_use]
+    pub fn has_operator_problems(&self) -> bool {
+        !self.state().operator_problems.is_empty()
+    }
+
+    /// Only these topics can still have a problem: nothing waits for any other.
+    pub fn keep_operator_problems(&self, topics: &BTreeSet<Topic>) {
+        self.state().operator_problems.retain(|topic, _| topics.contains(topic));
+    }
+
+    /// Rows wait and nothing is stored, and since when; `None` when that is over.
+    pub fn set_outage(&self, outage: Option<String>) {
+        self.state().outage = outage;
+    }
+
+    /// Whether there is an outage.
+    #[must_use]
+    pub fn has_outage(&self) -> bool {
+        self.state().outage.is_some()
+    }
+
     /// The slot may be lost soon, and why; `None` when it is safe.
     pub fn set_slot_at_risk(&self, risk: Option<String>) {
         self.state().slot_at_risk = risk;
@@ -174,7 +213,7 @@ impl Health {
         let state = self.state();
         let problems =
             state.operator_problems.iter().map(|(topic, text)| format!("{topic}: {text}"));
-        let risk = state.slot_at_risk.iter().cloned();
+        let risk = state.slot_at_risk.iter().chain(&state.outage).cloned();
         state.phase.reason_not_ready().into_iter().chain(risk).chain(problems).collect()
     }
 

@@ -13,6 +13,8 @@ use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::histogram::Histogram;
 use prometheus_client::registry::{Registry, Unit};
 
+use crate::observe::health::Phase;
+
 /// A gauge of bytes or rows.
 pub type Level = Gauge<u64, AtomicU64>;
 
@@ -63,6 +65,8 @@ pub struct Metrics {
     pub parked: Family<ReasonLabel, Counter>,
     /// Sessions that ended and were begun again.
     pub reconnects: Family<ReasonLabel, Counter>,
+    /// What the relay is doing: 1 for that phase, 0 for the others.
+    pub phase: Family<PhaseLabel, Level>,
     /// Since the watermark last moved, or nothing was outstanding.
     pub seconds_since_progress: Gauge<f64, AtomicU64>,
     registry: std::sync::Arc<Registry>,
@@ -89,6 +93,13 @@ pub struct RequestLabels {
 pub struct ReasonLabel {
     /// One of a few words.
     pub reason: &'static str,
+}
+
+/// What the relay is doing.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+pub struct PhaseLabel {
+    /// One of [`Phase::NAMES`].
+    pub phase: &'static str,
 }
 
 /// A state of dispatch rows.
@@ -120,11 +131,20 @@ impl Metrics {
             dead: Family::default(),
             parked: Family::default(),
             reconnects: Family::default(),
+            phase: Family::default(),
             seconds_since_progress: Gauge::default(),
             registry: std::sync::Arc::default(),
         };
         metrics.registry = std::sync::Arc::new(metrics.describe());
         metrics
+    }
+
+    /// What the relay is doing now.
+    pub fn set_phase(&self, current: &Phase) {
+        for phase in Phase::NAMES {
+            let is_it = u64::from(phase == current.name());
+            self.phase.get_or_create(&PhaseLabel { phase }).set(is_it);
+        }
     }
 
     /// The text a Prometheus server reads.
@@ -216,6 +236,7 @@ impl Metrics {
             "Rows in dispatch state, by status",
             self.dispatch_rows.clone(),
         );
+        registry.register("phase", "1 for what the relay is doing", self.phase.clone());
         registry.register(
             "seconds_since_progress",
             "Since the watermark moved or nothing was outstanding",
@@ -250,6 +271,7 @@ mod tests {
             family.get_or_create(&ReasonLabel { reason: "test" }).inc();
         }
         metrics.dispatch_rows.get_or_create(&StatusLabel { status: "dead" }).set(3);
+        metrics.set_phase(&Phase::Standby { holder: "another".into() });
         let text = metrics.encode().unwrap();
         for line in [
             "walrelay_rows_read_total 0",
@@ -270,6 +292,8 @@ mod tests {
             "walrelay_parked_total{reason=\"test\"} 1",
             "walrelay_reconnects_total{reason=\"test\"} 1",
             "walrelay_seconds_since_progress 0.0",
+            "walrelay_phase{phase=\"standby\"} 1",
+            "walrelay_phase{phase=\"streaming\"} 0",
         ] {
             assert!(text.lines().any(|found| found == line), "{line} is missing in\n{text}");
         }

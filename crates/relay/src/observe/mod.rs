@@ -4,3 +4,4 @@ pub mod health;
 pub mod metrics;
 pub mod observer;
 pub mod report;
+pub mod supply;

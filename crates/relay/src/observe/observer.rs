@@ -11,10 +11,13 @@ use walrelay_core::{
 };
 use walrelay_postgres::{DispatchCounts, SlotState, Survey};
 
-use crate::observe::health::Health;
+use crate::observe::health::{Health, Phase};
 use crate::observe::metrics::{Metrics, ReasonLabel, RequestLabels, StatusLabel, TopicLabel};
 use crate::observe::report::report_of;
+use crate::observe::supply::Supply;
+use crate::policy::Chain;
 use crate::seed::random_seed;
+use crate::stream::publishes::Answer;
 
 /// Tells metrics and health what happens.
 #[derive(Debug)]
@@ -26,6 +29,10 @@ pub struct Observer {
     rows_read: u64,
     levels_at: Option<Instant>,
     watermark: Option<Watermark>,
+    supply: Supply,
+    problems_at: Option<Instant>,
+    /// Rows in dispatch state that wait for redelivery, at the last survey.
+    retrying: Option<u64>,
     heavy_keys: HeavyKeys,
     /// Operator failures already logged, by topic and code: one line, not one a retry.
     told: Vec<(Topic, &'static str)>,
@@ -38,6 +45,9 @@ struct TopicCounters {
     stored: Counter,
 }
 
+/// How often it is looked whether a topic's problem still concerns anybody.
+const PROBLEMS_INTERVAL: Duration = Duration::from_secs(1);
+
 /// How often levels are written: nobody scrapes more often.
 const LEVELS_INTERVAL: Duration = Duration::from_millis(250);
 
@@ -48,6 +58,7 @@ impl Observer {
     /// An observer that writes to these.
     #[must_use]
     pub fn new(metrics: Metrics, health: Health) -> Self {
+        let supply = Supply::in_outage(health.has_outage());
         Self {
             metrics,
             health,
@@ -55,6 +66,9 @@ impl Observer {
             rows_read: 0,
             levels_at: None,
             watermark: None,
+            supply,
+            problems_at: None,
+            retrying: None,
             heavy_keys: HeavyKeys::new(random_seed()),
             told: Vec::new(),
         }
@@ -71,9 +85,42 @@ impl Observer {
         self.health.beat();
     }
 
+    /// A session streams, and has to wait for so many calls of the one before.
+    pub fn began(&self, unanswered: usize) {
+        match unanswered {
+            0 => self.health.set_phase(Phase::Streaming),
+            _ => {
+                tracing::warn!(
+                    unanswered,
+                    "publish calls of the session before have no answer yet; nothing is published until they have"
+                );
+                self.health.set_phase(Phase::Ending { unanswered });
+            }
+        }
+    }
+
+    /// Pub/Sub answered a session that is over; so many answers are left.
+    pub fn answered_late(&mut self, (batch, answer): &Answer, left: usize) {
+        self.answered(batch, answer, tokio::time::Instant::now().into_std());
+        match (left, self.health.phase()) {
+            (0, Phase::Ending { .. }) => {
+                tracing::info!("the session before has its answers; publishing goes on");
+                self.health.set_phase(Phase::Streaming);
+            }
+            (_, Phase::Ending { .. }) => self.health.set_phase(Phase::Ending { unanswered: left }),
+            (_, _) => {}
+        }
+    }
+
+    /// The session breaks off, with so many publish calls out.
+    pub fn ending(&self, error: &(dyn std::error::Error + 'static), unanswered: usize) {
+        tracing::warn!(error = %Chain(error), unanswered, "ending the session");
+        self.health.set_phase(Phase::Ending { unanswered });
+    }
+
     /// Nothing new is read any more.
     pub fn draining(&mut self) {
-        self.health.set_phase(crate::observe::health::Phase::Draining);
+        self.health.set_phase(Phase::Draining);
         tracing::info!("draining: waiting for what is in flight");
     }
 
@@ -88,6 +135,7 @@ impl Observer {
         self.metrics.publish_duration_seconds.observe(took.as_secs_f64());
         match answer {
             Ok(_) => {
+                self.supply.moved(now);
                 let counters = self.counters(batch.topic());
                 counters.messages.inc_by(batch.messages().len() as u64);
                 counters.stored.inc();
@@ -155,6 +203,13 @@ impl Observer {
         self.metrics.in_flight_bytes.set(budget.bytes() as u64);
         self.metrics.lanes.set(lanes.len() as u64);
         self.health.beat();
+        self.supply.look(budget.rows(), now);
+        self.health.set_outage(self.supply.outage(now, lanes.is_outage(now)));
+        let is_due = self.problems_at.is_none_or(|at| now.duration_since(at) >= PROBLEMS_INTERVAL);
+        if is_due && self.health.has_operator_problems() {
+            self.problems_at = Some(now);
+            self.health.keep_operator_problems(&lanes.topics_held(self.retrying != Some(0)));
+        }
         if self.watermark.replace(watermark) != Some(watermark) || budget.rows() == 0 {
             self.health.progress();
         }
@@ -171,6 +226,7 @@ impl Observer {
         }
         let Survey { counts, slot, .. } = survey;
         let DispatchCounts { retrying, dead, published, discarded } = counts;
+        self.retrying = Some(retrying);
         for (status, rows) in [
             ("retrying", retrying),
             ("dead", dead),
@@ -218,6 +274,7 @@ impl Observer {
 
     fn refused(&mut self, batch: &Batch, failure: &PublishFailure) {
         let topic = batch.topic();
+        self.supply.failed(failure.code);
         let labels = RequestLabels { topic: topic.to_string(), code: failure.code };
         self.metrics.publish_requests.get_or_create(&labels).inc();
         if failure.class == FailureClass::Row {
@@ -243,11 +300,14 @@ impl Observer {
     }
 
     fn recovered(&mut self, topic: &Topic) {
-        if self.told.is_empty() || !self.told.iter().any(|(told, _)| told == topic) {
+        // The problem may have been found by a session before this one.
+        if self.health.has_operator_problems() {
+            self.health.operator_cleared(topic);
+        }
+        if !self.told.iter().any(|(told, _)| told == topic) {
             return;
         }
         self.told.retain(|(told, _)| told != topic);
-        self.health.operator_cleared(topic);
         tracing::info!(topic = &**topic, "publish succeeds again");
     }
 

@@ -1,5 +1,6 @@
 //! The data path of one session; [`pipeline`] is meant to be read first.
 
+pub mod goal;
 pub mod pipeline;
 pub mod publishes;
 pub mod recorded_rows;

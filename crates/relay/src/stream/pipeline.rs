@@ -22,7 +22,8 @@ use walrelay_postgres::{Feedback, Frames, PgError, Store, StoreFailure};
 use crate::failpoint;
 use crate::observe::observer::Observer;
 use crate::shutdown::Shutdown;
-use crate::stream::publishes::{Answer, Publishes};
+use crate::stream::goal::Goal;
+use crate::stream::publishes::{Answer, Answered, Publishes, Unanswered};
 use crate::stream::recorded_rows::RecordedRows;
 use crate::stream::recorder::{Recorder, RecorderEvent};
 use crate::stream::seams::Publisher;
@@ -42,8 +43,8 @@ pub struct Session<R, W, P, S> {
     pub decoder: Decoder,
     /// The rows in between.
     pub flow: Flow,
-    /// Stop once everything up to here is confirmed, `--until-caught-up`.
-    pub goal: Option<Lsn>,
+    /// Stop once it is reached, `--until-caught-up`.
+    pub goal: Option<Goal>,
     /// How long rows in flight are waited for at the end, `--drain-timeout`.
     pub drain_timeout: Duration,
 }
@@ -70,8 +71,19 @@ pub struct Flow {
 pub enum Ended {
     /// Somebody asked for it.
     Stopped,
-    /// The goal is confirmed and nothing is due in dispatch state.
+    /// What was there at the start is confirmed, and out of dispatch state or at rest there.
     CaughtUp,
+}
+
+/// A session that is over, and what the next one goes on with.
+#[derive(Debug)]
+pub struct Over {
+    /// How it ended.
+    pub ended: Result<Ended, PipelineError>,
+    /// Publish calls without an answer: nothing of their keys may go out before they have one (I3).
+    pub unanswered: Unanswered,
+    /// What is left of the goal.
+    pub goal: Option<Goal>,
 }
 
 /// Why a session broke off.
@@ -140,16 +152,9 @@ impl Mode {
 /// Frames and answers taken in one turn at most: status updates wait no longer than that (I5).
 const TURN_MAX: usize = 256;
 
-/// Runs a session to its end.
-///
-/// # Errors
-///
-/// The session broke off. What was in flight has been answered or given up by then, so that a new
-/// session cannot have two requests of a key outstanding (I3).
-pub async fn run<R, W, P, S>(
-    session: Session<R, W, P, S>,
-    shutdown: &Shutdown,
-) -> Result<Ended, PipelineError>
+/// Runs a session to its end. The database is let go of at once; what has no answer from Pub/Sub by
+/// then is handed on, because the slot sends those rows again.
+pub async fn run<R, W, P, S>(session: Session<R, W, P, S>, shutdown: &Shutdown) -> Over
 where
     R: AsyncRead + Unpin,
     W: AsyncWrite + Unpin,
@@ -159,7 +164,7 @@ where
     // On the heap, or the future would hold the session three times: as argument, here, and ending.
     let mut session = Box::new(session);
     let ended = stream(&mut session, shutdown).await;
-    Box::pin(session.end(ended, shutdown)).await
+    Box::pin(session.end(ended)).await
 }
 
 /// The loop. Arms are in order of urgency; none above another can stay ready for ever.
@@ -177,6 +182,7 @@ where
         session;
     let mut mode = Mode::Streaming;
     let mut stop = pin!(shutdown.requested());
+    flow.observer.began(publishes.waits_for());
 
     loop {
         let watermark = flow.tracker.watermark();
@@ -199,7 +205,12 @@ where
 
             // Pub/Sub stored a batch, or refused it: finished work comes before new work.
             answer = publishes.next() => {
-                flow.answered(answer);
+                match answer {
+                    Answered::Ours(answer) => flow.answered(answer),
+                    Answered::Before(answer) => {
+                        flow.observer.answered_late(&answer, publishes.waits_for());
+                    }
+                }
                 for _ in 1..TURN_MAX {
                     let Some(another) = publishes.next_ready() else { break };
                     flow.answered(another);
@@ -208,11 +219,7 @@ where
 
             // Rows are durable in dispatch state, or come back from it.
             event = recorder.next() => {
-                let nothing_due = flow.recorder_answered(event.map_err(server_stops)?);
-                let is_there = goal.is_some_and(|goal| goal <= watermark.lsn());
-                if is_there && nothing_due && publishes.is_empty() && mode == Mode::Streaming {
-                    mode = Mode::draining(Ended::CaughtUp, *drain_timeout);
-                }
+                flow.recorder_answered(event.map_err(server_stops)?, goal.as_mut());
             }
 
             // Back-offs end.
@@ -235,6 +242,10 @@ where
             }
         }
 
+        let is_there = goal.as_ref().is_some_and(|goal| goal.is_reached(flow.tracker.watermark()));
+        if is_there && mode == Mode::Streaming {
+            mode = Mode::draining(Ended::CaughtUp, *drain_timeout);
+        }
         flow.send(publishes, recorder, mode);
         if let Mode::Draining { ended, until } = mode
             && (flow.is_drained(recorder) && publishes.is_empty() || Instant::now() >= until)
@@ -337,8 +348,11 @@ impl Flow {
         recorder.park(&mut effects.rows_to_record);
         recorder.finish(&mut effects.finished);
         recorder.watermark(tracker.watermark().lsn());
-        let may_claim =
-            mode == Mode::Streaming && recorded_rows.have_come() && recorder.may_claim();
+        // What cannot go out yet is not claimed: its lease would end while it waits.
+        let may_claim = mode == Mode::Streaming
+            && publishes.waits_for() == 0
+            && recorded_rows.have_come()
+            && recorder.may_claim();
         if may_claim && lanes.has_claims() {
             let room = budget.room_for_reload();
             let keys = if room > 0 { lanes.claims(CLAIM_KEYS_MAX, now) } else { Vec::new() };
@@ -364,8 +378,8 @@ impl Flow {
         }
     }
 
-    /// Dispatch state answered. True when it says that no key is due and none is being delivered.
-    fn recorder_answered(&mut self, event: RecorderEvent) -> bool {
+    /// Dispatch state answered.
+    fn recorder_answered(&mut self, event: RecorderEvent, goal: Option<&mut Goal>) {
         let now = Instant::now().into_std();
         match event {
             RecorderEvent::Parked(rows_to_record) => {
@@ -386,12 +400,13 @@ impl Flow {
                 for (topic, ordering_key) in &keys {
                     self.lanes.mark_due(topic, ordering_key, now);
                 }
-                return keys.is_empty() && self.is_quiet();
+                if let Some(goal) = goal {
+                    goal.looked(&keys, |topic, key| self.lanes.rests(topic, key, now));
+                }
             }
             RecorderEvent::Surveyed(survey) => self.observer.surveyed(*survey),
             RecorderEvent::Noted => {}
         }
-        false
     }
 
     /// The next rows of a parked key have come, or there are none and it is live again.
@@ -429,11 +444,6 @@ impl Flow {
         }
     }
 
-    /// Whether no row waits or is out, and no parked key is being delivered.
-    fn is_quiet(&self) -> bool {
-        self.tracker.is_settled() && self.lanes.is_quiet()
-    }
-
     fn is_drained<S: Store>(&self, recorder: &Recorder<S>) -> bool {
         self.tracker.is_settled() && recorder.is_idle()
     }
@@ -464,36 +474,41 @@ where
     /// How long the end waits for dispatch state.
     const CLOSE_TIMEOUT: Duration = Duration::from_secs(1);
 
-    /// Settles what can be settled, tells the server one last time, and lets go.
-    async fn end(
-        self,
-        ended: Result<Ended, PipelineError>,
-        shutdown: &Shutdown,
-    ) -> Result<Ended, PipelineError> {
-        let Self { frames, feedback, mut publishes, recorder, mut flow, .. } = self;
-        // The slot sends these rows again; what is out must have an answer before (I3). A process
-        // that is asked to stop publishes nothing more, so it need not wait.
-        while ended.is_err() && !publishes.is_empty() {
-            tokio::select! {
-                answer = publishes.next() => flow.answered(answer),
-                () = shutdown.requested() => break,
-            }
-        }
+    /// Tells the server one last time what is settled, and lets go.
+    async fn end(self, ended: Result<Ended, PipelineError>) -> Over {
+        let Self { frames, feedback, publishes, recorder, flow, goal, .. } = self;
         let watermark = flow.tracker.watermark();
         let unsettled = flow.budget.rows();
-        recorder.close(Self::CLOSE_TIMEOUT).await;
         let finished = match &ended {
-            Err(PipelineError::Stream(_)) => Ok(()),
-            Ok(_) | Err(_) => {
+            Ok(_) => {
+                recorder.close(Self::CLOSE_TIMEOUT).await;
                 failpoint::hit("final-confirm");
                 feedback.finish(frames, watermark).await
             }
+            // A server that waits for us is let go of before anything else.
+            Err(error) => {
+                flow.observer.ending(error, publishes.len() + publishes.waits_for());
+                let finished = match error {
+                    PipelineError::Stream(_) => {
+                        drop((frames, feedback));
+                        Ok(())
+                    }
+                    PipelineError::Decode { .. }
+                    | PipelineError::Columns(_)
+                    | PipelineError::Row(_)
+                    | PipelineError::NotInsertOnly { .. }
+                    | PipelineError::ServerStops => feedback.finish(frames, watermark).await,
+                };
+                recorder.close(Self::CLOSE_TIMEOUT).await;
+                finished
+            }
         };
         report_end(watermark, unsettled, &finished);
-        if ended.is_ok() {
-            finished?;
-        }
-        ended
+        let ended = match (ended, finished) {
+            (Ok(_), Err(error)) => Err(PipelineError::Stream(error)),
+            (ended, _) => ended,
+        };
+        Over { ended, unanswered: publishes.into_unanswered(), goal }
     }
 }
 

@@ -15,9 +15,25 @@ pub type Answer = (Batch, Result<Vec<String>, PublishFailure>);
 
 type Call = Pin<Box<dyn Future<Output = Answer> + Send>>;
 
+/// Calls of sessions that are over, and have no answer yet.
+#[derive(Default)]
+pub struct Unanswered(FuturesUnordered<Call>);
+
+/// An answer, and whose it is.
+#[derive(Debug)]
+pub enum Answered {
+    /// To a batch of this session.
+    Ours(Answer),
+    /// To one of a session before: the slot has sent its rows again.
+    Before(Answer),
+}
+
 /// The set of publish calls in flight, bounded by an adaptive window.
+///
+/// Nothing goes out while a session before has calls without an answer (I3).
 pub struct Publishes<P> {
     publisher: P,
+    before: Unanswered,
     calls: FuturesUnordered<Call>,
     window: Window,
 }
@@ -25,12 +41,29 @@ pub struct Publishes<P> {
 impl<P: Publisher> Publishes<P> {
     /// No calls yet.
     pub fn new(publisher: P, window: Window) -> Self {
-        Self { publisher, calls: FuturesUnordered::new(), window }
+        Self { publisher, before: Unanswered::default(), calls: FuturesUnordered::new(), window }
+    }
+
+    /// Waits for these first.
+    pub fn wait_for(&mut self, before: Unanswered) {
+        self.before = before;
+    }
+
+    /// How many calls of sessions before have no answer yet.
+    pub fn waits_for(&self) -> usize {
+        self.before.0.len()
+    }
+
+    /// The session is over: what has no answer is for the next one to wait for.
+    pub fn into_unanswered(self) -> Unanswered {
+        let Unanswered(mut calls) = self.before;
+        calls.extend(self.calls);
+        Unanswered(calls)
     }
 
     /// Whether another call may start.
     pub fn has_room(&self) -> bool {
-        self.calls.len() < self.window.size()
+        self.waits_for() == 0 && self.calls.len() < self.window.size()
     }
 
     /// Whether nothing is out.
@@ -57,15 +90,18 @@ impl<P: Publisher> Publishes<P> {
     /// # Cancel safety
     ///
     /// Dropping the future loses no answer: calls live in `self`.
-    pub async fn next(&mut self) -> Answer {
+    pub async fn next(&mut self) -> Answered {
+        if let Some(answer) = self.before.0.next().await {
+            return Answered::Before(answer);
+        }
         let out = self.calls.len();
         match self.calls.next().await {
-            Some(answer) => self.observed(answer, out),
+            Some(answer) => Answered::Ours(self.observed(answer, out)),
             None => std::future::pending().await,
         }
     }
 
-    /// An answer that is already here.
+    /// An answer to a batch of this session that is already here.
     pub fn next_ready(&mut self) -> Option<Answer> {
         let out = self.calls.len();
         let answer = self.calls.next().now_or_never().flatten()?;
@@ -83,6 +119,12 @@ impl<P: Publisher> Publishes<P> {
             Err(_) => {}
         }
         answer
+    }
+}
+
+impl std::fmt::Debug for Unanswered {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_tuple("Unanswered").field(&self.0.len()).finish()
     }
 }
 

@@ -33,6 +33,11 @@ pub async fn execute(config: RunConfig, shutdown: &Shutdown) -> Result<(), Error
     }
     let publisher =
         GrpcPublisher::connect(&config.settings.pubsub.publisher).map_err(Error::PubSub)?;
+    tokio::select! {
+        biased;
+        () = shutdown.requested() => return Ok(()),
+        token = publisher.authenticate() => token.map_err(Error::PubSub)?,
+    }
     let Settings { relay, pubsub, until, .. } = &config.settings;
     let settings = SessionSettings::of(relay, pubsub.max_outstanding_requests, *until);
     let server = Postgres(&config.settings);

@@ -1,0 +1,53 @@
+//! What a run with `--until-caught-up` waits for: what was there at its start, whatever comes since.
+
+use std::collections::BTreeSet;
+
+use pgoutput_parser::Lsn;
+use walrelay_core::{Topic, Watermark};
+
+/// The end of the log at the start, and the parked keys that were due then.
+#[derive(Debug)]
+pub struct Goal {
+    end: Lsn,
+    due: BTreeSet<(Topic, String)>,
+}
+
+impl Goal {
+    /// Everything committed before `end`, and these keys.
+    #[must_use]
+    pub fn new(end: Lsn, due: impl IntoIterator<Item = (Topic, String)>) -> Self {
+        Self { end, due: due.into_iter().collect() }
+    }
+
+    /// Dispatch state was asked which keys are due. One that is not, and of which nothing is being
+    /// delivered, has had its turn: delivered, dead, or at rest until a later try.
+    pub fn looked(&mut self, due: &[(Topic, String)], rests: impl Fn(&Topic, &str) -> bool) {
+        self.due.retain(|key| due.contains(key) || !rests(&key.0, &key.1));
+    }
+
+    /// Whether all of it is done.
+    #[must_use]
+    pub fn is_reached(&self, watermark: Watermark) -> bool {
+        self.due.is_empty() && watermark.lsn() >= self.end
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn key(name: &str) -> (Topic, String) {
+        (Topic::from("t"), name.to_owned())
+    }
+
+    #[test]
+    fn only_keys_that_were_due_at_the_start_are_waited_for() {
+        let mut goal = Goal::new(Lsn::ZERO, [key("a"), key("b")]);
+        goal.looked(&[key("a"), key("new")], |_, _| true);
+        assert_eq!(goal.due.iter().collect::<Vec<_>>(), [&key("a")]);
+        goal.looked(&[key("new")], |_, _| false);
+        assert!(!goal.due.is_empty(), "it is being delivered");
+        goal.looked(&[key("new")], |_, _| true);
+        assert!(goal.due.is_empty());
+    }
+}
