@@ -1,9 +1,9 @@
 //! The publishers that the relay is compared with, each in a process of its own: the bare Publish
 //! RPC over a tonic channel and over the relay's own client, and Google's high-level publisher.
+//! The one program that measures Publish: what the sink uses meanwhile is measured, too.
 
 use std::collections::BTreeMap;
 use std::io::Read as _;
-use std::process::Command;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
@@ -14,18 +14,22 @@ use futures_util::stream::{FuturesUnordered, StreamExt as _};
 use google_cloud_auth::credentials::anonymous;
 use google_cloud_pubsub::client::Publisher;
 use googleapis_tonic_google_pubsub_v1::google::pubsub::v1 as proto;
+use http::uri::PathAndQuery;
 use pgoutput_parser::{Lsn, Position};
 use prost::Message as _;
 use proto::publisher_client::PublisherClient;
 use serde::Serialize;
 use tokio::task::JoinSet;
+use tonic::Request;
 use tonic::transport::Channel;
 use walrelay_core::{Message, Topic};
 use walrelay_pubsub::{Endpoint, GrpcPublisher, PublisherConfig};
+use walrelay_testkit::process::clean_command;
 
 use crate::failure::Failure;
-use crate::process::{Measured, Output, Process};
-use crate::sink::{Sink, SinkOptions, TOPIC};
+use crate::process::{Measured, Output, Process, Usage};
+use crate::raw_codec::RawCodec;
+use crate::sink::{Keeping, Sink, SinkOptions, TOPIC};
 use crate::terminal;
 
 /// Streams that Google allows on one connection.
@@ -37,6 +41,8 @@ const STREAMS_PER_CONNECTION: u32 = 100;
 pub(crate) enum Client {
     /// A tonic channel and the generated types.
     Tonic,
+    /// A tonic channel and requests encoded beforehand: what the transport costs alone.
+    Raw,
     /// The relay's own client.
     Own,
     /// `google_cloud_pubsub::client::Publisher`, as it comes.
@@ -71,20 +77,37 @@ pub(crate) struct PublishOptions {
     pub(crate) port: u16,
 }
 
+/// A publisher and the sink it is run against.
+#[derive(Debug, Clone, Copy, Serialize)]
+pub(crate) struct Publishing {
+    pub(crate) name: &'static str,
+    pub(crate) options: PublishOptions,
+    pub(crate) keeping: Keeping,
+}
+
 /// A publisher's result.
 #[derive(Debug, Clone, Serialize)]
 pub(crate) struct Published {
-    pub(crate) name: &'static str,
-    pub(crate) options: PublishOptions,
-    pub(crate) rounds: Vec<Measured>,
+    #[serde(flatten)]
+    pub(crate) publishing: Publishing,
+    pub(crate) rounds: Vec<PublishRound>,
+}
+
+/// What the publisher did, and what the sink used for it.
+#[derive(Debug, Clone, Copy, Serialize)]
+pub(crate) struct PublishRound {
+    #[serde(flatten)]
+    pub(crate) measured: Measured,
+    pub(crate) sink: Usage,
 }
 
 /// Starts the client in a process of its own and measures it from outside.
-pub(crate) async fn measure(options: PublishOptions) -> Result<Measured, Failure> {
-    let sink = Sink::start(SinkOptions::default()).await?;
+pub(crate) async fn measure(publishing: Publishing) -> Result<PublishRound, Failure> {
+    let Publishing { options, keeping, .. } = publishing;
+    let mut sink = Sink::start(SinkOptions { keeping, ..SinkOptions::default() }).await?;
     let port = sink.address().rsplit(':').next().unwrap_or_default().to_owned();
     let client = options.client.to_possible_value().ok_or("every client has a name")?;
-    let mut command = Command::new(std::env::current_exe()?);
+    let mut command = clean_command(std::env::current_exe()?);
     command.arg("publish").args(["--client", client.get_name(), "--port", &port]);
     for (name, value) in [
         ("--messages", options.messages),
@@ -98,7 +121,14 @@ pub(crate) async fn measure(options: PublishOptions) -> Result<Measured, Failure
     }
     let mut process = Process::start("the publisher", command, Output::Lines)?;
     let seconds: f64 = process.read_line()?.parse()?;
-    Ok(Measured::new(options.messages, Duration::from_secs_f64(seconds), process.usage()?))
+    let elapsed = Duration::from_secs_f64(seconds);
+    let measured = Measured::new(options.messages, elapsed, process.usage()?);
+    let stored = sink.counts().await?.messages_stored;
+    // The last request of a bare client is as long as all others.
+    if stored < u64::from(options.messages) {
+        return Err(format!("{stored} of {} messages were stored", options.messages).into());
+    }
+    Ok(PublishRound { measured, sink: sink.usage()? })
 }
 
 /// Publishes, prints how many seconds that took, and stays until our standard input closes, so that
@@ -114,7 +144,7 @@ pub(crate) fn execute(options: &PublishOptions) -> Result<(), Failure> {
     };
     let elapsed = runtime.block_on(async {
         match options.client {
-            Client::Tonic => tonic(*options).await,
+            Client::Tonic | Client::Raw => over_channels(*options).await,
             Client::Own => own(*options).await,
             Client::Official => official(*options).await,
         }
@@ -164,26 +194,34 @@ impl PublishOptions {
         }
     }
 
+    fn request(&self, number: u32, payload: &Bytes) -> proto::PublishRequest {
+        let messages = (0..self.batch).map(|_| self.message(number, payload)).collect();
+        proto::PublishRequest { topic: TOPIC.to_owned(), messages }
+    }
+
     fn address(&self) -> String {
         format!("127.0.0.1:{}", self.port)
     }
 }
 
-/// Workers take one request after the other; each request is built when it is sent.
-async fn tonic(options: PublishOptions) -> Result<Duration, Failure> {
-    let mut clients = Vec::new();
+/// Workers take one request after the other.
+async fn over_channels(options: PublishOptions) -> Result<Duration, Failure> {
+    let mut channels = Vec::new();
     for _ in 0..options.outstanding.div_ceil(STREAMS_PER_CONNECTION) {
         let endpoint = Channel::from_shared(format!("http://{}", options.address()))?;
-        let channel = endpoint.tcp_nodelay(true).connect().await?;
-        clients.push(PublisherClient::new(channel));
+        channels.push(endpoint.tcp_nodelay(true).connect().await?);
     }
     let next = Arc::new(AtomicU32::new(0));
-    let payload = options.payload();
     let begin = Instant::now();
     let mut workers = JoinSet::new();
-    for client in clients.iter().cycle().take(usize::try_from(options.outstanding)?) {
-        let (client, next, payload) = (client.clone(), Arc::clone(&next), payload.clone());
-        workers.spawn(work(options, client, next, payload));
+    for channel in channels.iter().cycle().take(usize::try_from(options.outstanding)?) {
+        let requests = Requests { options, next: Arc::clone(&next) };
+        match options.client {
+            Client::Raw => workers.spawn(raw(requests, channel.clone())),
+            Client::Tonic | Client::Own | Client::Official => {
+                workers.spawn(tonic(requests, channel.clone()))
+            }
+        };
     }
     while let Some(worker) = workers.join_next().await {
         worker??;
@@ -191,20 +229,43 @@ async fn tonic(options: PublishOptions) -> Result<Duration, Failure> {
     Ok(begin.elapsed())
 }
 
-async fn work(
+/// The numbers of the requests that nobody has taken yet.
+struct Requests {
     options: PublishOptions,
-    mut client: PublisherClient<Channel>,
     next: Arc<AtomicU32>,
-    payload: Bytes,
-) -> Result<(), Failure> {
-    loop {
-        let request = next.fetch_add(1, Ordering::Relaxed);
-        if request >= options.requests() {
-            return Ok(());
-        }
-        let messages = (0..options.batch).map(|_| options.message(request, &payload)).collect();
-        client.publish(proto::PublishRequest { topic: TOPIC.to_owned(), messages }).await?;
+}
+
+impl Iterator for Requests {
+    type Item = u32;
+
+    fn next(&mut self) -> Option<u32> {
+        let request = self.next.fetch_add(1, Ordering::Relaxed);
+        (request < self.options.requests()).then_some(request)
     }
+}
+
+/// Each request is built when it is sent.
+async fn tonic(requests: Requests, channel: Channel) -> Result<(), Failure> {
+    let mut client = PublisherClient::new(channel);
+    let options = requests.options;
+    let payload = options.payload();
+    for number in requests {
+        client.publish(options.request(number, &payload)).await?;
+    }
+    Ok(())
+}
+
+/// Every request is the same, and encoded once.
+async fn raw(requests: Requests, channel: Channel) -> Result<(), Failure> {
+    let mut client = tonic::client::Grpc::new(channel);
+    let options = requests.options;
+    let body: Bytes = options.request(0, &options.payload()).encode_to_vec().into();
+    for _ in requests {
+        client.ready().await?;
+        let path = PathAndQuery::from_static("/google.pubsub.v1.Publisher/Publish");
+        drop(client.unary(Request::new(body.clone()), path, RawCodec).await?);
+    }
+    Ok(())
 }
 
 /// All calls in one task, as the relay holds them.

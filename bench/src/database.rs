@@ -1,12 +1,12 @@
 //! The private server, and on it one database for each workload.
 
 use std::path::{Path, PathBuf};
-use std::process::Command;
 use std::time::Duration;
 
-use tokio::task::JoinSet;
-use tokio_postgres::{Client, NoTls};
+use tokio_postgres::Client;
 use walrelay_private_postgres::{Installation, PrivatePostgres, installations_in};
+use walrelay_testkit::postgres::TestClient;
+use walrelay_testkit::process::clean_command;
 
 use crate::failure::Failure;
 use crate::process::{Output, Process};
@@ -77,19 +77,19 @@ impl Server {
     /// A fresh database, set up by `walrelay init`. Its slot stays where it is: what reads, reads
     /// copies of it.
     pub(crate) async fn create(&self, name: &str) -> Result<Database, Failure> {
-        let (administrator, administrating) = connect(&self.postgres.url("postgres")).await?;
+        let administrator = TestClient::try_connect(&self.postgres.url("postgres")).await?;
         administrator.batch_execute(&format!("CREATE DATABASE {name}")).await?;
-        drop((administrator, administrating));
+        drop(administrator);
         let url = self.postgres.url(name);
         let slot = format!("{name}_base");
-        let mut init = Command::new(&self.relay);
+        let mut init = clean_command(&self.relay);
         init.args(["init", "--project", "bench", "--database-url", &url, "--slot", &slot]);
         init.env("PUBSUB_EMULATOR_HOST", "127.0.0.1:1");
         let init = Process::start("walrelay init", init, Output::Log)?;
         init.finish(Duration::from_secs(60)).await?;
-        let (client, connection) = connect(&url).await?;
+        let client = TestClient::try_connect(&url).await?;
         client.batch_execute(LOAD).await?;
-        Ok(Database { name: name.to_owned(), url, client, _connection: connection, copies: 0 })
+        Ok(Database { name: name.to_owned(), url, client, copies: 0 })
     }
 
     /// Removes a workload's database and its slots.
@@ -99,7 +99,7 @@ impl Server {
         database.client.batch_execute(slots).await?;
         let name = database.name.clone();
         drop(database);
-        let (administrator, _connection) = connect(&self.postgres.url("postgres")).await?;
+        let administrator = TestClient::try_connect(&self.postgres.url("postgres")).await?;
         administrator.batch_execute(&format!("DROP DATABASE {name} WITH (FORCE)")).await?;
         administrator.batch_execute("CHECKPOINT").await?;
         Ok(())
@@ -123,8 +123,7 @@ fn comparable() -> Result<Installation, Failure> {
 pub(crate) struct Database {
     name: String,
     url: String,
-    client: Client,
-    _connection: JoinSet<()>,
+    client: TestClient,
     copies: u32,
 }
 
@@ -137,8 +136,8 @@ impl Database {
         &self.client
     }
 
-    pub(crate) async fn connect(&self) -> Result<(Client, JoinSet<()>), Failure> {
-        connect(&self.url).await
+    pub(crate) async fn connect(&self) -> Result<TestClient, Failure> {
+        Ok(TestClient::try_connect(&self.url).await?)
     }
 
     /// Inserts the rows; the backlog is not what is measured, so it is not waited for on disk.
@@ -174,12 +173,4 @@ impl Database {
         let row = self.client.query_one("SELECT pg_current_wal_lsn()::text", &[]).await?;
         Ok(row.try_get(0)?)
     }
-}
-
-async fn connect(url: &str) -> Result<(Client, JoinSet<()>), Failure> {
-    let (client, connection) = tokio_postgres::connect(url, NoTls).await?;
-    let mut task = JoinSet::new();
-    // An error of the connection is the client's error at its next query.
-    task.spawn(async move { drop(connection.await) });
-    Ok((client, task))
 }

@@ -1,11 +1,11 @@
 //! Draining a backlog: the relay, and `pg_recvlogical` on another copy of the same slot.
 
 use std::path::Path;
-use std::process::Command;
 use std::time::{Duration, Instant};
 
 use serde::Serialize;
 use tokio::time::sleep;
+use walrelay_testkit::process::clean_command;
 
 use crate::database::{Database, Rows, Server};
 use crate::failure::Failure;
@@ -75,7 +75,7 @@ pub(crate) fn start_relay(
     (slot, sink): (&str, &Sink),
     arguments: &[String],
 ) -> Result<Process, Failure> {
-    let mut command = Command::new(relay);
+    let mut command = clean_command(relay);
     command.args(["run", "--project", "bench", "--log-format", "text"]);
     command.args(["--database-url", database.url(), "--slot", slot]);
     // Every round has a slot of its own, but they all feed from what one `init` has set up.
@@ -91,7 +91,7 @@ async fn relay(
 ) -> Result<RelayRound, Failure> {
     let rows = drain.rows.count;
     let slot = database.copy_slot().await?;
-    let options = SinkOptions { delay_millis: drain.delay_millis, keep: false };
+    let options = SinkOptions { delay_millis: drain.delay_millis, ..SinkOptions::default() };
     let mut sink = Sink::start(options).await?;
     let mut relay = start_relay(server.relay(), database, (&slot, &sink), arguments)?;
 
@@ -148,7 +148,7 @@ async fn recvlogical(
     };
     let end = database.wal_end().await?;
     let slot = database.copy_slot().await?;
-    let mut command = Command::new(program);
+    let mut command = clean_command(program);
     command.args(["--start", "--no-loop", "--file=/dev/null", "--dbname", database.url()]);
     command.args(["--slot", &slot, "--endpos", &end]);
     command.args(["--option=proto_version=1", "--option=publication_names=walrelay"]);

@@ -16,7 +16,7 @@ use crate::database::{Database, Rows, Server};
 use crate::drain::{start_relay, wait_stored};
 use crate::failure::Failure;
 use crate::process::{Process, Usage};
-use crate::sink::{Sink, SinkOptions, Stored};
+use crate::sink::{Keeping, Sink, SinkOptions, Stored};
 
 /// A row of one transaction each, as a service writes them.
 const INSERT: &str = "INSERT INTO app_outbox
@@ -79,7 +79,7 @@ impl Running {
     ) -> Result<Self, Failure> {
         let mut database = server.create(&name.replace('-', "_")).await?;
         let slot = database.copy_slot().await?;
-        let mut sink = Sink::start(SinkOptions { delay_millis, keep: true }).await?;
+        let mut sink = Sink::start(SinkOptions { delay_millis, keeping: Keeping::Log }).await?;
         let relay = start_relay(server.relay(), &database, (&slot, &sink), arguments)?;
         database.client().execute(INSERT, &[&-1_i64]).await?;
         wait_stored(&mut sink, &relay, WARM_UP_ROWS).await?;
@@ -141,12 +141,12 @@ pub(crate) async fn steady(
     let per_producer = steady.rows_per_second * steady.seconds / PRODUCERS;
     let mut producers = JoinSet::new();
     for producer in 0..PRODUCERS {
-        let (client, connection) = running.database.connect().await?;
+        let client = running.database.connect().await?;
         let first = i64::from(producer * per_producer);
         let pause = Duration::from_secs(1) * PRODUCERS / steady.rows_per_second;
         producers.spawn(async move {
             let done = produce(&client, first..first + i64::from(per_producer), pause).await;
-            drop((client, connection));
+            drop(client);
             done
         });
     }

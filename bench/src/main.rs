@@ -12,6 +12,7 @@ mod figures;
 mod live;
 mod machine;
 mod process;
+mod raw_codec;
 mod report;
 mod results;
 mod sink;

@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 
 use serde::Serialize;
 use tokio::time::sleep;
+use walrelay_testkit::process::{Signal, ended, kill, peak_memory_bytes, send};
 
 use crate::failure::Failure;
 
@@ -16,6 +17,9 @@ use crate::failure::Failure;
 const TICK: Duration = Duration::from_millis(10);
 
 const POLL_INTERVAL: Duration = Duration::from_millis(3);
+
+/// A relay that was asked to stop has sent what it holds within this.
+const STOP_LIMIT: Duration = Duration::from_secs(15);
 
 /// What a process has used so far.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize)]
@@ -64,16 +68,12 @@ pub(crate) struct Process {
 }
 
 impl Process {
-    /// Starts `command`, without what in our environment might configure it.
+    /// Starts `command`, which `clean_command` has made.
     pub(crate) fn start(name: &str, mut command: Command, output: Output) -> Result<Self, Failure> {
         static COUNT: AtomicU32 = AtomicU32::new(0);
         let number = COUNT.fetch_add(1, Ordering::Relaxed);
         let file = format!("walrelay-bench-{}-{number}.log", std::process::id());
         let log = std::env::temp_dir().join(file);
-        let inherited = std::env::vars_os().filter_map(|(key, _)| key.into_string().ok());
-        for variable in inherited.filter(|variable| configures(variable)) {
-            command.env_remove(variable);
-        }
         let errors = File::create(&log)?;
         let stdout = match output {
             Output::Lines => Stdio::piped(),
@@ -109,7 +109,7 @@ impl Process {
     /// without its memory, which is the last that was seen.
     pub(crate) fn usage(&mut self) -> Result<Usage, Failure> {
         let (_, user, system) = self.stat()?;
-        if let Some(bytes) = peak_bytes(self.child.id()) {
+        if let Some(bytes) = peak_memory_bytes(self.child.id()) {
             self.peak_bytes = self.peak_bytes.max(bytes);
         }
         Ok(Usage {
@@ -145,17 +145,12 @@ impl Process {
 
     /// Asks it to stop and waits until it has.
     pub(crate) async fn terminate(mut self) -> Result<(), Failure> {
-        let pid = self.child.id().to_string();
-        Command::new("kill").args(["-s", "TERM", &pid]).status()?;
+        send(&self.child, Signal::Terminate)?;
         drop(self.stdin.take());
-        let asked = Instant::now();
-        while self.child.try_wait()?.is_none() {
-            if asked.elapsed() > Duration::from_secs(15) {
-                return Err(self.failed("did not stop"));
-            }
-            sleep(POLL_INTERVAL).await;
+        match ended(&mut self.child, STOP_LIMIT).await? {
+            Some(_) => Ok(()),
+            None => Err(self.failed("did not stop")),
         }
-        Ok(())
     }
 
     fn failed(&self, what: &str) -> Failure {
@@ -174,17 +169,9 @@ impl Process {
 
 impl Drop for Process {
     fn drop(&mut self) {
-        // Only a process that has ended already cannot be killed.
-        drop(self.child.kill());
-        drop(self.child.wait());
+        kill(&mut self.child);
         drop(fs::remove_file(&self.log));
     }
-}
-
-fn configures(variable: &str) -> bool {
-    let others = ["DATABASE_URL", "GOOGLE_CLOUD_PROJECT", "PORT", "RUST_LOG"];
-    ["WALRELAY_", "PUBSUB_", "PG"].iter().any(|prefix| variable.starts_with(prefix))
-        || others.contains(&variable)
 }
 
 fn parse_stat(text: &str) -> Option<(char, Duration, Duration)> {
@@ -194,13 +181,6 @@ fn parse_stat(text: &str) -> Option<(char, Duration, Duration)> {
     let mut ticks = fields.skip(10).map(|field| field.parse::<u32>().ok());
     let (user, system) = (ticks.next()??, ticks.next()??);
     Some((state, TICK * user, TICK * system))
-}
-
-fn peak_bytes(pid: u32) -> Option<u64> {
-    let status = fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
-    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"))?;
-    let kibibytes: u64 = line.split_whitespace().next()?.parse().ok()?;
-    Some(kibibytes * 1024)
 }
 
 /// The program called `name` on `PATH` or in `dirs`.

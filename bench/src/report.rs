@@ -4,10 +4,10 @@ use std::fmt::Write as _;
 use std::fs;
 use std::path::Path;
 
+use crate::clients::{PublishRound, Publishing};
 use crate::drain::Drained;
 use crate::failure::Failure;
 use crate::figures::{median, number};
-use crate::process::Measured;
 use crate::results::Results;
 
 const MIB: f64 = 1024.0 * 1024.0;
@@ -142,23 +142,24 @@ fn lives(results: &Results) -> String {
 
 fn publishers(results: &Results) -> String {
     let rows = results.publishers.iter().map(|published| {
-        let of = |value: fn(&Measured) -> f64| median(published.rounds.iter().map(value));
-        let options = published.options;
+        let of = |value: fn(&PublishRound) -> f64| median(published.rounds.iter().map(value));
+        let Publishing { name, options, .. } = published.publishing;
         let per_million = 1e6 / f64::from(options.messages);
-        let peak = published.rounds.iter().map(|round| round.usage.peak_bytes).max().unwrap_or(0);
-        let peak = f64::from(u32::try_from(peak / 1024).unwrap_or(u32::MAX)) / 1024.0;
+        let peaks = published.rounds.iter().map(|round| round.measured.usage.peak_bytes);
+        let peak_kibibytes = u32::try_from(peaks.max().unwrap_or(0) / 1024).unwrap_or(u32::MAX);
         vec![
-            published.name.to_owned(),
+            name.to_owned(),
             number(f64::from(options.messages)),
             options.batch.to_string(),
             options.outstanding.to_string(),
-            number(of(|round| round.rows_per_second)),
+            number(of(|round| round.measured.rows_per_second)),
             format!(
                 "{} + {}",
-                number(of(|round| round.usage.user_seconds) * per_million),
-                number(of(|round| round.usage.system_seconds) * per_million)
+                number(of(|round| round.measured.usage.user_seconds) * per_million),
+                number(of(|round| round.measured.usage.system_seconds) * per_million)
             ),
-            number(peak),
+            number(of(|round| round.sink.user_seconds + round.sink.system_seconds) * per_million),
+            number(f64::from(peak_kibibytes) / 1024.0),
         ]
     });
     let head = [
@@ -168,6 +169,7 @@ fn publishers(results: &Results) -> String {
         "Outstanding",
         "Messages/s",
         "CPU s per million, user + sys",
+        "Sink's CPU s",
         "Peak MiB",
     ];
     table(&head, rows)

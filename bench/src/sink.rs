@@ -2,14 +2,14 @@
 
 use std::io::Read as _;
 use std::net::SocketAddr;
-use std::process::Command;
 use std::time::Duration;
 
-use clap::Args;
-use serde::Deserialize;
+use clap::{Args, ValueEnum};
+use serde::{Deserialize, Serialize};
 use tokio::io::{AsyncBufReadExt as _, AsyncReadExt as _, AsyncWriteExt as _, BufReader};
 use tokio::net::{TcpListener, TcpStream};
-use walrelay_emulator::{Effect, Emulator, Fault, Log, Options};
+use walrelay_emulator::{Effect, Emulator, Fault, Log, Options, SubscriptionOptions};
+use walrelay_testkit::process::clean_command;
 
 use crate::failure::Failure;
 use crate::process::{Output, Process, Usage};
@@ -18,15 +18,28 @@ use crate::terminal;
 /// The topic that the rows of every workload are routed to.
 pub(crate) const TOPIC: &str = "projects/bench/topics/bench.events";
 
+const SUBSCRIPTION: &str = "projects/bench/subscriptions/bench";
+
 /// How the sink behaves.
 #[derive(Debug, Clone, Copy, Default, Args)]
 pub(crate) struct SinkOptions {
     /// Every reply comes this much later.
     #[arg(long, value_name = "MILLISECONDS", default_value_t = 0)]
     pub(crate) delay_millis: u64,
-    /// Keep what was published, to be read afterwards; otherwise it is only counted.
-    #[arg(long)]
-    pub(crate) keep: bool,
+    #[arg(long, value_enum, default_value_t)]
+    pub(crate) keeping: Keeping,
+}
+
+/// What becomes of a message beside being counted.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, ValueEnum, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub(crate) enum Keeping {
+    #[default]
+    Nothing,
+    /// Kept, to be read afterwards.
+    Log,
+    /// Stored for a subscriber that never comes.
+    Subscription,
 }
 
 /// Serves until our standard input closes, which it also does when the suite is killed.
@@ -35,9 +48,12 @@ pub(crate) fn execute(options: SinkOptions) -> Result<(), Failure> {
         drop(std::io::stdin().read_to_end(&mut Vec::new()));
         std::process::abort();
     });
-    let log = if options.keep { Log::Keep } else { Log::Off };
+    let log = if options.keeping == Keeping::Log { Log::Keep } else { Log::Off };
     let emulator = Emulator::new(Options { log, ..Options::default() });
     emulator.create_topic(TOPIC)?;
+    if options.keeping == Keeping::Subscription {
+        emulator.create_subscription(SUBSCRIPTION, TOPIC, SubscriptionOptions::default())?;
+    }
     if options.delay_millis > 0 {
         let delay = Duration::from_millis(options.delay_millis);
         emulator.set_fault(Fault::all(Effect::Delay(delay)));
@@ -81,11 +97,11 @@ pub(crate) struct Sink {
 
 impl Sink {
     pub(crate) async fn start(options: SinkOptions) -> Result<Self, Failure> {
-        let mut command = Command::new(std::env::current_exe()?);
+        let mut command = clean_command(std::env::current_exe()?);
         command.arg("sink").arg(format!("--delay-millis={}", options.delay_millis));
-        if options.keep {
-            command.arg("--keep");
-        }
+        let keeping =
+            options.keeping.to_possible_value().ok_or("every way of keeping has a name")?;
+        command.args(["--keeping", keeping.get_name()]);
         let mut process = Process::start("the sink", command, Output::Lines)?;
         let line = process.read_line()?;
         let (grpc, control) = line.split_once(' ').ok_or("the sink printed no addresses")?;

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use clap::Args;
 
-use crate::clients::{self, Client, PublishOptions, Published};
+use crate::clients::{self, Client, PublishOptions, Published, Publishing};
 use crate::database::{Rows, Server};
 use crate::drain::{self, Drain};
 use crate::failure::Failure;
@@ -13,6 +13,7 @@ use crate::machine::{self, Machine};
 use crate::results::{
     BARE, FAR_AWAY, HOT_KEYS, MANY_KEYS, OFFICIAL, ONE_TRANSACTION, Results, SINGLE_KEY, STEADY,
 };
+use crate::sink::Keeping;
 use crate::size::Size;
 use crate::{report, targets, terminal};
 
@@ -59,7 +60,7 @@ fn drains(size: Size) -> Vec<Drain> {
     ]
 }
 
-fn publishers(size: Size) -> Vec<(&'static str, PublishOptions)> {
+fn publishers(size: Size) -> Vec<Publishing> {
     let publisher = |name, client, full, batch, outstanding| {
         let options = PublishOptions {
             client,
@@ -71,16 +72,26 @@ fn publishers(size: Size) -> Vec<(&'static str, PublishOptions)> {
             payload_bytes: 200,
             port: 0,
         };
-        (name, options)
+        Publishing { name, options, keeping: Keeping::Nothing }
     };
-    let threads = |(name, options)| (name, PublishOptions { threads: 2, ..options });
-    let keys = |keys, (name, options)| (name, PublishOptions { keys, ..options });
+    let threads = |it: Publishing| {
+        let options = PublishOptions { threads: 2, ..it.options };
+        Publishing { options, ..it }
+    };
+    let keys = |keys, it: Publishing| {
+        let options = PublishOptions { keys, ..it.options };
+        Publishing { options, ..it }
+    };
+    let subscribed = |it| Publishing { keeping: Keeping::Subscription, ..it };
     vec![
         publisher(BARE[0], Client::Tonic, 300_000, 1, 100),
         publisher(BARE[1], Client::Tonic, 300_000, 1, 400),
         threads(publisher(BARE[2], Client::Tonic, 300_000, 1, 400)),
         publisher("bare-10", Client::Tonic, 1_000_000, 10, 100),
         publisher("bare-100", Client::Tonic, 1_000_000, 100, 100),
+        publisher("raw-1", Client::Raw, 300_000, 1, 400),
+        publisher("raw-100", Client::Raw, 1_000_000, 100, 100),
+        subscribed(publisher("raw-100-subscribed", Client::Raw, 1_000_000, 100, 100)),
         publisher("own-1", Client::Own, 300_000, 1, 256),
         publisher("own-10", Client::Own, 1_000_000, 10, 100),
         publisher("own-100", Client::Own, 1_000_000, 100, 100),
@@ -129,13 +140,13 @@ async fn measure(server: &Server, options: &SuiteOptions) -> Result<Results, Fai
         publishers: Vec::new(),
         targets: Vec::new(),
     };
-    for (name, publisher) in publishers(size).into_iter().filter(|(name, _)| is_wanted(name)) {
-        terminal::progress(name);
+    for publishing in publishers(size).into_iter().filter(|it| is_wanted(it.name)) {
+        terminal::progress(publishing.name);
         let mut rounds = Vec::new();
         for _ in 0..size.rounds() {
-            rounds.push(clients::measure(publisher).await?);
+            rounds.push(clients::measure(publishing).await?);
         }
-        results.publishers.push(Published { name, options: publisher, rounds });
+        results.publishers.push(Published { publishing, rounds });
     }
     let seconds = size.steady_seconds();
     for (name, delay_millis) in [(STEADY, 0), ("steady-2000-50ms", 50)] {

@@ -72,8 +72,9 @@ fn below(workload: &'static str, target: f64, measured: f64, what: &str) -> Verd
 }
 
 fn published(results: &Results, name: &str) -> Option<f64> {
-    let published = results.publishers.iter().find(|published| published.name == name)?;
-    Some(median(published.rounds.iter().map(|round| round.rows_per_second)))
+    let published =
+        results.publishers.iter().find(|published| published.publishing.name == name)?;
+    Some(median(published.rounds.iter().map(|round| round.measured.rows_per_second)))
 }
 
 #[cfg(test)]

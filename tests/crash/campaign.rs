@@ -6,7 +6,8 @@ use std::hash::{BuildHasher as _, Hasher as _, RandomState};
 use std::time::Duration;
 
 use walrelay_testkit::checker::{self, Verdict};
-use walrelay_testkit::relay::{Relay, Signal};
+use walrelay_testkit::process::Signal;
+use walrelay_testkit::relay::Relay;
 use walrelay_testkit::wait_until;
 use walrelay_tests::{DEADLINE, Producer, World, topic};
 

@@ -207,7 +207,7 @@ async fn a_holder_that_does_not_let_go_is_ended_when_that_is_allowed() {
     let Some(world) = World::create().await else { return };
     let first = world.start_relay([]).await;
     // Frozen: it holds the slot and does nothing.
-    first.signal(walrelay_testkit::relay::Signal::Stop);
+    first.signal(walrelay_testkit::process::Signal::Stop);
     let committed = Workload::of_rows(50).insert(world.client()).await.unwrap();
 
     let second = world.start_relay(["--take-over-after", "1s"]).await;

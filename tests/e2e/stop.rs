@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use walrelay_testkit::relay::Signal;
+use walrelay_testkit::process::Signal;
 use walrelay_testkit::wait_until;
 use walrelay_tests::{DEADLINE, Producer, World};
 

@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use tokio::task::JoinSet;
 use tokio::time::{MissedTickBehavior, interval};
-use tokio_postgres::{Client, NoTls};
 use walrelay_testkit::outbox::Workload;
+use walrelay_testkit::postgres::TestClient;
 
 /// Inserts one small transaction after the other, at a steady pace, over ten aggregates.
 ///
@@ -63,12 +63,12 @@ async fn produce(
 ) {
     let mut ticks = interval(pace);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
-    let mut connection: Option<(Client, JoinSet<()>)> = None;
+    let mut connection: Option<TestClient> = None;
     let mut first_number = 0;
     while !is_stopping.load(Ordering::Relaxed) {
         ticks.tick().await;
-        let Some((client, _)) = &connection else {
-            connection = connect(&url).await;
+        let Some(client) = &connection else {
+            connection = TestClient::try_connect(&url).await.ok();
             continue;
         };
         let workload = Workload {
@@ -84,12 +84,4 @@ async fn produce(
             Err(_) => connection = None,
         }
     }
-}
-
-async fn connect(url: &str) -> Option<(Client, JoinSet<()>)> {
-    let (client, connection) = tokio_postgres::connect(url, NoTls).await.ok()?;
-    let mut tasks = JoinSet::new();
-    // Its end shows up in the next statement.
-    tasks.spawn(async move { drop(connection.await) });
-    Some((client, tasks))
 }

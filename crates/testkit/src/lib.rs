@@ -1,7 +1,9 @@
-//! What the tests share: servers, faults, the checker. Never a normal dependency.
+//! What tests and benchmarks share: servers, processes, faults, the checker. Never a dependency of
+//! what is released.
 //!
 //! Owns everything a test needs besides walrelay itself, and takes it all away again: databases,
-//! slots, processes. Fails by panicking with what was missing, because its callers are tests. Knows
+//! slots, processes. Fails by panicking with what was missing, because its callers are tests; what benchmarks use
+//! returns errors. Knows
 //! nothing of walrelay's code: what it says about the relay, it has seen from outside.
 
 pub mod checker;
@@ -10,6 +12,7 @@ mod environment;
 mod http;
 pub mod outbox;
 pub mod postgres;
+pub mod process;
 pub mod proxy;
 pub mod relay;
 pub mod seed;

@@ -5,13 +5,13 @@
 //! slots after the database ([`TestDatabase::name`]).
 
 use std::collections::BTreeMap;
-use std::ops::Deref;
+use std::ops::{Deref, DerefMut};
 use std::sync::{Mutex, PoisonError};
 use std::thread;
 use std::time::Duration;
 
 use tokio::task::JoinSet;
-use tokio_postgres::{Client, NoTls};
+use tokio_postgres::{Client, Config, NoTls};
 use walrelay_private_postgres::{Installation, PrivatePostgres, installations_in};
 
 use crate::environment::{random_name, servers_dir, variable};
@@ -61,13 +61,30 @@ pub struct TestClient {
 impl TestClient {
     /// Connects; panics when that fails.
     pub async fn connect(url: &str) -> Self {
-        let connected = tokio_postgres::connect(url, NoTls).await;
-        let (client, connection) =
-            connected.unwrap_or_else(|error| panic!("connect to {url}: {error:?}"));
+        let connected = Self::try_connect(url).await;
+        connected.unwrap_or_else(|error| panic!("connect to {url}: {error:?}"))
+    }
+
+    /// Connects, for those who go on without a connection.
+    ///
+    /// # Errors
+    ///
+    /// Nobody answers, or not with a session.
+    pub async fn try_connect(url: &str) -> Result<Self, tokio_postgres::Error> {
+        Self::open(&url.parse()?).await
+    }
+
+    /// Connects as this configuration says.
+    ///
+    /// # Errors
+    ///
+    /// Nobody answers, or not with a session.
+    pub async fn open(config: &Config) -> Result<Self, tokio_postgres::Error> {
+        let (client, connection) = config.connect(NoTls).await?;
         let mut tasks = JoinSet::new();
         // Its end shows up in the next query.
         tasks.spawn(async move { drop(connection.await) });
-        Self { client, _connection: tasks }
+        Ok(Self { client, _connection: tasks })
     }
 }
 
@@ -76,6 +93,13 @@ impl Deref for TestClient {
 
     fn deref(&self) -> &Client {
         &self.client
+    }
+}
+
+/// A transaction takes its client for itself.
+impl DerefMut for TestClient {
+    fn deref_mut(&mut self) -> &mut Client {
+        &mut self.client
     }
 }
 
@@ -190,12 +214,10 @@ impl Drop for TestDatabase {
 }
 
 async fn remove(server_url: &str, name: &str) {
-    let Ok((client, connection)) = tokio_postgres::connect(server_url, NoTls).await else {
+    let Ok(client) = TestClient::try_connect(server_url).await else {
         // The test stopped its server for good; the data goes with it.
         return;
     };
-    let mut tasks = JoinSet::new();
-    tasks.spawn(async move { drop(connection.await) });
     // A slot belongs to its session until that has ended, so both are repeated until none is left.
     let sql = "SELECT pg_terminate_backend(active_pid) FROM pg_replication_slots
                 WHERE database = $1 AND active_pid IS NOT NULL";

@@ -2,7 +2,6 @@
 
 use std::collections::VecDeque;
 use std::env;
-use std::fs;
 use std::io::{BufRead as _, BufReader, Read};
 use std::net::TcpListener;
 use std::path::PathBuf;
@@ -12,40 +11,15 @@ use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
 use crate::environment::variable;
-use crate::{http_get, skip, wait_until};
+
+use crate::process::Signal;
+use crate::{http_get, process, skip, wait_until};
 
 /// Names the binary to test; without it the one next to the test executable is used.
 pub const BINARY_VARIABLE: &str = "WALRELAY_BIN";
 
 /// How many lines of output are kept: a soak run must not fill the memory.
 const LINES_MAX: usize = 20_000;
-
-/// A signal for the relay.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Signal {
-    /// Asks for a graceful stop.
-    Terminate,
-    /// As Ctrl-C.
-    Interrupt,
-    /// Ends at once; nothing runs.
-    Kill,
-    /// Freezes the process: to others it looks like a lost host.
-    Stop,
-    /// Thaws it.
-    Continue,
-}
-
-impl Signal {
-    fn name(self) -> &'static str {
-        match self {
-            Self::Terminate => "TERM",
-            Self::Interrupt => "INT",
-            Self::Kill => "KILL",
-            Self::Stop => "STOP",
-            Self::Continue => "CONT",
-        }
-    }
-}
 
 /// Where the binary is, or `None` when it has not been built.
 #[must_use]
@@ -72,12 +46,8 @@ impl RelayCommand {
         let Some(binary) = binary() else {
             return skip("the walrelay binary is not built: `cargo build -p walrelay`");
         };
-        let mut command = Command::new(binary);
+        let mut command = process::clean_command(binary);
         command.args(arguments);
-        let inherited = env::vars_os().filter_map(|(name, _)| name.into_string().ok());
-        for name in inherited.filter(|name| configures_the_relay(name)) {
-            command.env_remove(name);
-        }
         Some(Self { command, http_address: None })
     }
 
@@ -187,18 +157,14 @@ impl Relay {
 
     /// Sends a signal; one to a process that has ended is lost.
     pub fn signal(&self, signal: Signal) {
-        let pid = self.pid().to_string();
-        let sent =
-            Command::new("kill").args(["-s", signal.name(), &pid]).stderr(Stdio::null()).status();
-        sent.expect("run kill");
+        process::send(&self.process, signal).expect("run kill");
     }
 
     /// Waits until it has ended by itself.
     pub async fn wait_ended(&mut self, deadline: Duration) -> ExitStatus {
-        wait_until(deadline, "the relay to end", async || {
-            self.process.try_wait().expect("the relay's state can be read")
-        })
-        .await
+        let ended = process::ended(&mut self.process, deadline).await;
+        let status = ended.expect("the relay's state can be read");
+        status.unwrap_or_else(|| panic!("waited {deadline:?} in vain for the relay to end"))
     }
 
     /// Waits until it has ended by itself, and returns its exit code and all it printed.
@@ -219,18 +185,13 @@ impl Relay {
 
     /// Ends it at once, also when it is frozen.
     pub fn kill(&mut self) {
-        // Only a process that has ended already cannot be killed.
-        drop(self.process.kill());
-        drop(self.process.wait());
+        process::kill(&mut self.process);
     }
 
     /// The most memory it has had so far, in bytes; `None` when it has ended or /proc is missing.
     #[must_use]
     pub fn peak_memory_bytes(&self) -> Option<u64> {
-        let status = fs::read_to_string(format!("/proc/{}/status", self.pid())).ok()?;
-        let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"))?;
-        let kibibytes: u64 = line.split_whitespace().next()?.parse().ok()?;
-        Some(kibibytes * 1024)
+        process::peak_memory_bytes(self.pid())
     }
 }
 
@@ -241,18 +202,6 @@ impl Drop for Relay {
             eprintln!("the relay printed:\n{}", self.lines().join("\n"));
         }
     }
-}
-
-fn configures_the_relay(name: &str) -> bool {
-    let others = [
-        "DATABASE_URL",
-        "PUBSUB_EMULATOR_HOST",
-        "PUBSUB_PROJECT_ID",
-        "GOOGLE_CLOUD_PROJECT",
-        "PORT",
-        "RUST_LOG",
-    ];
-    name.starts_with("WALRELAY_") || name.starts_with("PG") || others.contains(&name)
 }
 
 /// Ends with the process, when its end of the pipe closes.
@@ -309,13 +258,5 @@ mod tests {
         drop(process);
 
         assert!(!PathBuf::from(format!("/proc/{pid}")).exists());
-    }
-
-    #[test]
-    fn what_configures_a_relay_is_not_inherited() {
-        assert!(configures_the_relay("WALRELAY_SLOT"));
-        assert!(configures_the_relay("PGPASSWORD"));
-        assert!(configures_the_relay("PORT"));
-        assert!(!configures_the_relay("PATH"));
     }
 }

@@ -1,0 +1,131 @@
+//! Child processes as tests and benchmarks meet them: nothing inherited that configures them,
+//! signals, the memory they have had, their end.
+
+use std::env;
+use std::ffi::OsStr;
+use std::fs;
+use std::io;
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::time::Duration;
+
+use tokio::time::{Instant, sleep};
+
+/// How often a process is asked whether it has ended: a benchmark measures its end.
+const POLL_INTERVAL: Duration = Duration::from_millis(3);
+
+/// A signal for a process.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Signal {
+    /// Asks for a graceful stop.
+    Terminate,
+    /// As Ctrl-C.
+    Interrupt,
+    /// Ends at once; nothing runs.
+    Kill,
+    /// Freezes the process: to others it looks like a lost host.
+    Stop,
+    /// Thaws it.
+    Continue,
+}
+
+impl Signal {
+    fn name(self) -> &'static str {
+        match self {
+            Self::Terminate => "TERM",
+            Self::Interrupt => "INT",
+            Self::Kill => "KILL",
+            Self::Stop => "STOP",
+            Self::Continue => "CONT",
+        }
+    }
+}
+
+/// A command that inherits nothing of our environment that would configure a relay, a Postgres
+/// client or a Pub/Sub client. What is set on it afterwards stays.
+pub fn clean_command(program: impl AsRef<OsStr>) -> Command {
+    let mut command = Command::new(program);
+    let inherited = env::vars_os().filter_map(|(name, _)| name.into_string().ok());
+    for name in inherited.filter(|name| configures(name)) {
+        command.env_remove(name);
+    }
+    command
+}
+
+fn configures(name: &str) -> bool {
+    let others = ["DATABASE_URL", "GOOGLE_CLOUD_PROJECT", "PORT", "RUST_LOG"];
+    ["WALRELAY_", "PUBSUB_", "PG"].iter().any(|prefix| name.starts_with(prefix))
+        || others.contains(&name)
+}
+
+/// Sends a signal; one to a process that has ended is lost.
+///
+/// # Errors
+///
+/// There is no program `kill`.
+pub fn send(process: &Child, signal: Signal) -> io::Result<()> {
+    let id = process.id().to_string();
+    let sent = Command::new("kill").args(["-s", signal.name(), &id]).stderr(Stdio::null()).status();
+    sent.map(drop)
+}
+
+/// Waits until a process has ended by itself; `None` when it has not within `limit`.
+///
+/// # Errors
+///
+/// Its state cannot be read.
+pub async fn ended(process: &mut Child, limit: Duration) -> io::Result<Option<ExitStatus>> {
+    let begin = Instant::now();
+    loop {
+        let status = process.try_wait()?;
+        if status.is_some() || begin.elapsed() > limit {
+            return Ok(status);
+        }
+        sleep(POLL_INTERVAL).await;
+    }
+}
+
+/// Ends a process at once, also a frozen one, and waits until it is gone.
+pub fn kill(process: &mut Child) {
+    // Only a process that has ended already cannot be killed.
+    drop(process.kill());
+    drop(process.wait());
+}
+
+/// The most memory a process has had so far, in bytes; `None` when it has ended or /proc is missing.
+#[must_use]
+pub fn peak_memory_bytes(id: u32) -> Option<u64> {
+    let status = fs::read_to_string(format!("/proc/{id}/status")).ok()?;
+    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"))?;
+    let kibibytes: u64 = line.split_whitespace().next()?.parse().ok()?;
+    Some(kibibytes * 1024)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const LIMIT: Duration = Duration::from_secs(10);
+
+    #[test]
+    fn what_configures_a_relay_is_not_inherited() {
+        for name in ["WALRELAY_SLOT", "PGPASSWORD", "PORT", "PUBSUB_EMULATOR_HOST", "RUST_LOG"] {
+            assert!(configures(name), "{name}");
+        }
+        assert!(!configures("PATH"));
+    }
+
+    #[tokio::test]
+    async fn a_process_that_does_not_stop_is_waited_for_no_longer_than_that() {
+        let mut process =
+            clean_command("sh").args(["-c", "exec sleep 1000"]).spawn().expect("a shell");
+        assert!(peak_memory_bytes(process.id()).is_none_or(|bytes| bytes > 100_000));
+        assert_eq!(ended(&mut process, Duration::ZERO).await.expect("its state"), None);
+
+        send(&process, Signal::Terminate).expect("kill");
+
+        let status = ended(&mut process, LIMIT).await.expect("its state").expect("its end");
+        assert_eq!(status.code(), None, "a signal ended it");
+        kill(&mut process);
+        assert_eq!(peak_memory_bytes(process.id()), None);
+    }
+}
