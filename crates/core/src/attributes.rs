@@ -8,8 +8,9 @@ use std::ops::Range;
 use walrelay_envelope::attribute::{self as name, cloudevents};
 
 use crate::columns::{Field, PayloadType};
+use crate::fault::{Fault, RouteError};
 use crate::limits::{ATTRIBUTE_KEY_BYTES_MAX, ATTRIBUTE_VALUE_BYTES_MAX, ATTRIBUTES_MAX};
-use crate::router::{Fault, Picked, RouteError};
+use crate::picked::Picked;
 use crate::timestamp::rfc3339;
 use crate::wire;
 

@@ -7,7 +7,7 @@ use std::fmt;
 
 use pgoutput_parser::{Generation, Relation};
 
-use crate::template::Template;
+use crate::template::{TEMPLATE_COLUMNS_MAX, Template};
 
 /// The names a field's column may have, in the order in which they are looked for.
 ///
@@ -173,9 +173,6 @@ impl ColumnNames {
 
 /// Columns picked out of a row: the fields, and what templates name beside them.
 pub(crate) const PLACES: usize = Field::ALL.len() + TEMPLATE_COLUMNS_MAX;
-
-/// Columns that the templates may name beside the fields; topics and keys are short.
-pub(crate) const TEMPLATE_COLUMNS_MAX: usize = 7;
 
 /// How the rows of one relation are read, resolved once for each description of it.
 #[derive(Debug)]

@@ -1,18 +1,15 @@
 //! From an outbox row to a message: topic, ordering key, attributes, bytes.
-//!
-//! Two kinds of failure, and they must not be confused. A [`RouteError`] means that we cannot read
-//! what the server sent: the relay stops at that position (I7). A [`Fault`] means that we read the
-//! row and Pub/Sub would refuse it: that row alone is dead.
 
 use std::collections::BTreeMap;
 
-use pgoutput_parser::{Column, Insert, Position, Relation};
+use pgoutput_parser::{Column, Insert, Relation};
 
 use crate::attributes::{Attributes, Style};
-use crate::columns::{ColumnNames, Field, Layout, MissingColumn, PLACES, Part, PayloadType};
-use crate::failure::{FailureClass, PublishFailure};
+use crate::columns::{ColumnNames, Field, Layout, MissingColumn, PLACES, Part};
+use crate::fault::{Fault, RouteError};
 use crate::limits::{self, ORDERING_KEY_BYTES_MAX, REQUEST_BYTES_MAX};
 use crate::message::{Message, Topic};
+use crate::picked::Picked;
 use crate::template::Template;
 use crate::wire;
 
@@ -53,69 +50,6 @@ pub struct Routed {
     pub message: Message,
     /// Why it never can be, if so.
     pub fault: Option<Fault>,
-}
-
-/// Why Pub/Sub would refuse a row whatever happens.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum Fault {
-    /// One of the service's limits.
-    #[error("{what} is {size}; pub/sub takes at most {max}")]
-    Limit {
-        /// What is too large.
-        what: String,
-        /// How large it is.
-        size: usize,
-        /// How large it may be.
-        max: usize,
-    },
-    /// The topic template gave a name that no topic can have.
-    #[error("\"{name}\" is no topic name; see --topic")]
-    Topic {
-        /// What the template gave.
-        name: String,
-    },
-    /// The headers column is not an object, or a name in it is reserved or empty.
-    #[error("{0}")]
-    Headers(String),
-    /// The id is null, so nobody could recognise a duplicate.
-    #[error("the event id is null")]
-    NoId,
-    /// The id is an empty text, by which all such rows would be taken for one.
-    #[error("the event id is empty")]
-    EmptyId,
-}
-
-impl Fault {
-    /// As a refusal of Pub/Sub would look.
-    #[must_use]
-    pub fn into_failure(self) -> PublishFailure {
-        let code = match self {
-            Self::Limit { .. } => "LOCAL_LIMIT",
-            Self::Topic { .. } | Self::NoId | Self::EmptyId => "UNROUTABLE",
-            Self::Headers(_) => "BAD_HEADERS",
-        };
-        PublishFailure::new(FailureClass::Row, code, self.to_string())
-    }
-}
-
-/// The row cannot be read (I7).
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum RouteError {
-    /// The table lacks a column.
-    #[error(transparent)]
-    MissingColumn(#[from] MissingColumn),
-    /// A value is not in the form the connection asked for.
-    #[error("row {position} of {table}: column \"{column}\" {problem}")]
-    Value {
-        /// The row.
-        position: Position,
-        /// `schema.table`.
-        table: String,
-        /// The column.
-        column: String,
-        /// What is wrong with the value.
-        problem: &'static str,
-    },
 }
 
 impl Router {
@@ -243,84 +177,6 @@ fn fault_of(message: &Message, event_id: Option<&str>) -> Option<Fault> {
         })
 }
 
-/// The wanted columns of one row.
-pub(crate) struct Picked<'a> {
-    picked: [Option<Column<'a>>; PLACES],
-    layout: &'a Layout,
-    insert: &'a Insert<'a>,
-    names: &'a ColumnNames,
-}
-
-impl<'a> Picked<'a> {
-    pub(crate) fn position(&self) -> Position {
-        self.insert.position
-    }
-
-    pub(crate) fn table(&self) -> &str {
-        &self.layout.table
-    }
-
-    pub(crate) fn payload_type(&self) -> PayloadType {
-        self.layout.payload
-    }
-
-    pub(crate) fn occurred_at_is_timestamp(&self) -> bool {
-        self.layout.occurred_at_is_timestamp
-    }
-
-    /// A field's text; none if it is null or the table has no such column.
-    pub(crate) fn text(&self, field: Field) -> Result<Option<&'a str>, RouteError> {
-        self.text_at(self.layout.fields[field.place()])
-    }
-
-    fn text_at(&self, place: usize) -> Result<Option<&'a str>, RouteError> {
-        match self.bytes_at(place)? {
-            Some(bytes) => match std::str::from_utf8(bytes) {
-                Ok(text) => Ok(Some(text)),
-                Err(_) => Err(self.bad_value(place, "is not UTF-8")),
-            },
-            None => Ok(None),
-        }
-    }
-
-    fn bytes_at(&self, place: usize) -> Result<Option<&'a [u8]>, RouteError> {
-        match self.picked.get(place).copied().flatten() {
-            Some(Column::Text(bytes)) => Ok(Some(bytes)),
-            Some(Column::Null) | None => Ok(None),
-            Some(Column::Binary(_)) => {
-                Err(self.bad_value(place, "came in binary form, which was not asked for"))
-            }
-            Some(Column::UnchangedToast) => Err(self.bad_value(place, "came without its value")),
-        }
-    }
-
-    fn payload(&self) -> Result<Payload<'a>, RouteError> {
-        let place = self.layout.fields[Field::Payload.place()];
-        let bytes = self.bytes_at(place)?.unwrap_or_default();
-        if self.layout.payload != PayloadType::Bytea || bytes.is_empty() {
-            return Ok(Payload::Verbatim(bytes));
-        }
-        match bytes.strip_prefix(b"\\x") {
-            Some(hex) if hex.len() % 2 == 0 && hex.iter().all(u8::is_ascii_hexdigit) => {
-                Ok(Payload::Hex(hex))
-            }
-            _ => Err(self.bad_value(place, "is not hex, the bytea_output this connection set")),
-        }
-    }
-
-    #[cold]
-    fn bad_value(&self, place: usize, problem: &'static str) -> RouteError {
-        let column = self.layout.places.iter().position(|p| *p == place);
-        let column = column.and_then(|index| self.insert.relation.columns.get(index));
-        RouteError::Value {
-            position: self.insert.position,
-            table: self.layout.table.clone(),
-            column: column.map_or_else(|| self.names.id.to_string(), |column| column.name.clone()),
-            problem,
-        }
-    }
-}
-
 fn expand(parts: &[Part], row: &Picked<'_>, out: &mut String) -> Result<(), RouteError> {
     out.clear();
     for part in parts {
@@ -330,34 +186,4 @@ fn expand(parts: &[Part], row: &Picked<'_>, out: &mut String) -> Result<(), Rout
         }
     }
     Ok(())
-}
-
-/// The payload as it will stand in the message.
-enum Payload<'a> {
-    Verbatim(&'a [u8]),
-    /// Pairs of hexadecimal digits, checked.
-    Hex(&'a [u8]),
-}
-
-impl Payload<'_> {
-    const fn len(&self) -> usize {
-        match self {
-            Self::Verbatim(bytes) => bytes.len(),
-            Self::Hex(digits) => digits.len() / 2,
-        }
-    }
-
-    fn append_to(&self, buffer: &mut Vec<u8>) {
-        let nibble = |digit: u8| match digit {
-            b'0'..=b'9' => digit - b'0',
-            b'a'..=b'f' => digit - b'a' + 10,
-            _ => digit.to_ascii_lowercase() - b'a' + 10,
-        };
-        match self {
-            Self::Verbatim(bytes) => buffer.extend_from_slice(bytes),
-            Self::Hex(digits) => {
-                buffer.extend(digits.chunks_exact(2).map(|p| nibble(p[0]) << 4 | nibble(p[1])));
-            }
-        }
-    }
 }

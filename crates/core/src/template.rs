@@ -2,6 +2,9 @@
 
 use std::fmt;
 
+/// Columns that the templates may name beside the fields; topics and keys are short.
+pub(crate) const TEMPLATE_COLUMNS_MAX: usize = 7;
+
 /// A topic or ordering-key template.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Template {
@@ -63,7 +66,7 @@ impl Template {
         }
         let template = Self { text: text.to_owned(), pieces };
         // Topic and ordering key share the places; each may name half of them.
-        if template.columns().count() > crate::columns::TEMPLATE_COLUMNS_MAX / 2 {
+        if template.columns().count() > TEMPLATE_COLUMNS_MAX / 2 {
             return Err(TemplateError::TooMany(text.to_owned()));
         }
         Ok(template)

@@ -1,0 +1,114 @@
+//! The wanted columns of one row, read as the connection asked for them.
+
+use pgoutput_parser::{Column, Insert, Position};
+
+use crate::columns::{ColumnNames, Field, Layout, PLACES, PayloadType};
+use crate::fault::RouteError;
+
+/// The wanted columns of one row.
+pub(crate) struct Picked<'a> {
+    pub(crate) picked: [Option<Column<'a>>; PLACES],
+    pub(crate) layout: &'a Layout,
+    pub(crate) insert: &'a Insert<'a>,
+    pub(crate) names: &'a ColumnNames,
+}
+
+impl<'a> Picked<'a> {
+    pub(crate) fn position(&self) -> Position {
+        self.insert.position
+    }
+
+    pub(crate) fn table(&self) -> &str {
+        &self.layout.table
+    }
+
+    pub(crate) fn payload_type(&self) -> PayloadType {
+        self.layout.payload
+    }
+
+    pub(crate) fn occurred_at_is_timestamp(&self) -> bool {
+        self.layout.occurred_at_is_timestamp
+    }
+
+    /// A field's text; none if it is null or the table has no such column.
+    pub(crate) fn text(&self, field: Field) -> Result<Option<&'a str>, RouteError> {
+        self.text_at(self.layout.fields[field.place()])
+    }
+
+    pub(crate) fn text_at(&self, place: usize) -> Result<Option<&'a str>, RouteError> {
+        match self.bytes_at(place)? {
+            Some(bytes) => match std::str::from_utf8(bytes) {
+                Ok(text) => Ok(Some(text)),
+                Err(_) => Err(self.bad_value(place, "is not UTF-8")),
+            },
+            None => Ok(None),
+        }
+    }
+
+    fn bytes_at(&self, place: usize) -> Result<Option<&'a [u8]>, RouteError> {
+        match self.picked.get(place).copied().flatten() {
+            Some(Column::Text(bytes)) => Ok(Some(bytes)),
+            Some(Column::Null) | None => Ok(None),
+            Some(Column::Binary(_)) => {
+                Err(self.bad_value(place, "came in binary form, which was not asked for"))
+            }
+            Some(Column::UnchangedToast) => Err(self.bad_value(place, "came without its value")),
+        }
+    }
+
+    pub(crate) fn payload(&self) -> Result<Payload<'a>, RouteError> {
+        let place = self.layout.fields[Field::Payload.place()];
+        let bytes = self.bytes_at(place)?.unwrap_or_default();
+        if self.layout.payload != PayloadType::Bytea || bytes.is_empty() {
+            return Ok(Payload::Verbatim(bytes));
+        }
+        match bytes.strip_prefix(b"\\x") {
+            Some(hex) if hex.len() % 2 == 0 && hex.iter().all(u8::is_ascii_hexdigit) => {
+                Ok(Payload::Hex(hex))
+            }
+            _ => Err(self.bad_value(place, "is not hex, the bytea_output this connection set")),
+        }
+    }
+
+    #[cold]
+    fn bad_value(&self, place: usize, problem: &'static str) -> RouteError {
+        let column = self.layout.places.iter().position(|p| *p == place);
+        let column = column.and_then(|index| self.insert.relation.columns.get(index));
+        RouteError::Value {
+            position: self.insert.position,
+            table: self.layout.table.clone(),
+            column: column.map_or_else(|| self.names.id.to_string(), |column| column.name.clone()),
+            problem,
+        }
+    }
+}
+
+/// The payload as it will stand in the message.
+pub(crate) enum Payload<'a> {
+    Verbatim(&'a [u8]),
+    /// Pairs of hexadecimal digits, checked.
+    Hex(&'a [u8]),
+}
+
+impl Payload<'_> {
+    pub(crate) const fn len(&self) -> usize {
+        match self {
+            Self::Verbatim(bytes) => bytes.len(),
+            Self::Hex(digits) => digits.len() / 2,
+        }
+    }
+
+    pub(crate) fn append_to(&self, buffer: &mut Vec<u8>) {
+        let nibble = |digit: u8| match digit {
+            b'0'..=b'9' => digit - b'0',
+            b'a'..=b'f' => digit - b'a' + 10,
+            _ => digit.to_ascii_lowercase() - b'a' + 10,
+        };
+        match self {
+            Self::Verbatim(bytes) => buffer.extend_from_slice(bytes),
+            Self::Hex(digits) => {
+                buffer.extend(digits.chunks_exact(2).map(|p| nibble(p[0]) << 4 | nibble(p[1])));
+            }
+        }
+    }
+}
