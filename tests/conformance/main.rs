@@ -4,8 +4,11 @@
 //! same, except where the official emulator does not do what production does: a test of such a
 //! difference says what either of them does.
 
+mod dead_letters;
 mod delivery;
+mod exactly_once;
 mod filters;
 mod publishing;
 mod relay;
+mod seeking;
 mod service;

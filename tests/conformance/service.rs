@@ -2,6 +2,7 @@
 
 use googleapis_tonic_google_pubsub_v1::google::pubsub::v1 as proto;
 use proto::publisher_client::PublisherClient;
+use proto::seek_request::Target;
 use proto::subscriber_client::SubscriberClient;
 use proto::{PublishRequest, PubsubMessage, PullRequest, ReceivedMessage, Subscription, Topic};
 use tonic::Status;
@@ -64,6 +65,10 @@ impl Service {
 
     pub(crate) fn subscription(&self, name: &str) -> String {
         format!("projects/{}/subscriptions/{name}", self.project)
+    }
+
+    pub(crate) fn snapshot(&self, name: &str) -> String {
+        format!("projects/{}/snapshots/{name}", self.project)
     }
 
     pub(crate) async fn create_topic(&mut self, name: &str) -> Result<(), Status> {
@@ -142,6 +147,54 @@ impl Service {
         let pulled = tokio::time::timeout(DEADLINE, self.subscriber.pull(request)).await;
         let pulled = pulled.unwrap_or_else(|_| panic!("{:?}: nothing came", self.kind));
         pulled.expect("a pull").into_inner().received_messages
+    }
+
+    /// What can be had at once.
+    #[expect(deprecated, reason = "there is no other way to ask without waiting")]
+    pub(crate) async fn pull_now(&mut self, name: &str) -> Vec<ReceivedMessage> {
+        let request = PullRequest {
+            subscription: self.subscription(name),
+            max_messages: 100,
+            return_immediately: true,
+        };
+        self.subscriber.pull(request).await.expect("a pull").into_inner().received_messages
+    }
+
+    pub(crate) async fn seek(&mut self, name: &str, target: Target) -> Result<(), Status> {
+        let request =
+            proto::SeekRequest { subscription: self.subscription(name), target: Some(target) };
+        self.subscriber.seek(request).await.map(drop)
+    }
+
+    /// To a snapshot by its short name.
+    pub(crate) async fn seek_to(&mut self, name: &str, snapshot: &str) -> Result<(), Status> {
+        let target = Target::Snapshot(self.snapshot(snapshot));
+        self.seek(name, target).await
+    }
+
+    pub(crate) async fn take_snapshot(
+        &mut self,
+        subscription: &str,
+        name: &str,
+    ) -> Result<proto::Snapshot, Status> {
+        let request = proto::CreateSnapshotRequest {
+            name: self.snapshot(name),
+            subscription: self.subscription(subscription),
+            ..Default::default()
+        };
+        self.subscriber.create_snapshot(request).await.map(tonic::Response::into_inner)
+    }
+
+    pub(crate) async fn try_acknowledge(
+        &mut self,
+        name: &str,
+        ack_ids: &[&str],
+    ) -> Result<(), Status> {
+        let request = proto::AcknowledgeRequest {
+            subscription: self.subscription(name),
+            ack_ids: ack_ids.iter().map(|id| (*id).to_owned()).collect(),
+        };
+        self.subscriber.acknowledge(request).await.map(drop)
     }
 
     pub(crate) async fn acknowledge(&mut self, name: &str, received: &[ReceivedMessage]) {

@@ -85,6 +85,8 @@ pub struct Stats {
     pub messages_delivered: u64,
     /// Messages acknowledged.
     pub messages_acknowledged: u64,
+    /// Messages forwarded to a dead-letter topic.
+    pub messages_forwarded: u64,
     /// Calls that wait for a release right now.
     pub held: u64,
     /// Memory of everything stored.
@@ -151,7 +153,7 @@ impl Emulator {
             enable_message_ordering: options.ordering == Ordering::PerKey,
             ..Default::default()
         };
-        self.broker().insert_subscription(config, options.ack_deadline)
+        self.broker().insert_subscription(config, options.ack_deadline).map(drop)
     }
 
     /// Everything ever published to a topic, in the order it was stored. Empty unless
@@ -208,6 +210,7 @@ impl Emulator {
             in_flight_per_key_max: broker.counts.in_flight_per_key_max,
             messages_delivered: broker.counts.messages_delivered,
             messages_acknowledged: broker.counts.messages_acknowledged,
+            messages_forwarded: broker.counts.messages_forwarded,
             held: self.shared.held.load(Relaxed),
             stored_bytes: broker.stored_bytes(),
         }

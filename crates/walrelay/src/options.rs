@@ -235,7 +235,7 @@ options! {
                  topic=orders.events,key=A-17,percent=50,reject=UNAVAILABLE or \
                  on=acknowledge,subscription=billing,first=3,lose.");
     MAX_STORED_BYTES: Bytes = Setting::size("max-stored-bytes", "2GiB", MIB, 64 * GIB)
-        .means("Memory for stored messages; more is refused with RESOURCE_EXHAUSTED");
+        .means("Memory for messages, kept ones included; Publish beyond it is refused");
 }
 
 options! {

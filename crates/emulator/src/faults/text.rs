@@ -1,4 +1,4 @@
-//! A fault as text, and back. The grammar is described at the crate's top.
+//! A fault as text, and back. `docs/emulator.md` describes the language.
 
 use std::fmt;
 use std::str::FromStr;

@@ -1,5 +1,6 @@
 //! Sockets: gRPC, administration as JSON on the same port, and the control port.
 
 mod control;
+mod json;
 mod rest;
 mod server;

@@ -11,6 +11,7 @@ use tonic::Status;
 use crate::faults::in_force::Faults;
 use crate::store::message::StoredMessage;
 use crate::store::queue::ConsumerId;
+use crate::store::snapshot::Snapshot;
 use crate::store::subscription::Subscription;
 use crate::store::topic::Topic;
 use crate::wire::limits::PublishRequest;
@@ -26,6 +27,9 @@ pub enum Log {
     Keep,
 }
 
+/// Production's name for the topic of a subscription or a snapshot that outlived it.
+const DELETED_TOPIC: &str = "_deleted-topic_";
+
 /// What was counted under the lock.
 #[derive(Debug, Default, Clone, Copy)]
 pub(crate) struct Counts {
@@ -35,12 +39,14 @@ pub(crate) struct Counts {
     pub(crate) in_flight_per_key_max: u32,
     pub(crate) messages_delivered: u64,
     pub(crate) messages_acknowledged: u64,
+    pub(crate) messages_forwarded: u64,
 }
 
 #[derive(Debug)]
 pub(crate) struct Broker {
     pub(crate) topics: BTreeMap<String, Topic>,
     pub(crate) subscriptions: BTreeMap<String, Subscription>,
+    pub(crate) snapshots: BTreeMap<String, Snapshot>,
     pub(crate) faults: Faults,
     pub(crate) counts: Counts,
     log: Log,
@@ -62,6 +68,7 @@ impl Broker {
         Self {
             topics: BTreeMap::new(),
             subscriptions: BTreeMap::new(),
+            snapshots: BTreeMap::new(),
             faults: Faults::new(seed),
             counts: Counts::default(),
             log,
@@ -106,14 +113,18 @@ impl Broker {
         frame: &Bytes,
         now: SystemTime,
     ) -> Result<u64, Status> {
+        if !self.snapshots.is_empty() {
+            self.forget_expired_snapshots(now);
+        }
         let first_id = self.next_message_id;
         let count = request.messages.len() as u64;
         let stored_bytes = self.stored_bytes();
         let stored_bytes_max = self.stored_bytes_max;
-        let log = self.log;
         let topic = topic_in(&mut self.topics, request.topic)?;
-        let logs = usize::from(log == Log::Keep);
-        let copies = topic.subscriptions.len() + logs;
+        let copies = topic.subscriptions.len()
+            + topic.snapshots.len()
+            + usize::from(topic.retained.is_on())
+            + usize::from(self.log == Log::Keep);
         if copies == 0 {
             self.next_message_id += count;
             self.counts.messages_dropped += count;
@@ -130,24 +141,53 @@ impl Broker {
             )));
         }
         let messages = copied(request, frame, first_id, now);
-        for name in &topic.subscriptions {
-            if let Some(subscription) = self.subscriptions.get_mut(name) {
-                subscription.offer(&messages);
-            }
-        }
-        if log == Log::Keep {
-            topic.log.extend(messages);
-            self.log_bytes += cost;
-        }
+        self.append(request.topic, messages, now);
         self.next_message_id += count;
         self.counts.messages_stored += count;
         Ok(first_id)
     }
 
+    /// Gives messages to all that get what is published to the topic.
+    pub(crate) fn append(&mut self, topic: &str, messages: Vec<StoredMessage>, now: SystemTime) {
+        let Some(topic) = self.topics.get_mut(topic) else { return };
+        for name in &topic.subscriptions {
+            if let Some(subscription) = self.subscriptions.get_mut(name) {
+                subscription.offer(&messages, now);
+            }
+        }
+        for name in &topic.snapshots {
+            if let Some(snapshot) = self.snapshots.get_mut(name) {
+                snapshot.offer(&messages);
+            }
+        }
+        if topic.retained.is_on() {
+            topic.retained.trim(now);
+            messages.iter().for_each(|message| topic.retained.keep(message.clone()));
+        }
+        if self.log == Log::Keep {
+            self.log_bytes += messages.iter().map(StoredMessage::cost).sum::<usize>();
+            topic.log.extend(messages);
+        }
+    }
+
     /// Memory of everything stored.
     pub(crate) fn stored_bytes(&self) -> usize {
         let queues = self.subscriptions.values().map(|its| its.queue.stored_bytes());
-        queues.sum::<usize>() + self.log_bytes
+        let topics = self.topics.values().map(|its| its.retained.bytes());
+        let snapshots = self.snapshots.values().map(Snapshot::bytes);
+        queues.chain(topics).chain(snapshots).sum::<usize>() + self.log_bytes
+    }
+
+    /// Whether there is room for one more message. The message itself may pass the bound.
+    pub(crate) fn has_room(&self) -> bool {
+        self.stored_bytes() < self.stored_bytes_max
+    }
+
+    /// An id for a message that was not published by a client.
+    pub(crate) fn new_message_id(&mut self) -> u64 {
+        let id = self.next_message_id;
+        self.next_message_id += 1;
+        id
     }
 
     pub(crate) fn new_consumer(&mut self) -> ConsumerId {
@@ -173,7 +213,7 @@ impl Broker {
         if self.topics.contains_key(&config.name) {
             return Err(Status::already_exists(format!("topic {:?} exists", config.name)));
         }
-        self.topics.insert(config.name.clone(), Topic::new(config));
+        self.topics.insert(config.name.clone(), Topic::new(config)?);
         Ok(())
     }
 
@@ -184,8 +224,12 @@ impl Broker {
         self.log_bytes -= freed;
         for subscribed in &topic.subscriptions {
             if let Some(subscription) = self.subscriptions.get_mut(subscribed) {
-                // Production's name for the topic of a subscription that outlived it.
-                "_deleted-topic_".clone_into(&mut subscription.config.topic);
+                DELETED_TOPIC.clone_into(&mut subscription.config.topic);
+            }
+        }
+        for of_topic in &topic.snapshots {
+            if let Some(snapshot) = self.snapshots.get_mut(of_topic) {
+                DELETED_TOPIC.clone_into(&mut snapshot.config.topic);
             }
         }
         Ok(())
@@ -195,16 +239,18 @@ impl Broker {
         &mut self,
         config: proto::Subscription,
         ack_deadline: Duration,
-    ) -> Result<(), Status> {
+    ) -> Result<proto::Subscription, Status> {
         names::check_subscription(&config.name)?;
         if self.subscriptions.contains_key(&config.name) {
             return Err(Status::already_exists(format!("subscription {:?} exists", config.name)));
         }
+        self.check_dead_letter_topic(&config)?;
         let subscription = Subscription::new(config, ack_deadline)?;
         let name = subscription.config.name.clone();
         self.topic_mut(&subscription.config.topic)?.subscriptions.push(name.clone());
+        let made = subscription.config.clone();
         self.subscriptions.insert(name, subscription);
-        Ok(())
+        Ok(made)
     }
 
     pub(crate) fn remove_subscription(&mut self, name: &str) -> Result<(), Status> {
@@ -258,7 +304,7 @@ fn copied(
     numbered.map(|(id, body)| StoredMessage::new(id, now, key.clone(), same(body))).collect()
 }
 
-fn missing(well_formed: Result<(), Status>, what: &str, name: &str) -> Status {
+pub(crate) fn missing(well_formed: Result<(), Status>, what: &str, name: &str) -> Status {
     match well_formed {
         Ok(()) => Status::not_found(format!("{what} {name:?} does not exist")),
         Err(malformed) => malformed,

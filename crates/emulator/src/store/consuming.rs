@@ -85,6 +85,7 @@ impl Broker {
             | Outcome::FailIds(_) => {}
         }
         let next_deadline = subscription.queue.next_deadline();
+        self.forward_dead_letters(name)?;
         self.counts.messages_delivered += deliveries.len() as u64;
         Ok(Taken { deliveries, next_deadline, plan })
     }
@@ -109,13 +110,16 @@ impl Broker {
         deadline: Option<Duration>,
         now: Instant,
     ) -> Result<Vec<Delivery>, Status> {
+        self.expect_dead_letters(name)?;
         let subscription = self.subscription_mut(name)?;
         if subscription.queue.expire(now) {
             // What expired may have freed keys and allowances of other streams.
             subscription.wake.notify_waiters();
         }
         let until = now + deadline.unwrap_or(subscription.ack_deadline);
-        Ok(subscription.queue.take(consumer, until))
+        let deliveries = subscription.queue.take(consumer, until);
+        self.forward_dead_letters(name)?;
+        Ok(deliveries)
     }
 
     fn plan_delivery(&mut self, name: &str, deliveries: &[Delivery]) -> Result<Plan, Status> {
@@ -155,6 +159,7 @@ impl Broker {
         ack_ids: &[String],
         change: Change,
     ) -> Result<Option<Confirmation>, Status> {
+        self.expect_dead_letters(name)?;
         let subscription = self.subscription_mut(name)?;
         let changed = match change {
             Change::Acknowledge => {
@@ -162,7 +167,11 @@ impl Broker {
                 self.counts.messages_acknowledged += changed.count;
                 changed
             }
-            Change::Deadline(deadline) => subscription.modify(ack_ids, deadline)?,
+            Change::Deadline(deadline) => {
+                let changed = subscription.modify(ack_ids, deadline)?;
+                self.forward_dead_letters(name)?;
+                changed
+            }
         };
         Ok(changed.confirmation)
     }

@@ -2,9 +2,10 @@
 
 use std::time::SystemTime;
 
-use bytes::Bytes;
+use bytes::{Bytes, BytesMut};
 
 use crate::wire::limits;
+use crate::wire::protobuf::put_field;
 
 /// A published message. Cheap to clone: the bytes are shared.
 #[derive(Debug, Clone)]
@@ -64,6 +65,25 @@ impl StoredMessage {
     #[must_use]
     pub fn body(&self) -> &Bytes {
         &self.body
+    }
+
+    /// The same message with more attributes, under another id and time.
+    pub(crate) fn forwarded(
+        &self,
+        id: u64,
+        publish_time: SystemTime,
+        attributes: &[(&str, &str)],
+    ) -> Self {
+        // Entries of a map may stand anywhere, and the last one of a name counts.
+        let mut body = BytesMut::from(&self.body[..]);
+        for (name, value) in attributes {
+            let mut entry = BytesMut::new();
+            put_field(&mut entry, 1, name.as_bytes());
+            put_field(&mut entry, 2, value.as_bytes());
+            put_field(&mut body, 2, &entry);
+        }
+        let ordering_key = self.ordering_key.clone();
+        Self { id, publish_time, ordering_key, body: body.freeze() }
     }
 
     pub(crate) fn ordering_key(&self) -> &Bytes {

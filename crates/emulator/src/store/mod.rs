@@ -3,8 +3,12 @@
 pub(crate) mod broker;
 pub(crate) mod confirmation;
 pub(crate) mod consuming;
+mod dead_letters;
 pub(crate) mod filter;
 pub(crate) mod message;
 pub(crate) mod queue;
+pub(crate) mod retained;
+mod seeking;
+pub(crate) mod snapshot;
 pub(crate) mod subscription;
 pub(crate) mod topic;

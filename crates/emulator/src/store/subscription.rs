@@ -1,7 +1,8 @@
 //! A subscription: which messages of its topic it takes, and what consumers do with them.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use googleapis_tonic_google_pubsub_v1::google::pubsub::v1 as proto;
 use tokio::sync::Notify;
@@ -13,6 +14,12 @@ use crate::store::confirmation::Confirmation;
 use crate::store::filter::Filter;
 use crate::store::message::StoredMessage;
 use crate::store::queue::{Ordering, Queue};
+use crate::store::retained::Retained;
+use crate::wire::limits;
+
+/// Seven days, as in production.
+const RETENTION_DEFAULT: prost_types::Duration =
+    prost_types::Duration { seconds: 7 * 24 * 3600, nanos: 0 };
 
 #[derive(Debug)]
 pub(crate) struct Subscription {
@@ -30,23 +37,64 @@ impl Subscription {
     pub(crate) fn new(config: proto::Subscription, ack_deadline: Duration) -> Result<Self, Status> {
         let ordering =
             if config.enable_message_ordering { Ordering::PerKey } else { Ordering::Ignored };
-        Ok(Self {
+        let mut subscription = Self {
             ack_deadline,
-            queue: Queue::new(ordering),
+            queue: Queue::new(ordering, Retained::default()),
             wake: Arc::new(Notify::new()),
             filter: Filter::parse(&config.filter)?,
-            config,
-        })
+            config: proto::Subscription::default(),
+        };
+        subscription.configure(config)?;
+        Ok(subscription)
+    }
+
+    /// Changes what can be changed of a subscription: all of it but deadline, ordering and filter.
+    pub(crate) fn configure(&mut self, mut config: proto::Subscription) -> Result<(), Status> {
+        let retention = config.message_retention_duration.get_or_insert(RETENTION_DEFAULT);
+        let retention = limits::retention(*retention)?;
+        if let Some(policy) = &mut config.dead_letter_policy {
+            policy.max_delivery_attempts = attempts_max(policy.max_delivery_attempts)?;
+        }
+        self.queue.retained.set_period(config.retain_acked_messages.then_some(retention));
+        self.config = config;
+        Ok(())
     }
 
     /// Messages were published to the topic. Those that the filter excludes count as acknowledged.
-    pub(crate) fn offer(&mut self, messages: &[StoredMessage]) {
+    pub(crate) fn offer(&mut self, messages: &[StoredMessage], now: SystemTime) {
+        self.queue.retained.trim(now);
         for message in messages {
-            if self.filter.as_ref().is_none_or(|filter| filter.matches(message.body())) {
+            if self.wants(message) {
                 self.queue.push(message.clone());
             }
         }
         self.wake.notify_waiters();
+    }
+
+    /// Everything published before this time is acknowledged from now on, and everything else is
+    /// not, as far as it is kept here or by the topic.
+    pub(crate) fn seek_to_time(&mut self, time: SystemTime, kept_by_topic: &[StoredMessage]) {
+        let own = self.queue.unacknowledged().chain(self.queue.retained.since(time));
+        let known = own.chain(kept_by_topic.iter().filter(|message| self.wants(message)));
+        let target = known.filter(|message| message.publish_time() >= time);
+        let target = target.map(|message| (message.id(), message.clone())).collect();
+        self.seek(target);
+    }
+
+    /// Exactly these messages are unacknowledged from now on, apart from those the filter excludes.
+    pub(crate) fn seek_to_messages(&mut self, messages: &BTreeMap<u64, StoredMessage>) {
+        let wanted = messages.iter().filter(|(_, message)| self.wants(message));
+        let target = wanted.map(|(id, message)| (*id, message.clone())).collect();
+        self.seek(target);
+    }
+
+    fn seek(&mut self, target: BTreeMap<u64, StoredMessage>) {
+        self.queue.seek(target);
+        self.wake.notify_waiters();
+    }
+
+    fn wants(&self, message: &StoredMessage) -> bool {
+        self.filter.as_ref().is_none_or(|filter| filter.matches(message.body()))
     }
 
     pub(crate) fn is_exactly_once(&self) -> bool {
@@ -109,6 +157,17 @@ impl Subscription {
         }
         self.wake.notify_waiters();
         Ok(Changed { count, confirmation })
+    }
+}
+
+/// Checks how often a message is delivered before it is dead; 0 is the default.
+fn attempts_max(attempts: i32) -> Result<i32, Status> {
+    match attempts {
+        0 => Ok(5),
+        5..=100 => Ok(attempts),
+        _ => Err(Status::out_of_range(format!(
+            "max_delivery_attempts is {attempts}; 5 to 100 are allowed"
+        ))),
     }
 }
 

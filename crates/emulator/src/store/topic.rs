@@ -2,30 +2,47 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
+use std::time::Duration;
 
 use googleapis_tonic_google_pubsub_v1::google::pubsub::v1 as proto;
+use tonic::Status;
 
 use crate::store::message::StoredMessage;
+use crate::store::retained::Retained;
+use crate::wire::limits;
 
 #[derive(Debug)]
 pub(crate) struct Topic {
     pub(crate) config: proto::Topic,
     pub(crate) name: Arc<str>,
     pub(crate) subscriptions: Vec<String>,
+    pub(crate) snapshots: Vec<String>,
+    /// Everything, for tests to look at; see [`Log`](crate::Log).
     pub(crate) log: Vec<StoredMessage>,
+    /// What any subscription can be sought back to.
+    pub(crate) retained: Retained,
     /// Requests not answered yet, per ordering key.
     in_flight: HashMap<Arc<str>, u32>,
 }
 
 impl Topic {
-    pub(crate) fn new(config: proto::Topic) -> Self {
-        Self {
+    pub(crate) fn new(config: proto::Topic) -> Result<Self, Status> {
+        Ok(Self {
             name: config.name.as_str().into(),
-            config,
             subscriptions: Vec::new(),
+            snapshots: Vec::new(),
             log: Vec::new(),
+            retained: Retained::new(retention_of(&config)?),
             in_flight: HashMap::new(),
-        }
+            config,
+        })
+    }
+
+    /// Changes what can be changed of a topic.
+    pub(crate) fn configure(&mut self, config: proto::Topic) -> Result<(), Status> {
+        self.retained.set_period(retention_of(&config)?);
+        self.config = config;
+        Ok(())
     }
 
     /// Counts a request with this ordering key as outstanding. Returns the key as it is kept here.
@@ -50,4 +67,8 @@ impl Topic {
             }
         }
     }
+}
+
+fn retention_of(config: &proto::Topic) -> Result<Option<Duration>, Status> {
+    config.message_retention_duration.map(limits::retention).transpose()
 }

@@ -1,4 +1,4 @@
-//! Resource names: `projects/P/topics/T` and `projects/P/subscriptions/S`.
+//! Resource names: `projects/P/topics/T`, and the same of subscriptions and snapshots.
 
 use tonic::Status;
 
@@ -10,6 +10,11 @@ pub(crate) fn check_topic(name: &str) -> Result<(), Status> {
 /// Checks a subscription's full name.
 pub(crate) fn check_subscription(name: &str) -> Result<(), Status> {
     check(name, "subscriptions", "subscription")
+}
+
+/// Checks a snapshot's full name.
+pub(crate) fn check_snapshot(name: &str) -> Result<(), Status> {
+    check(name, "snapshots", "snapshot")
 }
 
 /// Checks `projects/P`.

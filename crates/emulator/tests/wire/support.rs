@@ -1,6 +1,4 @@
 //! An emulator on a port of its own, and raw clients for it.
-#![expect(clippy::unwrap_used, reason = "a test ends where its setup fails")]
-#![expect(dead_code, reason = "each test file uses the part it needs")]
 
 use std::future::Future;
 use std::net::SocketAddr;

@@ -1,11 +1,8 @@
 //! The control port over plain HTTP/1.1.
-#![expect(clippy::unwrap_used, reason = "a test ends where its setup fails")]
-
-mod support;
 
 use std::net::SocketAddr;
 
-use support::{Server, TOPIC, message, request, within};
+use crate::support::{Server, TOPIC, message, request, within};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tonic::Code;

@@ -1,11 +1,8 @@
 //! Exactly-once delivery: what is confirmed, on streams and as details of errors.
-#![expect(clippy::unwrap_used, reason = "a test ends where its setup fails")]
 
-mod support;
-
+use crate::support::{SUBSCRIPTION, Server, Stream, TOPIC, within};
 use googleapis_tonic_google_pubsub_v1::google::pubsub::v1 as proto;
 use proto::streaming_pull_response::{AcknowledgeConfirmation, ModifyAckDeadlineConfirmation};
-use support::{SUBSCRIPTION, Server, Stream, TOPIC, within};
 use tonic::{Code, Status};
 
 async fn server() -> Server {

@@ -11,12 +11,15 @@
 //! A key with leased messages belongs to the consumer that holds them: nobody else gets its next
 //! message, so two streams never race over one key. No clock in here: time is an argument.
 
+mod seek;
+
 use std::collections::{BTreeSet, HashMap, VecDeque};
 
 use bytes::Bytes;
 use tokio::time::Instant;
 
 use crate::store::message::StoredMessage;
+use crate::store::retained::Retained;
 
 /// One stream or one Pull call.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -33,8 +36,25 @@ pub(crate) struct Allowance {
 #[derive(Debug)]
 pub(crate) struct Delivery {
     pub(crate) ack_id: u64,
+    /// How often it was delivered, this time included; 0 without dead letters, as in production.
     pub(crate) attempt: u32,
     pub(crate) message: StoredMessage,
+}
+
+/// When a message is given up.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct DeadLetters {
+    /// Given back after so many deliveries, a message is dead.
+    pub(crate) attempts_max: u32,
+    /// Whether it can be forwarded now. A message that cannot is delivered again, as in production.
+    pub(crate) may_forward: bool,
+}
+
+/// A message that was delivered too often.
+#[derive(Debug)]
+pub(crate) struct DeadLetter {
+    pub(crate) message: StoredMessage,
+    pub(crate) attempts: u32,
 }
 
 #[derive(Debug)]
@@ -51,6 +71,12 @@ struct Leased {
     state: LeaseState,
 }
 
+impl Leased {
+    fn is_open(&self) -> bool {
+        self.state == LeaseState::Open
+    }
+}
+
 #[derive(Debug, PartialEq, Eq)]
 enum LeaseState {
     Open,
@@ -65,6 +91,13 @@ struct Key {
     leased: VecDeque<Leased>,
     /// Who holds `leased`; set while that is not empty.
     owner: Option<ConsumerId>,
+}
+
+impl Key {
+    /// The oldest message that is out, if it is acknowledged.
+    fn pop_acknowledged(&mut self) -> Option<Leased> {
+        self.leased.pop_front_if(|leased| !leased.is_open())
+    }
 }
 
 /// What an ack id stands for while its message is neither acknowledged nor given back.
@@ -97,6 +130,11 @@ impl Usage {
     fn has_room(&self) -> bool {
         self.messages < self.allowance.messages && self.bytes < self.allowance.bytes
     }
+
+    fn release_all(&mut self) {
+        (self.messages, self.bytes) = (0, 0);
+        self.ready.clear();
+    }
 }
 
 /// Most of one response, in messages.
@@ -126,10 +164,15 @@ pub(crate) struct Queue {
     consumers: HashMap<ConsumerId, Usage>,
     next_ack_id: u64,
     stored_bytes: usize,
+    /// Acknowledged messages, where they are kept.
+    pub(crate) retained: Retained,
+    pub(crate) dead_letters: Option<DeadLetters>,
+    /// Not forwarded yet.
+    dead: Vec<DeadLetter>,
 }
 
 impl Queue {
-    pub(crate) fn new(ordering: Ordering) -> Self {
+    pub(crate) fn new(ordering: Ordering, retained: Retained) -> Self {
         Self {
             ordering,
             unkeyed: VecDeque::new(),
@@ -140,18 +183,29 @@ impl Queue {
             consumers: HashMap::new(),
             next_ack_id: 1,
             stored_bytes: 0,
+            retained,
+            dead_letters: None,
+            dead: Vec::new(),
         }
     }
 
-    /// Memory of everything waiting, leased or kept for redelivery.
+    /// Memory of everything waiting, leased or kept.
     pub(crate) fn stored_bytes(&self) -> usize {
-        self.stored_bytes
+        self.stored_bytes + self.retained.bytes()
     }
 
     pub(crate) fn push(&mut self, message: StoredMessage) {
-        self.stored_bytes += message.cost();
-        let key = message.ordering_key().clone();
-        let waiting = Waiting { message, attempts: 0 };
+        self.push_waiting(Waiting { message, attempts: 0 });
+    }
+
+    /// What was given up since the last time. It is not stored here any more.
+    pub(crate) fn take_dead(&mut self) -> Vec<DeadLetter> {
+        std::mem::take(&mut self.dead)
+    }
+
+    fn push_waiting(&mut self, waiting: Waiting) {
+        self.stored_bytes += waiting.message.cost();
+        let key = waiting.message.ordering_key().clone();
         if self.ordering == Ordering::Ignored || key.is_empty() {
             self.unkeyed.push_back(waiting);
             return;
@@ -188,7 +242,7 @@ impl Queue {
     pub(crate) fn acknowledge(&mut self, ack_id: u64) -> bool {
         let Some(lease) = self.release(ack_id) else { return false };
         match lease.message {
-            LeasedMessage::Unkeyed(waiting) => self.stored_bytes -= waiting.message.cost(),
+            LeasedMessage::Unkeyed(waiting) => self.forget(waiting.message),
             LeasedMessage::Keyed(key) => self.acknowledge_keyed(&key, ack_id),
         }
         true
@@ -219,7 +273,11 @@ impl Queue {
     pub(crate) fn give_back(&mut self, ack_id: u64) -> bool {
         let Some(lease) = self.release(ack_id) else { return false };
         match lease.message {
-            LeasedMessage::Unkeyed(waiting) => self.unkeyed.push_front(waiting),
+            LeasedMessage::Unkeyed(waiting) => {
+                if let Some(waiting) = self.unless_dead(waiting) {
+                    self.unkeyed.push_front(waiting);
+                }
+            }
             LeasedMessage::Keyed(key) => self.give_back_from(&key, ack_id),
         }
         true
@@ -332,8 +390,8 @@ impl Queue {
         let ack_id = self.next_ack_id;
         self.next_ack_id += 1;
         waiting.attempts = waiting.attempts.saturating_add(1);
-        let delivery =
-            Delivery { ack_id, attempt: waiting.attempts, message: waiting.message.clone() };
+        let attempt = if self.dead_letters.is_some() { waiting.attempts } else { 0 };
+        let delivery = Delivery { ack_id, attempt, message: waiting.message.clone() };
         let bytes = waiting.message.body().len();
         if let Some(usage) = self.consumers.get_mut(&consumer) {
             usage.messages += 1;
@@ -367,11 +425,8 @@ impl Queue {
         if let Ok(index) = queue.leased.binary_search_by_key(&ack_id, |leased| leased.ack_id) {
             queue.leased[index].state = LeaseState::Acknowledged;
         }
-        while let Some(front) = queue.leased.front()
-            && front.state == LeaseState::Acknowledged
-        {
-            self.stored_bytes -= front.waiting.message.cost();
-            queue.leased.pop_front();
+        while let Some(leased) = self.keys.get_mut(key).and_then(Key::pop_acknowledged) {
+            self.forget(leased.waiting.message);
         }
         self.settle_owner(key);
     }
@@ -381,18 +436,41 @@ impl Queue {
         let Ok(index) = queue.leased.binary_search_by_key(&ack_id, |leased| leased.ack_id) else {
             return;
         };
-        let returned = queue.leased.split_off(index);
+        let mut returned = queue.leased.split_off(index);
         let had_waiting = !queue.waiting.is_empty();
-        for leased in returned.into_iter().rev() {
-            if let Some(its) = self.keys.get_mut(key) {
-                its.waiting.push_front(leased.waiting);
-            }
-            // The first one was released by the caller; for it this finds nothing.
+        // Only the message itself counts as given back; the later ones come again because of it.
+        let first = returned.pop_front().and_then(|leased| self.unless_dead(leased.waiting));
+        for leased in &returned {
             drop(self.release(leased.ack_id));
+        }
+        let rest = returned.into_iter().map(|leased| leased.waiting);
+        let again: Vec<Waiting> = first.into_iter().chain(rest).collect();
+        if let Some(its) = self.keys.get_mut(key) {
+            again.into_iter().rev().for_each(|waiting| its.waiting.push_front(waiting));
         }
         if !self.settle_owner(key) && !had_waiting {
             self.schedule(key);
         }
+    }
+
+    /// A message that comes back: to be delivered again, unless that has happened often enough.
+    fn unless_dead(&mut self, waiting: Waiting) -> Option<Waiting> {
+        let is_dead = self
+            .dead_letters
+            .is_some_and(|its| its.may_forward && waiting.attempts >= its.attempts_max);
+        if !is_dead {
+            return Some(waiting);
+        }
+        let Waiting { message, attempts } = waiting;
+        self.forget(message.clone());
+        self.dead.push(DeadLetter { message, attempts });
+        None
+    }
+
+    /// Nothing is left to do with a message.
+    fn forget(&mut self, message: StoredMessage) {
+        self.stored_bytes -= message.cost();
+        self.retained.keep(message);
     }
 
     /// Frees a key whose last lease is gone, and forgets it if nothing waits either. Returns whether
@@ -455,7 +533,7 @@ mod tests {
 
     impl Fixture {
         fn new(ordering: Ordering) -> Self {
-            let mut queue = Queue::new(ordering);
+            let mut queue = Queue::new(ordering, Retained::default());
             queue.open(ONE, ANY);
             queue.open(TWO, ANY);
             Self { queue, now: Instant::now() }
@@ -519,6 +597,7 @@ mod tests {
     #[test]
     fn redelivery_takes_all_later_messages_of_the_key_along_even_acknowledged_ones() {
         let mut fixture = Fixture::new(Ordering::PerKey);
+        fixture.queue.dead_letters = Some(DeadLetters { attempts_max: 9, may_forward: true });
         for id in 1..=4 {
             fixture.push(id, "a");
         }
@@ -594,6 +673,60 @@ mod tests {
         }
         assert_eq!(fixture.queue.stored_bytes(), 0);
         assert!(fixture.queue.keys.is_empty());
+    }
+
+    #[test]
+    fn what_was_taken_and_not_sent_is_as_if_it_had_not_been_taken() {
+        let mut fixture = Fixture::new(Ordering::PerKey);
+        fixture.queue.dead_letters = Some(DeadLetters { attempts_max: 9, may_forward: true });
+        for (id, key) in [(1, "a"), (2, "a"), (3, ""), (4, "b")] {
+            fixture.push(id, key);
+        }
+        let held = fixture.queue.take(ONE, fixture.now);
+        assert_eq!(held.len(), 4);
+        fixture.push(5, "a");
+        fixture.queue.undo(&held);
+        assert_eq!(fixture.queue.next_deadline(), None);
+
+        let mut taken = fixture.take(TWO);
+        let of_a: Vec<u64> =
+            taken.iter().map(|t| t.0).filter(|id| [1, 2, 5].contains(id)).collect();
+        assert_eq!(of_a, [1, 2, 5]);
+        taken.sort_unstable();
+        let attempts: Vec<_> = taken.iter().map(|(id, _, attempt)| (*id, *attempt)).collect();
+        assert_eq!(attempts, [(1, 1), (2, 1), (3, 1), (4, 1), (5, 1)]);
+    }
+
+    #[test]
+    fn a_message_given_back_too_often_is_dead_and_its_key_goes_on() {
+        let mut fixture = Fixture::new(Ordering::PerKey);
+        let dead_letters = DeadLetters { attempts_max: 2, may_forward: true };
+        fixture.queue.dead_letters = Some(DeadLetters { may_forward: false, ..dead_letters });
+        for (id, key) in [(1, "a"), (2, "a"), (3, "")] {
+            fixture.push(id, key);
+        }
+        // While it cannot be forwarded it is delivered again, however often that was.
+        for _ in 0..3 {
+            for (_, ack_id, _) in fixture.take(ONE) {
+                fixture.queue.give_back(ack_id);
+            }
+        }
+        assert!(fixture.queue.take_dead().is_empty());
+
+        fixture.queue.dead_letters = Some(dead_letters);
+        let taken = fixture.take(ONE);
+        let ack_id = |id| taken.iter().find(|t| t.0 == id).unwrap().1;
+        fixture.queue.give_back(ack_id(1));
+        fixture.queue.give_back(ack_id(3));
+        let dead: Vec<_> =
+            fixture.queue.take_dead().iter().map(|d| (d.message.id(), d.attempts)).collect();
+        assert_eq!(dead, [(1, 4), (3, 4)]);
+        // The later one of the key was not given back itself.
+        let rest = fixture.take(TWO);
+        assert_eq!((rest.len(), rest[0].0, rest[0].2), (1, 2, 5));
+        fixture.queue.acknowledge(rest[0].1);
+        assert_eq!(fixture.queue.stored_bytes(), 0);
+        assert!(fixture.queue.keys.is_empty() && fixture.queue.leases.is_empty());
     }
 
     #[test]

@@ -1,14 +1,12 @@
 //! The official Rust client against the emulator: administration, ordered publishing, streaming pull.
 
-mod support;
-
 use std::collections::BTreeSet;
 
+use crate::support::{SUBSCRIPTION, Server, TOPIC, within};
 use google_cloud_auth::credentials::anonymous;
 use google_cloud_pubsub::client::{Publisher, Subscriber, SubscriptionAdmin, TopicAdmin};
 use google_cloud_pubsub::model::Message;
 use google_cloud_pubsub::subscriber::handler::Handler;
-use support::{SUBSCRIPTION, Server, TOPIC, within};
 
 #[tokio::test]
 async fn the_official_client_publishes_and_receives_in_order_and_again_after_a_nack() {

@@ -1,11 +1,9 @@
 //! Publish over real gRPC: what is stored, what is refused, and every fault.
 
-mod support;
-
 use std::time::{Duration, Instant};
 
+use crate::support::{Server, TOPIC, message, request, stored, within};
 use googleapis_tonic_google_pubsub_v1::google::pubsub::v1 as proto;
-use support::{Server, TOPIC, message, request, stored, within};
 use tokio::task::JoinSet;
 use tonic::Code;
 use walrelay_emulator::{Effect, Fault, Log, Options, SubscriptionOptions};
@@ -86,7 +84,7 @@ async fn memory_is_bounded_and_messages_for_nobody_cost_none() {
     assert_eq!(server.emulator.stats().messages_dropped, 3);
     assert_eq!(server.emulator.stats().stored_bytes, 0);
 
-    let name = support::SUBSCRIPTION;
+    let name = crate::support::SUBSCRIPTION;
     server.emulator.create_subscription(name, TOPIC, SubscriptionOptions::default()).unwrap();
     client.publish(large()).await.unwrap();
     let status = client.publish(large()).await.unwrap_err();

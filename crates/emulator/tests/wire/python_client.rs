@@ -4,13 +4,11 @@
 #![expect(clippy::disallowed_methods, reason = "a test is configured by its environment")]
 #![expect(clippy::print_stdout, reason = "a test that is skipped has to say so")]
 
-mod support;
-
 use std::process::{Command, Stdio};
 
-use support::Server;
+use crate::support::Server;
 
-const SCRIPT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/python_client.py");
+const SCRIPT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/wire/python_client.py");
 
 #[tokio::test]
 async fn the_official_python_client_publishes_and_receives() {

@@ -1,12 +1,9 @@
 //! Faults on what consumers do: pulling, being delivered to, acknowledging, moving deadlines.
-#![expect(clippy::unwrap_used, reason = "a test ends where its setup fails")]
-
-mod support;
 
 use std::time::Duration;
 
+use crate::support::{SUBSCRIPTION, Server, Stream, TOPIC, payloads, within};
 use googleapis_tonic_google_pubsub_v1::google::pubsub::v1 as proto;
-use support::{SUBSCRIPTION, Server, Stream, TOPIC, payloads, within};
 use tokio::task::JoinSet;
 use tonic::Code;
 use walrelay_emulator::{Ordering, SubscriptionOptions};

@@ -1,0 +1,52 @@
+//! What requests that manage things have in common: pages, masks and what is refused.
+
+use std::collections::BTreeMap;
+use std::ops::Bound;
+
+use tonic::Status;
+
+pub(crate) struct Page<'a, T> {
+    pub(crate) found: Vec<&'a T>,
+    pub(crate) next_token: String,
+}
+
+/// A page of named things in the order of their names; the token is the last name of the page
+/// before.
+pub(crate) fn page_of<'a, T>(
+    all: &'a BTreeMap<String, T>,
+    size: i32,
+    token: &str,
+    is_wanted: impl Fn(&str, &T) -> bool,
+) -> Page<'a, T> {
+    let size = usize::try_from(size).ok().filter(|size| (1..=1_000).contains(size));
+    let size = size.unwrap_or(1_000);
+    let after = if token.is_empty() { Bound::Unbounded } else { Bound::Excluded(token) };
+    let mut wanted = all
+        .range::<str, _>((after, Bound::Unbounded))
+        .filter(|(name, thing)| is_wanted(name, thing));
+    let page: Vec<_> = wanted.by_ref().take(size).collect();
+    let has_more = wanted.next().is_some();
+    let last = page.last().map(|(name, _)| (*name).clone()).unwrap_or_default();
+    Page {
+        found: page.into_iter().map(|(_, thing)| thing).collect(),
+        next_token: if has_more { last } else { String::new() },
+    }
+}
+
+/// Refuses what would be ignored, where ignoring it would change which messages arrive.
+pub(crate) fn refuse(unsupported: &[(bool, &str)]) -> Result<(), Status> {
+    match unsupported.iter().find(|(is_set, _)| *is_set) {
+        Some((_, name)) => {
+            Err(Status::unimplemented(format!("the emulator does not implement {name}")))
+        }
+        None => Ok(()),
+    }
+}
+
+pub(crate) fn missing(field: &str) -> Status {
+    Status::invalid_argument(format!("{field} is missing"))
+}
+
+pub(crate) fn not_updatable(path: &str) -> Status {
+    Status::invalid_argument(format!("update_mask: {path:?} cannot be updated here"))
+}

@@ -1,0 +1,13 @@
+//! The emulator over real gRPC and HTTP, with raw clients and with official ones.
+#![expect(clippy::unwrap_used, reason = "a test ends where its setup fails")]
+
+mod consuming_faults;
+mod control;
+mod dead_letters;
+mod delivery;
+mod exactly_once;
+mod official_client;
+mod publish;
+mod python_client;
+mod seeking;
+mod support;
