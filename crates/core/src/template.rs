@@ -30,8 +30,13 @@ pub enum TemplateError {
     #[error("\"{0}\" has empty braces; name a column in them, as in {{aggregateid}}")]
     NoName(String),
     /// More columns than a row is picked apart for.
-    #[error("\"{0}\" names too many columns")]
-    TooMany(String),
+    #[error("\"{text}\" names {count} columns; a template takes at most {max}", max = TEMPLATE_COLUMNS_MAX / 2)]
+    TooMany {
+        /// The template.
+        text: String,
+        /// How many columns it names.
+        count: usize,
+    },
 }
 
 impl Template {
@@ -66,8 +71,9 @@ impl Template {
         }
         let template = Self { text: text.to_owned(), pieces };
         // Topic and ordering key share the places; each may name half of them.
-        if template.columns().count() > TEMPLATE_COLUMNS_MAX / 2 {
-            return Err(TemplateError::TooMany(text.to_owned()));
+        let count = template.columns().count();
+        if count > TEMPLATE_COLUMNS_MAX / 2 {
+            return Err(TemplateError::TooMany { text: text.to_owned(), count });
         }
         Ok(template)
     }
@@ -118,5 +124,14 @@ mod tests {
         for text in ["{a", "a}", "{a{b}}", "}{", "{}", "{ }", "{a}{b}{c}{d}"] {
             assert!(Template::parse(text).is_err(), "{text}");
         }
+    }
+
+    #[test]
+    fn the_bound_on_columns_is_named() {
+        let error = Template::parse("{a}{b}{c}{d}").unwrap_err();
+        assert_eq!(
+            error.to_string(),
+            "\"{a}{b}{c}{d}\" names 4 columns; a template takes at most 3"
+        );
     }
 }

@@ -337,7 +337,7 @@ fn table_findings(
     }
     let Some(columns) = &published.columns else { return };
     for expected in
-        request.columns.iter().filter(|c| !c.names.iter().any(|name| columns.contains(name)))
+        request.columns.iter().filter(|c| !c.names.iter().any(|known| columns.contains(known)))
     {
         let message =
             format!("leaves out column {} of {}", expected.names.join(" or "), table.name);

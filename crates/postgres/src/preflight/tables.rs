@@ -54,8 +54,7 @@ fn column_findings(
     let column = found.columns.iter().find(|(column, _)| names.contains(column));
     match (column, role) {
         (None, ColumnRole::Payload | ColumnRole::Required) => {
-            let there: Vec<&str> =
-                found.columns.iter().map(|(column, _)| column.as_str()).collect();
+            let there: Vec<&str> = found.columns.iter().map(|(known, _)| known.as_str()).collect();
             findings.error(
                 code::OUTBOX_COLUMN,
                 subject,
