@@ -202,6 +202,12 @@ impl Lane {
         are_live(&self.queue)
     }
 
+    /// Nothing to send any more; what was refused before is forgotten with the rows it was about.
+    pub(crate) fn rest(&mut self) {
+        self.state = State::Empty;
+        self.refusals = Refusals::default();
+    }
+
     pub(crate) fn enqueue(&mut self, row: Row) {
         self.queue_bytes += row.message.request_field().len();
         self.queue.push_back(row);
@@ -238,6 +244,105 @@ impl Lane {
         self.queue_bytes += rows.iter().map(|row| row.message.request_field().len()).sum::<usize>();
         rows.append(&mut self.queue);
         self.queue = rows;
+    }
+}
+
+/// The legal combinations, in one place.
+///
+/// | Lane | state | parked | queue |
+/// | --- | --- | --- | --- |
+/// | free place | Free | no | empty |
+/// | ordered | Ready, Waiting | no | live rows |
+/// | ordered | Out | no | live rows, or empty |
+/// | ordered, parked while a batch was out | Out | Pausing | empty |
+/// | ordered, its rows in the table | Empty | Pausing, Claiming | empty |
+/// | ordered, redelivered | Ready | Publishing | claimed rows |
+/// | ordered, redelivered | Out | Publishing | claimed rows, or empty |
+/// | collecting rows without a key | Ready | no, Pausing, Claiming | live rows |
+/// | collecting, its rows in the table | Empty | Pausing, Claiming | empty |
+/// | unlisted, rows without a key | Ready, Waiting | no | rows of one origin |
+/// | unlisted, rows without a key | Out | no | the same, or empty |
+///
+/// A lane that only collects is never refused anything, and one with nothing to send or out has no
+/// refusals to remember.
+impl Lane {
+    /// Whether the lane is one of the legal combinations.
+    pub(crate) fn check(&self) -> Result<(), &'static str> {
+        if !self.is_legal() {
+            return Err("no legal combination of state, parked and queue");
+        }
+        if (self.queue.is_empty()) != (self.queue_bytes == 0) {
+            return Err("bytes are counted that are not there");
+        }
+        let is_at_rest = matches!(self.state, State::Free | State::Empty);
+        if (is_at_rest || self.is_collecting()) && self.refusals != Refusals::default() {
+            return Err("refusals without rows that were refused");
+        }
+        Ok(())
+    }
+
+    /// What a failed check shows: never the key or a row.
+    pub(crate) fn shape(&self) -> impl std::fmt::Debug + use<> {
+        let parked = self.parked.as_ref().map(|parked| parked.redelivery);
+        (self.state, parked, self.refusals, self.queue.len(), self.listed, self.is_ordered())
+    }
+
+    fn is_collecting(&self) -> bool {
+        self.listed && !self.is_ordered()
+    }
+
+    fn is_legal(&self) -> bool {
+        let queue = QueueKind::of(&self.queue);
+        let Some(queue) = queue else { return false };
+        let parked = self.parked.as_ref().map(|parked| parked.redelivery);
+        if self.state == State::Free {
+            return parked.is_none() && queue == QueueKind::Empty;
+        }
+        if !self.listed {
+            let is_legal = match self.state {
+                State::Ready | State::Waiting { .. } => queue != QueueKind::Empty,
+                State::Out => true,
+                State::Free | State::Empty => false,
+            };
+            return is_legal && parked.is_none() && !self.is_ordered();
+        }
+        match (self.is_ordered(), self.state, parked) {
+            (true, State::Ready | State::Waiting { .. }, None) => queue == QueueKind::Live,
+            (true, State::Out, None) => queue != QueueKind::Claimed,
+            (true, State::Out, Some(Redelivery::Pausing { .. }))
+            | (_, State::Empty, Some(Redelivery::Pausing { .. } | Redelivery::Claiming { .. })) => {
+                queue == QueueKind::Empty
+            }
+            (true, State::Ready, Some(Redelivery::Publishing)) => queue == QueueKind::Claimed,
+            (true, State::Out, Some(Redelivery::Publishing)) => queue != QueueKind::Live,
+            (
+                false,
+                State::Ready,
+                None | Some(Redelivery::Pausing { .. } | Redelivery::Claiming { .. }),
+            ) => queue == QueueKind::Live,
+            _ => false,
+        }
+    }
+}
+
+/// What a queue holds; never rows of both origins.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum QueueKind {
+    Empty,
+    Live,
+    Claimed,
+}
+
+impl QueueKind {
+    /// None when the ends differ. Looking at every row would make the check as dear as the work.
+    fn of(queue: &VecDeque<Row>) -> Option<Self> {
+        let is_live = |row: &Row| matches!(row.origin, Origin::Live(_));
+        match (queue.front().map(is_live), queue.back().map(is_live)) {
+            (None, None) => Some(Self::Empty),
+            (Some(true), Some(true)) => Some(Self::Live),
+            (Some(false), Some(false)) => Some(Self::Claimed),
+            _ => None,
+        }
     }
 }
 

@@ -100,6 +100,43 @@ impl LaneTable {
         self.free.push(id);
     }
 
+    /// Whether every lane is in a legal combination, and every listed one is found by its key.
+    ///
+    /// # Panics
+    ///
+    /// One is not.
+    pub(crate) fn check(&self) {
+        for id in self.ids() {
+            self.check_lane(id);
+            let lane = &self[id];
+            if lane.state == State::Free {
+                continue;
+            }
+            assert!(!lane.is_spent(), "I6: {id:?} is kept and holds nothing");
+            if lane.listed {
+                let hash = self.hash(&lane.topic, &lane.ordering_key);
+                let found = self.by_key.find(hash, |other| *other == id).is_some();
+                assert!(found, "I3: {id:?} is listed and not to be found");
+            }
+        }
+        let listed = self.ids().filter(|id| {
+            let lane = &self[*id];
+            lane.listed && lane.state != State::Free
+        });
+        assert_eq!(listed.count(), self.by_key.len(), "I3: a key has a lane that is gone");
+    }
+
+    /// Whether one lane is in a legal combination.
+    ///
+    /// # Panics
+    ///
+    /// It is not.
+    pub(crate) fn check_lane(&self, id: LaneId) {
+        if let Err(what) = self[id].check() {
+            panic!("{what}: {id:?} is {:?}", self[id].shape());
+        }
+    }
+
     fn hash(&self, topic: &Topic, ordering_key: &str) -> u64 {
         self.hasher.hash_one((&**topic, ordering_key))
     }

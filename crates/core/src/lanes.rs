@@ -113,6 +113,7 @@ impl Lanes {
                 }
             }
         }
+        self.debug_check(id);
     }
 
     /// A row that Pub/Sub would refuse whatever happens: dead before it was sent.
@@ -218,6 +219,17 @@ impl Lanes {
         }
     }
 
+    /// Checks every lane against the legal combinations; for tests, since it looks at all of them.
+    ///
+    /// # Panics
+    ///
+    /// A lane is in none.
+    pub fn check(&self) {
+        self.table.check();
+        let parked = self.table.ids().filter(|id| self.table[*id].parked.is_some());
+        assert_eq!(parked.count(), self.parked_count, "I4: parked keys are miscounted");
+    }
+
     /// Keys that have rows in dispatch state.
     #[must_use]
     pub const fn parked_keys(&self) -> usize {
@@ -250,10 +262,19 @@ impl Lanes {
             ..Refusals::default()
         };
         self.after_reply(id, now);
+        self.debug_check(id);
     }
 
     /// Pub/Sub did not confirm the batch.
     pub fn refused(&mut self, batch: Batch, failure: &PublishFailure, now: Instant) {
+        let id = batch.lane;
+        self.take_refusal(batch, failure, now);
+        self.debug_check(id);
+    }
+
+    // The rest is private: how the calls above change one lane.
+
+    fn take_refusal(&mut self, batch: Batch, failure: &PublishFailure, now: Instant) {
         match failure.class {
             FailureClass::Row => return self.refused_row(batch, failure, now),
             FailureClass::Operator => {
@@ -274,7 +295,6 @@ impl Lanes {
         let parked = lane.parked.is_some();
         lane.put_back(batch.rows);
         if parked || (stuck >= self.policy.park_after && !self.weather.is_outage(now)) {
-            lane.state = State::Empty;
             self.park(id, failure, now);
             return;
         }
@@ -293,7 +313,12 @@ impl Lanes {
         self.due.push(Reverse((now + delay, id)));
     }
 
-    // The rest is private: how the calls above change one lane.
+    /// Debug builds, and so the tests and the simulation, check the lane that was changed.
+    fn debug_check(&self, id: LaneId) {
+        if cfg!(debug_assertions) {
+            self.table.check_lane(id);
+        }
+    }
 
     /// While nothing is stored, somebody tries at least this often: it costs one request, and a
     /// service that is back is noticed. All others are called when it succeeds.
@@ -315,8 +340,7 @@ impl Lanes {
         if batch.rows.len() == 1
             && let Some(row) = batch.rows.pop_front()
         {
-            self.table[id].refusals = Refusals::default();
-            self.table[id].state = State::Empty;
+            self.table[id].rest();
             self.dead(id, row, failure, now);
             return self.after_reply(id, now);
         }
@@ -325,7 +349,6 @@ impl Lanes {
         lane.put_back(batch.rows);
         if lane.parked.is_some() && lane.holds_live_rows() {
             // Parked while it was out, because an operator retries earlier rows: the table sorts it out.
-            lane.state = State::Empty;
             return self.park(id, failure, now);
         }
         lane.state = State::Ready;
@@ -368,7 +391,7 @@ impl Lanes {
     fn after_reply(&mut self, id: LaneId, now: Instant) {
         let lane = &mut self.table[id];
         if lane.queue.is_empty() {
-            lane.state = State::Empty;
+            lane.rest();
             if let Some(Parked { redelivery: Redelivery::Publishing, failures, .. }) =
                 &mut lane.parked
             {

@@ -294,6 +294,7 @@ impl World {
             _ => self.now += Duration::from_millis(self.rng.below(60)),
         }
         self.send();
+        self.lanes.check();
     }
 
     fn heal_and_finish(&mut self) {
@@ -307,6 +308,7 @@ impl World {
             self.reply();
             self.ask_for_claims();
             self.store_answers();
+            self.lanes.check();
             self.now += Duration::from_millis(10);
             let idle = self.out.is_empty() && self.store.is_empty() && self.lanes.is_empty();
             if idle && self.table.values().all(|row| !row.dead) && self.table.is_empty() {

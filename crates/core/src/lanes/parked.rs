@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use crate::effects::{Finished, RowToRecord, Verdict};
 use crate::failure::{FailureClass, PublishFailure};
-use crate::lane::{Batch, Lane, LaneId, Origin, Parked, Redelivery, Refusals, Row, State};
+use crate::lane::{Batch, Lane, LaneId, Origin, Parked, Redelivery, Row, State};
 use crate::message::{Message, Topic};
 
 use super::Lanes;
@@ -117,6 +117,7 @@ impl Lanes {
                 None if appended || durable < handed => self.pause(id, now + Self::SETTLE_PAUSE),
                 None => self.unpark(id),
             }
+            self.debug_check(id);
             return;
         }
         let rows = claimed
@@ -137,6 +138,7 @@ impl Lanes {
             self.ready.push_back(loose);
             self.pause(id, now);
         }
+        self.debug_check(id);
     }
 
     /// The store could not answer; the key rests a little.
@@ -193,8 +195,7 @@ impl Lanes {
             self.effects.finished.push(Finished::refused(row.message, attempts, failure, verdict));
         }
         let lane = &mut self.table[id];
-        lane.state = State::Empty;
-        lane.refusals = Refusals::default();
+        lane.rest();
         if lane.parked.is_some() {
             self.pause(id, now + delay);
         }
@@ -205,7 +206,7 @@ impl Lanes {
     pub(super) fn park(&mut self, id: LaneId, failure: &PublishFailure, now: Instant) {
         let delay = self.policy.redelivery.delay(1, self.random.next_u32());
         let lane = &mut self.table[id];
-        lane.refusals = Refusals::default();
+        lane.rest();
         if lane.is_ordered() {
             if lane.parked.is_none() {
                 self.pause(id, now + delay);
@@ -237,7 +238,7 @@ impl Lanes {
             return;
         }
         if self.table[id].state != State::Out {
-            self.table[id].state = State::Empty;
+            self.table[id].rest();
         }
         let rows = self.table[id].take_queue();
         let (live, claimed): (VecDeque<Row>, VecDeque<Row>) =
