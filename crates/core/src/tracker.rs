@@ -59,8 +59,13 @@ impl Ticket {
 pub struct Tracker {
     /// Unconfirmed spans in commit order; only the last may be unsealed.
     spans: VecDeque<Span>,
-    /// How many spans have left the front, so that a ticket finds its span by subtraction.
-    spans_retired: u64,
+    /// Spans begun so far, so that each has a number of its own.
+    spans_begun: u64,
+    /// So many spans, and settled neighbours become one: memory follows the rows in flight, not
+    /// the transactions behind a row that is not settled for long (I6).
+    merge_at: usize,
+    /// Fewer are never merged: it would be work for nothing.
+    merge_min: usize,
     watermark: Watermark,
     /// The highest keepalive seen outside a transaction.
     keepalive: Lsn,
@@ -68,10 +73,18 @@ pub struct Tracker {
 
 #[derive(Debug)]
 struct Span {
+    /// Counted from 0; neighbours are not consecutive once spans between them were merged.
+    number: u64,
     committed_at: PgTimestamp,
     rows_unsettled: u32,
     /// The commit's `end_lsn`; none while the transaction is open.
     sealed: Option<Boundary>,
+}
+
+impl Span {
+    const fn is_done(&self) -> bool {
+        self.rows_unsettled == 0 && self.sealed.is_some()
+    }
 }
 
 impl Default for Tracker {
@@ -84,9 +97,17 @@ impl Tracker {
     /// A tracker that confirms nothing until the server has told a position.
     #[must_use]
     pub const fn new() -> Self {
+        Self::merging(4_096)
+    }
+
+    /// A tracker that merges settled neighbours among this many spans or more.
+    #[must_use]
+    pub const fn merging(merge_min: usize) -> Self {
         Self {
             spans: VecDeque::new(),
-            spans_retired: 0,
+            spans_begun: 0,
+            merge_at: merge_min,
+            merge_min,
             watermark: Watermark(Lsn::ZERO),
             keepalive: Lsn::ZERO,
         }
@@ -99,7 +120,12 @@ impl Tracker {
     /// The one before it is still open.
     pub fn begin(&mut self, committed_at: PgTimestamp) {
         assert!(self.spans.back().is_none_or(|span| span.sealed.is_some()), "I1: begun twice");
-        self.spans.push_back(Span { committed_at, rows_unsettled: 0, sealed: None });
+        if self.spans.len() >= self.merge_at {
+            self.merge_settled();
+        }
+        let number = self.spans_begun;
+        self.spans_begun += 1;
+        self.spans.push_back(Span { number, committed_at, rows_unsettled: 0, sealed: None });
     }
 
     /// A row of the open transaction is in flight from now on.
@@ -112,8 +138,7 @@ impl Tracker {
             panic!("I1: a row outside a transaction");
         };
         span.rows_unsettled += 1;
-        let committed_at = span.committed_at;
-        Ticket { span: self.spans_retired + self.spans.len() as u64 - 1, committed_at }
+        Ticket { span: span.number, committed_at: span.committed_at }
     }
 
     /// The open transaction committed; `boundary` is its `end_lsn`.
@@ -135,8 +160,7 @@ impl Tracker {
     /// The ticket is of another tracker.
     #[expect(clippy::needless_pass_by_value, reason = "a ticket is returned once, by moving it")]
     pub fn settle(&mut self, ticket: Ticket) {
-        let index = ticket.span.checked_sub(self.spans_retired);
-        let span = index.and_then(|i| self.spans.get_mut(usize::try_from(i).ok()?));
+        let span = self.index_of(ticket.span).and_then(|index| self.spans.get_mut(index));
         let Some(span) = span.filter(|span| span.rows_unsettled > 0) else {
             panic!("I1: {ticket:?} was settled before");
         };
@@ -176,6 +200,34 @@ impl Tracker {
         self.spans.iter().all(|span| span.rows_unsettled == 0)
     }
 
+    /// Spans kept: at most two for each row that is not settled, and a few thousand.
+    #[must_use]
+    pub fn spans(&self) -> usize {
+        self.spans.len()
+    }
+
+    fn index_of(&self, number: u64) -> Option<usize> {
+        let first = self.spans.front()?.number;
+        let guess = usize::try_from(number.checked_sub(first)?).ok()?;
+        if self.spans.get(guess).is_some_and(|span| span.number == number) {
+            return Some(guess);
+        }
+        // Spans were merged in between.
+        self.spans.binary_search_by_key(&number, |span| span.number).ok()
+    }
+
+    /// Makes one span of done ones that are neighbours: it ends where the last of them does.
+    fn merge_settled(&mut self) {
+        let spans = std::mem::take(&mut self.spans);
+        for span in spans {
+            match self.spans.back_mut() {
+                Some(last) if last.is_done() && span.is_done() => last.sealed = span.sealed,
+                _ => self.spans.push_back(span),
+            }
+        }
+        self.merge_at = (2 * self.spans.len()).max(self.merge_min);
+    }
+
     fn advance(&mut self) {
         while let Some(Span { rows_unsettled: 0, sealed: Some(boundary), .. }) = self.spans.front()
         {
@@ -183,7 +235,6 @@ impl Tracker {
             assert!(end >= self.watermark.0, "I1: {end} is behind {}", self.watermark);
             self.watermark = Watermark(end);
             self.spans.pop_front();
-            self.spans_retired += 1;
         }
         if self.spans.is_empty() {
             self.watermark = self.watermark.max(Watermark(self.keepalive));

@@ -48,8 +48,8 @@ impl Model {
 
 proptest! {
     #[test]
-    fn watermark_matches_the_naive_model(steps in steps()) {
-        let mut tracker = Tracker::new();
+    fn watermark_matches_the_naive_model(steps in steps(), merge_min in 1usize..16) {
+        let mut tracker = Tracker::merging(merge_min);
         let mut model = Model::default();
         let mut tickets: Vec<(usize, Ticket)> = Vec::new();
         let mut open = false;
@@ -88,4 +88,24 @@ proptest! {
             prop_assert_eq!(tracker.watermark().lsn().as_u64(), model.watermark());
         }
     }
+}
+
+#[test]
+fn transactions_behind_a_row_that_does_not_settle_take_no_memory() {
+    let mut tracker = Tracker::new();
+    let transaction = |tracker: &mut Tracker, end: u64| {
+        tracker.begin(PgTimestamp::from_micros(0));
+        let ticket = tracker.open();
+        tracker.seal(encode::boundary(Lsn::new(end)));
+        ticket
+    };
+    let stuck = transaction(&mut tracker, 1);
+    for end in 2..500_000 {
+        let ticket = transaction(&mut tracker, end);
+        tracker.settle(ticket);
+        assert!(tracker.spans() <= 4_097, "I6: {} spans for one row", tracker.spans());
+    }
+    assert_eq!(tracker.watermark().lsn(), Lsn::ZERO);
+    tracker.settle(stuck);
+    assert_eq!(tracker.watermark().lsn(), Lsn::new(499_999));
 }
