@@ -8,7 +8,7 @@ use walrelay_testkit::seed::Seed;
 use crate::fitting::Fitting;
 use crate::instance::Instance;
 use crate::judge::{Event, Fault, Hex, RowNumber, Status};
-use crate::plan::{Action, Scope};
+use crate::plan::{Action, RowKind, Scope};
 use crate::pubsub::Sickness;
 use crate::rows::RowPlanNames;
 use crate::world::{World, locked};
@@ -16,6 +16,10 @@ use crate::world::{World, locked};
 /// A server that shuts down is let go within this, whatever Pub/Sub does: the requests that are out
 /// are awaited, and a stalled socket is noticed.
 const SHUTDOWN_PATIENCE: Duration = Duration::from_secs(60);
+/// Healthy rows are stored within this although others are sick.
+const FLOW_PATIENCE: Duration = Duration::from_secs(2);
+/// Log of a few seconds that a slot may be behind.
+const FLOW_LAG: u64 = 32 << 10;
 /// After everything is healed, this is enough for every back-off there is.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(15 * 60);
 
@@ -147,6 +151,21 @@ impl<F: Fitting> World<F> {
                     class,
                 });
             }
+            Action::SickBurst { key, rows, class, time } => {
+                let names = self.named_or_drawn(key, seed);
+                self.pubsub.falls_sick(Sickness {
+                    topic: Some(names.topic.clone()),
+                    key: Some(names.key.clone()),
+                    until: now + time,
+                    class,
+                });
+                self.commit_run(&names, rows, RowKind::Good);
+            }
+            Action::PoisonRun { rows } => {
+                let names = self.names(seed);
+                self.commit_run(&names, rows, RowKind::Poison);
+            }
+            Action::ExpectFlow { key } => self.expect_flow(key),
             Action::TableDown { time } => self.table.goes_down(now + time),
             Action::RetryDead => {
                 let dead = self.table.rows(&[Status::Dead]);
@@ -168,6 +187,18 @@ impl<F: Fitting> World<F> {
 
     fn some_instance(&self, seed: &mut Seed) -> &Instance {
         seed.pick(&self.instances)
+    }
+
+    /// What is sick stops nobody else: this key's rows are stored, and the slot goes on.
+    fn expect_flow(&self, key: u64) {
+        let late = self.judge.rows_not_stored(&format!("k{key}"), FLOW_PATIENCE);
+        if !late.is_empty() {
+            self.judge.find(Fault::HeldUp, format!("rows {late:?} of a key that is well"));
+        }
+        let lag = self.server.wal_end().saturating_sub(self.server.confirmed_flush());
+        if lag > FLOW_LAG {
+            self.judge.find(Fault::HeldUp, format!("the slot is {lag} bytes behind"));
+        }
     }
 
     /// A row of the table that an operator might look at.

@@ -7,6 +7,7 @@ mod requests;
 mod state;
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 pub(crate) use facts::{Answer, End, Event, Fault, Hex, Landing, Row, RowNumber, Rules, Status};
 use state::{RowState, State};
@@ -104,6 +105,17 @@ impl Judge {
 
     /// A row was written to the table by a session that is gone.
     pub(crate) fn recorded_late(&self, number: RowNumber) {
+        self.allow_repeat(number);
+    }
+
+    /// An operator retries a row, which may be on its way; without a key it goes again.
+    pub(crate) fn retried_by_hand(&self, number: RowNumber, is_unordered: bool) {
+        if is_unordered {
+            self.allow_repeat(number);
+        }
+    }
+
+    fn allow_repeat(&self, number: RowNumber) {
         let mut state = self.state();
         if let Some(index) = state.by_number.get(&number).copied() {
             state.rows[index].allow_repeat();
@@ -183,6 +195,15 @@ impl Judge {
             found.push((fault, format!("row {} ({recorded:?})", row.number)));
         }
         found.into_iter().for_each(|(fault, text)| state.find(fault, text));
+    }
+
+    /// Rows of a key that were committed longer ago than this and are not stored.
+    pub(crate) fn rows_not_stored(&self, key: &str, patience: Duration) -> Vec<RowNumber> {
+        let state = self.state();
+        let late = |row: &&RowState| {
+            row.row.key == key && row.stored == 0 && row.committed_at.elapsed() > patience
+        };
+        state.rows.iter().filter(late).map(|row| row.row.number).collect()
     }
 
     /// Messages stored, and those beyond the first of their row.

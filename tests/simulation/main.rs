@@ -123,6 +123,26 @@ fn rows_beyond_the_budget_stay_in_the_slot_during_an_outage() {
     assert!(outcome.findings.is_empty(), "{:#?}\n{}", outcome.findings, outcome.story);
 }
 
+#[test]
+fn one_sick_key_beyond_the_budget_stops_nobody() {
+    for seed in 0..10 {
+        for plan in [Plan::one_sick_key_beyond_the_budget(), Plan::one_sick_key_and_a_restart()] {
+            let outcome = simulate(seed, Some(plan), Faithful, STORY_LINES);
+            let Outcome { findings, story, .. } = outcome;
+            assert!(findings.is_empty(), "seed {seed}: {findings:#?}\n{story}");
+        }
+    }
+}
+
+#[test]
+fn status_updates_flow_while_parked_keys_are_read() {
+    for seed in 0..20 {
+        let outcome = simulate(seed, Some(Plan::slow_table()), Faithful, STORY_LINES);
+        let Outcome { findings, story, .. } = outcome;
+        assert!(findings.is_empty(), "seed {seed}: {findings:#?}\n{story}");
+    }
+}
+
 /// Runs seeds with a planted bug until the judge objects, and says how it must.
 fn the_judge_objects<F: Fitting>(fitting: &F, plan: Option<&Plan>, expected: &[Fault]) {
     const SEEDS_MAX: u64 = 400;
@@ -136,7 +156,8 @@ fn the_judge_objects<F: Fitting>(fitting: &F, plan: Option<&Plan>, expected: &[F
 
 #[test]
 fn a_keepalive_confirmed_inside_a_transaction_is_found() {
-    the_judge_objects(&ConfirmingKeepalivesInTransactions, None, &[Fault::ConfirmedEarly]);
+    let faults = [Fault::ConfirmedEarly, Fault::ConfirmedBeyond];
+    the_judge_objects(&ConfirmingKeepalivesInTransactions, None, &faults);
 }
 
 #[test]

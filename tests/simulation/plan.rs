@@ -78,6 +78,22 @@ pub(crate) enum Action {
         class: FailureClass,
         time: Duration,
     },
+    /// One key is refused, and so many rows of it come at once.
+    SickBurst {
+        key: Option<u64>,
+        rows: usize,
+        class: FailureClass,
+        time: Duration,
+    },
+    /// One key has so many rows that are refused for ever, one after the other.
+    PoisonRun {
+        rows: usize,
+    },
+    /// By now every row of this key of the first topic is stored, and the log is confirmed up to
+    /// a moment ago: whatever is sick stops nobody else.
+    ExpectFlow {
+        key: u64,
+    },
     TableDown {
         time: Duration,
     },
@@ -135,7 +151,7 @@ impl Plan {
         };
         let rows = RowPlan {
             topics: seed.between(1, 3),
-            keys: *seed.pick(&[1, 2, 5, 20]),
+            keys: *seed.pick(&[1, 2, 5, 20, 300]),
             unkeyed_per_mille: *seed.pick(&[0, 0, 100, 500]),
             unroutable_per_mille: rarely(seed, 30),
             poison_per_mille: rarely(seed, 60),
@@ -177,6 +193,7 @@ impl Plan {
                 redelivery: backoff(1_000, 60),
                 park_after: ms(2_000),
                 max_attempts: 20,
+                parked_lanes: 1_000,
                 on_dead: OnDead::Continue,
             },
             window: WindowLimits { min: 8, max: 64 },
@@ -221,6 +238,46 @@ impl Plan {
         plan
     }
 
+    /// A key is refused that has several times the rows of the budget, and beside it a healthy one
+    /// has two rows a second.
+    pub(crate) fn one_sick_key_beyond_the_budget() -> Self {
+        let class = FailureClass::Operator;
+        let time = Duration::from_secs(3_600);
+        let healthy = || Action::CommitRows { rows: vec![RowSpec { key: 2, kind: RowKind::Good }] };
+        let mut timeline: Vec<_> = (0..60).map(|half| (half * 500, healthy())).collect();
+        timeline.push((1_100, Action::SickBurst { key: Some(1), rows: 700, class, time }));
+        timeline.push((5_100, Action::SickBurst { key: Some(1), rows: 700, class, time }));
+        timeline.push((29_900, Action::ExpectFlow { key: 2 }));
+        timeline.sort_by_key(|(at, _)| *at);
+        let mut plan = Self::calm(timeline);
+        plan.budget_bytes = 64 << 10;
+        plan.lanes.park_after = ms(5_000);
+        plan
+    }
+
+    /// The same, and the process starts again in the middle of it.
+    pub(crate) fn one_sick_key_and_a_restart() -> Self {
+        let mut plan = Self::one_sick_key_beyond_the_budget();
+        plan.timeline.push((ms(1_200), Action::ProcessCrash));
+        plan.timeline.push((ms(9_000), Action::ProcessCrash));
+        plan.timeline.sort_by_key(|(at, _)| *at);
+        plan
+    }
+
+    /// Dispatch state takes longer to read than the server waits for a status update.
+    pub(crate) fn slow_table() -> Self {
+        let rows = || Action::Commit { rows: vec![5] };
+        let mut plan = Self::calm(vec![
+            (500, rows()),
+            (1_000, Action::ProcessCrash),
+            (2_000, rows()),
+            (90_000, Action::ProcessCrash),
+            (95_000, rows()),
+        ]);
+        plan.table.latency_max = ms(40_000);
+        plan
+    }
+
     /// A key is parked while an earlier row of it is out, and the process ends before the answer.
     pub(crate) fn parked_behind_a_row_that_is_out() -> Self {
         let row = |kind| RowSpec { key: 1, kind };
@@ -251,6 +308,7 @@ fn lanes(seed: &mut Seed) -> LanePolicy {
         redelivery: backoff(*seed.pick(&[200, 1_000]), 60),
         park_after: seed.time(ms(500), ms(6_000)),
         max_attempts: *seed.pick(&[2, 5, 20]),
+        parked_lanes: *seed.pick(&[1, 3, 1_000]),
         on_dead: *seed.pick(&[OnDead::Continue, OnDead::Hold]),
     }
 }
@@ -293,6 +351,16 @@ fn timeline(seed: &mut Seed, load: Load) -> Vec<(Duration, Action)> {
         let scope = *seed.pick(&[Scope::Everything, Scope::Topic, Scope::Key, Scope::Key]);
         let time = seed.time(ms(500), ms(20_000));
         at(seed, Action::Sick { scope, class, time });
+    }
+    if seed.chance(300) {
+        let class = *seed.pick(&[FailureClass::Transient, FailureClass::Operator]);
+        let time = seed.time(ms(500), ms(20_000));
+        let rows = seed.count(20, 400);
+        at(seed, Action::SickBurst { key: None, rows, class, time });
+    }
+    if seed.chance(150) {
+        let rows = seed.count(2, 120);
+        at(seed, Action::PoisonRun { rows });
     }
     for _ in 0..seed.count(0, 10) {
         let action = seed.pick(ACCIDENTS)(seed);

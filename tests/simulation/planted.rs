@@ -11,7 +11,7 @@ use walrelay_core::{
     Batch, BudgetLimits, ClaimKey, Claimed, FailureClass, Finished, PublishFailure, RowToRecord,
     Topic,
 };
-use walrelay_postgres::{Holdings, Store, StoreFailure, Survey};
+use walrelay_postgres::{Holdings, ParkedKey, Store, StoreFailure, Survey};
 use walrelay_relay::lifecycle::session::SessionSettings;
 use walrelay_relay::stream::seams::Publisher;
 use walrelay_testkit::walsender::{Seen, Watcher};
@@ -223,16 +223,24 @@ impl Fitting for StoreBug {
 }
 
 impl Store for BuggyStore {
-    async fn holdings(&mut self, from: Lsn) -> Result<Holdings, StoreFailure> {
-        let mut holdings = self.table.holdings(from).await?;
-        match self.bug {
-            StoreBug::ForgetsParkedKeys => holdings.parked.clear(),
-            StoreBug::ForgetsRecordedRows => holdings.recorded.clear(),
-            StoreBug::SettlesBeforeDurable
+    async fn holdings(
+        &mut self,
+        from: Lsn,
+        each: &mut (dyn FnMut(ParkedKey) + Send),
+    ) -> Result<Holdings, StoreFailure> {
+        let mut nobody = |_| {};
+        let told = match self.bug {
+            StoreBug::ForgetsParkedKeys => &mut nobody,
+            StoreBug::ForgetsRecordedRows
+            | StoreBug::SettlesBeforeDurable
             | StoreBug::ClaimsBackwards
             | StoreBug::ForgetsWhatIsHeld
             | StoreBug::HoldsForEver
-            | StoreBug::ForgetsOutcomes => {}
+            | StoreBug::ForgetsOutcomes => each,
+        };
+        let mut holdings = self.table.holdings(from, told).await?;
+        if self.bug == StoreBug::ForgetsRecordedRows {
+            holdings.recorded.clear();
         }
         Ok(holdings)
     }
@@ -298,8 +306,8 @@ impl Store for BuggyStore {
         })
     }
 
-    async fn due_keys(&mut self) -> Result<Vec<(Topic, String)>, StoreFailure> {
-        self.table.due_keys().await
+    async fn due_keys(&mut self, except: &[Topic]) -> Result<Vec<(Topic, String)>, StoreFailure> {
+        self.table.due_keys(except).await
     }
 
     async fn note_settled(&mut self, settled: Lsn) -> Result<(), StoreFailure> {

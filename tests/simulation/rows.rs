@@ -41,6 +41,26 @@ impl<F: Fitting> World<F> {
         RowPlanNames { topic, key: format!("k{}", seed.between(1, self.plan.rows.keys)) }
     }
 
+    /// A key that was chosen, of the first topic, or any.
+    pub(crate) fn named_or_drawn(&self, key: Option<u64>, seed: &mut Seed) -> RowPlanNames {
+        match key {
+            Some(key) => RowPlanNames { topic: topic_name(1), key: format!("k{key}") },
+            None => self.names(seed),
+        }
+    }
+
+    /// One transaction with rows of one key.
+    pub(crate) fn commit_run(&self, names: &RowPlanNames, count: usize, kind: RowKind) {
+        let mut transaction = self.server.write(Log::begin);
+        let row = |_| self.new_row(names.topic.clone(), names.key.clone(), kind, 10);
+        let rows: Vec<_> = (0..count).map(row).collect();
+        for row in &rows {
+            let columns = columns(row);
+            self.server.write(|log| log.insert(&mut transaction, columns, RowRecord::Own));
+        }
+        self.seal(transaction, rows);
+    }
+
     /// Transactions whose rows interleave; they commit in any order, some not at all.
     pub(crate) fn commit(&self, row_counts: &[usize], seed: &mut Seed) {
         let mut left = row_counts.to_vec();

@@ -58,13 +58,14 @@ async fn answer<S: Subject>(
         }
         Step::Finish(outcomes) => subject.store().finish(&actor.finish(outcomes)).await?,
         Step::Due => {
-            let mut due = subject.store().due_keys().await?;
+            let mut due = subject.store().due_keys(&[]).await?;
             due.sort();
             return Ok(format!("{due:?}"));
         }
         Step::Open { from } => {
-            let holdings = subject.store().holdings(Lsn::new(*from)).await?;
-            let mut parked: Vec<_> = holdings.parked.iter().map(told_of_key).collect();
+            let mut parked = Vec::new();
+            let mut tell = |key: ParkedKey| parked.push(told_of_key(&key));
+            let holdings = subject.store().holdings(Lsn::new(*from), &mut tell).await?;
             parked.sort();
             return Ok(format!("{parked:?} {:?}", holdings.recorded));
         }

@@ -209,6 +209,7 @@ impl Table {
             }
             entry.attempts = 0;
             entry.next_attempt = Some(now);
+            self.judge.retried_by_hand(entry.row, entry.key.is_empty());
             retried.push(entry.row);
             keys.push((entry.topic.clone(), entry.key.clone()));
         }
@@ -466,17 +467,24 @@ impl Drop for Writing {
 }
 
 impl Store for SessionTable {
-    async fn holdings(&mut self, from: Lsn) -> Result<Holdings, StoreFailure> {
+    async fn holdings(
+        &mut self,
+        from: Lsn,
+        each: &mut (dyn FnMut(ParkedKey) + Send),
+    ) -> Result<Holdings, StoreFailure> {
         let table = self.table.clone();
         let read = || {
             let state = table.state();
             let keys = state.keys(table.rules.on_dead, |_| true);
-            let parked = keys.into_iter().map(|key| state.parked_key(table.rules.on_dead, key));
+            let told = keys.into_iter().map(|key| state.parked_key(table.rules.on_dead, key));
+            let parked: Vec<_> = told.collect();
             let since = state.entries.range((from.as_u64(), 0)..);
             let recorded = since.map(|((at, tx_index), _)| position(*at, *tx_index));
-            Holdings { parked: parked.collect(), recorded: recorded.collect() }
+            (Holdings { parked_keys: parked.len(), recorded: recorded.collect() }, parked)
         };
-        table.command("holdings", read).await
+        let (held, parked) = table.command("holdings", read).await?;
+        parked.into_iter().for_each(each);
+        Ok(held)
     }
 
     async fn park(&mut self, rows_to_record: &[RowToRecord]) -> Result<(), StoreFailure> {
@@ -534,13 +542,14 @@ impl Store for SessionTable {
         Ok(answers)
     }
 
-    async fn due_keys(&mut self) -> Result<Vec<(Topic, String)>, StoreFailure> {
+    async fn due_keys(&mut self, except: &[Topic]) -> Result<Vec<(Topic, String)>, StoreFailure> {
         let table = self.table.clone();
         let due = || {
             let state = table.state();
             let now = Instant::now();
             let is_due = |entry: &Entry| {
-                entry.status == Status::Retrying && entry.next_attempt.is_some_and(|at| at <= now)
+                let is_wanted = except.iter().all(|topic| **topic != *entry.topic);
+                is_wanted && is_open(entry.status) && entry.next_attempt.is_some_and(|at| at <= now)
             };
             let keys = state.keys(table.rules.on_dead, is_due);
             let is_claimable = |(topic, key): &(String, String)| {

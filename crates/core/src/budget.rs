@@ -19,6 +19,12 @@ impl BudgetLimits {
     pub const fn of_bytes(bytes: usize) -> Self {
         Self { bytes, rows: Self::ROWS }
     }
+
+    /// What rows that fail may hold: a quarter.
+    #[must_use]
+    pub const fn failing_share(self) -> Self {
+        Self { bytes: self.bytes / 4, rows: self.rows / 4 }
+    }
 }
 
 /// What is in flight, against its limits.
@@ -30,19 +36,32 @@ pub struct Budget {
     limits: BudgetLimits,
     bytes: usize,
     rows: usize,
+    /// Bytes beside the rows; they leave less room for reading.
+    beside: usize,
 }
 
 impl Budget {
     /// An empty budget.
     #[must_use]
     pub const fn new(limits: BudgetLimits) -> Self {
-        Self { limits, bytes: 0, rows: 0 }
+        Self { limits, bytes: 0, rows: 0, beside: 0 }
     }
 
     /// Whether another row may be read from the slot.
     #[must_use]
     pub const fn has_room(&self) -> bool {
-        self.bytes < self.limits.bytes - self.limits.bytes / 8 && self.rows < self.limits.rows
+        let readable = self.limits.bytes - self.limits.bytes / 8;
+        // Half stays for reading whatever is beside it: otherwise nothing would ever get less.
+        let beside = if self.beside < readable / 2 { self.beside } else { readable / 2 };
+        self.bytes < readable - beside && self.rows < self.limits.rows
+    }
+
+    /// What failing rows may hold, once so little is left that they stand in the way of others.
+    #[must_use]
+    pub fn failing_share(&self) -> Option<BudgetLimits> {
+        let BudgetLimits { bytes, rows } = self.limits;
+        let is_scarce = self.bytes >= bytes / 2 || self.rows >= rows / 2;
+        is_scarce.then(|| self.limits.failing_share())
     }
 
     /// Bytes that may be reloaded from dispatch state now.
@@ -51,6 +70,11 @@ impl Budget {
         let share = self.limits.bytes / 8;
         let left = self.limits.bytes.saturating_sub(self.bytes);
         if left < share { left } else { share }
+    }
+
+    /// What is held beside the rows: parked keys that are known by name.
+    pub const fn hold_beside(&mut self, bytes: usize) {
+        self.beside = bytes;
     }
 
     /// Counts a row of `bytes` in.

@@ -139,8 +139,15 @@ pub(crate) struct Refusals {
     pub(crate) attempts: u32,
     /// Fair weather when the head was first sent; what passed since is time stuck.
     pub(crate) since: Option<Duration>,
+    /// When the head was first refused.
+    pub(crate) first: Option<Instant>,
+    /// When it was first refused with an answer that only an operator can change.
+    pub(crate) operator_since: Option<Instant>,
     /// How many rows at the head are known to contain one that Pub/Sub refuses; 0 for none.
     pub(crate) suspects: usize,
+    /// Rows sent at once after one was refused for ever, or a delivery failed; doubles with each
+    /// success. None for as many as a request takes.
+    pub(crate) careful: Option<usize>,
 }
 
 /// A key with rows in dispatch state.
@@ -153,8 +160,11 @@ pub(crate) struct Parked {
     pub(crate) durable: u64,
     /// Nothing may be claimed before this many are: the last of them precede rows already there.
     pub(crate) barrier: u64,
-    /// Failed deliveries in a row, for the back-off; not what is counted against a row.
+    /// Failed deliveries in a row, for the back-off; not what is counted against a row. After the
+    /// first the head of what is claimed goes alone.
     pub(crate) failures: u32,
+    /// Whether the table knows when the head is due, so that it tells when to look again.
+    pub(crate) is_timed: bool,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -211,6 +221,32 @@ impl Lane {
     pub(crate) fn enqueue(&mut self, row: Row) {
         self.queue_bytes += row.message.request_field().len();
         self.queue.push_back(row);
+    }
+
+    /// Memory that the rows of the queue count for in the budget, or a little more.
+    pub(crate) fn queue_memory(&self) -> usize {
+        const ROW: usize = 640;
+        2 * self.queue_bytes + ROW * self.queue.len()
+    }
+
+    /// How many rows may go out together. Bad rows come in runs: after one, few, or each of the
+    /// others would cost a search of its own.
+    pub(crate) fn rows_max(&self, batch_messages: usize) -> usize {
+        let Refusals { suspects, careful, .. } = self.refusals;
+        let half = if suspects == 0 { batch_messages } else { suspects.div_ceil(2) };
+        half.min(careful.unwrap_or(batch_messages)).min(batch_messages)
+    }
+
+    /// So many rows of the head were stored; more go out at once the next time.
+    pub(crate) fn stored(&mut self, count: usize, batch_messages: usize) {
+        let Refusals { suspects, careful, .. } = self.refusals;
+        let doubled = careful.map(|rows| rows * 2).filter(|rows| *rows < batch_messages);
+        self.refusals = Refusals {
+            suspects: suspects.saturating_sub(count),
+            // Half of what is suspected is care enough.
+            careful: if suspects == 0 { doubled } else { careful },
+            ..Refusals::default()
+        };
     }
 
     pub(crate) fn take_queue(&mut self) -> VecDeque<Row> {

@@ -39,15 +39,24 @@ impl LaneTable {
         (0..u32::try_from(self.lanes.len()).unwrap_or(u32::MAX)).map(LaneId)
     }
 
-    /// The lane that rows of this key are pushed into, made on first use.
-    pub(crate) fn lane_of(&mut self, topic: &Topic, ordering_key: &str) -> LaneId {
-        let hash = self.hash(topic, ordering_key);
+    /// The lane that rows of this key are pushed into, if there is one.
+    pub(crate) fn find(&self, topic: &Topic, ordering_key: &str) -> Option<LaneId> {
+        self.find_hashed(self.hash(topic, ordering_key), topic, ordering_key)
+    }
+
+    fn find_hashed(&self, hash: u64, topic: &Topic, ordering_key: &str) -> Option<LaneId> {
         let is_it = |id: &LaneId| {
             let lane = &self.lanes[id.0 as usize];
             *lane.ordering_key == *ordering_key && lane.topic == *topic
         };
-        if let Some(id) = self.by_key.find(hash, is_it) {
-            return *id;
+        self.by_key.find(hash, is_it).copied()
+    }
+
+    /// The lane that rows of this key are pushed into, made on first use.
+    pub(crate) fn lane_of(&mut self, topic: &Topic, ordering_key: &str) -> LaneId {
+        let hash = self.hash(topic, ordering_key);
+        if let Some(id) = self.find_hashed(hash, topic, ordering_key) {
+            return id;
         }
         let id = self.insert(Lane::listed(Topic::clone(topic), ordering_key));
         let Self { lanes, hasher, by_key, .. } = self;
@@ -56,16 +65,6 @@ impl LaneTable {
             hasher.hash_one((&*lane.topic, &*lane.ordering_key))
         });
         id
-    }
-
-    /// The lane of this key, if there is one.
-    pub(crate) fn find(&self, topic: &Topic, ordering_key: &str) -> Option<LaneId> {
-        let hash = self.hash(topic, ordering_key);
-        let is_it = |id: &LaneId| {
-            let lane = &self[*id];
-            *lane.ordering_key == *ordering_key && lane.topic == *topic
-        };
-        self.by_key.find(hash, is_it).copied()
     }
 
     pub(crate) fn insert(&mut self, lane: Lane) -> LaneId {

@@ -4,21 +4,23 @@
 //! refused batch goes out again before anything behind it). Leaves sending, recording and time to
 //! the caller: what has to happen outside is collected in [`Effects`].
 
+mod failing;
 mod parked;
+mod resting;
 
 use std::cmp::Reverse;
-use std::collections::{BTreeMap, BTreeSet, BinaryHeap, VecDeque};
+use std::collections::{BTreeSet, BinaryHeap, VecDeque};
 use std::time::{Duration, Instant};
 
 use crate::backoff::Backoff;
 use crate::effects::{Effects, Finished, RowToRecord};
+use crate::failing_topics::FailingTopics;
 use crate::failure::{FailureClass, PublishFailure};
-use crate::lane::{
-    Batch, Lane, LaneId, Origin, Parked, Redelivery, Refusals, Row, State, are_live,
-};
+use crate::lane::{Batch, Lane, LaneId, Origin, Parked, Redelivery, Row, State, are_live};
 use crate::lane_table::LaneTable;
 use crate::message::{Message, Topic};
 use crate::random::Random;
+use crate::resting_keys::RestingKeys;
 use crate::tracker::Ticket;
 use crate::weather::{Change, Weather};
 
@@ -50,6 +52,8 @@ pub struct LanePolicy {
     pub park_after: Duration,
     /// Deliveries of a parked row before it is dead.
     pub max_attempts: u32,
+    /// Lanes that parked keys may hold; of those beyond it only a fingerprint is kept while they wait.
+    pub parked_lanes: usize,
     /// What a dead row does to its key.
     pub on_dead: OnDead,
 }
@@ -66,13 +70,18 @@ pub struct Lanes {
     /// Parked keys that may be claimed now.
     claimable: VecDeque<LaneId>,
     weather: Weather,
-    /// Topics that only an operator can mend, with when that was last seen.
-    sick_topics: BTreeMap<Topic, Instant>,
     /// When the next try during an outage is due.
     probe_at: Option<Instant>,
+    failing: FailingTopics,
+    relieved_at: Option<Instant>,
+    /// The latest time anybody told, for rows of a topic that is known sick.
+    now: Option<Instant>,
     random: Random,
     effects: Effects,
+    /// Parked keys that have a lane.
     parked_count: usize,
+    /// Parked keys that have none.
+    resting: RestingKeys,
 }
 
 impl Lanes {
@@ -86,19 +95,25 @@ impl Lanes {
             due: BinaryHeap::new(),
             claimable: VecDeque::new(),
             weather: Weather::new(policy.park_after),
-            sick_topics: BTreeMap::new(),
             probe_at: None,
+            failing: FailingTopics::default(),
+            relieved_at: None,
+            now: None,
             random: Random::new(seed),
             effects: Effects::default(),
             parked_count: 0,
+            resting: RestingKeys::new(seed),
         }
     }
 
     /// A routed row from the slot.
     pub fn push(&mut self, message: Message, ticket: Ticket) {
-        let id = self.table.lane_of(message.topic(), message.ordering_key());
-        let lane = &mut self.table[id];
+        let id = self.lane_of(message.topic(), message.ordering_key());
         let row = Row { message, origin: Origin::Live(ticket) };
+        if !self.failing.is_empty() && self.is_of_sick_topic(id) {
+            return self.push_aside(id, row);
+        }
+        let lane = &mut self.table[id];
         match &mut lane.parked {
             // Behind the rows of its key that are in the table (I4).
             Some(parked) if !lane.ordering_key.is_empty() => {
@@ -116,6 +131,23 @@ impl Lanes {
         self.debug_check(id);
     }
 
+    /// Whether rows of this lane are recorded without being tried, and are not yet.
+    fn is_of_sick_topic(&self, id: LaneId) -> bool {
+        let lane = &self.table[id];
+        let goes_out = lane.parked.is_none() || !lane.is_ordered();
+        goes_out && self.failing.sickness(&lane.topic).is_some()
+    }
+
+    /// A row of a topic that is known sick.
+    fn push_aside(&mut self, id: LaneId, row: Row) {
+        self.table[id].enqueue(row);
+        let failure = self.failing.sickness(&self.table[id].topic).cloned();
+        if let (Some(failure), Some(now)) = (failure, self.now) {
+            self.set_aside(id, &failure, now);
+        }
+        self.debug_check(id);
+    }
+
     /// A row that Pub/Sub would refuse whatever happens: dead before it was sent.
     pub fn push_dead(
         &mut self,
@@ -124,7 +156,7 @@ impl Lanes {
         failure: &PublishFailure,
         now: Instant,
     ) {
-        let id = self.table.lane_of(message.topic(), message.ordering_key());
+        let id = self.lane_of(message.topic(), message.ordering_key());
         self.dead(id, Row { message, origin: Origin::Live(ticket) }, failure, now);
         self.table.evict_if_spent(id);
     }
@@ -141,11 +173,7 @@ impl Lanes {
         let fair = self.weather.fair();
         let policy = self.policy;
         let lane = &mut self.table[id];
-        let messages_max = match lane.refusals.suspects {
-            0 => policy.batch_messages,
-            suspects => suspects.div_ceil(2).min(policy.batch_messages),
-        };
-        let rows = lane.take_front(messages_max, policy.batch_bytes);
+        let rows = lane.take_front(lane.rows_max(policy.batch_messages), policy.batch_bytes);
         let id = if lane.is_ordered() || !lane.listed {
             lane.state = State::Out;
             lane.refusals.since.get_or_insert(fair);
@@ -164,6 +192,7 @@ impl Lanes {
 
     /// Lanes whose waiting is over may send again; parked keys whose rest is over may be claimed.
     pub fn wake(&mut self, now: Instant) {
+        self.now = Some(now);
         while let Some(Reverse((at, id))) = self.due.peek().copied().filter(|due| due.0.0 <= now) {
             self.due.pop();
             let lane = &mut self.table[id];
@@ -232,8 +261,8 @@ impl Lanes {
 
     /// Keys that have rows in dispatch state.
     #[must_use]
-    pub const fn parked_keys(&self) -> usize {
-        self.parked_count
+    pub fn parked_keys(&self) -> usize {
+        self.parked_count + self.resting.len()
     }
 
     /// Whether nothing at all is being stored although it is tried.
@@ -244,10 +273,10 @@ impl Lanes {
 
     /// Pub/Sub stored the batch, under these message ids.
     pub fn stored(&mut self, batch: Batch, message_ids: Vec<String>, now: Instant) {
-        if self.weather.success(now) == Change::OutageOver {
+        if self.weather.success(batch.sent_at, now) == Change::OutageOver {
             self.retry_soon(now, |_| true);
         }
-        if self.sick_topics.remove(batch.topic()).is_some() {
+        if !self.failing.is_empty() && self.failing.stored(batch.topic()) {
             let topic = Topic::clone(batch.topic());
             self.retry_soon(now, |lane| lane.topic == topic);
         }
@@ -256,11 +285,7 @@ impl Lanes {
         for (row, message_id) in batch.rows.into_iter().zip(message_ids) {
             self.effects.row_stored(row, message_id);
         }
-        let lane = &mut self.table[id];
-        lane.refusals = Refusals {
-            suspects: lane.refusals.suspects.saturating_sub(count),
-            ..Refusals::default()
-        };
+        self.table[id].stored(count, self.policy.batch_messages);
         self.after_reply(id, now);
         self.debug_check(id);
     }
@@ -275,26 +300,23 @@ impl Lanes {
     // The rest is private: how the calls above change one lane.
 
     fn take_refusal(&mut self, batch: Batch, failure: &PublishFailure, now: Instant) {
-        match failure.class {
-            FailureClass::Row => return self.refused_row(batch, failure, now),
-            FailureClass::Operator => {
-                self.sick_topics.insert(Topic::clone(batch.topic()), now);
-            }
-            FailureClass::Transient => {}
+        self.now = Some(now);
+        if failure.class == FailureClass::Row {
+            return self.refused_row(batch, failure, now);
         }
+        self.failing.refused(batch.topic(), failure, now);
         self.weather.failure();
         let id = batch.lane;
         if !are_live(&batch.rows) {
             return self.delivery_failed(batch, failure, now);
         }
+        let is_stuck = self.is_stuck(id, failure.class, now);
         let lane = &mut self.table[id];
         lane.refusals.attempts += 1;
         let attempts = lane.refusals.attempts;
-        let since = lane.refusals.since.unwrap_or(self.weather.fair());
-        let stuck = self.weather.fair().saturating_sub(since);
         let parked = lane.parked.is_some();
         lane.put_back(batch.rows);
-        if parked || (stuck >= self.policy.park_after && !self.weather.is_outage(now)) {
+        if parked || is_stuck {
             self.park(id, failure, now);
             return;
         }
@@ -303,7 +325,7 @@ impl Lanes {
             FailureClass::Transient | FailureClass::Row => self.policy.transient,
         };
         let mut delay = backoff.delay(attempts, self.random.next_u32());
-        if !self.weather.is_outage(now) {
+        if failure.class == FailureClass::Operator || !self.weather.is_outage(now) {
             // No longer than half the time until parking, or a sick lane would sleep through it.
             delay = delay.min(self.policy.park_after / 2);
         }
@@ -341,6 +363,7 @@ impl Lanes {
             && let Some(row) = batch.rows.pop_front()
         {
             self.table[id].rest();
+            self.table[id].refusals.careful = Some(1);
             self.dead(id, row, failure, now);
             return self.after_reply(id, now);
         }

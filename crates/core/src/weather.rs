@@ -13,6 +13,8 @@ pub struct Weather {
     /// A gap between two successes counts up to this.
     gap: Duration,
     last_success: Option<Instant>,
+    /// When the newest request that was stored had been sent.
+    newest_stored: Option<Instant>,
     /// Failures since the last success; they tell a silence from an outage.
     failures: u32,
 }
@@ -30,11 +32,18 @@ impl Weather {
     /// A stopwatch for lanes that are parked after `park_after` of fair weather.
     #[must_use]
     pub fn new(park_after: Duration) -> Self {
-        Self { fair: Duration::ZERO, gap: park_after / 2, last_success: None, failures: 0 }
+        Self {
+            fair: Duration::ZERO,
+            gap: park_after / 2,
+            last_success: None,
+            newest_stored: None,
+            failures: 0,
+        }
     }
 
-    /// Something was stored at `now`.
-    pub fn success(&mut self, now: Instant) -> Change {
+    /// Something that was sent at `sent_at` was stored at `now`.
+    pub fn success(&mut self, sent_at: Instant, now: Instant) -> Change {
+        self.newest_stored = self.newest_stored.max(Some(sent_at));
         let since = self.last_success.map_or(self.gap, |last| now.saturating_duration_since(last));
         self.fair += since.min(self.gap);
         let change = if self.failures > 0 && since >= self.gap {
@@ -58,6 +67,13 @@ impl Weather {
         self.fair
     }
 
+    /// Whether a request that went out after `moment` was stored: a lane refused at that moment is
+    /// sick by itself, and not for an outage that began with it.
+    #[must_use]
+    pub fn has_stored_what_was_sent_after(&self, moment: Instant) -> bool {
+        self.newest_stored.is_some_and(|newest| newest > moment)
+    }
+
     /// Whether nothing at all has succeeded for a gap although it was tried.
     #[must_use]
     pub fn is_outage(&self, now: Instant) -> bool {
@@ -76,13 +92,13 @@ mod tests {
     fn an_outage_adds_at_most_one_gap_of_fair_weather() {
         let start = Instant::now();
         let mut weather = Weather::new(PARK_AFTER);
-        weather.success(start);
+        weather.success(start, start);
         let before = weather.fair();
         for _ in 0..100 {
             weather.failure();
         }
         assert!(weather.is_outage(start + Duration::from_secs(10)));
-        assert_eq!(weather.success(start + Duration::from_secs(3_600)), Change::OutageOver);
+        assert_eq!(weather.success(start, start + Duration::from_secs(3_600)), Change::OutageOver);
         assert_eq!(weather.fair() - before, PARK_AFTER / 2);
     }
 
@@ -90,12 +106,12 @@ mod tests {
     fn steady_successes_run_the_stopwatch_in_real_time() {
         let start = Instant::now();
         let mut weather = Weather::new(PARK_AFTER);
-        weather.success(start);
+        weather.success(start, start);
         let before = weather.fair();
         for tenth in 1..=50 {
             weather.failure();
             let now = start + Duration::from_millis(100 * tenth);
-            assert_eq!(weather.success(now), Change::Steady);
+            assert_eq!(weather.success(now, now), Change::Steady);
         }
         assert_eq!(weather.fair() - before, Duration::from_secs(5));
     }

@@ -33,6 +33,7 @@ struct TableRow {
     key: String,
     event_id: String,
     dead: bool,
+    due: Option<Instant>,
 }
 
 struct World {
@@ -72,6 +73,7 @@ fn policy(on_dead: OnDead) -> LanePolicy {
         redelivery: backoff(100, 1_000),
         park_after: Duration::from_millis(400),
         max_attempts: u32::MAX,
+        parked_lanes: 1,
         on_dead,
     }
 }
@@ -228,6 +230,12 @@ impl World {
             key: row_to_record.message.ordering_key().to_owned(),
             event_id: row_to_record.message.event_id().to_owned(),
             dead: matches!(row_to_record.reason, Reason::Dead { .. }),
+            due: match row_to_record.reason {
+                Reason::Stuck { next_attempt_in, .. } => {
+                    next_attempt_in.map(|wait| self.now + wait)
+                }
+                Reason::Queued | Reason::Dead { .. } => None,
+            },
         };
         self.table.insert(row_to_record.message.position(), row);
         self.tracker.settle(row_to_record.ticket);
@@ -240,7 +248,12 @@ impl World {
         let position = row.message.position();
         match row.outcome {
             Outcome::Published { .. } => drop(self.table.remove(&position)),
-            Outcome::Again { .. } => {}
+            Outcome::Again { after, .. } => {
+                let due = after.map(|wait| self.now + wait);
+                if let Some(row) = self.table.get_mut(&position) {
+                    row.due = due;
+                }
+            }
             Outcome::Dead { .. } => self.table.get_mut(&position).unwrap().dead = true,
         }
     }
@@ -267,6 +280,20 @@ impl World {
         }
     }
 
+    /// Keys whose head is due, as the table tells every second.
+    fn poll_due(&mut self) {
+        let mut heads: BTreeMap<&str, &TableRow> = BTreeMap::new();
+        for row in self.table.values().filter(|row| !row.dead) {
+            heads.entry(&row.key).or_insert(row);
+        }
+        let is_due = |row: &&TableRow| row.due.is_some_and(|due| due <= self.now);
+        let due: Vec<_> = heads.into_values().filter(is_due).map(|row| row.key.clone()).collect();
+        for key in due {
+            self.lanes.mark_due(&Topic::from("projects/p/topics/orders"), &key, self.now);
+        }
+        self.effects();
+    }
+
     /// An operator lets dead rows go again, now that they are harmless.
     fn operator_retries(&mut self) {
         let topic: Topic = "projects/p/topics/orders".into();
@@ -291,6 +318,7 @@ impl World {
             85 => drop(self.sick.insert(format!("k{}", 1 + self.rng.next() % KEYS))),
             86 => drop(self.sick.pop_first()),
             87 => self.operator_retries(),
+            88..92 => self.poll_due(),
             _ => self.now += Duration::from_millis(self.rng.below(60)),
         }
         self.send();
@@ -306,6 +334,7 @@ impl World {
             }
             self.send();
             self.reply();
+            self.poll_due();
             self.ask_for_claims();
             self.store_answers();
             self.lanes.check();

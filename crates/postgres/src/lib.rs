@@ -70,7 +70,7 @@ pub use slot::{
     Failover, PLUGIN, SlotState, SlotType, WalStatus, advance_slot, create_slot, drop_slot,
     read_slot,
 };
-pub use store::{Holdings, Store, StoreFailure, Survey};
+pub use store::{DUE_KEYS_MAX, Holdings, Store, StoreFailure, Survey};
 pub use store_error::{LOST_SLOT_FIX, StoreError};
 pub use stream::Stream;
 pub use waiting::{WaitingTransaction, rows_since, waiting_transactions};

@@ -19,7 +19,7 @@ use crate::dispatch::{Claim, ClaimLimits, ClaimedRow, DispatchStore, Key, ParkRo
 use crate::error::PgError;
 use crate::relay_row::{Horizon, begin_relay_row, read_horizon, write_relay_row};
 use crate::report::read_survey;
-use crate::store::{Holdings, Store, StoreFailure, Survey};
+use crate::store::{DUE_KEYS_MAX, Holdings, Store, StoreFailure, Survey};
 use crate::store_error::StoreError;
 
 /// The dispatch tables of one slot.
@@ -39,9 +39,6 @@ pub struct SessionStore {
 /// Rows of one key read back at once: a few full round trips of work, and few enough that an
 /// operator's change to the rows behind them is seen soon.
 const PER_KEY_ROWS: u32 = 500;
-
-/// Due rows looked at by one poll.
-const DUE_ROWS: u32 = 1_000;
 
 /// How soon a key is looked at again whose rows were held by somebody else.
 const HELD_PAUSE: Duration = Duration::from_secs(1);
@@ -80,16 +77,20 @@ impl SessionStore {
 }
 
 impl Store for SessionStore {
-    async fn holdings(&mut self, from: Lsn) -> Result<Holdings, StoreFailure> {
+    async fn holdings(
+        &mut self,
+        from: Lsn,
+        each: &mut (dyn FnMut(ParkedKey) + Send),
+    ) -> Result<Holdings, StoreFailure> {
         let (store, identifier) = (self.store.clone(), self.system_identifier.clone());
         let client = self.client().await?;
-        let parked = store.parked_keys(client).await.map_err(store_failure)?;
+        let parked_keys = store.each_parked_key(client, each).await.map_err(store_failure)?;
         let recorded = store.recorded_since(client, from).await.map_err(store_failure)?;
         begin_relay_row(client, store.slot(), &identifier).await.map_err(store_failure)?;
         // Read as early as this, so that even a short session notes how far it came.
         let horizon = read_horizon(client).await.map_err(store_failure)?;
         self.horizon = Some(horizon);
-        Ok(Holdings { parked, recorded })
+        Ok(Holdings { parked_keys, recorded })
     }
 
     async fn park(&mut self, rows_to_record: &[RowToRecord]) -> Result<(), StoreFailure> {
@@ -153,9 +154,12 @@ impl Store for SessionStore {
         Ok(answers)
     }
 
-    async fn due_keys(&mut self) -> Result<Vec<(Topic, String)>, StoreFailure> {
+    async fn due_keys(&mut self, except: &[Topic]) -> Result<Vec<(Topic, String)>, StoreFailure> {
         let store = self.store.clone();
-        let keys = store.due_keys(self.client().await?, DUE_ROWS).await.map_err(store_failure)?;
+        let topics: Vec<&str> = except.iter().map(|topic| &**topic).collect();
+        let limit = u32::try_from(DUE_KEYS_MAX).unwrap_or(u32::MAX);
+        let client = self.client().await?;
+        let keys = store.due_keys_except(client, &topics, limit).await.map_err(store_failure)?;
         Ok(keys.into_iter().map(|key| (key.topic.into(), key.ordering_key)).collect())
     }
 

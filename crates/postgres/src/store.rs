@@ -27,8 +27,8 @@ pub enum StoreFailure {
 /// What dispatch state holds when a session opens.
 #[derive(Debug, Default)]
 pub struct Holdings {
-    /// Keys that must not be published past what is recorded of them.
-    pub parked: Vec<ParkedKey>,
+    /// How many keys must not be published past what is recorded of them; each was told.
+    pub parked_keys: usize,
     /// Positions recorded at or after the place where the stream starts, in order.
     pub recorded: Vec<Position>,
 }
@@ -46,13 +46,18 @@ pub struct Survey {
     pub relay_row: Option<RelayRow>,
 }
 
+/// Keys told by one look for due ones; with as many there may be more.
+pub const DUE_KEYS_MAX: usize = 1_000;
+
 /// Dispatch state: one command at a time, each all or nothing.
 pub trait Store: Send + 'static {
     /// Reads what a session has to know before it may publish, once the slot is its own. Read
     /// earlier, another relay could record rows in between that this one would publish past (I4).
+    /// `each` is told each parked key as it comes: all of them together may be more than memory holds.
     fn holdings(
         &mut self,
         from: Lsn,
+        each: &mut (dyn FnMut(ParkedKey) + Send),
     ) -> impl Future<Output = Result<Holdings, StoreFailure>> + Send;
 
     /// Records rows, in this order. They are durable when this returns.
@@ -75,9 +80,11 @@ pub trait Store: Send + 'static {
         bytes_max: usize,
     ) -> impl Future<Output = Result<Vec<Claimed>, StoreFailure>> + Send;
 
-    /// Keys with rows that became due, also by an operator's hand.
+    /// Keys with rows that became due, also by an operator's hand, at most [`DUE_KEYS_MAX`] and none
+    /// of these topics.
     fn due_keys(
         &mut self,
+        except: &[Topic],
     ) -> impl Future<Output = Result<Vec<(Topic, String)>, StoreFailure>> + Send;
 
     /// Notes how far the slot is settled.

@@ -21,6 +21,8 @@ pub(crate) enum Fault {
     ConfirmedNever,
     /// A row stays in dispatch state although everything is well.
     ParkedForEver,
+    /// A healthy key or the slot waits for one that is sick.
+    HeldUp,
     /// Two requests of a key at the same time.
     TwoOutstanding,
     /// A request of several keys, of too many or too large messages.

@@ -11,6 +11,7 @@ use super::facts::{End, Event, Fault, Row, RowNumber, Rules, Status};
 pub(super) struct RowState {
     pub(super) row: Row,
     pub(super) lane: Option<usize>,
+    pub(super) committed_at: Instant,
     pub(super) stored: u32,
     pub(super) repeat: Repeat,
     pub(super) recorded: Option<Status>,
@@ -151,7 +152,8 @@ impl State {
         self.by_position.insert((row.commit_lsn, row.tx_index), index);
         let is_excused = row.is_unroutable && (!self.rules.dead_rows_hold || lane.is_none());
         let (stored, repeat, recorded) = (0, Repeat::Forbidden, None);
-        self.rows.push(RowState { row, lane, stored, repeat, recorded, is_excused });
+        let committed_at = Instant::now();
+        self.rows.push(RowState { row, lane, committed_at, stored, repeat, recorded, is_excused });
     }
 
     pub(super) fn recorded(&mut self, number: RowNumber, status: Status) {

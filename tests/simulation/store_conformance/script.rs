@@ -125,12 +125,13 @@ impl Keys {
             operator: never,
             redelivery: never,
             park_after: Duration::ZERO,
+            parked_lanes: 1_000,
             max_attempts: 1,
             on_dead: OnDead::Continue,
         };
         let (mut lanes, now) = (Lanes::new(policy, 1), Instant::now());
         for (topic, key) in KEYS {
-            lanes.load_parked(&Topic::from(TOPICS[topic]), key, now);
+            lanes.load_parked(&Topic::from(TOPICS[topic]), key, None, now);
         }
         lanes.wake(now);
         let mut claims = lanes.claims(KEYS.len(), now);

@@ -37,17 +37,36 @@ pub struct Claimed {
 }
 
 impl Lanes {
-    /// A key that dispatch state holds rows of, read before streaming starts.
-    pub fn load_parked(&mut self, topic: &Topic, ordering_key: &str, due: Instant) {
-        let id = self.table.lane_of(topic, ordering_key);
-        self.pause(id, due);
+    /// A key that dispatch state holds rows of, read before any row is taken in. It is due after
+    /// `due_in`; without that the table cannot tell when, and it is looked at at once.
+    pub fn load_parked(
+        &mut self,
+        topic: &Topic,
+        ordering_key: &str,
+        due_in: Option<Duration>,
+        now: Instant,
+    ) {
+        self.now = Some(now);
+        let id = self.lane_of(topic, ordering_key);
+        // Few keys are tried again soon, however long their back-off was: the restart may be the cure.
+        let due_in = match due_in {
+            Some(due_in) if self.has_room() => Some(due_in.min(Self::RESTART_WAIT_MAX)),
+            due_in => due_in,
+        };
+        self.pause(id, now + due_in.unwrap_or_default());
+        self.set_timed(id, due_in.is_some());
+        self.rest_until_told(id);
     }
+
+    /// A parked key is looked at this soon after a start.
+    const RESTART_WAIT_MAX: Duration = Duration::from_secs(5);
 
     /// Rows of a key became due in the table without our doing: an operator retries them.
     ///
     /// A live key is parked for that, so that the rows in its lane do not interleave (I3).
     pub fn mark_due(&mut self, topic: &Topic, ordering_key: &str, now: Instant) {
-        let id = self.table.lane_of(topic, ordering_key);
+        self.now = Some(now);
+        let id = self.lane_of(topic, ordering_key);
         match self.table[id].parked {
             Some(Parked {
                 redelivery: Redelivery::Claiming { .. } | Redelivery::Publishing,
@@ -67,9 +86,9 @@ impl Lanes {
         let mut claims = Vec::new();
         while claims.len() < max {
             let Some(id) = self.claimable.pop_front() else { break };
-            let lane = &mut self.table[id];
+            let lane = &self.table[id];
             let busy = lane.state != State::Empty && lane.is_ordered();
-            let Some(parked) = &mut lane.parked else { continue };
+            let Some(parked) = &lane.parked else { continue };
             let Redelivery::Pausing { until } = parked.redelivery else { continue };
             if until > now {
                 continue;
@@ -79,12 +98,16 @@ impl Lanes {
                 self.pause(id, now + Self::SETTLE_PAUSE);
                 continue;
             }
-            parked.redelivery = Redelivery::Claiming { appended: false };
-            claims.push(ClaimKey {
-                lane: id,
-                topic: Topic::clone(&lane.topic),
-                ordering_key: lane.ordering_key.clone(),
-            });
+            let topic = Topic::clone(&lane.topic);
+            if let Err(again_at) = self.may_probe(&topic, now) {
+                self.pause(id, again_at);
+                self.rest_if_crowded(id, now);
+                continue;
+            }
+            let ordering_key = self.table[id].ordering_key.clone();
+            self.set_redelivery(id, Redelivery::Claiming { appended: false });
+            self.set_timed(id, false);
+            claims.push(ClaimKey { lane: id, topic, ordering_key });
         }
         claims
     }
@@ -106,8 +129,13 @@ impl Lanes {
     /// The key was not being claimed.
     pub fn claimed(&mut self, id: LaneId, claimed: Claimed, now: Instant) {
         let lane = &mut self.table[id];
-        let Some(Parked { redelivery: Redelivery::Claiming { appended }, handed, durable, .. }) =
-            lane.parked
+        let Some(Parked {
+            redelivery: Redelivery::Claiming { appended },
+            handed,
+            durable,
+            failures,
+            ..
+        }) = lane.parked
         else {
             panic!("I4: {id:?} was answered without a claim");
         };
@@ -124,8 +152,11 @@ impl Lanes {
             .rows
             .into_iter()
             .map(|(message, attempts)| Row { message, origin: Origin::Claimed { attempts } });
+        // After a failed delivery nobody knows which of the rows it was: the head goes alone.
+        let careful = (failures > 0).then_some(1);
         if lane.is_ordered() {
             rows.for_each(|row| lane.enqueue(row));
+            lane.refusals.careful = careful;
             lane.state = State::Ready;
             self.ready.push_back(id);
             self.set_redelivery(id, Redelivery::Publishing);
@@ -133,6 +164,7 @@ impl Lanes {
             // Unordered rows are independent: they travel by themselves, and there may be more.
             let mut loose = Lane::loose(Topic::clone(&lane.topic));
             rows.for_each(|row| loose.enqueue(row));
+            loose.refusals.careful = careful;
             loose.state = State::Ready;
             let loose = self.table.insert(loose);
             self.ready.push_back(loose);
@@ -155,51 +187,68 @@ impl Lanes {
             );
             parked.durable += 1;
         }
+        if let Some(now) = self.now {
+            self.rest_if_crowded(id, now);
+        }
     }
 
     /// A delivery from dispatch state failed: the rows go back, the key backs off.
     pub(super) fn delivery_failed(&mut self, batch: Batch, failure: &PublishFailure, now: Instant) {
         let id = batch.lane;
-        let outage = self.weather.is_outage(now);
-        // Neither an outage nor a missing right is the row's fault: it must not die of them.
-        let counts = !outage && failure.class == FailureClass::Transient;
         let ordered = self.table[id].is_ordered();
-        let failures = match &mut self.table[id].parked {
+        // Only a row that failed by itself has failed. And neither an outage nor a missing right is
+        // its fault: it must not die of them.
+        let was_alone = batch.rows.len() == 1;
+        let counts =
+            was_alone && failure.class == FailureClass::Transient && !self.weather.is_outage(now);
+        let failures = self.note_failed_delivery(id);
+        let delay = self.policy.redelivery.delay(failures, self.random.next_u32());
+        let delay = self.probing(delay, now);
+        let tried = if ordered { 1 } else { batch.rows.len() };
+        let mut rows = batch.rows;
+        rows.append(&mut self.table[id].take_queue());
+        let mut is_timed = false;
+        for (index, row) in rows.into_iter().enumerate() {
+            let Origin::Claimed { attempts } = row.origin else {
+                panic!("I4: a live row among claimed ones");
+            };
+            let was_tried = index < tried;
+            let attempts = attempts + u32::from(was_tried && counts);
+            let delay = match ordered {
+                true => delay,
+                false => self.policy.redelivery.delay(attempts.max(1), self.random.next_u32()),
+            };
+            let verdict = match was_tried {
+                true if counts && attempts >= self.policy.max_attempts => Verdict::Dead,
+                true => Verdict::Again { after: Some(delay) },
+                false => Verdict::Again { after: None },
+            };
+            is_timed |= matches!(verdict, Verdict::Again { after: Some(_) });
+            self.effects.finished.push(Finished::refused(row.message, attempts, failure, verdict));
+        }
+        let lane = &mut self.table[id];
+        lane.rest();
+        if let Some(parked) = &mut lane.parked {
+            parked.is_timed = is_timed;
+            self.pause(id, now + delay);
+            self.rest_if_crowded(id, now);
+        }
+        self.table.evict_if_spent(id);
+    }
+
+    /// Failed deliveries of the key in a row. Rows without a key are remembered with their topic.
+    fn note_failed_delivery(&mut self, id: LaneId) -> u32 {
+        let of_key = match self.table[id].is_ordered() {
+            true => Some(id),
+            false => self.table.find(&Topic::clone(&self.table[id].topic), ""),
+        };
+        match of_key.and_then(|key| self.table[key].parked.as_mut()) {
             Some(parked) => {
                 parked.failures += 1;
                 parked.failures
             }
             None => 1,
-        };
-        let delay = self.policy.redelivery.delay(failures, self.random.next_u32());
-        let delay = self.probing(delay, now);
-        let mut rows = batch.rows;
-        rows.append(&mut self.table[id].take_queue());
-        for (index, row) in rows.into_iter().enumerate() {
-            let Origin::Claimed { attempts } = row.origin else {
-                panic!("I4: a live row among claimed ones");
-            };
-            // Of an ordered key only the head was really tried by itself.
-            let tried = index == 0 || !ordered;
-            let attempts = attempts + u32::from(tried && counts);
-            let delay = if ordered {
-                delay
-            } else {
-                self.policy.redelivery.delay(attempts, self.random.next_u32())
-            };
-            let verdict = match tried {
-                true if attempts >= self.policy.max_attempts => Verdict::Dead,
-                true => Verdict::Again { after: Some(delay) },
-                false => Verdict::Again { after: None },
-            };
-            self.effects.finished.push(Finished::refused(row.message, attempts, failure, verdict));
         }
-        let lane = &mut self.table[id];
-        lane.rest();
-        if lane.parked.is_some() {
-            self.pause(id, now + delay);
-        }
-        self.table.evict_if_spent(id);
     }
 
     /// Moves a stuck lane into dispatch state, in order.
@@ -212,16 +261,17 @@ impl Lanes {
                 self.pause(id, now + delay);
             }
             self.append_queue(id, Some((failure, delay)));
-            // Rows pushed while these were out may be in the table already, and come after them.
             if let Some(parked) = &mut self.table[id].parked {
+                // Rows pushed while these were out may be in the table already, and come after them.
                 parked.barrier = parked.handed;
+                parked.is_timed = true;
             }
             return;
         }
         // Unordered rows are claimed back through the topic's listed lane.
         let rows = lane.take_queue();
         let topic = Topic::clone(&lane.topic);
-        let listed = self.table.lane_of(&topic, "");
+        let listed = self.lane_of(&topic, "");
         if self.table[listed].parked.is_none() {
             self.pause(listed, now + delay);
         }
@@ -275,14 +325,26 @@ impl Lanes {
         match &mut lane.parked {
             Some(parked) => parked.redelivery = redelivery,
             None => {
-                lane.parked =
-                    Some(Parked { redelivery, handed: 0, durable: 0, barrier: 0, failures: 0 });
+                lane.parked = Some(Parked {
+                    redelivery,
+                    handed: 0,
+                    durable: 0,
+                    barrier: 0,
+                    failures: 0,
+                    is_timed: false,
+                });
                 self.parked_count += 1;
             }
         }
     }
 
-    fn unpark(&mut self, id: LaneId) {
+    fn set_timed(&mut self, id: LaneId, is_timed: bool) {
+        if let Some(parked) = &mut self.table[id].parked {
+            parked.is_timed = is_timed;
+        }
+    }
+
+    pub(super) fn unpark(&mut self, id: LaneId) {
         self.table[id].parked = None;
         self.parked_count -= 1;
         self.table.evict_if_spent(id);

@@ -1,6 +1,9 @@
 //! Reading dispatch state: which keys are parked, what is recorded, how much there is.
 
+use std::pin::pin;
 use std::time::Duration;
+
+use futures_util::TryStreamExt as _;
 
 use pgoutput_parser::{Lsn, Position};
 use tokio_postgres::types::{PgLsn, ToSql, Type};
@@ -69,10 +72,36 @@ impl DispatchStore {
     ///
     /// The server refused, or the connection ended.
     pub async fn parked_keys(&self, client: &Client) -> Result<Vec<ParkedKey>, StoreError> {
+        let mut keys = Vec::new();
+        self.each_parked_key(client, &mut |key| keys.push(key)).await?;
+        Ok(keys)
+    }
+
+    /// Tells each of them as it comes from the server, and how many there were: together they may be
+    /// more than memory holds.
+    ///
+    /// # Errors
+    ///
+    /// The server refused, or the connection ended; some were told by then.
+    pub async fn each_parked_key(
+        &self,
+        client: &Client,
+        each: &mut (dyn FnMut(ParkedKey) + Send),
+    ) -> Result<usize, StoreError> {
         let sql = format!(
             "{SUMMARY} FROM ({FIRST_ROWS} WHERE {PARKED} GROUP BY d.topic, d.ordering_key) AS f"
         );
-        self.keys(client, &sql, &[]).await
+        let hold = self.holds_on_dead();
+        let params: [(&(dyn ToSql + Sync), Type); 2] =
+            [(&self.slot, Type::TEXT), (&hold, Type::BOOL)];
+        let mut count = 0;
+        let rows = client.query_typed_raw(&sql, params).await;
+        let mut rows = pin!(rows.map_err(StoreError::sql("read parked keys"))?);
+        while let Some(row) = rows.try_next().await.map_err(StoreError::sql("read parked keys"))? {
+            each(parked_key(&row)?);
+            count += 1;
+        }
+        Ok(count)
     }
 
     /// Those of these keys that still have such rows: a key that is missing from the answer may
@@ -112,9 +141,26 @@ impl DispatchStore {
         client: &Client,
         limit: u32,
     ) -> Result<Vec<ParkedKey>, StoreError> {
+        self.due_keys_except(client, &[], limit).await
+    }
+
+    /// The same, without the keys of these topics: they would take the place of others.
+    ///
+    /// # Errors
+    ///
+    /// The server refused, or the connection ended.
+    pub async fn due_keys_except(
+        &self,
+        client: &Client,
+        topics: &[&str],
+        limit: u32,
+    ) -> Result<Vec<ParkedKey>, StoreError> {
         let sql =
             format!("{SUMMARY} FROM ({DUE_KEYS}) AS k {} ORDER BY k.since", first_rows_of_each());
-        self.keys(client, &sql, &[(&i64::from(limit), Type::INT8)]).await
+        let limit = i64::from(limit);
+        let params: [(&(dyn ToSql + Sync), Type); 2] =
+            [(&limit, Type::INT8), (&topics, Type::TEXT_ARRAY)];
+        self.keys(client, &sql, &params).await
     }
 
     /// The positions of all recorded rows at and after `lsn`, in order, whatever became of them.
@@ -266,6 +312,7 @@ SELECT topic, ordering_key, min(next_attempt_at) AS since
     SELECT r.topic, r.ordering_key, r.next_attempt_at
       FROM public.app_outbox_dispatch r
      WHERE r.slot = $1 AND r.status = 'retrying' AND r.next_attempt_at <= now()
+       AND r.topic <> ALL ($4)
        AND (r.ordering_key = '' OR EXISTS (
          SELECT
            FROM (

@@ -14,6 +14,7 @@ use walrelay_core::{
 use walrelay_postgres::{Holdings, ParkedKey, PgError, Store as _, StreamSettings};
 
 use crate::error::RelayError;
+use crate::lifecycle::opening::with_status_updates;
 use crate::lifecycle::server::{Connected, Database, Holder, Positions, Server};
 use crate::observe::observer::Observer;
 use crate::policy::{Disposition, Kind, Met};
@@ -147,14 +148,20 @@ pub async fn open<C: Server, P: Publisher>(
     let positions = database.positions().await?;
     feedback.received(positions.confirmed_flush);
     let mut store = database.into_store(identity).await?;
-    let Holdings { parked, recorded } =
-        store.holdings(positions.confirmed_flush).await.map_err(RelayError::Store)?;
     let mut lanes = Lanes::new(settings.lanes, random.fork());
     let now = Instant::now().into_std();
-    for key in &parked {
-        let due = key.next_attempt_in.unwrap_or_default().min(RESTART_WAIT_MAX);
-        lanes.load_parked(&Topic::from(key.topic.as_str()), &key.ordering_key, now + due);
-    }
+    let mut due = Vec::new();
+    let mut load = |key: ParkedKey| {
+        let topic = Topic::from(key.topic.as_str());
+        let is_due = !key.is_held && key.next_attempt_in.unwrap_or_default().is_zero();
+        if is_due && settings.until == Until::CaughtUp {
+            due.push((Topic::clone(&topic), key.ordering_key.clone()));
+        }
+        lanes.load_parked(&topic, &key.ordering_key, key.next_attempt_in, now);
+    };
+    let reading = store.holdings(positions.confirmed_flush, &mut load);
+    let held = with_status_updates(&mut feedback, reading).await.map_err(RelayError::Connect)?;
+    let Holdings { parked_keys, recorded } = held.map_err(RelayError::Store)?;
     let session = Session {
         frames,
         feedback,
@@ -165,11 +172,7 @@ pub async fn open<C: Server, P: Publisher>(
         goal: None,
         drain_timeout: settings.drain_timeout,
     };
-    let is_due =
-        |key: &&ParkedKey| !key.is_held && key.next_attempt_in.unwrap_or_default().is_zero();
-    let due = parked.iter().filter(is_due);
-    let due = due.map(|key| (Topic::from(key.topic.as_str()), key.ordering_key.clone())).collect();
-    let at = StartedAt { positions, parked_keys: parked.len(), due };
+    let at = StartedAt { positions, parked_keys, due };
     Ok(Opened::Session(Box::new(session), at))
 }
 
@@ -189,9 +192,8 @@ fn flow(
     }
 }
 
-/// A parked key is looked at this soon after a start, however long its back-off had become: the
-/// restart may be the cure.
-const RESTART_WAIT_MAX: Duration = Duration::from_secs(5);
+/// Lanes that parked keys may hold; a kilobyte each, and of those beyond it a few bytes.
+const PARKED_LANES_MAX: usize = 1_000;
 
 /// Signs of life for standbys come no more often than that.
 const TAKE_OVER_STATUS_INTERVAL_MIN: Duration = Duration::from_millis(250);
@@ -211,6 +213,7 @@ fn lane_policy(relay: &RelaySettings) -> LanePolicy {
         redelivery: backoff(1_000, 60),
         park_after: relay.park_after,
         max_attempts: relay.max_attempts,
+        parked_lanes: PARKED_LANES_MAX,
         on_dead: relay.on_dead,
     }
 }

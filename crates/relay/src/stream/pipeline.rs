@@ -17,7 +17,7 @@ use walrelay_core::{
     Budget, Claimed, LaneId, Lanes, MissingColumn, RouteError, Routed, Router, RowToRecord, Ticket,
     Tracker, Watermark,
 };
-use walrelay_postgres::{Feedback, Frames, PgError, Store, StoreFailure};
+use walrelay_postgres::{DUE_KEYS_MAX, Feedback, Frames, PgError, Store, StoreFailure};
 
 use crate::failpoint;
 use crate::observe::observer::Observer;
@@ -219,7 +219,11 @@ where
 
             // Rows are durable in dispatch state, or come back from it.
             event = recorder.next() => {
+                let resting_keys = flow.lanes.resting_keys();
                 flow.recorder_answered(event.map_err(server_stops)?, goal.as_mut());
+                if flow.lanes.may_wake_more(resting_keys) {
+                    recorder.look_again();
+                }
             }
 
             // Back-offs end.
@@ -247,6 +251,10 @@ where
             mode = Mode::draining(Ended::CaughtUp, *drain_timeout);
         }
         flow.send(publishes, recorder, mode);
+        if goal.is_some() {
+            // What is waited for must be asked for.
+            recorder.leave_out(Vec::new());
+        }
         if let Mode::Draining { ended, until } = mode
             && (flow.is_drained(recorder) && publishes.is_empty() || Instant::now() >= until)
         {
@@ -338,6 +346,10 @@ impl Flow {
         let Self { recorded_rows, tracker, budget, lanes, observer, .. } = self;
         let now = Instant::now().into_std();
         lanes.wake(now);
+        budget.hold_beside(lanes.resting_memory());
+        if let Some(share) = budget.failing_share() {
+            lanes.relieve(share, now);
+        }
         while publishes.has_room() {
             let Some(batch) = lanes.next_batch(now) else { break };
             publishes.start(batch);
@@ -348,6 +360,9 @@ impl Flow {
         recorder.park(&mut effects.rows_to_record);
         recorder.finish(&mut effects.finished);
         recorder.watermark(tracker.watermark().lsn());
+        if recorder.looks_for_due() {
+            recorder.leave_out(lanes.topics_at_rest(now));
+        }
         // What cannot go out yet is not claimed: its lease would end while it waits.
         let may_claim = mode == Mode::Streaming
             && publishes.waits_for() == 0
@@ -400,7 +415,9 @@ impl Flow {
                 for (topic, ordering_key) in &keys {
                     self.lanes.mark_due(topic, ordering_key, now);
                 }
-                if let Some(goal) = goal {
+                if let Some(goal) = goal
+                    && keys.len() < DUE_KEYS_MAX / 2
+                {
                     goal.looked(&keys, |topic, key| self.lanes.rests(topic, key, now));
                 }
             }

@@ -35,7 +35,7 @@ enum StoreCommand {
     Park(Vec<RowToRecord>),
     Finish(Vec<Finished>),
     Claim(Vec<ClaimKey>, usize),
-    Due,
+    Due(Vec<Topic>),
     Survey,
     NoteSettled(Lsn),
     Prune,
@@ -87,6 +87,8 @@ pub struct Recorder<S> {
     finished: Vec<Finished>,
     claims: Option<(Vec<ClaimKey>, usize)>,
     settled: Lsn,
+    /// Topics whose due keys are not asked for, as they were told last.
+    topics_at_rest: Vec<Topic>,
     due_at: Instant,
     settle_at: Instant,
     survey_at: Instant,
@@ -104,6 +106,7 @@ impl<S: Store> Recorder<S> {
             finished: Vec::new(),
             claims: None,
             settled: Lsn::ZERO,
+            topics_at_rest: Vec::new(),
             due_at: now,
             settle_at: now + intervals.settled,
             survey_at: now,
@@ -129,6 +132,21 @@ impl<S: Store> Recorder<S> {
     /// Asks for the next rows of parked keys.
     pub fn claim(&mut self, keys: Vec<ClaimKey>, bytes_max: usize) {
         self.claims = Some((keys, bytes_max));
+    }
+
+    /// Whether due keys are looked for next, once nothing more urgent is to do.
+    pub fn looks_for_due(&self) -> bool {
+        self.due_at <= Instant::now()
+    }
+
+    /// Learns whose due keys need not be looked for.
+    pub fn leave_out(&mut self, topics: Vec<Topic>) {
+        self.topics_at_rest = topics;
+    }
+
+    /// More keys were due than were told, and there is room for them: looks again at once.
+    pub fn look_again(&mut self) {
+        self.due_at = Instant::now();
     }
 
     /// Learns how far the slot is settled.
@@ -198,7 +216,7 @@ impl<S: Store> Recorder<S> {
         let now = Instant::now();
         if self.due_at <= now {
             self.due_at = now + self.intervals.due;
-            return Some(StoreCommand::Due);
+            return Some(StoreCommand::Due(std::mem::take(&mut self.topics_at_rest)));
         }
         if self.settle_at <= now {
             self.settle_at = now + self.intervals.settled;
@@ -271,7 +289,7 @@ async fn until_done<S: Store>(
                 let lanes = keys.into_iter().map(|key| key.lane).collect();
                 return (store, Ok(RecorderEvent::NotClaimed(lanes)));
             }
-            StoreCommand::Due
+            StoreCommand::Due(_)
             | StoreCommand::Survey
             | StoreCommand::NoteSettled(_)
             | StoreCommand::Prune => {
@@ -304,7 +322,7 @@ async fn execute<S: Store>(
         StoreCommand::Claim(keys, bytes_max) => {
             store.claim(keys, *bytes_max).await.map(Found::Claimed)
         }
-        StoreCommand::Due => store.due_keys().await.map(Found::Due),
+        StoreCommand::Due(except) => store.due_keys(except).await.map(Found::Due),
         StoreCommand::Survey => store.survey().await.map(Box::new).map(Found::Surveyed),
         StoreCommand::NoteSettled(settled) => {
             store.note_settled(*settled).await.map(|()| Found::Nothing)
@@ -325,7 +343,7 @@ impl StoreCommand {
             Self::Park(_) => "park",
             Self::Finish(_) => "finish",
             Self::Claim(..) => "claim",
-            Self::Due => "due",
+            Self::Due(_) => "due",
             Self::Survey => "survey",
             Self::NoteSettled(_) => "note settled",
             Self::Prune => "prune",

@@ -1,0 +1,137 @@
+//! Topics that refuse, and what failing rows may hold of the budget.
+//!
+//! A key or topic that fails must not fill the budget: then nothing else is read, nothing succeeds,
+//! and that looks like an outage, for ever. So rows that fail while the service is known to be up are
+//! recorded before `--park-after` once they hold too much, and a topic known sick has its new keys
+//! recorded at once. Rows that fail in an outage stay where they are: nobody knows better.
+
+use std::collections::BTreeMap;
+use std::time::{Duration, Instant};
+
+use crate::budget::BudgetLimits;
+use crate::failure::{FailureClass, PublishFailure};
+use crate::lane::{LaneId, State, are_live};
+use crate::message::Topic;
+
+use super::Lanes;
+
+impl Lanes {
+    /// How often the budget is looked through for failing rows, at most.
+    const RELIEF_PAUSE: Duration = Duration::from_millis(100);
+
+    /// A topic without which an operator acts is tried with one key this often at least.
+    const PROBE_PAUSE_MAX: Duration = Duration::from_secs(5);
+
+    /// The budget is nearly full. Rows that fail although the service is up are recorded, those of
+    /// the heaviest topic first, until they hold no more than `share`.
+    pub fn relieve(&mut self, share: BudgetLimits, now: Instant) {
+        if self.failing.is_empty() || self.relieved_at.is_some_and(|at| now < at) {
+            return;
+        }
+        self.relieved_at = Some(now + Self::RELIEF_PAUSE);
+        let mut held: BTreeMap<Topic, Held> = BTreeMap::new();
+        let mut total = BudgetLimits { bytes: 0, rows: 0 };
+        for id in self.table.ids().filter(|id| self.fails_in_fair_weather(*id)) {
+            let lane = &self.table[id];
+            let of_topic = held.entry(Topic::clone(&lane.topic)).or_default();
+            of_topic.lanes.push(id);
+            of_topic.bytes += lane.queue_memory();
+            total.bytes += lane.queue_memory();
+            total.rows += lane.queue.len();
+            of_topic.rows += lane.queue.len();
+        }
+        let mut heaviest: Vec<_> = held.into_iter().collect();
+        heaviest.sort_by_key(|(_, of_topic)| std::cmp::Reverse(of_topic.bytes));
+        for (topic, of_topic) in heaviest {
+            if total.bytes <= share.bytes && total.rows <= share.rows {
+                break;
+            }
+            total.bytes -= of_topic.bytes;
+            total.rows -= of_topic.rows;
+            self.record_failing(&topic, of_topic.lanes, now);
+        }
+    }
+
+    fn record_failing(&mut self, topic: &Topic, lanes: Vec<LaneId>, now: Instant) {
+        let Some(failing) = self.failing.topics.get_mut(topic) else { return };
+        // Known from now on: otherwise the next keys would fill the budget again. One heavy lane is a
+        // sick key, and says nothing of the others.
+        failing.is_sick |= failing.operator_since.is_some() && lanes.len() > 1;
+        let failure = failing.failure.clone();
+        for id in lanes {
+            self.set_aside(id, &failure, now);
+        }
+    }
+
+    /// Whether a lane holds live rows that wait although something else goes through.
+    fn fails_in_fair_weather(&self, id: LaneId) -> bool {
+        let lane = &self.table[id];
+        let waits = lane.parked.is_none() || !lane.is_ordered();
+        if !waits || !are_live(&lane.queue) || !self.failing.topics.contains_key(&lane.topic) {
+            return false;
+        }
+        // What an operator has to act on was an answer; otherwise something sent later was stored.
+        let others_succeed = || {
+            let first = lane.refusals.first;
+            first.is_some_and(|moment| self.weather.has_stored_what_was_sent_after(moment))
+        };
+        lane.refusals.operator_since.is_some() || others_succeed()
+    }
+
+    /// Into dispatch state with the lane, whether it has a request out or not.
+    pub(super) fn set_aside(&mut self, id: LaneId, failure: &PublishFailure, now: Instant) {
+        if self.table[id].state != State::Out {
+            self.park(id, failure, now);
+        } else if self.table[id].is_ordered() {
+            // What is out may still be stored. Refused, it goes into the table before the others.
+            self.pause(id, now + self.policy.redelivery.base);
+            self.append_queue(id, None);
+        }
+    }
+
+    /// A live row was refused: how long its lane and its topic have been stuck.
+    pub(super) fn is_stuck(&mut self, id: LaneId, class: FailureClass, now: Instant) -> bool {
+        let park_after = self.policy.park_after;
+        let (topic, fair) = (Topic::clone(&self.table[id].topic), self.weather.fair());
+        let refusals = &mut self.table[id].refusals;
+        refusals.first.get_or_insert(now);
+        let since = refusals.since.unwrap_or(fair);
+        let in_fair_weather =
+            fair.saturating_sub(since) >= park_after && !self.weather.is_outage(now);
+        if class != FailureClass::Operator {
+            return in_fair_weather;
+        }
+        // Somebody was there to refuse it: no outage, so the clock on the wall tells.
+        let operator_since = *refusals.operator_since.get_or_insert(now);
+        self.failing.judge(&topic, park_after, now);
+        in_fair_weather
+            || now.saturating_duration_since(operator_since) >= park_after
+            || self.failing.sickness(&topic).is_some()
+    }
+
+    /// Whether a parked key may be claimed now. Of a topic that waits for an operator one key is
+    /// tried at a time; the others are told when to ask again.
+    pub(super) fn may_probe(&mut self, topic: &Topic, now: Instant) -> Result<(), Instant> {
+        let random = self.random.next_u32();
+        let Some(failing) = self.failing.topics.get_mut(topic) else { return Ok(()) };
+        if failing.operator_since.is_none() {
+            return Ok(());
+        }
+        if now < failing.probe_at {
+            let spread = self.policy.operator.delay(failing.probes, random);
+            return Err(failing.probe_at + spread.min(Self::PROBE_PAUSE_MAX));
+        }
+        failing.probes += 1;
+        let pause = self.policy.operator.delay(failing.probes, random);
+        failing.probe_at = now + pause.min(Self::PROBE_PAUSE_MAX);
+        Ok(())
+    }
+}
+
+/// What the failing lanes of a topic hold.
+#[derive(Debug, Default)]
+struct Held {
+    lanes: Vec<LaneId>,
+    bytes: usize,
+    rows: usize,
+}

@@ -1,0 +1,348 @@
+//! What one sick key or topic costs the others: memory, requests, time.
+
+#![expect(clippy::unwrap_used, reason = "a test stops at the first surprise")]
+
+use std::time::{Duration, Instant};
+
+use pgoutput_parser::{Lsn, PgTimestamp, Position};
+use walrelay_core::{
+    Backoff, Batch, BudgetLimits, Claimed, FailureClass, Finished, LanePolicy, Lanes, Message,
+    OnDead, Outcome, PublishFailure, Reason, RowToRecord, Topic, Tracker,
+};
+
+const PARK_AFTER: Duration = Duration::from_secs(5);
+const SHARE: BudgetLimits = BudgetLimits { bytes: 16 << 20, rows: 5_000 };
+
+struct Bench {
+    lanes: Lanes,
+    tracker: Tracker,
+    now: Instant,
+    next_row: u32,
+}
+
+impl Bench {
+    fn new() -> Self {
+        let backoff = |base| Backoff { base: Duration::from_millis(base), cap: PARK_AFTER };
+        let policy = LanePolicy {
+            batch_messages: 1_000,
+            batch_bytes: 1_000_000,
+            transient: backoff(100),
+            operator: backoff(1_000),
+            redelivery: backoff(1_000),
+            park_after: PARK_AFTER,
+            max_attempts: 2,
+            parked_lanes: 1_000,
+            on_dead: OnDead::Continue,
+        };
+        let mut tracker = Tracker::new();
+        tracker.begin(PgTimestamp::from_micros(0));
+        let mut lanes = Lanes::new(policy, 7);
+        let now = Instant::now();
+        lanes.wake(now);
+        Self { lanes, tracker, now, next_row: 0 }
+    }
+
+    fn push(&mut self, topic: &str, key: &str, count: u32) {
+        for _ in 0..count {
+            let ticket = self.tracker.open();
+            self.lanes.push(message(self.next_row, topic, key), ticket);
+            self.next_row += 1;
+        }
+        self.lanes.check();
+    }
+
+    fn pass(&mut self, time: Duration) {
+        self.now += time;
+        self.lanes.wake(self.now);
+    }
+
+    fn batch(&mut self) -> Option<Batch> {
+        self.lanes.next_batch(self.now)
+    }
+
+    /// Everything that may go out is refused.
+    fn refuse_all(&mut self, class: FailureClass) -> usize {
+        let mut refused = 0;
+        let out: Vec<_> = std::iter::from_fn(|| self.lanes.next_batch(self.now)).collect();
+        for batch in out {
+            refused += 1;
+            self.lanes.refused(batch, &failure(class), self.now);
+        }
+        self.lanes.check();
+        refused
+    }
+
+    fn store(&mut self, batch: Batch) {
+        let ids = batch.messages().map(|message| message.event_id().to_owned()).collect();
+        self.lanes.stored(batch, ids, self.now);
+    }
+
+    fn to_record(&mut self) -> Vec<RowToRecord> {
+        std::mem::take(&mut self.lanes.effects().rows_to_record)
+    }
+
+    fn finished(&mut self) -> Vec<Finished> {
+        std::mem::take(&mut self.lanes.effects().finished)
+    }
+
+    /// Claims one key's rows, as dispatch state holds them.
+    fn claim(&mut self, rows: &[(u32, u32)]) {
+        let keys = self.lanes.claims(1, self.now);
+        let key = keys.first().unwrap();
+        let rows = rows
+            .iter()
+            .map(|(row, attempts)| (message(*row, "orders", &key.ordering_key), *attempts))
+            .collect();
+        self.lanes.claimed(key.lane, Claimed { rows, held_for: None }, self.now);
+        self.lanes.check();
+    }
+}
+
+fn message(row: u32, topic: &str, key: &str) -> Message {
+    let mut body = vec![0x0A, 1, b'x'];
+    if !key.is_empty() {
+        body.push(0x2A);
+        body.push(u8::try_from(key.len()).unwrap());
+        body.extend_from_slice(key.as_bytes());
+    }
+    let position = Position { commit_lsn: Lsn::new(u64::from(row)), tx_index: 0 };
+    Message::from_encoded(Topic::from(topic), position, &row.to_string(), &body).unwrap()
+}
+
+fn failure(class: FailureClass) -> PublishFailure {
+    PublishFailure::new(class, "TEST", "")
+}
+
+#[test]
+fn a_sick_key_that_fills_the_budget_is_recorded_at_its_first_refusal() {
+    for key in ["sick", ""] {
+        let mut bench = Bench::new();
+        bench.push("orders", key, 20_000);
+        bench.refuse_all(FailureClass::Operator);
+        assert!(bench.to_record().is_empty(), "not before somebody needs the room");
+        bench.lanes.relieve(SHARE, bench.now);
+        assert_eq!(bench.to_record().len(), 20_000, "key {key:?}");
+        bench.lanes.check();
+    }
+}
+
+#[test]
+fn a_sick_key_is_recorded_for_its_weight_while_others_succeed() {
+    let mut bench = Bench::new();
+    bench.push("orders", "sick", 6_000);
+    bench.refuse_all(FailureClass::Transient);
+    bench.lanes.relieve(SHARE, bench.now);
+    assert!(bench.to_record().is_empty(), "it could be an outage");
+    bench.pass(Duration::from_millis(1));
+    bench.push("orders", "well", 1);
+    let batches: Vec<_> = std::iter::from_fn(|| bench.batch()).collect();
+    for batch in batches {
+        if batch.messages().next().unwrap().ordering_key() == "well" {
+            bench.store(batch);
+        } else {
+            bench.lanes.refused(batch, &failure(FailureClass::Transient), bench.now);
+        }
+    }
+    bench.pass(PARK_AFTER / 2);
+    bench.refuse_all(FailureClass::Transient);
+    bench.lanes.relieve(SHARE, bench.now);
+    assert_eq!(bench.to_record().len(), 6_000);
+}
+
+#[test]
+fn a_topic_known_sick_has_its_new_keys_recorded_at_once() {
+    let mut bench = Bench::new();
+    for key in 0..6_000 {
+        bench.push("missing", &format!("k{key}"), 1);
+    }
+    assert_eq!(bench.refuse_all(FailureClass::Operator), 6_000);
+    bench.lanes.relieve(SHARE, bench.now);
+    assert_eq!(bench.to_record().len(), 6_000);
+    bench.push("missing", "new", 2);
+    bench.push("missing", "", 2);
+    assert!(bench.batch().is_none(), "nothing of it is tried");
+    let recorded = bench.to_record();
+    assert_eq!(recorded.len(), 4);
+    let due = |row: &RowToRecord| match row.reason {
+        Reason::Stuck { next_attempt_in, .. } => next_attempt_in.is_some(),
+        Reason::Queued | Reason::Dead { .. } => false,
+    };
+    assert!(due(&recorded[0]), "the head of a key has a time of its own");
+    bench.push("orders", "well", 1);
+    assert!(bench.batch().is_some(), "another topic flows");
+}
+
+#[test]
+fn an_answer_is_judged_by_the_clock_though_nothing_else_is_published() {
+    let mut bench = Bench::new();
+    bench.push("missing", "quiet", 3);
+    for _ in 0..200 {
+        bench.refuse_all(FailureClass::Operator);
+        bench.pass(Duration::from_millis(100));
+    }
+    assert_eq!(bench.to_record().len(), 3);
+}
+
+#[test]
+fn an_outage_records_nothing_however_long_and_full() {
+    let mut bench = Bench::new();
+    bench.push("orders", "before", 1);
+    let batch = bench.batch().unwrap();
+    bench.store(batch);
+    bench.push("orders", "hot", 15_000);
+    for key in 0..5_000 {
+        bench.push("orders", &format!("k{key}"), 1);
+    }
+    for _ in 0..60 {
+        bench.refuse_all(FailureClass::Transient);
+        bench.lanes.relieve(SHARE, bench.now);
+        bench.pass(Duration::from_secs(1));
+    }
+    assert!(bench.to_record().is_empty());
+}
+
+#[test]
+fn a_run_of_rows_that_are_refused_costs_about_a_request_each() {
+    let mut bench = Bench::new();
+    bench.push("orders", "poison", 3_000);
+    let mut requests = 0;
+    while let Some(batch) = bench.batch() {
+        requests += 1;
+        bench.lanes.refused(batch, &failure(FailureClass::Row), bench.now);
+        bench.lanes.check();
+    }
+    assert_eq!(bench.to_record().len(), 3_000);
+    assert!(requests <= 3_000 + 10, "{requests} requests for 3000 dead rows");
+}
+
+#[test]
+fn every_other_row_refused_costs_three_requests_each() {
+    let mut bench = Bench::new();
+    bench.push("orders", "poison", 3_000);
+    let mut requests = 0;
+    while let Some(batch) = bench.batch() {
+        requests += 1;
+        let is_bad = |message: &Message| message.position().commit_lsn.as_u64() % 2 == 1;
+        if batch.messages().any(is_bad) {
+            bench.lanes.refused(batch, &failure(FailureClass::Row), bench.now);
+        } else {
+            bench.store(batch);
+        }
+        bench.lanes.check();
+    }
+    assert_eq!(bench.to_record().len(), 1_500);
+    assert!(requests <= 1_500 * 3 + 10, "{requests} requests for 1500 dead rows");
+}
+
+#[test]
+fn good_rows_after_a_dead_one_are_soon_sent_in_full_requests_again() {
+    let mut bench = Bench::new();
+    bench.push("orders", "k", 20_000);
+    let mut requests = 0;
+    while let Some(batch) = bench.batch() {
+        requests += 1;
+        if batch.messages().any(|message| message.event_id() == "17") {
+            bench.lanes.refused(batch, &failure(FailureClass::Row), bench.now);
+        } else {
+            bench.store(batch);
+        }
+    }
+    assert!(requests <= 20 + 25, "{requests} requests");
+}
+
+#[test]
+fn a_row_dies_only_of_what_it_did_alone() {
+    for key in ["k", ""] {
+        let mut bench = Bench::new();
+        bench.lanes.load_parked(&Topic::from("orders"), key, None, bench.now);
+        bench.pass(Duration::ZERO);
+        // Another key succeeds all the while.
+        let mut attempts = [0, 0, 0];
+        let (mut dead, mut published) = (Vec::new(), Vec::new());
+        for _ in 0..5 {
+            bench.push("orders", "well", 1);
+            let well = bench.batch().unwrap();
+            bench.store(well);
+            let gone = |index: &usize| published.contains(index) || dead.contains(index);
+            let left = (0..3).filter(|index| !gone(index));
+            let rows: Vec<_> =
+                left.map(|index| (100 + u32::try_from(index).unwrap(), attempts[index])).collect();
+            if rows.is_empty() {
+                break;
+            }
+            bench.claim(&rows);
+            // The first row is well, the second fails whenever it is in a request.
+            while let Some(batch) = bench.batch() {
+                if batch.messages().any(|message| message.event_id() == "101") {
+                    bench.lanes.refused(batch, &failure(FailureClass::Transient), bench.now);
+                } else {
+                    bench.store(batch);
+                }
+            }
+            for row in bench.finished() {
+                let index =
+                    usize::try_from(row.message.position().commit_lsn.as_u64()).unwrap() - 100;
+                match row.outcome {
+                    Outcome::Again { attempts: counted, .. } => attempts[index] = counted,
+                    Outcome::Dead { .. } => dead.push(index),
+                    Outcome::Published { .. } => published.push(index),
+                }
+            }
+            bench.pass(PARK_AFTER);
+        }
+        assert_eq!((attempts[0], attempts[2]), (0, 0), "neighbours are not to blame");
+        assert_eq!((dead, published), (vec![1], vec![0, 2]), "key {key:?}");
+    }
+}
+
+#[test]
+fn parked_keys_of_a_sick_topic_are_tried_one_at_a_time() {
+    let mut bench = Bench::new();
+    for key in 0..500 {
+        bench.lanes.load_parked(&Topic::from("orders"), &format!("k{key}"), None, bench.now);
+    }
+    let mut requests = 0;
+    for _ in 0..600 {
+        bench.pass(Duration::from_millis(100));
+        for key in bench.lanes.claims(100, bench.now) {
+            let rows = vec![(message(1, "orders", &key.ordering_key), 0)];
+            bench.lanes.claimed(key.lane, Claimed { rows, held_for: None }, bench.now);
+        }
+        requests += bench.refuse_all(FailureClass::Operator);
+    }
+    assert!(requests < 100 + 60, "{requests} refused requests in a minute");
+}
+
+#[test]
+fn parked_keys_beyond_a_number_take_a_few_bytes_and_are_still_known() {
+    let mut bench = Bench::new();
+    let topic = Topic::from("orders");
+    for key in 0..100_000 {
+        // Overdue or not: after a long sickness all of them are.
+        let due_in = Some(Duration::from_secs(30 * (key % 2)));
+        bench.lanes.load_parked(&topic, &format!("k{key}"), due_in, bench.now);
+    }
+    assert_eq!(bench.lanes.parked_keys(), 100_000);
+    assert!(bench.lanes.len() <= 1_001, "I6: {} lanes", bench.lanes.len());
+    assert!(bench.lanes.resting_memory() < 100_000 * 48);
+
+    // A row of a key that rests goes behind those in the table (I4).
+    bench.push("orders", "k99999", 1);
+    assert!(bench.batch().is_none());
+    let recorded = bench.to_record();
+    assert_eq!(recorded.len(), 1);
+    bench.lanes.appended(recorded[0].lane.unwrap());
+    bench.lanes.check();
+    assert!(bench.lanes.len() <= 1_001, "and the key rests again");
+
+    // The table says that it is due: it is claimed, and live when nothing is left.
+    bench.lanes.mark_due(&topic, "k99999", bench.now);
+    bench.pass(Duration::ZERO);
+    let keys = bench.lanes.claims(2_000, bench.now);
+    let woken = keys.iter().find(|key| &*key.ordering_key == "k99999").unwrap();
+    bench.lanes.claimed(woken.lane, Claimed { rows: Vec::new(), held_for: None }, bench.now);
+    bench.lanes.check();
+    assert_eq!(bench.lanes.parked_keys(), 99_999);
+    bench.push("orders", "k99999", 1);
+    assert!(bench.batch().is_some(), "it flows");
+}
