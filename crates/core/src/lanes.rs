@@ -225,13 +225,22 @@ impl Lanes {
         self.len() == 0
     }
 
-    /// The topics that rows wait for: in a lane, and where asked for in dispatch state too.
+    /// The topics that rows wait for in a lane.
     #[must_use]
-    pub fn topics_held(&self, with_parked: bool) -> BTreeSet<Topic> {
+    pub fn topics_queued(&self) -> BTreeSet<Topic> {
+        let lanes = self.table.ids().map(|id| &self.table[id]);
+        let holds =
+            |lane: &&Lane| matches!(lane.state, State::Ready | State::Out | State::Waiting { .. });
+        lanes.filter(holds).map(|lane| Topic::clone(&lane.topic)).collect()
+    }
+
+    /// The topics that a lane holds rows of, or a key that is parked.
+    #[must_use]
+    pub fn topics_held(&self) -> BTreeSet<Topic> {
         let lanes = self.table.ids().map(|id| &self.table[id]);
         let holds = |lane: &&Lane| match lane.state {
             State::Free => false,
-            State::Empty => with_parked && lane.parked.is_some(),
+            State::Empty => lane.parked.is_some(),
             State::Ready | State::Out | State::Waiting { .. } => true,
         };
         lanes.filter(holds).map(|lane| Topic::clone(&lane.topic)).collect()
@@ -330,8 +339,7 @@ impl Lanes {
             delay = delay.min(self.policy.park_after / 2);
         }
         let delay = self.probing(delay, now);
-        let lane = &mut self.table[id];
-        lane.state = State::Waiting { until: now + delay };
+        self.table[id].state = State::Waiting { until: now + delay };
         self.due.push(Reverse((now + delay, id)));
     }
 

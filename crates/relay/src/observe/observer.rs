@@ -208,7 +208,12 @@ impl Observer {
         let is_due = self.problems_at.is_none_or(|at| now.duration_since(at) >= PROBLEMS_INTERVAL);
         if is_due && self.health.has_operator_problems() {
             self.problems_at = Some(now);
-            self.health.keep_operator_problems(&lanes.topics_held(self.retrying != Some(0)));
+            // Of a parked key memory learns late that its last row was discarded.
+            let topics = match self.retrying {
+                Some(0) => lanes.topics_queued(),
+                Some(_) | None => lanes.topics_held(),
+            };
+            self.health.keep_operator_problems(&topics);
         }
         if self.watermark.replace(watermark) != Some(watermark) || budget.rows() == 0 {
             self.health.progress();
