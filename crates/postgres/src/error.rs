@@ -378,10 +378,11 @@ impl ServerError {
     /// What the SQLSTATE means here.
     #[must_use]
     pub fn kind(&self) -> ServerErrorKind {
-        match ServerErrorKind::of_code(&self.code) {
-            ServerErrorKind::SlotActive { .. } => ServerErrorKind::SlotActive { pid: self.pid() },
-            kind => kind,
+        let kind = ServerErrorKind::of_code(&self.code);
+        if matches!(kind, ServerErrorKind::SlotActive { .. }) {
+            return ServerErrorKind::SlotActive { pid: self.pid() };
         }
+        kind
     }
 
     /// The process named in the text; a translation keeps the number and moves the words.

@@ -54,7 +54,9 @@ impl Lanes {
             due_in => due_in,
         };
         self.pause(id, now + due_in.unwrap_or_default());
-        self.set_timed(id, due_in.is_some());
+        if let Some(parked) = &mut self.table[id].parked {
+            parked.is_timed = due_in.is_some();
+        }
         self.rest_until_told(id);
     }
 
@@ -106,7 +108,9 @@ impl Lanes {
             }
             let ordering_key = self.table[id].ordering_key.clone();
             self.set_redelivery(id, Redelivery::Claiming { appended: false });
-            self.set_timed(id, false);
+            if let Some(claimed) = &mut self.table[id].parked {
+                claimed.is_timed = false;
+            }
             claims.push(ClaimKey { lane: id, topic, ordering_key });
         }
         claims
@@ -335,12 +339,6 @@ impl Lanes {
                 });
                 self.parked_count += 1;
             }
-        }
-    }
-
-    fn set_timed(&mut self, id: LaneId, is_timed: bool) {
-        if let Some(parked) = &mut self.table[id].parked {
-            parked.is_timed = is_timed;
         }
     }
 
