@@ -8,7 +8,7 @@ use crate::service::{Service, data, message, services};
 
 async fn subscribe(service: &mut Service) {
     let set = |its: &mut proto::Subscription| its.enable_exactly_once_delivery = true;
-    service.subscribe_with("orders", "once", set).await.unwrap();
+    service.subscribe_with("orders", "once", set).await.expect("a subscription");
 }
 
 /// Whether the details of an error mention an ack id together with a kind of failure.

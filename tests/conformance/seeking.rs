@@ -19,7 +19,7 @@ fn in_an_hour() -> Target {
 /// Publishes messages of one key, and acknowledges the first `acknowledged` of them.
 async fn publish(service: &mut Service, name: &str, texts: &[&str], acknowledged: usize) {
     for text in texts {
-        service.publish("orders", vec![message("k", text)]).await.unwrap();
+        service.publish("orders", vec![message("k", text)]).await.expect("published");
     }
     let received = service.pull(name, texts.len()).await;
     assert_eq!(data(&received), texts, "{:?}", service.kind);

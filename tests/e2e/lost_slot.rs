@@ -14,11 +14,11 @@ fn assert_refused(done: &Finished, code: i32, words: &[&str]) {
 /// Rows that were published, a slot that is dropped behind the relay, and rows that no slot has.
 async fn world_that_lost_its_slot() -> Option<World> {
     let world = World::create().await?;
-    Workload::of_rows(5).insert(world.client()).await.unwrap();
+    Workload::of_rows(5).insert(world.client()).await.expect("the rows are inserted");
     world.catch_up().await;
     world.execute(&format!("SELECT pg_drop_replication_slot('{}')", world.name())).await;
     let more = Workload { first_number: 5, ..Workload::of_rows(7) };
-    more.insert(world.client()).await.unwrap();
+    more.insert(world.client()).await.expect("the rows are inserted");
     Some(world)
 }
 
@@ -69,7 +69,7 @@ async fn an_accepted_loss_is_counted_before_a_new_slot_is_made() {
     assert!(told.contains(&format!("settled_xid {settled_xid}")), "{told}");
     assert!(told.contains("created: slot"), "{told}");
     let last = Workload { first_number: 12, ..Workload::of_rows(3) };
-    let committed = last.insert(world.client()).await.unwrap();
+    let committed = last.insert(world.client()).await.expect("the rows are inserted");
     world.catch_up().await;
     let ids: Vec<_> = world.pubsub.stored().into_iter().map(|row| row.event_id).collect();
     assert!(committed.iter().all(|row| ids.contains(&row.event_id)));
@@ -91,7 +91,7 @@ async fn run_check_and_init_agree_about_another_servers_record() {
 async fn a_mistyped_publication_is_answered_with_the_one_that_exists() {
     let Some(world) = World::create().await else { return };
     let typed = format!("{}x", world.name());
-    Workload::of_rows(3).insert(world.client()).await.unwrap();
+    Workload::of_rows(3).insert(world.client()).await.expect("the rows are inserted");
     for command in ["run", "check"] {
         let done = world.run([command, "--publication", &typed]).await;
         assert_refused(&done, 3, &[&format!("--publication {}, which exists", world.name())]);
@@ -109,7 +109,7 @@ async fn a_slot_that_holds_rows_is_dropped_only_with_their_number() {
     let held = world.run(["slot", "drop", "--yes"]).await;
     assert_refused(&held, 6, &["stop the relay"]);
     assert_eq!(relay.terminate(DEADLINE).await, Some(0));
-    Workload::of_rows(4).insert(world.client()).await.unwrap();
+    Workload::of_rows(4).insert(world.client()).await.expect("the rows are inserted");
 
     for too_few in
         [&["slot", "drop", "--yes"][..], &["slot", "drop", "--yes", "--discard-rows", "3"]]
@@ -131,13 +131,13 @@ async fn advancing_takes_the_printed_position_and_skips_that_transaction_alone()
     world
         .execute(&format!("ALTER PUBLICATION {publication} SET (publish = 'insert, delete')"))
         .await;
-    Workload::of_rows(2).insert(world.client()).await.unwrap();
+    Workload::of_rows(2).insert(world.client()).await.expect("the rows are inserted");
     world
         .execute("BEGIN; DELETE FROM app_outbox WHERE version = 0; DELETE FROM app_outbox; COMMIT")
         .await;
     world.execute(&format!("ALTER PUBLICATION {publication} SET (publish = 'insert')")).await;
     let after = Workload { first_number: 10, ..Workload::of_rows(3) };
-    let committed = after.insert(world.client()).await.unwrap();
+    let committed = after.insert(world.client()).await.expect("the rows are inserted");
     let stopped = world.run(["run"]).await;
     assert_refused(&stopped, 3, &["a delete", "walrelay slot advance"]);
     let (_, behind) = stopped.text.split_once("a delete at ").expect("a position");

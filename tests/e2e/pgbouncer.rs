@@ -43,19 +43,31 @@ async fn start(world: &World, mode: &str, ignored: &str) -> Option<PgBouncer> {
     if !is_there.is_ok_and(|status| status.success()) {
         return skip("pgbouncer is not installed");
     }
-    let row = world.client().query_one("SELECT current_setting('port')::int4", &[]).await.unwrap();
+    let row = world
+        .client()
+        .query_one("SELECT current_setting('port')::int4", &[])
+        .await
+        .expect("the port is told");
     let server: i32 = row.get(0);
-    let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+    let port = std::net::TcpListener::bind("127.0.0.1:0")
+        .expect("a free port")
+        .local_addr()
+        .expect("its address")
+        .port();
     let folder = std::env::temp_dir().join(format!("walrelay-pgbouncer-{}", world.name()));
-    std::fs::create_dir_all(&folder).unwrap();
+    std::fs::create_dir_all(&folder).expect("a folder");
     // `any` logs everybody in as the user that is named with the database.
     let ini = format!(
         "[databases]\n* = host=127.0.0.1 port={server} user=postgres\n[pgbouncer]\nlisten_addr = 127.0.0.1\n\
          listen_port = {port}\nunix_socket_dir =\nauth_type = any\npool_mode = {mode}\n\
          ignore_startup_parameters = {ignored}\n"
     );
-    std::fs::write(folder.join("pgbouncer.ini"), ini).unwrap();
-    let child = command(&folder).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
+    std::fs::write(folder.join("pgbouncer.ini"), ini).expect("its configuration is written");
+    let child = command(&folder)
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .spawn()
+        .expect("pgbouncer starts");
     let bouncer = PgBouncer { child, folder, port };
     wait_until(DEADLINE, "pgbouncer to listen", async || {
         tokio::net::TcpStream::connect(("127.0.0.1", port)).await.ok()
@@ -67,22 +79,21 @@ async fn start(world: &World, mode: &str, ignored: &str) -> Option<PgBouncer> {
 #[tokio::test]
 async fn a_pooler_is_recognised_in_every_mode_and_the_rest_is_checked() {
     let Some(world) = World::create().await else { return };
-    for mode in ["transaction", "session"] {
-        for ignored in ["extra_float_digits", "replication,options,extra_float_digits"] {
-            let Some(bouncer) = start(&world, mode, ignored).await else { return };
-            let name = world.name();
-            let url = format!("postgresql://postgres@127.0.0.1:{}/{name}", bouncer.port);
-            for command in ["run", "check"] {
-                let done = world.run([command, "--database-url", &url]).await;
-                let text = &done.text;
-                assert_eq!(done.code, Some(3), "{mode} {ignored} {command}: {text}");
-                assert!(text.contains("connection pooler"), "{mode} {ignored} {command}: {text}");
-                assert!(text.contains("connect to the database itself"), "{text}");
-                if command == "check" {
-                    assert!(text.contains("wal_level"), "{mode} {ignored}: {text}");
-                    assert!(text.contains("Pub/Sub: answers"), "{mode} {ignored}: {text}");
-                }
-            }
+    let few = "extra_float_digits";
+    let many = "replication,options,extra_float_digits";
+    let modes = [("transaction", few), ("transaction", many), ("session", few), ("session", many)];
+    for (mode, ignored) in modes {
+        let Some(bouncer) = start(&world, mode, ignored).await else { return };
+        let name = world.name();
+        let url = format!("postgresql://postgres@127.0.0.1:{}/{name}", bouncer.port);
+        for command in ["run", "check"] {
+            let done = world.run([command, "--database-url", &url]).await;
+            let text = &done.text;
+            assert_eq!(done.code, Some(3), "{mode} {ignored} {command}: {text}");
+            assert!(text.contains("connection pooler"), "{mode} {ignored} {command}: {text}");
+            assert!(text.contains("connect to the database itself"), "{text}");
+            let goes_on = text.contains("wal_level") && text.contains("Pub/Sub: answers");
+            assert!(goes_on || command == "run", "{mode} {ignored}: {text}");
         }
     }
 }

@@ -102,6 +102,7 @@ impl<F: Fitting> World<F> {
         }
     }
 
+    #[expect(clippy::too_many_lines, reason = "one arm for each thing that can happen")]
     async fn act(&self, action: Action, seed: &mut Seed) {
         let now = Instant::now();
         if !matches!(action, Action::Commit { .. }) {

@@ -109,6 +109,10 @@ impl Judge {
     }
 
     /// An operator retries a row, which may be on its way; without a key it goes again.
+    #[expect(
+        clippy::fn_params_excessive_bools,
+        reason = "a fact about the row, as the table has it"
+    )]
     pub(crate) fn retried_by_hand(&self, number: RowNumber, is_unordered: bool) {
         if is_unordered {
             self.allow_repeat(number);

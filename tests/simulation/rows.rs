@@ -52,8 +52,8 @@ impl<F: Fitting> World<F> {
     /// One transaction with rows of one key.
     pub(crate) fn commit_run(&self, names: &RowPlanNames, count: usize, kind: RowKind) {
         let mut transaction = self.server.write(Log::begin);
-        let row = |_| self.new_row(names.topic.clone(), names.key.clone(), kind, 10);
-        let rows: Vec<_> = (0..count).map(row).collect();
+        let new_row = |_| self.new_row(names.topic.clone(), names.key.clone(), kind, 10);
+        let rows: Vec<_> = (0..count).map(new_row).collect();
         for row in &rows {
             let columns = columns(row);
             self.server.write(|log| log.insert(&mut transaction, columns, RowRecord::Own));

@@ -250,8 +250,8 @@ impl World {
             Outcome::Published { .. } => drop(self.table.remove(&position)),
             Outcome::Again { after, .. } => {
                 let due = after.map(|wait| self.now + wait);
-                if let Some(row) = self.table.get_mut(&position) {
-                    row.due = due;
+                if let Some(recorded) = self.table.get_mut(&position) {
+                    recorded.due = due;
                 }
             }
             Outcome::Dead { .. } => self.table.get_mut(&position).unwrap().dead = true,

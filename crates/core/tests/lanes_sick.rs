@@ -77,7 +77,11 @@ impl Bench {
         self.lanes.stored(batch, ids, self.now);
     }
 
-    fn to_record(&mut self) -> Vec<RowToRecord> {
+    fn refuse(&mut self, batch: Batch) {
+        self.lanes.refused(batch, &failure(FailureClass::Transient), self.now);
+    }
+
+    fn taken_to_record(&mut self) -> Vec<RowToRecord> {
         std::mem::take(&mut self.lanes.effects().rows_to_record)
     }
 
@@ -119,9 +123,9 @@ fn a_sick_key_that_fills_the_budget_is_recorded_at_its_first_refusal() {
         let mut bench = Bench::new();
         bench.push("orders", key, 20_000);
         bench.refuse_all(FailureClass::Operator);
-        assert!(bench.to_record().is_empty(), "not before somebody needs the room");
+        assert!(bench.taken_to_record().is_empty(), "not before somebody needs the room");
         bench.lanes.relieve(SHARE, bench.now);
-        assert_eq!(bench.to_record().len(), 20_000, "key {key:?}");
+        assert_eq!(bench.taken_to_record().len(), 20_000, "key {key:?}");
         bench.lanes.check();
     }
 }
@@ -132,7 +136,7 @@ fn a_sick_key_is_recorded_for_its_weight_while_others_succeed() {
     bench.push("orders", "sick", 6_000);
     bench.refuse_all(FailureClass::Transient);
     bench.lanes.relieve(SHARE, bench.now);
-    assert!(bench.to_record().is_empty(), "it could be an outage");
+    assert!(bench.taken_to_record().is_empty(), "it could be an outage");
     bench.pass(Duration::from_millis(1));
     bench.push("orders", "well", 1);
     let batches: Vec<_> = std::iter::from_fn(|| bench.batch()).collect();
@@ -146,7 +150,7 @@ fn a_sick_key_is_recorded_for_its_weight_while_others_succeed() {
     bench.pass(PARK_AFTER / 2);
     bench.refuse_all(FailureClass::Transient);
     bench.lanes.relieve(SHARE, bench.now);
-    assert_eq!(bench.to_record().len(), 6_000);
+    assert_eq!(bench.taken_to_record().len(), 6_000);
 }
 
 #[test]
@@ -157,11 +161,11 @@ fn a_topic_known_sick_has_its_new_keys_recorded_at_once() {
     }
     assert_eq!(bench.refuse_all(FailureClass::Operator), 6_000);
     bench.lanes.relieve(SHARE, bench.now);
-    assert_eq!(bench.to_record().len(), 6_000);
+    assert_eq!(bench.taken_to_record().len(), 6_000);
     bench.push("missing", "new", 2);
     bench.push("missing", "", 2);
     assert!(bench.batch().is_none(), "nothing of it is tried");
-    let recorded = bench.to_record();
+    let recorded = bench.taken_to_record();
     assert_eq!(recorded.len(), 4);
     let due = |row: &RowToRecord| match row.reason {
         Reason::Stuck { next_attempt_in, .. } => next_attempt_in.is_some(),
@@ -180,7 +184,7 @@ fn an_answer_is_judged_by_the_clock_though_nothing_else_is_published() {
         bench.refuse_all(FailureClass::Operator);
         bench.pass(Duration::from_millis(100));
     }
-    assert_eq!(bench.to_record().len(), 3);
+    assert_eq!(bench.taken_to_record().len(), 3);
 }
 
 #[test]
@@ -198,7 +202,7 @@ fn an_outage_records_nothing_however_long_and_full() {
         bench.lanes.relieve(SHARE, bench.now);
         bench.pass(Duration::from_secs(1));
     }
-    assert!(bench.to_record().is_empty());
+    assert!(bench.taken_to_record().is_empty());
 }
 
 #[test]
@@ -211,7 +215,7 @@ fn a_run_of_rows_that_are_refused_costs_about_a_request_each() {
         bench.lanes.refused(batch, &failure(FailureClass::Row), bench.now);
         bench.lanes.check();
     }
-    assert_eq!(bench.to_record().len(), 3_000);
+    assert_eq!(bench.taken_to_record().len(), 3_000);
     assert!(requests <= 3_000 + 10, "{requests} requests for 3000 dead rows");
 }
 
@@ -230,7 +234,7 @@ fn every_other_row_refused_costs_three_requests_each() {
         }
         bench.lanes.check();
     }
-    assert_eq!(bench.to_record().len(), 1_500);
+    assert_eq!(bench.taken_to_record().len(), 1_500);
     assert!(requests <= 1_500 * 3 + 10, "{requests} requests for 1500 dead rows");
 }
 
@@ -273,10 +277,10 @@ fn a_row_dies_only_of_what_it_did_alone() {
             bench.claim(&rows);
             // The first row is well, the second fails whenever it is in a request.
             while let Some(batch) = bench.batch() {
-                if batch.messages().any(|message| message.event_id() == "101") {
-                    bench.lanes.refused(batch, &failure(FailureClass::Transient), bench.now);
-                } else {
-                    bench.store(batch);
+                let is_ill = batch.messages().any(|message| message.event_id() == "101");
+                match is_ill {
+                    true => bench.refuse(batch),
+                    false => bench.store(batch),
                 }
             }
             for row in bench.finished() {
@@ -329,7 +333,7 @@ fn parked_keys_beyond_a_number_take_a_few_bytes_and_are_still_known() {
     // A row of a key that rests goes behind those in the table (I4).
     bench.push("orders", "k99999", 1);
     assert!(bench.batch().is_none());
-    let recorded = bench.to_record();
+    let recorded = bench.taken_to_record();
     assert_eq!(recorded.len(), 1);
     bench.lanes.appended(recorded[0].lane.unwrap());
     bench.lanes.check();

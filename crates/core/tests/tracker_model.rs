@@ -93,10 +93,10 @@ proptest! {
 #[test]
 fn transactions_behind_a_row_that_does_not_settle_take_no_memory() {
     let mut tracker = Tracker::new();
-    let transaction = |tracker: &mut Tracker, end: u64| {
-        tracker.begin(PgTimestamp::from_micros(0));
-        let ticket = tracker.open();
-        tracker.seal(encode::boundary(Lsn::new(end)));
+    let transaction = |all: &mut Tracker, end: u64| {
+        all.begin(PgTimestamp::from_micros(0));
+        let ticket = all.open();
+        all.seal(encode::boundary(Lsn::new(end)));
         ticket
     };
     let stuck = transaction(&mut tracker, 1);

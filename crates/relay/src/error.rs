@@ -45,7 +45,7 @@ pub enum RelayError {
     #[error("the server is in recovery: it is a standby, or is not promoted yet")]
     InRecovery,
     /// The server is not what the configuration says, or the slot is lost.
-    #[error("{}: {summary}", match kind.exit() { Exit::SlotLost => "the slot is lost", _ => "postgres is not set up for this relay" })]
+    #[error("{}: {summary}", if kind.exit() == Exit::SlotLost { "the slot is lost" } else { "postgres is not set up for this relay" })]
     Setup {
         /// What all findings amount to.
         kind: Kind,
@@ -127,9 +127,6 @@ impl RelayError {
     /// misnamed. One that is starting up or shutting down is there, and will be.
     #[must_use]
     pub fn at_first(self) -> Self {
-        match self {
-            error @ Self::Connect(_) => Self::AtFirst(Box::new(error)),
-            error => error,
-        }
+        if matches!(self, Self::Connect(_)) { Self::AtFirst(Box::new(self)) } else { self }
     }
 }

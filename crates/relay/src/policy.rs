@@ -483,12 +483,11 @@ mod tests {
     #[test]
     fn what_stops_a_running_relay_stops_its_start_too() {
         for kind in Kind::ALL {
-            if let Disposition::Stop { exit, .. } = kind.disposition(Met::Running) {
-                let Disposition::Stop { exit: first, .. } = kind.disposition(Met::AtFirst) else {
-                    panic!("{kind:?} stops later and not at first");
-                };
-                assert_eq!(exit, first, "{kind:?}");
-            }
+            let Disposition::Stop { exit, .. } = kind.disposition(Met::Running) else { continue };
+            let Disposition::Stop { exit: first, .. } = kind.disposition(Met::AtFirst) else {
+                panic!("{kind:?} stops later and not at first");
+            };
+            assert_eq!(exit, first, "{kind:?}");
         }
     }
 

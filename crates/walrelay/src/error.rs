@@ -137,6 +137,10 @@ impl Error {
 
     /// What the process exits with when this error ends it.
     #[must_use]
+    #[expect(
+        clippy::wildcard_enum_match_arm,
+        reason = "what has no kind stands above; the table has the rest"
+    )]
     pub fn exit(&self) -> Exit {
         match self {
             Self::Demo { exit, .. } => *exit,
@@ -151,6 +155,10 @@ impl Error {
 
     /// What to do about it; empty where the text says so already.
     #[must_use]
+    #[expect(
+        clippy::wildcard_enum_match_arm,
+        reason = "what has no kind stands above; the table has the rest"
+    )]
     pub fn hint(&self) -> &'static str {
         match self {
             Self::Demo { .. } | Self::SecondSignal => "",

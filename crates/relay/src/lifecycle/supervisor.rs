@@ -66,6 +66,7 @@ enum Turn {
 
 /// What is remembered from one session to the next.
 #[derive(Debug, Default)]
+#[expect(clippy::struct_excessive_bools, reason = "two facts that are independent of each other")]
 struct Memory {
     /// What is left of `--until-caught-up`; set when the first session begins.
     goal: Option<Goal>,

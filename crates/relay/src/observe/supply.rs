@@ -23,6 +23,7 @@ pub struct Supply {
 impl Supply {
     /// As a session before left it.
     #[must_use]
+    #[expect(clippy::fn_params_excessive_bools, reason = "the level that was told last")]
     pub fn in_outage(is_outage: bool) -> Self {
         Self { is_outage, ..Self::default() }
     }
@@ -55,6 +56,7 @@ impl Supply {
     }
 
     /// What to tell of an outage; `is_refused` when every try fails.
+    #[expect(clippy::fn_params_excessive_bools, reason = "what the lanes know, as they say it")]
     pub fn outage(&mut self, now: Instant, is_refused: bool) -> Option<String> {
         let waited = self.moved_at.map_or(Duration::ZERO, |at| now.duration_since(at));
         self.is_outage |= self.rows > 0 && (waited >= PATIENCE || is_refused);

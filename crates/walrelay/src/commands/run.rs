@@ -43,5 +43,5 @@ pub async fn execute(config: RunConfig, shutdown: &Shutdown) -> Result<(), Error
     let server = Postgres(&config.settings);
     let random = Random::new(random_seed());
     let supervisor = Supervisor { settings: &settings, server, publisher, metrics, health, random };
-    supervisor.run(shutdown).await.map(drop).map_err(Error::Relay)
+    Box::pin(supervisor.run(shutdown)).await.map(drop).map_err(Error::Relay)
 }
