@@ -29,6 +29,10 @@ async fn publish(service: &mut Service, name: &str, texts: &[&str], acknowledged
 #[tokio::test]
 async fn a_subscription_that_keeps_acknowledged_messages_delivers_them_again() {
     for mut service in services().await {
+        if service.kind == Kind::Official {
+            // It answers UNIMPLEMENTED to a seek to a time of an ordered subscription.
+            continue;
+        }
         let keep = |its: &mut proto::Subscription| its.retain_acked_messages = true;
         service.subscribe_with("orders", "kept", keep).await.unwrap();
         publish(&mut service, "kept", &["1", "2", "3"], 2).await;
@@ -44,6 +48,10 @@ async fn a_subscription_that_keeps_acknowledged_messages_delivers_them_again() {
 #[tokio::test]
 async fn a_subscription_that_does_not_keep_them_delivers_what_was_not_acknowledged() {
     for mut service in services().await {
+        if service.kind == Kind::Official {
+            // It answers UNIMPLEMENTED to a seek to a time of an ordered subscription.
+            continue;
+        }
         publish(&mut service, "all", &["1", "2", "3"], 2).await;
         service.seek("all", an_hour_ago()).await.unwrap();
         assert_eq!(data(&service.pull("all", 1).await), ["3"], "{:?}", service.kind);
@@ -54,6 +62,10 @@ async fn a_subscription_that_does_not_keep_them_delivers_what_was_not_acknowledg
 #[tokio::test]
 async fn seeking_to_a_time_to_come_acknowledges_everything() {
     for mut service in services().await {
+        if service.kind == Kind::Official {
+            // It answers UNIMPLEMENTED to a seek to a time of an ordered subscription.
+            continue;
+        }
         publish(&mut service, "all", &["1", "2"], 1).await;
         service.publish("orders", vec![message("other", "3")]).await.unwrap();
         service.seek("all", in_an_hour()).await.unwrap();
@@ -67,6 +79,10 @@ async fn seeking_to_a_time_to_come_acknowledges_everything() {
 #[tokio::test]
 async fn a_snapshot_holds_what_was_not_acknowledged_and_all_that_came_later() {
     for mut service in services().await {
+        if service.kind == Kind::Official {
+            // It answers UNIMPLEMENTED to a seek to a time of an ordered subscription.
+            continue;
+        }
         publish(&mut service, "all", &["1", "2", "3"], 1).await;
         let snapshot = service.take_snapshot("all", "before").await.unwrap();
         assert_eq!(snapshot.topic, service.topic("orders"), "{:?}", service.kind);
@@ -86,6 +102,10 @@ async fn a_snapshot_holds_what_was_not_acknowledged_and_all_that_came_later() {
 #[tokio::test]
 async fn a_topic_that_keeps_messages_has_them_for_subscriptions_that_came_later() {
     for mut service in services().await {
+        if service.kind == Kind::Official {
+            // It answers UNIMPLEMENTED to a seek to a time of an ordered subscription.
+            continue;
+        }
         let request = proto::UpdateTopicRequest {
             topic: Some(proto::Topic {
                 name: service.topic("orders"),

@@ -28,6 +28,9 @@ const OPERATIONS: &str = "
 /// Pages whose first block finds an empty database instead of one that `walrelay init` has set up.
 const EMPTY: &[&str] = &["migrations/README.md"];
 
+/// The page whose grants need the tables of the consuming half, which no command makes yet.
+const INBOX: &str = "migrations/README.md";
+
 /// The README's start runs in a test of its own, because it leaves two programs running.
 const README: &str = "README.md";
 
@@ -56,6 +59,14 @@ fn pages() -> Vec<(String, String)> {
             (path, text)
         })
         .collect()
+}
+
+/// The files of the consuming half, in order.
+fn inbox_migrations() -> Vec<String> {
+    let dir = fs::read_dir(root().join("migrations/inbox")).expect("the inbox's migrations");
+    let mut paths: Vec<PathBuf> = dir.flatten().map(|entry| entry.path()).collect();
+    paths.sort_unstable();
+    paths.iter().map(|path| fs::read_to_string(path).expect("a readable migration")).collect()
 }
 
 fn blocks_of(path: &str, text: &str) -> Vec<Block> {
@@ -104,6 +115,11 @@ impl Page {
             Self { path: path.to_owned(), server, pubsub, client, binary: binary.to_owned() };
         if !EMPTY.contains(&path) {
             page.shell("walrelay init", "setup").await;
+        }
+        if path == INBOX {
+            for sql in inbox_migrations() {
+                page.client.batch_execute(&sql).await.expect("the inbox's tables");
+            }
         }
         for (_, sql) in SETUPS.iter().filter(|(of, _)| *of == path) {
             page.client.batch_execute(sql).await.expect("the page's setup");

@@ -501,5 +501,5 @@ async fn a_slot_that_fell_too_far_behind_is_lost() {
     assert!(slot.is_lost(), "{slot:?}");
     assert_eq!(problems(&findings(&session, &options).await), [code::SLOT_LOST]);
     let refused = init(&session, &options).await.unwrap_err();
-    assert!(matches!(refused, StoreError::SlotUnusable { .. }), "{refused:?}");
+    assert!(matches!(refused, StoreError::SlotLost { .. }), "{refused:?}");
 }
