@@ -130,9 +130,12 @@ WITH wanted AS (
        LIMIT 1
     ) AS dead ON true
    CROSS JOIN LATERAL (
-      SELECT d.event_id, row_number() OVER (ORDER BY d.commit_lsn, d.tx_index) AS rank, d.bytes
+      SELECT r.event_id, r.rank, r.bytes
         FROM (
-          SELECT event_id, commit_lsn, tx_index, octet_length(message)::int8 AS bytes
+      SELECT d.event_id, row_number() OVER place AS rank, d.bytes, bool_and(d.is_due) OVER place AS is_due
+        FROM (
+          SELECT event_id, commit_lsn, tx_index, octet_length(message)::int8 AS bytes,
+                 next_attempt_at IS NULL OR next_attempt_at <= now() AS is_due
             FROM public.app_outbox_dispatch
            WHERE slot = $1 AND topic = w.topic AND ordering_key = w.ordering_key AND status = 'retrying'
              AND (commit_lsn, tx_index) < (coalesce(dead.commit_lsn, 'FFFFFFFF/FFFFFFFF'),
@@ -140,6 +143,9 @@ WITH wanted AS (
            ORDER BY commit_lsn, tx_index
            LIMIT $4
         ) AS d
+      WINDOW place AS (ORDER BY d.commit_lsn, d.tx_index)
+        ) AS r
+       WHERE r.is_due
     ) AS first
    WHERE w.ordering_key <> ''
 ), unordered AS (
