@@ -1,4 +1,7 @@
 //! Seek and snapshots: what is delivered again, and what is not any more.
+//!
+//! The official emulator (0.8.20) answers UNIMPLEMENTED to a seek to a time of an ordered subscription:
+//! those tests have ours alone.
 
 use std::time::{Duration, SystemTime};
 
@@ -6,7 +9,7 @@ use googleapis_tonic_google_pubsub_v1::google::pubsub::v1 as proto;
 use proto::seek_request::Target;
 use tonic::Code;
 
-use crate::service::{Kind, Service, data, message, services};
+use crate::service::{Kind, Service, data, message, ours, services};
 
 fn an_hour_ago() -> Target {
     Target::Time((SystemTime::now() - Duration::from_secs(3600)).into())
@@ -28,112 +31,76 @@ async fn publish(service: &mut Service, name: &str, texts: &[&str], acknowledged
 
 #[tokio::test]
 async fn a_subscription_that_keeps_acknowledged_messages_delivers_them_again() {
-    for mut service in services().await {
-        if service.kind == Kind::Official {
-            // It answers UNIMPLEMENTED to a seek to a time of an ordered subscription.
-            continue;
-        }
-        let keep = |its: &mut proto::Subscription| its.retain_acked_messages = true;
-        service.subscribe_with("orders", "kept", keep).await.unwrap();
-        publish(&mut service, "kept", &["1", "2", "3"], 2).await;
+    let mut service = ours().await;
+    let keep = |its: &mut proto::Subscription| its.retain_acked_messages = true;
+    service.subscribe_with("orders", "kept", keep).await.unwrap();
+    publish(&mut service, "kept", &["1", "2", "3"], 2).await;
 
-        service.seek("kept", an_hour_ago()).await.unwrap();
-        let again = service.pull("kept", 3).await;
-        assert_eq!(data(&again), ["1", "2", "3"], "{:?}", service.kind);
-        service.acknowledge("kept", &again).await;
-        assert_eq!(data(&service.pull_now("kept").await), [""; 0], "{:?}", service.kind);
-    }
+    service.seek("kept", an_hour_ago()).await.unwrap();
+    let again = service.pull("kept", 3).await;
+    assert_eq!(data(&again), ["1", "2", "3"], "{:?}", service.kind);
+    service.acknowledge("kept", &again).await;
+    assert_eq!(data(&service.pull_now("kept").await), [""; 0], "{:?}", service.kind);
 }
 
 #[tokio::test]
 async fn a_subscription_that_does_not_keep_them_delivers_what_was_not_acknowledged() {
-    for mut service in services().await {
-        if service.kind == Kind::Official {
-            // It answers UNIMPLEMENTED to a seek to a time of an ordered subscription.
-            continue;
-        }
-        publish(&mut service, "all", &["1", "2", "3"], 2).await;
-        service.seek("all", an_hour_ago()).await.unwrap();
-        assert_eq!(data(&service.pull("all", 1).await), ["3"], "{:?}", service.kind);
-        assert_eq!(data(&service.pull_now("all").await), [""; 0], "{:?}", service.kind);
-    }
+    let mut service = ours().await;
+    publish(&mut service, "all", &["1", "2", "3"], 2).await;
+    service.seek("all", an_hour_ago()).await.unwrap();
+    assert_eq!(data(&service.pull("all", 1).await), ["3"], "{:?}", service.kind);
+    assert_eq!(data(&service.pull_now("all").await), [""; 0], "{:?}", service.kind);
 }
 
 #[tokio::test]
 async fn seeking_to_a_time_to_come_acknowledges_everything() {
-    for mut service in services().await {
-        if service.kind == Kind::Official {
-            // It answers UNIMPLEMENTED to a seek to a time of an ordered subscription.
-            continue;
-        }
-        publish(&mut service, "all", &["1", "2"], 1).await;
-        service.publish("orders", vec![message("other", "3")]).await.unwrap();
-        service.seek("all", in_an_hour()).await.unwrap();
-        assert_eq!(data(&service.pull_now("all").await), [""; 0], "{:?}", service.kind);
-        // It is no filter: what comes now is delivered.
-        service.publish("orders", vec![message("k", "4")]).await.unwrap();
-        assert_eq!(data(&service.pull("all", 1).await), ["4"], "{:?}", service.kind);
-    }
+    let mut service = ours().await;
+    publish(&mut service, "all", &["1", "2"], 1).await;
+    service.publish("orders", vec![message("other", "3")]).await.unwrap();
+    service.seek("all", in_an_hour()).await.unwrap();
+    assert_eq!(data(&service.pull_now("all").await), [""; 0], "{:?}", service.kind);
+    // It is no filter: what comes now is delivered.
+    service.publish("orders", vec![message("k", "4")]).await.unwrap();
+    assert_eq!(data(&service.pull("all", 1).await), ["4"], "{:?}", service.kind);
 }
 
 #[tokio::test]
 async fn a_snapshot_holds_what_was_not_acknowledged_and_all_that_came_later() {
-    for mut service in services().await {
-        if service.kind == Kind::Official {
-            // It answers UNIMPLEMENTED to a seek to a time of an ordered subscription.
-            continue;
-        }
-        publish(&mut service, "all", &["1", "2", "3"], 1).await;
-        let snapshot = service.take_snapshot("all", "before").await.unwrap();
-        assert_eq!(snapshot.topic, service.topic("orders"), "{:?}", service.kind);
-        service.seek("all", in_an_hour()).await.unwrap();
-        publish(&mut service, "all", &["4"], 1).await;
+    let mut service = ours().await;
+    publish(&mut service, "all", &["1", "2", "3"], 1).await;
+    let snapshot = service.take_snapshot("all", "before").await.unwrap();
+    assert_eq!(snapshot.topic, service.topic("orders"), "{:?}", service.kind);
+    service.seek("all", in_an_hour()).await.unwrap();
+    publish(&mut service, "all", &["4"], 1).await;
 
-        for _ in 0..2 {
-            service.seek_to("all", "before").await.unwrap();
-            let again = service.pull("all", 3).await;
-            assert_eq!(data(&again), ["2", "3", "4"], "{:?}", service.kind);
-            service.acknowledge("all", &again).await;
-        }
-        assert_eq!(data(&service.pull_now("all").await), [""; 0], "{:?}", service.kind);
+    for _ in 0..2 {
+        service.seek_to("all", "before").await.unwrap();
+        let again = service.pull("all", 3).await;
+        assert_eq!(data(&again), ["2", "3", "4"], "{:?}", service.kind);
+        service.acknowledge("all", &again).await;
     }
+    assert_eq!(data(&service.pull_now("all").await), [""; 0], "{:?}", service.kind);
 }
 
 #[tokio::test]
 async fn a_topic_that_keeps_messages_has_them_for_subscriptions_that_came_later() {
-    for mut service in services().await {
-        if service.kind == Kind::Official {
-            // It answers UNIMPLEMENTED to a seek to a time of an ordered subscription.
-            continue;
-        }
-        let request = proto::UpdateTopicRequest {
-            topic: Some(proto::Topic {
-                name: service.topic("orders"),
-                message_retention_duration: Some(prost_types::Duration { seconds: 600, nanos: 0 }),
-                ..Default::default()
-            }),
-            update_mask: Some(prost_types::FieldMask {
-                paths: vec!["message_retention_duration".to_owned()],
-            }),
-        };
-        match service.kind {
-            Kind::Embedded => drop(service.publisher.update_topic(request).await.unwrap()),
-            Kind::Official => {
-                // It cannot change topics, only make them so.
-                let topic = proto::Topic { name: service.topic("kept"), ..request.topic.unwrap() };
-                service.publisher.create_topic(topic).await.unwrap();
-            }
-        }
-        let topic = if service.kind == Kind::Embedded { "orders" } else { "kept" };
-        service.publish(topic, vec![message("k", "1"), message("k", "2")]).await.unwrap();
-        service.subscribe(topic, "late").await.unwrap();
-        if service.kind == Kind::Embedded {
-            // The official one delivers them without having been sought back.
-            assert_eq!(data(&service.pull_now("late").await), [""; 0]);
-        }
-        service.seek("late", an_hour_ago()).await.unwrap();
-        assert_eq!(data(&service.pull("late", 2).await), ["1", "2"], "{:?}", service.kind);
-    }
+    let mut service = ours().await;
+    let request = proto::UpdateTopicRequest {
+        topic: Some(proto::Topic {
+            name: service.topic("orders"),
+            message_retention_duration: Some(prost_types::Duration { seconds: 600, nanos: 0 }),
+            ..Default::default()
+        }),
+        update_mask: Some(prost_types::FieldMask {
+            paths: vec!["message_retention_duration".to_owned()],
+        }),
+    };
+    service.publisher.update_topic(request).await.unwrap();
+    service.publish("orders", vec![message("k", "1"), message("k", "2")]).await.unwrap();
+    service.subscribe("orders", "late").await.unwrap();
+    assert_eq!(data(&service.pull_now("late").await), [""; 0]);
+    service.seek("late", an_hour_ago()).await.unwrap();
+    assert_eq!(data(&service.pull("late", 2).await), ["1", "2"], "{:?}", service.kind);
 }
 
 #[tokio::test]
