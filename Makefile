@@ -11,7 +11,7 @@ SEEDS ?= 10000
 SECONDS_PER_TARGET ?= 60
 FUZZ_DIR := crates/pgoutput-parser/fuzz
 
-.PHONY: help demo build test lint deny bench sim soak fuzz clean
+.PHONY: help demo build test lint deny bench sim soak fuzz mutants clean
 
 help: ## List the commands
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -54,6 +54,9 @@ fuzz: ## The decoder's fuzz targets, a minute each (needs cargo-fuzz and a night
 	  cargo +nightly fuzz run --fuzz-dir $(FUZZ_DIR) $$target -- \
 	    -max_total_time=$(SECONDS_PER_TARGET) || exit 1; \
 	done
+
+mutants: ## Changes of the code that no test notices (needs cargo-mutants; hours): make mutants ARGS=core
+	@scripts/mutants.sh $(ARGS)
 
 clean: ## Remove what was built and the servers from npm
 	cargo clean

@@ -1,0 +1,73 @@
+//! A silence is no outage, and neither is a failure beside successes.
+
+use std::time::{Duration, Instant};
+
+use walrelay_core::{Weather, WeatherChange};
+
+/// Half of `--park-after`.
+const GAP: Duration = Duration::from_secs(1);
+
+fn weather() -> Weather {
+    Weather::new(GAP * 2)
+}
+
+/// A request that was sent and stored at one moment.
+fn stored(weather: &mut Weather, now: Instant) -> WeatherChange {
+    weather.success(now, now)
+}
+
+#[test]
+fn the_first_success_counts_one_gap() {
+    let mut weather = weather();
+    assert_eq!(weather.fair(), Duration::ZERO);
+    assert_eq!(stored(&mut weather, Instant::now()), WeatherChange::Steady);
+    assert_eq!(weather.fair(), GAP);
+}
+
+#[test]
+fn a_silence_in_which_nothing_was_tried_is_no_outage() {
+    let start = Instant::now();
+    let mut weather = weather();
+    assert!(!weather.is_outage(start), "nothing was tried yet");
+    stored(&mut weather, start);
+    assert!(!weather.is_outage(start + GAP * 100));
+    assert_eq!(stored(&mut weather, start + GAP * 100), WeatherChange::Steady);
+    assert_eq!(weather.fair(), GAP * 2);
+}
+
+#[test]
+fn failures_are_an_outage_once_nothing_succeeded_for_a_gap() {
+    let start = Instant::now();
+    let mut weather = weather();
+    stored(&mut weather, start);
+    weather.failure();
+    let almost = start + GAP - Duration::from_millis(1);
+    assert!(!weather.is_outage(almost));
+    assert!(weather.is_outage(start + GAP));
+    assert_eq!(stored(&mut weather, almost), WeatherChange::Steady);
+    assert!(!weather.is_outage(start + GAP * 100), "a success ends it");
+}
+
+#[test]
+fn an_outage_is_over_with_a_success_after_a_gap_of_failures() {
+    let start = Instant::now();
+    let mut weather = weather();
+    weather.failure();
+    assert!(weather.is_outage(start), "nothing has ever succeeded");
+    assert_eq!(stored(&mut weather, start), WeatherChange::OutageOver);
+    weather.failure();
+    assert_eq!(stored(&mut weather, start + GAP), WeatherChange::OutageOver);
+    assert_eq!(stored(&mut weather, start + GAP * 3), WeatherChange::Steady);
+}
+
+#[test]
+fn a_lane_is_sick_by_itself_once_something_sent_later_was_stored() {
+    let start = Instant::now();
+    let mut weather = weather();
+    assert!(!weather.has_stored_what_was_sent_after(start), "nothing was stored yet");
+    weather.success(start, start + GAP);
+    assert!(!weather.has_stored_what_was_sent_after(start), "sent at that moment, stored later");
+    weather.success(start + GAP, start + GAP);
+    weather.success(start, start + GAP * 2);
+    assert!(weather.has_stored_what_was_sent_after(start), "the newest counts, not the last");
+}
