@@ -386,3 +386,141 @@ impl QueueKind {
 pub(crate) fn are_live(rows: &VecDeque<Row>) -> bool {
     matches!(rows.front(), Some(Row { origin: Origin::Live(_), .. }))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::tracker::Tracker;
+    use pgoutput_parser::{Lsn, Position};
+
+    fn row(origin: Origin) -> Row {
+        let position = Position { commit_lsn: Lsn::new(9), tx_index: 0 };
+        let message = Message::from_encoded("t".into(), position, "e-1", b"\x0A\x01x").unwrap();
+        Row { message, origin }
+    }
+
+    fn live() -> Row {
+        let mut tracker = Tracker::new();
+        tracker.begin(PgTimestamp::from_micros(0));
+        row(Origin::Live(tracker.open()))
+    }
+
+    fn claimed() -> Row {
+        row(Origin::Claimed { attempts: 0 })
+    }
+
+    /// A lane by the words of the table above.
+    fn lane(kind: &str, state: &str, parked: &str, queue: &str) -> Lane {
+        let now = Instant::now();
+        let mut lane = match kind {
+            "ordered" => Lane::listed("t".into(), "k"),
+            "collecting" => Lane::listed("t".into(), ""),
+            "unlisted" => Lane::loose("t".into()),
+            _ => Lane { listed: false, ..Lane::listed("t".into(), "k") },
+        };
+        lane.state = match state {
+            "Free" => State::Free,
+            "Empty" => State::Empty,
+            "Ready" => State::Ready,
+            "Out" => State::Out,
+            _ => State::Waiting { until: now },
+        };
+        let redelivery = match parked {
+            "Pausing" => Some(Redelivery::Pausing { until: now }),
+            "Claiming" => Some(Redelivery::Claiming { appended: false }),
+            "Publishing" => Some(Redelivery::Publishing),
+            _ => None,
+        };
+        lane.parked = redelivery.map(|redelivery| Parked {
+            redelivery,
+            handed: 0,
+            durable: 0,
+            barrier: 0,
+            failures: 0,
+            is_timed: false,
+        });
+        let rows = match queue {
+            "live" => vec![live(), live()],
+            "claimed" => vec![claimed(), claimed()],
+            "live before claimed" => vec![live(), claimed()],
+            "claimed before live" => vec![claimed(), live()],
+            _ => Vec::new(),
+        };
+        rows.into_iter().for_each(|row| lane.enqueue(row));
+        lane
+    }
+
+    const KINDS: &[&str] = &["ordered", "collecting", "unlisted", "unlisted with a key"];
+    const STATES: &[&str] = &["Free", "Empty", "Ready", "Out", "Waiting"];
+    const PARKED: &[&str] = &["no", "Pausing", "Claiming", "Publishing"];
+    const QUEUES: &[&str] =
+        &["empty", "live", "claimed", "live before claimed", "claimed before live"];
+
+    /// The same table, written down once more.
+    const LEGAL: &[[&[&str]; 4]] = &[
+        [KINDS, &["Free"], &["no"], &["empty"]],
+        [&["ordered"], &["Ready", "Waiting"], &["no"], &["live"]],
+        [&["ordered"], &["Out"], &["no"], &["live", "empty"]],
+        [&["ordered"], &["Out"], &["Pausing"], &["empty"]],
+        [&["ordered", "collecting"], &["Empty"], &["Pausing", "Claiming"], &["empty"]],
+        [&["ordered"], &["Ready"], &["Publishing"], &["claimed"]],
+        [&["ordered"], &["Out"], &["Publishing"], &["claimed", "empty"]],
+        [&["collecting"], &["Ready"], &["no", "Pausing", "Claiming"], &["live"]],
+        [&["unlisted"], &["Ready", "Waiting"], &["no"], &["live", "claimed"]],
+        [&["unlisted"], &["Out"], &["no"], &["live", "claimed", "empty"]],
+    ];
+
+    fn check_states(kind: &str, queue: &str) {
+        for (state, parked) in STATES.iter().flat_map(|s| PARKED.iter().map(move |p| (s, p))) {
+            let words = [kind, state, parked, queue];
+            let is_in = |line: &[&[&str]; 4]| {
+                line.iter().zip(words).all(|(column, word)| column.contains(&word))
+            };
+            let is_legal = lane(kind, state, parked, queue).check().is_ok();
+            assert_eq!(is_legal, LEGAL.iter().any(is_in), "{words:?}");
+        }
+    }
+
+    #[test]
+    fn a_lane_is_legal_in_the_combinations_of_the_table_and_no_other() {
+        for kind in KINDS {
+            QUEUES.iter().for_each(|queue| check_states(kind, queue));
+        }
+    }
+
+    #[test]
+    fn a_lane_counts_the_bytes_of_its_queue_and_of_nothing_else() {
+        let mut empty = lane("ordered", "Out", "no", "empty");
+        empty.queue_bytes = 1;
+        assert!(empty.check().is_err());
+        let mut full = lane("ordered", "Out", "no", "live");
+        full.queue_bytes = 0;
+        assert!(full.check().is_err());
+    }
+
+    #[test]
+    fn only_a_lane_with_something_to_send_remembers_refusals() {
+        let cases = [
+            (lane("ordered", "Ready", "no", "live"), true),
+            (lane("unlisted", "Out", "no", "empty"), true),
+            (lane("ordered", "Free", "no", "empty"), false),
+            (lane("ordered", "Empty", "Pausing", "empty"), false),
+            (lane("collecting", "Ready", "no", "live"), false),
+        ];
+        for (mut lane, may_remember) in cases {
+            assert_eq!(lane.check(), Ok(()));
+            lane.refusals.attempts = 1;
+            assert_eq!(lane.check().is_ok(), may_remember, "{:?}", lane.shape());
+        }
+    }
+
+    #[test]
+    fn a_lane_is_spent_when_it_holds_nothing_and_knows_nothing() {
+        assert!(lane("ordered", "Empty", "no", "empty").is_spent());
+        for (state, parked, queue) in
+            [("Out", "no", "empty"), ("Empty", "Pausing", "empty"), ("Empty", "no", "live")]
+        {
+            assert!(!lane("ordered", state, parked, queue).is_spent(), "{state} {parked} {queue}");
+        }
+    }
+}

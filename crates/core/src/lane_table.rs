@@ -154,3 +154,63 @@ impl IndexMut<LaneId> for LaneTable {
         &mut self.lanes[id.0 as usize]
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn out(table: &mut LaneTable, topic: &str, key: &str) -> LaneId {
+        let id = table.lane_of(&Topic::from(topic), key);
+        table[id].state = State::Out;
+        id
+    }
+
+    /// One lane that is in use.
+    fn table() -> (LaneTable, LaneId) {
+        let mut table = LaneTable::new(1);
+        let id = out(&mut table, "t", "k");
+        table.check();
+        (table, id)
+    }
+
+    #[test]
+    fn a_key_has_one_lane_and_its_place_is_used_again() {
+        let (mut table, id) = table();
+        assert_eq!(out(&mut table, "t", "k"), id);
+        let others = [("t", "other"), ("u", "k"), ("v", "k")];
+        let others = others.map(|(topic, key)| out(&mut table, topic, key));
+        assert!(!others.contains(&id) && others[1] != others[2]);
+        table[id].rest();
+        table.evict_if_spent(id);
+        table.evict_if_spent(others[0]);
+        table.check();
+        let found = ["k", "other"].map(|key| table.find(&Topic::from("t"), key));
+        assert_eq!((table.len(), found), (3, [None, Some(others[0])]));
+        assert_eq!(out(&mut table, "t", "new"), id);
+        table.check();
+    }
+
+    #[test]
+    #[should_panic(expected = "no legal combination")]
+    fn a_lane_in_no_legal_combination_is_found() {
+        let (mut table, id) = table();
+        table[id].state = State::Ready;
+        table.check();
+    }
+
+    #[test]
+    #[should_panic(expected = "is listed and not to be found")]
+    fn a_lane_that_its_key_does_not_lead_to_is_found() {
+        let (mut table, _) = table();
+        table.by_key.clear();
+        table.check();
+    }
+
+    #[test]
+    #[should_panic(expected = "a key has a lane that is gone")]
+    fn a_key_that_leads_to_no_lane_is_found() {
+        let (mut table, id) = table();
+        table[id].state = State::Free;
+        table.check();
+    }
+}

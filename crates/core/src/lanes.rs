@@ -475,3 +475,43 @@ impl Lanes {
         loose
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn lanes() -> Lanes {
+        let backoff = Backoff { base: Duration::from_secs(1), cap: Duration::from_secs(1) };
+        let policy = LanePolicy {
+            batch_messages: 1,
+            batch_bytes: 1,
+            transient: backoff,
+            operator: backoff,
+            redelivery: backoff,
+            park_after: Duration::from_secs(1),
+            max_attempts: 1,
+            parked_lanes: 1,
+            on_dead: OnDead::Continue,
+        };
+        let mut lanes = Lanes::new(policy, 1);
+        lanes.load_parked(&Topic::from("t"), "k", None, Instant::now());
+        lanes.check();
+        lanes
+    }
+
+    #[test]
+    #[should_panic(expected = "I4: parked keys are miscounted")]
+    fn parked_keys_that_are_miscounted_are_found() {
+        let mut lanes = lanes();
+        lanes.parked_count += 1;
+        lanes.check();
+    }
+
+    #[test]
+    #[should_panic(expected = "no legal combination")]
+    fn a_step_that_leaves_a_lane_in_no_legal_combination_is_found() {
+        let mut lanes = lanes();
+        lanes.table[LaneId(0)].state = State::Waiting { until: Instant::now() };
+        lanes.debug_check(LaneId(0));
+    }
+}

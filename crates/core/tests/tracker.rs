@@ -2,7 +2,7 @@
 //! confirmed is in the model beside this.
 
 use pgoutput_parser::{Lsn, PgTimestamp, encode};
-use walrelay_core::Tracker;
+use walrelay_core::{Ticket, Tracker};
 
 fn committed_at(micros: i64) -> PgTimestamp {
     PgTimestamp::from_micros(micros)
@@ -17,7 +17,7 @@ fn a_ticket_knows_when_its_transaction_was_committed() {
         tickets.push(tracker.open());
         tracker.seal(encode::boundary(Lsn::new(end)));
     }
-    let times: Vec<_> = tickets.iter().map(|ticket| ticket.committed_at()).collect();
+    let times: Vec<_> = tickets.iter().map(Ticket::committed_at).collect();
     assert_eq!(times, [committed_at(5), committed_at(7)]);
     tickets.into_iter().for_each(|ticket| tracker.settle(ticket));
     assert!(tracker.is_settled());
@@ -26,9 +26,7 @@ fn a_ticket_knows_when_its_transaction_was_committed() {
 #[test]
 fn it_knows_what_is_open_and_what_is_not_settled() {
     let mut tracker = Tracker::new();
-    let state = |tracker: &Tracker| {
-        (tracker.has_open_transaction(), tracker.rows_are_settled(), tracker.is_settled())
-    };
+    let state = |of: &Tracker| (of.has_open_transaction(), of.rows_are_settled(), of.is_settled());
     assert_eq!(state(&tracker), (false, true, true));
     tracker.begin(committed_at(0));
     assert_eq!(state(&tracker), (true, true, false), "begun");

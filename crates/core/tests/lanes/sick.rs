@@ -1,121 +1,14 @@
 //! What one sick key or topic costs the others: memory, requests, time.
 
-#![expect(clippy::unwrap_used, reason = "a test stops at the first surprise")]
+use std::time::Duration;
 
-use std::time::{Duration, Instant};
-
-use pgoutput_parser::{Lsn, PgTimestamp, Position};
 use walrelay_core::{
-    Backoff, Batch, BudgetLimits, Claimed, FailureClass, Finished, LanePolicy, Lanes, Message,
-    OnDead, Outcome, PublishFailure, Reason, RowToRecord, Topic, Tracker,
+    BudgetLimits, Claimed, FailureClass, Message, Outcome, Reason, RowToRecord, Topic,
 };
 
-const PARK_AFTER: Duration = Duration::from_secs(5);
+use crate::bench::{Bench, PARK_AFTER, failure, message};
+
 const SHARE: BudgetLimits = BudgetLimits { bytes: 16 << 20, rows: 5_000 };
-
-struct Bench {
-    lanes: Lanes,
-    tracker: Tracker,
-    now: Instant,
-    next_row: u32,
-}
-
-impl Bench {
-    fn new() -> Self {
-        let backoff = |base| Backoff { base: Duration::from_millis(base), cap: PARK_AFTER };
-        let policy = LanePolicy {
-            batch_messages: 1_000,
-            batch_bytes: 1_000_000,
-            transient: backoff(100),
-            operator: backoff(1_000),
-            redelivery: backoff(1_000),
-            park_after: PARK_AFTER,
-            max_attempts: 2,
-            parked_lanes: 1_000,
-            on_dead: OnDead::Continue,
-        };
-        let mut tracker = Tracker::new();
-        tracker.begin(PgTimestamp::from_micros(0));
-        let mut lanes = Lanes::new(policy, 7);
-        let now = Instant::now();
-        lanes.wake(now);
-        Self { lanes, tracker, now, next_row: 0 }
-    }
-
-    fn push(&mut self, topic: &str, key: &str, count: u32) {
-        for _ in 0..count {
-            let ticket = self.tracker.open();
-            self.lanes.push(message(self.next_row, topic, key), ticket);
-            self.next_row += 1;
-        }
-        self.lanes.check();
-    }
-
-    fn pass(&mut self, time: Duration) {
-        self.now += time;
-        self.lanes.wake(self.now);
-    }
-
-    fn batch(&mut self) -> Option<Batch> {
-        self.lanes.next_batch(self.now)
-    }
-
-    /// Everything that may go out is refused.
-    fn refuse_all(&mut self, class: FailureClass) -> usize {
-        let mut refused = 0;
-        let out: Vec<_> = std::iter::from_fn(|| self.lanes.next_batch(self.now)).collect();
-        for batch in out {
-            refused += 1;
-            self.lanes.refused(batch, &failure(class), self.now);
-        }
-        self.lanes.check();
-        refused
-    }
-
-    fn store(&mut self, batch: Batch) {
-        let ids = batch.messages().map(|message| message.event_id().to_owned()).collect();
-        self.lanes.stored(batch, ids, self.now);
-    }
-
-    fn refuse(&mut self, batch: Batch) {
-        self.lanes.refused(batch, &failure(FailureClass::Transient), self.now);
-    }
-
-    fn taken_to_record(&mut self) -> Vec<RowToRecord> {
-        std::mem::take(&mut self.lanes.effects().rows_to_record)
-    }
-
-    fn finished(&mut self) -> Vec<Finished> {
-        std::mem::take(&mut self.lanes.effects().finished)
-    }
-
-    /// Claims one key's rows, as dispatch state holds them.
-    fn claim(&mut self, rows: &[(u32, u32)]) {
-        let keys = self.lanes.claims(1, self.now);
-        let key = keys.first().unwrap();
-        let rows = rows
-            .iter()
-            .map(|(row, attempts)| (message(*row, "orders", &key.ordering_key), *attempts))
-            .collect();
-        self.lanes.claimed(key.lane, Claimed { rows, held_for: None }, self.now);
-        self.lanes.check();
-    }
-}
-
-fn message(row: u32, topic: &str, key: &str) -> Message {
-    let mut body = vec![0x0A, 1, b'x'];
-    if !key.is_empty() {
-        body.push(0x2A);
-        body.push(u8::try_from(key.len()).unwrap());
-        body.extend_from_slice(key.as_bytes());
-    }
-    let position = Position { commit_lsn: Lsn::new(u64::from(row)), tx_index: 0 };
-    Message::from_encoded(Topic::from(topic), position, &row.to_string(), &body).unwrap()
-}
-
-fn failure(class: FailureClass) -> PublishFailure {
-    PublishFailure::new(class, "TEST", "")
-}
 
 #[test]
 fn a_sick_key_that_fills_the_budget_is_recorded_at_its_first_refusal() {

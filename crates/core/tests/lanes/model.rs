@@ -2,8 +2,6 @@
 //!
 //! The model knows what was pushed and what the service stored, and nothing of how lanes work.
 
-#![expect(clippy::unwrap_used, reason = "a test stops at the first surprise")]
-
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::{Duration, Instant};
 

@@ -1,0 +1,234 @@
+//! Topics that refuse, step by step: what their rows may hold, and how often they are tried.
+
+use std::time::Duration;
+
+use walrelay_core::{Backoff, BudgetLimits, FailureClass, LanePolicy, Reason, RowToRecord, Topic};
+
+use crate::bench::{Bench, message_of, policy, steady};
+
+const MOMENT: Duration = Duration::from_nanos(1);
+const SECOND: Duration = Duration::from_secs(1);
+const NOTHING: BudgetLimits = BudgetLimits { bytes: 0, rows: 0 };
+
+/// Whoever is refused tries again a moment later.
+fn eager() -> LanePolicy {
+    LanePolicy { operator: steady(MOMENT * 10), transient: steady(MOMENT * 10), ..policy() }
+}
+
+fn topics_recorded(bench: &mut Bench) -> Vec<Topic> {
+    let mut topics: Vec<_> =
+        bench.taken_to_record().iter().map(|row| Topic::clone(row.message.topic())).collect();
+    topics.dedup();
+    topics
+}
+
+/// Rows of so many payloads, each a key of its own, all refused with an answer.
+fn refused(bench: &mut Bench, topic: &str, rows: u32, payload: u8) {
+    for row in 0..rows {
+        let ticket = bench.tracker.open();
+        bench.lanes.push(message_of(row, topic, &format!("k{row}"), payload), ticket);
+    }
+    bench.refuse_all(FailureClass::Operator);
+}
+
+#[test]
+fn failing_rows_are_looked_for_every_tenth_of_a_second_at_most() {
+    let mut bench = Bench::new();
+    bench.lanes.relieve(NOTHING, bench.now);
+    refused(&mut bench, "a", 1, 1);
+    bench.lanes.relieve(NOTHING, bench.now);
+    assert_eq!(topics_recorded(&mut bench), [Topic::from("a")], "nothing failed before");
+    refused(&mut bench, "b", 1, 1);
+    bench.now += Duration::from_millis(100) - MOMENT;
+    bench.lanes.relieve(NOTHING, bench.now);
+    assert!(topics_recorded(&mut bench).is_empty());
+    bench.now += MOMENT;
+    bench.lanes.relieve(NOTHING, bench.now);
+    assert_eq!(topics_recorded(&mut bench), [Topic::from("b")]);
+}
+
+#[test]
+fn the_heaviest_topics_are_recorded_until_the_rest_fits_its_share() {
+    let recorded = |share| {
+        let mut bench = Bench::new();
+        refused(&mut bench, "few", 10, 20);
+        refused(&mut bench, "many", 30, 20);
+        refused(&mut bench, "some", 20, 20);
+        bench.lanes.relieve(share, bench.now);
+        topics_recorded(&mut bench)
+    };
+    let of = |names: &[&str]| names.iter().map(|name| Topic::from(*name)).collect::<Vec<_>>();
+    let rows = |rows| BudgetLimits { bytes: usize::MAX, rows };
+    assert_eq!(recorded(rows(60)), of(&[]));
+    assert_eq!(recorded(rows(59)), of(&["many"]));
+    assert_eq!(recorded(rows(30)), of(&["many"]));
+    assert_eq!(recorded(rows(15)), of(&["many", "some"]));
+    assert_eq!(recorded(rows(9)), of(&["many", "some", "few"]));
+    // A row holds at least what its message does, and its place.
+    let row = message_of(0, "many", "k0", 20).memory();
+    let bytes = |bytes| BudgetLimits { bytes, rows: usize::MAX };
+    assert_eq!(recorded(bytes(60 * row - 1)), of(&["many"]));
+    assert_eq!(recorded(bytes(30 * row - 1)), of(&["many", "some"]));
+    assert_eq!(recorded(bytes(30 * row * 3 / 2)), of(&["many"]));
+    assert_eq!(recorded(bytes(10 * row * 3 / 2)), of(&["many", "some"]));
+}
+
+#[test]
+fn what_a_failing_lane_holds_is_what_its_rows_take_in_the_budget_or_a_little_more() {
+    for (rows, payload) in [(1, 1), (1, 120), (100, 1), (100, 120)] {
+        let key = "k".repeat(100);
+        let memory: usize = (0..rows).map(|row| message_of(row, "t", &key, payload).memory()).sum();
+        let is_recorded_with = |bytes| {
+            let mut bench = Bench::new();
+            for row in 0..rows {
+                let ticket = bench.tracker.open();
+                bench.lanes.push(message_of(row, "t", &key, payload), ticket);
+            }
+            bench.refuse_all(FailureClass::Operator);
+            bench.lanes.relieve(BudgetLimits { bytes, rows: usize::MAX }, bench.now);
+            !bench.taken_to_record().is_empty()
+        };
+        assert!(is_recorded_with(memory - 1), "{rows} rows of {payload} bytes");
+        assert!(!is_recorded_with(memory * 5 / 4), "{rows} rows of {payload} bytes");
+    }
+}
+
+#[test]
+fn a_topic_is_known_sick_when_several_keys_were_answered_and_not_for_a_heavy_one() {
+    use FailureClass::{Operator, Transient};
+    for (keys, class, is_sick) in [(1, Operator, false), (2, Operator, true), (2, Transient, false)]
+    {
+        let mut bench = Bench::with(eager());
+        for key in 0..keys {
+            bench.push("orders", &format!("k{key}"), 3);
+        }
+        bench.refuse_all(class);
+        bench.pass(MOMENT * 10);
+        bench.push("well", "k", 1);
+        let mut out = bench.batches();
+        let well = out.pop().unwrap();
+        bench.store(well);
+        out.into_iter().for_each(|batch| bench.refuse_as(batch, class));
+        bench.lanes.relieve(NOTHING, bench.now);
+        assert_eq!(bench.taken_to_record().len(), 3 * keys, "{class:?}");
+        bench.push("orders", "new", 1);
+        assert_eq!(bench.batch().is_none(), is_sick, "{keys} keys, {class:?}");
+    }
+}
+
+#[test]
+fn a_topic_is_known_sick_when_it_was_answered_for_the_time_until_parking() {
+    let mut bench = Bench::with(eager());
+    bench.push("orders", "a", 1);
+    bench.push("orders", "late", 1);
+    let mut out = bench.batches();
+    let late = out.pop().unwrap();
+    bench.refuse_as(out.pop().unwrap(), FailureClass::Operator);
+    bench.pass(policy().park_after - MOMENT);
+    bench.refuse_all(FailureClass::Operator);
+    bench.push("orders", "b", 1);
+    assert_eq!(bench.refuse_all(FailureClass::Operator), 1, "it is tried: a moment is left");
+    assert_eq!(bench.lanes.parked_keys(), 0);
+    bench.pass(MOMENT * 10);
+    bench.refuse_all(FailureClass::Operator);
+    assert_eq!(bench.lanes.parked_keys(), 2, "both that wait");
+    bench.refuse_as(late, FailureClass::Operator);
+    assert_eq!(bench.lanes.parked_keys(), 3, "need not find out for itself");
+    bench.push("orders", "c", 1);
+    assert_eq!((bench.batch().is_none(), bench.lanes.parked_keys()), (true, 4));
+}
+
+#[test]
+fn rows_of_a_topic_that_stores_again_are_left_alone() {
+    let mut bench = Bench::with(eager());
+    for topic in ["mended", "missing"] {
+        refused(&mut bench, topic, 2, 1);
+    }
+    bench.push("mended", "new", 1);
+    let batch = bench.batch().unwrap();
+    bench.store(batch);
+    bench.lanes.relieve(NOTHING, bench.now);
+    assert_eq!(topics_recorded(&mut bench), [Topic::from("missing")]);
+}
+
+#[test]
+fn rows_on_their_way_from_the_table_are_not_recorded_again() {
+    let mut bench = Bench::with(eager());
+    bench.park("orders", "parked", None);
+    bench.pass(Duration::ZERO);
+    let claims = bench.claims();
+    refused(&mut bench, "orders", 2, 1);
+    bench.answer(&claims[0], &[(7, 0)]);
+    bench.lanes.relieve(NOTHING, bench.now);
+    assert_eq!(bench.taken_to_record().len(), 2);
+    assert!(bench.finished().is_empty());
+    assert_eq!(bench.batch().unwrap().ordering_key(), "parked");
+}
+
+#[test]
+fn rows_without_a_key_that_fail_are_recorded_though_others_are_in_the_table() {
+    let mut bench = Bench::with(eager());
+    bench.park("orders", "", Some(SECOND));
+    bench.push("orders", "", 3);
+    bench.refuse_all(FailureClass::Operator);
+    bench.lanes.relieve(NOTHING, bench.now);
+    assert_eq!(bench.taken_to_record().len(), 3);
+}
+
+#[test]
+fn rows_behind_a_request_that_is_out_are_recorded_and_come_behind_it() {
+    let mut bench = Bench::with(LanePolicy { batch_messages: 2, ..eager() });
+    bench.push("orders", "k", 10);
+    bench.refuse_all(FailureClass::Operator);
+    bench.pass(MOMENT * 10);
+    let batch = bench.batch().unwrap();
+    bench.lanes.relieve(NOTHING, bench.now);
+    let recorded = bench.taken_to_record();
+    let is_queued = |row: &RowToRecord| matches!(row.reason, Reason::Queued);
+    assert_eq!((recorded.len(), recorded.iter().all(is_queued)), (8, true));
+    assert_eq!(bench.due_in(), Some(policy().redelivery.base));
+    bench.refuse_as(batch, FailureClass::Operator);
+    assert_eq!(bench.taken_to_record().len(), 2, "it goes into the table, too");
+}
+
+#[test]
+fn of_a_topic_that_waits_for_an_operator_one_parked_key_is_tried_at_a_time() {
+    let mut bench = Bench::with(LanePolicy { operator: steady(SECOND), ..policy() });
+    let at_rest = |of: &Bench, now| !of.lanes.topics_at_rest(now).is_empty();
+    refused(&mut bench, "orders", 1, 1);
+    for key in ["a", "b"] {
+        bench.park("orders", key, None);
+    }
+    assert!(!at_rest(&bench, bench.now), "nobody has tried a parked key yet");
+    bench.lanes.wake(bench.now);
+    assert_eq!(bench.claims().len(), 1);
+    assert_eq!(bench.lanes.topics_at_rest(bench.now), [Topic::from("orders")]);
+    // The other one is told to come back a while after that rest.
+    let millisecond = Duration::from_millis(1);
+    while !bench.lanes.has_claims() {
+        bench.pass(millisecond);
+    }
+    assert!(!at_rest(&bench, bench.now - millisecond * 99));
+    assert_eq!(bench.claims().len(), 1);
+}
+
+#[test]
+fn probes_of_a_topic_become_rare() {
+    let operator = Backoff { base: Duration::from_millis(100), cap: SECOND * 600 };
+    let mut bench = Bench::with(LanePolicy { operator, ..policy() });
+    refused(&mut bench, "orders", 1, 1);
+    let mut rests = Vec::new();
+    for probe in 0..10 {
+        bench.park("orders", &format!("p{probe}"), None);
+        bench.pass(Duration::ZERO);
+        assert_eq!(bench.claims().len(), 1, "probe {probe}");
+        let millis = (1..).map(Duration::from_millis);
+        let is_over = |rest: &Duration| bench.lanes.topics_at_rest(bench.now + *rest).is_empty();
+        let rest = millis.take(10_000).find(is_over).unwrap();
+        rests.push(rest);
+        bench.now += rest;
+    }
+    assert!(rests[0] <= Duration::from_millis(101), "{rests:?}");
+    assert!(rests[6..].iter().all(|rest| *rest >= Duration::from_millis(640)), "{rests:?}");
+    assert!(rests.iter().all(|rest| *rest <= SECOND * 5), "{rests:?}");
+}

@@ -1,0 +1,383 @@
+//! Parked keys step by step: into the table, back from it, and live again.
+
+use std::time::Duration;
+
+use walrelay_core::{
+    Backoff, Batch, Claimed, FailureClass, LaneId, LanePolicy, Outcome, Reason, RowToRecord, Topic,
+};
+
+use crate::bench::{Bench, message, policy, steady};
+
+const MOMENT: Duration = Duration::from_nanos(1);
+const SECOND: Duration = Duration::from_secs(1);
+/// How soon a key is looked at again that was not quite ready.
+const SETTLE_PAUSE: Duration = Duration::from_millis(20);
+
+fn nothing(held_for: Option<Duration>) -> Claimed {
+    Claimed { rows: Vec::new(), held_for }
+}
+
+/// A bench with one parked key that is being claimed.
+fn claiming(policy: LanePolicy, key: &str) -> (Bench, LaneId) {
+    let mut bench = Bench::with(policy);
+    bench.succeed("well", "k");
+    bench.park("orders", key, None);
+    bench.pass(Duration::ZERO);
+    let lane = bench.claims().first().unwrap().lane;
+    (bench, lane)
+}
+
+fn answer(bench: &mut Bench, lane: LaneId, key: &str, rows: &[(u32, u32)]) {
+    let rows = rows.iter().map(|(row, attempts)| (message(*row, "orders", key), *attempts));
+    let claimed = Claimed { rows: rows.collect(), held_for: None };
+    bench.lanes.claimed(lane, claimed, bench.now);
+    bench.lanes.check();
+}
+
+/// What becomes of claimed rows whose delivery failed: attempts, and whether they have a time of
+/// their own; none for dead ones.
+fn verdicts(bench: &mut Bench) -> Vec<(u32, Option<bool>)> {
+    let finished = bench.finished().into_iter();
+    finished
+        .map(|row| match row.outcome {
+            Outcome::Again { attempts, after, failure } => {
+                assert_eq!(after.is_some(), failure.is_some(), "the reason goes with the time");
+                (attempts, Some(after.is_some()))
+            }
+            Outcome::Dead { attempts, .. } => (attempts, None),
+            Outcome::Published { .. } => panic!("nothing was published"),
+        })
+        .collect()
+}
+
+fn is_stuck_with_time(row: &RowToRecord) -> Option<bool> {
+    match &row.reason {
+        Reason::Stuck { next_attempt_in, .. } => Some(next_attempt_in.is_some()),
+        Reason::Queued | Reason::Dead { .. } => None,
+    }
+}
+
+#[test]
+fn after_a_start_a_parked_key_is_looked_at_within_five_seconds() {
+    for (due_in, looked_at) in [(30, 5), (3, 3)] {
+        let mut bench = Bench::new();
+        bench.park("orders", "k", Some(SECOND * due_in));
+        assert_eq!(bench.due_in(), Some(SECOND * looked_at));
+        bench.pass(SECOND * looked_at - MOMENT);
+        assert!(!bench.lanes.has_claims());
+        bench.pass(MOMENT);
+        assert!(bench.lanes.has_claims());
+    }
+}
+
+#[test]
+fn so_many_keys_are_claimed_at_once_and_the_others_later() {
+    let mut bench = Bench::new();
+    for key in ["a", "b", "c"] {
+        bench.park("orders", key, None);
+    }
+    assert!(!bench.lanes.has_claims());
+    bench.pass(SECOND);
+    assert_eq!(bench.lanes.claims(2, bench.now).len(), 2);
+    assert!(bench.lanes.has_claims());
+    assert_eq!(bench.lanes.claims(2, bench.now).len(), 1);
+    assert!(!bench.lanes.has_claims());
+}
+
+#[test]
+fn a_key_that_is_put_off_before_it_was_claimed_waits() {
+    let mut bench = Bench::new();
+    bench.park("orders", "k", None);
+    bench.pass(Duration::ZERO);
+    bench.park("orders", "k", Some(SECOND));
+    assert!(bench.claims().is_empty());
+    bench.pass(SECOND);
+    assert_eq!(bench.claims().len(), 1);
+}
+
+#[test]
+fn an_operator_makes_a_parked_key_due_at_once() {
+    let mut bench = Bench::new();
+    bench.park("orders", "k", Some(SECOND));
+    bench.mark_due("orders", "k");
+    bench.pass(Duration::ZERO);
+    assert_eq!(bench.claims().len(), 1);
+}
+
+#[test]
+fn a_key_that_is_due_already_or_on_its_way_is_not_noted_twice() {
+    let mut bench = Bench::new();
+    bench.park("orders", "k", None);
+    bench.pass(Duration::ZERO);
+    bench.mark_due("orders", "k");
+    assert_eq!(bench.due_in(), None);
+    let claims = bench.claims();
+    bench.mark_due("orders", "k");
+    bench.answer(&claims[0], &[(1, 0)]);
+    bench.mark_due("orders", "k");
+    assert_eq!((bench.due_in(), bench.batch().is_some()), (None, true));
+}
+
+#[test]
+fn a_live_key_whose_rows_are_retried_goes_behind_them() {
+    let mut bench = Bench::new();
+    bench.push("orders", "k", 2);
+    bench.mark_due("orders", "k");
+    let recorded = bench.taken_to_record();
+    assert!(recorded.iter().all(|row| matches!(row.reason, Reason::Queued)));
+    assert_eq!((recorded.len(), bench.batch().is_none()), (2, true));
+    bench.pass(Duration::ZERO);
+    assert_eq!(bench.claims().len(), 1, "what is recorded comes behind what is claimed");
+}
+
+#[test]
+fn a_key_is_not_claimed_while_a_batch_of_it_is_out() {
+    let mut bench = Bench::new();
+    bench.push("orders", "k", 1);
+    let batch = bench.batch().unwrap();
+    bench.mark_due("orders", "k");
+    bench.pass(Duration::ZERO);
+    assert!(bench.claims().is_empty());
+    assert_eq!(bench.due_in(), Some(SETTLE_PAUSE));
+    bench.store(batch);
+    bench.pass(SETTLE_PAUSE);
+    assert_eq!(bench.claims().len(), 1);
+}
+
+#[test]
+fn a_batch_refused_after_its_key_was_parked_goes_into_the_table() {
+    for class in [FailureClass::Transient, FailureClass::Row] {
+        let mut bench = Bench::new();
+        bench.push("orders", "k", 2);
+        let batch = bench.batch().unwrap();
+        bench.mark_due("orders", "k");
+        bench.refuse_as(batch, class);
+        let times: Vec<_> = bench.taken_to_record().iter().map(is_stuck_with_time).collect();
+        assert_eq!(times, [Some(true), Some(false)], "{class:?}: the head has a time of its own");
+        assert!(bench.batch().is_none());
+    }
+}
+
+#[test]
+fn rows_without_a_key_flow_while_others_of_the_topic_are_in_the_table() {
+    let mut bench = Bench::new();
+    bench.park("orders", "", None);
+    bench.push("orders", "", 2);
+    bench.pass(Duration::ZERO);
+    assert_eq!(bench.claims().len(), 1, "whether rows wait or not");
+    assert_eq!(bench.batch().unwrap().messages().len(), 2);
+    assert!(bench.taken_to_record().is_empty());
+}
+
+/// A lane that is refused every half second while another one succeeds, so many times and once
+/// before. Its last batch is left out.
+fn stuck_for(halves: u32, key: &str) -> (Bench, Batch) {
+    let policy = LanePolicy {
+        park_after: SECOND * 2,
+        transient: steady(MOMENT * 10),
+        redelivery: steady(SECOND),
+        ..policy()
+    };
+    let mut bench = Bench::with(policy);
+    bench.succeed("well", "k");
+    bench.push("orders", key, 2);
+    let mut sick = bench.batch().unwrap();
+    for _ in 0..halves {
+        bench.refuse(sick);
+        bench.pass(SECOND / 2);
+        bench.push("well", "k", 1);
+        let mut out = bench.batches();
+        let well = out.pop().unwrap();
+        sick = out.pop().unwrap();
+        bench.store(well);
+    }
+    (bench, sick)
+}
+
+#[test]
+fn a_lane_is_parked_once_it_was_stuck_long_enough_in_fair_weather() {
+    for key in ["k", ""] {
+        let (mut early, batch) = stuck_for(3, key);
+        early.refuse(batch);
+        assert_eq!(early.lanes.parked_keys(), 0, "a second and a half");
+        let (mut bench, last) = stuck_for(4, key);
+        bench.refuse(last);
+        assert_eq!(bench.lanes.parked_keys(), 1, "two seconds");
+        let times: Vec<_> = bench.taken_to_record().iter().map(is_stuck_with_time).collect();
+        assert_eq!(times, [Some(true), Some(key.is_empty())], "rows without a key are due each");
+        let wait = bench.due_in().unwrap();
+        assert!(wait >= SECOND / 10 && wait <= SECOND, "{wait:?}");
+    }
+}
+
+#[test]
+fn an_outage_parks_nobody_however_long_a_lane_was_stuck_before() {
+    let (mut bench, batch) = stuck_for(4, "k");
+    bench.pass(SECOND * 3);
+    bench.refuse(batch);
+    assert!(bench.lanes.is_outage(bench.now));
+    assert_eq!(bench.lanes.parked_keys(), 0);
+}
+
+#[test]
+fn a_parked_key_is_claimed_when_its_rows_are_durable() {
+    let policy = LanePolicy { operator: steady(MOMENT * 10), park_after: SECOND * 2, ..policy() };
+    let mut bench = Bench::with(policy);
+    bench.push("orders", "k", 2);
+    bench.refuse_all(FailureClass::Operator);
+    bench.pass(SECOND * 2 - MOMENT);
+    bench.refuse_all(FailureClass::Operator);
+    assert_eq!(bench.lanes.parked_keys(), 0, "a moment is left");
+    bench.pass(MOMENT * 10);
+    bench.refuse_all(FailureClass::Operator);
+    assert_eq!(bench.lanes.parked_keys(), 1, "the clock tells, though nothing is stored");
+    let lane = bench.taken_to_record()[0].lane.unwrap();
+    bench.pass(SECOND * 10);
+    for durable in 0..2 {
+        assert!(bench.claims().is_empty(), "{durable} of 2 rows are durable");
+        assert_eq!(bench.due_in(), Some(SETTLE_PAUSE));
+        bench.lanes.appended(lane);
+        bench.pass(SETTLE_PAUSE);
+    }
+    assert_eq!(bench.claims().len(), 1);
+}
+
+#[test]
+fn a_key_is_live_again_when_the_table_holds_nothing_of_it() {
+    let (mut bench, lane) = claiming(policy(), "k");
+    bench.lanes.claimed(lane, nothing(None), bench.now);
+    assert_eq!((bench.lanes.parked_keys(), bench.lanes.len()), (0, 0));
+    bench.push("orders", "k", 1);
+    assert!(bench.batch().is_some());
+}
+
+#[test]
+fn a_key_that_is_held_is_looked_at_when_the_table_says() {
+    let (mut bench, lane) = claiming(policy(), "k");
+    bench.lanes.claimed(lane, nothing(Some(SECOND * 3)), bench.now);
+    assert_eq!((bench.lanes.parked_keys(), bench.due_in()), (1, Some(SECOND * 3)));
+}
+
+#[test]
+fn an_answer_is_stale_when_rows_were_recorded_after_the_question() {
+    // On its way into the table, and there already.
+    for is_durable in [false, true] {
+        let (mut bench, lane) = claiming(policy(), "k");
+        bench.push("orders", "k", 1);
+        if is_durable {
+            bench.lanes.appended(lane);
+        }
+        bench.lanes.claimed(lane, nothing(None), bench.now);
+        assert_eq!((bench.lanes.parked_keys(), bench.due_in()), (1, Some(SETTLE_PAUSE)));
+    }
+}
+
+#[test]
+fn an_answer_is_stale_while_rows_are_on_their_way_into_the_table() {
+    let mut bench = Bench::new();
+    bench.park("orders", "k", None);
+    bench.push("orders", "k", 1);
+    bench.pass(Duration::ZERO);
+    let claims = bench.claims();
+    bench.answer(&claims[0], &[]);
+    assert_eq!((bench.lanes.parked_keys(), bench.due_in()), (1, Some(SETTLE_PAUSE)));
+    bench.lanes.appended(claims[0].lane);
+    bench.pass(SETTLE_PAUSE);
+    bench.claim(&[]);
+    assert_eq!(bench.lanes.parked_keys(), 0);
+}
+
+#[test]
+fn a_claim_that_failed_is_tried_again_at_the_time_told() {
+    let (mut bench, lane) = claiming(policy(), "k");
+    bench.lanes.claim_failed(lane, bench.now + SECOND * 3);
+    assert_eq!(bench.due_in(), Some(SECOND * 3));
+    bench.pass(SECOND * 3);
+    assert_eq!(bench.claims().len(), 1);
+}
+
+#[test]
+fn a_key_rests_when_nothing_of_it_is_on_its_way() {
+    let mut bench = Bench::new();
+    let rests = |of: &Bench| of.lanes.rests(&Topic::from("orders"), "k", of.now);
+    assert!(rests(&bench), "nobody knows it");
+    bench.park("orders", "k", Some(SECOND));
+    assert!(rests(&bench), "it is not due");
+    bench.pass(SECOND);
+    assert!(!rests(&bench), "it is due");
+    let claims = bench.claims();
+    assert!(!rests(&bench), "it is being claimed");
+    bench.answer(&claims[0], &[(1, 0)]);
+    assert!(!rests(&bench), "it is being published");
+}
+
+#[test]
+fn only_a_row_that_failed_alone_and_by_itself_counts_an_attempt() {
+    use FailureClass::{Operator, Transient};
+    // Rows claimed with their attempts, the answer, whether it is an outage; what becomes of them.
+    type Case = (&'static [(u32, u32)], FailureClass, bool, &'static [(u32, Option<bool>)]);
+    let cases: &[Case] = &[
+        (&[(1, 0)], Transient, false, &[(1, Some(true))]),
+        (&[(1, 1)], Transient, false, &[(2, None)]),
+        (&[(1, 0), (2, 0)], Transient, false, &[(0, Some(true)), (0, Some(false))]),
+        (&[(1, 5)], Operator, false, &[(5, Some(true))]),
+        (&[(1, 5)], Transient, true, &[(5, Some(true))]),
+    ];
+    for (rows, class, is_outage, expected) in cases {
+        let (mut bench, lane) = claiming(policy(), "k");
+        answer(&mut bench, lane, "k", rows);
+        let batch = bench.batch().unwrap();
+        assert_eq!(batch.messages().len(), rows.len(), "nothing has failed yet");
+        if *is_outage {
+            bench.now += SECOND * 60;
+        }
+        bench.refuse_as(batch, *class);
+        assert_eq!(verdicts(&mut bench), *expected, "{rows:?} {class:?} {is_outage}");
+        assert!(bench.due_in().unwrap() >= Duration::from_millis(100), "it backs off");
+    }
+}
+
+#[test]
+fn after_a_failed_delivery_the_head_goes_alone_and_what_is_behind_it_is_let_go() {
+    for key in ["k", ""] {
+        let (mut bench, lane) = claiming(policy(), key);
+        answer(&mut bench, lane, key, &[(1, 0), (2, 0)]);
+        let batch = bench.batch().unwrap();
+        bench.refuse(batch);
+        let each = Some(key.is_empty());
+        assert_eq!(verdicts(&mut bench), [(0, Some(true)), (0, each)], "key {key:?}");
+        bench.pass(SECOND);
+        bench.claim(&[(1, 0), (2, 1)]);
+        let head = bench.batch().unwrap();
+        assert_eq!(head.messages().len(), 1);
+        bench.refuse(head);
+        assert_eq!(verdicts(&mut bench), [(1, Some(true)), (1, Some(false))], "key {key:?}");
+    }
+}
+
+#[test]
+fn failed_deliveries_of_a_key_double_its_rest() {
+    let redelivery = Backoff { base: Duration::from_millis(100), cap: SECOND * 600 };
+    let policy = LanePolicy { redelivery, park_after: SECOND * 1_000, ..policy() };
+    let (mut bench, mut lane) = claiming(policy, "k");
+    for doublings in 0..10 {
+        answer(&mut bench, lane, "k", &[(1, 0)]);
+        bench.refuse_all(FailureClass::Operator);
+        let (wait, whole) = (bench.due_in().unwrap(), redelivery.base * (1 << doublings));
+        assert!(wait >= whole / 10 && wait <= whole, "{wait:?} of {whole:?}");
+        // A topic that waits for an operator is probed every five seconds at most.
+        bench.pass(wait.max(SECOND * 10));
+        lane = bench.claims().first().unwrap().lane;
+    }
+}
+
+#[test]
+fn in_an_outage_a_parked_key_may_be_the_one_that_tries() {
+    let policy = LanePolicy { redelivery: steady(SECOND * 60), ..policy() };
+    let (mut bench, lane) = claiming(policy, "k");
+    answer(&mut bench, lane, "k", &[(1, 0)]);
+    let batch = bench.batch().unwrap();
+    bench.pass(SECOND * 60);
+    bench.refuse(batch);
+    assert_eq!(bench.due_in(), Some(SECOND * 2));
+}
