@@ -1,7 +1,7 @@
 -- What the relay keeps: rows that did not go out at the first try, and how far each slot is settled.
 --
 -- One statement, therefore atomic however it is run: psql, `supabase db push` or `walrelay init`.
--- Safe to run again. A table that already exists is left exactly as it is.
+-- Safe to run again. A table that already exists keeps what it holds, and gets the columns it lacks.
 DO $walrelay$
 DECLARE
   web_role text;
@@ -62,6 +62,9 @@ BEGIN
     CREATE TABLE public.app_outbox_relay ( -- one row per slot, written every few seconds and at a graceful stop
       slot              text        PRIMARY KEY,
       system_identifier text        NOT NULL, -- whose LSNs these are
+      timeline          int         NOT NULL, -- the log it was written into; an update of another one does nothing
+      generation        bigint      NOT NULL, -- raised by whatever moves the slot by an operator's will
+      operation         jsonb,                -- what an operator has begun with the slot and not finished
       settled_lsn       pg_lsn      NOT NULL, -- the watermark
       settled_xid       xid8        NOT NULL, -- every committed transaction below this one is settled
       updated_at        timestamptz NOT NULL DEFAULT now()
@@ -74,6 +77,18 @@ BEGIN
     LOOP
       EXECUTE format('REVOKE ALL ON TABLE %s FROM %I', 'public.app_outbox_relay'::regclass, web_role);
     END LOOP;
+  END IF;
+
+  -- A table of an earlier version. Zero: a row from before timelines were on record.
+  IF NOT EXISTS (SELECT FROM pg_catalog.pg_attribute
+                  WHERE attrelid = 'public.app_outbox_relay'::regclass AND attname = 'timeline') THEN
+    ALTER TABLE public.app_outbox_relay
+      ADD COLUMN timeline   int    NOT NULL DEFAULT 0,
+      ADD COLUMN generation bigint NOT NULL DEFAULT 1,
+      ADD COLUMN operation  jsonb;
+    ALTER TABLE public.app_outbox_relay
+      ALTER COLUMN timeline DROP DEFAULT,
+      ALTER COLUMN generation DROP DEFAULT;
   END IF;
 END
 $walrelay$;

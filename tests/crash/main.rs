@@ -6,6 +6,7 @@
 mod campaign;
 mod database;
 mod freeze;
+mod history;
 mod kills;
 mod network;
 mod state;

@@ -106,6 +106,11 @@ impl<'a, F: Fitting> Database for SimulatedDatabase<'a, F> {
         self.answer(())
     }
 
+    /// The scripted server keeps to its slot.
+    async fn settled(&mut self) -> Result<Lsn, RelayError> {
+        Ok(Lsn::ZERO)
+    }
+
     async fn positions(&mut self) -> Result<Positions, RelayError> {
         let server = &self.world.server;
         let confirmed_flush = Lsn::new(server.confirmed_flush());

@@ -33,6 +33,8 @@
 //! - **I8 A row's position** is its `commit_lsn` and index within the transaction, equal on every
 //!   delivery. The LSN in the XLogData header is no position: rows share it and it goes backwards.
 //! - **I9 Nothing is created or destroyed in passing.** The relay uses what `init` made.
+//! - **I11 A write belongs to its history.** Dispatch state and the relay's row are written only in a
+//!   session proven to be on the server of the replication session: same system, timeline and start.
 
 #![warn(clippy::iter_over_hash_type)]
 

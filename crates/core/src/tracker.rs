@@ -15,6 +15,9 @@ use pgoutput_parser::{Boundary, Lsn, PgTimestamp};
 pub struct Watermark(Lsn);
 
 impl Watermark {
+    /// Nothing is settled; confirms nothing.
+    pub const NONE: Self = Self(Lsn::ZERO);
+
     /// The position itself; [`Lsn::ZERO`] until something is known, which confirms nothing.
     #[must_use]
     pub const fn lsn(self) -> Lsn {

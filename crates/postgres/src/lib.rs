@@ -23,6 +23,7 @@ mod relay_row;
 mod replication;
 mod report;
 mod secret;
+mod server_identity;
 mod session_store;
 mod slot;
 mod store;
@@ -56,8 +57,8 @@ pub use publication::{
     Operation, PublicationScope, PublicationState, PublishedTable, read_publication,
 };
 pub use relay_row::{
-    Horizon, RelayRow, begin_relay_row, delete_relay_row, read_horizon, read_relay_row,
-    write_relay_row,
+    Horizon, OwnRow, RelayRow, advance_relay_row, delete_relay_row, read_horizon, read_relay_row,
+    take_relay_row,
 };
 pub use replication::{
     FRAME_BYTES_MAX_DEFAULT, NetworkFeedback, NetworkFrames, ReplicationConnection, Startup,
@@ -65,6 +66,7 @@ pub use replication::{
 };
 pub use report::read_survey;
 pub use secret::Secret;
+pub use server_identity::{ServerIdentity, read_server_identity};
 pub use session_store::SessionStore;
 pub use slot::{
     Failover, PLUGIN, SlotState, SlotType, WalStatus, advance_slot, create_slot, drop_slot,

@@ -4,7 +4,7 @@ use pgoutput_parser::Lsn;
 use tokio_postgres::Client;
 
 use crate::names::QualifiedName;
-use crate::relay_row::{RelayRow, read_relay_row};
+use crate::relay_row::{read_relay_row, read_wal_end};
 use crate::slot::{SlotState, read_slot};
 use crate::store_error::StoreError;
 use crate::waiting::rows_since;
@@ -23,10 +23,14 @@ pub struct LostSlot {
 pub struct Settled {
     /// The server whose positions these are.
     pub system_identifier: String,
+    /// The timeline it was written on; zero when that is not on record.
+    pub timeline: u32,
     /// The watermark.
     pub lsn: Lsn,
     /// Every committed transaction below it is settled.
     pub xid: u64,
+    /// The end of the log on disk, read after it; None in recovery.
+    pub wal_end: Option<Lsn>,
 }
 
 /// Why no relay can go on with this slot although one has; none when there is nothing to be lost.
@@ -48,19 +52,54 @@ pub fn loss(
         (Some(_), Some(row)) if system_identifier.is_some_and(|id| id != row.system_identifier) => {
             format!("is on record as one of the server {}, which is another", row.system_identifier)
         }
-        (Some(_) | None, None) | (Some(_), Some(_)) => return None,
+        (Some(slot), Some(row)) => lost_ground(slot, row)?,
+        (Some(_) | None, None) => return None,
     };
     Some(LostSlot { problem, settled: settled.cloned() })
 }
 
-impl From<RelayRow> for Settled {
-    fn from(row: RelayRow) -> Self {
-        Self {
-            system_identifier: row.system_identifier,
-            lsn: row.settled_lsn,
-            xid: row.settled_xid,
-        }
+/// Why the slot is not the one that the relay's row was written for, or the row not of this history.
+///
+/// The row is written before the slot is confirmed, so a slot's log never begins behind what is on
+/// record; and the row's own commit lies behind what it says is settled, so a history that holds the
+/// row holds everything up to there.
+fn lost_ground(slot: &SlotState, row: &Settled) -> Option<String> {
+    // A row without a timeline is from before that was so.
+    if row.timeline == 0 {
+        return None;
     }
+    let settled = row.lsn;
+    if let Some(end) = row.wal_end.filter(|end| settled > *end) {
+        return Some(format!(
+            "was settled up to {settled}, and the log of this server ends at {end}: it lost what was published"
+        ));
+    }
+    let restart = slot.restart_lsn.filter(|restart| *restart > settled)?;
+    Some(format!(
+        "begins at {restart}, and was settled up to {settled}: it is another slot of the same name, and what \
+         was committed in between is not in it"
+    ))
+}
+
+/// Up to where a slot was settled; None when nothing is on record.
+///
+/// # Errors
+///
+/// The server refused, or the connection ended.
+pub(crate) async fn read_settled(
+    client: &Client,
+    slot: &str,
+) -> Result<Option<Settled>, StoreError> {
+    let Some(row) = read_relay_row(client, slot).await? else { return Ok(None) };
+    // In this order: a relay at work moves the row, and the log's end before it.
+    let wal_end = read_wal_end(client).await?;
+    Ok(Some(Settled {
+        system_identifier: row.system_identifier,
+        timeline: row.timeline,
+        lsn: row.settled_lsn,
+        xid: row.settled_xid,
+        wal_end,
+    }))
 }
 
 /// The same, asked of the server.
@@ -79,7 +118,7 @@ pub async fn read_loss(client: &Client, slot: &str) -> Result<Option<LostSlot>, 
         .await
         .map_err(StoreError::sql("look for app_outbox_relay"))?;
     let row = match relation.get("is_there") {
-        true => read_relay_row(client, slot).await?.map(Settled::from),
+        true => read_settled(client, slot).await?,
         false => None,
     };
     let identifier = match relation.get("may_ask") {

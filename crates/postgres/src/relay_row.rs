@@ -13,6 +13,10 @@ use crate::store_error::StoreError;
 pub struct RelayRow {
     /// The server whose positions these are; those of another mean nothing here.
     pub system_identifier: String,
+    /// The timeline it was written on; zero when the row is older than this column.
+    pub timeline: u32,
+    /// Raised by whatever moves the slot by an operator's will.
+    pub generation: u64,
     /// The watermark.
     pub settled_lsn: Lsn,
     /// Every committed transaction below this one is settled.
@@ -40,8 +44,11 @@ pub struct Horizon {
 pub async fn read_relay_row(client: &Client, slot: &str) -> Result<Option<RelayRow>, StoreError> {
     let row = client
         .query_typed_opt(
-            "SELECT system_identifier, settled_lsn, settled_xid::text AS settled_xid, updated_at
-               FROM public.app_outbox_relay WHERE slot = $1",
+            // Through jsonb, because a column that the table does not have yet is then null.
+            "SELECT system_identifier, settled_lsn, settled_xid::text AS settled_xid, updated_at,
+                    coalesce((to_jsonb(r) ->> 'timeline')::int, 0) AS timeline,
+                    coalesce((to_jsonb(r) ->> 'generation')::int8, 0) AS generation
+               FROM public.app_outbox_relay r WHERE slot = $1",
             &[(&slot, Type::TEXT)],
         )
         .await
@@ -49,6 +56,8 @@ pub async fn read_relay_row(client: &Client, slot: &str) -> Result<Option<RelayR
     row.map(|row| {
         Ok(RelayRow {
             system_identifier: row.get("system_identifier"),
+            timeline: u32::try_from(row.get::<_, i32>("timeline")).unwrap_or_default(),
+            generation: u64::try_from(row.get::<_, i64>("generation")).unwrap_or_default(),
             settled_lsn: Lsn::new(row.get::<_, PgLsn>("settled_lsn").into()),
             settled_xid: parse_xid(row.get("settled_xid"), "app_outbox_relay.settled_xid")?,
             updated_at: row.get("updated_at"),
@@ -57,68 +66,142 @@ pub async fn read_relay_row(client: &Client, slot: &str) -> Result<Option<RelayR
     .transpose()
 }
 
-/// Writes how far the slot is settled.
+/// The row that a session writes to: of this slot, on this timeline, of this generation.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct OwnRow {
+    /// The slot.
+    pub slot: String,
+    /// The timeline of the session's server.
+    pub timeline: u32,
+    /// What the row said when the session began.
+    pub generation: u64,
+}
+
+impl OwnRow {
+    /// Notes how far the slot is settled; the transaction id where one is known. False when the row
+    /// is not the session's any more: then nothing was written.
+    ///
+    /// # Errors
+    ///
+    /// The server refused, or the connection ended.
+    pub async fn write(
+        &self,
+        client: &Client,
+        settled_lsn: Lsn,
+        settled_xid: Option<u64>,
+    ) -> Result<bool, StoreError> {
+        let (timeline, generation) = self.columns()?;
+        let written = client
+            .execute_typed(
+                "UPDATE public.app_outbox_relay
+                    SET settled_lsn = greatest(settled_lsn, $4),
+                        settled_xid = greatest(settled_xid::text::numeric, $5::numeric)::text::xid8,
+                        updated_at = now()
+                  WHERE slot = $1 AND timeline = $2 AND generation = $3",
+                &[
+                    (&self.slot, Type::TEXT),
+                    (&timeline, Type::INT4),
+                    (&generation, Type::INT8),
+                    (&PgLsn::from(settled_lsn.as_u64()), Type::PG_LSN),
+                    (&settled_xid.map(|xid| xid.to_string()), Type::TEXT),
+                ],
+            )
+            .await
+            .map_err(StoreError::sql("write app_outbox_relay"))?;
+        Ok(written == 1)
+    }
+
+    fn columns(&self) -> Result<(i32, i64), StoreError> {
+        let timeline = i32::try_from(self.timeline).map_err(|_| StoreError::OutOfRange {
+            what: "timeline",
+            value: self.timeline.into(),
+        })?;
+        let generation = i64::try_from(self.generation)
+            .map_err(|_| StoreError::OutOfRange { what: "generation", value: self.generation })?;
+        Ok((timeline, generation))
+    }
+}
+
+/// Takes the row of a slot for a session on this timeline, and says which row that is.
+///
+/// A slot that has none yet gets one from what the slot itself says: what it has confirmed is settled,
+/// and every transaction below its `catalog_xmin` had ended by then (snapbuild.c moves the one only
+/// once the other has passed). From then on a lost slot is known as one. A row of an earlier timeline
+/// is taken along: it is in this history, and so is everything up to what it says is settled.
 ///
 /// # Errors
 ///
 /// The server refused, or the connection ended.
-pub async fn write_relay_row(
+pub async fn take_relay_row(
     client: &Client,
     slot: &str,
     system_identifier: &str,
-    settled_lsn: Lsn,
-    settled_xid: u64,
-) -> Result<(), StoreError> {
-    client
-        .execute_typed(
-            "INSERT INTO public.app_outbox_relay (slot, system_identifier, settled_lsn, settled_xid)
-             VALUES ($1, $2, $3, $4::xid8)
-             ON CONFLICT (slot) DO UPDATE
-                SET system_identifier = excluded.system_identifier, settled_lsn = excluded.settled_lsn,
-                    settled_xid = excluded.settled_xid, updated_at = now()",
-            &[
-                (&slot, Type::TEXT),
-                (&system_identifier, Type::TEXT),
-                (&PgLsn::from(settled_lsn.as_u64()), Type::PG_LSN),
-                (&settled_xid.to_string(), Type::TEXT),
-            ],
+    timeline: u32,
+) -> Result<OwnRow, StoreError> {
+    let row = OwnRow { slot: slot.to_owned(), timeline, generation: 0 };
+    let (on_timeline, _) = row.columns()?;
+    let generation: i64 = client
+        .query_typed_one(
+            // catalog_xmin has 32 bits; the epoch is that of the newest transaction, or the one before.
+            "WITH begun AS (
+               INSERT INTO public.app_outbox_relay
+                      (slot, system_identifier, timeline, generation, settled_lsn, settled_xid)
+               SELECT slot_name, $2, $3, 1, confirmed_flush_lsn,
+                      (CASE WHEN epoch + xmin > newest THEN epoch + xmin - 4294967296
+                            ELSE epoch + xmin END)::text::xid8
+                 FROM (SELECT slot_name, confirmed_flush_lsn, catalog_xmin::text::bigint AS xmin,
+                              newest, newest / 4294967296 * 4294967296 AS epoch
+                         FROM pg_replication_slots,
+                              (SELECT pg_snapshot_xmax(pg_current_snapshot())::text::bigint AS newest) AS n
+                        WHERE slot_name = $1 AND confirmed_flush_lsn IS NOT NULL
+                          AND catalog_xmin IS NOT NULL) AS slot
+               ON CONFLICT (slot) DO NOTHING
+               RETURNING generation
+             ), taken AS (
+               UPDATE public.app_outbox_relay SET timeline = $3
+                WHERE slot = $1 AND timeline <> $3
+             )
+             SELECT coalesce((SELECT generation FROM begun),
+                             (SELECT generation FROM public.app_outbox_relay WHERE slot = $1), 0)",
+            &[(&slot, Type::TEXT), (&system_identifier, Type::TEXT), (&on_timeline, Type::INT4)],
         )
         .await
-        .map_err(StoreError::sql("write app_outbox_relay"))?;
+        .map_err(StoreError::sql("take the row in app_outbox_relay"))?
+        .get(0);
+    Ok(OwnRow { generation: u64::try_from(generation).unwrap_or_default(), ..row })
+}
+
+/// Notes that an operator has moved the slot on, so that what was skipped is not taken for a gap.
+///
+/// # Errors
+///
+/// The server refused, or the connection ended.
+pub async fn advance_relay_row(client: &Client, slot: &str, to: Lsn) -> Result<(), StoreError> {
+    client
+        .execute_typed(
+            "UPDATE public.app_outbox_relay SET settled_lsn = greatest(settled_lsn, $2), updated_at = now()
+              WHERE slot = $1",
+            &[(&slot, Type::TEXT), (&PgLsn::from(to.as_u64()), Type::PG_LSN)],
+        )
+        .await
+        .map_err(StoreError::sql("move app_outbox_relay on"))?;
     Ok(())
 }
 
-/// Writes the row of a slot that has none yet, from what the slot itself says: what it has confirmed
-/// is settled, and every transaction below its `catalog_xmin` had ended by then (snapbuild.c moves
-/// the one only once the other has passed). From then on a lost slot is known as one.
+/// The end of the log that is safely on disk; None on a server in recovery.
 ///
 /// # Errors
 ///
 /// The server refused, or the connection ended.
-pub async fn begin_relay_row(
-    client: &Client,
-    slot: &str,
-    system_identifier: &str,
-) -> Result<(), StoreError> {
-    client
-        .execute_typed(
-            // catalog_xmin has 32 bits; the epoch is that of the newest transaction, or the one before.
-            "INSERT INTO public.app_outbox_relay (slot, system_identifier, settled_lsn, settled_xid)
-             SELECT slot_name, $2, confirmed_flush_lsn,
-                    (CASE WHEN epoch + xmin > newest THEN epoch + xmin - 4294967296
-                          ELSE epoch + xmin END)::text::xid8
-               FROM (SELECT slot_name, confirmed_flush_lsn, catalog_xmin::text::bigint AS xmin,
-                            newest, newest / 4294967296 * 4294967296 AS epoch
-                       FROM pg_replication_slots,
-                            (SELECT pg_snapshot_xmax(pg_current_snapshot())::text::bigint AS newest) AS n
-                      WHERE slot_name = $1 AND confirmed_flush_lsn IS NOT NULL
-                        AND catalog_xmin IS NOT NULL) AS slot
-             ON CONFLICT (slot) DO NOTHING",
-            &[(&slot, Type::TEXT), (&system_identifier, Type::TEXT)],
+pub(crate) async fn read_wal_end(client: &Client) -> Result<Option<Lsn>, StoreError> {
+    let row = client
+        .query_typed_one(
+            "SELECT CASE WHEN NOT pg_is_in_recovery() THEN pg_current_wal_flush_lsn() END AS wal_end",
+            &[],
         )
         .await
-        .map_err(StoreError::sql("begin app_outbox_relay"))?;
-    Ok(())
+        .map_err(StoreError::sql("read the end of the log"))?;
+    Ok(row.get::<_, Option<PgLsn>>("wal_end").map(|at| Lsn::new(at.into())))
 }
 
 /// Removes the row, so that the next start is a first start.

@@ -30,6 +30,7 @@ use crate::feedback::Feedback;
 use crate::frames::Frames;
 use crate::incoming::{Incoming, Located};
 use crate::secret::Secret;
+use crate::server_identity::{ServerIdentity, TIMELINE_AND_START};
 use crate::stream::Stream;
 
 /// Postgres builds no message above 1 GiB (`MaxAllocSize`); the frame around it takes a little more.
@@ -233,6 +234,23 @@ impl<S: AsyncRead + AsyncWrite + Unpin + Send> ReplicationConnection<S> {
             xlogpos: xlogpos.parse().map_err(position)?,
             database,
         })
+    }
+
+    /// Which server this is, and in which life of it (I11).
+    ///
+    /// # Errors
+    ///
+    /// The query fails, or its answer is no timeline.
+    pub async fn server_identity(
+        &mut self,
+        system: &SystemIdentity,
+    ) -> Result<ServerIdentity, PgError> {
+        let rows = self.simple_query(TIMELINE_AND_START).await?;
+        let mut fields = rows.into_iter().next().unwrap_or_default().into_iter();
+        let mut field = || fields.next().flatten().unwrap_or_default();
+        let (timeline, started_at) = (field(), field());
+        ServerIdentity::new(Some(system.system_identifier.clone()), &timeline, started_at)
+            .ok_or_else(|| ServerIdentity::malformed(&timeline))
     }
 
     /// The session's `wal_sender_timeout`; `None` when it is switched off.

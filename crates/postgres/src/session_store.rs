@@ -17,8 +17,9 @@ use crate::connect::{SqlClient, connect_sql};
 use crate::conninfo::ConnectConfig;
 use crate::dispatch::{Claim, ClaimLimits, ClaimedRow, DispatchStore, Key, ParkRow, ParkedKey};
 use crate::error::PgError;
-use crate::relay_row::{Horizon, begin_relay_row, read_horizon, write_relay_row};
+use crate::relay_row::{Horizon, OwnRow, read_horizon, take_relay_row};
 use crate::report::read_survey;
+use crate::server_identity::{ServerIdentity, read_server_identity};
 use crate::store::{DUE_KEYS_MAX, Holdings, Store, StoreFailure, Survey};
 use crate::store_error::StoreError;
 
@@ -26,9 +27,13 @@ use crate::store_error::StoreError;
 #[derive(Debug)]
 pub struct SessionStore {
     connect: ConnectConfig,
+    /// Proven to be on `server`, once it is here (I11).
     client: Option<SqlClient>,
     store: DispatchStore,
-    system_identifier: String,
+    /// The server of the replication session.
+    server: ServerIdentity,
+    /// The relay's row, once the session has taken it.
+    own_row: Option<OwnRow>,
     /// Rows claimed and not finished, at most what the budget lets out.
     claims: HashMap<Position, Claim>,
     /// The newest horizon whose end of log the watermark has not passed yet.
@@ -46,35 +51,74 @@ const HELD_PAUSE: Duration = Duration::from_secs(1);
 impl SessionStore {
     /// The state of `store`'s slot over a connection that is open. `lease` is how long claimed rows
     /// stay ours: longer than a publish call may take.
-    #[must_use]
-    pub fn new(
+    ///
+    /// # Errors
+    ///
+    /// The connection is not on `server`, where the replication session is; or it broke.
+    pub async fn begin(
         connect: ConnectConfig,
         client: SqlClient,
         store: DispatchStore,
-        system_identifier: String,
+        server: ServerIdentity,
         lease: Duration,
-    ) -> Self {
-        Self {
+    ) -> Result<Self, StoreFailure> {
+        prepare(&client, &server).await?;
+        Ok(Self {
             connect,
             client: Some(client),
             store,
-            system_identifier,
+            server,
+            own_row: None,
             claims: HashMap::new(),
             horizon: None,
             lease,
-        }
+        })
     }
 
     async fn client(&mut self) -> Result<&mut SqlClient, StoreFailure> {
         if self.client.as_ref().is_none_or(|client| client.is_closed()) {
-            self.client = Some(connect_sql(&self.connect).await.map_err(connect_failure)?);
+            self.client = None;
+            let client = connect_sql(&self.connect).await.map_err(connect_failure)?;
+            prepare(&client, &self.server).await?;
+            self.client = Some(client);
         }
         match &mut self.client {
             Some(client) => Ok(client),
             None => Err(StoreFailure::ShuttingDown),
         }
     }
+
+    async fn read_horizon(&mut self) -> Result<Horizon, StoreFailure> {
+        read_horizon(self.client().await?).await.map_err(store_failure)
+    }
 }
+
+/// Makes a connection fit for writing: it does not depend on how the role or the database is set up,
+/// and it is where the replication session is.
+async fn prepare(client: &SqlClient, server: &ServerIdentity) -> Result<(), StoreFailure> {
+    client.batch_execute(SESSION_SETTINGS).await.map_err(|source| {
+        store_failure(StoreError::Sql { action: "set up the session".to_owned(), source })
+    })?;
+    let here = read_server_identity(client).await.map_err(store_failure)?;
+    match here.is_same(server) {
+        true => Ok(()),
+        false => Err(StoreFailure::OtherHistory(
+            "the connection leads to another server than the replication session, or it was restarted",
+        )),
+    }
+}
+
+/// What recorded rows depend on. A commit that returns before it is on disk may be lost with the
+/// server, and its rows are confirmed by then; what is stronger is left as it is. A lock or a
+/// statement that takes for ever would hold up every key.
+const SESSION_SETTINGS: &str = "
+SELECT set_config('synchronous_commit', 'on', false)
+ WHERE current_setting('synchronous_commit') NOT IN ('on', 'remote_apply');
+SET statement_timeout = '60s';
+SET lock_timeout = '10s';
+SET idle_in_transaction_session_timeout = '60s';
+SET default_transaction_read_only = off;
+SET search_path = pg_catalog, pg_temp;";
 
 impl Store for SessionStore {
     async fn holdings(
@@ -82,14 +126,15 @@ impl Store for SessionStore {
         from: Lsn,
         each: &mut (dyn FnMut(ParkedKey) + Send),
     ) -> Result<Holdings, StoreFailure> {
-        let (store, identifier) = (self.store.clone(), self.system_identifier.clone());
+        let (store, server) = (self.store.clone(), self.server.clone());
         let client = self.client().await?;
         let parked_keys = store.each_parked_key(client, each).await.map_err(store_failure)?;
         let recorded = store.recorded_since(client, from).await.map_err(store_failure)?;
-        begin_relay_row(client, store.slot(), &identifier).await.map_err(store_failure)?;
+        let system = server.system_identifier.unwrap_or_default();
+        let own_row = take_relay_row(client, store.slot(), &system, server.timeline).await;
+        self.own_row = Some(own_row.map_err(store_failure)?);
         // Read as early as this, so that even a short session notes how far it came.
-        let horizon = read_horizon(client).await.map_err(store_failure)?;
-        self.horizon = Some(horizon);
+        self.horizon = Some(self.read_horizon().await?);
         Ok(Holdings { parked_keys, recorded })
     }
 
@@ -164,20 +209,18 @@ impl Store for SessionStore {
     }
 
     async fn note_settled(&mut self, settled: Lsn) -> Result<(), StoreFailure> {
-        let (slot, identifier) = (self.store.slot().to_owned(), self.system_identifier.clone());
-        let horizon = self.horizon;
-        if let Some(Horizon { xmin, wal_end }) = horizon
-            && wal_end <= settled
-        {
-            let client = self.client().await?;
-            write_relay_row(client, &slot, &identifier, settled, xmin)
-                .await
-                .map_err(store_failure)?;
-            self.horizon = None;
+        let Some(own_row) = self.own_row.clone() else { return Ok(()) };
+        let passed = self.horizon.filter(|horizon| horizon.wal_end <= settled);
+        let xmin = passed.map(|horizon| horizon.xmin);
+        let client = self.client().await?;
+        if !own_row.write(client, settled, xmin).await.map_err(store_failure)? {
+            return Err(StoreFailure::OtherHistory(
+                "the row in app_outbox_relay belongs to another generation or timeline",
+            ));
         }
-        if self.horizon.is_none() {
-            let client = self.client().await?;
-            self.horizon = Some(read_horizon(client).await.map_err(store_failure)?);
+        if passed.is_some() || self.horizon.is_none() {
+            self.horizon = None;
+            self.horizon = Some(self.read_horizon().await?);
         }
         Ok(())
     }
@@ -261,6 +304,7 @@ fn connect_failure(error: PgError) -> StoreFailure {
 fn store_failure(error: StoreError) -> StoreFailure {
     match error.sql_state() {
         Some(state) if *state == SqlState::CANNOT_CONNECT_NOW => StoreFailure::ShuttingDown,
+        Some(state) if *state == SqlState::UNDEFINED_COLUMN => StoreFailure::TablesOutdated(error),
         _ => StoreFailure::Unavailable(Box::new(error)),
     }
 }

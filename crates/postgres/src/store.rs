@@ -12,6 +12,7 @@ use walrelay_core::{ClaimKey, Claimed, Finished, RowToRecord, Topic};
 use crate::dispatch::{DispatchCounts, ParkedKey};
 use crate::relay_row::RelayRow;
 use crate::slot::SlotState;
+use crate::store_error::StoreError;
 
 /// Why dispatch state could not be reached.
 #[derive(Debug, thiserror::Error)]
@@ -22,6 +23,12 @@ pub enum StoreFailure {
     /// The database server is shutting down, and waits for us to confirm or to let go.
     #[error("the database server is shutting down")]
     ShuttingDown,
+    /// The session's history is over: what it knows must not be written where this leads (I11).
+    #[error("{0}; nothing was written")]
+    OtherHistory(&'static str),
+    /// The tables are those of an earlier version.
+    #[error("the tables of an earlier version are still in place")]
+    TablesOutdated(#[source] StoreError),
 }
 
 /// What dispatch state holds when a session opens.
@@ -87,7 +94,7 @@ pub trait Store: Send + 'static {
         except: &[Topic],
     ) -> impl Future<Output = Result<Vec<(Topic, String)>, StoreFailure>> + Send;
 
-    /// Notes how far the slot is settled.
+    /// Notes how far the slot is settled. The slot is confirmed no further than that.
     fn note_settled(
         &mut self,
         settled: Lsn,

@@ -22,4 +22,4 @@ pub use error::StopError;
 pub use installation::Installation;
 pub use installation::installations;
 pub use installation::installations_in;
-pub use server::PrivatePostgres;
+pub use server::{Backup, PrivatePostgres};

@@ -1,5 +1,7 @@
 //! The private server from start to removal.
 
+mod copies;
+
 use std::fs::OpenOptions;
 use std::io::{self, Write as _};
 use std::path::Path;
@@ -11,6 +13,8 @@ use crate::settings::config_lines;
 use crate::storage::Storage;
 use crate::supervisor::{Signal, Supervisor};
 use crate::{Installation, StartError, StopError};
+
+pub use copies::Backup;
 
 /// How long a start may take: recovery after a crash under load, on a busy machine.
 const START_DEADLINE: Duration = Duration::from_secs(60);
@@ -69,7 +73,20 @@ impl PrivatePostgres {
         let account = Account::choose()?;
         let storage = Storage::create(&account)?;
         fill(&storage, installation, &account)?;
+        let settings: Vec<(String, String)> = settings
+            .iter()
+            .map(|(name, value)| ((*name).to_owned(), (*value).to_owned()))
+            .collect();
+        Self::begin(installation, account, storage, &settings)
+    }
 
+    /// Starts a server on data that is there, at a port of its own.
+    fn begin(
+        installation: &Installation,
+        account: Account,
+        storage: Storage,
+        settings: &[(String, String)],
+    ) -> Result<Self, StartError> {
         let mut server = Self {
             supervisor: None,
             storage,
@@ -77,14 +94,10 @@ impl PrivatePostgres {
             account,
             port: 0,
         };
-        let settings: Vec<(String, String)> = settings
-            .iter()
-            .map(|(name, value)| ((*name).to_owned(), (*value).to_owned()))
-            .collect();
         for _ in 0..PORT_ATTEMPTS_MAX {
             server.port =
                 free_port().ok_or(StartError::NoFreePort { attempts: PORT_ATTEMPTS_MAX })?;
-            server.configure(&settings)?;
+            server.configure(settings)?;
             match server.launch() {
                 Err(StartError::Ended { log }) if log.contains("could not bind") => {}
                 Err(error) => return Err(error),

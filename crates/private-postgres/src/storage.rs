@@ -62,8 +62,13 @@ impl Storage {
         account: &Account,
     ) -> Result<(), StartError> {
         let template = template(installation, account)?;
+        self.fill_from(&template, account)
+    }
+
+    /// Makes the data directory as a copy of another one, which no server may be using.
+    pub(crate) fn fill_from(&self, data: &Path, account: &Account) -> Result<(), StartError> {
         let mut copy = account.command(Path::new("cp"));
-        copy.arg("-a").arg(&template).arg(self.data_dir());
+        copy.arg("-a").arg(data).arg(self.data_dir());
         run(copy, Path::new("cp"))
     }
 

@@ -88,12 +88,11 @@ impl RelayError {
                 PipelineError::Decode { .. } | PipelineError::Row(_) | PipelineError::Columns(_),
             ) => Kind::Unreadable,
             Self::Session(PipelineError::NotInsertOnly { .. }) => Kind::NotInsertOnly,
-            Self::Session(PipelineError::ServerStops) | Self::Store(StoreFailure::ShuttingDown) => {
-                Kind::NotAccepting
+            Self::Session(PipelineError::ServerStops) => Kind::NotAccepting,
+            Self::Store(failure) | Self::Session(PipelineError::Store(failure)) => {
+                of_failure(failure)
             }
-            Self::Store(StoreFailure::Unavailable(cause)) => {
-                cause.downcast_ref().map_or(Kind::Refused, Kind::of_store)
-            }
+            Self::Session(PipelineError::NotOnRecord { .. }) => Kind::Refused,
             Self::Survey(error) => Kind::of_store(error),
             Self::Sql { source, .. } => match source.as_db_error() {
                 Some(answer) => Kind::of_server(ServerErrorKind::of_code(answer.code().code())),
@@ -116,6 +115,7 @@ impl RelayError {
             Self::Session(PipelineError::Stream(PgError::EndedByServer)) => "ended_by_server",
             Self::Session(PipelineError::Stream(_)) => "disconnected",
             Self::Session(PipelineError::ServerStops) => "server_shutdown",
+            Self::Session(PipelineError::Store(_)) => "other_history",
             Self::Session(_) => "stream",
             Self::Store(_) | Self::Survey(_) | Self::Sql { .. } => "sql",
             Self::InRecovery => "in_recovery",
@@ -128,5 +128,16 @@ impl RelayError {
     #[must_use]
     pub fn at_first(self) -> Self {
         if matches!(self, Self::Connect(_)) { Self::AtFirst(Box::new(self)) } else { self }
+    }
+}
+
+fn of_failure(failure: &StoreFailure) -> Kind {
+    match failure {
+        StoreFailure::Unavailable(cause) => {
+            cause.downcast_ref().map_or(Kind::Refused, Kind::of_store)
+        }
+        StoreFailure::ShuttingDown => Kind::NotAccepting,
+        StoreFailure::OtherHistory(_) => Kind::Refused,
+        StoreFailure::TablesOutdated(_) => Kind::TableMissing,
     }
 }

@@ -5,7 +5,7 @@ use std::time::Duration;
 use walrelay_core::OnDead;
 use walrelay_postgres::{
     ConnectConfig, DispatchStatus, DispatchStore, PgEnv, QualifiedName, RetrySelection,
-    SessionStore, StoreError, connect_sql, migrate,
+    SessionStore, StoreError, connect_sql, migrate, read_server_identity,
 };
 use walrelay_testkit::postgres::TestDatabase;
 
@@ -36,20 +36,14 @@ impl InPostgres {
         self.slot = format!("script_{}", self.scripts);
         let client = connect_sql(&self.config).await.expect("a connection");
         let store = DispatchStore::new(self.slot.clone()).with_on_dead(on_dead);
-        self.session = Some(session_store(self.config.clone(), client, store));
+        let server = read_server_identity(&client).await.expect("a server");
+        let session = SessionStore::begin(self.config.clone(), client, store, server, LEASE).await;
+        self.session = Some(session.expect("the same server"));
     }
 
     fn operated(&self) -> DispatchStore {
         DispatchStore::new(self.slot.clone())
     }
-}
-
-fn session_store(
-    config: ConnectConfig,
-    client: walrelay_postgres::SqlClient,
-    store: DispatchStore,
-) -> SessionStore {
-    SessionStore::new(config, client, store, "7".to_owned(), LEASE)
 }
 
 impl Subject for InPostgres {

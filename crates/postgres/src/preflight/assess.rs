@@ -373,7 +373,7 @@ fn slot_findings(findings: &mut Findings, request: &PreflightRequest, facts: &Fa
         findings.error(code::SLOT_UNUSABLE, &subject, problem, fix);
         return;
     }
-    if slot.is_lost() {
+    if lost.is_some() {
         return;
     }
     if let Some(pid) = slot.active_pid {

@@ -9,11 +9,11 @@ use super::{
     Facts, FoundTable, Neighbours, PreflightRequest, RelationKind, RoleFacts, ServerFacts,
     ServerHost, ServerMode, TableFacts,
 };
-use crate::lost::Settled;
+use crate::lost::{Settled, read_settled};
 use crate::migrations::RELAY_TABLES;
 use crate::names::QualifiedName;
 use crate::publication::read_publication;
-use crate::relay_row::read_relay_row;
+use crate::server_identity::read_system_identifier;
 use crate::slot::read_slot;
 use crate::store_error::StoreError;
 
@@ -76,31 +76,10 @@ async fn server_and_role(client: &Client) -> Result<(ServerFacts, RoleFacts), St
         wal_senders: number("wal_senders"),
         slot_wal_keep_bytes: keep_megabytes.map(|megabytes| megabytes.saturating_mul(1 << 20)),
         wal_sender_timeout: (timeout_millis > 0).then(|| Duration::from_millis(timeout_millis)),
-        system_identifier: system_identifier(client).await?,
+        system_identifier: read_system_identifier(client).await?,
     };
     let role = RoleFacts { name: row.get("role"), may_replicate: row.get("may_replicate") };
     Ok((server, role))
-}
-
-/// None when the role may not ask. In queries of their own: rights on a function are checked even
-/// where a condition keeps it from being called.
-async fn system_identifier(client: &Client) -> Result<Option<String>, StoreError> {
-    let failed = || StoreError::sql("read the system identifier");
-    let may_ask = client
-        .query_typed_one(
-            "SELECT has_function_privilege('pg_catalog.pg_control_system()', 'EXECUTE') AS may_ask",
-            &[],
-        )
-        .await
-        .map_err(failed())?;
-    if !may_ask.get::<_, bool>("may_ask") {
-        return Ok(None);
-    }
-    let row = client
-        .query_typed_one("SELECT system_identifier::text AS id FROM pg_control_system()", &[])
-        .await
-        .map_err(failed())?;
-    Ok(Some(row.get("id")))
 }
 
 async fn table(client: &Client, name: QualifiedName) -> Result<TableFacts, StoreError> {
@@ -141,8 +120,7 @@ async fn relay_row(
     if !is_readable {
         return Ok(None);
     }
-    let row = read_relay_row(client, slot).await?;
-    Ok(row.map(Settled::from))
+    read_settled(client, slot).await
 }
 
 /// What could have been meant, asked only when something is missing.

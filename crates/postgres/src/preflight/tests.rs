@@ -78,7 +78,13 @@ fn facts() -> Facts {
         }),
         outbox_tables: vec![table("app_outbox")],
         relay_tables: vec![table("app_outbox_dispatch"), table("app_outbox_relay")],
-        relay_row: Some(Settled { system_identifier: "7".to_owned(), lsn: Lsn::new(2), xid: 700 }),
+        relay_row: Some(Settled {
+            system_identifier: "7".to_owned(),
+            timeline: 1,
+            lsn: Lsn::new(2),
+            xid: 700,
+            wal_end: Some(Lsn::new(1 << 40)),
+        }),
         neighbours: Neighbours::default(),
     }
 }
@@ -258,4 +264,21 @@ fn positions_of_another_server_are_refused() {
     let (code, severity, _) = only(|f| f.server.system_identifier = Some("8".to_owned()));
     assert_eq!((code, severity), (code::SYSTEM_IDENTIFIER, Severity::Error));
     assert_eq!(found(|f| f.server.system_identifier = None), []);
+}
+
+#[test]
+fn a_slot_that_begins_behind_what_is_on_record_is_another_one() {
+    let with = |settled: u64, restart: u64, wal_end: u64, timeline: u32| {
+        let found = found(|facts| {
+            let row = facts.relay_row.as_mut().unwrap();
+            (row.lsn, row.wal_end, row.timeline) =
+                (Lsn::new(settled), Some(Lsn::new(wal_end)), timeline);
+            slot(facts).restart_lsn = Some(Lsn::new(restart));
+        });
+        found.iter().any(|(code, ..)| *code == code::SLOT_LOST)
+    };
+    assert!(!with(100, 100, 100, 1), "where it was left");
+    assert!(with(100, 101, 200, 1), "a gap");
+    assert!(with(101, 50, 100, 1), "the log ends before what was published");
+    assert!(!with(101, 102, 100, 0), "a row from before this was so says nothing");
 }

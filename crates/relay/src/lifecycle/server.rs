@@ -11,8 +11,8 @@ use pgoutput_parser::Lsn;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio_postgres::types::PgLsn;
 use walrelay_postgres::{
-    ConnectConfig, DispatchStore, ReplicationConnection, SessionStore, SqlClient, Store, Stream,
-    SystemIdentity, connect_sql,
+    ConnectConfig, DispatchStore, ReplicationConnection, ServerIdentity, SessionStore, SqlClient,
+    Store, Stream, SystemIdentity, connect_sql, read_relay_row,
 };
 
 use crate::error::RelayError;
@@ -57,6 +57,12 @@ pub trait Database: Send {
         &mut self,
         holder: &Holder,
     ) -> impl Future<Output = Result<(), RelayError>> + Send;
+
+    /// How far the slot is settled by the relay's own record: the stream starts there if the slot
+    /// stands behind it, as it does after a clean restart of a server before 17. The record's own
+    /// commit lies behind that position in the log, so whoever reads it has everything up to there
+    /// (I11).
+    fn settled(&mut self) -> impl Future<Output = Result<Lsn, RelayError>> + Send;
 
     /// Where the slot and the log are.
     fn positions(&mut self) -> impl Future<Output = Result<Positions, RelayError>> + Send;
@@ -129,15 +135,18 @@ impl Server for Postgres<'_> {
             ("TimeZone", "UTC"),
             ("bytea_output", "hex"),
         ];
-        let replication = ReplicationConnection::connect(connect, &settings)
+        let mut replication = ReplicationConnection::connect(connect, &settings)
             .await
             .map_err(RelayError::Connect)?;
+        // First, because it recognises a pooler.
+        let system = replication.identify_system().await.map_err(RelayError::Connect)?;
+        let server = replication.server_identity(&system).await.map_err(RelayError::Connect)?;
         let store = DispatchStore::new(relay.slot.clone()).with_on_dead(relay.on_dead);
         let lease = pubsub.publisher.request_timeout + LEASE_SLACK;
         let (connect, relay) = (connect.clone(), relay.clone());
         Ok(Connected {
             replication,
-            database: PostgresDatabase { sql, connect, relay, store, lease },
+            database: PostgresDatabase { sql, connect, relay, store, server, lease },
         })
     }
 }
@@ -149,6 +158,8 @@ pub struct PostgresDatabase {
     connect: ConnectConfig,
     relay: RelaySettings,
     store: DispatchStore,
+    /// Where the replication connection is.
+    server: ServerIdentity,
     lease: Duration,
 }
 
@@ -188,6 +199,13 @@ impl Database for PostgresDatabase {
             .map_err(|source| RelayError::TakeOver { holder: holder.to_string(), source })
     }
 
+    async fn settled(&mut self) -> Result<Lsn, RelayError> {
+        let row = read_relay_row(&self.sql, &self.relay.slot).await.map_err(RelayError::Survey)?;
+        // A row from before timelines were on record may be of another history.
+        let row = row.filter(|row| row.timeline > 0);
+        Ok(row.map_or(Lsn::ZERO, |row| row.settled_lsn))
+    }
+
     async fn positions(&mut self) -> Result<Positions, RelayError> {
         let row = self
             .sql
@@ -202,8 +220,8 @@ impl Database for PostgresDatabase {
         Ok(Positions { confirmed_flush: lsn(row.get(0)), wal_end: lsn(row.get(1)) })
     }
 
-    async fn into_store(self, identity: SystemIdentity) -> Result<SessionStore, RelayError> {
-        let Self { sql, connect, store, lease, .. } = self;
-        Ok(SessionStore::new(connect, sql, store, identity.system_identifier, lease))
+    async fn into_store(self, _: SystemIdentity) -> Result<SessionStore, RelayError> {
+        let Self { sql, connect, store, server, lease, .. } = self;
+        SessionStore::begin(connect, sql, store, server, lease).await.map_err(RelayError::Store)
     }
 }

@@ -4,7 +4,7 @@
 
 use std::time::Duration;
 
-use pgoutput_parser::{Decoder, Lsn};
+use pgoutput_parser::Decoder;
 use tokio::io::{ReadHalf, WriteHalf};
 use tokio::time::Instant;
 use walrelay_core::{
@@ -137,16 +137,18 @@ pub async fn open<C: Server, P: Publisher>(
         return Ok(Opened::Held(holder, database));
     }
 
+    let settled = database.settled().await?;
     let SessionSettings { slot, publication, stream, .. } = settings;
     let publications = [publication.clone()];
-    let (frames, mut feedback) =
-        match replication.start(slot, &publications, Lsn::ZERO, stream).await {
-            Ok(halves) => halves,
-            Err(error) => return held_or(error, database).await,
-        };
+    let (frames, mut feedback) = match replication.start(slot, &publications, settled, stream).await
+    {
+        Ok(halves) => halves,
+        Err(error) => return held_or(error, database).await,
+    };
 
     let positions = database.positions().await?;
-    feedback.received(positions.confirmed_flush);
+    let from = positions.confirmed_flush.max(settled);
+    feedback.received(from);
     let mut store = database.into_store(identity).await?;
     let mut lanes = Lanes::new(settings.lanes, random.fork());
     let now = Instant::now().into_std();
@@ -159,7 +161,7 @@ pub async fn open<C: Server, P: Publisher>(
         }
         lanes.load_parked(&topic, &key.ordering_key, key.next_attempt_in, now);
     };
-    let reading = store.holdings(positions.confirmed_flush, &mut load);
+    let reading = store.holdings(from, &mut load);
     let held = with_status_updates(&mut feedback, reading).await.map_err(RelayError::Connect)?;
     let Holdings { parked_keys, recorded } = held.map_err(RelayError::Store)?;
     let session = Session {

@@ -3,6 +3,7 @@
 pub mod goal;
 pub mod pipeline;
 pub mod publishes;
+mod record;
 pub mod recorded_rows;
 pub mod recorder;
 pub mod seams;

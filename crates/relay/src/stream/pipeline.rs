@@ -118,6 +118,19 @@ pub enum PipelineError {
     /// The database waits for us, and we have nothing to give: let go of it.
     #[error("the database server is shutting down")]
     ServerStops,
+    /// The end came before the last rows were on record as settled.
+    #[error(
+        "settled up to {settled}, but only {watermark} is on record; the rows in between come again"
+    )]
+    NotOnRecord {
+        /// How far it is on record, and confirmed.
+        watermark: Watermark,
+        /// How far it is settled.
+        settled: Watermark,
+    },
+    /// Dispatch state is another server's, or of another generation than when the session began.
+    #[error("the session's history is over")]
+    Store(#[source] StoreFailure),
 }
 
 /// Where a row comes in from. It says whom to settle, and what it means that a position has been
@@ -185,16 +198,17 @@ where
     flow.observer.began(publishes.waits_for());
 
     loop {
-        let watermark = flow.tracker.watermark();
+        // What is confirmed is on record first, so that a start can tell this slot from another one.
+        let noted = recorder.noted();
         let alarm = flow.next_alarm(mode);
         tokio::select! {
             biased;
 
             // The server is owed a status update: on our timer, or because it asked (I5).
-            () = feedback.due(watermark) => {
+            () = feedback.due(noted) => {
                 failpoint::hit("before-confirm");
-                feedback.confirm(watermark).await?;
-                flow.observer.confirmed(watermark);
+                feedback.confirm(noted).await?;
+                flow.observer.confirmed(noted);
             }
 
             // Stop taking in; what is in flight is finished below.
@@ -220,7 +234,7 @@ where
             // Rows are durable in dispatch state, or come back from it.
             event = recorder.next() => {
                 let resting_keys = flow.lanes.resting_keys();
-                flow.recorder_answered(event.map_err(server_stops)?, goal.as_mut());
+                flow.recorder_answered(event.map_err(store_ended)?, goal.as_mut());
                 if flow.lanes.may_wake_more(resting_keys) {
                     recorder.look_again();
                 }
@@ -359,7 +373,10 @@ impl Flow {
         observer.finished(&effects.finished);
         recorder.park(&mut effects.rows_to_record);
         recorder.finish(&mut effects.finished);
-        recorder.watermark(tracker.watermark().lsn());
+        recorder.watermark(tracker.watermark());
+        if !tracker.is_settled() {
+            recorder.rows_in_flight();
+        }
         if recorder.looks_for_due() {
             recorder.leave_out(lanes.topics_at_rest(now));
         }
@@ -422,7 +439,7 @@ impl Flow {
                 }
             }
             RecorderEvent::Surveyed(survey) => self.observer.surveyed(*survey),
-            RecorderEvent::Noted => {}
+            RecorderEvent::Settled(_) | RecorderEvent::Noted => {}
         }
     }
 
@@ -476,9 +493,13 @@ fn not_insert_only(what: &'static str, at: Lsn) -> PipelineError {
     PipelineError::NotInsertOnly { what, at }
 }
 
-fn server_stops(failure: StoreFailure) -> PipelineError {
-    tracing::debug!(error = %failure, "dispatch state went away");
-    PipelineError::ServerStops
+fn store_ended(failure: StoreFailure) -> PipelineError {
+    match failure {
+        StoreFailure::ShuttingDown => PipelineError::ServerStops,
+        StoreFailure::Unavailable(_)
+        | StoreFailure::OtherHistory(_)
+        | StoreFailure::TablesOutdated(_) => PipelineError::Store(failure),
+    }
 }
 
 impl<R, W, P, S> Session<R, W, P, S>
@@ -493,12 +514,14 @@ where
 
     /// Tells the server one last time what is settled, and lets go.
     async fn end(self, ended: Result<Ended, PipelineError>) -> Over {
-        let Self { frames, feedback, publishes, recorder, flow, goal, .. } = self;
-        let watermark = flow.tracker.watermark();
+        let Self { frames, feedback, publishes, mut recorder, flow, goal, .. } = self;
+        let settled = flow.tracker.watermark();
+        recorder.watermark(settled);
+        let mut watermark = recorder.noted();
         let unsettled = flow.budget.rows();
         let finished = match &ended {
             Ok(_) => {
-                recorder.close(Self::CLOSE_TIMEOUT).await;
+                watermark = recorder.close(Self::CLOSE_TIMEOUT).await;
                 failpoint::hit("final-confirm");
                 feedback.finish(frames, watermark).await
             }
@@ -514,6 +537,8 @@ where
                     | PipelineError::Columns(_)
                     | PipelineError::Row(_)
                     | PipelineError::NotInsertOnly { .. }
+                    | PipelineError::NotOnRecord { .. }
+                    | PipelineError::Store(_)
                     | PipelineError::ServerStops => feedback.finish(frames, watermark).await,
                 };
                 recorder.close(Self::CLOSE_TIMEOUT).await;
@@ -523,6 +548,9 @@ where
         report_end(watermark, unsettled, &finished);
         let ended = match (ended, finished) {
             (Ok(_), Err(error)) => Err(PipelineError::Stream(error)),
+            (Ok(_), Ok(())) if watermark < settled => {
+                Err(PipelineError::NotOnRecord { watermark, settled })
+            }
             (ended, _) => ended,
         };
         Over { ended, unanswered: publishes.into_unanswered(), goal }

@@ -7,10 +7,11 @@
 use std::pin::Pin;
 use std::time::Duration;
 
-use pgoutput_parser::Lsn;
 use tokio::time::{Instant, sleep, sleep_until};
-use walrelay_core::{Backoff, ClaimKey, Claimed, Finished, LaneId, RowToRecord, Topic};
+use walrelay_core::{Backoff, ClaimKey, Claimed, Finished, LaneId, RowToRecord, Topic, Watermark};
 use walrelay_postgres::{Store, StoreFailure, Survey};
+
+use crate::stream::record::Record;
 
 /// What a command came to.
 #[derive(Debug)]
@@ -27,6 +28,8 @@ pub enum RecorderEvent {
     Due(Vec<(Topic, String)>),
     /// Figures for operators.
     Surveyed(Box<Survey>),
+    /// How far the slot is settled is on record, and may be confirmed.
+    Settled(Watermark),
     /// Something that nobody waits for.
     Noted,
 }
@@ -37,7 +40,7 @@ enum StoreCommand {
     Claim(Vec<ClaimKey>, usize),
     Due(Vec<Topic>),
     Survey,
-    NoteSettled(Lsn),
+    NoteSettled(Watermark),
     Prune,
 }
 
@@ -55,8 +58,10 @@ enum State<S> {
 pub struct Intervals {
     /// Looking for keys that an operator made due; an operator waits two seconds at most.
     pub due: Duration,
-    /// Writing the watermark down.
+    /// Writing the watermark down while rows are settled.
     pub settled: Duration,
+    /// The same while only the log of others grows.
+    pub settled_idle: Duration,
     /// Counting rows and measuring lag.
     pub survey: Duration,
     /// Deleting what is past its retention.
@@ -71,13 +76,17 @@ impl Intervals {
     pub const fn with_retention(retention: Duration) -> Self {
         Self {
             due: Duration::from_secs(1),
-            settled: Duration::from_secs(5),
+            settled: Duration::from_secs(1),
+            settled_idle: Duration::from_secs(5),
             survey: Duration::from_secs(5),
             prune: Duration::from_secs(600),
             retention,
         }
     }
 }
+
+/// Between tries to write the watermark down one last time.
+const CLOSE_PAUSE: Duration = Duration::from_millis(50);
 
 /// Runs the store's commands one after the other.
 pub struct Recorder<S> {
@@ -86,11 +95,10 @@ pub struct Recorder<S> {
     rows_to_record: Vec<RowToRecord>,
     finished: Vec<Finished>,
     claims: Option<(Vec<ClaimKey>, usize)>,
-    settled: Lsn,
     /// Topics whose due keys are not asked for, as they were told last.
     topics_at_rest: Vec<Topic>,
+    record: Record,
     due_at: Instant,
-    settle_at: Instant,
     survey_at: Instant,
     prune_at: Instant,
 }
@@ -105,10 +113,9 @@ impl<S: Store> Recorder<S> {
             rows_to_record: Vec::new(),
             finished: Vec::new(),
             claims: None,
-            settled: Lsn::ZERO,
             topics_at_rest: Vec::new(),
+            record: Record::new(now, intervals.settled, intervals.settled_idle),
             due_at: now,
-            settle_at: now + intervals.settled,
             survey_at: now,
             prune_at: now + intervals.prune,
         }
@@ -150,8 +157,18 @@ impl<S: Store> Recorder<S> {
     }
 
     /// Learns how far the slot is settled.
-    pub fn watermark(&mut self, settled: Lsn) {
-        self.settled = settled;
+    pub fn watermark(&mut self, settled: Watermark) {
+        self.record.settled(settled);
+    }
+
+    /// Learns that rows are on their way, so that the watermark will soon be worth writing down.
+    pub fn rows_in_flight(&mut self) {
+        self.record.rows_in_flight();
+    }
+
+    /// How far the slot is settled and that is on record: it may be confirmed.
+    pub fn noted(&self) -> Watermark {
+        self.record.noted()
     }
 
     /// Whether nothing that matters is unwritten.
@@ -174,8 +191,7 @@ impl<S: Store> Recorder<S> {
         loop {
             if let State::Running(running) = &mut self.state {
                 let (store, recorded) = running.await;
-                self.state = State::Idle(store);
-                return recorded;
+                return self.ended(store, recorded);
             }
             match self.next_command() {
                 Some(command) => self.start(command),
@@ -185,21 +201,46 @@ impl<S: Store> Recorder<S> {
     }
 
     /// Ends what is running, for a limited time, and writes the watermark down: the session is over.
-    pub async fn close(mut self, limit: Duration) {
-        let closing = async {
-            while let State::Running(running) = &mut self.state {
-                let (store, _) = running.await;
-                self.state = State::Idle(store);
-            }
-            if let State::Idle(store) = &mut self.state
-                && let Err(error) = store.note_settled(self.settled).await
-            {
-                tracing::debug!(%error, "the watermark was not written down");
-            }
-        };
-        if tokio::time::timeout(limit, closing).await.is_err() {
+    /// Returns how far it is on record.
+    pub async fn close(mut self, limit: Duration) -> Watermark {
+        if tokio::time::timeout(limit, self.write_last()).await.is_err() {
             tracing::debug!("dispatch state did not answer at the end of the session");
         }
+        self.noted()
+    }
+
+    async fn write_last(&mut self) {
+        while let State::Running(running) = &mut self.state {
+            let (store, recorded) = running.await;
+            // Whatever else it came to, the session that would use it is over.
+            drop(self.ended(store, recorded));
+        }
+        let Self { state: State::Idle(store), record, .. } = self else { return };
+        while let Some(watermark) = record.unwritten() {
+            match store.note_settled(watermark.lsn()).await {
+                Ok(()) => record.written(watermark),
+                Err(error @ StoreFailure::Unavailable(_)) => {
+                    tracing::debug!(%error, "the watermark was not written down; trying again");
+                    sleep(CLOSE_PAUSE).await;
+                }
+                Err(error) => {
+                    tracing::debug!(%error, "the watermark was not written down");
+                    return;
+                }
+            }
+        }
+    }
+
+    fn ended(
+        &mut self,
+        store: S,
+        recorded: Result<RecorderEvent, StoreFailure>,
+    ) -> Result<RecorderEvent, StoreFailure> {
+        self.state = State::Idle(store);
+        if let Ok(RecorderEvent::Settled(watermark)) = &recorded {
+            self.record.written(*watermark);
+        }
+        recorded
     }
 
     /// Outcomes first, so that a claim finds them written; then rows, for they hold the slot.
@@ -218,9 +259,8 @@ impl<S: Store> Recorder<S> {
             self.due_at = now + self.intervals.due;
             return Some(StoreCommand::Due(std::mem::take(&mut self.topics_at_rest)));
         }
-        if self.settle_at <= now {
-            self.settle_at = now + self.intervals.settled;
-            return Some(StoreCommand::NoteSettled(self.settled));
+        if let Some(watermark) = self.record.take_due(now) {
+            return Some(StoreCommand::NoteSettled(watermark));
         }
         if self.survey_at <= now {
             self.survey_at = now + self.intervals.survey;
@@ -234,7 +274,8 @@ impl<S: Store> Recorder<S> {
     }
 
     fn next_interval(&self) -> Instant {
-        self.due_at.min(self.settle_at).min(self.survey_at).min(self.prune_at)
+        let settle_at = self.record.due_at().unwrap_or(self.due_at);
+        self.due_at.min(settle_at).min(self.survey_at).min(self.prune_at)
     }
 
     fn start(&mut self, command: StoreCommand) {
@@ -270,7 +311,11 @@ async fn until_done<S: Store>(
     loop {
         let error = match execute(&mut store, &command, retention).await {
             Ok(found) => return (store, Ok(command.event(found))),
-            Err(StoreFailure::ShuttingDown) => return (store, Err(StoreFailure::ShuttingDown)),
+            Err(
+                ended @ (StoreFailure::ShuttingDown
+                | StoreFailure::OtherHistory(_)
+                | StoreFailure::TablesOutdated(_)),
+            ) => return (store, Err(ended)),
             Err(error @ StoreFailure::Unavailable(_)) => crate::policy::Chain(&error).to_string(),
         };
         attempts += 1;
@@ -325,7 +370,7 @@ async fn execute<S: Store>(
         StoreCommand::Due(except) => store.due_keys(except).await.map(Found::Due),
         StoreCommand::Survey => store.survey().await.map(Box::new).map(Found::Surveyed),
         StoreCommand::NoteSettled(settled) => {
-            store.note_settled(*settled).await.map(|()| Found::Nothing)
+            store.note_settled(settled.lsn()).await.map(|()| Found::Nothing)
         }
         StoreCommand::Prune => {
             let deleted = store.prune(retention).await?;
@@ -358,6 +403,7 @@ impl StoreCommand {
                 assert_eq!(keys.len(), claimed.len(), "I4: one answer a key");
                 RecorderEvent::Claimed(keys.into_iter().map(|key| key.lane).zip(claimed).collect())
             }
+            (Self::NoteSettled(settled), _) => RecorderEvent::Settled(settled),
             (_, Found::Due(keys)) => RecorderEvent::Due(keys),
             (_, Found::Surveyed(survey)) => RecorderEvent::Surveyed(survey),
             (_, Found::Nothing | Found::Claimed(_)) => RecorderEvent::Noted,

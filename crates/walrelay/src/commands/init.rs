@@ -86,7 +86,7 @@ async fn told(client: &SqlClient, options: &InitOptions, lost: &LostSlot) -> Res
     for (table, rows) in rows_at_risk(client, &options.outbox_tables, settled).await? {
         text.push_str(&format!("may not have been published: {rows} row(s) of {table}\n"));
     }
-    let Settled { system_identifier, lsn, xid } = settled;
+    let Settled { system_identifier, lsn, xid, .. } = settled;
     text.push_str(&format!(
         "keep this, it is forgotten now: settled_lsn {lsn}, settled_xid {xid}, server {system_identifier}\n"
     ));

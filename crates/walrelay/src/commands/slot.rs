@@ -2,9 +2,9 @@
 
 use pgoutput_parser::Lsn;
 use walrelay_postgres::{
-    Failover, LostSlot, ServerErrorKind, SqlClient, StoreError, advance_slot, connect_sql,
-    create_slot, delete_relay_row, drop_slot, read_loss, read_publication, read_relay_row,
-    read_slot, rows_since, waiting_transactions,
+    Failover, LostSlot, ServerErrorKind, SqlClient, StoreError, advance_relay_row, advance_slot,
+    connect_sql, create_slot, delete_relay_row, drop_slot, read_loss, read_publication,
+    read_relay_row, read_slot, rows_since, waiting_transactions,
 };
 use walrelay_relay::observe::report::slot_report;
 
@@ -152,6 +152,12 @@ async fn advance(
         });
     }
     let lsn = advance_slot(client, slot, end_lsn).await?;
+    // Otherwise the next start would take what was skipped for a gap.
+    match advance_relay_row(client, slot, lsn).await {
+        Err(StoreError::Sql { source, .. })
+            if source.code() == Some(&tokio_postgres::error::SqlState::UNDEFINED_TABLE) => {}
+        advanced => advanced?,
+    }
     let transactions = skipped.filter(|transaction| transaction.rows > 0).count();
     Ok(format!(
         "skipped: {rows} change(s) of {transactions} transaction(s)\nslot {slot} is now at {lsn}\n"
