@@ -50,14 +50,7 @@ async fn a_second_signal_ends_it_at_once() {
     let Some(world) = World::create().await else { return };
     world.pubsub.fault("black-hole");
     let mut relay = world.start_relay(["--drain-timeout", "1h"]).await;
-    world
-        .execute(
-            "INSERT INTO app_outbox (aggregatetype, aggregateid, event_type, version, payload)
-             VALUES ('video', 'v-1', 'test.inserted', 1, '{}')",
-        )
-        .await;
-    let emulator = world.pubsub.emulator();
-    emulator.wait_until(|emulator| emulator.stats().publish_requests > 0).await;
+    a_row_is_out(&world).await;
     let confirmed = world.confirmed_flush().await;
 
     relay.signal(Signal::Terminate);
@@ -80,6 +73,17 @@ async fn a_drain_that_gets_no_answer_ends_at_its_deadline_with_success() {
     let Some(world) = World::create().await else { return };
     world.pubsub.fault("key=v-1,black-hole");
     let mut relay = world.start_relay(["--drain-timeout", "500ms"]).await;
+    a_row_is_out(&world).await;
+
+    assert_eq!(relay.terminate(Duration::from_secs(10)).await, Some(0));
+    world.pubsub.heal();
+
+    world.catch_up().await;
+    world.check(&world.committed().await).assert_exactly_once();
+}
+
+/// Inserts a row, and waits until it is on its way to Pub/Sub.
+async fn a_row_is_out(world: &World) {
     world
         .execute(
             "INSERT INTO app_outbox (aggregatetype, aggregateid, event_type, version, payload)
@@ -88,10 +92,4 @@ async fn a_drain_that_gets_no_answer_ends_at_its_deadline_with_success() {
         .await;
     let emulator = world.pubsub.emulator();
     emulator.wait_until(|emulator| emulator.stats().publish_requests > 0).await;
-
-    assert_eq!(relay.terminate(Duration::from_secs(10)).await, Some(0));
-    world.pubsub.heal();
-
-    world.catch_up().await;
-    world.check(&world.committed().await).assert_exactly_once();
 }

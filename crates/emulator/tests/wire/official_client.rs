@@ -22,18 +22,13 @@ async fn the_official_client_publishes_and_receives_in_order_and_again_after_a_n
         .await
         .unwrap();
     topics.create_topic().set_name(TOPIC).send().await.unwrap();
-    let subscriptions = SubscriptionAdmin::builder()
-        .with_endpoint(server.url())
-        .with_credentials(credentials.clone())
-        .build()
-        .await
-        .unwrap();
+    let subscriptions = administration(&server).await;
     let create = subscriptions.create_subscription().set_name(SUBSCRIPTION).set_topic(TOPIC);
     create.set_enable_message_ordering(true).send().await.unwrap();
 
     let publisher = Publisher::builder(TOPIC)
         .with_endpoint(server.url())
-        .with_credentials(credentials.clone())
+        .with_credentials(credentials)
         .build()
         .await
         .unwrap();
@@ -50,13 +45,7 @@ async fn the_official_client_publishes_and_receives_in_order_and_again_after_a_n
     }
     assert_eq!(server.emulator.stats().in_flight_per_key_max, 1);
 
-    let subscriber = Subscriber::builder()
-        .with_endpoint(server.url())
-        .with_credentials(credentials)
-        .build()
-        .await
-        .unwrap();
-    let mut stream = subscriber.subscribe(SUBSCRIPTION).build();
+    let mut stream = subscriber(&server).await.subscribe(SUBSCRIPTION).build();
     let mut received: [Vec<u32>; 3] = Default::default();
     let mut distinct = BTreeSet::new();
     let mut nacked = false;
@@ -87,26 +76,14 @@ async fn the_official_client_publishes_and_receives_in_order_and_again_after_a_n
 async fn the_official_client_retries_what_failed_for_now_and_reports_what_is_invalid() {
     drop(rustls::crypto::ring::default_provider().install_default());
     let server = Server::with_topic().await;
-    let credentials = anonymous::Builder::new().build();
-    let subscriptions = SubscriptionAdmin::builder()
-        .with_endpoint(server.url())
-        .with_credentials(credentials.clone())
-        .build()
-        .await
-        .unwrap();
+    let subscriptions = administration(&server).await;
     let create = subscriptions.create_subscription().set_name(SUBSCRIPTION).set_topic(TOPIC);
     create.set_enable_exactly_once_delivery(true).send().await.unwrap();
     server.fault("on=acknowledge,key=retried,first=1,fail-ids=temporary");
     server.fault("on=acknowledge,key=refused,fail-ids=invalid");
     server.publish(&[("retried", "1"), ("refused", "2")]).await;
 
-    let subscriber = Subscriber::builder()
-        .with_endpoint(server.url())
-        .with_credentials(credentials)
-        .build()
-        .await
-        .unwrap();
-    let mut stream = subscriber.subscribe(SUBSCRIPTION).build();
+    let mut stream = subscriber(&server).await.subscribe(SUBSCRIPTION).build();
     let mut confirmed = Vec::new();
     for _ in 0..2 {
         let (message, handler) = within(stream.next()).await.unwrap().unwrap();
@@ -116,4 +93,22 @@ async fn the_official_client_retries_what_failed_for_now_and_reports_what_is_inv
     }
     confirmed.sort();
     assert_eq!(confirmed, [("refused".to_owned(), false), ("retried".to_owned(), true)]);
+}
+
+async fn administration(server: &Server) -> SubscriptionAdmin {
+    SubscriptionAdmin::builder()
+        .with_endpoint(server.url())
+        .with_credentials(anonymous::Builder::new().build())
+        .build()
+        .await
+        .unwrap()
+}
+
+async fn subscriber(server: &Server) -> Subscriber {
+    Subscriber::builder()
+        .with_endpoint(server.url())
+        .with_credentials(anonymous::Builder::new().build())
+        .build()
+        .await
+        .unwrap()
 }
