@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use tokio::time::{Instant, sleep};
 use walrelay_core::{AttributeStyle, ColumnNames, Random, RouterConfig, Template};
+use walrelay_postgres::Outbox;
 use walrelay_relay::error::RelayError;
 use walrelay_relay::lifecycle::session::SessionSettings;
 use walrelay_relay::lifecycle::supervisor::Supervisor;
@@ -94,9 +95,11 @@ type RunResult = Result<Option<Ended>, RelayError>;
 /// The settings of the service, but for what the plan draws.
 pub(crate) fn settings(plan: &Plan) -> SessionSettings {
     let relay = RelaySettings {
-        slot: "walrelay".into(),
-        publication: "walrelay".into(),
-        outbox_tables: Vec::new(),
+        outbox: Outbox {
+            slot: "walrelay".into(),
+            publication: "walrelay".into(),
+            tables: Vec::new(),
+        },
         router: router(),
         park_after: plan.lanes.park_after,
         max_attempts: plan.lanes.max_attempts,

@@ -11,61 +11,7 @@ use crate::modules::Modules;
 use crate::repository::{Files, Finding};
 
 /// Uses that close a circle: from, to, and why they are still there. The list only gets shorter.
-const ALLOWED: &[(&str, &str, &str)] = &[
-    (
-        "crates/pgoutput-parser/src/relations.rs",
-        "crates/pgoutput-parser/src/message.rs",
-        "a relation is read from the message that announces it",
-    ),
-    (
-        "crates/postgres/src/conninfo/passfile.rs",
-        "crates/postgres/src/conninfo.rs",
-        CHILDREN_USE_THEIR_PARENT,
-    ),
-    (
-        "crates/postgres/src/conninfo/text.rs",
-        "crates/postgres/src/conninfo.rs",
-        CHILDREN_USE_THEIR_PARENT,
-    ),
-    ("crates/postgres/src/tls.rs", "crates/postgres/src/conninfo.rs", CHILDREN_USE_THEIR_PARENT),
-    (
-        "crates/postgres/src/feedback.rs",
-        "crates/postgres/src/replication.rs",
-        CHILDREN_USE_THEIR_PARENT,
-    ),
-    (
-        "crates/postgres/src/preflight/assess.rs",
-        "crates/postgres/src/preflight.rs",
-        CHILDREN_USE_THEIR_PARENT,
-    ),
-    (
-        "crates/postgres/src/preflight/gather.rs",
-        "crates/postgres/src/preflight.rs",
-        CHILDREN_USE_THEIR_PARENT,
-    ),
-    (
-        "crates/postgres/src/preflight/tables.rs",
-        "crates/postgres/src/preflight.rs",
-        CHILDREN_USE_THEIR_PARENT,
-    ),
-    (
-        "crates/postgres/src/preflight/tables.rs",
-        "crates/postgres/src/preflight/assess.rs",
-        CHILDREN_USE_THEIR_PARENT,
-    ),
-    (
-        "crates/walrelay/src/config/build.rs",
-        "crates/walrelay/src/config.rs",
-        CHILDREN_USE_THEIR_PARENT,
-    ),
-    (
-        "crates/walrelay/src/telemetry.rs",
-        "crates/walrelay/src/config.rs",
-        CHILDREN_USE_THEIR_PARENT,
-    ),
-];
-
-const CHILDREN_USE_THEIR_PARENT: &str = "types that both need are to get a file of their own";
+const ALLOWED: &[(&str, &str, &str)] = &[];
 
 /// Which file uses which, and the first line that does.
 type Uses<'a> = BTreeMap<(&'a str, &'a str), usize>;

@@ -75,6 +75,16 @@ impl<'a> Cursor<'a> {
         }
     }
 
+    /// A byte of flags, of which only `known` may be set: an unknown flag changes what a message means.
+    pub(crate) fn known_flags(&mut self, known: u8) -> Result<u8, DecodeError> {
+        let at_flags = *self;
+        let flags = self.u8("flags")?;
+        match flags & !known {
+            0 => Ok(flags),
+            _ => Err(at_flags.wrong(Expected::Rule("no unknown flag"), Found::Byte(flags))),
+        }
+    }
+
     pub(crate) fn bytes(&mut self, len: u32, field: &'static str) -> Result<&'a [u8], DecodeError> {
         let len = usize::try_from(len).unwrap_or(usize::MAX);
         let Some((bytes, rest)) = self.rest.split_at_checked(len) else {
@@ -99,6 +109,11 @@ impl<'a> Cursor<'a> {
         })?;
         self.rest = rest;
         Ok(valid)
+    }
+
+    /// A schema's name. The server leaves out that of the built-in schema.
+    pub(crate) fn namespace(&mut self) -> Result<&'a str, DecodeError> {
+        self.text().map(|name| if name.is_empty() { "pg_catalog" } else { name })
     }
 
     pub(crate) fn peek(&self) -> Option<u8> {

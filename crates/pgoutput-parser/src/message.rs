@@ -20,7 +20,7 @@
 use std::fmt;
 
 use crate::cursor::Cursor;
-use crate::error::{DecodeError, Expected, Found};
+use crate::error::DecodeError;
 use crate::lsn::{Boundary, Lsn, Position};
 use crate::relations::Relation;
 use crate::time::PgTimestamp;
@@ -67,7 +67,7 @@ impl Commit {
     }
 
     pub(crate) fn parse(cursor: &mut Cursor<'_>) -> Result<Self, DecodeError> {
-        no_other_flags(cursor, 0)?;
+        cursor.known_flags(0)?;
         Ok(Self {
             commit_lsn: cursor.lsn("commit_lsn")?,
             end_lsn: cursor.lsn("end_lsn")?,
@@ -105,7 +105,7 @@ pub struct Type<'a> {
 impl<'a> Type<'a> {
     pub(crate) fn parse(cursor: &mut Cursor<'a>) -> Result<Self, DecodeError> {
         let id = cursor.u32("type id")?;
-        Ok(Self { id, namespace: namespace(cursor)?, name: cursor.text()? })
+        Ok(Self { id, namespace: cursor.namespace()?, name: cursor.text()? })
     }
 }
 
@@ -182,7 +182,7 @@ impl<'a> Truncate<'a> {
 
     pub(crate) fn parse(cursor: &mut Cursor<'a>) -> Result<Self, DecodeError> {
         let count = cursor.u32("relation count")?;
-        let options = TruncateOptions(no_other_flags(cursor, TruncateOptions::ALL)?);
+        let options = TruncateOptions(cursor.known_flags(TruncateOptions::ALL)?);
         let relation_ids = cursor.bytes(count.saturating_mul(4), "relation ids")?;
         Ok(Self { options, relation_ids })
     }
@@ -257,20 +257,5 @@ impl fmt::Debug for LogicalMessage<'_> {
             .field("prefix", &self.prefix)
             .field("content_bytes", &self.content.len())
             .finish()
-    }
-}
-
-/// A schema's name. The server leaves out that of the built-in schema.
-pub(crate) fn namespace<'a>(cursor: &mut Cursor<'a>) -> Result<&'a str, DecodeError> {
-    cursor.text().map(|name| if name.is_empty() { "pg_catalog" } else { name })
-}
-
-/// A byte of flags, of which only `known` may be set: an unknown flag changes what a message means.
-pub(crate) fn no_other_flags(cursor: &mut Cursor<'_>, known: u8) -> Result<u8, DecodeError> {
-    let at_flags = *cursor;
-    let flags = cursor.u8("flags")?;
-    match flags & !known {
-        0 => Ok(flags),
-        _ => Err(at_flags.wrong(Expected::Rule("no unknown flag"), Found::Byte(flags))),
     }
 }

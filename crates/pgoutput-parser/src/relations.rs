@@ -8,7 +8,6 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use crate::cursor::Cursor;
 use crate::error::{DecodeError, Expected, Found};
 use crate::limits::{COLUMNS_KEPT_MAX, COLUMNS_MAX, NAME_BYTES_MAX, RELATIONS_MAX};
-use crate::message::{namespace, no_other_flags};
 
 /// A table, as the server last described it.
 #[derive(Debug, Clone)]
@@ -31,7 +30,7 @@ pub struct Relation {
 impl Relation {
     fn parse(cursor: &mut Cursor<'_>) -> Result<Self, DecodeError> {
         let id = cursor.u32("relation id")?;
-        let namespace = bounded_name(cursor, namespace)?;
+        let namespace = bounded_name(cursor, Cursor::namespace)?;
         let name = bounded_name(cursor, Cursor::text)?;
         let replica_identity = ReplicaIdentity::parse(cursor)?;
         let at_count = *cursor;
@@ -65,7 +64,7 @@ impl RelationColumn {
     const KEY: u8 = 1;
 
     fn parse(cursor: &mut Cursor<'_>) -> Result<Self, DecodeError> {
-        let is_key = no_other_flags(cursor, Self::KEY)? == Self::KEY;
+        let is_key = cursor.known_flags(Self::KEY)? == Self::KEY;
         Ok(Self {
             name: bounded_name(cursor, Cursor::text)?,
             type_oid: cursor.u32("type oid")?,

@@ -23,7 +23,7 @@ use walrelay_core::Watermark;
 
 use crate::error::PgError;
 use crate::frames::Frames;
-use crate::replication::StreamSettings;
+use crate::stream_settings::StreamSettings;
 
 /// A server that shuts down asks again as soon as it is answered; so many answers a second it gets.
 const REPEATED_REQUEST_PACE: Duration = Duration::from_millis(200);

@@ -14,6 +14,7 @@ use tokio_postgres::types::Type;
 use crate::lost::{LostSlot, read_loss};
 use crate::migrations::migrations;
 use crate::names::{QualifiedName, quote_identifier, quote_literal};
+use crate::outbox::Outbox;
 use crate::publication::read_publication;
 use crate::relay_row::delete_relay_row;
 use crate::slot::{Failover, check_failover, check_slot_name, drop_slot, read_slot};
@@ -22,21 +23,17 @@ use crate::store_error::{LOST_SLOT_FIX, StoreError};
 /// What to set up.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct InitOptions {
-    /// The slot's name.
-    pub slot: String,
-    /// The publication's name.
-    pub publication: String,
-    /// The tables producers insert into.
-    pub outbox_tables: Vec<QualifiedName>,
+    /// The slot and the publication to create, and the tables it publishes.
+    pub outbox: Outbox,
     /// Only rows for which this SQL expression holds are published: one shard of several.
     pub row_filter: Option<String>,
     /// Whether the slot is synchronised to standbys.
     pub failover: Failover,
-    /// What to do when there was a slot, and it is gone or useless.
+    /// What to do when the slot was lost: it existed, and is missing or invalidated.
     pub on_lost: OnLost,
 }
 
-/// What to do when there was a slot, and it is gone or useless.
+/// What to do when the slot was lost: it existed, and is missing or invalidated.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum OnLost {
     /// Refuse: a new slot would hide that rows are missing.
@@ -78,8 +75,8 @@ impl InitPlan {
     ///
     /// The slot's name cannot be one.
     pub fn new(options: &InitOptions) -> Result<Self, StoreError> {
-        check_slot_name(&options.slot)?;
-        let mut steps: Vec<InitStep> = migrations(&options.outbox_tables)
+        check_slot_name(&options.outbox.slot)?;
+        let mut steps: Vec<InitStep> = migrations(&options.outbox.tables)
             .into_iter()
             .map(|migration| InitStep {
                 title: format!("{}: {}", migration.file, names(&migration.tables)),
@@ -87,14 +84,17 @@ impl InitPlan {
             })
             .collect();
         steps.push(InitStep {
-            title: format!("publication {}", options.publication),
+            title: format!("publication {}", options.outbox.publication),
             sql: publication_sql(options),
         });
         if options.on_lost == OnLost::Refuse {
-            let title = format!("slot {}: not in place of one that was lost", options.slot);
+            let title = format!("slot {}: not in place of one that was lost", options.outbox.slot);
             steps.push(InitStep { title, sql: guard_sql(options) });
         }
-        steps.push(InitStep { title: format!("slot {}", options.slot), sql: slot_sql(options) });
+        steps.push(InitStep {
+            title: format!("slot {}", options.outbox.slot),
+            sql: slot_sql(options),
+        });
         Ok(Self { steps })
     }
 
@@ -123,7 +123,7 @@ impl InitPlan {
 pub async fn init(client: &Client, options: &InitOptions) -> Result<InitReport, StoreError> {
     let plan = InitPlan::new(options)?;
     check_failover(client, options.failover).await?;
-    let lost = read_loss(client, &options.slot).await?;
+    let lost = read_loss(client, &options.outbox.slot).await?;
     if let Some(lost) = &lost {
         give_up(client, options, lost).await?;
     }
@@ -134,7 +134,7 @@ pub async fn init(client: &Client, options: &InitOptions) -> Result<InitReport, 
     }
     if lost.is_some() {
         // Last of all: until the new slot stands, the record keeps everybody from going on.
-        delete_relay_row(client, &options.slot).await?;
+        delete_relay_row(client, &options.outbox.slot).await?;
     }
     let mut report = InitReport::default();
     for Part { name, is_present } in parts {
@@ -163,7 +163,7 @@ async fn give_up(
     options: &InitOptions,
     lost: &LostSlot,
 ) -> Result<(), StoreError> {
-    let slot = &options.slot;
+    let slot = &options.outbox.slot;
     if options.on_lost == OnLost::Refuse {
         return Err(StoreError::SlotLost { slot: slot.clone(), problem: lost.problem.clone() });
     }
@@ -174,18 +174,18 @@ async fn give_up(
 }
 
 async fn refuse_unusable_slot(client: &Client, options: &InitOptions) -> Result<(), StoreError> {
-    let Some(slot) = read_slot(client, &options.slot).await? else { return Ok(()) };
+    let Some(slot) = read_slot(client, &options.outbox.slot).await? else { return Ok(()) };
     let row = client
         .query_typed_one("SELECT current_database()::text AS name", &[])
         .await
         .map_err(StoreError::sql("read the name of the database"))?;
     if let Some(problem) = slot.mismatch(row.get("name")) {
-        return Err(StoreError::SlotUnusable { slot: options.slot.clone(), problem });
+        return Err(StoreError::SlotUnusable { slot: options.outbox.slot.clone(), problem });
     }
-    if read_publication(client, &options.publication).await?.is_none() {
+    if read_publication(client, &options.outbox.publication).await?.is_none() {
         return Err(StoreError::SlotBeforePublication {
-            slot: options.slot.clone(),
-            publication: options.publication.clone(),
+            slot: options.outbox.slot.clone(),
+            publication: options.outbox.publication.clone(),
         });
     }
     Ok(())
@@ -199,7 +199,7 @@ struct Part {
 
 async fn parts(client: &Client, options: &InitOptions) -> Result<Vec<Part>, StoreError> {
     let mut parts = Vec::new();
-    for table in migrations(&options.outbox_tables).into_iter().flat_map(|m| m.tables) {
+    for table in migrations(&options.outbox.tables).into_iter().flat_map(|m| m.tables) {
         let row = client
             .query_typed_one(
                 "SELECT to_regclass($1) IS NOT NULL AS is_present",
@@ -209,17 +209,17 @@ async fn parts(client: &Client, options: &InitOptions) -> Result<Vec<Part>, Stor
             .map_err(StoreError::sql(format!("look for table {table}")))?;
         parts.push(Part { name: format!("table {table}"), is_present: row.get("is_present") });
     }
-    let publication = read_publication(client, &options.publication).await?;
-    let name = &options.publication;
+    let publication = read_publication(client, &options.outbox.publication).await?;
+    let name = &options.outbox.publication;
     parts.push(Part { name: format!("publication {name}"), is_present: publication.is_some() });
     if let Some(publication) = publication {
-        parts.extend(options.outbox_tables.iter().map(|table| Part {
+        parts.extend(options.outbox.tables.iter().map(|table| Part {
             name: format!("table {table} in publication {name}"),
             is_present: publication.covers(table),
         }));
     }
-    let slot = read_slot(client, &options.slot).await?;
-    parts.push(Part { name: format!("slot {}", options.slot), is_present: slot.is_some() });
+    let slot = read_slot(client, &options.outbox.slot).await?;
+    parts.push(Part { name: format!("slot {}", options.outbox.slot), is_present: slot.is_some() });
     Ok(parts)
 }
 
@@ -229,14 +229,14 @@ async fn parts(client: &Client, options: &InitOptions) -> Result<Vec<Part>, Stor
 /// `publish_via_partition_root` has no effect on a table without partitions; with them, rows would
 /// otherwise come under the names of partitions, which nobody has configured.
 fn publication_sql(options: &InitOptions) -> String {
-    let InitOptions { slot, publication, outbox_tables, row_filter, .. } = options;
-    let filter = row_filter.as_ref().map_or_else(String::new, |f| format!(" WHERE ({f})"));
-    let tables: Vec<String> = outbox_tables.iter().map(|t| format!("{t}{filter}")).collect();
+    let Outbox { slot, publication, tables } = &options.outbox;
+    let filter = options.row_filter.as_ref().map_or_else(String::new, |f| format!(" WHERE ({f})"));
+    let entries: Vec<String> = tables.iter().map(|t| format!("{t}{filter}")).collect();
     let name = quote_identifier(publication);
     let literal = quote_literal(publication);
-    let additions: String = outbox_tables
+    let additions: String = tables
         .iter()
-        .zip(&tables)
+        .zip(&entries)
         .map(|(table, entry)| {
             format!(
                 "
@@ -271,14 +271,14 @@ BEGIN
 END
 $walrelay$;",
         slot = quote_literal(slot),
-        tables = tables.join(", "),
+        tables = entries.join(", "),
     )
 }
 
-/// Refuses to go on to the slot where one is on record and not there: that is a lost slot, and a new
-/// one would hide what it lost.
+/// Refuses to create the slot if it is on record and does not exist: that is a lost slot, and a new
+/// one would hide what was lost.
 fn guard_sql(options: &InitOptions) -> String {
-    let slot = quote_literal(&options.slot);
+    let slot = quote_literal(&options.outbox.slot);
     let hint = quote_literal(LOST_SLOT_FIX);
     format!(
         "DO $walrelay$
@@ -293,7 +293,7 @@ $walrelay$;"
 }
 
 fn slot_sql(options: &InitOptions) -> String {
-    let slot = quote_literal(&options.slot);
+    let slot = quote_literal(&options.outbox.slot);
     let failover = match options.failover {
         Failover::No => "",
         Failover::Yes => ", true",

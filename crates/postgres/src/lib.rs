@@ -17,6 +17,7 @@ mod init;
 mod lost;
 mod migrations;
 mod names;
+mod outbox;
 mod preflight;
 mod publication;
 mod relay_row;
@@ -29,6 +30,7 @@ mod slot;
 mod store;
 mod store_error;
 mod stream;
+mod stream_settings;
 mod tls;
 mod waiting;
 
@@ -48,6 +50,7 @@ pub use migrations::{
     INBOX_TABLES, Migration, RELAY_TABLES, inbox_migrations, migrate, migrate_inbox, migrations,
 };
 pub use names::{ParseNameError, QualifiedName, quote_identifier, quote_literal};
+pub use outbox::Outbox;
 pub use preflight::{
     ColumnRole, ExpectedColumn, Facts, Finding, FoundTable, Neighbours, PreflightRequest,
     RelationKind, RoleFacts, ServerFacts, ServerHost, ServerMode, Severity, TableFacts, assess,
@@ -61,8 +64,7 @@ pub use relay_row::{
     take_relay_row,
 };
 pub use replication::{
-    FRAME_BYTES_MAX_DEFAULT, NetworkFeedback, NetworkFrames, ReplicationConnection, Startup,
-    StreamSettings, SystemIdentity,
+    NetworkFeedback, NetworkFrames, ReplicationConnection, Startup, SystemIdentity,
 };
 pub use report::read_survey;
 pub use secret::Secret;
@@ -75,4 +77,5 @@ pub use slot::{
 pub use store::{DUE_KEYS_MAX, Holdings, Store, StoreFailure, Survey};
 pub use store_error::{LOST_SLOT_FIX, StoreError};
 pub use stream::Stream;
+pub use stream_settings::{FRAME_BYTES_MAX_DEFAULT, StreamSettings};
 pub use waiting::{WaitingTransaction, rows_since, waiting_transactions};

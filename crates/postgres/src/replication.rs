@@ -32,9 +32,7 @@ use crate::incoming::{Incoming, Located};
 use crate::secret::Secret;
 use crate::server_identity::{ServerIdentity, TIMELINE_AND_START};
 use crate::stream::Stream;
-
-/// Postgres builds no message above 1 GiB (`MaxAllocSize`); the frame around it takes a little more.
-pub const FRAME_BYTES_MAX_DEFAULT: usize = (1 << 30) + (64 << 10);
+use crate::stream_settings::StreamSettings;
 
 /// What one query on this connection may answer in all. They are catalogue look-ups.
 const ANSWER_BYTES_MAX: usize = 16 << 20;
@@ -61,50 +59,6 @@ pub struct Startup<'a> {
     pub password: Option<&'a Secret>,
     /// Command-line options for the server process, `-c name=value`.
     pub options: &'a str,
-}
-
-/// The timers and bounds of one stream.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct StreamSettings {
-    /// The largest message taken in. Memory grows to it only while such a message arrives.
-    pub frame_bytes_max: usize,
-    /// How soon a watermark that moved is confirmed. A second of repeated rows after a crash.
-    pub confirm_interval: Duration,
-    /// How long at most between two status updates, whether anything moved or not.
-    pub status_interval: Duration,
-    /// How long the server may take to take an update in.
-    pub write_timeout: Duration,
-    /// How long nothing may arrive. Every status update asks for an answer, so this must be longer
-    /// than `status_interval`.
-    pub silence_limit: Duration,
-    /// How long a clean end may take.
-    pub finish_timeout: Duration,
-}
-
-impl Default for StreamSettings {
-    fn default() -> Self {
-        Self::for_sender_timeout(Some(Duration::from_secs(60)))
-    }
-}
-
-impl StreamSettings {
-    /// Timers that fit the session's `wal_sender_timeout`; `None` when the server has none.
-    ///
-    /// The server wants a sign of life within the timeout and asks after half of it; three within
-    /// it leave room for two that are late.
-    #[must_use]
-    pub fn for_sender_timeout(sender_timeout: Option<Duration>) -> Self {
-        let third = sender_timeout.map_or(Duration::from_secs(10), |timeout| timeout / 3);
-        let status_interval = third.min(Duration::from_secs(10));
-        Self {
-            frame_bytes_max: FRAME_BYTES_MAX_DEFAULT,
-            confirm_interval: Duration::from_secs(1).min(status_interval),
-            status_interval,
-            write_timeout: Duration::from_secs(10),
-            silence_limit: (status_interval * 3).max(Duration::from_secs(5)),
-            finish_timeout: Duration::from_secs(2),
-        }
-    }
 }
 
 /// The answer to `IDENTIFY_SYSTEM`.
@@ -546,15 +500,5 @@ mod tests {
             server_options(Some("-c geqo=off"), &[("search_path", "a, b\\c")]),
             "-c geqo=off -c client_min_messages=warning -c search_path=a,\\ b\\\\c"
         );
-    }
-
-    #[test]
-    fn status_updates_fit_three_times_into_the_servers_timeout() {
-        let settings = StreamSettings::for_sender_timeout(Some(Duration::from_secs(3)));
-        assert_eq!(settings.status_interval, Duration::from_secs(1));
-        assert!(settings.silence_limit > settings.status_interval);
-        let without = StreamSettings::for_sender_timeout(None);
-        assert_eq!(without.status_interval, Duration::from_secs(10));
-        assert_eq!(without.confirm_interval, Duration::from_secs(1));
     }
 }

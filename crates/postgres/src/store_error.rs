@@ -79,7 +79,7 @@ pub enum StoreError {
         slot: String,
     },
 
-    /// There was a slot, on record in `app_outbox_relay`, and it is gone or useless.
+    /// The slot is on record in `app_outbox_relay`, and is missing or invalidated.
     #[error("slot {slot:?} {problem}; {LOST_SLOT_FIX}")]
     SlotLost {
         /// Its name.

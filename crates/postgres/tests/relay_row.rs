@@ -8,7 +8,7 @@ use std::time::Duration;
 use pgoutput_parser::Lsn;
 use support::Session;
 use walrelay_postgres::{
-    ConnectConfig, DispatchStore, Failover, InitOptions, OnLost, PgEnv, QualifiedName,
+    ConnectConfig, DispatchStore, Failover, InitOptions, OnLost, Outbox, PgEnv, QualifiedName,
     SessionStore, Store, connect_sql, init, read_horizon, read_relay_row, read_server_identity,
     take_relay_row,
 };
@@ -24,9 +24,11 @@ async fn initialised() -> (TestDatabase, Session) {
 
 async fn init_again(database: &TestDatabase, session: &Session) {
     let options = InitOptions {
-        slot: database.name().to_owned(),
-        publication: "walrelay".to_owned(),
-        outbox_tables: vec![QualifiedName::new("public", "app_outbox")],
+        outbox: Outbox {
+            slot: database.name().to_owned(),
+            publication: "walrelay".to_owned(),
+            tables: vec![QualifiedName::new("public", "app_outbox")],
+        },
         row_filter: None,
         failover: Failover::No,
         on_lost: OnLost::Refuse,

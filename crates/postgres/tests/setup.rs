@@ -7,7 +7,7 @@ use support::Session;
 use walrelay_core::OnDead;
 use walrelay_postgres::{
     ColumnRole, ExpectedColumn, Failover, Finding, InitOptions, InitPlan, OnLost, Operation,
-    PreflightRequest, PublicationScope, QualifiedName, Severity, SlotType, StoreError,
+    Outbox, PreflightRequest, PublicationScope, QualifiedName, Severity, SlotType, StoreError,
     advance_slot, code, create_slot, delete_relay_row, drop_slot, init, preflight,
     read_publication, read_slot, shard_filter,
 };
@@ -20,9 +20,11 @@ fn outbox() -> QualifiedName {
 
 fn options(database: &TestDatabase) -> InitOptions {
     InitOptions {
-        slot: database.name().to_owned(),
-        publication: "walrelay".to_owned(),
-        outbox_tables: vec![outbox()],
+        outbox: Outbox {
+            slot: database.name().to_owned(),
+            publication: "walrelay".to_owned(),
+            tables: vec![outbox()],
+        },
         row_filter: None,
         failover: Failover::No,
         on_lost: OnLost::Refuse,
@@ -36,9 +38,7 @@ fn request(options: &InitOptions) -> PreflightRequest {
         role,
     };
     PreflightRequest {
-        slot: options.slot.clone(),
-        publication: options.publication.clone(),
-        outbox_tables: options.outbox_tables.clone(),
+        outbox: options.outbox.clone(),
         columns: vec![
             column("id", "--column-id", ColumnRole::Required),
             column("event_type", "--column-event-type", ColumnRole::Required),
@@ -145,7 +145,7 @@ async fn init_adds_tables_to_a_publication_and_never_replaces_it() {
     session
         .run("CREATE SCHEMA billing; CREATE TABLE billing.events (id int) PARTITION BY LIST (id)")
         .await;
-    options.outbox_tables.push(QualifiedName::new("billing", "events"));
+    options.outbox.tables.push(QualifiedName::new("billing", "events"));
     let lacking = findings(&session, &options).await;
     assert!(problems(&lacking).contains(&code::PUBLICATION_TABLE), "{lacking:#?}");
 
@@ -191,18 +191,21 @@ async fn a_slot_of_another_kind_is_refused() {
     let (database, session) = fresh().await;
     let options = options(&database);
     let create = [
-        (format!("SELECT pg_create_physical_replication_slot('{}')", options.slot), "physical"),
+        (
+            format!("SELECT pg_create_physical_replication_slot('{}')", options.outbox.slot),
+            "physical",
+        ),
         (
             format!(
                 "SELECT pg_create_logical_replication_slot('{}', 'test_decoding')",
-                options.slot
+                options.outbox.slot
             ),
             "test_decoding",
         ),
         (
             format!(
                 "SELECT pg_create_logical_replication_slot('{}', 'pgoutput', false, true)",
-                options.slot
+                options.outbox.slot
             ),
             "prepared transactions",
         ),
@@ -214,10 +217,10 @@ async fn a_slot_of_another_kind_is_refused() {
         assert!(refused.to_string().contains(problem), "{refused}");
         let finding = findings(&session, &options).await;
         assert!(found(&finding, code::SLOT_UNUSABLE).message.contains(problem));
-        drop_slot(&session, &options.slot).await.unwrap();
+        drop_slot(&session, &options.outbox.slot).await.unwrap();
     }
     let elsewhere = TestDatabase::create().await;
-    create_slot(elsewhere.client(), &options.slot, Failover::No).await.unwrap();
+    create_slot(elsewhere.client(), &options.outbox.slot, Failover::No).await.unwrap();
     let refused = init(&session, &options).await.unwrap_err();
     assert!(refused.to_string().contains(elsewhere.name()), "{refused}");
 }
@@ -275,13 +278,17 @@ async fn shards_publish_each_row_once() {
     let (database, session) = fresh().await;
     for index in 0..4 {
         let options = InitOptions {
-            slot: format!("{}_{index}", database.name()),
-            publication: format!("shard_{index}"),
+            outbox: Outbox {
+                slot: format!("{}_{index}", database.name()),
+                publication: format!("shard_{index}"),
+                tables: vec![outbox()],
+            },
             row_filter: Some(shard_filter("aggregateid", index, 4)),
             ..options(&database)
         };
         init(&session, &options).await.unwrap();
-        let publication = read_publication(&session, &options.publication).await.unwrap().unwrap();
+        let publication =
+            read_publication(&session, &options.outbox.publication).await.unwrap().unwrap();
         assert!(publication.tables[0].row_filter.as_ref().unwrap().contains("hashtext"));
         let found_ok = findings(&session, &options).await;
         assert!(problems(&found_ok).is_empty(), "{found_ok:#?}");
@@ -332,13 +339,13 @@ async fn preflight_tells_a_lost_slot_from_a_first_start() {
     let options = options(&database);
     init(&session, &options).await.unwrap();
     let here = session.text("SELECT system_identifier::text FROM pg_control_system()").await;
-    write_relay_row(&session, &options.slot, &here, "0/10").await;
-    drop_slot(&session, &options.slot).await.unwrap();
+    write_relay_row(&session, &options.outbox.slot, &here, "0/10").await;
+    drop_slot(&session, &options.outbox.slot).await.unwrap();
 
     assert_eq!(problems(&findings(&session, &options).await), [code::SLOT_LOST]);
-    delete_relay_row(&session, &options.slot).await.unwrap();
+    delete_relay_row(&session, &options.outbox.slot).await.unwrap();
     assert_eq!(problems(&findings(&session, &options).await), [code::SLOT_MISSING]);
-    write_relay_row(&session, &options.slot, "1", "0/10").await;
+    write_relay_row(&session, &options.outbox.slot, "1", "0/10").await;
     let restored = findings(&session, &options).await;
     assert_eq!(problems(&restored), [code::SLOT_LOST, code::SYSTEM_IDENTIFIER]);
 }
@@ -421,9 +428,9 @@ async fn preflight_sees_what_a_role_may_not_do() {
         .await;
     let granted = findings(&relay, &options).await;
     assert!(problems(&granted).is_empty(), "{granted:#?}");
-    write_relay_row(&relay, &options.slot, "1", "0/10").await;
-    let store =
-        walrelay_postgres::DispatchStore::new(options.slot.clone()).with_on_dead(OnDead::Hold);
+    write_relay_row(&relay, &options.outbox.slot, "1", "0/10").await;
+    let store = walrelay_postgres::DispatchStore::new(options.outbox.slot.clone())
+        .with_on_dead(OnDead::Hold);
     assert!(store.parked_keys(&relay).await.unwrap().is_empty());
     assert_eq!(problems(&findings(&relay, &options).await), [code::SYSTEM_IDENTIFIER]);
     // A policy that shows rows without letting them be changed is not enough.
@@ -467,7 +474,7 @@ async fn a_slot_that_fell_too_far_behind_is_lost() {
         session.run("CHECKPOINT").await;
     }
 
-    let slot = read_slot(&session, &options.slot).await.unwrap().unwrap();
+    let slot = read_slot(&session, &options.outbox.slot).await.unwrap().unwrap();
     assert!(slot.is_lost(), "{slot:?}");
     assert_eq!(problems(&findings(&session, &options).await), [code::SLOT_LOST]);
     let refused = init(&session, &options).await.unwrap_err();

@@ -26,13 +26,13 @@ pub enum RelayError {
     /// An ordinary statement failed.
     #[error("{action}")]
     Sql {
-        /// What it was for.
+        /// What the statement was for.
         action: &'static str,
         /// What the server said.
         #[source]
         source: tokio_postgres::Error,
     },
-    /// `--take-over-after`, and the server does not let us.
+    /// The slot was to be taken over, and the server does not let us end the holder's session.
     #[error("the session of {holder} cannot be ended")]
     TakeOver {
         /// Who holds the slot.
@@ -47,7 +47,7 @@ pub enum RelayError {
     /// The server is not what the configuration says, or the slot is lost.
     #[error("{}: {summary}", if kind.exit() == Exit::SlotLost { "the slot is lost" } else { "postgres is not set up for this relay" })]
     Setup {
-        /// What all findings amount to.
+        /// The gravest kind among the findings.
         kind: Kind,
         /// Each finding with its fix.
         summary: String,
@@ -55,7 +55,7 @@ pub enum RelayError {
 }
 
 impl RelayError {
-    /// For `map_err`: what a statement was for.
+    /// For `map_err`: wraps a statement's error with what the statement was for.
     pub fn sql(action: &'static str) -> impl Fn(tokio_postgres::Error) -> Self {
         move |source| Self::Sql { action, source }
     }

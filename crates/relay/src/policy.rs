@@ -140,10 +140,10 @@ policy! {
     /// Wrong role or password, or refused by `pg_hba.conf`.
     Authentication: POSTGRES, POSTGRES, POSTGRES,
         "check user, password and the server's pg_hba.conf";
-    /// A method we do not have.
+    /// The server asks for an authentication method that this client does not support.
     AuthenticationMethod: POSTGRES, POSTGRES, POSTGRES,
         "let pg_hba.conf ask this role for scram-sha-256, md5 or password";
-    /// A password is wanted and there is none.
+    /// The server asks for a password and none is configured.
     PasswordMissing: POSTGRES, POSTGRES, POSTGRES,
         "put it into the connection string, PGPASSWORD or PGPASSFILE";
     /// The server cannot prove that it knows the password.
@@ -221,10 +221,10 @@ policy! {
         "correct --slot, or run `walrelay init`, which creates it";
     /// The slot is of another kind, plugin or database, or older than its publication.
     SlotUnfit: POSTGRES, POSTGRES, POSTGRES, "choose another name with --slot";
-    /// There was a slot, and it is gone or useless.
+    /// The slot existed, and is missing or invalidated.
     SlotLost: LOST, LOST, LOST,
         "rows that were not settled are in the outbox table only: docs/operations.md, Lost slot";
-    /// What is on record is of another server.
+    /// The positions on record belong to another server.
     OtherServer: LOST, LOST, LOST,
         "positions on record mean nothing on this server: docs/operations.md, Lost slot";
     /// Somebody else holds the slot.
@@ -248,7 +248,7 @@ policy! {
         "check credentials, --project, --endpoint and network; roles/pubsub.viewer lets check look";
     /// The configuration.
     Configuration: USAGE, USAGE, USAGE, "see `walrelay <command> --help` and docs/configuration.md";
-    /// An argument names what is not there, or cannot be.
+    /// An argument names something that does not exist or cannot exist.
     Argument: USAGE, USAGE, USAGE, "correct the argument; `--help` shows what it takes";
     /// A file cannot be read.
     File: USAGE, USAGE, USAGE, "name a file that can be read";

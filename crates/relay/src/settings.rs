@@ -1,9 +1,9 @@
-//! What the service is told, whatever the flags, variables or files it came from.
+//! The settings of the service, whether they came from flags, variables or a file.
 
 use std::time::Duration;
 
 use walrelay_core::{OnDead, RouterConfig};
-use walrelay_postgres::{ConnectConfig, QualifiedName};
+use walrelay_postgres::{ConnectConfig, Outbox};
 use walrelay_pubsub::PublisherConfig;
 
 /// Everything the relay needs to know to run.
@@ -22,12 +22,8 @@ pub struct Settings {
 /// How the relay behaves: what the pipeline is built from.
 #[derive(Debug, Clone)]
 pub struct RelaySettings {
-    /// The replication slot.
-    pub slot: String,
-    /// The publication.
-    pub publication: String,
-    /// The outbox tables.
-    pub outbox_tables: Vec<QualifiedName>,
+    /// Which slot, publication and outbox tables.
+    pub outbox: Outbox,
     /// How a row becomes a message.
     pub router: RouterConfig,
     /// A lane stuck this long while others succeed is parked.
@@ -40,11 +36,11 @@ pub struct RelaySettings {
     pub max_in_flight_bytes: usize,
     /// How long a stop waits for what is in flight.
     pub drain_timeout: Duration,
-    /// When to end the session of another holder of the slot; `None` waits for ever.
+    /// After how much silence to end the session of another holder of the slot; `None` never does.
     pub take_over_after: Option<Duration>,
     /// How often the server is told what is confirmed.
     pub status_interval: Duration,
-    /// The sender timeout asked for on our connection.
+    /// The `wal_sender_timeout` that our connection sets for itself.
     pub wal_sender_timeout: Duration,
     /// How long published and discarded rows stay in dispatch state.
     pub dispatch_retention: Duration,
@@ -53,16 +49,16 @@ pub struct RelaySettings {
 /// Where Pub/Sub is and how hard it may be worked.
 #[derive(Debug, Clone)]
 pub struct PubSubSettings {
-    /// Where it is, over how many connections, how long a call may take.
+    /// The endpoint, the number of connections, and how long a call may take.
     pub publisher: PublisherConfig,
-    /// Publish calls out at once, at most.
+    /// How many Publish calls may be unanswered at once.
     pub max_outstanding_requests: usize,
 }
 
 /// When a run ends by itself.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Until {
-    /// Never; somebody asks it to.
+    /// Only when it is asked to stop.
     Stopped,
     /// Once everything committed before its start is confirmed and nothing is due.
     CaughtUp,

@@ -13,24 +13,24 @@ pub struct Shutdown {
 }
 
 impl Shutdown {
-    /// Nobody has asked yet.
+    /// A request that has not been made yet.
     #[must_use]
     pub fn new() -> Self {
         Self { asked: watch::Sender::new(false) }
     }
 
-    /// Asks. Asking again changes nothing.
+    /// Makes the request. Making it again changes nothing.
     pub fn request(&self) {
         self.asked.send_replace(true);
     }
 
-    /// Whether somebody has asked.
+    /// Whether the request has been made.
     #[must_use]
     pub fn is_requested(&self) -> bool {
         *self.asked.borrow()
     }
 
-    /// Completes once somebody has asked; at once when that was before the call.
+    /// Completes once the request is made; at once if it was made before the call.
     ///
     /// # Cancel safety
     ///

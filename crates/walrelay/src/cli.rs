@@ -24,7 +24,7 @@ pub struct Cli {
     #[command(flatten)]
     pub general: GeneralOptions,
     #[command(subcommand)]
-    pub command: Command,
+    pub command: CommandArgs,
 }
 
 const EXIT_CODES: &str = "\
@@ -37,7 +37,7 @@ pub const ARGUMENTS: &str = "Arguments";
 
 /// One per command of the manual.
 #[derive(Debug, Subcommand)]
-pub enum Command {
+pub enum CommandArgs {
     /// Creates tables, publication and slot; safe to run again.
     ///
     /// Applies the migrations, then creates the publication (inserts only), then the slot, in that
@@ -152,12 +152,12 @@ pub struct StatusArgs {
 #[derive(Debug, Args)]
 pub struct DispatchArgs {
     #[command(subcommand)]
-    pub action: DispatchAction,
+    pub action: DispatchActionArgs,
 }
 
 /// What to do with dispatch state.
 #[derive(Debug, Subcommand)]
-pub enum DispatchAction {
+pub enum DispatchActionArgs {
     /// Lists rows, oldest position first.
     #[command(after_help = "Example:\n  walrelay dispatch list --status dead --older-than 1h")]
     List(DispatchListArgs),
@@ -269,12 +269,12 @@ pub struct DispatchDiscardArgs {
 #[derive(Debug, Args)]
 pub struct SlotArgs {
     #[command(subcommand)]
-    pub action: SlotAction,
+    pub action: SlotActionArgs,
 }
 
 /// What to do with the slot.
 #[derive(Debug, Subcommand)]
-pub enum SlotAction {
+pub enum SlotActionArgs {
     /// Shows the slot as the server sees it.
     #[command(after_help = "Example:\n  walrelay slot show --slot walrelay")]
     Show(SlotShowArgs),

@@ -33,9 +33,9 @@ pub enum Error {
     /// `check` found something that `run` would stumble over; the findings are already printed.
     #[error("{count} finding(s) must be fixed before `walrelay run`")]
     Findings {
-        /// How many.
+        /// How many findings there are.
         count: usize,
-        /// What they amount to.
+        /// The gravest kind among them.
         kind: Kind,
     },
 
@@ -63,14 +63,14 @@ pub enum Error {
     /// There is no publication to create the slot for.
     #[error("publication {publication:?} does not exist")]
     PublicationMissing {
-        /// Its name.
+        /// The publication's name.
         publication: String,
     },
 
     /// What a file or dispatch state holds does not fit what was asked for.
     #[error("{what}")]
     Unfit {
-        /// What it is, and what is in the way.
+        /// What does not fit, and why.
         what: String,
         /// What to do instead.
         hint: &'static str,
@@ -144,7 +144,7 @@ impl Error {
     pub fn exit(&self) -> Exit {
         match self {
             Self::Demo { exit, .. } => *exit,
-            // It stopped because of this, so the policy has a code for it.
+            // The relay stopped because of this error, so the policy has a code for it.
             Self::Relay(error) => match error.disposition() {
                 Disposition::Stop { exit, .. } => exit,
                 Disposition::Reconnect | Disposition::StandBy => Exit::Unexpected,

@@ -1,4 +1,5 @@
-//! Every option, declared once; nothing else has to be touched to add one but the place that uses it.
+//! Every option, declared once. Flag, variable, key of the file, help, range check, page, annotated
+//! file and schema all follow from the declaration; only the code that uses the value is elsewhere.
 //!
 //! An option is a flag, a variable and a key of the file. What only the command line may say, such as
 //! which row to discard, is an argument of its command in [`cli`](crate::cli).

@@ -1,4 +1,4 @@
-//! What is written from the declarations: the tables of docs/configuration.md, an annotated
+//! Generates from the declarations of the options: the tables of docs/configuration.md, an annotated
 //! configuration file, and a JSON schema for editors. A test holds the files to this.
 
 use clap::{Command, CommandFactory};
@@ -115,7 +115,7 @@ fn range_in_words(option: &Declaration) -> String {
     format!("{range}{never}{besides}{}", option.besides)
 }
 
-/// The commands to be named beside an option, where its heading does not say them.
+/// The commands that take an option, to be named next to it where its heading does not name them.
 fn single_commands(option: &Declaration, group: &Group) -> Vec<String> {
     if is_single(group) { commands_of(option.name) } else { Vec::new() }
 }

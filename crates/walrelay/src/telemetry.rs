@@ -20,7 +20,6 @@ use tracing_subscriber::util::SubscriberInitExt;
 use walrelay_relay::policy::{Chain, Exit};
 
 use crate::config::{LogConfig, LogFormat};
-
 use crate::error::Error;
 
 /// Installs the subscriber of this process; a second call changes nothing.
@@ -60,7 +59,7 @@ fn ends_in_a_level(directive: &str) -> bool {
     is_level || directive.trim().is_empty() || directive.contains('[')
 }
 
-/// Writes why the process ends: through the log when there is one, else plainly.
+/// Writes why the process ends: to the log if there is one, otherwise as plain text.
 pub fn report_error(error: &Error) {
     if !tracing::dispatcher::has_been_set() || io::stderr().is_terminal() {
         return write_plainly(&format!("walrelay: {}", error.report()));
@@ -84,7 +83,7 @@ pub fn report_panic(panic: &PanicHookInfo<'_>) {
 }
 
 fn write_plainly(text: &str) {
-    // Nobody is left to tell when standard error is gone.
+    // If standard error is closed, there is nowhere left to report to.
     drop(writeln!(io::stderr().lock(), "{text}"));
 }
 

@@ -100,7 +100,7 @@ fn switches_and_lists_are_read_from_every_layer() {
     assert_eq!(run_config(&["--until-caught-up=false"], &on).settings.until, Until::Stopped);
 
     let tables = |config: &RunConfig| {
-        config.settings.relay.outbox_tables.iter().map(ToString::to_string).collect::<Vec<_>>()
+        config.settings.relay.outbox.tables.iter().map(ToString::to_string).collect::<Vec<_>>()
     };
     let expected = ["video.app_outbox", "billing.app_outbox"];
     let flags = ["--outbox-table", "video.app_outbox", "--outbox-table", "billing.app_outbox"];

@@ -2,7 +2,7 @@
 
 use crate::secret::Secret;
 
-use super::Endpoint;
+use super::target::Endpoint;
 
 /// What a line is compared with.
 pub(super) struct Wanted<'a> {

@@ -3,7 +3,7 @@
 //! Nothing is interpreted here. What a user wrote is never quoted back unless it is a keyword: a
 //! password with an unencoded `/` or `@` ends up in any of the other places.
 
-use super::ConninfoProblem;
+use super::problem::ConninfoProblem;
 
 /// Keywords and values in the order written; a later one replaces an earlier one.
 pub(super) type Pairs = Vec<(String, String)>;

@@ -1,10 +1,10 @@
 //! Turning answers into findings about the server, the slot and the publication.
 
-use super::resemble::resembling;
+use super::facts::{Facts, RelationKind, ServerFacts, ServerHost, ServerMode, TableFacts};
+use super::finding::{Finding, Findings, code};
+use super::request::{ColumnRole, PreflightRequest};
+use super::resemble::or_resembling;
 use super::tables::{outbox_findings, relay_table_findings};
-use super::{
-    Facts, Finding, PreflightRequest, ServerFacts, ServerHost, ServerMode, Severity, code,
-};
 use crate::lost::loss;
 use crate::publication::{Operation, PublicationScope, PublicationState};
 use crate::slot::{SlotState, WalStatus};
@@ -31,56 +31,7 @@ pub fn assess(request: &PreflightRequest, facts: &Facts) -> Vec<Finding> {
     slot_findings(&mut findings, request, facts);
     relay_table_findings(&mut findings, facts);
     identity_findings(&mut findings, facts);
-    findings.0
-}
-
-/// The list being made.
-#[derive(Default)]
-pub(super) struct Findings(Vec<Finding>);
-
-impl Findings {
-    pub(super) fn ok(&mut self, code: &'static str, subject: &str, message: impl Into<String>) {
-        self.push(code, Severity::Ok, subject, (message.into(), String::new()));
-    }
-
-    pub(super) fn warning(
-        &mut self,
-        code: &'static str,
-        subject: &str,
-        message: impl Into<String>,
-        fix: impl Into<String>,
-    ) {
-        self.push(code, Severity::Warning, subject, (message.into(), fix.into()));
-    }
-
-    pub(super) fn error(
-        &mut self,
-        code: &'static str,
-        subject: &str,
-        message: impl Into<String>,
-        fix: impl Into<String>,
-    ) {
-        self.push(code, Severity::Error, subject, (message.into(), fix.into()));
-    }
-
-    /// Whether nothing since `start` is worse than fine.
-    pub(super) fn is_fine_since(&self, start: usize) -> bool {
-        self.0[start..].iter().all(|finding| finding.severity != Severity::Error)
-    }
-
-    pub(super) fn len(&self) -> usize {
-        self.0.len()
-    }
-
-    fn push(
-        &mut self,
-        code: &'static str,
-        severity: Severity,
-        subject: &str,
-        (message, fix): (String, String),
-    ) {
-        self.0.push(Finding { code, severity, subject: subject.to_owned(), message, fix });
-    }
+    findings.into_list()
 }
 
 fn server_findings(findings: &mut Findings, facts: &Facts) {
@@ -234,7 +185,7 @@ fn timeout_findings(findings: &mut Findings, server: &ServerFacts) {
 }
 
 fn publication_findings(findings: &mut Findings, request: &PreflightRequest, facts: &Facts) {
-    let subject = format!("publication {}", request.publication);
+    let subject = format!("publication {}", request.outbox.publication);
     let Some(publication) = &facts.publication else {
         let otherwise = if facts.slot.is_some() {
             "name the one that the slot was made for with --publication; one made now would be younger than the \
@@ -243,7 +194,7 @@ fn publication_findings(findings: &mut Findings, request: &PreflightRequest, fac
             "walrelay init"
         };
         let names = &facts.neighbours.publications;
-        let fix = or_resembling("--publication", &request.publication, names, otherwise);
+        let fix = or_resembling("--publication", &request.outbox.publication, names, otherwise);
         findings.error(code::PUBLICATION_MISSING, &subject, "does not exist", fix);
         return;
     };
@@ -269,7 +220,7 @@ fn publication_findings(findings: &mut Findings, request: &PreflightRequest, fac
         table_findings(findings, &subject, publication, (request, table));
     }
     for published in &publication.tables {
-        if !request.outbox_tables.contains(&published.name) {
+        if !request.outbox.tables.contains(&published.name) {
             findings.error(
                 code::PUBLICATION_SCOPE,
                 &subject,
@@ -312,7 +263,7 @@ fn table_findings(
     findings: &mut Findings,
     subject: &str,
     publication: &PublicationState,
-    (request, table): (&PreflightRequest, &super::TableFacts),
+    (request, table): (&PreflightRequest, &TableFacts),
 ) {
     let name = crate::names::quote_identifier(&publication.name);
     if !publication.covers(&table.name) {
@@ -321,7 +272,7 @@ fn table_findings(
         findings.error(code::PUBLICATION_TABLE, subject, message, fix);
     }
     let is_partitioned =
-        table.found.as_ref().is_some_and(|found| found.kind == super::RelationKind::Partitioned);
+        table.found.as_ref().is_some_and(|found| found.kind == RelationKind::Partitioned);
     if is_partitioned && !publication.via_root {
         findings.error(
             code::PUBLICATION_VIA_ROOT,
@@ -343,10 +294,10 @@ fn table_findings(
             format!("leaves out column {} of {}", expected.names.join(" or "), table.name);
         let fix = "publish all columns: ALTER PUBLICATION … SET TABLE, without a column list";
         match expected.role {
-            super::ColumnRole::Payload | super::ColumnRole::Required => {
+            ColumnRole::Payload | ColumnRole::Required => {
                 findings.error(code::PUBLICATION_COLUMNS, subject, message, fix);
             }
-            super::ColumnRole::Optional => {
+            ColumnRole::Optional => {
                 findings.warning(code::PUBLICATION_COLUMNS, subject, message, fix);
             }
         }
@@ -354,7 +305,7 @@ fn table_findings(
 }
 
 fn slot_findings(findings: &mut Findings, request: &PreflightRequest, facts: &Facts) {
-    let subject = format!("slot {}", request.slot);
+    let subject = format!("slot {}", request.outbox.slot);
     // Another server's record is a finding of its own.
     let lost = loss(facts.slot.as_ref(), facts.relay_row.as_ref(), None);
     if let Some(lost) = &lost {
@@ -362,8 +313,12 @@ fn slot_findings(findings: &mut Findings, request: &PreflightRequest, facts: &Fa
     }
     let Some(slot) = &facts.slot else {
         if lost.is_none() {
-            let fix =
-                or_resembling("--slot", &request.slot, &facts.neighbours.slots, "walrelay init");
+            let fix = or_resembling(
+                "--slot",
+                &request.outbox.slot,
+                &facts.neighbours.slots,
+                "walrelay init",
+            );
             findings.error(code::SLOT_MISSING, &subject, "does not exist", fix);
         }
         return;
@@ -413,14 +368,6 @@ fn safe_wal_findings(
             format!("is lost after {left} more log"),
             fix(),
         );
-    }
-}
-
-/// What to do about a name that does not exist: use the one that was probably meant, or else.
-pub(super) fn or_resembling(option: &str, name: &str, names: &[String], otherwise: &str) -> String {
-    match resembling(name, names.iter().map(String::as_str)) {
-        Some(meant) => format!("{option} {meant}, which exists; or {otherwise}"),
-        None => otherwise.to_owned(),
     }
 }
 

@@ -5,10 +5,11 @@ use std::time::Duration;
 use tokio_postgres::types::Type;
 use tokio_postgres::{Client, Row};
 
-use super::{
-    Facts, FoundTable, Neighbours, PreflightRequest, RelationKind, RoleFacts, ServerFacts,
-    ServerHost, ServerMode, TableFacts,
+use super::facts::{
+    Facts, FoundTable, Neighbours, RelationKind, RoleFacts, ServerFacts, ServerHost, ServerMode,
+    TableFacts,
 };
+use super::request::PreflightRequest;
 use crate::lost::{Settled, read_settled};
 use crate::migrations::RELAY_TABLES;
 use crate::names::QualifiedName;
@@ -25,17 +26,17 @@ use crate::store_error::StoreError;
 /// error.
 pub async fn gather(client: &Client, request: &PreflightRequest) -> Result<Facts, StoreError> {
     let (server, role) = server_and_role(client).await?;
-    let slot = read_slot(client, &request.slot).await?;
-    let publication = read_publication(client, &request.publication).await?;
-    let mut outbox_tables = Vec::with_capacity(request.outbox_tables.len());
-    for name in &request.outbox_tables {
+    let slot = read_slot(client, &request.outbox.slot).await?;
+    let publication = read_publication(client, &request.outbox.publication).await?;
+    let mut outbox_tables = Vec::with_capacity(request.outbox.tables.len());
+    for name in &request.outbox.tables {
         outbox_tables.push(table(client, name.clone()).await?);
     }
     let mut relay_tables = Vec::with_capacity(RELAY_TABLES.len());
     for name in RELAY_TABLES {
         relay_tables.push(table(client, QualifiedName::new("public", name)).await?);
     }
-    let relay_row = relay_row(client, &request.slot, &relay_tables).await?;
+    let relay_row = relay_row(client, &request.outbox.slot, &relay_tables).await?;
     let is_complete = slot.is_some()
         && publication.is_some()
         && outbox_tables.iter().all(|table| table.found.is_some());

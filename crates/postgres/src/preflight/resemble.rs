@@ -6,11 +6,16 @@ const DISTANCE_SHARE: usize = 3;
 /// Longer names are compared as far as this; no name of the server's is longer.
 const NAME_CHARS_MAX: usize = 64;
 
+/// What to do about a name that does not exist: use the one that was probably meant, or else.
+pub(super) fn or_resembling(option: &str, name: &str, names: &[String], otherwise: &str) -> String {
+    match resembling(name, names.iter().map(String::as_str)) {
+        Some(meant) => format!("{option} {meant}, which exists; or {otherwise}"),
+        None => otherwise.to_owned(),
+    }
+}
+
 /// The one of `candidates` that resembles `name` most, if any does.
-pub(super) fn resembling<'a>(
-    name: &str,
-    candidates: impl IntoIterator<Item = &'a str>,
-) -> Option<&'a str> {
+fn resembling<'a>(name: &str, candidates: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
     let length = name.chars().count().min(NAME_CHARS_MAX);
     let limit = (length / DISTANCE_SHARE).max(1);
     let near = candidates.into_iter().map(|candidate| (distance(name, candidate), candidate));

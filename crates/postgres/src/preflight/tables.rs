@@ -1,7 +1,9 @@
 //! Findings about tables: the producers' and the relay's own.
 
-use super::assess::{Findings, or_resembling};
-use super::{ColumnRole, Facts, FoundTable, PreflightRequest, RelationKind, TableFacts, code};
+use super::facts::{Facts, FoundTable, RelationKind, TableFacts};
+use super::finding::{Findings, code};
+use super::request::{ColumnRole, ExpectedColumn, PreflightRequest};
+use super::resemble::or_resembling;
 use crate::names::quote_identifier;
 
 /// Types whose bytes or text are the payload as the producer wrote it.
@@ -48,9 +50,9 @@ fn column_findings(
     findings: &mut Findings,
     subject: &str,
     found: &FoundTable,
-    expected: &super::ExpectedColumn,
+    expected: &ExpectedColumn,
 ) {
-    let super::ExpectedColumn { names, option, role } = expected;
+    let ExpectedColumn { names, option, role } = expected;
     let column = found.columns.iter().find(|(column, _)| names.contains(column));
     match (column, role) {
         (None, ColumnRole::Payload | ColumnRole::Required) => {

@@ -7,8 +7,11 @@ use std::time::Duration;
 use pgoutput_parser::Lsn;
 
 use super::*;
-use crate::publication::{Operation, PublicationScope, PublishedTable};
-use crate::slot::{SlotType, WalStatus};
+use crate::lost::Settled;
+use crate::names::QualifiedName;
+use crate::outbox::Outbox;
+use crate::publication::{Operation, PublicationScope, PublicationState, PublishedTable};
+use crate::slot::{SlotState, SlotType, WalStatus};
 
 fn outbox() -> QualifiedName {
     QualifiedName::new("public", "app_outbox")
@@ -16,9 +19,11 @@ fn outbox() -> QualifiedName {
 
 fn request() -> PreflightRequest {
     PreflightRequest {
-        slot: "walrelay".to_owned(),
-        publication: "walrelay".to_owned(),
-        outbox_tables: vec![outbox()],
+        outbox: Outbox {
+            slot: "walrelay".to_owned(),
+            publication: "walrelay".to_owned(),
+            tables: vec![outbox()],
+        },
         columns: Vec::new(),
     }
 }

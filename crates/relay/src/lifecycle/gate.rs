@@ -72,10 +72,5 @@ pub fn preflight_request(relay: &RelaySettings) -> PreflightRequest {
             expected.push(ExpectedColumn { names, option: option.to_owned(), role });
         }
     }
-    PreflightRequest {
-        slot: relay.slot.clone(),
-        publication: relay.publication.clone(),
-        outbox_tables: relay.outbox_tables.clone(),
-        columns: expected,
-    }
+    PreflightRequest { outbox: relay.outbox.clone(), columns: expected }
 }

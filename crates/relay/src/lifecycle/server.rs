@@ -19,7 +19,7 @@ use crate::error::RelayError;
 use crate::lifecycle::gate;
 use crate::settings::{RelaySettings, Settings};
 
-/// Where sessions come from.
+/// Opens the connections of a session.
 pub trait Server: Sync {
     /// What the replication connection runs over.
     type Socket: AsyncRead + AsyncWrite + Unpin + Send;
@@ -37,7 +37,7 @@ pub trait Server: Sync {
 pub struct Connected<S, D> {
     /// Authenticated, not streaming yet.
     pub replication: ReplicationConnection<S>,
-    /// For questions, and later for dispatch state.
+    /// Used for checks first, and for dispatch state later.
     pub database: D,
 }
 
@@ -64,7 +64,7 @@ pub trait Database: Send {
     /// (I11).
     fn settled(&mut self) -> impl Future<Output = Result<Lsn, RelayError>> + Send;
 
-    /// Where the slot and the log are.
+    /// The positions of the slot and of the end of the log.
     fn positions(&mut self) -> impl Future<Output = Result<Positions, RelayError>> + Send;
 
     /// Dispatch state of the session that begins, on this server.
@@ -88,9 +88,9 @@ pub struct Positions {
 pub struct Holder {
     /// Its server process.
     pub pid: i32,
-    /// What it calls itself, when we may see that.
+    /// Its `application_name`, if our role may see it.
     pub application_name: Option<String>,
-    /// What moves while it is alive.
+    /// Values that change while the holder is alive.
     pub signs: Signs,
 }
 
@@ -99,7 +99,7 @@ pub struct Holder {
 pub struct Signs {
     /// How far its slot is confirmed.
     pub confirmed_flush: Option<Lsn>,
-    /// When its last status update was written, when we may see that.
+    /// When its last status update was written, if our role may see it.
     pub replied_at: Option<SystemTime>,
 }
 
@@ -141,7 +141,7 @@ impl Server for Postgres<'_> {
         // First, because it recognises a pooler.
         let system = replication.identify_system().await.map_err(RelayError::Connect)?;
         let server = replication.server_identity(&system).await.map_err(RelayError::Connect)?;
-        let store = DispatchStore::new(relay.slot.clone()).with_on_dead(relay.on_dead);
+        let store = DispatchStore::new(relay.outbox.slot.clone()).with_on_dead(relay.on_dead);
         let lease = pubsub.publisher.request_timeout + LEASE_SLACK;
         let (connect, relay) = (connect.clone(), relay.clone());
         Ok(Connected {
@@ -180,7 +180,7 @@ impl Database for PostgresDatabase {
                    LEFT JOIN pg_stat_activity a ON a.pid = s.active_pid
                    LEFT JOIN pg_stat_replication r ON r.pid = s.active_pid
                   WHERE s.slot_name = $1 AND s.active_pid IS NOT NULL",
-                &[&self.relay.slot],
+                &[&self.relay.outbox.slot],
             )
             .await
             .map_err(RelayError::sql("read who holds the slot"))?;
@@ -200,7 +200,8 @@ impl Database for PostgresDatabase {
     }
 
     async fn settled(&mut self) -> Result<Lsn, RelayError> {
-        let row = read_relay_row(&self.sql, &self.relay.slot).await.map_err(RelayError::Survey)?;
+        let row =
+            read_relay_row(&self.sql, &self.relay.outbox.slot).await.map_err(RelayError::Survey)?;
         // A row from before timelines were on record may be of another history.
         let row = row.filter(|row| row.timeline > 0);
         Ok(row.map_or(Lsn::ZERO, |row| row.settled_lsn))
@@ -212,7 +213,7 @@ impl Database for PostgresDatabase {
             .query_one(
                 "SELECT confirmed_flush_lsn, pg_current_wal_flush_lsn()
                    FROM pg_replication_slots WHERE slot_name = $1",
-                &[&self.relay.slot],
+                &[&self.relay.outbox.slot],
             )
             .await
             .map_err(RelayError::sql("read the slot's position"))?;

@@ -11,7 +11,7 @@ use walrelay_core::{
     Backoff, Budget, BudgetLimits, LanePolicy, Lanes, REQUEST_BYTES_MAX, REQUEST_MESSAGES_MAX,
     Random, Router, RouterConfig, Topic, Tracker, Window, WindowLimits,
 };
-use walrelay_postgres::{Holdings, ParkedKey, PgError, Store as _, StreamSettings};
+use walrelay_postgres::{Holdings, Outbox, ParkedKey, PgError, Store as _, StreamSettings};
 
 use crate::error::RelayError;
 use crate::lifecycle::opening::with_status_updates;
@@ -28,10 +28,8 @@ use crate::stream::seams::Publisher;
 /// What sessions are built from: the settings, and the constants that go with them.
 #[derive(Debug, Clone)]
 pub struct SessionSettings {
-    /// The replication slot.
-    pub slot: String,
-    /// The publication.
-    pub publication: String,
+    /// Which slot, publication and outbox tables.
+    pub outbox: Outbox,
     /// Timers of the replication connection.
     pub stream: StreamSettings,
     /// How a row becomes a message.
@@ -40,13 +38,13 @@ pub struct SessionSettings {
     pub lanes: LanePolicy,
     /// The one budget (I6).
     pub budget: BudgetLimits,
-    /// Publish calls out at once.
+    /// Limits on the number of Publish calls that are unanswered at once.
     pub window: WindowLimits,
-    /// How often dispatch state is asked what nothing asks for.
+    /// How often dispatch state is looked at without an event that asks for it.
     pub intervals: Intervals,
     /// How long a stop waits for what is in flight.
     pub drain_timeout: Duration,
-    /// When to end the session of another holder of the slot; `None` waits for ever.
+    /// After how much silence to end the session of another holder of the slot; `None` never does.
     pub take_over_after: Option<Duration>,
     /// When the run ends by itself.
     pub until: Until,
@@ -64,8 +62,7 @@ impl SessionSettings {
             stream.status_interval = stream.status_interval.min(interval);
         }
         Self {
-            slot: relay.slot.clone(),
-            publication: relay.publication.clone(),
+            outbox: relay.outbox.clone(),
             stream,
             router: relay.router.clone(),
             lanes: lane_policy(relay),
@@ -87,12 +84,12 @@ pub type SessionOf<C, P> = Session<
     <<C as Server>::Database as Database>::Store,
 >;
 
-/// What came of opening a session.
+/// The result of opening a session.
 #[derive(Debug)]
 pub enum Opened<S, D> {
     /// The slot is ours.
     Session(Box<S>, StartedAt),
-    /// Somebody else holds it; the connection to look from.
+    /// Another session holds it; the connection is for watching that session.
     Held(Holder, D),
 }
 
@@ -110,11 +107,11 @@ pub struct StartedAt {
 /// What a session is begun with besides the server.
 #[derive(Debug)]
 pub struct Beginning<'a, P> {
-    /// What it is built from.
+    /// The settings it is built from.
     pub settings: &'a SessionSettings,
     /// Where it publishes.
     pub publisher: P,
-    /// Whom it tells.
+    /// What it reports to.
     pub observer: Observer,
 }
 
@@ -138,7 +135,7 @@ pub async fn open<C: Server, P: Publisher>(
     }
 
     let settled = database.settled().await?;
-    let SessionSettings { slot, publication, stream, .. } = settings;
+    let SessionSettings { outbox: Outbox { slot, publication, .. }, stream, .. } = settings;
     let publications = [publication.clone()];
     let (frames, mut feedback) = match replication.start(slot, &publications, settled, stream).await
     {
@@ -200,7 +197,7 @@ const PARKED_LANES_MAX: usize = 1_000;
 /// Signs of life for standbys come no more often than that.
 const TAKE_OVER_STATUS_INTERVAL_MIN: Duration = Duration::from_millis(250);
 
-/// Requests out at least, where the window may be so large: enough to keep two processors busy.
+/// The smallest window, if the maximum allows it: enough requests to keep two processors busy.
 const WINDOW_MIN: usize = 16;
 
 fn lane_policy(relay: &RelaySettings) -> LanePolicy {

@@ -40,24 +40,24 @@ const RECONNECT: Backoff =
 /// A session this long was a good one: the next failure is not its continuation.
 const GOOD_SESSION: Duration = Duration::from_secs(30);
 
-/// What outlives sessions.
+/// What lives on from one session to the next.
 #[derive(Debug)]
 pub struct Supervisor<'a, C, P> {
     /// What sessions are built from.
     pub settings: &'a SessionSettings,
-    /// Where they come from.
+    /// What opens their connections.
     pub server: C,
     /// Connections to Pub/Sub.
     pub publisher: P,
-    /// Figures.
+    /// The metrics.
     pub metrics: Metrics,
-    /// Readiness.
+    /// The health state.
     pub health: Health,
     /// Jitter, and what each session hashes its keys with.
     pub random: Random,
 }
 
-/// How one turn ended that did not fail.
+/// How one turn of the loop ended, if it did not fail.
 enum Turn {
     /// The run is over, and how its last session ended if there was one.
     Done(Option<Ended>),
@@ -66,14 +66,24 @@ enum Turn {
 
 /// What is remembered from one session to the next.
 #[derive(Debug, Default)]
-#[expect(clippy::struct_excessive_bools, reason = "two facts that are independent of each other")]
 struct Memory {
     /// What is left of `--until-caught-up`; set when the first session begins.
     goal: Option<Goal>,
-    has_begun: bool,
-    has_connected: bool,
+    reached: Reached,
     /// Publish calls of sessions that are over.
     unanswered: Unanswered,
+}
+
+/// The farthest that any session has come.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord)]
+enum Reached {
+    /// No server was reached yet: its address may be wrong.
+    #[default]
+    Nothing,
+    /// A server was reached, and may have been busy with another relay.
+    Server,
+    /// Rows have streamed.
+    Stream,
 }
 
 impl<C: Server, P: Publisher> Supervisor<'_, C, P> {
@@ -91,7 +101,7 @@ impl<C: Server, P: Publisher> Supervisor<'_, C, P> {
             let error = match self.turn(&mut memory, shutdown).await {
                 Ok(Turn::Done(ended)) => return Ok(ended),
                 Ok(Turn::Again) => continue,
-                Err(error) if memory.has_connected => error,
+                Err(error) if memory.reached >= Reached::Server => error,
                 Err(error) => error.at_first(),
             };
             if let Disposition::Stop { .. } = error.disposition() {
@@ -123,7 +133,7 @@ impl<C: Server, P: Publisher> Supervisor<'_, C, P> {
             () = shutdown.requested() => return Ok(Turn::Done(None)),
             opened = beating(health, session::open(server, beginning, random)) => opened?,
         };
-        memory.has_connected = true;
+        memory.reached = memory.reached.max(Reached::Server);
         let (mut session, at) = match opened {
             Opened::Session(session, at) => (session, at),
             Opened::Held(holder, mut database) => {
@@ -140,15 +150,15 @@ impl<C: Server, P: Publisher> Supervisor<'_, C, P> {
                 };
             }
         };
-        if settings.until == Until::CaughtUp && !memory.has_begun {
+        if settings.until == Until::CaughtUp && memory.reached < Reached::Stream {
             memory.goal = Some(Goal::new(at.positions.wal_end, at.due));
         }
-        memory.has_begun = true;
+        memory.reached = Reached::Stream;
         session.goal = memory.goal.take();
         session.publishes.wait_for(mem::take(&mut memory.unanswered));
         health.progress();
         tracing::info!(
-            slot = settings.slot,
+            slot = settings.outbox.slot,
             confirmed_flush = %at.positions.confirmed_flush,
             parked_keys = at.parked_keys,
             "streaming"

@@ -12,6 +12,8 @@ use std::time::{Duration, Instant};
 use serde_json::{Map, Value, json};
 use walrelay_core::{HeavyKey, Topic};
 
+use crate::observe::supply::Service;
+
 /// Silence after which a probe may restart the process. The pipeline beats at least every few
 /// seconds, so a minute is a loop that no longer turns, and not a slow disk.
 pub const SILENCE_MAX: Duration = Duration::from_secs(60);
@@ -27,17 +29,17 @@ pub enum Phase {
     Starting,
     /// Another instance holds the slot.
     Standby {
-        /// Who, as the server tells it.
+        /// The holder, as the server describes it.
         holder: String,
     },
     /// Rows flow.
     Streaming,
     /// Between two sessions.
     Reconnecting {
-        /// Why the last one ended.
+        /// Why the last session ended.
         reason: String,
     },
-    /// A session is over, and Pub/Sub has not answered all it had out: nothing new goes out.
+    /// The session is over, but Pub/Sub has not answered all its calls yet: nothing new is published.
     Ending {
         /// Publish calls without an answer.
         unanswered: usize,
@@ -123,7 +125,7 @@ impl Health {
         }))
     }
 
-    /// The loop turns. To be called at least every few seconds, in every phase.
+    /// Records that the loop is running. To be called at least every few seconds, in every phase.
     pub fn beat(&self) {
         self.0.beat_at.store(self.millis(), Ordering::Relaxed);
     }
@@ -133,7 +135,7 @@ impl Health {
         self.0.progress_at.store(self.millis(), Ordering::Relaxed);
     }
 
-    /// The relay does something else now.
+    /// The relay enters another phase.
     pub fn set_phase(&self, phase: Phase) {
         self.beat();
         self.state().phase = phase;
@@ -145,7 +147,7 @@ impl Health {
         self.state().phase.clone()
     }
 
-    /// A topic refuses until an operator acts; `text` names the fix.
+    /// A topic refuses messages until an operator acts; `text` names the fix.
     pub fn operator_problem(&self, topic: &Topic, text: impl Into<String>) {
         let problems = &mut self.state().operator_problems;
         if problems.len() < PROBLEMS_MAX || problems.contains_key(topic) {
@@ -153,12 +155,12 @@ impl Health {
         }
     }
 
-    /// A topic accepts again.
+    /// A topic accepts messages again.
     pub fn operator_cleared(&self, topic: &Topic) {
         self.state().operator_problems.remove(topic);
     }
 
-    /// Whether a topic refuses, whoever found out: also a session before.
+    /// Whether a topic refuses messages, as this session or an earlier one found out.
     #[must_use]
     pub fn has_operator_problems(&self) -> bool {
         !self.state().operator_problems.is_empty()
@@ -174,10 +176,13 @@ impl Health {
         self.state().outage = outage;
     }
 
-    /// Whether there is an outage.
+    /// Whether Pub/Sub stored anything when it was last looked at.
     #[must_use]
-    pub fn has_outage(&self) -> bool {
-        self.state().outage.is_some()
+    pub fn service(&self) -> Service {
+        match self.state().outage {
+            Some(_) => Service::Down,
+            None => Service::Up,
+        }
     }
 
     /// The slot may be lost soon, and why; `None` when it is safe.
@@ -190,7 +195,7 @@ impl Health {
         self.state().report = report;
     }
 
-    /// The keys that carry the most, for `/status`; returns those of before.
+    /// Replaces the list of the busiest keys for `/status`; returns the former list.
     pub fn set_heavy_keys(&self, heavy_keys: Vec<HeavyKey>) -> Vec<HeavyKey> {
         std::mem::replace(&mut self.state().heavy_keys, heavy_keys)
     }

@@ -49,7 +49,7 @@ pub struct Metrics {
     pub lanes: Level,
     /// Bytes a second of the heaviest ordering key.
     pub heaviest_key_bytes_per_second: Level,
-    /// Ordering keys that near what Pub/Sub takes of one.
+    /// Ordering keys that near Pub/Sub's limit for one key.
     pub hot_keys: Level,
     /// The watermark, as bytes since the beginning of the log.
     pub confirmed_lsn_bytes: Level,
@@ -67,7 +67,7 @@ pub struct Metrics {
     pub reconnects: Family<ReasonLabel, Counter>,
     /// What the relay is doing: 1 for that phase, 0 for the others.
     pub phase: Family<PhaseLabel, Level>,
-    /// Since the watermark last moved, or nothing was outstanding.
+    /// Time since the watermark last moved, or since nothing was outstanding.
     pub seconds_since_progress: Gauge<f64, AtomicU64>,
     registry: std::sync::Arc<Registry>,
 }
@@ -88,7 +88,7 @@ pub struct RequestLabels {
     pub code: &'static str,
 }
 
-/// Why something happened; from a list in the code, never from outside.
+/// Why something happened: a word from a list in the code, never text from outside.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
 pub struct ReasonLabel {
     /// One of a few words.

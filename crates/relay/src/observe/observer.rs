@@ -14,12 +14,12 @@ use walrelay_postgres::{DispatchCounts, SlotState, Survey};
 use crate::observe::health::{Health, Phase};
 use crate::observe::metrics::{Metrics, ReasonLabel, RequestLabels, StatusLabel, TopicLabel};
 use crate::observe::report::report_of;
-use crate::observe::supply::Supply;
+use crate::observe::supply::{Service, Supply};
 use crate::policy::Chain;
 use crate::seed::random_seed;
 use crate::stream::publishes::Answer;
 
-/// Tells metrics and health what happens.
+/// Reports what happens to the metrics, the health state and the log.
 #[derive(Debug)]
 pub struct Observer {
     metrics: Metrics,
@@ -45,7 +45,7 @@ struct TopicCounters {
     stored: Counter,
 }
 
-/// How often it is looked whether a topic's problem still concerns anybody.
+/// How often to check whether rows still wait for a topic that has a problem.
 const PROBLEMS_INTERVAL: Duration = Duration::from_secs(1);
 
 /// How often levels are written: nobody scrapes more often.
@@ -58,7 +58,7 @@ impl Observer {
     /// An observer that writes to these.
     #[must_use]
     pub fn new(metrics: Metrics, health: Health) -> Self {
-        let supply = Supply::in_outage(health.has_outage());
+        let supply = Supply::after(health.service());
         Self {
             metrics,
             health,
@@ -79,13 +79,13 @@ impl Observer {
         self.rows_read += 1;
     }
 
-    /// The server was told.
+    /// The server was sent a status update.
     pub fn confirmed(&mut self, watermark: Watermark) {
         self.metrics.confirmed_lsn_bytes.set(watermark.lsn().as_u64());
         self.health.beat();
     }
 
-    /// A session streams, and has to wait for so many calls of the one before.
+    /// A session streams, and first waits for so many calls of the previous session.
     pub fn began(&self, unanswered: usize) {
         match unanswered {
             0 => self.health.set_phase(Phase::Streaming),
@@ -112,7 +112,7 @@ impl Observer {
         }
     }
 
-    /// The session breaks off, with so many publish calls out.
+    /// The session breaks off while so many publish calls are unanswered.
     pub fn ending(&self, error: &(dyn std::error::Error + 'static), unanswered: usize) {
         tracing::warn!(error = %Chain(error), unanswered, "ending the session");
         self.health.set_phase(Phase::Ending { unanswered });
@@ -204,11 +204,15 @@ impl Observer {
         self.metrics.lanes.set(lanes.len() as u64);
         self.health.beat();
         self.supply.look(budget.rows(), now);
-        self.health.set_outage(self.supply.outage(now, lanes.is_outage(now)));
+        let tries = match lanes.is_outage(now) {
+            true => Service::Down,
+            false => Service::Up,
+        };
+        self.health.set_outage(self.supply.outage(now, tries));
         let is_due = self.problems_at.is_none_or(|at| now.duration_since(at) >= PROBLEMS_INTERVAL);
         if is_due && self.health.has_operator_problems() {
             self.problems_at = Some(now);
-            // Of a parked key memory learns late that its last row was discarded.
+            // Memory learns late that the last row of a parked key was discarded.
             let topics = match self.retrying {
                 Some(0) => lanes.topics_queued(),
                 Some(_) | None => lanes.topics_held(),
@@ -250,7 +254,7 @@ impl Observer {
         self.health.set_slot_at_risk(risk);
     }
 
-    /// Tells which keys carry the most, and warns of one that nears what Pub/Sub takes of a key.
+    /// Reports the busiest keys, and warns about one that nears Pub/Sub's limit for a key.
     fn keys_ranked(&mut self) {
         let heaviest = self.heavy_keys.heaviest();
         let bytes_per_second = heaviest.first().map_or(0, |key| key.bytes_per_second);
@@ -305,7 +309,7 @@ impl Observer {
     }
 
     fn recovered(&mut self, topic: &Topic) {
-        // The problem may have been found by a session before this one.
+        // The problem may have been found by an earlier session.
         if self.health.has_operator_problems() {
             self.health.operator_cleared(topic);
         }

@@ -5,11 +5,21 @@ use std::time::{Duration, Instant};
 /// Rows that wait this long while nothing at all is stored are an outage.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// So long must nothing have waited before that counts as the end of an outage: a session that has
+/// An outage ends when nothing has waited for this long. Not at once: a session that has
 /// just begun holds no rows yet.
 const IDLE: Duration = Duration::from_secs(2);
 
-/// What is known of it.
+/// Whether Pub/Sub stores anything at all.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Service {
+    /// It does, as far as is known.
+    #[default]
+    Up,
+    /// Rows wait, and nothing is stored.
+    Down,
+}
+
+/// What is known about rows that wait and rows that are stored.
 #[derive(Debug, Default)]
 pub struct Supply {
     rows: usize,
@@ -17,21 +27,20 @@ pub struct Supply {
     moved_at: Option<Instant>,
     idle_since: Option<Instant>,
     last_code: Option<&'static str>,
-    is_outage: bool,
+    service: Service,
 }
 
 impl Supply {
-    /// As a session before left it.
+    /// Nothing is known yet but how the previous session left the service.
     #[must_use]
-    #[expect(clippy::fn_params_excessive_bools, reason = "the level that was told last")]
-    pub fn in_outage(is_outage: bool) -> Self {
-        Self { is_outage, ..Self::default() }
+    pub fn after(service: Service) -> Self {
+        Self { service, ..Self::default() }
     }
 
     /// Something was stored.
     pub fn moved(&mut self, now: Instant) {
         self.moved_at = Some(now);
-        self.is_outage = false;
+        self.service = Service::Up;
         self.last_code = None;
     }
 
@@ -40,7 +49,7 @@ impl Supply {
         self.last_code = Some(code);
     }
 
-    /// So many rows are in flight.
+    /// Learns how many rows are in flight.
     pub fn look(&mut self, rows: usize, now: Instant) {
         if rows < self.rows || rows == 0 || self.moved_at.is_none() {
             self.moved_at = Some(now);
@@ -51,20 +60,24 @@ impl Supply {
             _ => self.idle_since = None,
         }
         if self.idle_since.is_some_and(|since| now.duration_since(since) >= IDLE) {
-            self.is_outage = false;
+            self.service = Service::Up;
         }
     }
 
-    /// What to tell of an outage; `is_refused` when every try fails.
-    #[expect(clippy::fn_params_excessive_bools, reason = "what the lanes know, as they say it")]
-    pub fn outage(&mut self, now: Instant, is_refused: bool) -> Option<String> {
+    /// What operators are told about an outage; `tries` is `Down` while every try fails.
+    pub fn outage(&mut self, now: Instant, tries: Service) -> Option<String> {
         let waited = self.moved_at.map_or(Duration::ZERO, |at| now.duration_since(at));
-        self.is_outage |= self.rows > 0 && (waited >= PATIENCE || is_refused);
+        if self.rows > 0 && (waited >= PATIENCE || tries == Service::Down) {
+            self.service = Service::Down;
+        }
         let code = self.last_code.map(|code| format!(", the last answer was {code}"));
-        self.is_outage.then(|| {
-            let code = code.unwrap_or_default();
-            format!("nothing is being stored by Pub/Sub although rows wait{code}")
-        })
+        match self.service {
+            Service::Up => None,
+            Service::Down => {
+                let code = code.unwrap_or_default();
+                Some(format!("nothing is being stored by Pub/Sub although rows wait{code}"))
+            }
+        }
     }
 }
 
@@ -78,12 +91,12 @@ mod tests {
         let after = |seconds| start + Duration::from_secs(seconds);
         let mut supply = Supply::default();
         supply.look(5, start);
-        assert_eq!(supply.outage(after(9), false), None);
+        assert_eq!(supply.outage(after(9), Service::Up), None);
         supply.failed("UNAVAILABLE");
-        let text = supply.outage(after(10), false).unwrap();
+        let text = supply.outage(after(10), Service::Up).unwrap();
         assert!(text.ends_with("the last answer was UNAVAILABLE"), "{text}");
         supply.moved(after(11));
-        assert_eq!(supply.outage(after(11), false), None);
+        assert_eq!(supply.outage(after(11), Service::Up), None);
     }
 
     #[test]
@@ -91,10 +104,10 @@ mod tests {
         let start = Instant::now();
         let mut supply = Supply::default();
         supply.look(1, start);
-        assert!(supply.outage(start, true).is_some());
+        assert!(supply.outage(start, Service::Down).is_some());
         supply.look(0, start);
-        assert!(supply.outage(start, false).is_some());
+        assert!(supply.outage(start, Service::Up).is_some());
         supply.look(0, start + IDLE);
-        assert_eq!(supply.outage(start + IDLE, false), None);
+        assert_eq!(supply.outage(start + IDLE, Service::Up), None);
     }
 }

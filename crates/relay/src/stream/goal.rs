@@ -1,4 +1,4 @@
-//! What a run with `--until-caught-up` waits for: what was there at its start, whatever comes since.
+//! What a run with `--until-caught-up` waits for: everything that existed at its start.
 
 use std::collections::BTreeSet;
 
@@ -25,7 +25,7 @@ impl Goal {
         self.due.retain(|key| due.contains(key) || !rests(&key.0, &key.1));
     }
 
-    /// Whether all of it is done.
+    /// Whether the goal is reached.
     #[must_use]
     pub fn is_reached(&self, watermark: Watermark) -> bool {
         self.due.is_empty() && watermark.lsn() >= self.end

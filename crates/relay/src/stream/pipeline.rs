@@ -69,7 +69,7 @@ pub struct Flow {
 /// Why a session ended well.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Ended {
-    /// Somebody asked for it.
+    /// It was asked to stop.
     Stopped,
     /// What was there at the start is confirmed, and out of dispatch state or at rest there.
     CaughtUp,
@@ -107,15 +107,15 @@ pub enum PipelineError {
     /// A row cannot be read.
     #[error("an outbox row cannot be read")]
     Row(#[from] RouteError),
-    /// The publication was changed behind our back.
+    /// The publication was changed while the relay was running.
     #[error("the publication sent {what} at {at}; it must publish inserts only")]
     NotInsertOnly {
-        /// What came.
+        /// The operation that was sent.
         what: &'static str,
         /// Where in the log.
         at: Lsn,
     },
-    /// The database waits for us, and we have nothing to give: let go of it.
+    /// The server shuts down and waits for us, although there is nothing left to confirm.
     #[error("the database server is shutting down")]
     ServerStops,
     /// The end came before the last rows were on record as settled.

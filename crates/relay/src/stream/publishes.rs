@@ -19,12 +19,12 @@ type Call = Pin<Box<dyn Future<Output = Answer> + Send>>;
 #[derive(Default)]
 pub struct Unanswered(FuturesUnordered<Call>);
 
-/// An answer, and whose it is.
+/// An answer, and the session whose batch it belongs to.
 #[derive(Debug)]
 pub enum Answered {
     /// To a batch of this session.
     Ours(Answer),
-    /// To one of a session before: the slot has sent its rows again.
+    /// To a batch of an earlier session: the slot has sent its rows again.
     Before(Answer),
 }
 
@@ -44,7 +44,7 @@ impl<P: Publisher> Publishes<P> {
         Self { publisher, before: Unanswered::default(), calls: FuturesUnordered::new(), window }
     }
 
-    /// Waits for these first.
+    /// Starts no call before these calls of an earlier session are answered.
     pub fn wait_for(&mut self, before: Unanswered) {
         self.before = before;
     }

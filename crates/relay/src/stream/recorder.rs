@@ -13,7 +13,7 @@ use walrelay_postgres::{Store, StoreFailure, Survey};
 
 use crate::stream::record::Record;
 
-/// What a command came to.
+/// The result of a command.
 #[derive(Debug)]
 pub enum RecorderEvent {
     /// These rows are durable in dispatch state.
@@ -49,11 +49,11 @@ type Running<S> = Pin<Box<dyn Future<Output = (S, Result<RecorderEvent, StoreFai
 enum State<S> {
     Idle(S),
     Running(Running<S>),
-    /// Only while one state becomes the other.
+    /// Seen only while one state is replaced by the other.
     Between,
 }
 
-/// How often things are done that nothing asks for.
+/// How often to do what no event triggers.
 #[derive(Debug, Clone, Copy)]
 pub struct Intervals {
     /// Looking for keys that an operator made due; an operator waits two seconds at most.
@@ -178,7 +178,7 @@ impl<S: Store> Recorder<S> {
             && self.finished.is_empty()
     }
 
-    /// The next thing that came of it.
+    /// The next result of a command.
     ///
     /// # Errors
     ///
@@ -200,7 +200,7 @@ impl<S: Store> Recorder<S> {
         }
     }
 
-    /// Ends what is running, for a limited time, and writes the watermark down: the session is over.
+    /// Ends the session: finishes the running command within a limited time, and records the watermark.
     /// Returns how far it is on record.
     pub async fn close(mut self, limit: Duration) -> Watermark {
         if tokio::time::timeout(limit, self.write_last()).await.is_err() {

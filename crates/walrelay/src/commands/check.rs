@@ -1,4 +1,4 @@
-//! `walrelay check`: everything `run` would stumble over, each with its fix; changes nothing.
+//! `walrelay check`: everything that would keep `run` from working, each with its fix; changes nothing.
 
 use std::time::Duration;
 
@@ -27,10 +27,10 @@ const PUBSUB_ACCESS: &str = "pubsub_access";
 const TOPIC_MISSING: &str = "topic_missing";
 const TOPIC: &str = "topic";
 
-/// A person waits: what does not answer within this does not answer.
+/// A person waits for the result, so what does not answer within this counts as unreachable.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// What is found, and what it amounts to for the policy.
+/// The findings, and the kinds of those that are errors, from which the exit code follows.
 #[derive(Debug, Default)]
 struct Found {
     findings: Vec<Finding>,
@@ -45,7 +45,7 @@ impl Found {
         self.findings.push(finding);
     }
 
-    /// Something that keeps us from looking further.
+    /// A failure because of which a part cannot be checked further.
     fn unusable(&mut self, subject: &str, kind: Kind, error: &(dyn std::error::Error + 'static)) {
         let code = if kind == Kind::Pooler { code::POOLER } else { CONNECTION };
         let message = Chain(error).to_string();
@@ -71,7 +71,7 @@ pub async fn execute(config: CheckConfig) -> Result<(), Error> {
     }
 }
 
-/// Looks at everything that can be looked at: what one connection refuses, another may tell.
+/// Checks everything that can be checked: a failure of one connection does not end the check.
 async fn look(config: &Settings) -> Found {
     let mut found = Found::default();
     let connect = config.connect.clone().with_patience(PATIENCE);
@@ -97,7 +97,7 @@ async fn look(config: &Settings) -> Found {
     found
 }
 
-/// First of all: what comes after would only puzzle whoever talks to a pooler.
+/// Comes first: through a pooler, all later findings would be misleading.
 async fn replicates(connect: &ConnectConfig) -> Result<(), PgError> {
     let mut replication = ReplicationConnection::connect(connect, &[]).await?;
     replication.identify_system().await.map(drop)
@@ -113,7 +113,7 @@ async fn look_at_postgres(client: &SqlClient, config: &Settings, found: &mut Fou
         }
         Err(error) => found.unusable("connection", Kind::of_store(&error), &error),
     }
-    let tables = &config.relay.outbox_tables;
+    let tables = &config.relay.outbox.tables;
     match topics::of_rows(client, &config.relay.router, tables).await {
         Ok(topics) => topics.into_iter().collect(),
         // Missing tables and rights are findings already.
@@ -136,7 +136,7 @@ async fn look_at_pubsub(config: &Settings, topics: Vec<String>, found: &mut Foun
         Err(finding) => return found.add(Kind::PubSub, finding),
     };
     if topics.is_empty() {
-        // Which topics are needed is not known; that somebody answers can still be found out.
+        // Which topics are needed is not known; whether Pub/Sub answers can still be found out.
         let probe = topics::full_name(&config.relay.router.project, "walrelay-check");
         let answer = admin.topic_exists(&probe).await;
         let message = "answers; which topics are needed is told by rows, and there are none";

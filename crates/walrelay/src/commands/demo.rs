@@ -1,4 +1,4 @@
-//! `walrelay demo`: everything embedded, on real parts.
+//! `walrelay demo`: Postgres, Pub/Sub, a producer and a consumer around the real relay.
 //!
 //! ```text
 //! producer ──▶ private Postgres ──▶ the relay ──▶ embedded Pub/Sub ──▶ subscriber
@@ -15,7 +15,7 @@ use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep};
 use walrelay_emulator::{Emulator, Options, SubscriptionOptions};
 use walrelay_postgres::{
-    ConnectConfig, Failover, InitOptions, OnLost, PgEnv, QualifiedName, connect_sql,
+    ConnectConfig, Failover, InitOptions, OnLost, Outbox, PgEnv, QualifiedName, connect_sql,
 };
 use walrelay_private_postgres::{Installation, PrivatePostgres};
 use walrelay_relay::policy::Exit;
@@ -34,7 +34,7 @@ const SUBSCRIPTION: &str = "projects/demo/subscriptions/demo";
 /// Rows that are on their way when the producer stops arrive within this, or count as lost.
 const ARRIVAL_MAX: Duration = Duration::from_secs(30);
 
-/// Runs until `shutdown` is requested or the wanted rows have arrived, and says what came of it.
+/// Runs until `shutdown` is requested or the wanted rows have arrived, and prints the result.
 ///
 /// # Errors
 ///
@@ -102,9 +102,11 @@ async fn prepare(url: &str) -> Result<(), Error> {
     let client = connect_sql(&connect).await?;
     let outbox: QualifiedName = "public.app_outbox".parse().map_err(|_| unfit("the table"))?;
     let options = InitOptions {
-        slot: "walrelay".into(),
-        publication: "walrelay".into(),
-        outbox_tables: vec![outbox],
+        outbox: Outbox {
+            slot: "walrelay".into(),
+            publication: "walrelay".into(),
+            tables: vec![outbox],
+        },
         row_filter: None,
         failover: Failover::No,
         on_lost: OnLost::Refuse,

@@ -17,15 +17,15 @@ use crate::output::print;
 /// Largest file taken as a payload: a message of Pub/Sub may have 10,000,000 bytes.
 const FILE_BYTES_MAX: u64 = 10_000_000;
 
-/// Does it, and says what was done.
+/// Carries out the action and prints what was done.
 ///
 /// # Errors
 ///
-/// Postgres cannot be reached, the row is not there or not in a fitting state, or a file cannot
+/// Postgres cannot be reached, the row does not exist or its state does not allow this, or a file cannot
 /// be used.
 pub async fn execute(config: DispatchConfig) -> Result<(), Error> {
     let mut client = connect_sql(&config.database.connect).await?;
-    let store = DispatchStore::new(config.database.slot.clone());
+    let store = DispatchStore::new(config.database.outbox.slot.clone());
     let done = act(&store, &mut client, &config.action).await;
     client.close().await;
     print(&done?)
@@ -69,7 +69,7 @@ async fn act(
     }
 }
 
-/// What `edit` puts into a message.
+/// The parts of a message that `edit` replaces.
 #[derive(Default)]
 struct Files {
     payload: Option<Bytes>,
@@ -160,7 +160,7 @@ fn detail_json(detail: &DispatchDetail) -> Value {
     value
 }
 
-/// Text where it is text, and JSON where it is JSON; otherwise how many bytes there are.
+/// The payload as JSON or text if it is that; otherwise its number of bytes.
 fn payload_json(data: &[u8]) -> Value {
     match std::str::from_utf8(data) {
         Ok(text) => serde_json::from_str(text).unwrap_or_else(|_| Value::from(text)),

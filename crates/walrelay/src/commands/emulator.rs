@@ -10,14 +10,14 @@ use crate::config::EmulatorConfig;
 use crate::error::Error;
 use crate::output::print;
 
-/// Serves until `shutdown` is requested. Prints where, once it can be reached.
+/// Serves until `shutdown` is requested. Prints its addresses once it can be reached.
 ///
 /// # Errors
 ///
 /// An address cannot be listened on.
 pub async fn execute(config: EmulatorConfig, shutdown: &Shutdown) -> Result<(), Error> {
     let options = Options {
-        // The control port is what reads the log; without it nobody could.
+        // The log of calls is read through the control port; without the port it would be useless.
         log: if config.control_listen.is_some() { Log::Keep } else { Log::Off },
         stored_bytes_max: config.max_stored_bytes,
         ..Options::default()

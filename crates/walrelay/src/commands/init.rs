@@ -19,9 +19,7 @@ use crate::output::print;
 /// running it again goes on.
 pub async fn execute(config: InitConfig) -> Result<(), Error> {
     let options = InitOptions {
-        slot: config.slot.clone(),
-        publication: config.publication.clone(),
-        outbox_tables: config.outbox_tables.clone(),
+        outbox: config.outbox.clone(),
         row_filter: None,
         failover: failover(config.slot_kind),
         on_lost: config.on_lost,
@@ -48,13 +46,13 @@ async fn set_up(
     options: &InitOptions,
 ) -> Result<(), Error> {
     if options.on_lost == OnLost::Accept
-        && let Some(lost) = read_loss(client, &options.slot).await?
+        && let Some(lost) = read_loss(client, &options.outbox.slot).await?
     {
         print(&told(client, options, &lost).await?)?;
     }
     print(&report(&init(client, options).await?))?;
     let CreateTopics::Yes { named } = &config.create_topics else { return Ok(()) };
-    let mut wanted = topics::of_rows(client, &config.router, &config.outbox_tables).await?;
+    let mut wanted = topics::of_rows(client, &config.router, &config.outbox.tables).await?;
     wanted.extend(named.iter().map(|name| topics::full_name(&config.router.project, name)));
     if wanted.is_empty() {
         return print(
@@ -74,16 +72,16 @@ async fn set_up(
     Ok(())
 }
 
-/// What is given up with a lost slot. Printed before anything is done: afterwards nobody could tell.
+/// What is given up with a lost slot. Printed before anything is done: afterwards it is not known.
 async fn told(client: &SqlClient, options: &InitOptions, lost: &LostSlot) -> Result<String, Error> {
-    let mut text = format!("lost: slot {} {}\n", options.slot, lost.problem);
+    let mut text = format!("lost: slot {} {}\n", options.outbox.slot, lost.problem);
     let Some(settled) = &lost.settled else {
         text.push_str(
             "nothing is on record about it: any row in the outbox may not have been published\n",
         );
         return Ok(text);
     };
-    for (table, rows) in rows_at_risk(client, &options.outbox_tables, settled).await? {
+    for (table, rows) in rows_at_risk(client, &options.outbox.tables, settled).await? {
         text.push_str(&format!("may not have been published: {rows} row(s) of {table}\n"));
     }
     let Settled { system_identifier, lsn, xid, .. } = settled;

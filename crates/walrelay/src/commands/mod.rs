@@ -27,7 +27,7 @@ pub async fn execute(command: Command, shutdown: &Shutdown) -> Result<(), Error>
         Command::Run(config) => Box::pin(run::execute(*config, shutdown)).await,
         Command::Demo(config) => demo::execute(config, shutdown).await,
         Command::Emulator(config) => emulator::execute(config, shutdown).await,
-        // Nothing of these is worth draining, and each may be run again.
+        // These have nothing to drain, and each may be run again.
         Command::Init(config) => unless_stopped(init::execute(*config), shutdown).await,
         Command::Check(config) => unless_stopped(check::execute(*config), shutdown).await,
         Command::Status(config) => unless_stopped(status::execute(config), shutdown).await,

@@ -1,7 +1,7 @@
 //! `walrelay prune`: deletes outbox rows that are old, confirmed and not parked.
 //!
 //! Confirmed is known without an LSN in the table: every committed transaction below `settled_xid`
-//! of `app_outbox_relay` is settled. A row whose age cannot be told from the horizon's stays.
+//! of `app_outbox_relay` is settled. A row whose transaction cannot be compared with it stays.
 
 use walrelay_postgres::{
     PgError, QualifiedName, SqlClient, connect_sql, quote_identifier, read_relay_row,
@@ -28,7 +28,7 @@ pub async fn execute(config: PruneConfig) -> Result<(), Error> {
 }
 
 async fn prune(client: &SqlClient, config: &PruneConfig) -> Result<(), Error> {
-    let slot = &config.database.slot;
+    let slot = &config.database.outbox.slot;
     if read_relay_row(client, slot).await?.is_none() {
         return Err(Error::Unfit {
             what: format!(
@@ -38,7 +38,7 @@ async fn prune(client: &SqlClient, config: &PruneConfig) -> Result<(), Error> {
         });
     }
     let seconds = config.older_than.as_secs_f64();
-    for table in &config.database.outbox_tables {
+    for table in &config.database.outbox.tables {
         let id = column_of(client, table, &config.columns.id).await?;
         let occurred_at = match &config.columns.occurred_at {
             Some(names) => column_of(client, table, names).await?,

@@ -1,4 +1,4 @@
-//! `walrelay run`.
+//! `walrelay run`: the relay, with its HTTP endpoints beside it.
 
 use tokio::task::JoinSet;
 use walrelay_core::Random;
@@ -20,10 +20,10 @@ use crate::http;
 ///
 /// # Errors
 ///
-/// Whatever ended it otherwise.
+/// The error that ended it.
 pub async fn execute(config: RunConfig, shutdown: &Shutdown) -> Result<(), Error> {
     let (metrics, health) = (Metrics::new(), Health::new());
-    // Its tasks end with this function.
+    // Dropping the set at the end of this function ends its tasks.
     let mut tasks = JoinSet::new();
     if let Some(address) = config.http {
         let io = |source| Error::Io { action: format!("listen on {address}"), source };

@@ -2,56 +2,46 @@
 
 use pgoutput_parser::Lsn;
 use walrelay_postgres::{
-    Failover, LostSlot, ServerErrorKind, SqlClient, StoreError, advance_relay_row, advance_slot,
-    connect_sql, create_slot, delete_relay_row, drop_slot, read_loss, read_publication,
-    read_relay_row, read_slot, rows_since, waiting_transactions,
+    Failover, LostSlot, Outbox, ServerErrorKind, SqlClient, StoreError, advance_relay_row,
+    advance_slot, connect_sql, create_slot, delete_relay_row, drop_slot, read_loss,
+    read_publication, read_relay_row, read_slot, rows_since, waiting_transactions,
 };
 use walrelay_relay::observe::report::slot_report;
 
 use super::init::failover;
 use super::status;
-use crate::config::{DatabaseConfig, SlotAction, SlotConfig};
+use crate::config::{SlotAction, SlotConfig};
 use crate::error::Error;
 use crate::output::print;
 
-/// Does it, and says what was done.
+/// Carries out the action and prints what was done.
 ///
 /// # Errors
 ///
 /// Postgres cannot be reached, or refuses: there is no such slot, or it is in use.
 pub async fn execute(config: SlotConfig) -> Result<(), Error> {
     let client = connect_sql(&config.database.connect).await?;
-    let done = act(&client, &config.database, config.action).await;
+    let done = act(&client, &config.database.outbox, config.action).await;
     client.close().await;
     print(&done?)
 }
 
-async fn act(
-    client: &SqlClient,
-    database: &DatabaseConfig,
-    action: SlotAction,
-) -> Result<String, Error> {
-    let slot = database.slot.as_str();
+async fn act(client: &SqlClient, outbox: &Outbox, action: SlotAction) -> Result<String, Error> {
+    let slot = outbox.slot.as_str();
     match action {
         SlotAction::Show(format) => {
             let missing = || StoreError::SlotMissing { slot: slot.to_owned() };
             let state = read_slot(client, slot).await?.ok_or_else(missing)?;
             Ok(status::render(&slot_report(&state), format))
         }
-        SlotAction::Create(kind) => create(client, database, failover(kind)).await,
-        SlotAction::Drop { discard_rows } => drop_it(client, database, discard_rows).await,
-        SlotAction::Advance { to, discard_rows } => {
-            advance(client, database, to, discard_rows).await
-        }
+        SlotAction::Create(kind) => create(client, outbox, failover(kind)).await,
+        SlotAction::Drop { discard_rows } => drop_it(client, outbox, discard_rows).await,
+        SlotAction::Advance { to, discard_rows } => advance(client, outbox, to, discard_rows).await,
     }
 }
 
-async fn create(
-    client: &SqlClient,
-    database: &DatabaseConfig,
-    failover: Failover,
-) -> Result<String, Error> {
-    let DatabaseConfig { slot, publication, .. } = database;
+async fn create(client: &SqlClient, outbox: &Outbox, failover: Failover) -> Result<String, Error> {
+    let Outbox { slot, publication, .. } = outbox;
     // A slot that is older than its publication fails for ever.
     if read_publication(client, publication).await?.is_none() {
         return Err(Error::PublicationMissing { publication: publication.clone() });
@@ -64,12 +54,8 @@ async fn create(
     Ok(format!("created: slot {slot}, from {lsn}\n"))
 }
 
-async fn drop_it(
-    client: &SqlClient,
-    database: &DatabaseConfig,
-    discard_rows: u64,
-) -> Result<String, Error> {
-    let slot = database.slot.as_str();
+async fn drop_it(client: &SqlClient, outbox: &Outbox, discard_rows: u64) -> Result<String, Error> {
+    let slot = outbox.slot.as_str();
     let missing = || StoreError::SlotMissing { slot: slot.to_owned() };
     let state = read_slot(client, slot).await?.ok_or_else(missing)?;
     if state.is_lost() {
@@ -82,7 +68,7 @@ async fn drop_it(
     let rows = match state.mismatch(state.database.as_deref().unwrap_or_default()) {
         // Not one that a relay has used.
         Some(_) => 0,
-        None => waiting_rows(client, database).await?,
+        None => waiting_rows(client, outbox).await?,
     };
     if rows > discard_rows {
         return Err(Error::Unfit {
@@ -102,16 +88,17 @@ async fn drop_it(
     Ok(format!("dropped: slot {slot}, with {rows} row(s) that were not confirmed\n"))
 }
 
-/// Rows that the slot holds; where its publication is gone it cannot be decoded, and the tables tell.
-async fn waiting_rows(client: &SqlClient, database: &DatabaseConfig) -> Result<u64, Error> {
-    let DatabaseConfig { slot, publication, outbox_tables, .. } = database;
+/// How many rows the slot holds. Without its publication the slot cannot be decoded; then the rows
+/// are counted in the tables.
+async fn waiting_rows(client: &SqlClient, outbox: &Outbox) -> Result<u64, Error> {
+    let Outbox { slot, publication, tables } = outbox;
     match waiting_transactions(client, slot, publication, Lsn::ZERO).await {
         Ok(transactions) => Ok(transactions.iter().map(|transaction| transaction.rows).sum()),
         Err(error) if error.server_kind() == Some(ServerErrorKind::Missing) => {
             let row = read_relay_row(client, slot).await?;
             let settled_xid = row.map_or(FIRST_XID, |row| row.settled_xid);
             let mut rows = 0;
-            for table in outbox_tables {
+            for table in tables {
                 rows += rows_since(client, table, settled_xid).await?;
             }
             Ok(rows)
@@ -123,14 +110,15 @@ async fn waiting_rows(client: &SqlClient, database: &DatabaseConfig) -> Result<u
 /// The first transaction id there is: every row is younger.
 const FIRST_XID: u64 = 3;
 
-/// Past exactly the transaction that `to` is of, or to `to` where it is of none.
+/// Moves the slot past exactly the transaction that `to` belongs to, or to `to` if it belongs to
+/// none.
 async fn advance(
     client: &SqlClient,
-    database: &DatabaseConfig,
+    outbox: &Outbox,
     to: Lsn,
     discard_rows: u64,
 ) -> Result<String, Error> {
-    let DatabaseConfig { slot, publication, .. } = database;
+    let Outbox { slot, publication, .. } = outbox;
     let waiting = waiting_transactions(client, slot, publication, to).await?;
     // A change may begin where the transaction before it ends: errors show changes, so those come first.
     let meant = waiting

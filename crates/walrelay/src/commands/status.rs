@@ -16,13 +16,13 @@ use crate::output::print;
 /// Postgres cannot be reached, the slot is missing or lost, or there is no dispatch state.
 pub async fn execute(config: StatusConfig) -> Result<(), Error> {
     let client = connect_sql(&config.database.connect).await?;
-    let report = report(&client, &config.database.slot).await;
+    let report = report(&client, &config.database.outbox.slot).await;
     client.close().await;
     let report = report?;
     print(&render(&report, config.format))?;
     match report.get("lost") {
         Some(Value::Bool(true)) => {
-            Err(Error::SlotLost { slot: config.database.slot, how: "is invalidated" })
+            Err(Error::SlotLost { slot: config.database.outbox.slot, how: "is invalidated" })
         }
         Some(_) | None => Ok(()),
     }

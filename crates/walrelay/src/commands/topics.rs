@@ -8,8 +8,8 @@ use walrelay_postgres::{PgError, QualifiedName, SqlClient, quote_identifier};
 use super::columns::column_of;
 use crate::error::Error;
 
-/// Topics looked for in one table. An outbox with more routes by something unbounded, which no
-/// list could name.
+/// How many topics are looked for in one table. An outbox with more routes by a value without
+/// bounds, so no list would be complete.
 const TOPICS_MAX: usize = 1000;
 
 /// The topics of the rows that are in the tables now, by full name.

@@ -4,23 +4,29 @@ use std::time::Duration;
 
 use walrelay_postgres::{DispatchFilter, DispatchStatus, RetrySelection};
 
-use super::build::{Builder, FORMATS};
-use super::{DispatchAction, DispatchConfig, OutputFormat, SlotAction, SlotConfig, SlotKind};
+use super::builder::Builder;
+use super::command::{
+    DispatchAction, DispatchConfig, OutputFormat, SlotAction, SlotConfig, SlotKind,
+};
 use crate::{cli, options};
 
+/// How a command that is not `list` prints.
+const FORMATS: [(&str, OutputFormat); 2] =
+    [("text", OutputFormat::Text), ("json", OutputFormat::Json)];
+
 impl Builder<'_> {
-    pub(super) fn dispatch(&mut self, action: &cli::DispatchAction) -> Option<DispatchConfig> {
+    pub(super) fn dispatch(&mut self, action: &cli::DispatchActionArgs) -> Option<DispatchConfig> {
         let action = match action {
-            cli::DispatchAction::List(args) => Some(self.dispatch_list(args)),
-            cli::DispatchAction::Show(args) => {
+            cli::DispatchActionArgs::List(args) => Some(self.dispatch_list(args)),
+            cli::DispatchActionArgs::Show(args) => {
                 let format = self.problems.choice("format", &args.format, &FORMATS);
                 Some(DispatchAction::Show { id: args.id.clone(), format })
             }
-            cli::DispatchAction::Retry(args) => {
+            cli::DispatchActionArgs::Retry(args) => {
                 self.dispatch_retry(args).map(DispatchAction::Retry)
             }
-            cli::DispatchAction::Edit(args) => self.dispatch_edit(args),
-            cli::DispatchAction::Discard(args) => self.dispatch_discard(args),
+            cli::DispatchActionArgs::Edit(args) => self.dispatch_edit(args),
+            cli::DispatchActionArgs::Discard(args) => self.dispatch_discard(args),
         };
         let database = self.database()?;
         Some(DispatchConfig { database, action: action? })
@@ -105,18 +111,18 @@ impl Builder<'_> {
         }
     }
 
-    pub(super) fn slot(&mut self, action: &cli::SlotAction) -> Option<SlotConfig> {
+    pub(super) fn slot(&mut self, action: &cli::SlotActionArgs) -> Option<SlotConfig> {
         let action = match action {
-            cli::SlotAction::Show(args) => {
+            cli::SlotActionArgs::Show(args) => {
                 let format = self.problems.choice("format", &args.format, &FORMATS);
                 Some(SlotAction::Show(format))
             }
-            cli::SlotAction::Create(args) => {
+            cli::SlotActionArgs::Create(args) => {
                 let kind = if args.failover { SlotKind::Failover } else { SlotKind::Plain };
                 Some(SlotAction::Create(kind))
             }
-            cli::SlotAction::Drop(args) => self.slot_drop(args),
-            cli::SlotAction::Advance(args) => self.slot_advance(args),
+            cli::SlotActionArgs::Drop(args) => self.slot_drop(args),
+            cli::SlotActionArgs::Advance(args) => self.slot_advance(args),
         };
         let database = self.database()?;
         Some(SlotConfig { database, action: action? })

@@ -1,4 +1,4 @@
-//! What the options of a command were given, and by whom.
+//! The values that the options of a command were given, and where they came from.
 
 use std::collections::BTreeMap;
 
@@ -11,7 +11,7 @@ pub(super) enum Origin {
     Environment(String),
     /// The configuration file.
     File(String),
-    /// Nobody set it.
+    /// It was not set.
     Default,
 }
 
@@ -24,12 +24,17 @@ impl Given {
         self.0.insert(option, (values, origin));
     }
 
+    /// The options of the command.
+    pub(super) fn names(&self) -> impl Iterator<Item = &'static str> {
+        self.0.keys().copied()
+    }
+
     /// The values of an option; none when nobody gave it any and it has no default.
     pub(super) fn values(&self, option: &str) -> &[String] {
         self.0.get(option).map_or(&[], |(values, _)| values)
     }
 
-    /// Who gave them.
+    /// Where they came from.
     pub(super) fn origin(&self, option: &str) -> &Origin {
         self.0.get(option).map_or(&Origin::Default, |(_, origin)| origin)
     }

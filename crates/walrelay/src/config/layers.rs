@@ -1,4 +1,5 @@
-//! Flag over environment over file over default.
+//! Which source wins: a flag over the environment, the environment over the file, the file over the
+//! default.
 //!
 //! The environment and the file become the *defaults* of the clap arguments, so clap itself
 //! decides that a flag wins, and `--help` shows what would be used.
@@ -20,7 +21,7 @@ use crate::options::declaration::{Declaration, Kind, Parted};
 pub struct Environment(BTreeMap<String, String>);
 
 impl Environment {
-    /// Takes what is text; a variable that is not cannot be one of ours.
+    /// Keeps the variables that are text; one that is not cannot be one of ours.
     pub fn new<N, V>(variables: impl IntoIterator<Item = (N, V)>) -> Self
     where
         N: Into<OsString>,
@@ -60,7 +61,7 @@ impl std::fmt::Debug for Environment {
 pub struct CommandLine {
     /// The command and its arguments.
     pub cli: Cli,
-    /// What the options were given, still text.
+    /// The values of the options, still text.
     pub(super) given: Given,
     /// What is wrong with the file, though it could be read.
     pub(super) problems: Vec<Problem>,

@@ -91,7 +91,11 @@ impl<'a> Problems<'a> {
             Origin::File(path) => Some(path.clone()),
             Origin::Flag | Origin::Default => None,
         };
-        self.found.push(Problem { option: format!("--{option}"), value, origin, allowed });
+        let problem = Problem { option: format!("--{option}"), value, origin, allowed };
+        // An option may be looked at more than once.
+        if !self.found.contains(&problem) {
+            self.found.push(problem);
+        }
     }
 
     pub(crate) fn duration(

@@ -3,7 +3,11 @@
 use std::time::Duration;
 
 use super::problem::Problems;
-use crate::options::declaration::{Bytes, Declaration, Kind, Setting};
+use crate::options;
+use crate::options::declaration::{Bytes, Declaration, Fallback, Kind, Setting};
+
+/// What stands for no duration at all.
+const NEVER: &str = "never";
 
 /// A type that options have.
 pub(super) trait Value: Sized {
@@ -15,6 +19,31 @@ impl Problems<'_> {
     /// The value of an option.
     pub(super) fn read<T: Value>(&mut self, setting: Setting<T>) -> T {
         T::read(&setting.declaration, self)
+    }
+
+    /// Looks at every option the command takes, so that its range holds before anybody reads it.
+    pub(super) fn check_options(&mut self) {
+        for option in self.given().names().filter_map(options::find) {
+            self.check(option);
+        }
+    }
+
+    fn check(&mut self, option: &Declaration) {
+        let text = match option.default {
+            Fallback::Value(_) => Some(text(option, self)),
+            Fallback::Nothing(_) => given(option, self),
+        };
+        let Some(text) = text else { return };
+        match option.kind {
+            // What these allow is in words, and looked at where they are read.
+            Kind::Text(_) | Kind::List(..) => {}
+            Kind::Duration(..) if text == NEVER => {}
+            Kind::Words(_) => _ = word(option, text, self),
+            Kind::Switch => _ = self.switch(option.name, text),
+            Kind::Duration(..) => _ = duration(option, text, self),
+            Kind::Size(low, high) => _ = self.size(option.name, text, low..=high),
+            Kind::Count(..) => _ = count(option, text, self),
+        }
     }
 }
 
@@ -79,7 +108,7 @@ impl Value for Duration {
 
 impl Value for Option<Duration> {
     fn read(option: &Declaration, problems: &mut Problems<'_>) -> Self {
-        let given = given(option, problems).filter(|text| *text != "never")?;
+        let given = given(option, problems).filter(|text| *text != NEVER)?;
         Some(duration(option, given, problems))
     }
 }

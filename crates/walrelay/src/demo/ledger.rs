@@ -14,7 +14,7 @@ struct State {
     sum: Sum,
 }
 
-/// What came of it so far.
+/// The counts so far.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Sum {
     /// Rows whose transaction committed.
@@ -72,7 +72,7 @@ impl Ledger {
         sum.delivered >= sum.committed
     }
 
-    /// What came of it so far.
+    /// The counts so far.
     #[must_use]
     pub fn sum(&self) -> Sum {
         self.state().sum

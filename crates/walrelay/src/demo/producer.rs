@@ -58,7 +58,7 @@ fn is_rolled_back(turn: u64) -> bool {
     turn.is_multiple_of(ROLLBACK_EVERY)
 }
 
-/// One transaction; returns the versions as they are if it commits.
+/// One transaction; returns the versions that hold once it has committed.
 async fn write(
     client: &mut SqlClient,
     turn: u64,

@@ -51,7 +51,7 @@ pub async fn subscribe(
                 lines.push_str(&line(&message));
             }
         }
-        // A terminal that is gone does not stop the demo.
+        // A closed terminal does not stop the demo.
         if print(&lines).is_err() {
             tracing::debug!("standard output is closed");
         }

@@ -52,7 +52,7 @@ pub struct Declaration {
 /// How an option differs from most.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Nature {
-    /// Not at all.
+    /// A flag of the commands that declare it, a variable, and a key of the file.
     Ordinary,
     /// Every command takes it, and it may stand before the command too.
     Everywhere,

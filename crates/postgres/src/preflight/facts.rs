@@ -1,0 +1,131 @@
+//! What the server said.
+
+use std::time::Duration;
+
+use crate::lost::Settled;
+use crate::names::QualifiedName;
+use crate::publication::PublicationState;
+use crate::slot::SlotState;
+
+/// What the server said.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Facts {
+    /// The server.
+    pub server: ServerFacts,
+    /// The role we are.
+    pub role: RoleFacts,
+    /// The slot, if there is one of this name.
+    pub slot: Option<SlotState>,
+    /// The publication, if there is one of this name.
+    pub publication: Option<PublicationState>,
+    /// The outbox tables, in the order asked for.
+    pub outbox_tables: Vec<TableFacts>,
+    /// The relay's own tables.
+    pub relay_tables: Vec<TableFacts>,
+    /// What is on record about the slot; None when nothing is, or we may not read it.
+    pub relay_row: Option<Settled>,
+    /// What is there under other names; empty when nothing is missing.
+    pub neighbours: Neighbours,
+}
+
+/// What the server said about itself.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ServerFacts {
+    /// As in `server_version_num`.
+    pub version_num: u32,
+    /// The database we are connected to.
+    pub database: String,
+    /// Standby or primary.
+    pub mode: ServerMode,
+    /// Who runs it.
+    pub host: ServerHost,
+    /// The setting.
+    pub wal_level: String,
+    /// Slots that can exist.
+    pub replication_slots_max: i64,
+    /// Slots that exist.
+    pub replication_slots: i64,
+    /// Replication connections that can exist.
+    pub wal_senders_max: i64,
+    /// Replication connections that exist.
+    pub wal_senders: i64,
+    /// The setting; None when log is kept without limit.
+    pub slot_wal_keep_bytes: Option<u64>,
+    /// The setting; None when it is off.
+    pub wal_sender_timeout: Option<Duration>,
+    /// Identifies the server's history; None when the role may not ask.
+    pub system_identifier: Option<String>,
+}
+
+/// Whether a server takes writes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ServerMode {
+    /// It does.
+    Primary,
+    /// It replays another's log.
+    Standby,
+}
+
+/// Who runs a server; decides how settings are changed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ServerHost {
+    /// Supabase.
+    Supabase,
+    /// Anybody else.
+    Other,
+}
+
+/// The role we are.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct RoleFacts {
+    /// Its name.
+    pub name: String,
+    /// Whether it may replicate, by attribute or as superuser.
+    pub may_replicate: bool,
+}
+
+/// A table that was looked for.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct TableFacts {
+    /// Its name.
+    pub name: QualifiedName,
+    /// What is there under this name.
+    pub found: Option<FoundTable>,
+}
+
+/// A table that is there.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct FoundTable {
+    /// What kind of relation it is.
+    pub kind: RelationKind,
+    /// Names and types of its columns.
+    pub columns: Vec<(String, String)>,
+    /// Of SELECT, INSERT, UPDATE, DELETE, those the role lacks.
+    pub missing_rights: Vec<String>,
+    /// Of the same, those for which row level security shows the role no row.
+    pub hidden_from: Vec<String>,
+}
+
+/// Kinds of relations, as far as replication is concerned.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum RelationKind {
+    /// An ordinary table.
+    Table,
+    /// A partitioned one.
+    Partitioned,
+    /// A table that is not in the log.
+    Unlogged,
+    /// A view or something else without rows of its own.
+    Other,
+}
+
+/// Names that exist, for whoever has mistyped one.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Neighbours {
+    /// Publications of this database.
+    pub publications: Vec<String>,
+    /// Logical slots of this database.
+    pub slots: Vec<String>,
+    /// Tables.
+    pub tables: Vec<String>,
+}

@@ -1,0 +1,232 @@
+//! What each command needs: plain data, checked by whoever built it.
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use walrelay_core::{ColumnNames, RouterConfig};
+use walrelay_emulator::Fault;
+use walrelay_postgres::{ConnectConfig, DispatchFilter, OnLost, Outbox, RetrySelection};
+use walrelay_relay::settings::{PubSubSettings, Settings};
+
+/// What to do, and everything it needs.
+#[derive(Debug, Clone)]
+#[expect(missing_docs, reason = "one per command; the commands are documented in cli")]
+pub enum Command {
+    Init(Box<InitConfig>),
+    Check(Box<CheckConfig>),
+    Run(Box<RunConfig>),
+    Status(StatusConfig),
+    Dispatch(DispatchConfig),
+    Slot(SlotConfig),
+    Prune(PruneConfig),
+    Emulator(EmulatorConfig),
+    Demo(DemoConfig),
+}
+
+/// Where Postgres is and what to read there.
+#[derive(Debug, Clone)]
+pub struct DatabaseConfig {
+    /// How to connect.
+    pub connect: ConnectConfig,
+    /// Which slot, publication and outbox tables.
+    pub outbox: Outbox,
+}
+
+/// Everything `walrelay run` needs.
+#[derive(Debug, Clone)]
+pub struct RunConfig {
+    /// The service's own settings.
+    pub settings: Settings,
+    /// The address that serves `/livez`, `/readyz`, `/metrics` and `/status`; `None` serves none.
+    pub http: Option<SocketAddr>,
+}
+
+/// Everything `walrelay init` needs.
+#[derive(Debug, Clone)]
+pub struct InitConfig {
+    /// How to connect; `None` when the SQL is only printed.
+    pub connect: Option<ConnectConfig>,
+    /// The slot and the publication to create, and the tables it publishes.
+    pub outbox: Outbox,
+    /// How rows become messages: their topics are created if asked for.
+    pub router: RouterConfig,
+    /// Where Pub/Sub is.
+    pub pubsub: PubSubSettings,
+    /// Which topics to create.
+    pub create_topics: CreateTopics,
+    /// Whether the slot is synchronised to standbys.
+    pub slot_kind: SlotKind,
+    /// What to do when the slot was lost.
+    pub on_lost: OnLost,
+}
+
+/// Which topics `init` creates.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum CreateTopics {
+    /// None.
+    No,
+    /// The topics that the rows in the outbox are routed to, and the named ones.
+    Yes {
+        /// Short or full names of further topics.
+        named: Vec<String>,
+    },
+}
+
+/// Whether the slot is synchronised to standbys.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum SlotKind {
+    /// It exists on this server alone.
+    Plain,
+    /// It survives a failover; needs Postgres 17 or newer.
+    Failover,
+}
+
+/// The form of what a command prints.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum OutputFormat {
+    /// For people.
+    Text,
+    /// For programs.
+    Json,
+}
+
+/// Everything `walrelay check` needs.
+#[derive(Debug, Clone)]
+pub struct CheckConfig {
+    /// What `run` would run with.
+    pub run: RunConfig,
+    /// How findings are printed.
+    pub format: OutputFormat,
+}
+
+/// Everything `walrelay status` needs.
+#[derive(Debug, Clone)]
+pub struct StatusConfig {
+    /// Where Postgres is.
+    pub database: DatabaseConfig,
+    /// How it is printed.
+    pub format: OutputFormat,
+}
+
+/// Everything `walrelay dispatch` needs.
+#[derive(Debug, Clone)]
+pub struct DispatchConfig {
+    /// Where Postgres is.
+    pub database: DatabaseConfig,
+    /// What to do.
+    pub action: DispatchAction,
+}
+
+/// What to do with dispatch state.
+#[derive(Debug, Clone)]
+pub enum DispatchAction {
+    /// Print rows.
+    List {
+        /// Which rows; the topic by its full name.
+        filter: DispatchFilter,
+        /// How it is printed.
+        format: OutputFormat,
+    },
+    /// Print one row, decoded.
+    Show {
+        /// Its event id.
+        id: String,
+        /// How it is printed.
+        format: OutputFormat,
+    },
+    /// Make rows due at once.
+    Retry(RetrySelection),
+    /// Replace parts of a message.
+    Edit {
+        /// Its event id.
+        id: String,
+        /// Where the new payload is.
+        payload_file: Option<PathBuf>,
+        /// Where the new attributes are.
+        attributes_file: Option<PathBuf>,
+    },
+    /// Give a row up for good.
+    Discard {
+        /// Its event id.
+        id: String,
+        /// The operator's reason, which stays in the table.
+        reason: String,
+    },
+}
+
+/// Everything `walrelay slot` needs.
+#[derive(Debug, Clone)]
+pub struct SlotConfig {
+    /// Where Postgres is.
+    pub database: DatabaseConfig,
+    /// What to do.
+    pub action: SlotAction,
+}
+
+/// What to do with the slot.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum SlotAction {
+    /// Print it.
+    Show(OutputFormat),
+    /// Create it.
+    Create(SlotKind),
+    /// Drop it, if it holds no more unconfirmed rows than the operator has agreed to lose.
+    Drop {
+        /// How many rows the operator has agreed to lose.
+        discard_rows: u64,
+    },
+    /// Move it past a transaction; the operator has agreed to skip it.
+    Advance {
+        /// A position of the transaction.
+        to: pgoutput_parser::Lsn,
+        /// Rows of other transactions that may be skipped with it.
+        discard_rows: u64,
+    },
+}
+
+/// Everything `walrelay prune` needs.
+#[derive(Debug, Clone)]
+pub struct PruneConfig {
+    /// Where Postgres is.
+    pub database: DatabaseConfig,
+    /// Which column is what.
+    pub columns: ColumnNames,
+    /// The age a row must have to be deleted.
+    pub older_than: Duration,
+}
+
+/// Everything `walrelay emulator` needs.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct EmulatorConfig {
+    /// Where gRPC is served.
+    pub listen: SocketAddr,
+    /// Where the control port is served; `None` serves none.
+    pub control_listen: Option<SocketAddr>,
+    /// Faults to begin with.
+    pub faults: Vec<Fault>,
+    /// Memory for stored messages.
+    pub max_stored_bytes: usize,
+}
+
+/// Everything `walrelay demo` needs.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct DemoConfig {
+    /// Stop after this many committed rows.
+    pub rows: Option<u64>,
+    /// Outbox rows per second.
+    pub rate: u32,
+    /// Aggregates the rows are spread over.
+    pub aggregates: u32,
+    /// What is printed.
+    pub output: DemoOutput,
+}
+
+/// What the demo prints.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum DemoOutput {
+    /// Every message and the summary.
+    Messages,
+    /// The summary.
+    Summary,
+}

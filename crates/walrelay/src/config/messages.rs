@@ -1,0 +1,133 @@
+//! Options about messages: which column is what, and how a row becomes a message.
+
+use walrelay_core::{AttributeStyle, ColumnNames, Names, RouterConfig, Template};
+
+use super::builder::Builder;
+use super::names::is_identifier;
+use crate::options;
+use crate::options::declaration::Setting;
+
+/// Where the defaults of the column options come from.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Preset {
+    Walrelay,
+    Debezium,
+}
+
+impl Builder<'_> {
+    pub(super) fn router(&mut self) -> RouterConfig {
+        let columns = self.columns();
+        let style = match self.problems.read(options::ATTRIBUTES) {
+            "cloudevents" => AttributeStyle::CloudEvents { source: self.cloudevents_source() },
+            _ => AttributeStyle::Default,
+        };
+        RouterConfig {
+            project: self.project(),
+            topic: self.template(options::TOPIC, &columns),
+            ordering_key: self.template(options::ORDERING_KEY, &columns),
+            columns,
+            style,
+            replay_id: None,
+        }
+    }
+
+    fn template(&mut self, setting: Setting<String>, columns: &ColumnNames) -> Template {
+        let (option, text) = (setting.declaration.name, self.problems.read(setting));
+        if option == "topic" && text.trim().is_empty() {
+            self.problems.wrong(option, &text, "a topic, columns in braces");
+        }
+        match Template::parse(&text) {
+            Ok(template) => {
+                for name in template.columns().filter(|name| columns.resolve(name).is_none()) {
+                    let allowed = format!("the outbox tables have no column for {{{name}}}");
+                    self.problems.wrong(option, &text, allowed);
+                }
+                template
+            }
+            Err(error) => {
+                self.problems.wrong(option, &text, error.to_string());
+                Template::parse("").expect("the empty template has no braces to be wrong")
+            }
+        }
+    }
+
+    /// Empty stands for the name of the row's table.
+    fn cloudevents_source(&mut self) -> String {
+        let source = self.problems.read(options::CLOUDEVENTS_SOURCE).unwrap_or_default();
+        // An attribute's value may have 1,024 bytes.
+        if source.len() > 1024 || source.contains(char::is_whitespace) {
+            let allowed = "a URI reference of at most 1024 bytes";
+            self.problems.wrong("cloudevents-source", &source, allowed);
+        }
+        source
+    }
+
+    fn project(&mut self) -> String {
+        let project = self.problems.read(options::PROJECT).unwrap_or_default();
+        let fits = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.' | ':');
+        if !project.chars().all(fits) {
+            self.problems.wrong("project", &project, "a project id, such as my-project");
+        }
+        project
+    }
+
+    /// A template that names its project needs none besides.
+    pub(super) fn require_project(&mut self, router: &RouterConfig) {
+        if router.project.is_empty() && !router.topic.to_string().starts_with("projects/") {
+            let allowed = "not set; needed unless --topic is a full projects/…/topics/… name";
+            self.problems.wrong_unseen("project", allowed);
+        }
+    }
+
+    pub(super) fn columns(&mut self) -> ColumnNames {
+        let preset = match self.problems.read(options::PRESET) {
+            "debezium" => Preset::Debezium,
+            _ => Preset::Walrelay,
+        };
+        let mut optional = |setting, debezium| self.optional_column(setting, preset, debezium);
+        let aggregate_type = optional(options::COLUMN_AGGREGATE_TYPE, "aggregatetype");
+        let aggregate_id = optional(options::COLUMN_AGGREGATE_ID, "aggregateid");
+        let event_type = optional(options::COLUMN_EVENT_TYPE, "type");
+        let version = optional(options::COLUMN_VERSION, "");
+        let schema_version = optional(options::COLUMN_SCHEMA_VERSION, "");
+        let headers = optional(options::COLUMN_HEADERS, "");
+        let occurred_at = optional(options::COLUMN_OCCURRED_AT, "timestamp");
+        ColumnNames {
+            id: self.column(options::COLUMN_ID),
+            payload: self.column(options::COLUMN_PAYLOAD),
+            aggregate_type,
+            aggregate_id,
+            event_type,
+            version,
+            schema_version,
+            headers,
+            occurred_at,
+        }
+    }
+
+    fn column(&mut self, setting: Setting<String>) -> Names {
+        let text = self.problems.read(setting);
+        let names = Names::parse(&text);
+        if names.iter().next().is_none() || !names.iter().all(is_identifier) {
+            let allowed = "the name of a column, 1 to 63 bytes, or several with commas";
+            self.problems.wrong(setting.declaration.name, &text, allowed);
+        }
+        names
+    }
+
+    /// A column that the table may lack; the preset's name for it counts only while nobody set the
+    /// option.
+    fn optional_column(
+        &mut self,
+        setting: Setting<String>,
+        preset: Preset,
+        debezium: &str,
+    ) -> Option<Names> {
+        let is_default = self.problems.is_default(setting.declaration.name);
+        if preset == Preset::Debezium && is_default {
+            return (!debezium.is_empty()).then(|| Names::parse(debezium));
+        }
+        let is_given = !self.problems.read(setting).is_empty();
+        is_given.then(|| self.column(setting))
+    }
+}

@@ -1,0 +1,43 @@
+//! Options about Pub/Sub: where it is and how hard it may be worked.
+
+use walrelay_pubsub::{Endpoint, PublisherConfig};
+use walrelay_relay::settings::PubSubSettings;
+
+use super::builder::Builder;
+use crate::options;
+
+impl Builder<'_> {
+    pub(super) fn pubsub(&mut self) -> PubSubSettings {
+        let endpoint = self.endpoint();
+        let problems = &mut self.problems;
+        let publisher = PublisherConfig {
+            connections_max: problems.read(options::CONNECTIONS) as usize,
+            request_timeout: problems.read(options::PUBLISH_TIMEOUT),
+            ..PublisherConfig::new(endpoint)
+        };
+        let max_outstanding_requests = problems.read(options::MAX_OUTSTANDING_REQUESTS) as usize;
+        PubSubSettings { publisher, max_outstanding_requests }
+    }
+
+    fn endpoint(&mut self) -> Endpoint {
+        let pinned = self.problems.read(options::ENDPOINT);
+        let emulator = self.environment.get("PUBSUB_EMULATOR_HOST");
+        let endpoint = match (pinned, emulator) {
+            (Some(_), Some(_)) => {
+                let allowed = "PUBSUB_EMULATOR_HOST is set too; unset one of them";
+                self.problems.wrong_unseen("endpoint", allowed);
+                None
+            }
+            (Some(url), None) => Endpoint::regional(&url)
+                .map_err(|error| self.problems.wrong_unseen("endpoint", error.to_string()))
+                .ok(),
+            (None, Some(host)) => Endpoint::emulator(host)
+                .map_err(|error| {
+                    self.problems.wrong_variable("PUBSUB_EMULATOR_HOST", &error.to_string());
+                })
+                .ok(),
+            (None, None) => None,
+        };
+        endpoint.unwrap_or_else(Endpoint::production)
+    }
+}

@@ -1,0 +1,73 @@
+//! Everything the service runs with: what `run` does and `check` looks at.
+
+use std::net::{Ipv4Addr, SocketAddr};
+
+use walrelay_core::OnDead;
+use walrelay_relay::settings::{RelaySettings, Settings, Until};
+
+use super::builder::Builder;
+use super::command::RunConfig;
+use crate::options;
+use crate::options::units::show_duration;
+
+impl Builder<'_> {
+    /// What `run` runs with, and what `check` looks at.
+    pub(super) fn run(&mut self, until: Until) -> Option<RunConfig> {
+        let connect = self.connect();
+        let relay = self.relay();
+        self.require_project(&relay.router);
+        let pubsub = self.pubsub();
+        let http = self.http();
+        let settings = Settings { connect: connect?, relay, pubsub, until };
+        Some(RunConfig { settings, http })
+    }
+
+    fn relay(&mut self) -> RelaySettings {
+        let outbox = self.outbox();
+        let router = self.router();
+        let problems = &mut self.problems;
+        let relay = RelaySettings {
+            outbox,
+            router,
+            park_after: problems.read(options::PARK_AFTER),
+            max_attempts: problems.read(options::MAX_ATTEMPTS),
+            on_dead: match problems.read(options::ON_DEAD) {
+                "hold" => OnDead::Hold,
+                _ => OnDead::Continue,
+            },
+            max_in_flight_bytes: problems.read(options::MAX_IN_FLIGHT_BYTES).0,
+            drain_timeout: problems.read(options::DRAIN_TIMEOUT),
+            take_over_after: problems.read(options::TAKE_OVER_AFTER),
+            status_interval: problems.read(options::STATUS_INTERVAL),
+            wal_sender_timeout: problems.read(options::WAL_SENDER_TIMEOUT),
+            dispatch_retention: problems.read(options::DISPATCH_RETENTION),
+        };
+        self.keeps_the_session(&relay);
+        relay
+    }
+
+    /// A server that hears nothing for its timeout ends the session; two updates may be lost.
+    fn keeps_the_session(&mut self, relay: &RelaySettings) {
+        if relay.status_interval > relay.wal_sender_timeout / 3 {
+            let allowed = "at most a third of --wal-sender-timeout";
+            let interval = show_duration(relay.status_interval);
+            self.problems.wrong("status-interval", &interval, allowed);
+        }
+    }
+
+    /// Cloud Run says in PORT where it will look; an address given for ourselves wins.
+    fn http(&mut self) -> Option<SocketAddr> {
+        if let Some(address) = self.problems.read(options::HTTP) {
+            return self.problems.listen_address("http", &address);
+        }
+        let port = self.environment.get("PORT")?;
+        match port.parse::<u16>() {
+            Ok(port) => Some(SocketAddr::from((Ipv4Addr::UNSPECIFIED, port))),
+            Err(_) => {
+                let allowed = format!("{port:?} is not a port; correct it, or set --http off");
+                self.problems.wrong_variable("PORT", &allowed);
+                None
+            }
+        }
+    }
+}
