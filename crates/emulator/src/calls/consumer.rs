@@ -1,6 +1,6 @@
 //! A consumer of a subscription: one Pull call, or one stream, from its opening to its end.
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use googleapis_tonic_google_pubsub_v1::google::pubsub::v1 as proto;
@@ -20,11 +20,22 @@ pub(crate) struct Consumer {
     subscription: String,
     id: ConsumerId,
     /// The stream's own deadline, instead of the subscription's.
-    deadline: Option<Duration>,
+    deadline: Mutex<Option<Duration>>,
     /// Told whenever there may be something to take.
     pub(crate) wake: Arc<Notify>,
     /// What a stream tells about the subscription.
     pub(crate) properties: SubscriptionProperties,
+}
+
+/// What a consumer asks for when it begins.
+pub(crate) struct Opening<'a> {
+    pub(crate) call: Call,
+    pub(crate) subscription: &'a str,
+    /// Who it is, so that it can come back as the same one; empty if it does not say.
+    pub(crate) client_id: &'a str,
+    pub(crate) allowance: Allowance,
+    /// A stream's own deadline, instead of the subscription's.
+    pub(crate) deadline: Option<Duration>,
 }
 
 /// What is to be sent of what was taken.
@@ -39,23 +50,17 @@ pub(crate) enum Outgoing {
 
 impl Consumer {
     /// Opens a consumer once the faults let it in.
-    pub(crate) async fn open(
-        emulator: &Emulator,
-        call: Call,
-        subscription: &str,
-        allowance: Allowance,
-        deadline: Option<Duration>,
-    ) -> Result<Self, Status> {
-        arrive(emulator, call, subscription).await?;
+    pub(crate) async fn open(emulator: &Emulator, wanted: Opening<'_>) -> Result<Self, Status> {
+        arrive(emulator, wanted.call, wanted.subscription).await?;
         let mut broker = emulator.broker();
-        let id = broker.new_consumer();
-        let its = broker.subscription_mut(subscription)?;
-        its.queue.open(id, allowance);
+        let new = broker.new_consumer();
+        let its = broker.subscription_mut(wanted.subscription)?;
+        let id = its.open(wanted.client_id, new, wanted.allowance);
         Ok(Self {
             emulator: emulator.clone(),
-            subscription: subscription.to_owned(),
+            subscription: wanted.subscription.to_owned(),
             id,
-            deadline,
+            deadline: Mutex::new(wanted.deadline),
             wake: Arc::clone(&its.wake),
             properties: SubscriptionProperties {
                 message_ordering_enabled: its.config.enable_message_ordering,
@@ -75,7 +80,21 @@ impl Consumer {
     /// Takes what may be delivered now.
     pub(crate) fn take(&self) -> Result<Taken, Status> {
         let now = Instant::now();
-        self.emulator.broker().take(&self.subscription, self.id, self.deadline, now)
+        let deadline = self.deadline();
+        let taken = self.emulator.broker().take(&self.subscription, self.id, deadline, now)?;
+        if taken.is_something() {
+            self.emulator.changed();
+        }
+        Ok(taken)
+    }
+
+    /// The stream has another deadline from now on.
+    pub(crate) fn set_deadline(&self, deadline: Duration) {
+        *self.deadline.lock().unwrap_or_else(PoisonError::into_inner) = Some(deadline);
+    }
+
+    fn deadline(&self) -> Option<Duration> {
+        *self.deadline.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Waits as long as a fault wants, and says what is to be sent.
@@ -103,10 +122,9 @@ impl Consumer {
                 let held = self.emulator.held();
                 release.wait().await;
                 drop(held);
-                let now = Instant::now();
+                let (now, deadline) = (Instant::now(), self.deadline());
                 let mut broker = self.emulator.broker();
-                let released =
-                    broker.take_undisturbed(&self.subscription, self.id, self.deadline, now);
+                let released = broker.take_undisturbed(&self.subscription, self.id, deadline, now);
                 Ok(Outgoing::Messages(released?))
             }
             // The last two strike other calls only.

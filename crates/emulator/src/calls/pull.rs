@@ -7,7 +7,7 @@ use googleapis_tonic_google_pubsub_v1::google::pubsub::v1 as proto;
 use tokio::time::Instant;
 use tonic::Status;
 
-use crate::calls::consumer::{Consumer, Outgoing};
+use crate::calls::consumer::{Consumer, Opening, Outgoing};
 use crate::calls::responses::encode_received;
 use crate::emulator::Emulator;
 use crate::faults::fault::Call;
@@ -28,9 +28,14 @@ pub(crate) async fn pull(emulator: &Emulator, frame: &Bytes) -> Result<BytesMut,
     }
     #[expect(deprecated, reason = "clients still send it")]
     let wait = if request.return_immediately { Duration::ZERO } else { PULL_WAIT };
-    let allowance = Allowance { messages, bytes: usize::MAX };
-    let subscription = &request.subscription;
-    let consumer = Consumer::open(emulator, Call::Pull, subscription, allowance, None).await?;
+    let wanted = Opening {
+        call: Call::Pull,
+        subscription: &request.subscription,
+        client_id: "",
+        allowance: Allowance { messages, bytes: usize::MAX },
+        deadline: None,
+    };
+    let consumer = Consumer::open(emulator, wanted).await?;
     let until = Instant::now() + wait;
     loop {
         let changed = consumer.wake.notified();

@@ -16,7 +16,7 @@ use tokio::time::Instant;
 use tonic::Status;
 
 use crate::calls::acknowledge::{Answer, ack_deadline, change};
-use crate::calls::consumer::{Consumer, Outgoing};
+use crate::calls::consumer::{Consumer, Opening, Outgoing};
 use crate::calls::responses::encode_received;
 use crate::emulator::Emulator;
 use crate::faults::fault::Call;
@@ -72,19 +72,26 @@ async fn open(emulator: &Emulator, first: &StreamingPullRequest) -> Result<Consu
         messages: bound(first.max_outstanding_messages),
         bytes: bound(first.max_outstanding_bytes),
     };
-    let seconds = first.stream_ack_deadline_seconds;
-    let deadline = match seconds {
-        // What the subscription says.
-        0 => None,
-        10..=600 => Some(Duration::from_secs(u64::from(seconds.unsigned_abs()))),
-        _ => {
-            return Err(Status::invalid_argument(format!(
-                "stream_ack_deadline_seconds is {seconds}; 10 to 600 are allowed"
-            )));
-        }
+    let wanted = Opening {
+        call: Call::StreamingPull,
+        subscription: &first.subscription,
+        client_id: &first.client_id,
+        allowance,
+        deadline: stream_deadline(first)?,
     };
-    let call = Call::StreamingPull;
-    Consumer::open(emulator, call, &first.subscription, allowance, deadline).await
+    Consumer::open(emulator, wanted).await
+}
+
+/// The deadline that a request sets for its stream; `None` leaves it as it is.
+fn stream_deadline(request: &StreamingPullRequest) -> Result<Option<Duration>, Status> {
+    let seconds = request.stream_ack_deadline_seconds;
+    match seconds {
+        0 => Ok(None),
+        10..=600 => Ok(Some(Duration::from_secs(u64::from(seconds.unsigned_abs())))),
+        _ => Err(Status::invalid_argument(format!(
+            "stream_ack_deadline_seconds is {seconds}; 10 to 600 are allowed"
+        ))),
+    }
 }
 
 /// How a stream ends.
@@ -256,6 +263,9 @@ impl<'a> Stream<'a> {
             return Err(End::Status(Status::invalid_argument(
                 "modify_deadline_ack_ids and modify_deadline_seconds differ in length",
             )));
+        }
+        if let Some(deadline) = stream_deadline(&request)? {
+            self.consumer.set_deadline(deadline);
         }
         if request.ack_ids.is_empty() && request.modify_deadline_ack_ids.is_empty() {
             return Ok(());

@@ -1,6 +1,6 @@
 //! A subscription: which messages of its topic it takes, and what consumers do with them.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
@@ -13,7 +13,7 @@ use crate::faults::fault::Unconfirmed;
 use crate::store::confirmation::Confirmation;
 use crate::store::filter::Filter;
 use crate::store::message::StoredMessage;
-use crate::store::queue::{Ordering, Queue};
+use crate::store::queue::{Allowance, ConsumerId, Ordering, Queue};
 use crate::store::retained::Retained;
 use crate::wire::limits;
 
@@ -29,6 +29,8 @@ pub(crate) struct Subscription {
     /// Told whenever a waiting stream may have something to do.
     pub(crate) wake: Arc<Notify>,
     filter: Option<Filter>,
+    /// Clients that said who they are, so that they can come back.
+    clients: HashMap<String, ConsumerId>,
 }
 
 impl Subscription {
@@ -42,6 +44,7 @@ impl Subscription {
             queue: Queue::new(ordering, Retained::default()),
             wake: Arc::new(Notify::new()),
             filter: Filter::parse(&config.filter)?,
+            clients: HashMap::new(),
             config: proto::Subscription::default(),
         };
         subscription.configure(config)?;
@@ -58,6 +61,27 @@ impl Subscription {
         self.queue.retained.set_period(config.retain_acked_messages.then_some(retention));
         self.config = config;
         Ok(())
+    }
+
+    /// Opens a consumer: the one that this client was before, if it has said who it is.
+    pub(crate) fn open(
+        &mut self,
+        client_id: &str,
+        new: ConsumerId,
+        allowance: Allowance,
+    ) -> ConsumerId {
+        let queue = &mut self.queue;
+        // Clients are remembered for as long as that changes anything.
+        self.clients.retain(|_, consumer| queue.knows(*consumer));
+        if let Some(known) = self.clients.get(client_id) {
+            queue.reopen(*known, allowance);
+            return *known;
+        }
+        if !client_id.is_empty() {
+            self.clients.insert(client_id.to_owned(), new);
+        }
+        queue.open(new, allowance);
+        new
     }
 
     /// Messages were published to the topic. Those that the filter excludes count as acknowledged.

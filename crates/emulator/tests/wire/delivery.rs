@@ -152,6 +152,51 @@ async fn a_second_stream_gets_a_key_when_the_first_has_acknowledged_it() {
     assert_eq!(second.next(1).await, ["2"]);
 }
 
+/// A stream of a client that says who it is.
+async fn stream_of(server: &Server, client_id: &str, outstanding: i64) -> Stream {
+    let first = proto::StreamingPullRequest {
+        subscription: SUBSCRIPTION.to_owned(),
+        stream_ack_deadline_seconds: 60,
+        client_id: client_id.to_owned(),
+        max_outstanding_messages: outstanding,
+        ..Default::default()
+    };
+    Stream::from(server, first).await.unwrap()
+}
+
+#[tokio::test]
+async fn a_client_that_comes_back_has_its_keys_and_what_it_holds_counts() {
+    let server = Server::with_subscription().await;
+    let mut first = stream_of(&server, "one", 2).await;
+    server.publish(&[("k", "1")]).await;
+    let held = first.take(1).await;
+    first.close().await;
+
+    // Another one does not get the key, and the same one goes on where it was.
+    let mut other = stream_of(&server, "two", 0).await;
+    let mut again = stream_of(&server, "one", 2).await;
+    server.publish(&[("k", "2"), ("k", "3"), ("other", "4")]).await;
+    assert_eq!(again.next(1).await, ["2"]);
+    assert_eq!(other.next(1).await, ["4"]);
+    assert_eq!(server.emulator.stats().messages_delivered, 3);
+    server.acknowledge(&held).await.unwrap();
+    assert_eq!(again.next(1).await, ["3"]);
+}
+
+#[tokio::test]
+async fn a_stream_may_change_its_deadline() {
+    let server = Server::with_subscription().await;
+    let stream = stream_of(&server, "", 0).await;
+    let change = |seconds| proto::StreamingPullRequest {
+        stream_ack_deadline_seconds: seconds,
+        ..Default::default()
+    };
+    stream.requests.send(change(10)).await.unwrap();
+    stream.requests.send(change(5)).await.unwrap();
+    let mut stream = stream;
+    assert_eq!(stream.end().await, Err(Code::InvalidArgument));
+}
+
 #[tokio::test]
 async fn a_lease_that_runs_out_is_delivered_again() {
     let server = Server::with_topic().await;

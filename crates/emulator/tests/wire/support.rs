@@ -223,6 +223,13 @@ impl Stream {
         self.requests.send(request).await.unwrap();
     }
 
+    /// Closes our half and waits until the server has closed its own.
+    pub(crate) async fn close(self) {
+        let Self { requests, mut replies, .. } = self;
+        drop(requests);
+        while within(replies.message()).await.unwrap().is_some() {}
+    }
+
     /// How the stream ends, after whatever else it delivers.
     pub(crate) async fn end(&mut self) -> Result<(), Code> {
         loop {

@@ -94,6 +94,10 @@ struct Key {
 }
 
 impl Key {
+    fn next_id(&self) -> Option<u64> {
+        self.waiting.front().map(|waiting| waiting.message.id())
+    }
+
     /// The oldest message that is out, if it is acknowledged.
     fn pop_acknowledged(&mut self) -> Option<Leased> {
         self.leased.pop_front_if(|leased| !leased.is_open())
@@ -119,6 +123,9 @@ enum LeasedMessage {
 #[derive(Debug)]
 struct Usage {
     allowance: Allowance,
+    /// Streams that are this consumer: two for a moment, when a client comes back before it is known
+    /// that it had gone.
+    streams: u32,
     messages: usize,
     bytes: usize,
     /// Keys this consumer owns that have something waiting; may be stale, so each is looked at.
@@ -218,13 +225,44 @@ impl Queue {
     }
 
     pub(crate) fn open(&mut self, consumer: ConsumerId, allowance: Allowance) {
-        let usage = Usage { allowance, messages: 0, bytes: 0, ready: VecDeque::new() };
+        let usage = Usage { allowance, streams: 1, messages: 0, bytes: 0, ready: VecDeque::new() };
         self.consumers.insert(consumer, usage);
     }
 
-    /// Forgets a consumer. Its messages stay leased until their deadline, as in production.
+    /// A consumer comes back: its keys are still its own, and what it has out counts.
+    pub(crate) fn reopen(&mut self, consumer: ConsumerId, allowance: Allowance) {
+        if let Some(usage) = self.consumers.get_mut(&consumer) {
+            usage.streams += 1;
+            usage.allowance = allowance;
+            return;
+        }
+        self.open(consumer, allowance);
+        let Some(usage) = self.consumers.get_mut(&consumer) else { return };
+        for lease in self.leases.values().filter(|lease| lease.consumer == consumer) {
+            usage.messages += 1;
+            usage.bytes += lease.bytes;
+        }
+        let own = self.keys.iter().filter(|(_, key)| key.owner == Some(consumer));
+        let mut ready: Vec<(u64, Bytes)> =
+            own.filter_map(|(name, key)| Some((key.next_id()?, name.clone()))).collect();
+        ready.sort_unstable();
+        usage.ready.extend(ready.into_iter().map(|(_, name)| name));
+    }
+
+    /// A stream of a consumer ends. Its messages stay leased until their deadline, as in production.
     pub(crate) fn close(&mut self, consumer: ConsumerId) {
-        self.consumers.remove(&consumer);
+        if let Some(usage) = self.consumers.get_mut(&consumer) {
+            usage.streams -= 1;
+            if usage.streams == 0 {
+                self.consumers.remove(&consumer);
+            }
+        }
+    }
+
+    /// Whether a consumer is open, or has something out.
+    pub(crate) fn knows(&self, consumer: ConsumerId) -> bool {
+        self.consumers.contains_key(&consumer)
+            || self.leases.values().any(|lease| lease.consumer == consumer)
     }
 
     /// Leases to `consumer` what it may have now.
