@@ -9,6 +9,9 @@ use crate::wire::protobuf::{put_field, put_varint};
 
 const TYPE_URL: &[u8] = b"type.googleapis.com/google.rpc.ErrorInfo";
 
+/// As the service words it; some client libraries look at the metadata only if it is this.
+const REASON: &[u8] = b"EXACTLY_ONCE_ACKID_FAILURE";
+
 const INVALID: &str = "PERMANENT_FAILURE_INVALID_ACK_ID";
 const UNORDERED: &str = "TRANSIENT_FAILURE_UNORDERED_ACK_ID";
 const TEMPORARY: &str = "TRANSIENT_FAILURE_OTHER";
@@ -24,7 +27,7 @@ pub(crate) fn check(confirmation: &Confirmation) -> Result<(), Status> {
         return Ok(());
     }
     let mut info = BytesMut::new();
-    put_field(&mut info, 1, b"ACK_IDS_FAILED");
+    put_field(&mut info, 1, REASON);
     put_field(&mut info, 2, b"pubsub.googleapis.com");
     for (id, failure) in
         failed.iter().flat_map(|(ids, failure)| ids.iter().map(move |id| (id, failure)))

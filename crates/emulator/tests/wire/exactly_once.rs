@@ -45,15 +45,17 @@ async fn modified(
     confirmation(stream).await.modify_ack_deadline_confirmation.unwrap()
 }
 
-/// What the details of an error say of an ack id.
+/// Whether the details of an error give the service's reason, and this failure of an ack id.
 fn says(status: &Status, id: &str, failure: &str) -> bool {
     let field = |number: u8, text: &str| {
         let length = u8::try_from(text.len()).unwrap();
         [&[number << 3 | 2, length], text.as_bytes()].concat()
     };
+    let reason = field(1, "EXACTLY_ONCE_ACKID_FAILURE");
     // An entry of a protobuf map.
     let entry = [field(1, id), field(2, failure)].concat();
-    status.details().windows(entry.len()).any(|bytes| bytes == entry)
+    let has = |part: &[u8]| status.details().windows(part.len()).any(|bytes| bytes == part);
+    has(&reason) && has(&entry)
 }
 
 const INVALID: &str = "PERMANENT_FAILURE_INVALID_ACK_ID";
