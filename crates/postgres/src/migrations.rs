@@ -10,6 +10,7 @@ use crate::names::{QualifiedName, quote_identifier, quote_literal};
 use crate::store_error::StoreError;
 
 const APP_OUTBOX: &str = include_str!("../../../migrations/0001_app_outbox.sql");
+const PRODUCER: &str = include_str!("../../../migrations/0003_producer.sql");
 const DISPATCH: &str = include_str!("../../../migrations/0002_dispatch.sql");
 
 const APP_INBOX: &str = include_str!("../../../migrations/inbox/0001_app_inbox.sql");
@@ -48,7 +49,14 @@ pub fn migrations(outbox_tables: &[QualifiedName]) -> Vec<Migration> {
         tables: RELAY_TABLES.map(|table| QualifiedName::new("public", table)).into(),
         sql: DISPATCH.to_owned(),
     };
-    outboxes.chain([dispatch]).collect()
+    // Their functions are named after the outbox, and stand beside it.
+    let producers = outbox_tables.iter().filter(|table| table.table() == "app_outbox");
+    let producers = producers.map(|table| Migration {
+        file: "0003_producer.sql",
+        tables: vec![QualifiedName::new(table.schema(), "app_outbox_aggregate")],
+        sql: render_producer(table),
+    });
+    outboxes.chain([dispatch]).chain(producers).collect()
 }
 
 /// The migrations of a consumer's database, in the order they have to run. It is seldom the
@@ -107,6 +115,21 @@ fn render_outbox(table: &QualifiedName) -> String {
     replace_each(APP_OUTBOX, &replacements)
 }
 
+/// The producer's functions for the outbox of another schema.
+fn render_producer(table: &QualifiedName) -> String {
+    let schema = quote_identifier(table.schema());
+    let literal = |name: &str| quote_literal(&format!("{schema}.{name}"));
+    // Longest first: each text contains the next.
+    let replacements = [
+        ("'public.app_outbox_aggregate'", literal("app_outbox_aggregate")),
+        ("'public.app_outbox_capture()'", literal("app_outbox_capture()")),
+        ("'public.app_outbox'", quote_literal(&table.to_string())),
+        ("public.app_outbox_", format!("{schema}.app_outbox_")),
+        ("public.app_outbox", table.to_string()),
+    ];
+    replace_each(PRODUCER, &replacements)
+}
+
 /// Replaces at each place the first text that matches there, never what was put in before.
 fn replace_each(text: &str, replacements: &[(&str, String)]) -> String {
     let mut rendered = String::with_capacity(text.len());
@@ -129,7 +152,9 @@ mod tests {
 
     #[test]
     fn the_default_table_renders_to_the_file_itself() {
-        assert_eq!(render_outbox(&QualifiedName::new("public", "app_outbox")), APP_OUTBOX);
+        let default = QualifiedName::new("public", "app_outbox");
+        assert_eq!(render_outbox(&default), APP_OUTBOX);
+        assert_eq!(render_producer(&default), PRODUCER);
     }
 
     #[test]
@@ -137,5 +162,8 @@ mod tests {
         let sql = render_outbox(&QualifiedName::new("billing", "events"));
         assert!(!sql.contains("public.app_outbox"), "{sql}");
         assert!(sql.contains("CREATE TABLE billing.events ("), "{sql}");
+        let producer = render_producer(&QualifiedName::new("billing", "app_outbox"));
+        assert!(!producer.contains("public.app_outbox"), "{producer}");
+        assert!(producer.contains("CREATE TABLE billing.app_outbox_aggregate ("), "{producer}");
     }
 }

@@ -82,6 +82,7 @@ async fn init_creates_what_is_missing_and_says_so() {
             "table public.app_outbox",
             "table public.app_outbox_dispatch",
             "table public.app_outbox_relay",
+            "table public.app_outbox_aggregate",
             "publication walrelay",
             &slot,
         ];
@@ -93,7 +94,7 @@ async fn init_creates_what_is_missing_and_says_so() {
 
         let second = init(&session, &options).await.unwrap();
         assert!(second.created.is_empty(), "{second:?}");
-        assert_eq!(second.already_there.len(), 6);
+        assert_eq!(second.already_there.len(), 7);
         database.drop_all().await;
     }
 }

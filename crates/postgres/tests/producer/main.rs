@@ -1,0 +1,8 @@
+//! The producer's side in SQL, on real servers of every version: gapless versions, captured tables.
+
+mod capturing;
+mod emitting;
+#[path = "../support/mod.rs"]
+#[expect(dead_code, reason = "each test binary uses a part of it")]
+mod support;
+mod world;

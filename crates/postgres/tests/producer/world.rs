@@ -1,0 +1,60 @@
+//! A producer's database, and what stands in its outbox.
+
+use std::ops::Deref;
+
+use tokio_postgres::error::DbError;
+use walrelay_postgres::{QualifiedName, migrate};
+use walrelay_testkit::postgres::{TestDatabase, installed_majors};
+
+use crate::support::Session;
+
+pub(crate) struct World {
+    pub(crate) database: TestDatabase,
+    session: Session,
+}
+
+impl Deref for World {
+    type Target = Session;
+
+    fn deref(&self) -> &Session {
+        &self.session
+    }
+}
+
+/// One world for each installed version.
+pub(crate) async fn worlds() -> Vec<World> {
+    let mut worlds = Vec::new();
+    for major in installed_majors() {
+        let Some(database) = TestDatabase::create_on(major).await else { continue };
+        let session = Session::on(&database).await;
+        let outbox = QualifiedName::new("public", "app_outbox");
+        migrate(&session, &[outbox]).await.expect("the migrations run");
+        eprintln!("on Postgres {major}");
+        worlds.push(World { database, session });
+    }
+    worlds
+}
+
+impl World {
+    pub(crate) async fn session(&self) -> Session {
+        Session::on(&self.database).await
+    }
+
+    /// `type id event version payload` of each event, oldest first.
+    pub(crate) async fn outbox(&self) -> Vec<String> {
+        let sql = "SELECT concat_ws(' ', aggregatetype, aggregateid, event_type, version, payload)
+                     FROM app_outbox ORDER BY occurred_at, ctid";
+        let rows = self.query(sql, &[]).await.expect("the outbox");
+        rows.iter().map(|row| row.get(0)).collect()
+    }
+
+    /// The error with which this is refused.
+    pub(crate) async fn refused(&self, sql: &str) -> DbError {
+        refused(&self.session, sql).await
+    }
+}
+
+pub(crate) async fn refused(session: &Session, sql: &str) -> DbError {
+    let error = session.batch_execute(sql).await.expect_err(sql);
+    error.as_db_error().expect("an error of the server").clone()
+}
