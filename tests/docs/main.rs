@@ -1,18 +1,23 @@
-//! What the pages tell people to type works: every SQL and shell block runs, or says why it cannot.
+//! What the pages tell people to type works: every block of SQL, shell, Python and TypeScript runs, or
+//! says why it cannot.
 
 mod blocks;
+mod feed;
+mod recipes;
 
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output, Stdio};
+use std::process::{Child, Command, Output, Stdio};
 
 use walrelay_private_postgres::PrivatePostgres;
 use walrelay_testkit::postgres::{TestClient, installation_or_skip};
 use walrelay_testkit::relay::binary;
 use walrelay_testkit::{skip, wait_until};
-use walrelay_tests::{DEADLINE, PubSub};
+use walrelay_tests::{DEADLINE, PROJECT, PubSub};
 
 use blocks::{Block, Language, runnable};
+use feed::Feed;
+use recipes::{program, text_of};
 
 /// What a page takes for granted: run before its first block.
 const SETUPS: &[(&str, &str)] =
@@ -102,6 +107,7 @@ struct Page {
     server: PrivatePostgres,
     pubsub: PubSub,
     client: TestClient,
+    feed: Feed,
     binary: PathBuf,
 }
 
@@ -111,8 +117,9 @@ impl Page {
         let server = PrivatePostgres::start(&installation, &[]).expect("a server starts");
         let client = TestClient::connect(&server.url("postgres")).await;
         let pubsub = PubSub::start();
-        let page =
-            Self { path: path.to_owned(), server, pubsub, client, binary: binary.to_owned() };
+        let feed = Feed::open(&pubsub).await;
+        let (path_of_page, binary) = (path.to_owned(), binary.to_owned());
+        let page = Self { path: path_of_page, server, pubsub, client, feed, binary };
         if !EMPTY.contains(&path) {
             page.shell("walrelay init", "setup").await;
         }
@@ -131,6 +138,7 @@ impl Page {
         let place = format!("{}:{}", self.path, block.line);
         match block.language {
             Language::Shell => drop(self.shell(&block.text, &place).await),
+            Language::Python | Language::TypeScript => self.program(block, &place).await,
             // Statements with parameters belong into a program; the server says whether they fit.
             Language::Sql if block.text.contains("$1") => {
                 let prepared = self.client.prepare(&block.text).await;
@@ -144,23 +152,77 @@ impl Page {
     }
 
     async fn shell(&self, script: &str, place: &str) -> String {
-        let url = self.server.url("postgres");
         let mut command = shell(script, &self.binary);
+        self.environment(&mut command);
+        let done = output(command).await;
+        let text = text_of(&done);
+        assert!(done.status.success(), "{place}: {}\n{script}\n{text}", done.status);
+        text
+    }
+
+    fn environment(&self, command: &mut Command) {
         command
-            .env("DATABASE_URL", url)
+            .env("DATABASE_URL", self.server.url("postgres"))
             .env("PUBSUB_EMULATOR_HOST", self.pubsub.address())
             .env("PUBSUB_PROJECT_ID", "local");
-        let done = output(command).await;
-        let text =
-            [done.stdout, done.stderr].map(|bytes| String::from_utf8_lossy(&bytes).into_owned());
-        assert!(done.status.success(), "{place}: {}\n{script}\n{}", done.status, text.join("\n"));
-        text.join("\n")
+    }
+
+    async fn program(&self, block: &Block, place: &str) {
+        let Some(mut program) = program(block.language, &block.text, place) else { return };
+        self.environment(&mut program.command);
+        program
+            .command
+            .env("GOOGLE_CLOUD_PROJECT", PROJECT)
+            .env("SUBSCRIPTION", feed::SUBSCRIPTION);
+        let Some(until) = &block.until else {
+            let done = output(program.command).await;
+            assert!(done.status.success(), "{place}: {}", text_of(&done));
+            return;
+        };
+        self.feed.publish().await;
+        let mut running = Running(program.command.spawn().expect("the program starts"));
+        wait_until(DEADLINE, &format!("{place} to do its work"), async || {
+            let ended = running.0.try_wait().expect("the program can be asked");
+            assert!(ended.is_none(), "{place}: the program has ended: {ended:?}");
+            let row = self.client.query_one(until, &[]).await;
+            row.unwrap_or_else(|error| panic!("{place}: {error:?}")).get::<_, bool>(0).then_some(())
+        })
+        .await;
     }
 
     async fn assert_what_it_promised(&self) {
-        if self.path != "docs/operations.md" {
-            return;
+        match self.path.as_str() {
+            "docs/operations.md" => self.assert_dispatch_is_operated().await,
+            "docs/producing.md" => self.assert_events_are_written().await,
+            "docs/consuming.md" => self.assert_events_are_applied_once().await,
+            _ => {}
         }
+    }
+
+    /// Each program that could run has placed an order and paid it once.
+    async fn assert_events_are_written(&self) {
+        let sql = "SELECT aggregateid || ': ' || string_agg(event_type, ', ' ORDER BY version)
+                     FROM app_outbox WHERE aggregateid LIKE '_-1' GROUP BY aggregateid";
+        for row in self.client.query(sql, &[]).await.expect("the outbox") {
+            let events: String = row.get(0);
+            assert!(
+                events.starts_with("D-1") || events.ends_with(": OrderPlaced, OrderPaid"),
+                "{events}"
+            );
+        }
+    }
+
+    /// Whatever was fed, twice each, is recorded once, and nothing of it waits.
+    async fn assert_events_are_applied_once(&self) {
+        let sql = "SELECT count(*) FILTER (WHERE status = 'done'), count(*)
+                     FROM app_inbox WHERE ordering_key = 'tested'";
+        let row = self.client.query_one(sql, &[]).await.expect("the inbox");
+        let (done, all): (i64, i64) = (row.get(0), row.get(1));
+        assert_eq!(done, all, "not everything was applied in order");
+        assert_eq!(all, self.feed.events_published());
+    }
+
+    async fn assert_dispatch_is_operated(&self) {
         let sql = "SELECT status, last_error FROM app_outbox_dispatch WHERE event_id = 'ID'";
         let row = self.client.query_one(sql, &[]).await.expect("the row is there");
         assert_eq!(row.get::<_, String>("status"), "discarded");
@@ -172,6 +234,17 @@ impl Page {
                     WHERE event_id = 'behind'";
         let is_due: bool = self.client.query_one(due, &[]).await.expect("the row behind").get(0);
         assert!(is_due, "the row behind a discarded head is not due");
+    }
+}
+
+/// A program that is ended with the test.
+struct Running(Child);
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        // It may have ended by itself; then there is nothing to end.
+        drop(self.0.kill());
+        drop(self.0.wait());
     }
 }
 

@@ -1,0 +1,73 @@
+//! Messages for the programs of a page that consume: each event twice, as after a lost reply.
+
+use std::sync::atomic::{AtomicI64, Ordering};
+
+use googleapis_tonic_google_pubsub_v1::google::pubsub::v1 as proto;
+use proto::publisher_client::PublisherClient;
+use proto::{PublishRequest, PubsubMessage};
+use tonic::transport::Channel;
+use walrelay_emulator::SubscriptionOptions;
+use walrelay_tests::{PubSub, topic};
+
+/// What the programs subscribe to: `SUBSCRIPTION`.
+pub(crate) const SUBSCRIPTION: &str = "projects/test/subscriptions/balances";
+
+const EVENTS_EACH: i64 = 2;
+
+/// A topic with an ordered subscription, and how many events went there.
+pub(crate) struct Feed {
+    publisher: PublisherClient<Channel>,
+    events: AtomicI64,
+}
+
+impl Feed {
+    pub(crate) async fn open(pubsub: &PubSub) -> Self {
+        pubsub.create_topic("order.events");
+        pubsub
+            .emulator()
+            .create_subscription(
+                SUBSCRIPTION,
+                &topic("order.events"),
+                SubscriptionOptions::default(),
+            )
+            .expect("a new subscription");
+        let channel = Channel::from_shared(format!("http://{}", pubsub.address()));
+        let channel = channel.expect("an address").connect().await.expect("the Pub/Sub is there");
+        Self { publisher: PublisherClient::new(channel), events: AtomicI64::new(0) }
+    }
+
+    /// How many events there are; each was published twice.
+    pub(crate) fn events_published(&self) -> i64 {
+        self.events.load(Ordering::Relaxed)
+    }
+
+    /// Publishes the next versions of the aggregate `tested`: 2 and 3, then 4 and 5, and so on.
+    pub(crate) async fn publish(&self) {
+        let first = 2 + self.events.fetch_add(EVENTS_EACH, Ordering::Relaxed);
+        let versions = first..first + EVENTS_EACH;
+        let twice = versions.clone().chain(versions);
+        let messages = twice.map(message).collect();
+        let request = PublishRequest { topic: topic("order.events"), messages };
+        self.publisher.clone().publish(request).await.expect("the messages are stored");
+    }
+}
+
+fn message(version: i64) -> PubsubMessage {
+    let attributes = [
+        ("event_id", format!("tested-{version}")),
+        ("event_type", "OrderChanged".to_owned()),
+        ("aggregate_type", "order".to_owned()),
+        ("aggregate_id", "tested".to_owned()),
+        ("version", version.to_string()),
+        ("schema_version", "1".to_owned()),
+        ("occurred_at", "2026-11-21T10:00:00.000000Z".to_owned()),
+        ("commit_lsn", format!("1/{version:X}")),
+        ("tx_index", "0".to_owned()),
+    ];
+    PubsubMessage {
+        data: format!(r#"{{"status": "v{version}", "total": {version}}}"#).into_bytes().into(),
+        attributes: attributes.map(|(name, value)| (name.to_owned(), value)).into_iter().collect(),
+        ordering_key: "tested".to_owned(),
+        ..PubsubMessage::default()
+    }
+}
