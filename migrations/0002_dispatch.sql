@@ -35,9 +35,6 @@ BEGIN
     -- Does a dead row hold the key, and where.
     CREATE INDEX app_outbox_dispatch_dead ON public.app_outbox_dispatch
       (slot, topic, ordering_key, commit_lsn, tx_index) WHERE status = 'dead';
-    -- Asked every second: which rows are due.
-    CREATE INDEX app_outbox_dispatch_due ON public.app_outbox_dispatch
-      (slot, next_attempt_at) WHERE status = 'retrying' AND next_attempt_at IS NOT NULL;
     -- Unordered rows are taken by when they are due, not by position.
     CREATE INDEX app_outbox_dispatch_unordered ON public.app_outbox_dispatch
       (slot, topic, next_attempt_at) WHERE status = 'retrying' AND ordering_key = '';
@@ -57,6 +54,13 @@ BEGIN
       EXECUTE format('REVOKE ALL ON TABLE %s FROM %I', 'public.app_outbox_dispatch'::regclass, web_role);
     END LOOP;
   END IF;
+
+  -- Asked every second: which keys are due. Only the first row of a key has a time.
+  CREATE INDEX IF NOT EXISTS app_outbox_dispatch_due_keys ON public.app_outbox_dispatch
+    (slot, topic, next_attempt_at)
+    WHERE status = 'retrying' AND ordering_key <> '' AND next_attempt_at IS NOT NULL;
+  -- Of an earlier version.
+  DROP INDEX IF EXISTS public.app_outbox_dispatch_due;
 
   IF to_regclass('public.app_outbox_relay') IS NULL THEN
     CREATE TABLE public.app_outbox_relay ( -- one row per slot, written every few seconds and at a graceful stop

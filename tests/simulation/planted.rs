@@ -11,7 +11,7 @@ use walrelay_core::{
     Batch, BudgetLimits, ClaimKey, Claimed, FailureClass, Finished, PublishFailure, RowToRecord,
     Topic,
 };
-use walrelay_postgres::{Holdings, ParkedKey, Store, StoreFailure, Survey};
+use walrelay_postgres::{Due, Holdings, ParkedKey, Store, StoreFailure, Survey};
 use walrelay_relay::lifecycle::session::SessionSettings;
 use walrelay_relay::stream::seams::Publisher;
 use walrelay_testkit::walsender::{Seen, Watcher};
@@ -306,7 +306,7 @@ impl Store for BuggyStore {
         })
     }
 
-    async fn due_keys(&mut self, except: &[Topic]) -> Result<Vec<(Topic, String)>, StoreFailure> {
+    async fn due_keys(&mut self, except: &[Topic]) -> Result<Due, StoreFailure> {
         self.table.due_keys(except).await
     }
 

@@ -59,7 +59,7 @@ async fn answer<S: Subject>(
         Step::Finish(outcomes) => subject.store().finish(&actor.finish(outcomes)).await?,
         Step::Due => {
             let mut due = subject.store().due_keys(&[]).await?;
-            due.sort();
+            due.keys.sort();
             return Ok(format!("{due:?}"));
         }
         Step::Open { from } => {
@@ -88,12 +88,11 @@ fn told_of_claim(claimed: &Claimed) -> String {
 }
 
 fn told_of_key(key: &ParkedKey) -> String {
-    let ParkedKey { topic, ordering_key, rows, dead_rows, is_held, next_attempt_in, attempts } =
-        key;
+    let ParkedKey { topic, ordering_key, is_held, next_attempt_in, attempts } = key;
     // Rows without a key have no first one.
     let attempts = if ordering_key.is_empty() { &0 } else { attempts };
     let due = script::rough(*next_attempt_in);
-    format!("{topic} {ordering_key}: {rows} {dead_rows} {is_held} {due} {attempts}")
+    format!("{topic} {ordering_key}: {is_held} {due} {attempts}")
 }
 
 fn in_simulation(on_dead: OnDead, steps: &[Step]) -> Vec<String> {

@@ -1,7 +1,7 @@
 //! Dispatch state in memory, with the meaning of the statements in `walrelay_postgres`, that fails
 //! and delays at random, also after it has done what was asked.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -10,7 +10,7 @@ use tokio::time::{Instant, sleep};
 use walrelay_core::{
     ClaimKey, Claimed, Finished, Message, OnDead, Outcome, Reason, RowToRecord, Topic,
 };
-use walrelay_postgres::{Holdings, ParkedKey, Store, StoreFailure, Survey};
+use walrelay_postgres::{Due, Holdings, ParkedKey, Store, StoreFailure, Survey};
 use walrelay_testkit::seed::Seed;
 use walrelay_testkit::walsender::ScriptedServer;
 
@@ -208,19 +208,19 @@ impl Table {
                 self.judge.recorded(entry.row, Status::Retrying);
             }
             entry.attempts = 0;
-            entry.next_attempt = Some(now);
+            entry.next_attempt = entry.key.is_empty().then_some(now);
             self.judge.retried_by_hand(entry.row, entry.key.is_empty());
             retried.push(entry.row);
             keys.push((entry.topic.clone(), entry.key.clone()));
         }
-        // What stands before them has to go first.
-        for entry in entries.values_mut() {
-            let is_of_key = keys
-                .iter()
-                .any(|(topic, key)| *topic == entry.topic && *key == entry.key && !key.is_empty());
-            let is_later = entry.next_attempt.is_some_and(|at| at > now);
-            if is_of_key && is_later && entry.status == Status::Retrying {
-                entry.next_attempt = Some(now);
+        // The first row of each key is due, and what stands behind it waits for it.
+        let mut headless: HashSet<_> =
+            keys.into_iter().filter(|(_, key)| !key.is_empty()).collect();
+        let affected = headless.clone();
+        for entry in entries.values_mut().filter(|entry| entry.status == Status::Retrying) {
+            let key = (entry.topic.clone(), entry.key.clone());
+            if affected.contains(&key) {
+                entry.next_attempt = headless.remove(&key).then_some(now);
             }
         }
     }
@@ -242,7 +242,7 @@ impl Table {
             other.status == Status::Retrying && other.topic == topic && other.key == key
         });
         if let Some(next) = behind.next().filter(|_| !key.is_empty()) {
-            next.next_attempt.get_or_insert(now);
+            next.next_attempt = Some(now);
         }
     }
 }
@@ -293,13 +293,7 @@ impl State {
     fn parked_key(&self, on_dead: OnDead, (topic, ordering_key): (String, String)) -> ParkedKey {
         let head = self.retrying(&topic, &ordering_key).next();
         let dead_at = self.held_at(on_dead, &topic, &ordering_key);
-        let is_dead = |entry: &&Entry| {
-            entry.status == Status::Dead && entry.topic == topic && entry.key == ordering_key
-        };
-        let dead_rows = self.entries.values().filter(is_dead).count() as u64;
         ParkedKey {
-            rows: self.retrying(&topic, &ordering_key).count() as u64,
-            dead_rows: if dead_at.is_some() { dead_rows } else { 0 },
             is_held: dead_at.is_some_and(|dead| head.is_none_or(|(first, _)| dead < *first)),
             next_attempt_in: self.due_in(&topic, &ordering_key),
             attempts: head.map_or(0, |(_, entry)| entry.attempts),
@@ -542,7 +536,7 @@ impl Store for SessionTable {
         Ok(answers)
     }
 
-    async fn due_keys(&mut self, except: &[Topic]) -> Result<Vec<(Topic, String)>, StoreFailure> {
+    async fn due_keys(&mut self, except: &[Topic]) -> Result<Due, StoreFailure> {
         let table = self.table.clone();
         let due = || {
             let state = table.state();
@@ -556,7 +550,8 @@ impl Store for SessionTable {
                 !state.claimable(table.rules, topic, key).is_empty()
             };
             let keys = keys.into_iter().filter(is_claimable);
-            keys.map(|(topic, key)| (Topic::from(topic), key)).collect()
+            let keys = keys.map(|(topic, key)| (Topic::from(topic), key)).collect();
+            Due { keys, has_more: false }
         };
         table.command("due keys", due).await
     }

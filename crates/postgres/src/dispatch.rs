@@ -25,6 +25,8 @@
 //! Fails with [`StoreError`]; a failed method has changed nothing.
 
 mod claim;
+mod counting;
+mod due;
 mod finish;
 mod history;
 mod keys;
@@ -43,7 +45,9 @@ use walrelay_core::{ClaimKey, OnDead};
 use crate::store_error::StoreError;
 
 pub use claim::{ClaimLimits, ClaimedRow};
-pub use keys::{DispatchCounts, ParkedKey};
+pub use counting::{Counting, DispatchCounts};
+pub use due::DueKeys;
+pub use keys::ParkedKey;
 pub use operate::{DispatchDetail, DispatchFilter, DispatchRow, RetrySelection};
 pub use park::{ParkRow, ParkStatus};
 

@@ -3,26 +3,31 @@
 use tokio_postgres::Client;
 use tokio_postgres::types::Type;
 
-use crate::dispatch::DispatchStore;
+use crate::dispatch::{Counting, DispatchStore};
 use crate::relay_row::read_relay_row;
 use crate::slot::{SlotState, read_slot};
 use crate::store::Survey;
 use crate::store_error::StoreError;
 
-/// Counts what dispatch state holds, and looks at the slot.
+/// Counts what the next part of dispatch state holds, and looks at the slot.
 ///
 /// # Errors
 ///
 /// The server refused, or the connection ended.
-pub async fn read_survey(client: &Client, store: &DispatchStore) -> Result<Survey, StoreError> {
+pub async fn read_survey(
+    client: &Client,
+    store: &DispatchStore,
+    counting: &mut Counting,
+) -> Result<Survey, StoreError> {
     let relay_row = read_relay_row(client, store.slot()).await?;
     let slot = read_slot(client, store.slot()).await?;
     let lag_seconds = match &slot {
         Some(slot) => lag_seconds(client, slot).await?,
         None => None,
     };
-    let counts = store.counts(client).await?;
-    Ok(Survey { counts, slot, lag_seconds, relay_row })
+    store.count_further(client, counting).await?;
+    let (counts, is_counting) = (counting.counts(), counting.is_under_way());
+    Ok(Survey { counts, is_counting, slot, lag_seconds, relay_row })
 }
 
 /// How long ago what is confirmed now was written, as the server measures it for the session on the

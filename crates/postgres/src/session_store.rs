@@ -15,12 +15,14 @@ use walrelay_core::{
 
 use crate::connect::{SqlClient, connect_sql};
 use crate::conninfo::ConnectConfig;
-use crate::dispatch::{Claim, ClaimLimits, ClaimedRow, DispatchStore, Key, ParkRow, ParkedKey};
+use crate::dispatch::{
+    Claim, ClaimLimits, ClaimedRow, Counting, DispatchStore, Key, ParkRow, ParkedKey,
+};
 use crate::error::PgError;
 use crate::relay_row::{Horizon, OwnRow, read_horizon, take_relay_row};
 use crate::report::read_survey;
 use crate::server_identity::{ServerIdentity, read_server_identity};
-use crate::store::{DUE_KEYS_MAX, Holdings, Store, StoreFailure, Survey};
+use crate::store::{DUE_KEYS_MAX, Due, Holdings, Store, StoreFailure, Survey};
 use crate::store_error::StoreError;
 
 /// The dispatch tables of one slot.
@@ -39,6 +41,7 @@ pub struct SessionStore {
     /// The newest horizon whose end of log the watermark has not passed yet.
     horizon: Option<Horizon>,
     lease: Duration,
+    counting: Counting,
 }
 
 /// Rows of one key read back at once: a few full round trips of work, and few enough that an
@@ -72,6 +75,7 @@ impl SessionStore {
             claims: HashMap::new(),
             horizon: None,
             lease,
+            counting: Counting::default(),
         })
     }
 
@@ -199,13 +203,14 @@ impl Store for SessionStore {
         Ok(answers)
     }
 
-    async fn due_keys(&mut self, except: &[Topic]) -> Result<Vec<(Topic, String)>, StoreFailure> {
+    async fn due_keys(&mut self, except: &[Topic]) -> Result<Due, StoreFailure> {
         let store = self.store.clone();
         let topics: Vec<&str> = except.iter().map(|topic| &**topic).collect();
         let limit = u32::try_from(DUE_KEYS_MAX).unwrap_or(u32::MAX);
         let client = self.client().await?;
-        let keys = store.due_keys_except(client, &topics, limit).await.map_err(store_failure)?;
-        Ok(keys.into_iter().map(|key| (key.topic.into(), key.ordering_key)).collect())
+        let due = store.due_keys(client, &topics, limit).await.map_err(store_failure)?;
+        let keys = due.keys.into_iter().map(|(topic, key)| (topic.into(), key)).collect();
+        Ok(Due { keys, has_more: due.has_more })
     }
 
     async fn note_settled(&mut self, settled: Lsn) -> Result<(), StoreFailure> {
@@ -227,7 +232,11 @@ impl Store for SessionStore {
 
     async fn survey(&mut self) -> Result<Survey, StoreFailure> {
         let store = self.store.clone();
-        read_survey(self.client().await?, &store).await.map_err(store_failure)
+        let mut counting = self.counting;
+        let client = self.client().await?;
+        let survey = read_survey(client, &store, &mut counting).await.map_err(store_failure)?;
+        self.counting = counting;
+        Ok(survey)
     }
 
     async fn prune(&mut self, retention: Duration) -> Result<u64, StoreFailure> {

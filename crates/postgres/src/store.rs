@@ -45,12 +45,23 @@ pub struct Holdings {
 pub struct Survey {
     /// Rows in dispatch state.
     pub counts: DispatchCounts,
+    /// Whether they are still being counted.
+    pub is_counting: bool,
     /// The slot; none when it is gone.
     pub slot: Option<SlotState>,
     /// How long ago what is confirmed now was written, in seconds; none where nobody may see it.
     pub lag_seconds: Option<f64>,
     /// How far the slot is settled.
     pub relay_row: Option<RelayRow>,
+}
+
+/// What a look for due keys found.
+#[derive(Debug, Clone, Default)]
+pub struct Due {
+    /// The keys, longest due first.
+    pub keys: Vec<(Topic, String)>,
+    /// Whether another look may find more at once.
+    pub has_more: bool,
 }
 
 /// Keys told by one look for due ones; with as many there may be more.
@@ -88,11 +99,11 @@ pub trait Store: Send + 'static {
     ) -> impl Future<Output = Result<Vec<Claimed>, StoreFailure>> + Send;
 
     /// Keys with rows that became due, also by an operator's hand, at most [`DUE_KEYS_MAX`] and none
-    /// of these topics.
+    /// of these topics. The look does not cost more where more is parked.
     fn due_keys(
         &mut self,
         except: &[Topic],
-    ) -> impl Future<Output = Result<Vec<(Topic, String)>, StoreFailure>> + Send;
+    ) -> impl Future<Output = Result<Due, StoreFailure>> + Send;
 
     /// Notes how far the slot is settled. The slot is confirmed no further than that.
     fn note_settled(
@@ -100,10 +111,10 @@ pub trait Store: Send + 'static {
         settled: Lsn,
     ) -> impl Future<Output = Result<(), StoreFailure>> + Send;
 
-    /// Counts rows and looks at the slot, for operators.
+    /// Counts rows, a part of the table at a time, and looks at the slot, for operators.
     fn survey(&mut self) -> impl Future<Output = Result<Survey, StoreFailure>> + Send;
 
-    /// Deletes rows whose audit time is over.
+    /// Deletes rows whose audit time is over, some of them; none when there are no more.
     fn prune(
         &mut self,
         retention: Duration,

@@ -160,10 +160,6 @@ impl DispatchStore {
         let transaction = client.transaction().await.map_err(StoreError::sql(failed))?;
         let (condition, params): (_, Vec<(&(dyn ToSql + Sync), Type)>) = match selection {
             RetrySelection::Events(event_ids) => {
-                for event_id in event_ids {
-                    let status = self.lock(&transaction, event_id).await?;
-                    refuse(event_id, status, &[DispatchStatus::Published], "retried")?;
-                }
                 ("event_id = ANY ($2)", vec![(event_ids, Type::TEXT_ARRAY)])
             }
             RetrySelection::AllDead => ("status = 'dead'", Vec::new()),
@@ -173,6 +169,16 @@ impl DispatchStore {
         };
         let mut all_params: Vec<(&(dyn ToSql + Sync), Type)> = vec![(&self.slot, Type::TEXT)];
         all_params.extend(params);
+        transaction
+            .query_typed(&lock_sql(condition), &all_params)
+            .await
+            .map_err(StoreError::sql(failed))?;
+        if let RetrySelection::Events(event_ids) = selection {
+            for event_id in event_ids {
+                let status = self.lock(&transaction, event_id).await?;
+                refuse(event_id, status, &[DispatchStatus::Published], "retried")?;
+            }
+        }
         let retried: i64 = transaction
             .query_typed_one(&retry_sql(condition), &all_params)
             .await
@@ -311,50 +317,102 @@ const COLUMNS: &str = "event_id, commit_lsn, tx_index, topic, ordering_key, stat
 /// A value of `updated_at` that no claim holds.
 const BUMPED: &str = "greatest(clock_timestamp(), updated_at + interval '1 microsecond')";
 
-/// After a discard: the key's first row, if it has been waiting behind, so that the key is due.
+/// After a discard: the key's first row, so that the key is due. One that the relay is just writing
+/// about is on its way: waiting for it here, while the relay waits for ours, would be a deadlock.
 const WAKE_NEXT: &str = "
-UPDATE public.app_outbox_dispatch AS d
+WITH head AS MATERIALIZED (
+  SELECT d.event_id
+    FROM public.app_outbox_dispatch d
+   WHERE d.slot = $1 AND d.status = 'retrying' AND d.event_id = (
+     SELECT n.event_id
+       FROM public.app_outbox_dispatch g
+      CROSS JOIN LATERAL (
+        SELECT event_id FROM public.app_outbox_dispatch
+         WHERE slot = $1 AND topic = g.topic AND ordering_key = g.ordering_key AND status = 'retrying'
+         ORDER BY commit_lsn, tx_index
+         LIMIT 1
+      ) AS n
+      WHERE g.slot = $1 AND g.event_id = $2 AND g.ordering_key <> '')
+     FOR UPDATE SKIP LOCKED
+)
+UPDATE public.app_outbox_dispatch
    SET next_attempt_at = now()
-  FROM (
-    SELECT n.event_id
-      FROM public.app_outbox_dispatch g
-     CROSS JOIN LATERAL (
-       SELECT event_id FROM public.app_outbox_dispatch
-        WHERE slot = $1 AND topic = g.topic AND ordering_key = g.ordering_key AND status = 'retrying'
-        ORDER BY commit_lsn, tx_index
-        LIMIT 1
-     ) AS n
-     WHERE g.slot = $1 AND g.event_id = $2 AND g.ordering_key <> ''
-  ) AS next
- WHERE d.slot = $1 AND d.event_id = next.event_id AND d.status = 'retrying'
-   AND d.next_attempt_at IS NULL";
+ WHERE slot = $1 AND event_id = ANY (ARRAY(SELECT event_id FROM head))";
 
-// A row that is retrying keeps its `updated_at`, and so an outcome that is on its way still counts:
-// nothing about the message has changed.
-fn retry_sql(condition: &str) -> String {
-    let line = format!("format('retry asked for at %s', {MOMENT})");
-    let history = prepend_line(&line, "d.last_error");
+/// Every row that a retry changes, locked before any is changed and in the order in which the relay
+/// locks them to write outcomes down: otherwise each could wait for the other.
+fn lock_sql(condition: &str) -> String {
     format!(
         "WITH chosen AS MATERIALIZED (
            SELECT event_id, topic, ordering_key
              FROM public.app_outbox_dispatch
             WHERE slot = $1 AND {condition}
-            ORDER BY event_id
-              FOR UPDATE
+         ), touched AS MATERIALIZED (
+           SELECT event_id FROM chosen
+            UNION
+           SELECT d.event_id
+             FROM (SELECT DISTINCT topic, ordering_key FROM chosen WHERE ordering_key <> '') AS k
+             JOIN public.app_outbox_dispatch d
+               ON d.slot = $1 AND d.topic = k.topic AND d.ordering_key = k.ordering_key
+              AND d.status = 'retrying' AND d.next_attempt_at IS NOT NULL
+         )
+         SELECT count(*)
+           FROM (
+             SELECT event_id
+               FROM public.app_outbox_dispatch
+              WHERE slot = $1 AND event_id = ANY (ARRAY(SELECT event_id FROM touched))
+              ORDER BY event_id
+                FOR UPDATE
+           ) AS locked"
+    )
+}
+
+// A row that is retrying keeps its `updated_at`, and so an outcome that is on its way still counts:
+// nothing about the message has changed. Of a key only the first row gets a time: what waits behind it
+// goes with it, and a time of its own would be looked at once a second.
+fn retry_sql(condition: &str) -> String {
+    let line = format!("format('retry asked for at %s', {MOMENT})");
+    let history = prepend_line(&line, "d.last_error");
+    format!(
+        "WITH chosen AS MATERIALIZED (
+           SELECT event_id, topic, ordering_key, commit_lsn, tx_index
+             FROM public.app_outbox_dispatch
+            WHERE slot = $1 AND {condition}
+         ), heads AS MATERIALIZED (
+           SELECT k.topic, k.ordering_key, least(k.chosen, r.retrying) AS head
+             FROM (SELECT topic, ordering_key, min(ARRAY[commit_lsn - '0/0', tx_index]) AS chosen
+                     FROM chosen
+                    WHERE ordering_key <> ''
+                    GROUP BY topic, ordering_key) AS k
+             LEFT JOIN LATERAL (
+               SELECT ARRAY[commit_lsn - '0/0', tx_index] AS retrying
+                 FROM public.app_outbox_dispatch
+                WHERE slot = $1 AND topic = k.topic AND ordering_key = k.ordering_key
+                  AND status = 'retrying'
+                ORDER BY commit_lsn, tx_index
+                LIMIT 1
+             ) AS r ON true
          ), retried AS (
            UPDATE public.app_outbox_dispatch AS d
-              SET status = 'retrying', next_attempt_at = now(), attempts = 0,
+              SET status = 'retrying', attempts = 0,
+                  next_attempt_at = CASE WHEN c.ordering_key = '' OR c.is_head THEN now() END,
                   last_error = CASE WHEN d.status = 'retrying' THEN d.last_error ELSE {history} END,
                   updated_at = CASE WHEN d.status = 'retrying' THEN d.updated_at ELSE {bumped} END
-             FROM chosen
-            WHERE d.slot = $1 AND d.event_id = chosen.event_id AND d.status <> 'published'
+             FROM (SELECT c.event_id, c.ordering_key,
+                          ARRAY[c.commit_lsn - '0/0', c.tx_index] = h.head AS is_head
+                     FROM chosen c
+                     LEFT JOIN heads h USING (topic, ordering_key)) AS c
+            WHERE d.slot = $1 AND d.event_id = c.event_id AND d.status <> 'published'
            RETURNING 1
          ), woken AS (
            UPDATE public.app_outbox_dispatch AS d
-              SET next_attempt_at = now()
-            WHERE d.slot = $1 AND d.status = 'retrying' AND d.next_attempt_at > now()
-              AND d.ordering_key <> ''
-              AND (d.topic, d.ordering_key) IN (SELECT topic, ordering_key FROM chosen)
+              SET next_attempt_at =
+                    CASE WHEN ARRAY[d.commit_lsn - '0/0', d.tx_index] = h.head THEN now() END
+             FROM heads h
+            WHERE d.slot = $1 AND d.topic = h.topic AND d.ordering_key = h.ordering_key
+              AND d.status = 'retrying'
+              AND (d.next_attempt_at IS NOT NULL
+                   OR ARRAY[d.commit_lsn - '0/0', d.tx_index] = h.head)
               AND d.event_id NOT IN (SELECT event_id FROM chosen)
          )
          SELECT count(*) AS retried FROM retried",

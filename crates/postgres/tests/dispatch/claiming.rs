@@ -8,7 +8,7 @@ use tokio::task::JoinSet;
 use walrelay_postgres::{ClaimLimits, Key, ParkRow};
 
 use crate::rows::{
-    BEHIND, LATER, LIMITS, NOW, all, at, ids, key, published as published_once, row, store,
+    BEHIND, LATER, LIMITS, NOW, all, at, due, ids, key, published as published_once, row, store,
 };
 use crate::support::{Session, migrated};
 
@@ -48,7 +48,7 @@ async fn a_key_whose_head_is_not_due_gives_nothing() {
     store.park(&mut session, &rows).await.unwrap();
 
     assert!(store.claim(&session, &[key("k")], LIMITS).await.unwrap().is_empty());
-    assert!(store.due_keys(&session, 10).await.unwrap().is_empty());
+    assert!(due(&store, &session).await.is_empty());
 }
 
 #[tokio::test]

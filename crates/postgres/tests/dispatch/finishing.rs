@@ -3,10 +3,12 @@
 use std::time::Duration;
 
 use walrelay_core::{OnDead, Outcome};
-use walrelay_postgres::{ClaimLimits, DispatchStatus, ParkRow, ParkStatus};
+use walrelay_postgres::{
+    ClaimLimits, DispatchStatus, ParkRow, ParkStatus, RetrySelection, StoreError,
+};
 
 use crate::rows::{
-    LIMITS, NOW, RELEASED, all, at, failure, ids, key, published, row, status_of, store,
+    LIMITS, NOW, RELEASED, all, at, due, failure, ids, key, published, row, status_of, store,
 };
 use crate::support::{Session, migrated};
 
@@ -162,20 +164,66 @@ async fn a_dead_row_lets_its_key_go_on_or_holds_it() {
     let keys = [key("k"), key("m"), key("")];
     let mut parked = holding.parked_keys(&session).await.unwrap();
     parked.sort_by(|a, b| a.ordering_key.cmp(&b.ordering_key));
-    let summary: Vec<_> =
-        parked.iter().map(|k| (k.ordering_key.as_str(), k.rows, k.dead_rows, k.is_held)).collect();
-    assert_eq!(summary, [("", 1, 0, false), ("k", 2, 1, false), ("m", 0, 1, true)]);
+    let summary: Vec<_> = parked.iter().map(|k| (k.ordering_key.as_str(), k.is_held)).collect();
+    assert_eq!(summary, [("", false), ("k", false), ("m", true)]);
+    let mut told = holding.parked(&session, &keys).await.unwrap();
+    told.sort_by(|a, b| a.ordering_key.cmp(&b.ordering_key));
+    let same: Vec<_> = told.iter().map(|k| (k.ordering_key.as_str(), k.is_held)).collect();
+    assert_eq!(same, summary, "asked for by name");
     assert_eq!(flowing.parked_keys(&session).await.unwrap().len(), 2);
 
     let claimed = holding.claim(&session, &keys, LIMITS).await.unwrap();
     assert_eq!(ids(&claimed), ["unordered", "before"]);
     let published = published();
     holding.finish(&session, &all(claimed, &published)).await.unwrap();
-    assert!(holding.due_keys(&session, 10).await.unwrap().is_empty(), "k is held");
+    assert!(due(&holding, &session).await.is_empty(), "k is held");
     assert!(holding.claim(&session, &keys, LIMITS).await.unwrap().is_empty());
-    assert_eq!(flowing.due_keys(&session, 10).await.unwrap().len(), 1);
+    assert_eq!(due(&flowing, &session).await.len(), 1);
 
     holding.discard(&mut session, "dead", "nobody needs it").await.unwrap();
-    assert_eq!(holding.due_keys(&session, 10).await.unwrap().len(), 1);
+    assert_eq!(due(&holding, &session).await.len(), 1);
     assert_eq!(ids(&holding.claim(&session, &keys, LIMITS).await.unwrap()), ["after"]);
+}
+
+/// An operator names rows in any order; the relay locks them in one.
+#[tokio::test]
+async fn a_retry_and_outcomes_of_the_same_rows_do_not_wait_for_each_other() {
+    let (database, mut session) = migrated().await;
+    let store = store();
+    let rows = [row("a", at(1, 0), "k", NOW), row("b", at(2, 0), "k", NOW)];
+    store.park(&mut session, &rows).await.unwrap();
+    let claimed = store.claim(&session, &[key("k")], LIMITS).await.unwrap();
+    let published = published();
+    let outcomes = all(claimed, &published);
+    let (relay, mut operator) = (Session::on(&database).await, Session::on(&database).await);
+    let mut blocker = Session::on(&database).await;
+    let blocking = blocker.transaction().await.unwrap();
+    blocking
+        .execute("SELECT FROM app_outbox_dispatch WHERE event_id = 'a' FOR UPDATE", &[])
+        .await
+        .unwrap();
+    let waiting = async |count: &str| {
+        let sql = "SELECT count(*)::text FROM pg_stat_activity
+                    WHERE datname = current_database() AND wait_event_type = 'Lock'";
+        walrelay_testkit::wait_until(Duration::from_secs(10), "sessions to wait", async || {
+            (session.text(sql).await == count).then_some(())
+        })
+        .await;
+    };
+
+    let finishing = store.finish(&relay, &outcomes);
+    let chosen = RetrySelection::Events(vec!["b".to_owned(), "a".to_owned()]);
+    let retrying = async {
+        waiting("1").await;
+        store.retry(&mut operator, &chosen).await
+    };
+    let unblocking = async {
+        waiting("2").await;
+        blocking.rollback().await
+    };
+    let (finished, retried, unblocked) = tokio::join!(finishing, retrying, unblocking);
+
+    unblocked.unwrap();
+    assert_eq!(finished.unwrap(), 2);
+    assert!(matches!(retried, Err(StoreError::AlreadyFinished { .. })), "{retried:?}");
 }

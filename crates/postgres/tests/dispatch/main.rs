@@ -1,5 +1,6 @@
 //! Dispatch state against a real server: nothing is lost, nothing overtakes, operators are safe.
 
+mod bounded;
 mod claiming;
 mod finishing;
 mod operating;

@@ -12,7 +12,7 @@ use walrelay_postgres::{
 };
 
 use crate::rows::{
-    BEHIND, LATER, LIMITS, NOW, TOPIC, at, ids, key, published, row, status_of, store,
+    BEHIND, LATER, LIMITS, NOW, TOPIC, at, due, ids, key, published, row, status_of, store,
 };
 use crate::support::migrated;
 
@@ -25,11 +25,7 @@ async fn discarding_the_head_wakes_what_waited_behind_it() {
 
     store.discard(&mut session, "head", "wrong\nfrom the start").await.unwrap();
 
-    let due = store.due_keys(&session, 10).await.unwrap();
-    assert_eq!(
-        due.iter().map(|k| (k.ordering_key.as_str(), k.rows)).collect::<Vec<_>>(),
-        [("k", 1)]
-    );
+    assert_eq!(due(&store, &session).await, ["k"]);
     let history = store.show(&session, "head").await.unwrap().row.last_error.unwrap();
     assert!(history.starts_with("discarded at 2"), "{history}");
     assert!(history.contains(": wrong from the start\nattempt 3 "), "{history}");
@@ -50,8 +46,7 @@ async fn a_retry_reaches_what_stands_before_it() {
     let chosen = RetrySelection::Events(vec!["dead".to_owned()]);
     assert_eq!(store.retry(&mut session, &chosen).await.unwrap(), 1);
 
-    let due = store.due_keys(&session, 10).await.unwrap();
-    assert_eq!(due.iter().map(|k| k.ordering_key.as_str()).collect::<Vec<_>>(), ["k"]);
+    assert_eq!(due(&store, &session).await, ["k"]);
     let claimed = store.claim(&session, &[key("k"), key("m")], LIMITS).await.unwrap();
     assert_eq!(ids(&claimed), ["head", "middle", "dead"]);
     assert_eq!(claimed[2].attempts, 0, "a fresh budget");
@@ -73,7 +68,7 @@ async fn retry_selects_all_dead_or_a_topic() {
     );
     assert_eq!(store.counts(&session).await.unwrap().dead, 1);
     assert_eq!(store.retry(&mut session, &RetrySelection::AllDead).await.unwrap(), 1);
-    assert_eq!(store.due_keys(&session, 10).await.unwrap().len(), 3);
+    assert_eq!(due(&store, &session).await.len(), 3);
 }
 
 #[tokio::test]

@@ -6,7 +6,7 @@ use walrelay_postgres::{
     RetrySelection, StoreError,
 };
 
-use crate::rows::{BEHIND, LATER, LIMITS, NOW, TOPIC, at, key, row, status_of, store};
+use crate::rows::{BEHIND, LATER, LIMITS, NOW, TOPIC, at, due, key, row, status_of, store};
 use crate::support::migrated;
 
 #[tokio::test]
@@ -140,8 +140,8 @@ async fn each_slot_has_its_own_rows() {
     theirs.park(&mut session, &[row("a", at(2, 0), "k", ParkStatus::Dead)]).await.unwrap();
 
     assert_eq!(mine.retry(&mut session, &RetrySelection::AllDead).await.unwrap(), 0);
-    assert_eq!(mine.due_keys(&session, 10).await.unwrap().len(), 1);
-    assert!(theirs.due_keys(&session, 10).await.unwrap().is_empty());
+    assert_eq!(due(&mine, &session).await.len(), 1);
+    assert!(due(&theirs, &session).await.is_empty());
     assert_eq!(mine.claim(&session, &[key("k")], LIMITS).await.unwrap()[0].position, at(1, 0));
     assert_eq!(theirs.counts(&session).await.unwrap().dead, 1);
 }

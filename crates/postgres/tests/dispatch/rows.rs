@@ -54,6 +54,12 @@ pub(crate) fn ids(rows: &[ClaimedRow]) -> Vec<&str> {
     rows.iter().map(|row| row.claim.event_id()).collect()
 }
 
+/// The ordering keys that are due, in order of their time.
+pub(crate) async fn due(store: &DispatchStore, client: &Session) -> Vec<String> {
+    let due = store.due_keys(client, &[], 10).await.expect("the due keys");
+    due.keys.into_iter().map(|(_, ordering_key)| ordering_key).collect()
+}
+
 pub(crate) async fn status_of(
     store: &DispatchStore,
     client: &Session,

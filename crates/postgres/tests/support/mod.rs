@@ -56,7 +56,12 @@ impl DerefMut for Session {
 pub(crate) async fn migrated() -> (TestDatabase, Session) {
     let database = TestDatabase::create().await;
     let session = Session::on(&database).await;
-    let outbox = QualifiedName::new("public", "app_outbox");
-    migrate(&session, &[outbox]).await.expect("the migrations run");
+    migrate_all(&session).await;
     (database, session)
+}
+
+/// All tables in a database that has none.
+pub(crate) async fn migrate_all(session: &Session) {
+    let outbox = QualifiedName::new("public", "app_outbox");
+    migrate(session, &[outbox]).await.expect("the migrations run");
 }

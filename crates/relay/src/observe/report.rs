@@ -4,7 +4,7 @@ use std::time::SystemTime;
 
 use serde_json::{Map, Value, json};
 use walrelay_postgres::{
-    DispatchStore, SlotState, SqlClient, StoreError, Survey, WalStatus, read_survey,
+    Counting, DispatchStore, SlotState, SqlClient, StoreError, Survey, WalStatus, read_survey,
 };
 
 /// Why there is no report.
@@ -30,7 +30,12 @@ pub enum ReportError {
 /// The server refuses, the slot is missing (lost, when there was one), or there is no dispatch
 /// state.
 pub async fn report(client: &SqlClient, slot: &str) -> Result<Map<String, Value>, ReportError> {
-    let survey = read_survey(client, &DispatchStore::new(slot.to_owned())).await?;
+    let store = DispatchStore::new(slot.to_owned());
+    let mut counting = Counting::default();
+    let mut survey = read_survey(client, &store, &mut counting).await?;
+    while survey.is_counting {
+        survey = read_survey(client, &store, &mut counting).await?;
+    }
     match report_of(&survey) {
         Some(report) => Ok(report),
         None if survey.relay_row.is_some() => {
@@ -43,7 +48,7 @@ pub async fn report(client: &SqlClient, slot: &str) -> Result<Map<String, Value>
 /// What `/status` serves; nothing when there is no slot.
 #[must_use]
 pub fn report_of(survey: &Survey) -> Option<Map<String, Value>> {
-    let Survey { counts, slot, lag_seconds, relay_row } = survey;
+    let Survey { counts, slot, lag_seconds, relay_row, .. } = survey;
     let mut report = slot_report(slot.as_ref()?);
     let row = relay_row.as_ref();
     report.insert("lag_seconds".into(), json!(lag_seconds));

@@ -17,7 +17,7 @@ use walrelay_core::{
     Budget, Claimed, LaneId, Lanes, MissingColumn, RouteError, Routed, Router, RowToRecord, Ticket,
     Tracker, Watermark,
 };
-use walrelay_postgres::{DUE_KEYS_MAX, Feedback, Frames, PgError, Store, StoreFailure};
+use walrelay_postgres::{DUE_KEYS_MAX, Due, Feedback, Frames, PgError, Store, StoreFailure};
 
 use crate::failpoint;
 use crate::observe::observer::Observer;
@@ -428,18 +428,19 @@ impl Flow {
                 let again_at = now + CLAIM_PAUSE;
                 lanes.into_iter().for_each(|lane| self.lanes.claim_failed(lane, again_at));
             }
-            RecorderEvent::Due(keys) => {
+            RecorderEvent::Due(Due { keys, has_more }) => {
                 for (topic, ordering_key) in &keys {
                     self.lanes.mark_due(topic, ordering_key, now);
                 }
                 if let Some(goal) = goal
+                    && !has_more
                     && keys.len() < DUE_KEYS_MAX / 2
                 {
                     goal.looked(&keys, |topic, key| self.lanes.rests(topic, key, now));
                 }
             }
             RecorderEvent::Surveyed(survey) => self.observer.surveyed(*survey),
-            RecorderEvent::Settled(_) | RecorderEvent::Noted => {}
+            RecorderEvent::Settled(_) | RecorderEvent::Pruned(_) | RecorderEvent::Noted => {}
         }
     }
 

@@ -9,9 +9,15 @@ use std::time::Duration;
 
 use tokio::time::{Instant, sleep, sleep_until};
 use walrelay_core::{Backoff, ClaimKey, Claimed, Finished, LaneId, RowToRecord, Topic, Watermark};
-use walrelay_postgres::{Store, StoreFailure, Survey};
+use walrelay_postgres::{Due, Store, StoreFailure, Survey};
 
 use crate::stream::record::Record;
+
+/// Between two steps of a count of a large table.
+const COUNT_PAUSE: Duration = Duration::from_millis(250);
+
+/// Between two steps of a clean-up.
+const PRUNE_PAUSE: Duration = Duration::from_millis(100);
 
 /// The result of a command.
 #[derive(Debug)]
@@ -25,11 +31,13 @@ pub enum RecorderEvent {
     /// These keys could not be read back; they rest a little.
     NotClaimed(Vec<LaneId>),
     /// Keys that an operator, or time, made due.
-    Due(Vec<(Topic, String)>),
+    Due(Due),
     /// Figures for operators.
     Surveyed(Box<Survey>),
     /// How far the slot is settled is on record, and may be confirmed.
     Settled(Watermark),
+    /// Rows past their retention were deleted; there may be more.
+    Pruned(u64),
     /// Something that nobody waits for.
     Noted,
 }
@@ -237,8 +245,16 @@ impl<S: Store> Recorder<S> {
         recorded: Result<RecorderEvent, StoreFailure>,
     ) -> Result<RecorderEvent, StoreFailure> {
         self.state = State::Idle(store);
-        if let Ok(RecorderEvent::Settled(watermark)) = &recorded {
-            self.record.written(*watermark);
+        let now = Instant::now();
+        match &recorded {
+            Ok(RecorderEvent::Settled(watermark)) => self.record.written(*watermark),
+            // A step of each at a time, so that rows to record never wait for more than one.
+            Ok(RecorderEvent::Due(due)) if due.has_more => self.due_at = now,
+            Ok(RecorderEvent::Surveyed(survey)) if survey.is_counting => {
+                self.survey_at = now + COUNT_PAUSE;
+            }
+            Ok(RecorderEvent::Pruned(1..)) => self.prune_at = now + PRUNE_PAUSE,
+            Ok(_) | Err(_) => {}
         }
         recorded
     }
@@ -350,7 +366,8 @@ async fn until_done<S: Store>(
 enum Found {
     Nothing,
     Claimed(Vec<Claimed>),
-    Due(Vec<(Topic, String)>),
+    Due(Due),
+    Pruned(u64),
     Surveyed(Box<Survey>),
 }
 
@@ -373,11 +390,11 @@ async fn execute<S: Store>(
             store.note_settled(settled.lsn()).await.map(|()| Found::Nothing)
         }
         StoreCommand::Prune => {
-            let deleted = store.prune(retention).await?;
-            if deleted > 0 {
-                tracing::info!(rows = deleted, "deleted dispatch rows past their retention");
+            let rows = store.prune(retention).await?;
+            if rows > 0 {
+                tracing::info!(rows, "deleted dispatch rows past their retention");
             }
-            Ok(Found::Nothing)
+            Ok(Found::Pruned(rows))
         }
     }
 }
@@ -404,7 +421,8 @@ impl StoreCommand {
                 RecorderEvent::Claimed(keys.into_iter().map(|key| key.lane).zip(claimed).collect())
             }
             (Self::NoteSettled(settled), _) => RecorderEvent::Settled(settled),
-            (_, Found::Due(keys)) => RecorderEvent::Due(keys),
+            (_, Found::Due(due)) => RecorderEvent::Due(due),
+            (_, Found::Pruned(rows)) => RecorderEvent::Pruned(rows),
             (_, Found::Surveyed(survey)) => RecorderEvent::Surveyed(survey),
             (_, Found::Nothing | Found::Claimed(_)) => RecorderEvent::Noted,
         }

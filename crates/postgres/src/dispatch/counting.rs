@@ -1,0 +1,150 @@
+//! How many rows there are in each state, a part of the table at a time.
+
+use tokio_postgres::types::Type;
+use tokio_postgres::{Client, Row};
+
+use super::DispatchStore;
+use crate::store_error::StoreError;
+
+/// How many rows there are in each state.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct DispatchCounts {
+    /// Will be published again.
+    pub retrying: u64,
+    /// Wait for an operator.
+    pub dead: u64,
+    /// Stored by Pub/Sub.
+    pub published: u64,
+    /// Given up by an operator.
+    pub discarded: u64,
+}
+
+impl DispatchCounts {
+    const fn plus(self, other: Self) -> Self {
+        Self {
+            retrying: self.retrying + other.retrying,
+            dead: self.dead + other.dead,
+            published: self.published + other.published,
+            discarded: self.discarded + other.discarded,
+        }
+    }
+}
+
+/// A count that goes through the table in steps, again and again.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Counting {
+    next_block: i64,
+    so_far: DispatchCounts,
+    last: Option<DispatchCounts>,
+}
+
+impl Counting {
+    /// What was counted last; before the first time, what has been seen of the table.
+    #[must_use]
+    pub fn counts(&self) -> DispatchCounts {
+        self.last.unwrap_or(self.so_far)
+    }
+
+    /// Whether it is in the middle of the table.
+    #[must_use]
+    pub const fn is_under_way(&self) -> bool {
+        self.next_block > 0
+    }
+
+    fn counted(&mut self, further: DispatchCounts, blocks: i64) {
+        self.so_far = self.so_far.plus(further);
+        self.next_block += BLOCKS_MAX;
+        if self.next_block >= blocks {
+            *self = Self { last: Some(self.so_far), ..Self::default() };
+        }
+    }
+}
+
+/// Blocks of the table that one step reads: 8 MiB.
+const BLOCKS_MAX: i64 = 1_000;
+
+impl DispatchStore {
+    /// Counts the rows of the next part of the table. A table of one part is counted exactly; rows
+    /// that change while a larger one is gone through may be counted twice or not at all.
+    ///
+    /// # Errors
+    ///
+    /// The server refused, or the connection ended; nothing has been counted.
+    pub async fn count_further(
+        &self,
+        client: &Client,
+        counting: &mut Counting,
+    ) -> Result<(), StoreError> {
+        let from = counting.next_block;
+        let row = client
+            .query_typed_one(
+                COUNT_PART,
+                &[
+                    (&self.slot, Type::TEXT),
+                    (&from, Type::INT8),
+                    (&from.saturating_add(BLOCKS_MAX), Type::INT8),
+                ],
+            )
+            .await
+            .map_err(StoreError::sql("count rows in dispatch state"))?;
+        counting.counted(counts(&row), row.get("blocks"));
+        Ok(())
+    }
+
+    /// How many rows there are in each state, from end to end: as long as that takes.
+    ///
+    /// # Errors
+    ///
+    /// The server refused, or the connection ended.
+    pub async fn counts(&self, client: &Client) -> Result<DispatchCounts, StoreError> {
+        let mut counting = Counting::default();
+        self.count_further(client, &mut counting).await?;
+        while counting.is_under_way() {
+            self.count_further(client, &mut counting).await?;
+        }
+        Ok(counting.counts())
+    }
+}
+
+// `coalesce(slot, '')` keeps the indexes out of it: they would find all rows of the slot.
+const COUNT_PART: &str = "
+SELECT count(*) FILTER (WHERE status = 'retrying') AS retrying,
+       count(*) FILTER (WHERE status = 'dead') AS dead,
+       count(*) FILTER (WHERE status = 'published') AS published,
+       count(*) FILTER (WHERE status = 'discarded') AS discarded,
+       pg_relation_size('public.app_outbox_dispatch') / current_setting('block_size')::int8 AS blocks
+  FROM public.app_outbox_dispatch
+ WHERE coalesce(slot, '') = $1
+   AND ctid >= format('(%s,0)', $2)::tid AND ctid < format('(%s,0)', $3)::tid";
+
+fn counts(row: &Row) -> DispatchCounts {
+    // A `count(*)` is never negative.
+    let count = |column: &str| u64::try_from(row.get::<_, i64>(column)).unwrap_or_default();
+    DispatchCounts {
+        retrying: count("retrying"),
+        dead: count("dead"),
+        published: count("published"),
+        discarded: count("discarded"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn figures_stand_until_the_table_has_been_gone_through_again() {
+        let seen = |retrying| DispatchCounts { retrying, ..DispatchCounts::default() };
+        let mut counting = Counting::default();
+        counting.counted(seen(3), BLOCKS_MAX + 1);
+        assert!(counting.is_under_way());
+        assert_eq!(counting.counts(), seen(3), "better than nothing");
+        counting.counted(seen(4), BLOCKS_MAX + 1);
+        assert!(!counting.is_under_way());
+        assert_eq!(counting.counts(), seen(7));
+        counting.counted(seen(1), BLOCKS_MAX + 1);
+        assert_eq!(counting.counts(), seen(7));
+        counting.counted(seen(0), BLOCKS_MAX);
+        assert_eq!(counting.counts(), seen(1));
+    }
+}

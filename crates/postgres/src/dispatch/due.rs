@@ -1,0 +1,155 @@
+//! Which keys can be claimed now: asked again and again, so it costs the same however much is parked.
+
+use tokio_postgres::Client;
+use tokio_postgres::types::Type;
+
+use super::DispatchStore;
+use crate::store_error::StoreError;
+
+/// What one look for due keys found.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct DueKeys {
+    /// Topic and ordering key, longest due first.
+    pub keys: Vec<(String, String)>,
+    /// Whether rows that are due but cannot be claimed stood in the way, and have been moved out of
+    /// it: then another look may find more.
+    pub has_more: bool,
+}
+
+impl DispatchStore {
+    /// Keys that can be claimed now because a row of theirs is due, longest due first, at most
+    /// `limit`; none of these topics, whose keys would take the place of others.
+    ///
+    /// This is how an operator's `retry`, and plain SQL that sets `next_attempt_at`, reach a running
+    /// relay; also rows whose lease is over. Keys with rows in flight are among them when an operator
+    /// made those due: leave them until their outcomes are in.
+    ///
+    /// Looks at `limit` rows of each topic at most. Where there are so many, those of them that cannot
+    /// be claimed lose their place, or they would be looked at for ever: a row behind its head waits
+    /// for that (`next_attempt_at` null), and a head behind a dead row that holds its key rests a while.
+    ///
+    /// # Errors
+    ///
+    /// The server refused, or the connection ended.
+    pub async fn due_keys(
+        &self,
+        client: &Client,
+        except: &[&str],
+        limit: u32,
+    ) -> Result<DueKeys, StoreError> {
+        let rows = client
+            .query_typed(
+                DUE,
+                &[
+                    (&self.slot, Type::TEXT),
+                    (&self.holds_on_dead(), Type::BOOL),
+                    (&except, Type::TEXT_ARRAY),
+                    (&i64::from(limit), Type::INT8),
+                ],
+            )
+            .await
+            .map_err(StoreError::sql("look for due keys"))?;
+        let has_more = rows.first().is_some_and(|row| row.get::<_, i64>("moved") > 0);
+        let key = |row: &tokio_postgres::Row| {
+            Some((row.get::<_, Option<_>>("topic")?, row.get::<_, Option<_>>("ordering_key")?))
+        };
+        Ok(DueKeys { keys: rows.iter().filter_map(key).collect(), has_more })
+    }
+}
+
+// The topics are found by jumping from one to the next, and in each of them the rows that are due
+// through the index of what has a time. Every other subquery reads one row through an index.
+//
+// A row behind its head loses its time only under a lock on the head: whatever makes it the head has
+// to change that one first. A head that is held is moved only while its time is what we saw; whoever
+// lets it go sets that time.
+const DUE: &str = "
+WITH RECURSIVE topics AS (
+  (SELECT topic FROM public.app_outbox_dispatch
+    WHERE slot = $1 AND status = 'retrying' ORDER BY topic LIMIT 1)
+  UNION ALL
+  SELECT (SELECT d.topic FROM public.app_outbox_dispatch d
+           WHERE d.slot = $1 AND d.status = 'retrying' AND d.topic > t.topic ORDER BY d.topic LIMIT 1)
+    FROM topics t
+   WHERE t.topic IS NOT NULL
+), wanted AS MATERIALIZED (
+  SELECT topic FROM topics WHERE topic <> ALL ($3)
+), seen AS MATERIALIZED (
+  SELECT w.topic, r.ordering_key, r.event_id, r.next_attempt_at, h.event_id AS head,
+         h.next_attempt_at AS head_at, h.event_id = r.event_id AS is_head,
+         $2 AND EXISTS (
+           SELECT FROM public.app_outbox_dispatch x
+            WHERE x.slot = $1 AND x.topic = w.topic AND x.ordering_key = r.ordering_key
+              AND x.status = 'dead' AND (x.commit_lsn, x.tx_index) < (h.commit_lsn, h.tx_index)
+         ) AS is_held,
+         count(*) OVER (PARTITION BY w.topic) >= $4 AS is_crowded
+    FROM wanted w
+   CROSS JOIN LATERAL (
+     SELECT d.event_id, d.ordering_key, d.next_attempt_at
+       FROM public.app_outbox_dispatch d
+      WHERE d.slot = $1 AND d.topic = w.topic AND d.status = 'retrying' AND d.ordering_key <> ''
+        AND d.next_attempt_at <= now()
+      ORDER BY d.next_attempt_at
+      LIMIT $4
+   ) AS r
+   CROSS JOIN LATERAL (
+     SELECT d.event_id, d.commit_lsn, d.tx_index, d.next_attempt_at
+       FROM public.app_outbox_dispatch d
+      WHERE d.slot = $1 AND d.topic = w.topic AND d.ordering_key = r.ordering_key
+        AND d.status = 'retrying'
+      ORDER BY d.commit_lsn, d.tx_index
+      LIMIT 1
+   ) AS h
+), locked AS MATERIALIZED (
+  SELECT event_id, next_attempt_at
+    FROM public.app_outbox_dispatch
+   WHERE slot = $1 AND coalesce(status, '') = 'retrying'
+     AND event_id = ANY (ARRAY(
+       SELECT head FROM seen WHERE is_crowded AND (is_held OR NOT is_head)))
+     FOR UPDATE SKIP LOCKED
+), waiting AS MATERIALIZED (
+  SELECT event_id
+    FROM public.app_outbox_dispatch
+   WHERE slot = $1 AND coalesce(status, '') = 'retrying' AND next_attempt_at <= now()
+     AND event_id = ANY (ARRAY(
+       SELECT s.event_id FROM seen s JOIN locked l ON l.event_id = s.head
+        WHERE s.is_crowded AND NOT s.is_head))
+     FOR UPDATE SKIP LOCKED
+), behind AS (
+  UPDATE public.app_outbox_dispatch
+     SET next_attempt_at = NULL
+   WHERE slot = $1 AND event_id = ANY (ARRAY(SELECT event_id FROM waiting))
+  RETURNING 1
+), held AS (
+  UPDATE public.app_outbox_dispatch
+     SET next_attempt_at = now() + interval '10 minutes'
+   WHERE slot = $1 AND event_id = ANY (ARRAY(
+       SELECT s.event_id FROM seen s JOIN locked l USING (event_id, next_attempt_at)
+        WHERE s.is_crowded AND s.is_held AND s.is_head))
+  RETURNING 1
+), due AS (
+  SELECT topic, ordering_key, min(since) AS since
+    FROM (
+      SELECT topic, ordering_key, next_attempt_at AS since
+        FROM seen
+       WHERE NOT is_held AND (head_at IS NULL OR head_at <= now())
+      UNION ALL
+      SELECT w.topic, '', loose.next_attempt_at
+        FROM wanted w
+       CROSS JOIN LATERAL (
+         SELECT d.next_attempt_at
+           FROM public.app_outbox_dispatch d
+          WHERE d.slot = $1 AND d.topic = w.topic AND d.status = 'retrying' AND d.ordering_key = ''
+            AND d.next_attempt_at <= now()
+          ORDER BY d.next_attempt_at
+          LIMIT 1
+       ) AS loose
+    ) AS found
+   GROUP BY topic, ordering_key
+   ORDER BY since
+   LIMIT $4
+)
+SELECT d.topic, d.ordering_key, m.moved
+  FROM (SELECT (SELECT count(*) FROM behind) + (SELECT count(*) FROM held) AS moved) AS m
+  LEFT JOIN due d ON true
+ ORDER BY d.since";
