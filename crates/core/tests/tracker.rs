@@ -90,3 +90,71 @@ fn a_commit_behind_the_watermark_is_a_lie() {
     tracker.begin(committed_at(0));
     tracker.seal(encode::boundary(Lsn::new(10)));
 }
+
+#[test]
+fn settled_neighbours_are_merged_once_there_are_many_spans() {
+    let mut tracker = Tracker::merging(8);
+    let held = transaction(&mut tracker, 1);
+    let mut counts = Vec::new();
+    for end in 2..1_000 {
+        counts.push(tracker.spans());
+        let ticket = transaction(&mut tracker, end);
+        tracker.settle(ticket);
+    }
+    assert_eq!(counts[..8], [1, 2, 3, 4, 5, 6, 7, 8], "it would be work for nothing");
+    assert!(counts.iter().all(|count| *count <= 8), "I6: {:?}", counts.iter().max());
+    tracker.settle(held);
+    assert!(tracker.is_settled());
+    assert_eq!(tracker.watermark().lsn(), Lsn::new(999));
+}
+
+/// A transaction with one row.
+fn transaction(tracker: &mut Tracker, end: u64) -> Ticket {
+    tracker.begin(committed_at(0));
+    let ticket = tracker.open();
+    tracker.seal(encode::boundary(Lsn::new(end)));
+    ticket
+}
+
+#[test]
+fn spans_that_cannot_be_merged_are_looked_through_again_when_there_are_twice_as_many() {
+    let mut tracker = Tracker::merging(2);
+    let mut held = Vec::new();
+    for end in 1..=200 {
+        let ticket = transaction(&mut tracker, end);
+        match end % 2 {
+            0 => tracker.settle(ticket),
+            _ => held.push(ticket),
+        }
+    }
+    assert_eq!(tracker.spans(), 200, "no two neighbours are settled");
+    held.drain(1..).for_each(|ticket| tracker.settle(ticket));
+    let mut most = 0;
+    for end in 201..=300 {
+        let ticket = transaction(&mut tracker, end);
+        tracker.settle(ticket);
+        most = most.max(tracker.spans());
+    }
+    assert_eq!(most, 256);
+    held.into_iter().for_each(|ticket| tracker.settle(ticket));
+    assert_eq!((tracker.spans(), tracker.watermark().lsn()), (0, Lsn::new(300)));
+}
+
+#[test]
+fn rows_behind_merged_spans_are_settled_each_in_its_place() {
+    let mut tracker = Tracker::merging(4);
+    let first = transaction(&mut tracker, 1);
+    for end in 2..=20 {
+        let ticket = transaction(&mut tracker, end);
+        tracker.settle(ticket);
+    }
+    let mut behind: Vec<_> = (21..=60).map(|end| transaction(&mut tracker, end)).collect();
+    let late = behind.split_off(2);
+    behind.into_iter().for_each(|ticket| tracker.settle(ticket));
+    tracker.settle(first);
+    assert_eq!(tracker.watermark().lsn(), Lsn::new(22));
+    for (ticket, end) in late.into_iter().zip(23..) {
+        tracker.settle(ticket);
+        assert_eq!(tracker.watermark().lsn(), Lsn::new(end));
+    }
+}

@@ -49,6 +49,12 @@ fn it_stays_while_some_requests_are_queued() {
 }
 
 #[test]
+fn it_stays_while_exactly_as_many_are_queued_as_it_bears() {
+    let now = Instant::now();
+    assert_eq!(after(knowing(micros(2_000), now), micros(8_000), now), START);
+}
+
+#[test]
 fn it_shrinks_slowly_while_many_requests_are_queued() {
     let now = Instant::now();
     let mut window = knowing(micros(10_000), now);

@@ -222,6 +222,7 @@ fn a_transaction_is_read_field_by_field() {
     assert_eq!(insert.relation.name, "outbox");
     assert_eq!(insert.tuple.columns().collect::<Vec<_>>(), [Column::Text(b"42"), Column::Null]);
     assert_eq!((insert.tuple.len(), insert.tuple.is_empty()), (2, false));
+    assert_eq!(insert.tuple.columns().len(), 2);
     assert_eq!(insert.position.to_string(), "0/100#0");
 
     let Ok(Change::Commit(commit)) = decoder.decode(&commit) else { panic!("no Commit") };
@@ -261,6 +262,8 @@ fn truncate_type_origin_and_message_are_read_field_by_field() {
     assert_eq!(truncate.relation_ids().collect::<Vec<_>>(), [16_389]);
     assert_eq!(truncate.options, TruncateOptions::RESTART_IDENTITY);
     assert!(truncate.options.is_restart_identity() && !truncate.options.is_cascade());
+    let cascade = TruncateOptions::CASCADE;
+    assert!(cascade.is_cascade() && !cascade.is_restart_identity());
 
     let Ok(Change::Type(type_)) = decoder.decode(&type_) else { panic!("no Type") };
     assert_eq!((type_.id, type_.namespace, type_.name), (16_385, "public", "mood"));

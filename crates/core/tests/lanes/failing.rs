@@ -94,6 +94,20 @@ fn what_a_failing_lane_holds_is_what_its_rows_take_in_the_budget_or_a_little_mor
 }
 
 #[test]
+fn rows_that_were_sent_are_no_longer_held() {
+    let mut bench = Bench::with(LanePolicy { batch_messages: 2, ..eager() });
+    bench.push("orders", "k", 40);
+    for _ in 0..18 {
+        let batch = bench.batch().unwrap();
+        bench.store(batch);
+    }
+    bench.refuse_all(FailureClass::Operator);
+    let bytes = 4 * message_of(39, "orders", "k", 1).memory() * 5 / 4;
+    bench.lanes.relieve(BudgetLimits { bytes, rows: 4 }, bench.now);
+    assert!(bench.taken_to_record().is_empty());
+}
+
+#[test]
 fn a_topic_is_known_sick_when_several_keys_were_answered_and_not_for_a_heavy_one() {
     use FailureClass::{Operator, Transient};
     for (keys, class, is_sick) in [(1, Operator, false), (2, Operator, true), (2, Transient, false)]
@@ -136,6 +150,21 @@ fn a_topic_is_known_sick_when_it_was_answered_for_the_time_until_parking() {
     assert_eq!(bench.lanes.parked_keys(), 3, "need not find out for itself");
     bench.push("orders", "c", 1);
     assert_eq!((bench.batch().is_none(), bench.lanes.parked_keys()), (true, 4));
+}
+
+#[test]
+fn a_key_that_was_answered_for_the_time_until_parking_is_parked_though_others_of_its_topic_flow() {
+    let mut bench = Bench::with(eager());
+    bench.push("orders", "k", 1);
+    bench.refuse_all(FailureClass::Operator);
+    bench.pass(SECOND * 4);
+    bench.push("orders", "well", 1);
+    let mut out = bench.batches();
+    let well = out.pop().unwrap();
+    bench.store(well);
+    bench.pass(SECOND);
+    bench.refuse_as(out.pop().unwrap(), FailureClass::Operator);
+    assert_eq!(bench.lanes.parked_keys(), 1);
 }
 
 #[test]
@@ -189,6 +218,19 @@ fn rows_behind_a_request_that_is_out_are_recorded_and_come_behind_it() {
     assert_eq!(bench.due_in(), Some(policy().redelivery.base));
     bench.refuse_as(batch, FailureClass::Operator);
     assert_eq!(bench.taken_to_record().len(), 2, "it goes into the table, too");
+}
+
+#[test]
+fn a_request_that_is_out_with_nothing_behind_it_is_left_alone() {
+    let mut bench = Bench::with(eager());
+    bench.push("orders", "out", 1);
+    bench.refuse_all(FailureClass::Operator);
+    bench.pass(MOMENT * 10);
+    let batch = bench.batch().unwrap();
+    refused(&mut bench, "orders", 1, 1);
+    bench.lanes.relieve(NOTHING, bench.now);
+    assert_eq!((bench.taken_to_record().len(), bench.lanes.parked_keys()), (1, 1));
+    bench.store(batch);
 }
 
 #[test]
