@@ -21,7 +21,7 @@ parser() { nice cargo mutants --package pgoutput-parser --output target/mutants/
 loop() {
   nice cargo mutants --package walrelay-relay --file 'crates/relay/src/stream/**' \
     --test-package walrelay-relay,walrelay-tests --output target/mutants/loop "$@" \
-    -- --lib --test simulation
+    -- --lib --test stream --test simulation
 }
 
 part=${1:-all}

@@ -1,0 +1,291 @@
+//! What is written to dispatch state and read back: in which order, how often, and how often again.
+
+use std::time::Duration;
+
+use pgoutput_parser::{Lsn, encode};
+use tokio::time::{Instant, timeout};
+use walrelay_core::{Topic, Tracker, Watermark};
+use walrelay_postgres::StoreFailure;
+use walrelay_relay::stream::recorder::{Intervals, Recorder, RecorderEvent};
+
+use crate::bench::{Desk, LATENCY, claims, finished, rows_to_record};
+
+const SECOND: Duration = Duration::from_secs(1);
+const RETENTION: Duration = Duration::from_secs(77);
+
+fn recorder() -> (Recorder<Desk>, Desk) {
+    let desk = Desk::new();
+    (Recorder::new(desk.clone(), Intervals::with_retention(RETENTION)), desk)
+}
+
+fn watermark(lsn: u64) -> Watermark {
+    let mut tracker = Tracker::new();
+    tracker.observe(encode::boundary(Lsn::new(lsn)));
+    tracker.watermark()
+}
+
+/// Runs it for so long, whatever comes of it.
+async fn run(recorder: &mut Recorder<Desk>, time: Duration) -> Vec<RecorderEvent> {
+    let mut events = Vec::new();
+    let until = Instant::now() + time;
+    while let Ok(event) = tokio::time::timeout_at(until, recorder.next()).await {
+        events.push(event.unwrap());
+    }
+    events
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_recorder_that_is_asked_for_nothing_looks_after_the_table() {
+    let (mut recorder, desk) = recorder();
+    run(&mut recorder, SECOND * 1_250).await;
+    assert!(desk.times_of("settled").is_empty(), "nothing is");
+    let expected = [("due", 1, 1_250), ("survey", 5, 250), ("prune 77s", 600, 2)];
+    for (command, seconds, count) in expected {
+        let times = desk.times_of(command);
+        // Each begins anew when it was done, so they come a little late.
+        assert!(times.len().abs_diff(count) <= count / 50, "{command} {times:?}");
+        let pauses = times.windows(2).map(|pair| pair[1] - pair[0]);
+        let least = SECOND * seconds - LATENCY * 4;
+        assert!(pauses.clone().all(|pause| pause >= least), "{command} {times:?}");
+        assert!(pauses.clone().all(|pause| pause <= least + LATENCY * 20), "{command} {times:?}");
+    }
+    assert!(desk.times_of("due")[0].is_zero(), "keys that are due are looked for at once");
+}
+
+#[tokio::test(start_paused = true)]
+async fn outcomes_are_written_first_then_rows_then_keys_are_claimed() {
+    let (mut recorder, desk) = recorder();
+    recorder.claim(claims(&["a", "b"]), 99);
+    recorder.park(&mut rows_to_record(&[1, 2]));
+    recorder.finish(&mut finished(&[3]));
+    recorder.park(&mut rows_to_record(&[4]));
+    let events = run(&mut recorder, SECOND / 2).await;
+    assert_eq!(desk.told(), ["finish 3", "park 1,2,4", "claim a,b 99", "due", "survey"]);
+    let [
+        RecorderEvent::Finished(written),
+        RecorderEvent::Parked(rows),
+        RecorderEvent::Claimed(claimed),
+        RecorderEvent::Due(due),
+        RecorderEvent::Surveyed(survey),
+    ] = &events[..]
+    else {
+        panic!("{events:?}")
+    };
+    assert_eq!((written.len(), rows.len(), claimed.len()), (1, 3, 2));
+    assert_eq!(claimed[0].1.rows[0].0.ordering_key(), "a", "each lane has the answer to its key");
+    assert_eq!(claimed[1].1.rows[0].0.ordering_key(), "b");
+    assert_ne!(claimed[0].0, claimed[1].0);
+    assert_eq!((due.keys[0].1.as_str(), survey.lag_seconds), ("due", Some(7.0)));
+}
+
+#[tokio::test(start_paused = true)]
+async fn one_claim_is_out_at_a_time() {
+    let (mut recorder, _) = recorder();
+    assert!(recorder.may_claim());
+    recorder.claim(claims(&["k"]), 99);
+    assert!(!recorder.may_claim());
+    recorder.next().await.unwrap();
+    assert!(recorder.may_claim());
+}
+
+#[tokio::test(start_paused = true)]
+async fn it_is_idle_when_nothing_is_to_be_written_and_nothing_runs() {
+    let (mut recorder, desk) = recorder();
+    assert!(recorder.is_idle());
+    recorder.park(&mut rows_to_record(&[1]));
+    assert!(!recorder.is_idle(), "a row waits");
+    desk.takes(SECOND);
+    assert!(timeout(SECOND / 2, recorder.next()).await.is_err());
+    assert!(!recorder.is_idle(), "it is being written");
+    recorder.next().await.unwrap();
+    assert!(recorder.is_idle());
+    recorder.finish(&mut finished(&[1]));
+    assert!(!recorder.is_idle(), "an outcome waits");
+}
+
+#[tokio::test(start_paused = true)]
+async fn topics_at_rest_are_left_out_of_the_next_look_only() {
+    let (mut recorder, desk) = recorder();
+    assert!(recorder.looks_for_due());
+    recorder.leave_out(vec![Topic::from("sick")]);
+    run(&mut recorder, SECOND / 2).await;
+    assert!(!recorder.looks_for_due(), "it has just looked");
+    run(&mut recorder, SECOND).await;
+    assert_eq!(desk.told(), ["due sick", "survey", "due"]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_is_done_in_steps_goes_on_soon_until_it_is_done() {
+    let cases = [("due", 1_000, 0), ("survey", 5_000, 250), ("prune", 600_000, 100)];
+    for (command, interval, pause) in cases {
+        let (mut recorder, desk) = recorder();
+        desk.has_more_for(command, 2);
+        run(&mut recorder, Duration::from_millis(interval) * 2 + SECOND).await;
+        let times = desk.times_of(command);
+        for (step, expected) in [pause, pause, interval].into_iter().enumerate() {
+            let passed = times[step + 1] - times[step];
+            let expected = Duration::from_millis(expected);
+            let late = LATENCY * 9;
+            assert!(passed + late >= expected && passed <= expected + late, "{command} {times:?}");
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn keys_that_are_left_are_looked_for_at_once() {
+    let (mut recorder, desk) = recorder();
+    run(&mut recorder, SECOND / 2).await;
+    recorder.look_again();
+    assert!(recorder.looks_for_due());
+    run(&mut recorder, SECOND / 4).await;
+    assert_eq!(desk.times_of("due"), [Duration::ZERO, SECOND / 2]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn rows_and_outcomes_are_written_until_it_succeeds_with_growing_pauses() {
+    for command in ["park", "finish"] {
+        let (mut recorder, desk) = recorder();
+        desk.fails(command, 8);
+        match command {
+            "park" => recorder.park(&mut rows_to_record(&[1, 2])),
+            _ => recorder.finish(&mut finished(&[1, 2])),
+        }
+        let event = recorder.next().await.unwrap();
+        let is_done = match command {
+            "park" => matches!(&event, RecorderEvent::Parked(rows) if rows.len() == 2),
+            _ => matches!(&event, RecorderEvent::Finished(rows) if rows.len() == 2),
+        };
+        assert!(is_done, "{event:?}");
+        let times = desk.times_of(&format!("{command} 1,2"));
+        let pauses: Vec<_> =
+            times.windows(2).map(|pair| (pair[1] - pair[0] - LATENCY).as_millis()).collect();
+        assert_eq!(pauses, [200, 400, 800, 1_600, 3_200, 6_400, 10_000, 10_000]);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn nothing_else_is_repeated_since_rows_would_wait_for_it() {
+    let (mut recorder, desk) = recorder();
+    for command in ["claim", "due", "survey"] {
+        desk.fails(command, 1);
+    }
+    let keys = claims(&["a", "b"]);
+    let lanes: Vec<_> = keys.iter().map(|key| key.lane).collect();
+    recorder.claim(keys, 99);
+    let RecorderEvent::NotClaimed(given_up) = recorder.next().await.unwrap() else {
+        panic!("the claim has failed")
+    };
+    assert_eq!(given_up, lanes);
+    for _ in 0..2 {
+        assert!(matches!(recorder.next().await, Ok(RecorderEvent::Noted)));
+    }
+    assert_eq!(desk.told(), ["claim a,b 99", "due", "survey"]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_server_that_shuts_down_is_told_at_once() {
+    let (mut recorder, desk) = recorder();
+    desk.stops();
+    recorder.park(&mut rows_to_record(&[1]));
+    assert!(matches!(recorder.next().await, Err(StoreFailure::ShuttingDown)));
+    assert_eq!(desk.told(), ["park 1"]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_is_settled_is_on_record_within_a_second_while_rows_flow_and_else_in_five() {
+    for (has_rows, seconds) in [(true, 1), (false, 5)] {
+        let (mut recorder, desk) = recorder();
+        recorder.watermark(watermark(0xA));
+        if has_rows {
+            recorder.rows_in_flight();
+        }
+        run(&mut recorder, SECOND * seconds - LATENCY).await;
+        assert_eq!(recorder.noted(), Watermark::NONE);
+        assert!(desk.times_of("settled").is_empty());
+        run(&mut recorder, LATENCY * 9).await;
+        assert_eq!((recorder.noted(), desk.times_of("settled 0/A").len()), (watermark(0xA), 1));
+
+        // All rows are settled: from now on only the log of others grows.
+        recorder.watermark(watermark(0xB));
+        run(&mut recorder, SECOND * 5 - LATENCY * 9).await;
+        assert_eq!(desk.times_of("settled").len(), 1);
+        run(&mut recorder, SECOND * 20).await;
+        assert_eq!((recorder.noted(), desk.times_of("settled").len()), (watermark(0xB), 2));
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn rows_settled_while_the_record_is_written_are_on_record_a_second_later() {
+    let (mut recorder, desk) = recorder();
+    recorder.watermark(watermark(0xA));
+    recorder.rows_in_flight();
+    run(&mut recorder, SECOND - LATENCY).await;
+    desk.takes(SECOND / 10);
+    run(&mut recorder, SECOND / 5).await;
+    assert_eq!(desk.times_of("settled 0/A").len(), 1, "it is being written");
+    recorder.watermark(watermark(0xB));
+    run(&mut recorder, SECOND / 2).await;
+    assert_eq!((recorder.noted(), recorder.is_idle()), (watermark(0xA), true));
+    run(&mut recorder, SECOND).await;
+    assert_eq!(recorder.noted(), watermark(0xB));
+}
+
+#[tokio::test(start_paused = true)]
+async fn at_the_end_what_is_settled_is_put_on_record_and_told() {
+    let (mut noted, desk) = recorder();
+    noted.watermark(watermark(0xA));
+    desk.fails("settled", 3);
+    assert_eq!(noted.close(SECOND).await, watermark(0xA), "it is tried until it succeeds");
+    assert_eq!(desk.times_of("settled").len(), 4);
+
+    let (mut failed, broken) = recorder();
+    failed.watermark(watermark(0xA));
+    broken.fails("settled", u32::MAX);
+    assert_eq!(failed.close(SECOND).await, Watermark::NONE, "nothing more may be confirmed");
+
+    let (nothing, untouched) = recorder();
+    assert_eq!(nothing.close(SECOND).await, Watermark::NONE);
+    assert!(untouched.told().is_empty());
+}
+
+#[tokio::test(start_paused = true)]
+async fn at_the_end_a_server_that_shuts_down_is_asked_once() {
+    let (mut recorder, desk) = recorder();
+    recorder.watermark(watermark(0xA));
+    desk.stops();
+    assert_eq!(recorder.close(SECOND).await, Watermark::NONE);
+    assert_eq!(desk.told(), ["settled 0/A"]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_end_waits_for_what_is_running() {
+    let (mut recorder, desk) = recorder();
+    recorder.park(&mut rows_to_record(&[1]));
+    desk.takes(SECOND / 4);
+    recorder.watermark(watermark(0xA));
+    assert!(timeout(LATENCY, recorder.next()).await.is_err());
+    assert_eq!(recorder.close(SECOND).await, watermark(0xA));
+    assert_eq!(desk.told(), ["park 1", "settled 0/A"]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_end_does_not_wait_for_ever() {
+    let (mut recorder, desk) = recorder();
+    recorder.watermark(watermark(0xA));
+    desk.takes(SECOND * 60);
+    let began = Instant::now();
+    recorder.close(SECOND).await;
+    assert_eq!(began.elapsed(), SECOND);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_future_that_is_dropped_loses_no_command() {
+    let (mut recorder, desk) = recorder();
+    desk.takes(SECOND);
+    recorder.park(&mut rows_to_record(&[1]));
+    for _ in 0..3 {
+        assert!(timeout(SECOND / 4, recorder.next()).await.is_err());
+    }
+    assert!(matches!(recorder.next().await, Ok(RecorderEvent::Parked(_))));
+    assert_eq!(desk.told(), ["park 1"]);
+}
