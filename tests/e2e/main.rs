@@ -12,4 +12,5 @@ mod pgbouncer;
 mod refusals;
 mod setup;
 mod stop;
+mod wal_budget;
 mod weight;

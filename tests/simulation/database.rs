@@ -4,10 +4,14 @@ use std::time::Duration;
 
 use pgoutput_parser::Lsn;
 use tokio::io::{DuplexStream, duplex};
-use tokio::time::timeout;
+use tokio::time::{sleep, timeout};
+use walrelay_core::Retention;
 use walrelay_postgres::{PgError, ReplicationConnection, Startup, SystemIdentity};
 use walrelay_relay::error::RelayError;
 use walrelay_relay::lifecycle::server::{Connected, Database, Holder, Positions, Server, Signs};
+
+use walrelay_relay::stream::wal_end::{Teller, WalEnd};
+use walrelay_testkit::walsender::ScriptedServer;
 
 use crate::fitting::Fitting;
 use crate::judge::Event;
@@ -114,7 +118,13 @@ impl<'a, F: Fitting> Database for SimulatedDatabase<'a, F> {
     async fn positions(&mut self) -> Result<Positions, RelayError> {
         let server = &self.world.server;
         let confirmed_flush = Lsn::new(server.confirmed_flush());
-        self.answer(Positions { confirmed_flush, wal_end: Lsn::new(server.wal_end()) })
+        let wal_end = Lsn::new(server.wal_end());
+        self.answer(Positions { confirmed_flush, wal_end, retention: Retention::Unlimited })
+    }
+
+    fn measure_log(&self, _: Option<u64>) -> WalEnd {
+        let server = self.world.server.clone();
+        WalEnd::measured(async move |teller| measure_log(&server, &teller).await)
     }
 
     async fn into_store(self, _: SystemIdentity) -> Result<F::Store, RelayError> {
@@ -122,5 +132,15 @@ impl<'a, F: Fitting> Database for SimulatedDatabase<'a, F> {
         world.judge.note(Event::Opened { process });
         let table = SessionTable::new(world.table.clone(), process);
         self.answer(world.fitting.store(table))
+    }
+}
+
+/// As the service does, but as often as it looks when the budget is near.
+async fn measure_log(server: &ScriptedServer, teller: &Teller) {
+    loop {
+        sleep(Duration::from_millis(100)).await;
+        if server.is_up() {
+            teller.send_replace(Lsn::new(server.wal_end()));
+        }
     }
 }

@@ -167,6 +167,7 @@ impl<F: Fitting> World<F> {
                 self.commit_run(&names, rows, RowKind::Poison);
             }
             Action::ExpectFlow { key } => self.expect_flow(key),
+            Action::ExpectLagWithin { bytes } => self.expect_lag_within(bytes),
             Action::TableDown { time } => self.table.goes_down(now + time),
             Action::RetryDead => {
                 let dead = self.table.rows(&[Status::Dead]);
@@ -199,6 +200,14 @@ impl<F: Fitting> World<F> {
         let lag = self.server.wal_end().saturating_sub(self.server.confirmed_flush());
         if lag > FLOW_LAG {
             self.judge.find(Fault::HeldUp, format!("the slot is {lag} bytes behind"));
+        }
+    }
+
+    /// However long Pub/Sub is gone.
+    fn expect_lag_within(&self, bytes: u64) {
+        let lag = self.server.wal_end().saturating_sub(self.server.confirmed_flush());
+        if lag > bytes {
+            self.judge.find(Fault::OverWalBudget, format!("{lag} bytes of log wait"));
         }
     }
 

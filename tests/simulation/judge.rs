@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 pub(crate) use facts::{Answer, End, Event, Fault, Hex, Landing, Row, RowNumber, Rules, Status};
-use state::{RowState, State};
+use state::{Repeat, RowState, State};
 use tokio::time::Instant;
 use walrelay_testkit::walsender::Seen;
 
@@ -63,6 +63,13 @@ impl Judge {
         self.state().answered(call, answer);
     }
 
+    /// The relay does not wait for the answer any more: as after a timeout, the rows may be stored.
+    pub(crate) fn given_up(&self, call: u64) {
+        let mut state = self.state();
+        state.allow_repeats(call);
+        state.answers_nobody(call);
+    }
+
     /// Nobody waits for the answer any more.
     pub(crate) fn dropped(&self, call: u64) {
         self.state().note(Event::Dropped { call });
@@ -104,8 +111,14 @@ impl Judge {
     }
 
     /// A row was written to the table by a session that is gone.
+    ///
+    /// The session that streams now knows nothing of it: it goes out from the slot, again after each
+    /// failure, and in the end from the table.
     pub(crate) fn recorded_late(&self, number: RowNumber) {
-        self.allow_repeat(number);
+        let mut state = self.state();
+        if let Some(index) = state.by_number.get(&number).copied() {
+            state.rows[index].repeat = Repeat::Always;
+        }
     }
 
     /// An operator retries a row, which may be on its way; without a key it goes again.
@@ -196,7 +209,8 @@ impl Judge {
                 None if *stored == 0 => Fault::Lost,
                 Some(_) | None => continue,
             };
-            found.push((fault, format!("row {} ({recorded:?})", row.number)));
+            let (number, key) = (row.number, &row.key);
+            found.push((fault, format!("row {number} of key {key:?} ({recorded:?})")));
         }
         found.into_iter().for_each(|(fault, text)| state.find(fault, text));
     }

@@ -24,6 +24,7 @@ use judge::Fault;
 use plan::Plan;
 use planted::{ConfirmingKeepalivesInTransactions, Impatient, PublisherBug, StoreBug, Unbudgeted};
 use run::Outcome;
+use walrelay_core::WalBudgetLimit;
 
 /// Seeds of the everyday run, over all ranges.
 const SEEDS_DEFAULT: u64 = 2_400;
@@ -132,6 +133,23 @@ fn one_sick_key_beyond_the_budget_stops_nobody() {
             assert!(findings.is_empty(), "seed {seed}: {findings:#?}\n{story}");
         }
     }
+}
+
+#[test]
+fn the_log_that_waits_stays_within_its_budget_however_long_pubsub_is_gone() {
+    for seed in 0..20 {
+        let plan = Plan::outage_beyond_the_wal_budget(seed);
+        let outcome = simulate(seed, Some(plan), Faithful, STORY_LINES);
+        let Outcome { findings, story, .. } = outcome;
+        assert!(findings.is_empty(), "seed {seed}: {findings:#?}\n{story}");
+    }
+}
+
+#[test]
+fn a_wal_budget_that_nobody_keeps_is_found() {
+    let mut plan = Plan::outage_beyond_the_wal_budget(0);
+    plan.wal_budget = WalBudgetLimit::Off;
+    the_judge_objects(&Faithful, Some(&plan), &[Fault::OverWalBudget]);
 }
 
 #[test]

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use walrelay_core::{Backoff, FailureClass, LanePolicy, OnDead, WindowLimits};
+use walrelay_core::{Backoff, FailureClass, LanePolicy, OnDead, WalBudgetLimit, WindowLimits};
 use walrelay_testkit::seed::Seed;
 use walrelay_testkit::walsender::{InTransaction, Manners};
 
@@ -14,6 +14,7 @@ pub(crate) struct Plan {
     pub(crate) lanes: LanePolicy,
     pub(crate) window: WindowLimits,
     pub(crate) budget_bytes: usize,
+    pub(crate) wal_budget: WalBudgetLimit,
     pub(crate) socket_bytes: usize,
     pub(crate) manners: Manners,
     pub(crate) pubsub: pubsub::Intervals,
@@ -94,6 +95,10 @@ pub(crate) enum Action {
     ExpectFlow {
         key: u64,
     },
+    /// The log that waits is within this.
+    ExpectLagWithin {
+        bytes: u64,
+    },
     TableDown {
         time: Duration,
     },
@@ -160,6 +165,7 @@ impl Plan {
                 Load::Light => *seed.pick(&[30, 300, 1_500]),
             },
         };
+        let take_over_after = *seed.pick(&[None, Some(ms(3_000)), Some(ms(20_000))]);
         Self {
             lanes: lanes(seed),
             window: WindowLimits { min: seed.count(1, 8), max: seed.count(8, 64) },
@@ -167,14 +173,19 @@ impl Plan {
                 Load::Heavy => 64 << 10,
                 Load::Light => *seed.pick(&[16 << 10, 1 << 20]),
             },
+            wal_budget: *seed.pick(&[
+                WalBudgetLimit::Off,
+                WalBudgetLimit::Bytes(64 << 10),
+                WalBudgetLimit::Bytes(400 << 10),
+            ]),
             socket_bytes: *seed.pick(&[64, 4_096, 65_536]),
-            manners: manners(seed),
+            manners: manners(seed, take_over_after),
             pubsub,
             table,
             per_key_rows: *seed.pick(&[1, 3, 500]),
             rows,
             instances: *seed.pick(&[1, 1, 2, 3]),
-            take_over_after: *seed.pick(&[None, Some(ms(3_000)), Some(ms(20_000))]),
+            take_over_after,
             timeline: timeline(seed, load),
         }
     }
@@ -198,6 +209,7 @@ impl Plan {
             },
             window: WindowLimits { min: 8, max: 64 },
             budget_bytes: 1 << 20,
+            wal_budget: WalBudgetLimit::Off,
             socket_bytes: 65_536,
             manners: Manners {
                 write_bytes_max: 65_536,
@@ -252,6 +264,32 @@ impl Plan {
         let mut plan = Self::calm(timeline);
         plan.budget_bytes = 64 << 10;
         plan.lanes.park_after = ms(5_000);
+        plan
+    }
+
+    /// Pub/Sub is gone for a minute, or answers nothing, under some rows and much foreign log.
+    pub(crate) fn outage_beyond_the_wal_budget(seed: u64) -> Self {
+        const BUDGET: u64 = 256 << 10;
+        let class = FailureClass::Transient;
+        let outage = Action::Sick { scope: Scope::Everything, class, time: ms(60_000) };
+        let mut timeline = vec![(1_000, outage)];
+        for tenth in 0..600 {
+            timeline.push((1_500 + tenth * 100, Action::Foreign { bytes: 8 << 10 }));
+        }
+        for second in 0..60 {
+            timeline.push((1_700 + second * 1_000, Action::Commit { rows: vec![4, 2] }));
+            // What is written between two measurements may come on top of it.
+            let expected = Action::ExpectLagWithin { bytes: BUDGET + (100 << 10) };
+            timeline.push((1_650 + second * 1_000, expected));
+        }
+        if seed.is_multiple_of(2) {
+            timeline.push((30_000, Action::ProcessCrash));
+            timeline.push((40_000, Action::Cut));
+        }
+        timeline.sort_by_key(|(at, _)| *at);
+        let mut plan = Self::calm(timeline);
+        plan.wal_budget = WalBudgetLimit::Bytes(BUDGET);
+        plan.lanes.park_after = ms(30_000);
         plan
     }
 
@@ -313,14 +351,15 @@ fn lanes(seed: &mut Seed) -> LanePolicy {
     }
 }
 
-fn manners(seed: &mut Seed) -> Manners {
+fn manners(seed: &mut Seed, take_over_after: Option<Duration>) -> Manners {
     Manners {
         write_bytes_max: *seed.pick(&[40, 1_000, 65_536, 65_536]),
         pause_per_mille: *seed.pick(&[0, 0, 5, 50]),
         pause_max: ms(*seed.pick(&[1, 30])),
         keepalive_per_mille: *seed.pick(&[0, 50, 300]),
-        // As often as the relay was told, or a little more.
-        reply_patience: ms(*seed.pick(&[6_000, 7_500])),
+        // Half of the timeout that the relay asks for, or a little less.
+        reply_patience: ms(*seed.pick(&[6_000, 7_500]))
+            .min(take_over_after.unwrap_or(Duration::MAX) / 2),
         in_transaction: *seed.pick(&[InTransaction::BeforeItsCommit, InTransaction::EndOfLog]),
     }
 }

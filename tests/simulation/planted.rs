@@ -11,7 +11,7 @@ use walrelay_core::{
     Batch, BudgetLimits, ClaimKey, Claimed, FailureClass, Finished, PublishFailure, RowToRecord,
     Topic,
 };
-use walrelay_postgres::{Due, Holdings, ParkedKey, Store, StoreFailure, Survey};
+use walrelay_postgres::{Due, Head, Holdings, ParkedKey, Store, StoreFailure, Survey};
 use walrelay_relay::lifecycle::session::SessionSettings;
 use walrelay_relay::stream::seams::Publisher;
 use walrelay_testkit::walsender::{Seen, Watcher};
@@ -308,6 +308,10 @@ impl Store for BuggyStore {
 
     async fn due_keys(&mut self, except: &[Topic]) -> Result<Due, StoreFailure> {
         self.table.due_keys(except).await
+    }
+
+    async fn heads_after(&mut self, after: Option<&Head>) -> Result<Vec<Head>, StoreFailure> {
+        self.table.heads_after(after).await
     }
 
     async fn note_settled(&mut self, settled: Lsn) -> Result<(), StoreFailure> {

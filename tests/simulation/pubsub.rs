@@ -204,8 +204,12 @@ fn invalid() -> PublishFailure {
 struct Out {
     pubsub: PubSub,
     call: u64,
+    sent_at: Instant,
     state: OutState,
 }
+
+/// As in the service.
+const GIVEN_UP_AFTER: Duration = Duration::from_secs(10);
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum OutState {
@@ -216,6 +220,10 @@ enum OutState {
 
 impl Drop for Out {
     fn drop(&mut self) {
+        // The relay gives up only what nobody answered for long.
+        if self.state != OutState::Answered && self.sent_at.elapsed() >= GIVEN_UP_AFTER {
+            self.pubsub.judge.given_up(self.call);
+        }
         match self.state {
             OutState::Unstored => self.pubsub.lose(self.call, Landing::Lost),
             OutState::Stored => self.pubsub.lose(self.call, Landing::Stored),
@@ -264,7 +272,8 @@ impl PubSub {
         async move {
             let Fate { before, is_stored, after, failure } = fate;
             let judge = pubsub.judge.clone();
-            let mut out = Out { pubsub, call, state: OutState::Unstored };
+            let sent_at = Instant::now();
+            let mut out = Out { pubsub, call, sent_at, state: OutState::Unstored };
             sleep(before).await;
             if is_stored {
                 judge.stored(call);

@@ -105,6 +105,7 @@ pub(crate) fn settings(plan: &Plan) -> SessionSettings {
         max_attempts: plan.lanes.max_attempts,
         on_dead: plan.lanes.on_dead,
         max_in_flight_bytes: plan.budget_bytes,
+        wal_budget: plan.wal_budget,
         drain_timeout: DRAIN_TIMEOUT,
         take_over_after: plan.take_over_after,
         status_interval: Duration::from_secs(10),

@@ -1,6 +1,8 @@
 //! Dispatch state in memory, with the meaning of the statements in `walrelay_postgres`, that fails
 //! and delays at random, also after it has done what was asked.
 
+mod heads;
+
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -10,7 +12,7 @@ use tokio::time::{Instant, sleep};
 use walrelay_core::{
     ClaimKey, Claimed, Finished, Message, OnDead, Outcome, Reason, RowToRecord, Topic,
 };
-use walrelay_postgres::{Due, Holdings, ParkedKey, Store, StoreFailure, Survey};
+use walrelay_postgres::{Due, Head, Holdings, ParkedKey, Store, StoreFailure, Survey};
 use walrelay_testkit::seed::Seed;
 use walrelay_testkit::walsender::ScriptedServer;
 
@@ -302,13 +304,6 @@ impl State {
         }
     }
 
-    /// In how long to look at a key again, if it is one of these parked ones.
-    fn held_for(&self, key: &ClaimKey, parked: &[(String, String)]) -> Option<Duration> {
-        let name = (key.topic.to_string(), key.ordering_key.to_string());
-        let due_in = self.due_in(&name.0, &name.1).unwrap_or(HELD_PAUSE);
-        parked.contains(&name).then(|| due_in.clamp(HELD_PAUSE / 10, HELD_PAUSE * 60))
-    }
-
     /// The rows of a key that may be claimed now, in order.
     fn claimable(&self, rules: Rules, topic: &str, key: &str) -> Vec<(u64, u32)> {
         let now = Instant::now();
@@ -378,10 +373,10 @@ impl SessionTable {
         let now = Instant::now();
         let message = &row_to_record.message;
         let key = message.ordering_key().to_owned();
-        let (status, delay) = match &row_to_record.reason {
-            Reason::Stuck { next_attempt_in, .. } => (Status::Retrying, *next_attempt_in),
-            Reason::Queued => (Status::Retrying, None),
-            Reason::Dead { .. } => (Status::Dead, None),
+        let delay = row_to_record.reason.next_attempt_in();
+        let status = match &row_to_record.reason {
+            Reason::Dead { .. } => Status::Dead,
+            Reason::Stuck { .. } | Reason::Spilled { .. } | Reason::Queued => Status::Retrying,
         };
         let next_attempt = match (status, key.is_empty()) {
             (Status::Retrying, true) => Some(now + delay.unwrap_or_default()),
@@ -554,6 +549,10 @@ impl Store for SessionTable {
             Due { keys, has_more: false }
         };
         table.command("due keys", due).await
+    }
+
+    async fn heads_after(&mut self, after: Option<&Head>) -> Result<Vec<Head>, StoreFailure> {
+        self.table.command("heads", || self.table.state().heads_after(after)).await
     }
 
     async fn note_settled(&mut self, _settled: Lsn) -> Result<(), StoreFailure> {

@@ -42,6 +42,11 @@ pub enum Reason {
         /// When the key is tried again.
         next_attempt_in: Option<Duration>,
     },
+    /// Too much log waits for it, and nothing is stored. Only the first row of a key has a time.
+    Spilled {
+        /// When the key is tried again.
+        next_attempt_in: Option<Duration>,
+    },
     /// Earlier rows of its key are in dispatch state.
     Queued,
     /// It can never be published.
@@ -49,6 +54,34 @@ pub enum Reason {
         /// What is wrong with it.
         failure: Arc<PublishFailure>,
     },
+}
+
+impl Reason {
+    /// In how long the row is tried again; none for one that waits behind another, or is dead.
+    #[must_use]
+    pub const fn next_attempt_in(&self) -> Option<Duration> {
+        match self {
+            Self::Stuck { next_attempt_in, .. } | Self::Spilled { next_attempt_in } => {
+                *next_attempt_in
+            }
+            Self::Queued | Self::Dead { .. } => None,
+        }
+    }
+}
+
+/// Why a lane's rows are taken out of it.
+#[derive(Debug, Clone)]
+pub(crate) enum Aside {
+    /// They are refused.
+    Refused(Arc<PublishFailure>),
+    /// Too much log waits for them.
+    Spilled,
+}
+
+impl Aside {
+    pub(crate) fn refused(failure: &PublishFailure) -> Self {
+        Self::Refused(Arc::new(failure.clone()))
+    }
 }
 
 /// What became of a row that was claimed from dispatch state.
@@ -110,14 +143,19 @@ impl RowToRecord {
         Self::new(Some(lane), row, Reason::Queued)
     }
 
-    pub(crate) fn stuck(
+    pub(crate) fn aside(
         lane: LaneId,
         row: Row,
-        failure: &PublishFailure,
+        why: &Aside,
         next_attempt_in: Option<Duration>,
     ) -> Self {
-        let failure = Arc::new(failure.clone());
-        Self::new(Some(lane), row, Reason::Stuck { failure, next_attempt_in })
+        let reason = match why {
+            Aside::Refused(failure) => {
+                Reason::Stuck { failure: Arc::clone(failure), next_attempt_in }
+            }
+            Aside::Spilled => Reason::Spilled { next_attempt_in },
+        };
+        Self::new(Some(lane), row, reason)
     }
 
     pub(crate) fn dead(lane: Option<LaneId>, row: Row, failure: &PublishFailure) -> Self {

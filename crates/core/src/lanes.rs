@@ -7,13 +7,14 @@
 mod failing;
 mod parked;
 mod resting;
+mod spilling;
 
 use std::cmp::Reverse;
 use std::collections::{BTreeSet, BinaryHeap, VecDeque};
 use std::time::{Duration, Instant};
 
 use crate::backoff::Backoff;
-use crate::effects::{Effects, Finished, RowToRecord};
+use crate::effects::{Aside, Effects, Finished, RowToRecord};
 use crate::failing_topics::FailingTopics;
 use crate::failure::{FailureClass, PublishFailure};
 use crate::lane::{Batch, Lane, LaneId, Origin, Parked, Redelivery, Row, State, are_live};
@@ -22,7 +23,8 @@ use crate::message::{Message, Topic};
 use crate::random::Random;
 use crate::resting_keys::RestingKeys;
 use crate::tracker::Ticket;
-use crate::weather::{Change, Weather};
+use crate::wal_budget::Spill;
+use crate::weather::{Change, Delivery, Weather};
 
 pub use parked::{ClaimKey, Claimed};
 
@@ -73,6 +75,7 @@ pub struct Lanes {
     /// When the next try during an outage is due.
     probe_at: Option<Instant>,
     failing: FailingTopics,
+    spill: Spill,
     relieved_at: Option<Instant>,
     /// The latest time anybody told, for rows of a topic that is known sick.
     now: Option<Instant>,
@@ -97,6 +100,7 @@ impl Lanes {
             weather: Weather::new(policy.park_after),
             probe_at: None,
             failing: FailingTopics::default(),
+            spill: Spill::Off,
             relieved_at: None,
             now: None,
             random: Random::new(seed),
@@ -110,8 +114,8 @@ impl Lanes {
     pub fn push(&mut self, message: Message, ticket: Ticket) {
         let id = self.lane_of(message.topic(), message.ordering_key());
         let row = Row { message, origin: Origin::Live(ticket) };
-        if !self.failing.is_empty() && self.is_of_sick_topic(id) {
-            return self.push_aside(id, row);
+        if let Some(why) = self.reason_to_set_aside(id) {
+            return self.push_aside(id, row, &why);
         }
         let lane = &mut self.table[id];
         match &mut lane.parked {
@@ -131,19 +135,11 @@ impl Lanes {
         self.debug_check(id);
     }
 
-    /// Whether rows of this lane are recorded without being tried, and are not yet.
-    fn is_of_sick_topic(&self, id: LaneId) -> bool {
-        let lane = &self.table[id];
-        let goes_out = lane.parked.is_none() || !lane.is_ordered();
-        goes_out && self.failing.sickness(&lane.topic).is_some()
-    }
-
-    /// A row of a topic that is known sick.
-    fn push_aside(&mut self, id: LaneId, row: Row) {
+    /// A row that is recorded without being tried.
+    fn push_aside(&mut self, id: LaneId, row: Row, why: &Aside) {
         self.table[id].enqueue(row);
-        let failure = self.failing.sickness(&self.table[id].topic).cloned();
-        if let (Some(failure), Some(now)) = (failure, self.now) {
-            self.set_aside(id, &failure, now);
+        if let Some(now) = self.now {
+            self.set_aside(id, why, now);
         }
         self.debug_check(id);
     }
@@ -181,6 +177,7 @@ impl Lanes {
         } else {
             self.detach(id, fair)
         };
+        self.weather.sent(now);
         Some(Batch { lane: id, rows, sent_at: now })
     }
 
@@ -280,8 +277,15 @@ impl Lanes {
         self.weather.is_outage(now)
     }
 
+    /// Whether rows go out at all.
+    #[must_use]
+    pub fn delivery(&self, now: Instant) -> Delivery {
+        self.weather.delivery(now)
+    }
+
     /// Pub/Sub stored the batch, under these message ids.
     pub fn stored(&mut self, batch: Batch, message_ids: Vec<String>, now: Instant) {
+        self.weather.answered(now);
         if self.weather.success(batch.sent_at, now) == Change::OutageOver {
             self.retry_soon(now, |_| true);
         }
@@ -310,6 +314,7 @@ impl Lanes {
 
     fn take_refusal(&mut self, batch: Batch, failure: &PublishFailure, now: Instant) {
         self.now = Some(now);
+        self.weather.answered(now);
         if failure.class == FailureClass::Row {
             return self.refused_row(batch, failure, now);
         }
@@ -325,8 +330,9 @@ impl Lanes {
         let attempts = lane.refusals.attempts;
         let parked = lane.parked.is_some();
         lane.put_back(batch.rows);
-        if parked || is_stuck {
-            self.park(id, failure, now);
+        if parked || is_stuck || self.spill != Spill::Off {
+            let why = self.aside_of(failure);
+            self.park(id, &why, now);
             return;
         }
         let backoff = match failure.class {
@@ -380,7 +386,7 @@ impl Lanes {
         lane.put_back(batch.rows);
         if lane.parked.is_some() && lane.holds_live_rows() {
             // Parked while it was out, because an operator retries earlier rows: the table sorts it out.
-            return self.park(id, failure, now);
+            return self.park(id, &Aside::refused(failure), now);
         }
         lane.state = State::Ready;
         self.ready.push_back(id);

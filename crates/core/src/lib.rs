@@ -33,6 +33,8 @@
 //! - **I8 A row's position** is its `commit_lsn` and index within the transaction, equal on every
 //!   delivery. The LSN in the XLogData header is no position: rows share it and it goes backwards.
 //! - **I9 Nothing is created or destroyed in passing.** The relay uses what `init` made.
+//! - **I10 What we hold back of the log stays within a budget**, for as long as dispatch state can be
+//!   written, whatever Pub/Sub does; beside it the largest outbox transaction and what recording writes.
 //! - **I11 A write belongs to its history.** Dispatch state and the relay's row are written only in a
 //!   session proven to be on the server of the replication session: same system, timeline and start.
 
@@ -59,6 +61,7 @@ mod router;
 mod template;
 mod timestamp;
 mod tracker;
+mod wal_budget;
 mod weather;
 mod window;
 mod wire;
@@ -79,5 +82,6 @@ pub use random::Random;
 pub use router::{Routed, Router, RouterConfig};
 pub use template::{Template, TemplateError};
 pub use tracker::{Ticket, Tracker, Watermark};
-pub use weather::{Change as WeatherChange, Weather};
+pub use wal_budget::{Held, Retention, Spill, WalBudget, WalBudgetLimit};
+pub use weather::{Change as WeatherChange, Delivery, Weather};
 pub use window::{Window, WindowLimits};

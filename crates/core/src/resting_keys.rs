@@ -46,6 +46,11 @@ impl RestingKeys {
         entry.insert(fingerprint);
     }
 
+    pub(crate) fn contains(&self, topic: &Topic, ordering_key: &str) -> bool {
+        let fingerprint = self.fingerprint(topic, ordering_key);
+        self.fingerprints.find(low(fingerprint), |other| *other == fingerprint).is_some()
+    }
+
     pub(crate) fn remove(&mut self, topic: &Topic, ordering_key: &str) -> bool {
         let fingerprint = self.fingerprint(topic, ordering_key);
         let found = self.fingerprints.find_entry(low(fingerprint), |other| *other == fingerprint);

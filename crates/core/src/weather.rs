@@ -17,6 +17,19 @@ pub struct Weather {
     newest_stored: Option<Instant>,
     /// Failures since the last success; they tell a silence from an outage.
     failures: u32,
+    /// Requests without an answer.
+    out: usize,
+    /// Since when nothing has been answered although something is out.
+    silent_since: Option<Instant>,
+}
+
+/// Whether rows go out at all.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Delivery {
+    /// Something is stored now and then, or nothing is tried.
+    Flowing,
+    /// Nothing is stored although it is tried.
+    Stalled,
 }
 
 /// What a success ends.
@@ -38,7 +51,21 @@ impl Weather {
             last_success: None,
             newest_stored: None,
             failures: 0,
+            out: 0,
+            silent_since: None,
         }
+    }
+
+    /// A request goes out.
+    pub fn sent(&mut self, now: Instant) {
+        self.out += 1;
+        self.silent_since.get_or_insert(now);
+    }
+
+    /// A request was answered, whatever the answer.
+    pub fn answered(&mut self, now: Instant) {
+        self.out = self.out.saturating_sub(1);
+        self.silent_since = (self.out > 0).then_some(now);
     }
 
     /// Something that was sent at `sent_at` was stored at `now`.
@@ -74,6 +101,22 @@ impl Weather {
         self.newest_stored.is_some_and(|newest| newest > moment)
     }
 
+    /// Refusals alone for this long are a stall.
+    const REFUSED: Duration = Duration::from_secs(1);
+
+    /// No answer at all for this long is a stall.
+    const SILENT: Duration = Duration::from_secs(5);
+
+    /// Whether rows go out at all: sooner known than an outage, for those who cannot wait.
+    #[must_use]
+    pub fn delivery(&self, now: Instant) -> Delivery {
+        let since = |moment: Instant| now.saturating_duration_since(moment);
+        let is_refused =
+            self.failures > 0 && self.last_success.is_none_or(|last| since(last) >= Self::REFUSED);
+        let is_silent = self.silent_since.is_some_and(|silent| since(silent) >= Self::SILENT);
+        if is_refused || is_silent { Delivery::Stalled } else { Delivery::Flowing }
+    }
+
     /// Whether nothing at all has succeeded for a gap although it was tried.
     #[must_use]
     pub fn is_outage(&self, now: Instant) -> bool {
@@ -100,6 +143,36 @@ mod tests {
         assert!(weather.is_outage(start + Duration::from_secs(10)));
         assert_eq!(weather.success(start, start + Duration::from_secs(3_600)), Change::OutageOver);
         assert_eq!(weather.fair() - before, PARK_AFTER / 2);
+    }
+
+    #[test]
+    fn requests_that_nobody_answers_are_a_stall_until_one_is() {
+        let start = Instant::now();
+        let after = |millis| start + Duration::from_millis(millis);
+        let mut weather = Weather::new(PARK_AFTER);
+        assert_eq!(weather.delivery(after(60_000)), Delivery::Flowing, "nothing is out");
+        weather.sent(start);
+        weather.sent(after(3_000));
+        assert_eq!(weather.delivery(after(4_999)), Delivery::Flowing);
+        assert_eq!(weather.delivery(after(5_000)), Delivery::Stalled);
+        weather.answered(after(6_000));
+        assert_eq!(weather.delivery(after(10_999)), Delivery::Flowing);
+        assert_eq!(weather.delivery(after(11_000)), Delivery::Stalled);
+        weather.answered(after(12_000));
+        assert_eq!(weather.delivery(after(60_000)), Delivery::Flowing, "nothing is out any more");
+    }
+
+    #[test]
+    fn refusals_are_a_stall_when_nothing_was_stored_for_a_second() {
+        let start = Instant::now();
+        let after = |millis| start + Duration::from_millis(millis);
+        let mut weather = Weather::new(PARK_AFTER);
+        weather.success(start, start);
+        weather.failure();
+        assert_eq!(weather.delivery(after(999)), Delivery::Flowing);
+        assert_eq!(weather.delivery(after(1_000)), Delivery::Stalled);
+        weather.success(after(1_000), after(1_500));
+        assert_eq!(weather.delivery(after(9_000)), Delivery::Flowing);
     }
 
     #[test]

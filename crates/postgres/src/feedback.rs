@@ -5,7 +5,8 @@
 //! from what it is told with [`Feedback::note`] and [`Feedback::received`], and nothing of rows.
 //!
 //! ```text
-//! due at   last update + confirm_interval   when the watermark has moved
+//! due at   once                            when the watermark has moved by megabytes of log
+//!          last update + confirm_interval   when the watermark has moved
 //!          last update + status_interval    otherwise
 //!          at once                          when the server asks; paced when it asks again and again
 //! ```
@@ -34,6 +35,10 @@ const REPEATED_REQUEST_GAP_MAX: Duration = Duration::from_secs(2);
 /// Requests at one position that make a shutdown. In normal life there is none at all: the server
 /// asks after half of its timeout, and we speak after a third.
 const SHUTDOWN_REQUESTS: u32 = 4;
+
+/// So much log is not left unconfirmed for the sake of an interval: a busy server writes more in it
+/// than the WAL budget may be (I10).
+const UNCONFIRMED_MAX: u64 = 4 << 20;
 
 /// CopyDone and Terminate: a tag and a length that counts itself.
 const COPY_DONE: [u8; 5] = [b'c', 0, 0, 0, 4];
@@ -184,6 +189,10 @@ impl<W: AsyncWrite + Unpin> Feedback<W> {
 
     fn due_at(&self, watermark: Lsn) -> Instant {
         let has_moved = watermark > self.confirmed;
+        let log = watermark.as_u64().saturating_sub(self.confirmed.as_u64());
+        if self.confirmed != Lsn::ZERO && log >= UNCONFIRMED_MAX {
+            return self.confirmed_at;
+        }
         let owed = self.requests.answer == Answer::Owed;
         if owed && (has_moved || self.requests.count <= 1) {
             return self.requests.last_at;

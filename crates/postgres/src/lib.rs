@@ -38,8 +38,8 @@ pub use connect::{SqlClient, connect_sql};
 pub use conninfo::{CONNECT_TIMEOUT_DEFAULT, ConnectConfig, ConninfoProblem, PgEnv};
 pub use dispatch::{
     Claim, ClaimLimits, ClaimedRow, Counting, DISPATCH_CHANNEL, DispatchCounts, DispatchDetail,
-    DispatchFilter, DispatchRow, DispatchStatus, DispatchStore, DueKeys, Key, ParkRow, ParkStatus,
-    ParkedKey, RetrySelection,
+    DispatchFilter, DispatchRow, DispatchStatus, DispatchStore, DueKeys, Head, Key, ParkRow,
+    ParkStatus, ParkedKey, RetrySelection,
 };
 pub use error::{PgError, ServerError, ServerErrorKind, TlsError};
 pub use feedback::Feedback;
@@ -74,7 +74,7 @@ pub use slot::{
     Failover, PLUGIN, SlotState, SlotType, WalStatus, advance_slot, create_slot, drop_slot,
     read_slot,
 };
-pub use store::{DUE_KEYS_MAX, Due, Holdings, Store, StoreFailure, Survey};
+pub use store::{DUE_KEYS_MAX, Due, HEADS_MAX, Holdings, Store, StoreFailure, Survey};
 pub use store_error::{LOST_SLOT_FIX, StoreError};
 pub use stream::Stream;
 pub use stream_settings::{FRAME_BYTES_MAX_DEFAULT, StreamSettings};

@@ -16,13 +16,13 @@ use walrelay_core::{
 use crate::connect::{SqlClient, connect_sql};
 use crate::conninfo::ConnectConfig;
 use crate::dispatch::{
-    Claim, ClaimLimits, ClaimedRow, Counting, DispatchStore, Key, ParkRow, ParkedKey,
+    Claim, ClaimLimits, ClaimedRow, Counting, DispatchStore, Head, Key, ParkRow, ParkedKey,
 };
 use crate::error::PgError;
 use crate::relay_row::{Horizon, OwnRow, read_horizon, take_relay_row};
 use crate::report::read_survey;
 use crate::server_identity::{ServerIdentity, read_server_identity};
-use crate::store::{DUE_KEYS_MAX, Due, Holdings, Store, StoreFailure, Survey};
+use crate::store::{DUE_KEYS_MAX, Due, HEADS_MAX, Holdings, Store, StoreFailure, Survey};
 use crate::store_error::StoreError;
 
 /// The dispatch tables of one slot.
@@ -211,6 +211,14 @@ impl Store for SessionStore {
         let due = store.due_keys(client, &topics, limit).await.map_err(store_failure)?;
         let keys = due.keys.into_iter().map(|(topic, key)| (topic.into(), key)).collect();
         Ok(Due { keys, has_more: due.has_more })
+    }
+
+    async fn heads_after(&mut self, after: Option<&Head>) -> Result<Vec<Head>, StoreFailure> {
+        let store = self.store.clone();
+        let after = after.map(|head| (head.topic.as_str(), head.ordering_key.as_str()));
+        let limit = u32::try_from(HEADS_MAX).unwrap_or(u32::MAX);
+        let client = self.client().await?;
+        store.heads_after(client, after, limit).await.map_err(store_failure)
     }
 
     async fn note_settled(&mut self, settled: Lsn) -> Result<(), StoreFailure> {

@@ -9,7 +9,7 @@ use std::time::Duration;
 use pgoutput_parser::{Lsn, Position};
 use walrelay_core::{ClaimKey, Claimed, Finished, RowToRecord, Topic};
 
-use crate::dispatch::{DispatchCounts, ParkedKey};
+use crate::dispatch::{DispatchCounts, Head, ParkedKey};
 use crate::relay_row::RelayRow;
 use crate::slot::SlotState;
 use crate::store_error::StoreError;
@@ -67,6 +67,9 @@ pub struct Due {
 /// Keys told by one look for due ones; with as many there may be more.
 pub const DUE_KEYS_MAX: usize = 1_000;
 
+/// Heads told by one look at all of them; with as many there may be more.
+pub const HEADS_MAX: usize = 1_000;
+
 /// Dispatch state: one command at a time, each all or nothing.
 pub trait Store: Send + 'static {
     /// Reads what a session has to know before it may publish, once the slot is its own. Read
@@ -104,6 +107,12 @@ pub trait Store: Send + 'static {
         &mut self,
         except: &[Topic],
     ) -> impl Future<Output = Result<Due, StoreFailure>> + Send;
+
+    /// The heads of the keys behind this one, at most [`HEADS_MAX`], ordered by topic and key.
+    fn heads_after(
+        &mut self,
+        after: Option<&Head>,
+    ) -> impl Future<Output = Result<Vec<Head>, StoreFailure>> + Send;
 
     /// Notes how far the slot is settled. The slot is confirmed no further than that.
     fn note_settled(

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use walrelay_core::{OnDead, RouterConfig};
+use walrelay_core::{OnDead, RouterConfig, WalBudgetLimit};
 use walrelay_postgres::{ConnectConfig, Outbox};
 use walrelay_pubsub::PublisherConfig;
 
@@ -34,6 +34,8 @@ pub struct RelaySettings {
     pub on_dead: OnDead,
     /// The one byte budget (I6).
     pub max_in_flight_bytes: usize,
+    /// How much log may wait for us (I10).
+    pub wal_budget: WalBudgetLimit,
     /// How long a stop waits for what is in flight.
     pub drain_timeout: Duration,
     /// After how much silence to end the session of another holder of the slot; `None` never does.
@@ -44,6 +46,17 @@ pub struct RelaySettings {
     pub wal_sender_timeout: Duration,
     /// How long published and discarded rows stay in dispatch state.
     pub dispatch_retention: Duration,
+}
+
+impl RelaySettings {
+    /// The sender timeout asked for. A walsender in the middle of a transaction listens to us only
+    /// after half of it (walsender.c, `WalSndWriteData`), and until then a standby sees no sign of
+    /// life: so it is not longer than a standby with the same settings waits.
+    #[must_use]
+    pub fn sender_timeout(&self) -> Duration {
+        self.take_over_after
+            .map_or(self.wal_sender_timeout, |after| after.min(self.wal_sender_timeout))
+    }
 }
 
 /// Where Pub/Sub is and how hard it may be worked.

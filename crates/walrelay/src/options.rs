@@ -162,6 +162,11 @@ options! {
         .means("After a dead row its key goes on (`continue`) or waits for a person (`hold`)");
     MAX_IN_FLIGHT_BYTES: Bytes = Setting::size("max-in-flight-bytes", "64MiB", MIB, 64 * GIB)
         .means("Memory for rows read and not settled; when it is full, Postgres waits");
+    WAL_BUDGET: String = Setting::text("wal-budget", "auto", "`auto`, `off`, or `1MiB` and more")
+        .shown_as("SIZE")
+        .means("Log that may wait for Pub/Sub; before it is reached rows are spilled to dispatch state")
+        .detail("`auto`: half of `max_slot_wal_keep_size`, at most 4 GiB; 1 GiB where the server sets no limit. \
+                 `off`: the log waits for as long as it takes.");
     DRAIN_TIMEOUT: Duration = Setting::duration("drain-timeout", "7s", Duration::ZERO, HOUR)
         .means("How long a stop waits for what is in flight")
         .detail("Cloud Run allows 10 s in all.");

@@ -29,6 +29,8 @@ pub(crate) enum Fault {
     BadRequest,
     /// More rows read and not settled than the budget has bytes.
     OverBudget,
+    /// More log waits for the relay than the budget allows.
+    OverWalBudget,
     /// Stored again although nothing had happened that allows it.
     Repeated,
     /// Stored with another topic, key, position or payload than it should have.

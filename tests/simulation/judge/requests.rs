@@ -143,11 +143,17 @@ impl State {
     }
 
     pub(super) fn close(&mut self, call: u64) {
-        let Some(Call { lane, process, .. }) = self.calls.remove(&call) else { return };
-        if let Some(lane) = lane
-            && self.lanes[lane].outstanding.get(&process) == Some(&call)
+        self.answers_nobody(call);
+        self.calls.remove(&call);
+    }
+
+    /// Its key may have another request out.
+    pub(super) fn answers_nobody(&mut self, call: u64) {
+        let Some(Call { lane, process, .. }) = self.calls.get(&call) else { return };
+        if let Some(lane) = *lane
+            && self.lanes[lane].outstanding.get(process) == Some(&call)
         {
-            self.lanes[lane].outstanding.remove(&process);
+            self.lanes[lane].outstanding.remove(process);
         }
     }
 }

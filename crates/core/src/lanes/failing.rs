@@ -9,7 +9,8 @@ use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 use crate::budget::BudgetLimits;
-use crate::failure::{FailureClass, PublishFailure};
+use crate::effects::Aside;
+use crate::failure::FailureClass;
 use crate::lane::{LaneId, State, are_live};
 use crate::message::Topic;
 
@@ -57,9 +58,9 @@ impl Lanes {
         // Known from now on: otherwise the next keys would fill the budget again. One heavy lane is a
         // sick key, and says nothing of the others.
         failing.is_sick |= failing.operator_since.is_some() && lanes.len() > 1;
-        let failure = failing.failure.clone();
+        let why = Aside::refused(&failing.failure);
         for id in lanes {
-            self.set_aside(id, &failure, now);
+            self.set_aside(id, &why, now);
         }
     }
 
@@ -79,13 +80,17 @@ impl Lanes {
     }
 
     /// Into dispatch state with the lane, whether it has a request out or not.
-    pub(super) fn set_aside(&mut self, id: LaneId, failure: &PublishFailure, now: Instant) {
+    pub(super) fn set_aside(&mut self, id: LaneId, why: &Aside, now: Instant) {
         if self.table[id].state != State::Out {
-            self.park(id, failure, now);
+            self.park(id, why, now);
         } else if self.table[id].is_ordered() {
             // What is out may still be stored. Refused, it goes into the table before the others.
-            self.pause(id, now + self.policy.redelivery.base);
-            self.append_queue(id, None);
+            let (delay, aside) = match why {
+                Aside::Refused(_) => (self.policy.redelivery.base, None),
+                Aside::Spilled => (Self::SPILLED_DUE, Some((why, Self::SPILLED_DUE))),
+            };
+            self.pause(id, now + delay);
+            self.append_queue(id, aside);
         }
     }
 
@@ -113,9 +118,10 @@ impl Lanes {
     /// tried at a time; the others are told when to ask again.
     pub(super) fn may_probe(&mut self, topic: &Topic, now: Instant) -> Result<(), Instant> {
         let random = self.random.next_u32();
+        let is_outage = self.weather.is_outage(now);
         let Some(failing) = self.failing.topics.get_mut(topic) else { return Ok(()) };
         if failing.operator_since.is_none() {
-            return Ok(());
+            return if is_outage { self.may_probe_in_outage(random, now) } else { Ok(()) };
         }
         if now < failing.probe_at {
             let spread = self.policy.operator.delay(failing.probes, random);
@@ -125,6 +131,22 @@ impl Lanes {
         let pause = self.policy.operator.delay(failing.probes, random);
         failing.probe_at = now + pause.min(Self::PROBE_PAUSE_MAX);
         Ok(())
+    }
+}
+
+impl Lanes {
+    /// Nothing is stored at all: somebody tries now and then, a lane or a parked key.
+    fn may_probe_in_outage(&mut self, random: u32, now: Instant) -> Result<(), Instant> {
+        match self.probe_at {
+            Some(at) if at > now => {
+                let spread = Duration::from_millis(u64::from(random % 1_000));
+                Err(at + spread)
+            }
+            _ => {
+                self.probe_at = Some(now + Self::PROBE_EVERY);
+                Ok(())
+            }
+        }
     }
 }
 

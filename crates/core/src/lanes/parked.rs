@@ -8,10 +8,11 @@ use std::cmp::Reverse;
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
-use crate::effects::{Finished, RowToRecord, Verdict};
+use crate::effects::{Aside, Finished, RowToRecord, Verdict};
 use crate::failure::{FailureClass, PublishFailure};
 use crate::lane::{Batch, Lane, LaneId, Origin, Parked, Redelivery, Row, State};
 use crate::message::{Message, Topic};
+use crate::wal_budget::Spill;
 
 use super::Lanes;
 
@@ -203,8 +204,10 @@ impl Lanes {
         // Only a row that failed by itself has failed. And neither an outage nor a missing right is
         // its fault: it must not die of them.
         let was_alone = batch.rows.len() == 1;
-        let counts =
-            was_alone && failure.class == FailureClass::Transient && !self.weather.is_outage(now);
+        let counts = was_alone
+            && failure.class == FailureClass::Transient
+            && self.spill == Spill::Off
+            && !self.weather.is_outage(now);
         let failures = self.note_failed_delivery(id);
         let delay = self.policy.redelivery.delay(failures, self.random.next_u32());
         let delay = self.probing(delay, now);
@@ -256,15 +259,15 @@ impl Lanes {
     }
 
     /// Moves a stuck lane into dispatch state, in order.
-    pub(super) fn park(&mut self, id: LaneId, failure: &PublishFailure, now: Instant) {
-        let delay = self.policy.redelivery.delay(1, self.random.next_u32());
+    pub(super) fn park(&mut self, id: LaneId, why: &Aside, now: Instant) {
+        let delay = self.delay_of(why);
         let lane = &mut self.table[id];
         lane.rest();
         if lane.is_ordered() {
             if lane.parked.is_none() {
                 self.pause(id, now + delay);
             }
-            self.append_queue(id, Some((failure, delay)));
+            self.append_queue(id, Some((why, delay)));
             if let Some(parked) = &mut self.table[id].parked {
                 // Rows pushed while these were out may be in the table already, and come after them.
                 parked.barrier = parked.handed;
@@ -281,13 +284,13 @@ impl Lanes {
         }
         for row in rows {
             self.note_append(listed);
-            self.effects.rows_to_record.push(RowToRecord::stuck(listed, row, failure, Some(delay)));
+            self.effects.rows_to_record.push(RowToRecord::aside(listed, row, why, Some(delay)));
         }
         self.table.evict_if_spent(id);
     }
 
     /// Hands the queue of a parked lane over to dispatch state.
-    pub(super) fn append_queue(&mut self, id: LaneId, stuck: Option<(&PublishFailure, Duration)>) {
+    pub(super) fn append_queue(&mut self, id: LaneId, aside: Option<(&Aside, Duration)>) {
         if !self.table[id].is_ordered() {
             return;
         }
@@ -299,9 +302,9 @@ impl Lanes {
             rows.into_iter().partition(|row| matches!(row.origin, Origin::Live(_)));
         for (index, row) in live.into_iter().enumerate() {
             self.note_append(id);
-            let row_to_record = match stuck {
-                Some((failure, delay)) => {
-                    RowToRecord::stuck(id, row, failure, (index == 0).then_some(delay))
+            let row_to_record = match aside {
+                Some((why, delay)) => {
+                    RowToRecord::aside(id, row, why, (index == 0).then_some(delay))
                 }
                 None => RowToRecord::queued(id, row),
             };

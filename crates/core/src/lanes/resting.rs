@@ -37,6 +37,18 @@ impl Lanes {
         self.resting.len() < before && self.has_room()
     }
 
+    /// The head of a key has no time, so that the table never tells it is due: the rows before it were
+    /// taken away by somebody else, an operator or a session that is gone. One that rests is woken.
+    pub fn mark_untimed(&mut self, topic: &Topic, ordering_key: &str, now: Instant) {
+        if self.resting.contains(topic, ordering_key) {
+            self.mark_due(topic, ordering_key, now);
+            let id = self.lane_of(topic, ordering_key);
+            if let Some(parked) = &mut self.table[id].parked {
+                parked.is_timed = false;
+            }
+        }
+    }
+
     pub(super) fn has_room(&self) -> bool {
         self.parked_count < self.policy.parked_lanes
     }

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use pgoutput_parser::{Lsn, PgTimestamp, Position};
 use walrelay_core::{
     Backoff, Batch, Claimed, FailureClass, LanePolicy, Lanes, Message, OnDead, Outcome,
-    PublishFailure, Reason, Ticket, Topic, Tracker,
+    PublishFailure, Reason, Spill, Ticket, Topic, Tracker,
 };
 
 struct Rng(u64);
@@ -228,12 +228,7 @@ impl World {
             key: row_to_record.message.ordering_key().to_owned(),
             event_id: row_to_record.message.event_id().to_owned(),
             dead: matches!(row_to_record.reason, Reason::Dead { .. }),
-            due: match row_to_record.reason {
-                Reason::Stuck { next_attempt_in, .. } => {
-                    next_attempt_in.map(|wait| self.now + wait)
-                }
-                Reason::Queued | Reason::Dead { .. } => None,
-            },
+            due: row_to_record.reason.next_attempt_in().map(|wait| self.now + wait),
         };
         self.table.insert(row_to_record.message.position(), row);
         self.tracker.settle(row_to_record.ticket);
@@ -298,12 +293,24 @@ impl World {
         let mut keys = BTreeSet::new();
         for row in self.table.values_mut().filter(|row| row.dead) {
             row.dead = false;
+            row.due = Some(self.now);
             self.poison.remove(&row.event_id.parse().unwrap());
             keys.insert(row.key.clone());
         }
         for key in keys {
             self.lanes.mark_due(&topic, &key, self.now);
         }
+        self.effects();
+    }
+
+    /// The log must not wait any longer, or may again.
+    fn spill(&mut self) {
+        let spill = match self.rng.below(4) {
+            0 => Spill::Failing,
+            1 => Spill::Everything,
+            _ => Spill::Off,
+        };
+        self.lanes.spill(spill, self.now);
         self.effects();
     }
 
@@ -317,6 +324,7 @@ impl World {
             86 => drop(self.sick.pop_first()),
             87 => self.operator_retries(),
             88..92 => self.poll_due(),
+            92 => self.spill(),
             _ => self.now += Duration::from_millis(self.rng.below(60)),
         }
         self.send();
@@ -325,6 +333,7 @@ impl World {
 
     fn heal_and_finish(&mut self) {
         self.sick.clear();
+        self.lanes.spill(Spill::Off, self.now);
         for round in 0.. {
             assert!(round < 20_000, "parked for ever: {} in the table", self.table.len());
             if round % 100 == 50 {

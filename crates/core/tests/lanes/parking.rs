@@ -53,7 +53,7 @@ fn verdicts(bench: &mut Bench) -> Vec<(u32, Option<bool>)> {
 fn is_stuck_with_time(row: &RowToRecord) -> Option<bool> {
     match &row.reason {
         Reason::Stuck { next_attempt_in, .. } => Some(next_attempt_in.is_some()),
-        Reason::Queued | Reason::Dead { .. } => None,
+        Reason::Queued | Reason::Spilled { .. } | Reason::Dead { .. } => None,
     }
 }
 

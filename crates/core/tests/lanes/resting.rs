@@ -133,3 +133,18 @@ fn more_keys_are_woken_when_some_were_found_and_a_lane_is_left() {
     assert!(bench.lanes.may_wake_more(2));
     assert!(!bench.lanes.may_wake_more(1), "the last look found none");
 }
+
+#[test]
+fn a_key_that_rests_is_claimed_when_its_head_has_no_time_of_its_own() {
+    let mut bench = crowded();
+    let topic = walrelay_core::Topic::from("orders");
+    for key in ["nobody", "first"] {
+        bench.lanes.mark_untimed(&topic, key, bench.now);
+        bench.pass(Duration::ZERO);
+        assert!(!bench.lanes.has_claims(), "{key} does not rest");
+    }
+    bench.lanes.mark_untimed(&topic, "resting", bench.now);
+    bench.pass(Duration::ZERO);
+    assert!(bench.lanes.has_claims());
+    assert_eq!(counts(&bench), (2, 0));
+}

@@ -2,9 +2,7 @@
 
 use std::time::Duration;
 
-use walrelay_core::{
-    BudgetLimits, Claimed, FailureClass, Message, Outcome, Reason, RowToRecord, Topic,
-};
+use walrelay_core::{BudgetLimits, Claimed, FailureClass, Message, Outcome, RowToRecord, Topic};
 
 use crate::bench::{Bench, PARK_AFTER, failure, message};
 
@@ -60,10 +58,7 @@ fn a_topic_known_sick_has_its_new_keys_recorded_at_once() {
     assert!(bench.batch().is_none(), "nothing of it is tried");
     let recorded = bench.taken_to_record();
     assert_eq!(recorded.len(), 4);
-    let due = |row: &RowToRecord| match row.reason {
-        Reason::Stuck { next_attempt_in, .. } => next_attempt_in.is_some(),
-        Reason::Queued | Reason::Dead { .. } => false,
-    };
+    let due = |row: &RowToRecord| row.reason.next_attempt_in().is_some();
     assert!(due(&recorded[0]), "the head of a key has a time of its own");
     bench.push("orders", "well", 1);
     assert!(bench.batch().is_some(), "another topic flows");

@@ -46,6 +46,9 @@ impl<'a> From<&'a RowToRecord> for ParkRow<'a> {
                 (ParkStatus::Retrying { next_attempt_in: *next_attempt_in }, Some(failure))
             }
             Reason::Queued => (ParkStatus::Retrying { next_attempt_in: None }, None),
+            Reason::Spilled { next_attempt_in } => {
+                (ParkStatus::Retrying { next_attempt_in: *next_attempt_in }, None)
+            }
             Reason::Dead { failure } => (ParkStatus::Dead, Some(failure)),
         };
         Self {

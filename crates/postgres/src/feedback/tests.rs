@@ -186,3 +186,13 @@ async fn finish_does_not_wait_for_ever() {
     assert!(matches!(error, PgError::FinishTimeout { .. }), "{error}");
     assert_eq!(since.elapsed(), Duration::from_secs(2));
 }
+
+#[tokio::test(start_paused = true)]
+async fn megabytes_of_log_are_confirmed_without_waiting_for_the_interval() {
+    let ((mut feedback, _reader), _server) = stream(1_000);
+    feedback.received(Lsn::new(1 << 40));
+    feedback.confirm(watermark(1)).await.unwrap();
+    assert_eq!(wait_until_due(&mut feedback, UNCONFIRMED_MAX).await, Duration::from_secs(1));
+    feedback.confirm(watermark(UNCONFIRMED_MAX)).await.unwrap();
+    assert_eq!(wait_until_due(&mut feedback, 2 * UNCONFIRMED_MAX).await, Duration::ZERO);
+}

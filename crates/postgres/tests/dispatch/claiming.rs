@@ -181,3 +181,26 @@ async fn unordered_rows_go_longest_due_first_and_do_not_wait_for_each_other() {
     assert_eq!(ids(&store.claim(&session, &[key("")], LIMITS).await.unwrap()), ["due"]);
     assert!(store.claim(&session, &[key("")], LIMITS).await.unwrap().is_empty());
 }
+
+#[tokio::test]
+async fn heads_are_told_a_page_at_a_time_with_whether_they_have_a_time() {
+    let (_database, mut session) = migrated().await;
+    let store = store();
+    let rows = [
+        row("a 1", at(1, 0), "a", LATER),
+        row("a 2", at(2, 0), "a", BEHIND),
+        row("b 1", at(3, 0), "b", BEHIND),
+        row("c 1", at(4, 0), "c", NOW),
+        row("none", at(5, 0), "", NOW),
+    ];
+    store.park(&mut session, &rows).await.unwrap();
+
+    let first = store.heads_after(&session, None, 2).await.unwrap();
+    let told: Vec<_> = first.iter().map(|head| (&*head.ordering_key, head.is_timed)).collect();
+    assert_eq!(told, [("a", true), ("b", false)]);
+    let last = first.last().unwrap();
+    let after = Some((&*last.topic, &*last.ordering_key));
+    let second = store.heads_after(&session, after, 2).await.unwrap();
+    let rest: Vec<_> = second.iter().map(|head| (&*head.ordering_key, head.is_timed)).collect();
+    assert_eq!(rest, [("c", true)]);
+}

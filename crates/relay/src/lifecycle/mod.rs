@@ -1,6 +1,7 @@
 //! How sessions begin, end and follow each other; [`supervisor`] is meant to be read first.
 
 pub mod gate;
+mod log_gauge;
 pub mod opening;
 pub mod server;
 pub mod session;

@@ -10,14 +10,16 @@ use std::time::{Duration, SystemTime};
 use pgoutput_parser::Lsn;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio_postgres::types::PgLsn;
+use walrelay_core::Retention;
 use walrelay_postgres::{
     ConnectConfig, DispatchStore, ReplicationConnection, ServerIdentity, SessionStore, SqlClient,
     Store, Stream, SystemIdentity, connect_sql, read_relay_row,
 };
 
 use crate::error::RelayError;
-use crate::lifecycle::gate;
+use crate::lifecycle::{gate, log_gauge};
 use crate::settings::{RelaySettings, Settings};
+use crate::stream::wal_end::WalEnd;
 
 /// Opens the connections of a session.
 pub trait Server: Sync {
@@ -67,6 +69,10 @@ pub trait Database: Send {
     /// The positions of the slot and of the end of the log.
     fn positions(&mut self) -> impl Future<Output = Result<Positions, RelayError>> + Send;
 
+    /// Begins to measure where the server writes; it ends with whoever listens. `budget` says how
+    /// close to look.
+    fn measure_log(&self, budget: Option<u64>) -> WalEnd;
+
     /// Dispatch state of the session that begins, on this server.
     fn into_store(
         self,
@@ -81,6 +87,8 @@ pub struct Positions {
     pub confirmed_flush: Lsn,
     /// The end of the log.
     pub wal_end: Lsn,
+    /// How much log the server keeps for a slot.
+    pub retention: Retention,
 }
 
 /// Who holds the slot.
@@ -126,7 +134,7 @@ impl Server for Postgres<'_> {
     async fn connect(&self) -> Result<Connected<Stream, PostgresDatabase>, RelayError> {
         let Settings { connect, relay, pubsub, .. } = self.0;
         let sql = connect_sql(connect).await.map_err(RelayError::Connect)?;
-        let sender_timeout = format!("{}ms", relay.wal_sender_timeout.as_millis());
+        let sender_timeout = format!("{}ms", relay.sender_timeout().as_millis());
         // Rows arrive as text in the forms the router reads, whatever the role's or database's
         // settings.
         let settings = [
@@ -211,14 +219,24 @@ impl Database for PostgresDatabase {
         let row = self
             .sql
             .query_one(
-                "SELECT confirmed_flush_lsn, pg_current_wal_flush_lsn()
+                "SELECT confirmed_flush_lsn, pg_current_wal_flush_lsn(),
+                        (SELECT setting::int8 FROM pg_settings WHERE name = 'max_slot_wal_keep_size')
                    FROM pg_replication_slots WHERE slot_name = $1",
                 &[&self.relay.outbox.slot],
             )
             .await
             .map_err(RelayError::sql("read the slot's position"))?;
         let lsn = |at: PgLsn| Lsn::new(at.into());
-        Ok(Positions { confirmed_flush: lsn(row.get(0)), wal_end: lsn(row.get(1)) })
+        // In megabytes, and -1 for no limit.
+        let retention = match u64::try_from(row.get::<_, i64>(2)) {
+            Ok(mebibytes) => Retention::Bytes(mebibytes << 20),
+            Err(_) => Retention::Unlimited,
+        };
+        Ok(Positions { confirmed_flush: lsn(row.get(0)), wal_end: lsn(row.get(1)), retention })
+    }
+
+    fn measure_log(&self, budget: Option<u64>) -> WalEnd {
+        log_gauge::start(self.connect.clone(), self.relay.outbox.slot.clone(), budget)
     }
 
     async fn into_store(self, _: SystemIdentity) -> Result<SessionStore, RelayError> {

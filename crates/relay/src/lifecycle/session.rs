@@ -9,7 +9,7 @@ use tokio::io::{ReadHalf, WriteHalf};
 use tokio::time::Instant;
 use walrelay_core::{
     Backoff, Budget, BudgetLimits, LanePolicy, Lanes, REQUEST_BYTES_MAX, REQUEST_MESSAGES_MAX,
-    Random, Router, RouterConfig, Topic, Tracker, Window, WindowLimits,
+    Random, Router, RouterConfig, Topic, Tracker, WalBudget, WalBudgetLimit, Window, WindowLimits,
 };
 use walrelay_postgres::{Holdings, Outbox, ParkedKey, PgError, Store as _, StreamSettings};
 
@@ -38,6 +38,8 @@ pub struct SessionSettings {
     pub lanes: LanePolicy,
     /// The one budget (I6).
     pub budget: BudgetLimits,
+    /// How much log may wait (I10).
+    pub wal_budget: WalBudgetLimit,
     /// Limits on the number of Publish calls that are unanswered at once.
     pub window: WindowLimits,
     /// How often dispatch state is looked at without an event that asks for it.
@@ -54,7 +56,7 @@ impl SessionSettings {
     /// What the service runs with, with so many publish calls out at most.
     #[must_use]
     pub fn of(relay: &RelaySettings, requests_max: usize, until: Until) -> Self {
-        let mut stream = StreamSettings::for_sender_timeout(Some(relay.wal_sender_timeout));
+        let mut stream = StreamSettings::for_sender_timeout(Some(relay.sender_timeout()));
         stream.status_interval = stream.status_interval.min(relay.status_interval);
         if let Some(limit) = relay.take_over_after {
             // A standby with the same setting sees that this relay is alive.
@@ -67,6 +69,7 @@ impl SessionSettings {
             router: relay.router.clone(),
             lanes: lane_policy(relay),
             budget: BudgetLimits::of_bytes(relay.max_in_flight_bytes),
+            wal_budget: relay.wal_budget,
             window: WindowLimits { min: WINDOW_MIN.min(requests_max), max: requests_max },
             intervals: Intervals::with_retention(relay.dispatch_retention),
             drain_timeout: relay.drain_timeout,
@@ -146,6 +149,9 @@ pub async fn open<C: Server, P: Publisher>(
     let positions = database.positions().await?;
     let from = positions.confirmed_flush.max(settled);
     feedback.received(from);
+    let wal_budget = settings.wal_budget.bytes(positions.retention);
+    let wal_end = database.measure_log(wal_budget);
+    let wal_budget = WalBudget::new(wal_budget, positions.retention, from);
     let mut store = database.into_store(identity).await?;
     let mut lanes = Lanes::new(settings.lanes, random.fork());
     let now = Instant::now().into_std();
@@ -167,28 +173,21 @@ pub async fn open<C: Server, P: Publisher>(
         publishes: Publishes::new(publisher, Window::new(settings.window)),
         recorder: Recorder::new(store, settings.intervals),
         decoder: Decoder::new(),
-        flow: flow(settings, lanes, RecordedRows::new(recorded), observer),
+        wal_end,
+        flow: Flow {
+            router: Router::new(settings.router.clone()),
+            recorded_rows: RecordedRows::new(recorded),
+            tracker: Tracker::new(),
+            budget: Budget::new(settings.budget),
+            wal_budget,
+            lanes,
+            observer,
+        },
         goal: None,
         drain_timeout: settings.drain_timeout,
     };
     let at = StartedAt { positions, parked_keys, due };
     Ok(Opened::Session(Box::new(session), at))
-}
-
-fn flow(
-    settings: &SessionSettings,
-    lanes: Lanes,
-    recorded_rows: RecordedRows,
-    observer: Observer,
-) -> Flow {
-    Flow {
-        router: Router::new(settings.router.clone()),
-        recorded_rows,
-        tracker: Tracker::new(),
-        budget: Budget::new(settings.budget),
-        lanes,
-        observer,
-    }
 }
 
 /// Lanes that parked keys may hold; a kilobyte each, and of those beyond it a few bytes.

@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use serde_json::{Map, Value, json};
-use walrelay_core::{HeavyKey, Topic};
+use walrelay_core::{HeavyKey, Spill, Topic};
 
 use crate::observe::supply::Service;
 
@@ -102,6 +102,7 @@ struct State {
     operator_problems: BTreeMap<Topic, String>,
     slot_at_risk: Option<String>,
     outage: Option<String>,
+    log: Option<LogHeld>,
     report: Map<String, Value>,
     heavy_keys: Vec<HeavyKey>,
 }
@@ -119,6 +120,7 @@ impl Health {
                 operator_problems: BTreeMap::new(),
                 slot_at_risk: None,
                 outage: None,
+                log: None,
                 report: Map::new(),
                 heavy_keys: Vec::new(),
             }),
@@ -176,6 +178,11 @@ impl Health {
         self.state().outage = outage;
     }
 
+    /// How much log waits, as it was measured last.
+    pub fn set_log(&self, log: LogHeld) {
+        self.state().log = Some(log);
+    }
+
     /// Whether Pub/Sub stored anything when it was last looked at.
     #[must_use]
     pub fn service(&self) -> Service {
@@ -218,7 +225,8 @@ impl Health {
         let state = self.state();
         let problems =
             state.operator_problems.iter().map(|(topic, text)| format!("{topic}: {text}"));
-        let risk = state.slot_at_risk.iter().chain(&state.outage).cloned();
+        let exceeded = state.log.as_ref().and_then(LogHeld::reason_not_ready);
+        let risk = state.slot_at_risk.iter().chain(&state.outage).cloned().chain(exceeded);
         state.phase.reason_not_ready().into_iter().chain(risk).chain(problems).collect()
     }
 
@@ -236,6 +244,7 @@ impl Health {
                 "ready": reasons.is_empty(),
                 "reasons": reasons,
                 "seconds_since_progress": since_progress,
+                "wal_budget": state.log.as_ref().map(LogHeld::json),
                 "heaviest_keys": state.heavy_keys.iter().map(key_json).collect::<Vec<_>>(),
             }),
         );
@@ -253,6 +262,41 @@ impl Health {
     fn state(&self) -> MutexGuard<'_, State> {
         // Each change is one assignment, so a panic elsewhere leaves nothing half done.
         self.0.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// How much log waits for the relay, and what is done about it.
+#[derive(Debug, Clone, Copy)]
+pub struct LogHeld {
+    /// Bytes between what is settled and the end of the log.
+    pub held: u64,
+    /// `--wal-budget`.
+    pub budget: u64,
+    /// What is recorded for it.
+    pub spill: Spill,
+    /// Whether recording would write more than it lets go, and is not done.
+    pub is_futile: bool,
+}
+
+impl LogHeld {
+    fn reason_not_ready(&self) -> Option<String> {
+        let Self { held, budget, is_futile, .. } = *self;
+        (held > budget).then(|| {
+            let why = match is_futile {
+                true => ", and most of it are outbox rows, which take more room in dispatch state",
+                false => "",
+            };
+            format!("{held} bytes of log wait, more than --wal-budget ({budget} bytes){why}")
+        })
+    }
+
+    fn json(&self) -> Value {
+        json!({
+            "held_bytes": self.held,
+            "budget_bytes": self.budget,
+            "spilling": self.spill != Spill::Off,
+            "futile": self.is_futile,
+        })
     }
 }
 

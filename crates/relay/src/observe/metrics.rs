@@ -57,6 +57,10 @@ pub struct Metrics {
     pub slot_lag_bytes: Level,
     /// Log that may still be written before the slot is lost; -1 when there is no limit.
     pub slot_safe_wal_bytes: Gauge<i64, AtomicI64>,
+    /// `--wal-budget` in bytes; -1 for none.
+    pub wal_budget_bytes: Gauge<i64, AtomicI64>,
+    /// Rows recorded because too much log waited for them.
+    pub spilled: Counter,
     /// Rows in dispatch state.
     pub dispatch_rows: Family<StatusLabel, Level>,
     /// Rows that became dead.
@@ -127,6 +131,8 @@ impl Metrics {
             confirmed_lsn_bytes: Level::default(),
             slot_lag_bytes: Level::default(),
             slot_safe_wal_bytes: Gauge::default(),
+            wal_budget_bytes: Gauge::default(),
+            spilled: Counter::default(),
             dispatch_rows: Family::default(),
             dead: Family::default(),
             parked: Family::default(),
@@ -173,6 +179,11 @@ impl Metrics {
     }
 
     fn describe_flow(&self, registry: &mut Registry) {
+        registry.register(
+            "spilled",
+            "Rows moved to dispatch state because too much log waited for them",
+            self.spilled.clone(),
+        );
         registry.register("rows_read", "Outbox rows read from the slot", self.rows_read.clone());
         registry.register(
             "messages_published",
@@ -232,6 +243,11 @@ impl Metrics {
             self.slot_safe_wal_bytes.clone(),
         );
         registry.register(
+            "wal_budget_bytes",
+            "Log that may wait before rows are spilled, -1 without budget",
+            self.wal_budget_bytes.clone(),
+        );
+        registry.register(
             "dispatch_rows",
             "Rows in dispatch state, by status",
             self.dispatch_rows.clone(),
@@ -287,6 +303,8 @@ mod tests {
             "walrelay_confirmed_lsn_bytes 0",
             "walrelay_slot_lag_bytes 0",
             "walrelay_slot_safe_wal_bytes 0",
+            "walrelay_wal_budget_bytes 0",
+            "walrelay_spilled_total 0",
             "walrelay_dispatch_rows{status=\"dead\"} 3",
             "walrelay_dead_total{reason=\"test\"} 1",
             "walrelay_parked_total{reason=\"test\"} 1",

@@ -6,12 +6,12 @@ use std::time::{Duration, Instant};
 
 use prometheus_client::metrics::counter::Counter;
 use walrelay_core::{
-    Batch, Budget, FailureClass, Finished, HeavyKey, HeavyKeys, KEY_BYTES_PER_SECOND_MAX, Lanes,
-    Outcome, PublishFailure, Reason, RowToRecord, Topic, Watermark,
+    Batch, Budget, FailureClass, Finished, HeavyKey, HeavyKeys, Held, KEY_BYTES_PER_SECOND_MAX,
+    Lanes, Outcome, PublishFailure, Reason, RowToRecord, Spill, Topic, WalBudget, Watermark,
 };
 use walrelay_postgres::{DispatchCounts, SlotState, Survey};
 
-use crate::observe::health::{Health, Phase};
+use crate::observe::health::{Health, LogHeld, Phase};
 use crate::observe::metrics::{Metrics, ReasonLabel, RequestLabels, StatusLabel, TopicLabel};
 use crate::observe::report::report_of;
 use crate::observe::supply::{Service, Supply};
@@ -34,6 +34,8 @@ pub struct Observer {
     /// Rows in dispatch state that wait for redelivery, at the last survey.
     retrying: Option<u64>,
     heavy_keys: HeavyKeys,
+    spill: Spill,
+    is_spilling_futile: bool,
     /// Operator failures already logged, by topic and code: one line, not one a retry.
     told: Vec<(Topic, &'static str)>,
 }
@@ -70,6 +72,8 @@ impl Observer {
             problems_at: None,
             retrying: None,
             heavy_keys: HeavyKeys::new(random_seed()),
+            spill: Spill::Off,
+            is_spilling_futile: false,
             told: Vec::new(),
         }
     }
@@ -86,7 +90,9 @@ impl Observer {
     }
 
     /// A session streams, and first waits for so many calls of the previous session.
-    pub fn began(&self, unanswered: usize) {
+    pub fn began(&self, unanswered: usize, wal_budget: Option<u64>) {
+        let budget = wal_budget.and_then(|bytes| i64::try_from(bytes).ok());
+        self.metrics.wal_budget_bytes.set(budget.unwrap_or(-1));
         match unanswered {
             0 => self.health.set_phase(Phase::Streaming),
             _ => {
@@ -157,6 +163,10 @@ impl Observer {
         for row_to_record in rows_to_record {
             let (family, reason) = match &row_to_record.reason {
                 Reason::Stuck { failure, .. } => (&self.metrics.parked, failure.code),
+                Reason::Spilled { .. } => {
+                    self.metrics.spilled.inc();
+                    continue;
+                }
                 Reason::Queued => (&self.metrics.parked, "BEHIND_PARKED"),
                 Reason::Dead { failure } => {
                     tracing::error!(
@@ -225,6 +235,40 @@ impl Observer {
         self.metrics.seconds_since_progress.set(self.health.since_progress().as_secs_f64());
         if self.heavy_keys.tick(now) {
             self.keys_ranked();
+        }
+    }
+
+    /// How much log waits for us, and what is recorded because of it.
+    pub fn log_measured(&mut self, held: Held, budget: &WalBudget, spill: Spill) {
+        let Some(limit) = budget.limit() else { return };
+        self.metrics.slot_lag_bytes.set(held.bytes());
+        let is_futile = budget.is_futile();
+        self.health.set_log(LogHeld { held: held.bytes(), budget: limit, spill, is_futile });
+        let is_futile_before = std::mem::replace(&mut self.is_spilling_futile, is_futile);
+        if is_futile && !is_futile_before {
+            tracing::warn!(
+                held = held.bytes(),
+                budget = limit,
+                "spilling stops: most of the log that waits are outbox rows, which take more room \
+                 in dispatch state; set max_slot_wal_keep_size, or give the disk room until Pub/Sub is back"
+            );
+        }
+        let before = std::mem::replace(&mut self.spill, spill);
+        match (before, spill) {
+            (Spill::Off, Spill::Failing | Spill::Everything) => tracing::warn!(
+                held = held.bytes(),
+                budget = limit,
+                "too much log waits: rows that cannot be published are recorded in dispatch state, \
+                 and follow in order when Pub/Sub is back"
+            ),
+            (Spill::Failing | Spill::Everything, Spill::Off) => {
+                tracing::info!(
+                    held = held.bytes(),
+                    budget = limit,
+                    "rows are not spilled any more"
+                );
+            }
+            (_, _) => {}
         }
     }
 

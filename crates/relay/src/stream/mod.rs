@@ -1,5 +1,6 @@
 //! The data path of one session; [`pipeline`] is meant to be read first.
 
+mod ending;
 pub mod goal;
 pub mod pipeline;
 pub mod publishes;
@@ -7,3 +8,4 @@ mod record;
 pub mod recorded_rows;
 pub mod recorder;
 pub mod seams;
+pub mod wal_end;

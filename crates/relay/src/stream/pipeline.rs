@@ -14,8 +14,8 @@ use pgoutput_parser::{Change, DecodeError, Decoder, Frame, Insert, Lsn, Position
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::time::{Instant, sleep_until};
 use walrelay_core::{
-    Budget, Claimed, LaneId, Lanes, MissingColumn, RouteError, Routed, Router, RowToRecord, Ticket,
-    Tracker, Watermark,
+    Budget, Claimed, FailureClass, LaneId, Lanes, MissingColumn, PublishFailure, RouteError,
+    Routed, Router, RowToRecord, Spill, Ticket, Topic, Tracker, WalBudget, Watermark,
 };
 use walrelay_postgres::{DUE_KEYS_MAX, Due, Feedback, Frames, PgError, Store, StoreFailure};
 
@@ -27,6 +27,7 @@ use crate::stream::publishes::{Answer, Answered, Publishes, Unanswered};
 use crate::stream::recorded_rows::RecordedRows;
 use crate::stream::recorder::{Recorder, RecorderEvent};
 use crate::stream::seams::Publisher;
+use crate::stream::wal_end::WalEnd;
 
 /// One connection's life: everything that starts anew from the slot when the connection ends.
 #[derive(Debug)]
@@ -41,6 +42,8 @@ pub struct Session<R, W, P, S> {
     pub recorder: Recorder<S>,
     /// Knows relations and the open transaction of the slot.
     pub decoder: Decoder,
+    /// Where the server writes, measured beside the stream.
+    pub wal_end: WalEnd,
     /// The rows in between.
     pub flow: Flow,
     /// Stop once it is reached, `--until-caught-up`.
@@ -60,6 +63,8 @@ pub struct Flow {
     pub tracker: Tracker,
     /// How much is in flight.
     pub budget: Budget,
+    /// How much log may wait (I10).
+    pub wal_budget: WalBudget,
     /// What waits, by key.
     pub lanes: Lanes,
     /// Metrics and health.
@@ -191,11 +196,20 @@ where
     P: Publisher,
     S: Store,
 {
-    let Session { frames, feedback, publishes, recorder, decoder, flow, goal, drain_timeout } =
-        session;
+    let Session {
+        frames,
+        feedback,
+        publishes,
+        recorder,
+        decoder,
+        wal_end,
+        flow,
+        goal,
+        drain_timeout,
+    } = session;
     let mut mode = Mode::Streaming;
     let mut stop = pin!(shutdown.requested());
-    flow.observer.began(publishes.waits_for());
+    flow.observer.began(publishes.waits_for(), flow.wal_budget.limit());
 
     loop {
         // What is confirmed is on record first, so that a start can tell this slot from another one.
@@ -218,18 +232,7 @@ where
             }
 
             // Pub/Sub stored a batch, or refused it: finished work comes before new work.
-            answer = publishes.next() => {
-                match answer {
-                    Answered::Ours(answer) => flow.answered(answer),
-                    Answered::Before(answer) => {
-                        flow.observer.answered_late(&answer, publishes.waits_for());
-                    }
-                }
-                for _ in 1..TURN_MAX {
-                    let Some(another) = publishes.next_ready() else { break };
-                    flow.answered(another);
-                }
-            }
+            answer = publishes.next() => flow.take_answers(answer, publishes),
 
             // Rows are durable in dispatch state, or come back from it.
             event = recorder.next() => {
@@ -239,6 +242,9 @@ where
                     recorder.look_again();
                 }
             }
+
+            // How much log waits for us is known again: too much, and rows are recorded (I10).
+            end = wal_end.next(), if mode == Mode::Streaming => flow.log_measured(end, publishes),
 
             // Back-offs end.
             () = sleep_until(alarm.unwrap_or_else(Instant::now)), if alarm.is_some() => {}
@@ -374,6 +380,7 @@ impl Flow {
         recorder.park(&mut effects.rows_to_record);
         recorder.finish(&mut effects.finished);
         recorder.watermark(tracker.watermark());
+        recorder.rest(lanes.resting_keys());
         if !tracker.is_settled() {
             recorder.rows_in_flight();
         }
@@ -395,6 +402,20 @@ impl Flow {
         observer.levels(tracker.watermark(), budget, lanes);
     }
 
+    /// An answer, and those that are here already.
+    fn take_answers<P: Publisher>(&mut self, first: Answered, publishes: &mut Publishes<P>) {
+        match first {
+            Answered::Ours(answer) => self.answered(answer),
+            Answered::Before(answer) => {
+                self.observer.answered_late(&answer, publishes.waits_for());
+            }
+        }
+        for _ in 1..TURN_MAX {
+            let Some(another) = publishes.next_ready() else { break };
+            self.answered(another);
+        }
+    }
+
     fn answered(&mut self, (batch, answer): Answer) {
         let now = Instant::now().into_std();
         self.observer.answered(&batch, &answer, now);
@@ -407,6 +428,22 @@ impl Flow {
         for (ticket, memory) in effects.settled.drain(..) {
             self.tracker.settle(ticket);
             self.budget.release(memory);
+        }
+    }
+
+    /// The server writes its log there.
+    fn log_measured<P: Publisher>(&mut self, wal_end: Lsn, publishes: &mut Publishes<P>) {
+        let Self { tracker, wal_budget, lanes, observer, .. } = self;
+        let now = Instant::now().into_std();
+        let held = wal_budget.held(wal_end, tracker.watermark());
+        let spill = wal_budget.judge(held, lanes.delivery(now));
+        lanes.spill(spill, now);
+        observer.log_measured(held, wal_budget, spill);
+        if spill == Spill::Everything {
+            // Calls that nobody answers hold the log like rows that wait.
+            for batch in publishes.give_up(GIVE_UP_AFTER, now) {
+                lanes.refused(batch, &given_up(), now);
+            }
         }
     }
 
@@ -439,6 +476,12 @@ impl Flow {
                     goal.looked(&keys, |topic, key| self.lanes.rests(topic, key, now));
                 }
             }
+            RecorderEvent::Heads(heads) => {
+                for head in heads.iter().filter(|head| !head.is_timed) {
+                    let topic = Topic::from(head.topic.as_str());
+                    self.lanes.mark_untimed(&topic, &head.ordering_key, now);
+                }
+            }
             RecorderEvent::Surveyed(survey) => self.observer.surveyed(*survey),
             RecorderEvent::Settled(_) | RecorderEvent::Pruned(_) | RecorderEvent::Noted => {}
         }
@@ -458,6 +501,7 @@ impl Flow {
     /// A row is durable in dispatch state, and so settled (I2).
     fn parked(&mut self, row_to_record: RowToRecord) {
         self.budget.release(row_to_record.message.memory());
+        self.wal_budget.recorded(row_to_record.message.body().len());
         self.tracker.settle(row_to_record.ticket);
         if let Some(lane) = row_to_record.lane {
             self.lanes.appended(lane);
@@ -490,6 +534,15 @@ const CLAIM_KEYS_MAX: usize = 256;
 /// How long keys rest that could not be read back.
 const CLAIM_PAUSE: Duration = Duration::from_secs(1);
 
+/// A call without an answer for this long is given up when the log must not wait for it, like one
+/// that outlived `--publish-timeout`.
+const GIVE_UP_AFTER: Duration = Duration::from_secs(10);
+
+fn given_up() -> PublishFailure {
+    let why = "no answer, and the log that waits reached --wal-budget";
+    PublishFailure::new(FailureClass::Transient, "DEADLINE_EXCEEDED", why)
+}
+
 fn not_insert_only(what: &'static str, at: Lsn) -> PipelineError {
     PipelineError::NotInsertOnly { what, at }
 }
@@ -500,76 +553,5 @@ fn store_ended(failure: StoreFailure) -> PipelineError {
         StoreFailure::Unavailable(_)
         | StoreFailure::OtherHistory(_)
         | StoreFailure::TablesOutdated(_) => PipelineError::Store(failure),
-    }
-}
-
-impl<R, W, P, S> Session<R, W, P, S>
-where
-    R: AsyncRead + Unpin,
-    W: AsyncWrite + Unpin,
-    P: Publisher,
-    S: Store,
-{
-    /// How long the end waits for dispatch state.
-    const CLOSE_TIMEOUT: Duration = Duration::from_secs(1);
-
-    /// Tells the server one last time what is settled, and lets go.
-    async fn end(self, ended: Result<Ended, PipelineError>) -> Over {
-        let Self { frames, feedback, publishes, mut recorder, flow, goal, .. } = self;
-        let settled = flow.tracker.watermark();
-        recorder.watermark(settled);
-        let mut watermark = recorder.noted();
-        let unsettled = flow.budget.rows();
-        let finished = match &ended {
-            Ok(_) => {
-                watermark = recorder.close(Self::CLOSE_TIMEOUT).await;
-                failpoint::hit("final-confirm");
-                feedback.finish(frames, watermark).await
-            }
-            // A server that waits for us is let go of before anything else.
-            Err(error) => {
-                flow.observer.ending(error, publishes.len() + publishes.waits_for());
-                let finished = match error {
-                    PipelineError::Stream(_) => {
-                        drop((frames, feedback));
-                        Ok(())
-                    }
-                    PipelineError::Decode { .. }
-                    | PipelineError::Columns(_)
-                    | PipelineError::Row(_)
-                    | PipelineError::NotInsertOnly { .. }
-                    | PipelineError::NotOnRecord { .. }
-                    | PipelineError::Store(_)
-                    | PipelineError::ServerStops => feedback.finish(frames, watermark).await,
-                };
-                recorder.close(Self::CLOSE_TIMEOUT).await;
-                finished
-            }
-        };
-        report_end(watermark, unsettled, &finished);
-        let ended = match (ended, finished) {
-            (Ok(_), Err(error)) => Err(PipelineError::Stream(error)),
-            (Ok(_), Ok(())) if watermark < settled => {
-                Err(PipelineError::NotOnRecord { watermark, settled })
-            }
-            (ended, _) => ended,
-        };
-        Over { ended, unanswered: publishes.into_unanswered(), goal }
-    }
-}
-
-fn report_end(watermark: Watermark, unsettled: usize, finished: &Result<(), PgError>) {
-    match finished {
-        Ok(()) if unsettled == 0 => tracing::info!(%watermark, "session ended"),
-        Ok(()) => tracing::info!(
-            %watermark,
-            unsettled_rows = unsettled,
-            "session ended; unsettled rows are read again from the slot"
-        ),
-        Err(error) => tracing::warn!(
-            %watermark,
-            error = %crate::policy::Chain(error),
-            "the last status update may not have been seen; rows settled since the one before may be published again"
-        ),
     }
 }

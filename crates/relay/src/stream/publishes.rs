@@ -3,6 +3,8 @@
 //! Owns each batch while its call runs, so that no batch is ever in two places.
 
 use std::pin::Pin;
+use std::task::{Context, Poll, ready};
+use std::time::Duration;
 
 use futures_util::stream::FuturesUnordered;
 use futures_util::{FutureExt, StreamExt};
@@ -13,7 +15,24 @@ use crate::stream::seams::Publisher;
 /// A batch and what Pub/Sub said about it: the message ids, or why not.
 pub type Answer = (Batch, Result<Vec<String>, PublishFailure>);
 
-type Call = Pin<Box<dyn Future<Output = Answer> + Send>>;
+/// A call, and the batch it sends.
+struct Call {
+    /// None once it was answered.
+    batch: Option<Batch>,
+    answer: Pin<Box<dyn Future<Output = Result<Vec<String>, PublishFailure>> + Send>>,
+}
+
+impl Future for Call {
+    type Output = Answer;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Answer> {
+        let answer = ready!(self.answer.as_mut().poll(cx));
+        match self.batch.take() {
+            Some(batch) => Poll::Ready((batch, answer)),
+            None => panic!("I3: a call was answered twice"),
+        }
+    }
+}
 
 /// Calls of sessions that are over, and have no answer yet.
 #[derive(Default)]
@@ -78,11 +97,24 @@ impl<P: Publisher> Publishes<P> {
 
     /// Sends a batch.
     pub fn start(&mut self, batch: Batch) {
-        let call = self.publisher.publish(&batch);
-        self.calls.push(Box::pin(async move {
-            let answer = call.await;
-            (batch, answer)
-        }));
+        let answer = Box::pin(self.publisher.publish(&batch));
+        self.calls.push(Call { batch: Some(batch), answer });
+    }
+
+    /// Ends the calls that went out longer ago than this. Their batches may be stored all the same,
+    /// as after any timeout.
+    pub fn give_up(&mut self, after: Duration, now: std::time::Instant) -> Vec<Batch> {
+        let is_late = |call: &Call| {
+            let sent_at = call.batch.as_ref().map(Batch::sent_at);
+            sent_at.is_some_and(|at| now.saturating_duration_since(at) >= after)
+        };
+        if !self.calls.iter().any(is_late) {
+            return Vec::new();
+        }
+        let (late, kept): (Vec<_>, Vec<_>) =
+            std::mem::take(&mut self.calls).into_iter().partition(is_late);
+        self.calls.extend(kept);
+        late.into_iter().filter_map(|call| call.batch).collect()
     }
 
     /// The next answer; pending for ever when nothing is out.

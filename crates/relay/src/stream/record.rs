@@ -9,6 +9,10 @@ use std::time::Duration;
 use tokio::time::Instant;
 use walrelay_core::Watermark;
 
+/// With so much log settled and not on record nobody waits for the interval: a busy server writes more
+/// in it than the WAL budget may be (I10).
+const LOG_MAX: u64 = 4 << 20;
+
 /// What is settled, and what of it is written down.
 #[derive(Debug)]
 pub(crate) struct Record {
@@ -74,6 +78,10 @@ impl Record {
 
     /// When that is to be written down; never while everything is.
     pub(crate) fn due_at(&self) -> Option<Instant> {
+        let log = self.settled.lsn().as_u64().saturating_sub(self.noted.lsn().as_u64());
+        if log >= LOG_MAX && self.noted != Watermark::NONE {
+            return Some(self.noted_at);
+        }
         let interval = match self.news {
             News::Rows => self.busy,
             News::None => self.idle,
@@ -86,5 +94,33 @@ impl Record {
         self.due_at().filter(|at| *at <= now)?;
         self.noted_at = now;
         self.unwritten()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use pgoutput_parser::{Lsn, encode};
+    use walrelay_core::Tracker;
+
+    fn watermark(lsn: u64) -> Watermark {
+        let mut tracker = Tracker::new();
+        tracker.observe(encode::boundary(Lsn::new(lsn)));
+        tracker.watermark()
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn much_log_is_written_down_at_once_and_little_in_its_time() {
+        let (busy, idle) = (Duration::from_secs(1), Duration::from_secs(5));
+        let start = Instant::now();
+        let mut record = Record::new(start, busy, idle);
+        record.settled(watermark(100));
+        assert!(record.take_due(start).is_none());
+        assert_eq!(record.take_due(start + idle), Some(watermark(100)));
+        record.written(watermark(100));
+        record.settled(watermark(100 + LOG_MAX - 1));
+        assert!(record.take_due(start + idle).is_none());
+        record.settled(watermark(100 + LOG_MAX));
+        assert_eq!(record.take_due(start + idle), Some(watermark(100 + LOG_MAX)));
     }
 }

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use tokio::time::{Instant, sleep, sleep_until};
 use walrelay_core::{Backoff, ClaimKey, Claimed, Finished, LaneId, RowToRecord, Topic, Watermark};
-use walrelay_postgres::{Due, Store, StoreFailure, Survey};
+use walrelay_postgres::{Due, HEADS_MAX, Head, Store, StoreFailure, Survey};
 
 use crate::stream::record::Record;
 
@@ -32,6 +32,8 @@ pub enum RecorderEvent {
     NotClaimed(Vec<LaneId>),
     /// Keys that an operator, or time, made due.
     Due(Due),
+    /// The first rows of some keys.
+    Heads(Vec<Head>),
     /// Figures for operators.
     Surveyed(Box<Survey>),
     /// How far the slot is settled is on record, and may be confirmed.
@@ -47,6 +49,7 @@ enum StoreCommand {
     Finish(Vec<Finished>),
     Claim(Vec<ClaimKey>, usize),
     Due(Vec<Topic>),
+    Heads(Option<Head>),
     Survey,
     NoteSettled(Watermark),
     Prune,
@@ -66,6 +69,8 @@ enum State<S> {
 pub struct Intervals {
     /// Looking for keys that an operator made due; an operator waits two seconds at most.
     pub due: Duration,
+    /// Looking through the heads of all keys while some rest.
+    pub heads: Duration,
     /// Writing the watermark down while rows are settled.
     pub settled: Duration,
     /// The same while only the log of others grows.
@@ -84,6 +89,7 @@ impl Intervals {
     pub const fn with_retention(retention: Duration) -> Self {
         Self {
             due: Duration::from_secs(1),
+            heads: Duration::from_secs(30),
             settled: Duration::from_secs(1),
             settled_idle: Duration::from_secs(5),
             survey: Duration::from_secs(5),
@@ -107,6 +113,11 @@ pub struct Recorder<S> {
     topics_at_rest: Vec<Topic>,
     record: Record,
     due_at: Instant,
+    /// Keys that rest.
+    resting_keys: usize,
+    heads_at: Instant,
+    /// Where the look through the heads goes on.
+    heads_after: Option<Head>,
     survey_at: Instant,
     prune_at: Instant,
 }
@@ -124,6 +135,9 @@ impl<S: Store> Recorder<S> {
             topics_at_rest: Vec::new(),
             record: Record::new(now, intervals.settled, intervals.settled_idle),
             due_at: now,
+            resting_keys: 0,
+            heads_at: now + intervals.heads,
+            heads_after: None,
             survey_at: now,
             prune_at: now + intervals.prune,
         }
@@ -162,6 +176,11 @@ impl<S: Store> Recorder<S> {
     /// More keys were due than were told, and there is room for them: looks again at once.
     pub fn look_again(&mut self) {
         self.due_at = Instant::now();
+    }
+
+    /// Learns how many keys rest: their heads are looked through now and then.
+    pub fn rest(&mut self, resting_keys: usize) {
+        self.resting_keys = resting_keys;
     }
 
     /// Learns how far the slot is settled.
@@ -254,13 +273,22 @@ impl<S: Store> Recorder<S> {
                 self.survey_at = now + COUNT_PAUSE;
             }
             Ok(RecorderEvent::Pruned(1..)) => self.prune_at = now + PRUNE_PAUSE,
+            Ok(RecorderEvent::Heads(heads)) if heads.len() >= HEADS_MAX => {
+                self.heads_after = heads.last().cloned();
+                self.heads_at = now;
+            }
             Ok(_) | Err(_) => {}
         }
         recorded
     }
 
-    /// Outcomes first, so that a claim finds them written; then rows, for they hold the slot.
+    /// What is settled is written down when it is time, whatever else is to do: the slot is confirmed no
+    /// further. Then outcomes, so that a claim finds them written; then rows, for they hold the slot.
     fn next_command(&mut self) -> Option<StoreCommand> {
+        let now = Instant::now();
+        if let Some(watermark) = self.record.take_due(now) {
+            return Some(StoreCommand::NoteSettled(watermark));
+        }
         if !self.finished.is_empty() {
             return Some(StoreCommand::Finish(std::mem::take(&mut self.finished)));
         }
@@ -270,13 +298,13 @@ impl<S: Store> Recorder<S> {
         if let Some((keys, bytes_max)) = self.claims.take() {
             return Some(StoreCommand::Claim(keys, bytes_max));
         }
-        let now = Instant::now();
         if self.due_at <= now {
             self.due_at = now + self.intervals.due;
             return Some(StoreCommand::Due(std::mem::take(&mut self.topics_at_rest)));
         }
-        if let Some(watermark) = self.record.take_due(now) {
-            return Some(StoreCommand::NoteSettled(watermark));
+        if self.heads_at <= now && self.resting_keys > 0 {
+            self.heads_at = now + self.intervals.heads;
+            return Some(StoreCommand::Heads(self.heads_after.take()));
         }
         if self.survey_at <= now {
             self.survey_at = now + self.intervals.survey;
@@ -291,7 +319,8 @@ impl<S: Store> Recorder<S> {
 
     fn next_interval(&self) -> Instant {
         let settle_at = self.record.due_at().unwrap_or(self.due_at);
-        self.due_at.min(settle_at).min(self.survey_at).min(self.prune_at)
+        let next = self.due_at.min(settle_at).min(self.survey_at).min(self.prune_at);
+        if self.resting_keys > 0 { next.min(self.heads_at) } else { next }
     }
 
     fn start(&mut self, command: StoreCommand) {
@@ -351,6 +380,7 @@ async fn until_done<S: Store>(
                 return (store, Ok(RecorderEvent::NotClaimed(lanes)));
             }
             StoreCommand::Due(_)
+            | StoreCommand::Heads(_)
             | StoreCommand::Survey
             | StoreCommand::NoteSettled(_)
             | StoreCommand::Prune => {
@@ -368,6 +398,7 @@ enum Found {
     Claimed(Vec<Claimed>),
     Due(Due),
     Pruned(u64),
+    Heads(Vec<Head>),
     Surveyed(Box<Survey>),
 }
 
@@ -385,6 +416,7 @@ async fn execute<S: Store>(
             store.claim(keys, *bytes_max).await.map(Found::Claimed)
         }
         StoreCommand::Due(except) => store.due_keys(except).await.map(Found::Due),
+        StoreCommand::Heads(after) => store.heads_after(after.as_ref()).await.map(Found::Heads),
         StoreCommand::Survey => store.survey().await.map(Box::new).map(Found::Surveyed),
         StoreCommand::NoteSettled(settled) => {
             store.note_settled(settled.lsn()).await.map(|()| Found::Nothing)
@@ -406,6 +438,7 @@ impl StoreCommand {
             Self::Finish(_) => "finish",
             Self::Claim(..) => "claim",
             Self::Due(_) => "due",
+            Self::Heads(_) => "look through heads",
             Self::Survey => "survey",
             Self::NoteSettled(_) => "note settled",
             Self::Prune => "prune",
@@ -423,6 +456,7 @@ impl StoreCommand {
             (Self::NoteSettled(settled), _) => RecorderEvent::Settled(settled),
             (_, Found::Due(due)) => RecorderEvent::Due(due),
             (_, Found::Pruned(rows)) => RecorderEvent::Pruned(rows),
+            (_, Found::Heads(heads)) => RecorderEvent::Heads(heads),
             (_, Found::Surveyed(survey)) => RecorderEvent::Surveyed(survey),
             (_, Found::Nothing | Found::Claimed(_)) => RecorderEvent::Noted,
         }

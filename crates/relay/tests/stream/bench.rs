@@ -10,7 +10,7 @@ use walrelay_core::{
     Backoff, Batch, ClaimKey, Claimed, Finished, LanePolicy, Lanes, Message, OnDead, Outcome,
     Reason, RowToRecord, Topic, Tracker,
 };
-use walrelay_postgres::{Due, Holdings, ParkedKey, Store, StoreFailure, Survey};
+use walrelay_postgres::{Due, Head, Holdings, ParkedKey, Store, StoreFailure, Survey};
 
 /// Every command takes so long.
 pub(crate) const LATENCY: Duration = Duration::from_millis(1);
@@ -132,6 +132,10 @@ impl Store for Desk {
         self.command("claim", format!("{} {max}", names.join(","))).await?;
         let rows = |key: &ClaimKey| vec![(message(9, &key.ordering_key), 0)];
         Ok(keys.iter().map(|key| Claimed { rows: rows(key), held_for: None }).collect())
+    }
+
+    async fn heads_after(&mut self, _: Option<&Head>) -> Result<Vec<Head>, StoreFailure> {
+        Ok(Vec::new())
     }
 
     async fn due_keys(&mut self, except: &[Topic]) -> Result<Due, StoreFailure> {

@@ -221,7 +221,7 @@ async fn rows_settled_while_the_record_is_written_are_on_record_a_second_later()
     recorder.rows_in_flight();
     run(&mut recorder, SECOND - LATENCY).await;
     desk.takes(SECOND / 10);
-    run(&mut recorder, SECOND / 5).await;
+    run(&mut recorder, SECOND / 20).await;
     assert_eq!(desk.times_of("settled 0/A").len(), 1, "it is being written");
     recorder.watermark(watermark(0xB));
     run(&mut recorder, SECOND / 2).await;

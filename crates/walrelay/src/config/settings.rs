@@ -2,13 +2,14 @@
 
 use std::net::{Ipv4Addr, SocketAddr};
 
-use walrelay_core::OnDead;
+use walrelay_core::{OnDead, WalBudgetLimit};
 use walrelay_relay::settings::{RelaySettings, Settings, Until};
 
 use super::builder::Builder;
 use super::command::RunConfig;
+use super::problem::Problems;
 use crate::options;
-use crate::options::units::show_duration;
+use crate::options::units::{parse_size, show_duration};
 
 impl Builder<'_> {
     /// What `run` runs with, and what `check` looks at.
@@ -36,6 +37,7 @@ impl Builder<'_> {
                 _ => OnDead::Continue,
             },
             max_in_flight_bytes: problems.read(options::MAX_IN_FLIGHT_BYTES).0,
+            wal_budget: wal_budget(problems),
             drain_timeout: problems.read(options::DRAIN_TIMEOUT),
             take_over_after: problems.read(options::TAKE_OVER_AFTER),
             status_interval: problems.read(options::STATUS_INTERVAL),
@@ -70,4 +72,23 @@ impl Builder<'_> {
             }
         }
     }
+}
+
+/// Less would spill at each hiccup: a segment of the log is 16 MiB.
+const WAL_BUDGET_MIN: u64 = 1 << 20;
+
+fn wal_budget(problems: &mut Problems) -> WalBudgetLimit {
+    let text = problems.read(options::WAL_BUDGET);
+    let bytes = match text.as_str() {
+        "auto" => return WalBudgetLimit::Auto,
+        "off" => return WalBudgetLimit::Off,
+        size => parse_size(size).filter(|bytes| *bytes >= WAL_BUDGET_MIN),
+    };
+    bytes.map_or_else(
+        || {
+            problems.wrong("wal-budget", &text, "`auto`, `off`, or a size from 1MiB, as in 2GiB");
+            WalBudgetLimit::Auto
+        },
+        WalBudgetLimit::Bytes,
+    )
 }

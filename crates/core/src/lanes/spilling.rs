@@ -1,0 +1,81 @@
+//! Rows that are recorded because too much log waits for them (I10).
+//!
+//! An outage parks nothing for as long as the log may wait. Beyond that, rows that cannot go out are
+//! recorded like those of a parked key, the oldest first, and their keys go on from the table when
+//! Pub/Sub is back. It is nobody's fault, so no attempt is counted.
+
+use std::time::{Duration, Instant};
+
+use crate::failure::PublishFailure;
+use crate::lane::{LaneId, are_live};
+use crate::wal_budget::Spill;
+
+use super::{Aside, Lanes};
+
+impl Lanes {
+    /// How soon the head of a spilled key is due: it is looked for when Pub/Sub is back.
+    pub(super) const SPILLED_DUE: Duration = Duration::from_secs(1);
+
+    /// Records what must not make the log wait any longer, now and from now on.
+    pub fn spill(&mut self, spill: Spill, now: Instant) {
+        self.now = Some(now);
+        if self.spill == spill {
+            return;
+        }
+        self.spill = spill;
+        let mut spilled: Vec<_> = self.table.ids().filter(|id| self.must_spill(*id)).collect();
+        spilled.sort_by_key(|id| self.table[*id].queue.front().map(|row| row.message.position()));
+        for id in spilled {
+            self.set_aside(id, &Aside::Spilled, now);
+        }
+    }
+
+    /// Whether rows that come are recorded without being tried.
+    #[must_use]
+    pub fn spilled(&self) -> Spill {
+        self.spill
+    }
+
+    /// Whether a lane holds live rows that are to be recorded.
+    fn must_spill(&self, id: LaneId) -> bool {
+        let lane = &self.table[id];
+        let waits = lane.parked.is_none() || !lane.is_ordered();
+        let has_failed = lane.refusals.attempts > 0;
+        let is_meant = match self.spill {
+            Spill::Off => false,
+            Spill::Failing => has_failed,
+            Spill::Everything => true,
+        };
+        waits && is_meant && are_live(&lane.queue)
+    }
+
+    /// Why a row that comes for this lane is recorded without being tried, if it is.
+    pub(super) fn reason_to_set_aside(&self, id: LaneId) -> Option<Aside> {
+        if self.spill == Spill::Off && self.failing.is_empty() {
+            return None;
+        }
+        let lane = &self.table[id];
+        let goes_out = lane.parked.is_none() || !lane.is_ordered();
+        let sickness = || self.failing.sickness(&lane.topic).map(Aside::refused);
+        match self.spill {
+            _ if !goes_out => None,
+            Spill::Everything => Some(Aside::Spilled),
+            Spill::Failing | Spill::Off => sickness(),
+        }
+    }
+
+    /// Why the rows of a refused batch are recorded.
+    pub(super) fn aside_of(&self, failure: &PublishFailure) -> Aside {
+        match self.spill {
+            Spill::Off => Aside::refused(failure),
+            Spill::Failing | Spill::Everything => Aside::Spilled,
+        }
+    }
+
+    pub(super) fn delay_of(&mut self, why: &Aside) -> Duration {
+        match why {
+            Aside::Refused(_) => self.policy.redelivery.delay(1, self.random.next_u32()),
+            Aside::Spilled => Self::SPILLED_DUE,
+        }
+    }
+}

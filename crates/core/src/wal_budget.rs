@@ -1,0 +1,290 @@
+//! How much log may wait for us, and when rows that cannot go out are recorded so that it need not (I10).
+//!
+//! ```text
+//!           held ≥ ¾ of the budget                held ≥ ¾, and nothing is stored at all
+//!  Off ─────────────────────────────▶ Failing ─────────────────────────────▶ Everything
+//!   ▲ ◀──────── held ≤ ½ ──────────────┘ ▲ ◀────── something is stored ──────────┘ │
+//!   └───────────────────────────────── held ≤ ½ ───────────────────────────────────┘
+//! ```
+
+use pgoutput_parser::Lsn;
+
+use crate::tracker::Watermark;
+use crate::weather::Delivery;
+
+/// Which rows are recorded in dispatch state because too much log waits for them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
+pub enum Spill {
+    /// None: the log waits.
+    #[default]
+    Off,
+    /// Those that were refused. Others are being stored, and so go out.
+    Failing,
+    /// All that come: nothing is stored at all.
+    Everything,
+}
+
+/// What the log looks like from our end.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Held {
+    /// Where the server writes.
+    pub wal_end: Lsn,
+    /// How far everything is settled.
+    pub watermark: Lsn,
+}
+
+impl Held {
+    /// Log that waits for us.
+    #[must_use]
+    pub const fn bytes(self) -> u64 {
+        self.wal_end.as_u64().saturating_sub(self.watermark.as_u64())
+    }
+}
+
+/// What a server allows, and what becomes of a slot that wants more.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Retention {
+    /// The disk is the bound (`max_slot_wal_keep_size = -1`).
+    Unlimited,
+    /// A slot that holds back more is lost.
+    Bytes(u64),
+}
+
+/// `--wal-budget`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum WalBudgetLimit {
+    /// Half of what the server allows, at most 4 GiB; 1 GiB where it sets no bound.
+    Auto,
+    /// So much.
+    Bytes(u64),
+    /// The log waits for as long as it takes.
+    Off,
+}
+
+impl WalBudgetLimit {
+    const AUTO_MAX: u64 = 4 << 30;
+    const UNLIMITED: u64 = 1 << 30;
+
+    /// The bytes it comes to on a server; none for no budget.
+    #[must_use]
+    pub fn bytes(self, retention: Retention) -> Option<u64> {
+        match (self, retention) {
+            (Self::Off, _) => None,
+            (Self::Bytes(bytes), _) => Some(bytes),
+            (Self::Auto, Retention::Unlimited) => Some(Self::UNLIMITED),
+            (Self::Auto, Retention::Bytes(room)) => Some((room / 2).min(Self::AUTO_MAX)),
+        }
+    }
+}
+
+/// The budget of one session.
+#[derive(Debug)]
+pub struct WalBudget {
+    limit: Option<u64>,
+    retention: Retention,
+    /// Where the stream starts: nothing is held before that, whatever is known of it yet.
+    from: Lsn,
+    spill: Spill,
+    effort: Effort,
+    /// Spilling was given up, until something is stored: it wrote more than it let go.
+    is_futile: bool,
+}
+
+/// What spilling has cost so far, and what it let go.
+#[derive(Debug, Clone, Copy)]
+struct Effort {
+    from: Lsn,
+    /// The end of the log when it began: what comes later is partly our own writing.
+    to: Lsn,
+    written: u64,
+}
+
+impl Effort {
+    const NONE: Self = Self { from: Lsn::ZERO, to: Lsn::ZERO, written: 0 };
+}
+
+/// Log that one recorded row writes beside its message: the row, its index entries, and its deletion.
+const ROW_LOG_BYTES: u64 = 1_500;
+
+impl WalBudget {
+    /// A budget of so many bytes, none for no budget, of a stream that starts at `from`.
+    #[must_use]
+    pub const fn new(limit: Option<u64>, retention: Retention, from: Lsn) -> Self {
+        Self { limit, retention, from, spill: Spill::Off, effort: Effort::NONE, is_futile: false }
+    }
+
+    /// The budget in bytes.
+    #[must_use]
+    pub const fn limit(&self) -> Option<u64> {
+        self.limit
+    }
+
+    /// What is held, with everything before the watermark settled.
+    #[must_use]
+    pub fn held(&self, wal_end: Lsn, watermark: Watermark) -> Held {
+        Held { wal_end, watermark: watermark.lsn().max(self.from) }
+    }
+
+    /// Whether spilling would write more than it lets go, so that it is not done.
+    #[must_use]
+    pub const fn is_futile(&self) -> bool {
+        self.is_futile
+    }
+
+    /// Whether more is held than the budget allows.
+    #[must_use]
+    pub fn is_exceeded(&self, held: Held) -> bool {
+        self.limit.is_some_and(|limit| held.bytes() > limit)
+    }
+
+    /// A row of so many bytes is recorded.
+    pub const fn recorded(&mut self, message_bytes: usize) {
+        self.effort.written += ROW_LOG_BYTES + message_bytes as u64;
+    }
+
+    /// What to record from now on.
+    pub fn judge(&mut self, held: Held, delivery: Delivery) -> Spill {
+        let Some(limit) = self.limit else { return Spill::Off };
+        self.is_futile &= delivery == Delivery::Stalled;
+        let bytes = held.bytes();
+        let before = self.spill;
+        let is_near = bytes >= limit / 4 * 3;
+        let is_relieved = bytes <= limit / 2;
+        self.spill = match (before, delivery) {
+            (_, _) if is_relieved => Spill::Off,
+            (Spill::Off, _) if !is_near => Spill::Off,
+            (Spill::Failing, Delivery::Stalled) if !is_near => Spill::Failing,
+            (_, Delivery::Stalled) if self.is_futile => Spill::Failing,
+            (_, Delivery::Stalled) => Spill::Everything,
+            (_, Delivery::Flowing) => Spill::Failing,
+        };
+        if self.spill == Spill::Everything {
+            if before != Spill::Everything || held.watermark >= self.effort.to {
+                self.effort = Effort { from: held.watermark, to: held.wal_end, written: 0 };
+            }
+            self.give_up_if_futile(held, limit);
+        }
+        self.spill
+    }
+
+    /// Where outbox rows are most of the log, recording them writes more than it lets go. A server
+    /// that would drop the slot is another matter: then disk is the cheaper loss.
+    fn give_up_if_futile(&mut self, held: Held, limit: u64) {
+        if self.retention != Retention::Unlimited {
+            return;
+        }
+        let let_go = held.watermark.as_u64().saturating_sub(self.effort.from.as_u64());
+        if self.effort.written.saturating_sub(let_go) > limit / 8 {
+            self.is_futile = true;
+            self.spill = Spill::Failing;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::tracker::Tracker;
+
+    const MIB: u64 = 1 << 20;
+
+    fn budget(limit: u64) -> WalBudget {
+        WalBudget::new(Some(limit), Retention::Unlimited, Lsn::ZERO)
+    }
+
+    fn held(bytes: u64) -> Held {
+        held_at(1 << 40, bytes)
+    }
+
+    fn held_at(watermark: u64, bytes: u64) -> Held {
+        Held { wal_end: Lsn::new(watermark + bytes), watermark: Lsn::new(watermark) }
+    }
+
+    #[test]
+    fn spilling_begins_at_three_quarters_and_ends_at_half() {
+        let mut budget = budget(64 * MIB);
+        let steps = [
+            (47, Spill::Off),
+            (48, Spill::Everything),
+            (33, Spill::Everything),
+            (32, Spill::Off),
+            (47, Spill::Off),
+            (70, Spill::Everything),
+        ];
+        for (mebibytes, spill) in steps {
+            assert_eq!(
+                budget.judge(held(mebibytes * MIB), Delivery::Stalled),
+                spill,
+                "{mebibytes} MiB"
+            );
+        }
+    }
+
+    #[test]
+    fn while_something_is_stored_only_what_fails_is_recorded() {
+        let mut budget = budget(64 * MIB);
+        assert_eq!(budget.judge(held(60 * MIB), Delivery::Flowing), Spill::Failing);
+        assert_eq!(budget.judge(held(60 * MIB), Delivery::Stalled), Spill::Everything);
+        assert_eq!(budget.judge(held(60 * MIB), Delivery::Flowing), Spill::Failing);
+        assert_eq!(budget.judge(held(40 * MIB), Delivery::Stalled), Spill::Failing);
+        assert_eq!(budget.judge(held(30 * MIB), Delivery::Stalled), Spill::Off);
+    }
+
+    #[test]
+    fn rows_that_write_more_than_they_let_go_are_left_in_the_log_until_something_is_stored() {
+        let mut budget = budget(64 * MIB);
+        assert_eq!(budget.judge(held_at(0, 60 * MIB), Delivery::Stalled), Spill::Everything);
+        for _ in 0..10_000 {
+            budget.recorded(200);
+        }
+        assert_eq!(budget.judge(held_at(4 * MIB, 56 * MIB), Delivery::Stalled), Spill::Failing);
+        assert!(budget.is_futile());
+        assert_eq!(budget.judge(held_at(4 * MIB, 80 * MIB), Delivery::Stalled), Spill::Failing);
+        assert_eq!(budget.judge(held_at(4 * MIB, 80 * MIB), Delivery::Flowing), Spill::Failing);
+        assert!(!budget.is_futile());
+        assert_eq!(budget.judge(held_at(4 * MIB, 80 * MIB), Delivery::Stalled), Spill::Everything);
+    }
+
+    #[test]
+    fn a_slot_that_would_be_lost_is_relieved_whatever_it_costs() {
+        let mut budget = WalBudget::new(Some(64 * MIB), Retention::Bytes(128 * MIB), Lsn::ZERO);
+        assert_eq!(budget.judge(held_at(0, 60 * MIB), Delivery::Stalled), Spill::Everything);
+        for _ in 0..100_000 {
+            budget.recorded(200);
+        }
+        assert_eq!(budget.judge(held_at(4 * MIB, 56 * MIB), Delivery::Stalled), Spill::Everything);
+    }
+
+    #[test]
+    fn a_pass_through_the_log_is_judged_by_the_log_it_began_with() {
+        let mut budget = budget(64 * MIB);
+        assert_eq!(budget.judge(held_at(0, 50 * MIB), Delivery::Stalled), Spill::Everything);
+        (0..10_000).for_each(|_| budget.recorded(200));
+        assert_eq!(budget.judge(held_at(51 * MIB, 40 * MIB), Delivery::Stalled), Spill::Everything);
+        assert_eq!(budget.effort.written, 0);
+    }
+
+    #[test]
+    fn the_default_leaves_half_of_what_the_server_allows() {
+        let auto = |retention| WalBudgetLimit::Auto.bytes(retention);
+        assert_eq!(auto(Retention::Unlimited), Some(1 << 30));
+        assert_eq!(auto(Retention::Bytes(2 << 30)), Some(1 << 30));
+        assert_eq!(auto(Retention::Bytes(100 << 30)), Some(4 << 30));
+        assert_eq!(WalBudgetLimit::Off.bytes(Retention::Unlimited), None);
+        assert_eq!(WalBudgetLimit::Bytes(5).bytes(Retention::Unlimited), Some(5));
+    }
+
+    #[test]
+    fn without_a_budget_nothing_is_spilled() {
+        let mut budget = WalBudget::new(None, Retention::Unlimited, Lsn::ZERO);
+        assert_eq!(budget.judge(held(1 << 40), Delivery::Stalled), Spill::Off);
+        assert!(!budget.is_exceeded(held(1 << 40)));
+    }
+
+    #[test]
+    fn before_anything_is_settled_the_stream_holds_what_lies_behind_its_start() {
+        let budget = WalBudget::new(Some(MIB), Retention::Unlimited, Lsn::new(1 << 40));
+        let held = budget.held(Lsn::new((1 << 40) + 5), Tracker::new().watermark());
+        assert_eq!(held.bytes(), 5);
+    }
+}

@@ -1,0 +1,86 @@
+//! Looking through the heads of all keys, a page at a time.
+
+use tokio_postgres::Client;
+use tokio_postgres::types::Type;
+
+use super::DispatchStore;
+use crate::store_error::StoreError;
+
+/// The first row of a key that is to be published again.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Head {
+    /// Full name of the topic.
+    pub topic: String,
+    /// The ordering key; never empty.
+    pub ordering_key: String,
+    /// Whether it has a time at which it is due. One without is due when its key is next claimed,
+    /// and nobody is told.
+    pub is_timed: bool,
+}
+
+impl std::fmt::Debug for Head {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        // Never the key: this reaches logs.
+        f.debug_struct("Head")
+            .field("topic", &self.topic)
+            .field("is_timed", &self.is_timed)
+            .finish_non_exhaustive()
+    }
+}
+
+impl DispatchStore {
+    /// The heads of at most `limit` keys behind the key `after`, ordered by topic and key.
+    ///
+    /// # Errors
+    ///
+    /// The server refused, or the connection ended.
+    pub async fn heads_after(
+        &self,
+        client: &Client,
+        after: Option<(&str, &str)>,
+        limit: u32,
+    ) -> Result<Vec<Head>, StoreError> {
+        let (topic, ordering_key) = after.unwrap_or_default();
+        let rows = client
+            .query_typed(
+                HEADS,
+                &[
+                    (&self.slot, Type::TEXT),
+                    (&topic, Type::TEXT),
+                    (&ordering_key, Type::TEXT),
+                    (&i64::from(limit), Type::INT8),
+                ],
+            )
+            .await
+            .map_err(StoreError::sql("look through parked keys"))?;
+        let head = |row: &tokio_postgres::Row| Head {
+            topic: row.get("topic"),
+            ordering_key: row.get("ordering_key"),
+            is_timed: row.get("is_timed"),
+        };
+        Ok(rows.iter().map(head).collect())
+    }
+}
+
+// One probe of the index a key, however many rows each has.
+const HEADS: &str = "
+WITH RECURSIVE head AS (
+  (SELECT topic, ordering_key, next_attempt_at IS NOT NULL AS is_timed
+     FROM public.app_outbox_dispatch
+    WHERE slot = $1 AND status = 'retrying' AND ordering_key <> ''
+      AND (topic, ordering_key) > ($2, $3)
+    ORDER BY topic, ordering_key, commit_lsn, tx_index
+    LIMIT 1)
+  UNION ALL
+  SELECT next.*
+    FROM head
+   CROSS JOIN LATERAL (
+      SELECT d.topic, d.ordering_key, d.next_attempt_at IS NOT NULL AS is_timed
+        FROM public.app_outbox_dispatch d
+       WHERE d.slot = $1 AND d.status = 'retrying' AND d.ordering_key <> ''
+         AND (d.topic, d.ordering_key) > (head.topic, head.ordering_key)
+       ORDER BY d.topic, d.ordering_key, d.commit_lsn, d.tx_index
+       LIMIT 1
+   ) AS next
+)
+SELECT topic, ordering_key, is_timed FROM head LIMIT $4";

@@ -1,0 +1,92 @@
+//! Measures where the server writes its log, over a connection of its own.
+//!
+//! Dispatch state's connection may be busy for seconds with the very rows that are recorded because
+//! too much log waits, and the replication connection does not say: hence a third one.
+
+use std::time::Duration;
+
+use pgoutput_parser::Lsn;
+use tokio::time::{Instant, sleep};
+use tokio_postgres::types::PgLsn;
+use walrelay_postgres::{ConnectConfig, SqlClient, connect_sql};
+
+use crate::policy::Chain;
+use crate::stream::wal_end::{Teller, WalEnd};
+
+/// How often, while the budget is far.
+const PAUSE_MAX: Duration = Duration::from_secs(1);
+
+/// How often when it is near: a busy server writes hundreds of megabytes a second.
+const PAUSE_MIN: Duration = Duration::from_millis(100);
+
+/// How long until the next look: half of the time in which the server, writing as it did in the
+/// `last` pause, comes to where rows are spilled.
+fn pause(held: u64, written: u64, budget: u64, last: Duration) -> Duration {
+    let room = (budget / 4 * 3).saturating_sub(held);
+    let pauses = room as f64 / written.max(1) as f64;
+    last.mul_f64((pauses / 2.0).min(10.0)).clamp(PAUSE_MIN, PAUSE_MAX)
+}
+
+/// Measures as long as somebody listens. Without a budget nobody asks, and there is no connection.
+pub(super) fn start(connect: ConnectConfig, slot: String, budget: Option<u64>) -> WalEnd {
+    WalEnd::measured(async move |teller| {
+        if let Some(budget) = budget {
+            measure(&connect, &slot, budget, &teller).await;
+        }
+    })
+}
+
+async fn measure(connect: &ConnectConfig, slot: &str, budget: u64, teller: &Teller) {
+    loop {
+        match connect_sql(connect).await {
+            Ok(client) => follow(&client, slot, budget, teller).await,
+            Err(error) => {
+                tracing::debug!(error = %Chain(&error), "the end of the log cannot be measured");
+            }
+        }
+        sleep(PAUSE_MAX).await;
+    }
+}
+
+async fn follow(client: &SqlClient, slot: &str, budget: u64, teller: &Teller) {
+    const SQL: &str = "SELECT pg_current_wal_lsn(),
+                              (SELECT confirmed_flush_lsn FROM pg_replication_slots WHERE slot_name = $1)";
+    let (mut end_before, mut looked_at) = (None, Instant::now());
+    loop {
+        let row = match client.query_one(SQL, &[&slot]).await {
+            Ok(row) => row,
+            Err(error) => {
+                tracing::debug!(error = %Chain(&error), "the end of the log cannot be measured");
+                return;
+            }
+        };
+        let end = u64::from(row.get::<_, PgLsn>(0));
+        let confirmed = row.get::<_, Option<PgLsn>>(1).map_or(end, u64::from);
+        teller.send_replace(Lsn::new(end));
+        let written = end.saturating_sub(end_before.replace(end).unwrap_or(end));
+        let last = std::mem::replace(&mut looked_at, Instant::now()).elapsed().max(PAUSE_MIN);
+        sleep(pause(end.saturating_sub(confirmed), written, budget, last)).await;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn it_looks_more_often_the_sooner_the_budget_may_be_reached() {
+        const SECOND: Duration = Duration::from_secs(1);
+        let cases = [
+            ((0, 0, SECOND), PAUSE_MAX),
+            ((0, 1 << 20, SECOND), PAUSE_MAX),
+            ((0, 48 << 20, SECOND), SECOND / 2),
+            ((24 << 20, 24 << 20, SECOND), SECOND / 2),
+            ((24 << 20, 24 << 20, SECOND / 2), SECOND / 4),
+            ((47 << 20, 24 << 20, SECOND), PAUSE_MIN),
+            ((90 << 20, 0, SECOND), PAUSE_MIN),
+        ];
+        for ((held, written, last), expected) in cases {
+            assert_eq!(pause(held, written, 64 << 20, last), expected, "{held} {written} {last:?}");
+        }
+    }
+}

@@ -1,0 +1,82 @@
+//! The end of a session: the server is told one last time what is settled, and let go of.
+
+use std::time::Duration;
+
+use tokio::io::{AsyncRead, AsyncWrite};
+use walrelay_core::Watermark;
+use walrelay_postgres::{PgError, Store};
+
+use crate::failpoint;
+use crate::stream::pipeline::{Ended, Over, PipelineError, Session};
+use crate::stream::seams::Publisher;
+
+impl<R, W, P, S> Session<R, W, P, S>
+where
+    R: AsyncRead + Unpin,
+    W: AsyncWrite + Unpin,
+    P: Publisher,
+    S: Store,
+{
+    /// How long the end waits for dispatch state.
+    const CLOSE_TIMEOUT: Duration = Duration::from_secs(1);
+
+    /// Tells the server one last time what is settled, and lets go.
+    pub(super) async fn end(self, ended: Result<Ended, PipelineError>) -> Over {
+        let Self { frames, feedback, publishes, mut recorder, flow, goal, .. } = self;
+        let settled = flow.tracker.watermark();
+        recorder.watermark(settled);
+        let mut watermark = recorder.noted();
+        let unsettled = flow.budget.rows();
+        let finished = match &ended {
+            Ok(_) => {
+                watermark = recorder.close(Self::CLOSE_TIMEOUT).await;
+                failpoint::hit("final-confirm");
+                feedback.finish(frames, watermark).await
+            }
+            // A server that waits for us is let go of before anything else.
+            Err(error) => {
+                flow.observer.ending(error, publishes.len() + publishes.waits_for());
+                let finished = match error {
+                    PipelineError::Stream(_) => {
+                        drop((frames, feedback));
+                        Ok(())
+                    }
+                    PipelineError::Decode { .. }
+                    | PipelineError::Columns(_)
+                    | PipelineError::Row(_)
+                    | PipelineError::NotInsertOnly { .. }
+                    | PipelineError::NotOnRecord { .. }
+                    | PipelineError::Store(_)
+                    | PipelineError::ServerStops => feedback.finish(frames, watermark).await,
+                };
+                recorder.close(Self::CLOSE_TIMEOUT).await;
+                finished
+            }
+        };
+        report_end(watermark, unsettled, &finished);
+        let ended = match (ended, finished) {
+            (Ok(_), Err(error)) => Err(PipelineError::Stream(error)),
+            (Ok(_), Ok(())) if watermark < settled => {
+                Err(PipelineError::NotOnRecord { watermark, settled })
+            }
+            (ended, _) => ended,
+        };
+        Over { ended, unanswered: publishes.into_unanswered(), goal }
+    }
+}
+
+fn report_end(watermark: Watermark, unsettled: usize, finished: &Result<(), PgError>) {
+    match finished {
+        Ok(()) if unsettled == 0 => tracing::info!(%watermark, "session ended"),
+        Ok(()) => tracing::info!(
+            %watermark,
+            unsettled_rows = unsettled,
+            "session ended; unsettled rows are read again from the slot"
+        ),
+        Err(error) => tracing::warn!(
+            %watermark,
+            error = %crate::policy::Chain(error),
+            "the last status update may not have been seen; rows settled since the one before may be published again"
+        ),
+    }
+}

@@ -1,0 +1,123 @@
+//! The log that waits for the relay stays within `--wal-budget`, whatever Pub/Sub does (I10).
+
+use std::time::{Duration, Instant};
+
+use serde_json::Value;
+use tokio::time::interval;
+use walrelay_private_postgres::PrivatePostgres;
+use walrelay_testkit::outbox::Workload;
+use walrelay_testkit::postgres::installation_or_skip;
+use walrelay_tests::{DEADLINE, World};
+
+const MIB: u64 = 1 << 20;
+
+/// What else the database does: two mebibytes of log that are none of ours.
+const FOREIGN: &str = "SELECT pg_logical_emit_message(false, 'foreign', repeat('x', 2 << 20))";
+
+/// A server of its own: on a shared one everybody's log would wait for this slot.
+async fn own_server() -> Option<(PrivatePostgres, World)> {
+    let installation = installation_or_skip()?;
+    let settings = [("wal_level", "logical"), ("max_wal_size", "256MB")];
+    let server = PrivatePostgres::start(&installation, &settings).expect("a server");
+    let world = World::create_at(&server.url("postgres")).await?;
+    Some((server, world))
+}
+
+/// Writes so much foreign log, ten times a second, and tells the most that ever waited.
+async fn write_foreign_log(world: &World, mebibytes: u64, rows: u32) -> u64 {
+    let mut most = 0;
+    let mut pace = interval(Duration::from_millis(100));
+    for step in 1..=u32::try_from(mebibytes / 2).expect("few") {
+        pace.tick().await;
+        world.execute(FOREIGN).await;
+        if rows > 0 {
+            let workload = Workload { first_number: step * rows, ..Workload::of_rows(rows) };
+            workload.insert(world.client()).await.expect("rows");
+        }
+        most = most.max(world.slot_lag_bytes().await);
+    }
+    most
+}
+
+async fn assert_all_came_in_order(world: &World) {
+    let committed = world.committed().await;
+    world.pubsub.wait_stored(DEADLINE, committed.len() as u64).await;
+    world.wait_dispatch(DEADLINE, "retrying", 0).await;
+    let verdict = world.check(&committed);
+    assert!(verdict.lost.is_empty() && verdict.reordered.is_empty(), "{verdict}");
+}
+
+#[tokio::test]
+async fn one_quiet_key_that_is_refused_does_not_pin_the_log() {
+    let Some((_server, world)) = own_server().await else { return };
+    let relay = world.start_relay(["--wal-budget", "32MiB"]).await;
+    world.pubsub.fault("reject=UNAVAILABLE");
+    Workload::of_rows(50).insert(world.client()).await.expect("rows");
+
+    let most = write_foreign_log(&world, 100, 0).await;
+    assert!(most < 40 * MIB, "{most} bytes of log waited");
+    assert_eq!(world.dispatch_count("dead").await, 0);
+    let metrics = relay.wait_for_http(DEADLINE, "/metrics", 200).await;
+    assert!(metrics.lines().any(|line| line == "walrelay_wal_budget_bytes 33554432"), "{metrics}");
+    assert!(!metrics.lines().any(|line| line == "walrelay_spilled_total 0"), "{metrics}");
+
+    world.pubsub.heal();
+    assert_all_came_in_order(&world).await;
+}
+
+#[tokio::test]
+async fn an_outage_under_load_holds_no_more_log_than_the_budget_and_everything_follows_in_order() {
+    let Some((_server, world)) = own_server().await else { return };
+    let relay = world.start_relay(["--wal-budget", "32MiB"]).await;
+    Workload::of_rows(20).insert(world.client()).await.expect("rows");
+    world.pubsub.wait_stored(DEADLINE, 20).await;
+    world.pubsub.fault("reject=UNAVAILABLE");
+
+    let most = write_foreign_log(&world, 160, 40).await;
+    assert!(most < 44 * MIB, "{most} bytes of log waited");
+    let status = relay.wait_for_http(DEADLINE, "/status", 200).await;
+    let status: Value = serde_json::from_str(&status).expect("/status is JSON");
+    assert_eq!(status["relay"]["wal_budget"]["budget_bytes"], 33_554_432, "{status}");
+
+    world.pubsub.heal();
+    assert_all_came_in_order(&world).await;
+    relay.wait_for_http(DEADLINE, "/readyz", 200).await;
+}
+
+#[tokio::test]
+async fn calls_that_nobody_answers_do_not_pin_the_log_for_the_whole_publish_timeout() {
+    let Some((_server, world)) = own_server().await else { return };
+    let _relay = world.start_relay(["--wal-budget", "16MiB"]).await;
+    world.pubsub.fault("black-hole");
+    Workload::of_rows(30).insert(world.client()).await.expect("rows");
+    write_foreign_log(&world, 16, 0).await;
+
+    let began = Instant::now();
+    world.wait_lag_below(Duration::from_secs(30), 2 * MIB).await;
+    assert!(began.elapsed() < Duration::from_secs(30));
+    world.pubsub.heal();
+    assert_all_came_in_order(&world).await;
+}
+
+#[tokio::test]
+async fn an_outage_within_the_budget_parks_nothing() {
+    let Some((_server, world)) = own_server().await else { return };
+    let _relay = world.start_relay(["--wal-budget", "64MiB", "--park-after", "1s"]).await;
+    world.pubsub.fault("reject=UNAVAILABLE");
+    write_foreign_log(&world, 40, 10).await;
+    assert_eq!(world.number("SELECT count(*) FROM app_outbox_dispatch").await, 0);
+    world.pubsub.heal();
+    assert_all_came_in_order(&world).await;
+}
+
+#[tokio::test]
+async fn without_a_budget_the_log_waits() {
+    let Some((_server, world)) = own_server().await else { return };
+    let _relay = world.start_relay(["--wal-budget", "off"]).await;
+    world.pubsub.fault("reject=UNAVAILABLE");
+    Workload::of_rows(5).insert(world.client()).await.expect("rows");
+    let most = write_foreign_log(&world, 60, 0).await;
+    assert!(most > 50 * MIB, "{most} bytes of log waited");
+    world.pubsub.heal();
+    assert_all_came_in_order(&world).await;
+}

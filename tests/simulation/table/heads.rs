@@ -1,0 +1,38 @@
+//! The first row of each key, as the look through all of them tells it.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use walrelay_core::ClaimKey;
+use walrelay_postgres::{HEADS_MAX, Head};
+
+use super::{HELD_PAUSE, State};
+use crate::judge::Status;
+
+impl State {
+    pub(super) fn heads_after(&self, after: Option<&Head>) -> Vec<Head> {
+        let mut heads = BTreeMap::new();
+        for entry in self.entries.values().filter(|entry| entry.status == Status::Retrying) {
+            let is_timed = entry.next_attempt.is_some();
+            heads.entry((entry.topic.clone(), entry.key.clone())).or_insert(is_timed);
+        }
+        let is_behind = |((topic, key), _): &(&(String, String), &bool)| {
+            !key.is_empty()
+                && after.is_none_or(|head| (topic, key) > (&head.topic, &head.ordering_key))
+        };
+        let found = heads.iter().filter(is_behind).take(HEADS_MAX);
+        let head = |((topic, key), is_timed): (&(String, String), &bool)| Head {
+            topic: topic.clone(),
+            ordering_key: key.clone(),
+            is_timed: *is_timed,
+        };
+        found.map(head).collect()
+    }
+
+    /// In how long to look at a key again, if it is one of these parked ones.
+    pub(super) fn held_for(&self, key: &ClaimKey, parked: &[(String, String)]) -> Option<Duration> {
+        let name = (key.topic.to_string(), key.ordering_key.to_string());
+        let due_in = self.due_in(&name.0, &name.1).unwrap_or(HELD_PAUSE);
+        parked.contains(&name).then(|| due_in.clamp(HELD_PAUSE / 10, HELD_PAUSE * 60))
+    }
+}
