@@ -4,6 +4,7 @@
 //! unconfirmed at that moment.
 
 mod campaign;
+mod consuming;
 mod database;
 mod freeze;
 mod history;

@@ -2,6 +2,7 @@
 
 mod check;
 mod columns;
+mod consuming;
 mod dispatch;
 mod flow;
 mod hot_keys;

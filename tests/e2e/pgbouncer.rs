@@ -7,10 +7,17 @@ use walrelay_testkit::{skip, wait_until};
 use walrelay_tests::{DEADLINE, World};
 
 /// A PgBouncer of a test's own in front of the test's server.
-struct PgBouncer {
+pub(crate) struct PgBouncer {
     child: Child,
     folder: PathBuf,
     port: u16,
+}
+
+impl PgBouncer {
+    /// The connection string of the world's database behind it.
+    pub(crate) fn url(&self, world: &World) -> String {
+        format!("postgresql://postgres@127.0.0.1:{}/{}", self.port, world.name())
+    }
 }
 
 impl Drop for PgBouncer {
@@ -38,7 +45,7 @@ fn command(folder: &Path) -> Command {
     command
 }
 
-async fn start(world: &World, mode: &str, ignored: &str) -> Option<PgBouncer> {
+pub(crate) async fn start(world: &World, mode: &str, ignored: &str) -> Option<PgBouncer> {
     let is_there = Command::new("pgbouncer").arg("--version").stdout(Stdio::null()).status();
     if !is_there.is_ok_and(|status| status.success()) {
         return skip("pgbouncer is not installed");
@@ -84,8 +91,7 @@ async fn a_pooler_is_recognised_in_every_mode_and_the_rest_is_checked() {
     let modes = [("transaction", few), ("transaction", many), ("session", few), ("session", many)];
     for (mode, ignored) in modes {
         let Some(bouncer) = start(&world, mode, ignored).await else { return };
-        let name = world.name();
-        let url = format!("postgresql://postgres@127.0.0.1:{}/{name}", bouncer.port);
+        let url = bouncer.url(&world);
         for command in ["run", "check"] {
             let done = world.run([command, "--database-url", &url]).await;
             let text = &done.text;

@@ -4,10 +4,12 @@
 //! binary. Nothing in it is shared with another test but the Postgres server, so tests run side by
 //! side. Fails by panicking, as its callers are tests.
 
+mod consuming;
 mod producer;
 mod pubsub;
 mod world;
 
+pub use consuming::CONSUMER;
 pub use producer::Producer;
 pub use pubsub::{PROJECT, PubSub, topic};
 pub use world::{DEADLINE, World};

@@ -10,8 +10,8 @@ const LAYERS: &[&[&str]] = &[
     &["walrelay-envelope", "walrelay-emulator", "walrelay-private-postgres"],
     &["pgoutput-parser"],
     &["walrelay-core", "walrelay-testkit"],
-    &["walrelay-postgres", "walrelay-pubsub"],
-    &["walrelay-relay"],
+    &["walrelay-postgres", "walrelay-pubsub", "walrelay-inbox-core"],
+    &["walrelay-relay", "walrelay-inbox"],
     &["walrelay"],
     &["walrelay-bench", "walrelay-tests"],
 ];

@@ -21,6 +21,9 @@ pub const OCCURRED_AT: &str = "occurred_at";
 pub const COMMIT_LSN: &str = "commit_lsn";
 /// Second half of the position, in every style: a decimal number from 0.
 pub const TX_INDEX: &str = "tx_index";
+/// Identifier of the producer's server, to which a position belongs. The relay does not write it; a
+/// producer may, in its headers, and a consumer compares positions across servers by it.
+pub const SYSTEM_IDENTIFIER: &str = "system_identifier";
 /// Which explicit replay sent this copy; missing on messages of the stream.
 pub const REPLAY_ID: &str = "replay_id";
 

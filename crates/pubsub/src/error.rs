@@ -44,6 +44,19 @@ pub enum PubsubError {
         #[source]
         source: Box<dyn Error + Send + Sync>,
     },
+    /// A subscription could not be looked up or created.
+    #[error("cannot {action} subscription {subscription}: {code}")]
+    Subscription {
+        /// `look up` or `create`.
+        action: &'static str,
+        /// The full name.
+        subscription: String,
+        /// The gRPC code.
+        code: &'static str,
+        /// What the service said.
+        #[source]
+        source: Box<tonic::Status>,
+    },
     /// The administration client could not be made.
     #[error("the Pub/Sub administration client cannot be made")]
     AdminClient(#[source] Box<dyn Error + Send + Sync>),

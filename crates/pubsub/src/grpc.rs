@@ -189,11 +189,16 @@ fn fixed_headers(config: &PublisherConfig) -> Result<HeaderMap, PubsubError> {
     Ok(headers)
 }
 
-/// The header by which Google routes the request: `topic=` and the name, percent-encoded.
 fn routing(topic: &str) -> HeaderValue {
-    let mut text = String::with_capacity("topic=".len() + topic.len() + 8);
-    text.push_str("topic=");
-    for byte in topic.bytes() {
+    routing_by("topic", topic)
+}
+
+/// The header by which Google routes the request: `topic=` and the name, percent-encoded.
+pub(crate) fn routing_by(kind: &str, name: &str) -> HeaderValue {
+    let mut text = String::with_capacity(kind.len() + name.len() + 9);
+    text.push_str(kind);
+    text.push('=');
+    for byte in name.bytes() {
         if byte.is_ascii_alphanumeric() || b"-._~".contains(&byte) {
             text.push(char::from(byte));
         } else if write!(text, "%{byte:02X}").is_err() {

@@ -16,6 +16,7 @@ mod dial;
 mod error;
 mod grpc;
 mod pool;
+mod subscriber;
 mod wire;
 
 #[cfg(test)]
@@ -26,6 +27,7 @@ pub use classify::{classify, operator_hint};
 pub use config::{Endpoint, PublisherConfig};
 pub use error::PubsubError;
 pub use grpc::GrpcPublisher;
+pub use subscriber::{StreamingPull, Subscriber};
 
 /// Makes ring the process's cryptography for TLS and for credentials.
 ///

@@ -242,6 +242,20 @@ policy! {
         "ALTER PUBLICATION … SET (publish = 'insert'), then start again; the change that is in the log \
          already is skipped with `walrelay slot advance`: docs/operations.md";
 
+    // The consuming half.
+    /// A consumer's database lacks tables, functions or rights.
+    InboxUnfit: POSTGRES, POSTGRES, POSTGRES,
+        "run `walrelay consumer init`, which creates what is missing; migrations/README.md has the grants";
+    /// There is no consumer of this name.
+    ConsumerMissing: POSTGRES, POSTGRES, POSTGRES,
+        "correct the name, or set it up: `walrelay consumer init NAME --subscription S`";
+    /// The handler is missing, or is none.
+    HandlerUnfit: POSTGRES, POSTGRES, POSTGRES,
+        "create the function in the consumer's database, or correct --handler";
+    /// There is no such subscription.
+    SubscriptionMissing: PUBSUB, PUBSUB, PUBSUB,
+        "correct --subscription, or create it: `walrelay consumer init NAME --subscription S --create --topic T`";
+
     // Pub/Sub, and whoever types.
     /// Pub/Sub cannot be used.
     PubSub: PUBSUB, PUBSUB, PUBSUB,

@@ -8,9 +8,10 @@
 use clap::{Args, Parser, Subcommand};
 
 use crate::options::{
-    ColumnOptions, DatabaseOptions, DemoOptions, EmulatorOptions, GeneralOptions, InitOptions,
-    MessageOptions, OutputOptions, ProjectOption, PruneOptions, PubSubOptions, RelayOptions,
-    RunOptions,
+    ColumnOptions, ConsumerDatabaseOptions, ConsumerLoopOptions, ConsumerOptions, DatabaseOptions,
+    DemoOptions, EmulatorOptions, EndpointOption, GeneralOptions, InitOptions, MessageOptions,
+    OutputOptions, ProjectOption, PruneOptions, PubSubOptions, RelayOptions, RunOptions, SqlOption,
+    SubscriptionOption,
 };
 
 /// Carries a Postgres transactional outbox into Google Cloud Pub/Sub, in order, losing nothing.
@@ -73,6 +74,18 @@ pub enum CommandArgs {
     /// Deletes outbox rows that are old, confirmed and not parked.
     #[command(after_help = "Example:\n  walrelay prune --older-than 30d")]
     Prune(PruneArgs),
+    /// The other end: applies a subscription's events to a database, each once, in order per key.
+    ///
+    /// Calls a SQL function of yours for every batch. Its effect and the record that the event was
+    /// seen commit together, and only then the message is acknowledged; what comes again is found in
+    /// the inbox and skipped. Loss of a connection is not an end. SIGTERM and SIGINT finish what is out
+    /// and exit with 0. More instances give more throughput. The database may be behind a pooler.
+    #[command(after_help = "Examples:\n  \
+        walrelay consume billing --handler shop.apply --database-url postgresql://app@db.example:6543/app\n  \
+        PUBSUB_EMULATOR_HOST=localhost:8085 walrelay consume billing --handler shop.apply --until-caught-up")]
+    Consume(ConsumeArgs),
+    /// Consumers: init, scaffold, status, pause, resume, prune.
+    Consumer(ConsumerArgs),
     /// The embedded Pub/Sub: an in-memory stand-in that enforces production's limits.
     ///
     /// Speaks the Publisher and Subscriber services over gRPC without credentials. Point clients
@@ -337,6 +350,142 @@ pub struct SlotAdvanceArgs {
     pub discard_rows: String,
     #[command(flatten)]
     pub database: DatabaseOptions,
+}
+
+/// `walrelay consume`.
+#[derive(Debug, Args)]
+pub struct ConsumeArgs {
+    /// Name of the consumer, as `consumer init` was given it.
+    #[arg(value_name = "NAME", help_heading = ARGUMENTS)]
+    pub name: String,
+    #[command(flatten)]
+    pub until: RunOptions,
+    #[command(flatten)]
+    pub own: ConsumerOptions,
+    #[command(flatten)]
+    pub service: ConsumerLoopOptions,
+    #[command(flatten)]
+    pub database: ConsumerDatabaseOptions,
+    #[command(flatten)]
+    pub project: ProjectOption,
+    #[command(flatten)]
+    pub endpoint: EndpointOption,
+}
+
+/// `walrelay consumer`.
+#[derive(Debug, Args)]
+pub struct ConsumerArgs {
+    #[command(subcommand)]
+    pub action: ConsumerActionArgs,
+}
+
+/// What to do with a consumer.
+#[derive(Debug, Subcommand)]
+pub enum ConsumerActionArgs {
+    /// Creates tables, functions and the consumer's row; with --create the subscription too.
+    ///
+    /// Safe to run again. A subscription that it creates delivers in order and never expires; one that
+    /// exists is left as it is. Prints the grants that a role of its own needs.
+    #[command(after_help = "Example:\n  \
+        walrelay consumer init billing --subscription billing --create --topic order.events")]
+    Init(ConsumerInitArgs),
+    /// Prints a handler function to start from: a version-gated UPSERT for the columns of a table.
+    #[command(after_help = "Example:\n  walrelay consumer scaffold shop.orders > handler.sql")]
+    Scaffold(ConsumerScaffoldArgs),
+    /// Counts by status, keys that are held, the rate of the last minute.
+    #[command(after_help = "Example:\n  walrelay consumer status billing --format json")]
+    Status(ConsumerStatusArgs),
+    /// Lets nothing be applied, by any instance, until it is resumed.
+    #[command(after_help = "Example:\n  walrelay consumer pause billing")]
+    Pause(ConsumerNameArgs),
+    /// Goes on after a pause; running instances notice within a second.
+    #[command(after_help = "Example:\n  walrelay consumer resume billing")]
+    Resume(ConsumerNameArgs),
+    /// Deletes rows of the inbox that are finished and old.
+    ///
+    /// Refuses an age within which Pub/Sub may deliver the event again: it would be applied twice.
+    #[command(after_help = "Example:\n  walrelay consumer prune billing --older-than 40d")]
+    Prune(ConsumerPruneArgs),
+}
+
+/// `walrelay consumer init`.
+#[derive(Debug, Args)]
+#[expect(clippy::struct_excessive_bools, reason = "each is a switch of the command line")]
+pub struct ConsumerInitArgs {
+    /// Name of the consumer: one for each thing that is kept up to date.
+    #[arg(value_name = "NAME", help_heading = ARGUMENTS)]
+    pub name: String,
+    /// Create the subscription, ordered and without expiry; needs --topic.
+    #[arg(long, requires = "topic", help_heading = ARGUMENTS)]
+    pub create: bool,
+    /// Topic of a subscription to be created, short or full name.
+    #[arg(long, value_name = "TOPIC", help_heading = ARGUMENTS)]
+    pub topic: Option<String>,
+    /// Where Pub/Sub sends what was delivered 100 times; short or full name of a topic.
+    #[arg(long, value_name = "TOPIC", requires = "create", help_heading = ARGUMENTS)]
+    pub dead_letter_topic: Option<String>,
+    /// Create it with exactly-once delivery: fewer copies, more latency. The inbox does not need it.
+    #[arg(long, requires = "create", help_heading = ARGUMENTS)]
+    pub exactly_once: bool,
+    /// Only messages with these attributes, in Pub/Sub's filter language.
+    #[arg(long, value_name = "FILTER", requires = "create", help_heading = ARGUMENTS)]
+    pub filter: Option<String>,
+    #[command(flatten)]
+    pub subscription: SubscriptionOption,
+    #[command(flatten)]
+    pub sql: SqlOption,
+    #[command(flatten)]
+    pub database: ConsumerDatabaseOptions,
+    #[command(flatten)]
+    pub project: ProjectOption,
+    #[command(flatten)]
+    pub endpoint: EndpointOption,
+}
+
+/// `walrelay consumer scaffold`.
+#[derive(Debug, Args)]
+pub struct ConsumerScaffoldArgs {
+    /// The table that the handler is to keep up to date, `schema.table`.
+    #[arg(value_name = "TABLE", help_heading = ARGUMENTS)]
+    pub table: String,
+    #[command(flatten)]
+    pub database: ConsumerDatabaseOptions,
+}
+
+/// `walrelay consumer status`.
+#[derive(Debug, Args)]
+pub struct ConsumerStatusArgs {
+    /// Name of the consumer.
+    #[arg(value_name = "NAME", help_heading = ARGUMENTS)]
+    pub name: String,
+    #[command(flatten)]
+    pub output: OutputOptions,
+    #[command(flatten)]
+    pub database: ConsumerDatabaseOptions,
+}
+
+/// `walrelay consumer pause` and `resume`.
+#[derive(Debug, Args)]
+pub struct ConsumerNameArgs {
+    /// Name of the consumer.
+    #[arg(value_name = "NAME", help_heading = ARGUMENTS)]
+    pub name: String,
+    #[command(flatten)]
+    pub database: ConsumerDatabaseOptions,
+}
+
+/// `walrelay consumer prune`.
+#[derive(Debug, Args)]
+pub struct ConsumerPruneArgs {
+    /// Name of the consumer.
+    #[arg(value_name = "NAME", help_heading = ARGUMENTS)]
+    pub name: String,
+    #[command(flatten)]
+    pub own: PruneOptions,
+    #[command(flatten)]
+    pub database: ConsumerDatabaseOptions,
+    #[command(flatten)]
+    pub endpoint: EndpointOption,
 }
 
 /// `walrelay prune`.

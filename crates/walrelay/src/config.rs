@@ -16,6 +16,7 @@ mod actions;
 mod build;
 mod builder;
 mod command;
+mod consumers;
 mod given;
 mod layers;
 mod log;
@@ -29,8 +30,9 @@ mod values;
 
 pub use build::Config;
 pub use command::{
-    CheckConfig, Command, CreateTopics, DatabaseConfig, DemoConfig, DemoOutput, DispatchAction,
-    DispatchConfig, EmulatorConfig, InitConfig, OutputFormat, PruneConfig, RunConfig, SlotAction,
+    CheckConfig, Command, ConsumeConfig, ConsumerAction, ConsumerConfig, ConsumerSetUp,
+    CreateTopics, DatabaseConfig, DemoConfig, DemoOutput, DispatchAction, DispatchConfig,
+    EmulatorConfig, InitConfig, NewSubscription, OutputFormat, PruneConfig, RunConfig, SlotAction,
     SlotConfig, SlotKind, StatusConfig,
 };
 pub use layers::{CommandLine, Environment, Refusal};

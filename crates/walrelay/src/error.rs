@@ -2,6 +2,7 @@
 
 use std::fmt;
 
+use walrelay_inbox::InboxError;
 use walrelay_postgres::{PgError, StoreError};
 use walrelay_pubsub::PubsubError;
 use walrelay_relay::error::RelayError;
@@ -16,6 +17,10 @@ pub enum Error {
     /// The relay itself stopped.
     #[error(transparent)]
     Relay(#[from] RelayError),
+
+    /// The consumer stopped, or did not start.
+    #[error(transparent)]
+    Inbox(#[from] InboxError),
 
     /// The demo could not go on, or saw the promise broken.
     #[error("{what}")]
@@ -124,6 +129,7 @@ impl Error {
             Self::Postgres(error) => Kind::of_postgres(error),
             Self::Store(error) => Kind::of_store(error),
             Self::Relay(error) => error.kind(),
+            Self::Inbox(error) => kind_of_inbox(error),
             Self::SlotLost { .. } => Kind::SlotLost,
             Self::PublicationMissing { .. } => Kind::PublicationMissing,
             Self::PubSub(_) => Kind::PubSub,
@@ -176,6 +182,20 @@ impl Error {
             "" => text,
             hint => format!("{text}\nhint: {hint}"),
         }
+    }
+}
+
+/// What an error of a consumer is, for the policy.
+pub(crate) fn kind_of_inbox(error: &InboxError) -> Kind {
+    match error {
+        InboxError::Connect(error) => Kind::of_postgres(error),
+        InboxError::Store(error) => Kind::of_store(error),
+        InboxError::Inbox { .. } => Kind::InboxUnfit,
+        InboxError::Unregistered { .. } => Kind::ConsumerMissing,
+        InboxError::Handler { .. } => Kind::HandlerUnfit,
+        InboxError::OtherSubscription { .. } | InboxError::Table { .. } => Kind::Argument,
+        InboxError::PubSub(_) => Kind::PubSub,
+        InboxError::SubscriptionMissing { .. } => Kind::SubscriptionMissing,
     }
 }
 

@@ -33,11 +33,77 @@ const CONNECTION_LIFE: Duration = Duration::from_secs(65);
 
 /// What the handlers answer from.
 #[derive(Debug, Clone)]
-pub struct Observed {
-    /// How the relay is doing.
-    pub health: Health,
-    /// What it has counted.
-    pub metrics: Metrics,
+pub struct Observed(Arc<dyn Observe>);
+
+/// How a service is doing.
+trait Observe: std::fmt::Debug + Send + Sync {
+    /// How long its loop has been silent.
+    fn silence(&self) -> Duration;
+    /// What it is doing, and why that is not what it should.
+    fn readiness(&self) -> (&'static str, Vec<String>);
+    /// What it has counted, as Prometheus reads it.
+    fn metrics(&self) -> Result<String, std::fmt::Error>;
+    /// Everything it tells about itself.
+    fn status(&self) -> Value;
+}
+
+#[derive(Debug)]
+struct OfRelay(Health, Metrics);
+
+impl Observe for OfRelay {
+    fn silence(&self) -> Duration {
+        self.0.silence()
+    }
+
+    fn readiness(&self) -> (&'static str, Vec<String>) {
+        (self.0.phase().name(), self.0.reasons_not_ready())
+    }
+
+    fn metrics(&self) -> Result<String, std::fmt::Error> {
+        self.1.seconds_since_progress.set(self.0.since_progress().as_secs_f64());
+        self.1.set_phase(&self.0.phase());
+        self.1.encode()
+    }
+
+    fn status(&self) -> Value {
+        self.0.status()
+    }
+}
+
+#[derive(Debug)]
+struct OfConsumer(walrelay_inbox::Health, walrelay_inbox::Metrics);
+
+impl Observe for OfConsumer {
+    fn silence(&self) -> Duration {
+        self.0.silence()
+    }
+
+    fn readiness(&self) -> (&'static str, Vec<String>) {
+        (self.0.phase().name(), self.0.reasons_not_ready())
+    }
+
+    fn metrics(&self) -> Result<String, std::fmt::Error> {
+        self.1.observe(self.0.phase(), self.0.since_progress().as_secs_f64());
+        self.1.encode()
+    }
+
+    fn status(&self) -> Value {
+        self.0.status()
+    }
+}
+
+impl Observed {
+    /// A relay.
+    #[must_use]
+    pub fn of_relay(health: Health, metrics: Metrics) -> Self {
+        Self(Arc::new(OfRelay(health, metrics)))
+    }
+
+    /// A consumer.
+    #[must_use]
+    pub fn of_consumer(health: walrelay_inbox::Health, metrics: walrelay_inbox::Metrics) -> Self {
+        Self(Arc::new(OfConsumer(health, metrics)))
+    }
 }
 
 /// Opens the socket, so that an address in use is known before anything starts.
@@ -69,25 +135,21 @@ fn router(observed: Observed) -> Router {
 }
 
 async fn livez(State(observed): State<Observed>) -> Response {
-    let silence = observed.health.silence();
+    let silence = observed.0.silence();
     let live = silence <= SILENCE_MAX;
     let code = if live { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
     answer(code, &json!({ "live": live, "silent_seconds": silence.as_secs_f64() }))
 }
 
 async fn readyz(State(observed): State<Observed>) -> Response {
-    let reasons = observed.health.reasons_not_ready();
-    let phase = observed.health.phase();
+    let (phase, reasons) = observed.0.readiness();
     let ready = reasons.is_empty();
     let code = if ready { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
-    answer(code, &json!({ "ready": ready, "phase": phase.name(), "reasons": reasons }))
+    answer(code, &json!({ "ready": ready, "phase": phase, "reasons": reasons }))
 }
 
 async fn metrics(State(observed): State<Observed>) -> Response {
-    let seconds = observed.health.since_progress().as_secs_f64();
-    observed.metrics.seconds_since_progress.set(seconds);
-    observed.metrics.set_phase(&observed.health.phase());
-    match observed.metrics.encode() {
+    match observed.0.metrics() {
         Ok(text) => {
             let form = "application/openmetrics-text; version=1.0.0; charset=utf-8";
             ([(header::CONTENT_TYPE, form)], text).into_response()
@@ -99,7 +161,7 @@ async fn metrics(State(observed): State<Observed>) -> Response {
 }
 
 async fn status(State(observed): State<Observed>) -> Response {
-    answer(StatusCode::OK, &observed.health.status())
+    answer(StatusCode::OK, &observed.0.status())
 }
 
 fn answer(code: StatusCode, body: &Value) -> Response {

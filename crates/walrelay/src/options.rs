@@ -60,7 +60,7 @@ options! {
         .also(&["DATABASE_URL"])
         .secret()
         .means("Where Postgres is: postgresql://user:password@host:port/database?sslmode=…")
-        .detail("Required. A direct connection, not a pooler. The password may come from PGPASSWORD or PGPASSFILE, \
+        .detail("Required. For the relay a direct connection, not a pooler; a consumer's may be one. The password may come from PGPASSWORD or PGPASSFILE, \
                  the certificate authority from WALRELAY_SSLROOTCERT_PEM.");
     SLOT: String = Setting::text("slot", "walrelay", "1 to 63 of `a-z`, `0-9`, `_`")
         .shown_as("NAME")
@@ -155,11 +155,14 @@ options! {
         .means("A key stuck this long while others succeed moves to dispatch state")
         .detail("Long enough for a restart of the service, short against the WAL a slot may keep.");
     MAX_ATTEMPTS: u32 = Setting::count("max-attempts", "20", 1, 1_000)
-        .means("Tries of a parked row before it is dead")
-        .detail("With back-off, some ten minutes of failures of its own.");
+        .under("Consumer", "10")
+        .means("Tries of what failed before it is dead")
+        .detail("With back-off, some ten minutes of failures of its own; 10 by default for a consumer, which is as long.");
     ON_DEAD: &'static str = Setting::word("on-dead", "continue", &["continue", "hold"])
         .shown_as("POLICY")
-        .means("After a dead row its key goes on (`continue`) or waits for a person (`hold`)");
+        .under("Consumer", "hold")
+        .means("After a dead row its key goes on (`continue`) or waits for a person (`hold`)")
+        .detail("A consumer's default is `hold`: a gap corrupts a read model.");
     MAX_IN_FLIGHT_BYTES: Bytes = Setting::size("max-in-flight-bytes", "64MiB", MIB, 64 * GIB)
         .means("Memory for rows read and not settled; when it is full, Postgres waits");
     WAL_BUDGET: String = Setting::text("wal-budget", "auto", "`auto`, `off`, or `1MiB` and more")
@@ -184,6 +187,57 @@ options! {
             "http", "`0.0.0.0:$PORT` when `PORT` is set, else `off`", "an address, `off`")
         .shown_as("ADDRESS")
         .means("Address of /livez, /readyz, /metrics, /status, or `off`");
+}
+
+options! {
+    /// What a consumer reads, and how it applies it.
+    ConsumerOptions "Consumer"
+    SUBSCRIPTION: Option<String> = Setting::optional_text(
+            "subscription", "what the consumer was set up with", "a name, short or full")
+        .shown_as("SUBSCRIPTION")
+        .means("Subscription to read; a full projects/…/subscriptions/… is accepted")
+        .detail("`consumer init` requires it. For `consume` it names another one: that of the dead letters.");
+    HANDLER: Option<String> = Setting::optional_text("handler", "", "`schema.function`")
+        .shown_as("FUNCTION")
+        .means("SQL function that applies events: f(app_inbox_event) or f(app_inbox_event[])")
+        .detail("Required by `consume`. It returns void. Where both forms exist, name the argument too.");
+    BATCH: u32 = Setting::count("batch", "200", 1, 10_000)
+        .means("Events applied in one transaction, at most; there is no waiting for more");
+    WORKERS: u32 = Setting::count("workers", "4", 1, 64)
+        .means("Transactions at once, each on its own connection");
+    MAX_LEASE: Duration = Setting::duration("max-lease", "30m", MINUTE, DAY)
+        .means("How long a message is held while the database is not there")
+        .detail("Then Pub/Sub may give it to another instance.");
+    DEDUPE: &'static str = Setting::word("dedupe", "event", &["event", "position"])
+        .shown_as("RULE")
+        .means("What counts as seen: an event in the inbox, or besides one behind its key's position")
+        .detail("`position` needs the producer's system_identifier among the attributes.");
+}
+
+group! {
+    /// The database of a consumer.
+    ConsumerDatabaseOptions "Postgres" DATABASE_URL
+}
+
+group! {
+    /// The endpoint alone, for commands that do not publish.
+    EndpointOption "Pub/Sub" ENDPOINT
+}
+
+group! {
+    /// What a consumer's loop takes besides, as the relay's does.
+    ConsumerLoopOptions "Consumer"
+    MAX_ATTEMPTS ON_DEAD MAX_IN_FLIGHT_BYTES DRAIN_TIMEOUT HTTP
+}
+
+group! {
+    /// The subscription alone.
+    SubscriptionOption "Consumer" SUBSCRIPTION
+}
+
+group! {
+    /// Whether only SQL is printed.
+    SqlOption "This command" SQL
 }
 
 options! {
@@ -263,6 +317,7 @@ pub const GROUPS: &[Group] = &[
     MessageOptions::GROUP,
     PubSubOptions::GROUP,
     RelayOptions::GROUP,
+    ConsumerOptions::GROUP,
     InitOptions::GROUP,
     OutputOptions::GROUP,
     RunOptions::GROUP,

@@ -23,7 +23,7 @@ async fn served() -> Served {
     let listener = http::listen("127.0.0.1:0".parse().unwrap()).await.unwrap();
     let address = listener.local_addr().unwrap();
     let (health, metrics) = (Health::new(), Metrics::new());
-    let observed = Observed { health: health.clone(), metrics: metrics.clone() };
+    let observed = Observed::of_relay(health.clone(), metrics.clone());
     let mut tasks = JoinSet::new();
     tasks.spawn(http::serve(listener, observed));
     Served { address, health, metrics, _tasks: tasks }

@@ -98,11 +98,14 @@ fn problems_of(option: &Declaration, value: &str) -> Vec<Problem> {
     // The longest status interval needs the longest timeout.
     let timeout = (option.name == "status-interval").then_some("--wal-sender-timeout=10m");
     let arguments = ["walrelay"].into_iter().chain(command.split(' ')).chain([flag.as_str()]);
-    let arguments = arguments.chain(timeout).map(OsString::from);
+    // The name of a consumer is no option.
+    let name = command.starts_with("consume").then_some("billing");
+    let arguments = arguments.chain(timeout).chain(name).map(OsString::from);
     let variables = [
         ("DATABASE_URL", "postgresql://a@b/c"),
         ("WALRELAY_STATUS_INTERVAL", "100ms"),
         ("PUBSUB_PROJECT_ID", "p"),
+        ("WALRELAY_HANDLER", "shop.apply"),
     ];
     let environment = Environment::new(variables);
     match CommandLine::parse(arguments, &environment) {

@@ -7,6 +7,8 @@ use crate::error::Error;
 
 pub mod check;
 mod columns;
+pub mod consume;
+pub mod consumer;
 pub mod demo;
 pub mod dispatch;
 pub mod emulator;
@@ -25,6 +27,10 @@ mod topics;
 pub async fn execute(command: Command, shutdown: &Shutdown) -> Result<(), Error> {
     match command {
         Command::Run(config) => Box::pin(run::execute(*config, shutdown)).await,
+        Command::Consume(config) => Box::pin(consume::execute(*config, shutdown)).await,
+        Command::Consumer(config) => {
+            Box::pin(unless_stopped(consumer::execute(*config), shutdown)).await
+        }
         Command::Demo(config) => demo::execute(config, shutdown).await,
         Command::Emulator(config) => emulator::execute(config, shutdown).await,
         // These have nothing to drain, and each may be run again.

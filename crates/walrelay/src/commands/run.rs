@@ -28,7 +28,7 @@ pub async fn execute(config: RunConfig, shutdown: &Shutdown) -> Result<(), Error
     if let Some(address) = config.http {
         let io = |source| Error::Io { action: format!("listen on {address}"), source };
         let listener = http::listen(address).await.map_err(io)?;
-        let observed = http::Observed { health: health.clone(), metrics: metrics.clone() };
+        let observed = http::Observed::of_relay(health.clone(), metrics.clone());
         tasks.spawn(http::serve(listener, observed));
     }
     let publisher =

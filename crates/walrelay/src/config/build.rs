@@ -82,12 +82,18 @@ impl Builder<'_> {
             cli::CommandArgs::Dispatch(args) => self.dispatch(&args.action).map(Command::Dispatch),
             cli::CommandArgs::Slot(args) => self.slot(&args.action).map(Command::Slot),
             cli::CommandArgs::Prune(_) => self.prune().map(Command::Prune),
+            cli::CommandArgs::Consume(args) => {
+                Some(Command::Consume(Box::new(self.consume(&args.name)?)))
+            }
+            cli::CommandArgs::Consumer(args) => {
+                Some(Command::Consumer(Box::new(self.consumer(&args.action)?)))
+            }
             cli::CommandArgs::Emulator(_) => self.emulator().map(Command::Emulator),
             cli::CommandArgs::Demo(_) => Some(Command::Demo(self.demo())),
         }
     }
 
-    fn format(&mut self) -> OutputFormat {
+    pub(super) fn format(&mut self) -> OutputFormat {
         match self.problems.read(options::FORMAT) {
             "json" => OutputFormat::Json,
             _ => OutputFormat::Text,

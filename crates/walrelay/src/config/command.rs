@@ -6,7 +6,10 @@ use std::time::Duration;
 
 use walrelay_core::{ColumnNames, RouterConfig};
 use walrelay_emulator::Fault;
-use walrelay_postgres::{ConnectConfig, DispatchFilter, OnLost, Outbox, RetrySelection};
+use walrelay_postgres::{
+    ConnectConfig, DispatchFilter, OnLost, Outbox, QualifiedName, RetrySelection,
+};
+use walrelay_pubsub::Endpoint;
 use walrelay_relay::settings::{PubSubSettings, Settings};
 
 /// What to do, and everything it needs.
@@ -20,6 +23,8 @@ pub enum Command {
     Dispatch(DispatchConfig),
     Slot(SlotConfig),
     Prune(PruneConfig),
+    Consume(Box<ConsumeConfig>),
+    Consumer(Box<ConsumerConfig>),
     Emulator(EmulatorConfig),
     Demo(DemoConfig),
 }
@@ -229,4 +234,80 @@ pub enum DemoOutput {
     Messages,
     /// The summary.
     Summary,
+}
+
+/// Everything `walrelay consume` needs.
+#[derive(Debug, Clone)]
+pub struct ConsumeConfig {
+    /// The consumer's own settings.
+    pub settings: walrelay_inbox::Settings,
+    /// Where `/livez` and the others are served; `None` is nowhere.
+    pub http: Option<SocketAddr>,
+}
+
+/// Everything `walrelay consumer` needs.
+#[derive(Debug, Clone)]
+pub struct ConsumerConfig {
+    /// The consumer's database; absent when only SQL is printed.
+    pub connect: Option<ConnectConfig>,
+    /// What to do.
+    pub action: ConsumerAction,
+}
+
+/// What to do with a consumer.
+#[derive(Debug, Clone)]
+pub enum ConsumerAction {
+    /// Set it up.
+    Init(ConsumerSetUp),
+    /// Print a handler for a table.
+    Scaffold(QualifiedName),
+    /// Print how it is doing.
+    Status {
+        /// Its name.
+        name: String,
+        /// How.
+        format: OutputFormat,
+    },
+    /// Pause it, or let it go on.
+    Pause {
+        /// Its name.
+        name: String,
+        /// Whether it is to be paused.
+        paused: bool,
+    },
+    /// Delete what is old.
+    Prune {
+        /// Its name.
+        name: String,
+        /// Age a row must have.
+        older_than: Duration,
+        /// Where Pub/Sub is, which says how long it keeps messages.
+        endpoint: Endpoint,
+    },
+}
+
+/// A consumer to be set up.
+#[derive(Debug, Clone)]
+pub struct ConsumerSetUp {
+    /// Its name.
+    pub name: String,
+    /// Full name of its subscription.
+    pub subscription: String,
+    /// Where Pub/Sub is.
+    pub endpoint: Endpoint,
+    /// The subscription to create, if it is to be created.
+    pub create: Option<NewSubscription>,
+}
+
+/// A subscription to be created.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct NewSubscription {
+    /// Full name of its topic.
+    pub topic: String,
+    /// Full name of the topic for dead letters.
+    pub dead_letter_topic: Option<String>,
+    /// With exactly-once delivery.
+    pub exactly_once: bool,
+    /// In Pub/Sub's filter language; empty lets everything through.
+    pub filter: String,
 }

@@ -62,7 +62,7 @@ impl Builder<'_> {
         source
     }
 
-    fn project(&mut self) -> String {
+    pub(super) fn project(&mut self) -> String {
         let project = self.problems.read(options::PROJECT).unwrap_or_default();
         let fits = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.' | ':');
         if !project.chars().all(fits) {

@@ -19,7 +19,7 @@ impl Builder<'_> {
         PubSubSettings { publisher, max_outstanding_requests }
     }
 
-    fn endpoint(&mut self) -> Endpoint {
+    pub(super) fn endpoint(&mut self) -> Endpoint {
         let pinned = self.problems.read(options::ENDPOINT);
         let emulator = self.environment.get("PUBSUB_EMULATOR_HOST");
         let endpoint = match (pinned, emulator) {

@@ -58,7 +58,7 @@ impl Builder<'_> {
     }
 
     /// Cloud Run says in PORT where it will look; an address given for ourselves wins.
-    fn http(&mut self) -> Option<SocketAddr> {
+    pub(super) fn http(&mut self) -> Option<SocketAddr> {
         if let Some(address) = self.problems.read(options::HTTP) {
             return self.problems.listen_address("http", &address);
         }

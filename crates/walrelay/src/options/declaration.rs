@@ -45,6 +45,8 @@ pub struct Declaration {
     pub detail: &'static str,
     /// A limit that its kind does not express.
     pub besides: &'static str,
+    /// Another default for the commands that take it under this heading.
+    pub elsewhere: Option<(&'static str, &'static str)>,
     /// How it differs from most.
     pub nature: Nature,
 }
@@ -115,6 +117,7 @@ impl<T> Setting<T> {
             meaning: "",
             detail: "",
             besides: "",
+            elsewhere: None,
             nature: Nature::Ordinary,
         };
         Self { declaration, value: PhantomData }
@@ -138,6 +141,13 @@ impl<T> Setting<T> {
     #[must_use]
     pub const fn besides(mut self, limit: &'static str) -> Self {
         self.declaration.besides = limit;
+        self
+    }
+
+    /// Another default for the commands that take it under this heading.
+    #[must_use]
+    pub const fn under(mut self, heading: &'static str, default: &'static str) -> Self {
+        self.declaration.elsewhere = Some((heading, default));
         self
     }
 
@@ -384,7 +394,15 @@ impl Group {
     /// Gives a command these options.
     #[must_use]
     pub fn augment(self, command: Command) -> Command {
-        let under = |option: &Declaration| option.argument().help_heading(self.heading);
+        let under = |option: &Declaration| {
+            let argument = option.argument().help_heading(self.heading);
+            match option.elsewhere {
+                Some((heading, default)) if heading == self.heading => {
+                    argument.default_value(default)
+                }
+                Some(_) | None => argument,
+            }
+        };
         command.args(self.options.iter().map(under))
     }
 }

@@ -1,0 +1,80 @@
+//! What a SQLSTATE says about a whole batch. What says something about one event never gets here: the
+//! functions in the database isolate it.
+
+/// Why a batch was not applied.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Failure {
+    /// Others were in the way: the batch again, smaller. Not an attempt.
+    Conflict,
+    /// The database cannot at the moment: everything waits.
+    Outage,
+    /// A handler or a right is missing: somebody has to act.
+    Operator,
+    /// The consumer is paused.
+    Paused,
+    /// A new generation has begun: its number has to be read again.
+    Rebuilt,
+    /// The consumer's row is gone.
+    Unregistered,
+}
+
+impl Failure {
+    /// What the server's answer means; `None` is a connection that broke.
+    #[must_use]
+    pub fn of_sqlstate(code: Option<&str>) -> Self {
+        let Some(code) = code else { return Self::Outage };
+        match code {
+            // Deadlock, serialization, a lock or a statement that took too long, a unique violation
+            // between two sessions that create the same row.
+            "40001" | "40P01" | "55P03" | "57014" => Self::Conflict,
+            "WR001" => Self::Unregistered,
+            "WR002" => Self::Rebuilt,
+            "WR003" => Self::Paused,
+            "WR004" | "WR005" => Self::Operator,
+            // Of class 25 only a server that has become a standby passes by itself.
+            "25006" => Self::Outage,
+            _ => match code.get(..2) {
+                Some("42" | "3D" | "3F" | "28" | "0A") => Self::Operator,
+                _ => Self::Outage,
+            },
+        }
+    }
+
+    /// One word, for logs and metrics.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Conflict => "conflict",
+            Self::Outage => "outage",
+            Self::Operator => "operator",
+            Self::Paused => "paused",
+            Self::Rebuilt => "rebuilt",
+            Self::Unregistered => "unregistered",
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_class_of_the_table_has_its_meaning() {
+        for (code, meaning) in [
+            ("40001", Failure::Conflict),
+            ("40P01", Failure::Conflict),
+            ("08006", Failure::Outage),
+            ("57P01", Failure::Outage),
+            ("53300", Failure::Outage),
+            ("25006", Failure::Outage),
+            ("42883", Failure::Operator),
+            ("42501", Failure::Operator),
+            ("WR001", Failure::Unregistered),
+            ("WR002", Failure::Rebuilt),
+            ("WR003", Failure::Paused),
+        ] {
+            assert_eq!(Failure::of_sqlstate(Some(code)), meaning, "{code}");
+        }
+        assert_eq!(Failure::of_sqlstate(None), Failure::Outage);
+    }
+}

@@ -1,0 +1,563 @@
+//! What is held, and what happens to it next.
+//!
+//! ```text
+//!                    ┌───────── conflict, outage ──────────┐
+//!                    ▼                                     │
+//! delivered ──▶ Ready ──▶ Out ──▶ finished ──▶ acknowledged, gone
+//!                 ▲        │
+//!                 │        └──▶ deferred ──▶ Resting
+//!                 └─────────────────────────────┘
+//! ```
+//!
+//! The states are those of a key: it has one batch out at a time (C3). A message without a key takes
+//! turns by itself. A lease that runs out drops what its key has not begun: it will come again, and
+//! what comes again stands behind what is still out.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use walrelay_core::Random;
+
+use crate::backoff::jittered;
+use crate::failure::Failure;
+use crate::leases::{Lease, Leases, Look, Ticket};
+use crate::pace::Pace;
+
+/// Bytes of messages in a batch: more would make one transaction long, and gain nothing.
+const BATCH_BYTES_MAX: usize = 4 << 20;
+/// How long a key rests that was deferred for the first time; doubles up to the longest.
+const REST_FIRST: Duration = Duration::from_millis(5);
+const REST_LONGEST: Duration = Duration::from_secs(1);
+
+/// How much may be held and how long.
+#[derive(Debug, Clone, Copy)]
+pub struct Bounds {
+    /// Messages in a batch.
+    pub batch: usize,
+    /// Batches out at once.
+    pub workers: usize,
+    /// Messages held.
+    pub messages: usize,
+    /// Bytes held.
+    pub bytes: usize,
+    /// How long a lease is.
+    pub lease: Duration,
+    /// How long a message is held before its lease is left to run out.
+    pub max_lease: Duration,
+}
+
+/// What is known about a message that was delivered.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Delivery {
+    /// The name of the message, the same in every delivery.
+    pub message_id: String,
+    /// The name of this delivery.
+    pub ack_id: String,
+    /// Empty: without order.
+    pub ordering_key: String,
+    /// What it takes of the budget.
+    pub bytes: usize,
+}
+
+/// Whether a delivery is of something new.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Arrival {
+    /// It is held now.
+    New,
+    /// It was held already, and is acknowledged by its newer name.
+    Again,
+}
+
+/// Names a batch that is out.
+pub type BatchId = u64;
+
+/// Messages to be applied in one transaction, in this order.
+#[derive(Debug, Clone)]
+pub struct Batch<M> {
+    /// For [`Intake::settle`].
+    pub id: BatchId,
+    /// At least one.
+    pub messages: Vec<Arc<M>>,
+}
+
+/// What became of a message of a batch whose commit is known.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Fate {
+    /// The database has it, whatever its status: acknowledge.
+    Finished,
+    /// Nothing is recorded: again, in its order.
+    Deferred,
+}
+
+/// How a batch ended.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Outcome {
+    /// Its commit is known; a fate for each message, in order.
+    Committed(Vec<Fate>),
+    /// It did not commit, or nobody knows (C2).
+    Failed(Failure),
+}
+
+#[derive(Debug)]
+struct Held<M> {
+    message: Arc<M>,
+    message_id: String,
+    ack_id: String,
+    key: Option<Arc<str>>,
+    bytes: usize,
+    since: Instant,
+    lease: Lease,
+    is_out: bool,
+}
+
+#[derive(Debug, Default)]
+struct Lane {
+    queue: VecDeque<Ticket>,
+    state: State,
+    /// Deferrals in a row.
+    deferrals: u32,
+}
+
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
+enum State {
+    /// In line for the next batch, if it holds anything.
+    #[default]
+    Ready,
+    /// A batch of it is out.
+    Out,
+    /// Deferred a moment ago.
+    Resting(Instant),
+}
+
+#[derive(Debug, Clone)]
+enum Turn {
+    Key(Arc<str>),
+    Single(Ticket),
+}
+
+/// Everything a consumer holds. Generic in the message, which only passes through.
+#[derive(Debug)]
+pub struct Intake<M> {
+    bounds: Bounds,
+    random: Random,
+    held: BTreeMap<Ticket, Held<M>>,
+    by_message: HashMap<String, Ticket>,
+    lanes: HashMap<Arc<str>, Lane>,
+    ready: VecDeque<Turn>,
+    resting: BTreeSet<(Instant, Arc<str>)>,
+    batches: BTreeMap<BatchId, Vec<Ticket>>,
+    leases: Leases,
+    pace: Pace,
+    acknowledgements: VecDeque<String>,
+    bytes: usize,
+    next_ticket: Ticket,
+    next_batch: BatchId,
+}
+
+impl<M> Intake<M> {
+    /// Holding nothing.
+    #[must_use]
+    pub fn new(bounds: Bounds, random: Random) -> Self {
+        Self {
+            bounds,
+            random,
+            held: BTreeMap::new(),
+            by_message: HashMap::new(),
+            lanes: HashMap::new(),
+            ready: VecDeque::new(),
+            resting: BTreeSet::new(),
+            batches: BTreeMap::new(),
+            leases: Leases::new(bounds.lease, bounds.max_lease),
+            pace: Pace::new(bounds.batch, bounds.workers),
+            acknowledgements: VecDeque::new(),
+            bytes: 0,
+            next_ticket: 0,
+            next_batch: 0,
+        }
+    }
+
+    /// Whether more may be read: there is room, and the database is there. In an outage something has
+    /// to be held, or nothing would ever find out that it is over.
+    #[must_use]
+    pub fn has_room(&self) -> bool {
+        let Bounds { messages, bytes, .. } = self.bounds;
+        let is_wanted = !self.pace.is_outage() || self.held.is_empty();
+        self.held.len() < messages && self.bytes < bytes && is_wanted
+    }
+
+    /// Whether the database was not there when last asked.
+    #[must_use]
+    pub fn is_outage(&self) -> bool {
+        self.pace.is_outage()
+    }
+
+    /// Messages held.
+    #[must_use]
+    pub fn messages(&self) -> usize {
+        self.held.len()
+    }
+
+    /// Bytes held.
+    #[must_use]
+    pub const fn bytes(&self) -> usize {
+        self.bytes
+    }
+
+    /// Ordering keys of which something is held.
+    #[must_use]
+    pub fn keys(&self) -> usize {
+        self.lanes.len()
+    }
+
+    /// Batches out.
+    #[must_use]
+    pub fn batches_out(&self) -> usize {
+        self.batches.len()
+    }
+
+    /// How long the message has been held that is held longest.
+    #[must_use]
+    pub fn oldest(&self, now: Instant) -> Duration {
+        let first = self.held.first_key_value();
+        first.map_or(Duration::ZERO, |(_, held)| now.saturating_duration_since(held.since))
+    }
+
+    /// Takes a delivery in.
+    pub fn arrive(&mut self, delivery: Delivery, message: M, now: Instant) -> Arrival {
+        let Delivery { message_id, ack_id, ordering_key, bytes } = delivery;
+        if let Some(ticket) = self.by_message.get(&message_id).copied() {
+            if let Some(held) = self.held.get_mut(&ticket) {
+                held.ack_id = ack_id;
+                self.leases.end(ticket, &held.lease);
+                held.lease = self.leases.begin(ticket, held.since, now, &mut self.random);
+            }
+            return Arrival::Again;
+        }
+        let ticket = self.next_ticket;
+        self.next_ticket += 1;
+        let key = (!ordering_key.is_empty()).then(|| self.enqueue(&ordering_key, ticket));
+        if key.is_none() {
+            self.ready.push_back(Turn::Single(ticket));
+        }
+        let lease = self.leases.begin(ticket, now, now, &mut self.random);
+        self.bytes += bytes;
+        self.by_message.insert(message_id.clone(), ticket);
+        let message = Arc::new(message);
+        let held =
+            Held { message, message_id, ack_id, key, bytes, since: now, lease, is_out: false };
+        self.held.insert(ticket, held);
+        Arrival::New
+    }
+
+    fn enqueue(&mut self, ordering_key: &str, ticket: Ticket) -> Arc<str> {
+        let key = match self.lanes.get_key_value(ordering_key) {
+            Some((key, _)) => Arc::clone(key),
+            None => Arc::from(ordering_key),
+        };
+        let lane = self.lanes.entry(Arc::clone(&key)).or_default();
+        if lane.queue.is_empty() && lane.state == State::Ready {
+            self.ready.push_back(Turn::Key(Arc::clone(&key)));
+        }
+        lane.queue.push_back(ticket);
+        key
+    }
+
+    /// The next batch, if one may go now.
+    pub fn next_batch(&mut self, now: Instant) -> Option<Batch<M>> {
+        self.wake_rested(now);
+        if !self.pace.may_begin(now, self.batches.len()) {
+            return None;
+        }
+        let mut tickets = Vec::new();
+        let mut bytes = 0;
+        while tickets.len() < self.pace.batch_size() && bytes < BATCH_BYTES_MAX {
+            let Some(turn) = self.ready.pop_front() else { break };
+            match turn {
+                Turn::Single(ticket) => bytes += self.take_out(ticket, &mut tickets),
+                Turn::Key(key) => bytes += self.take_key(&key, &mut tickets, bytes),
+            }
+        }
+        if tickets.is_empty() {
+            return None;
+        }
+        let messages =
+            tickets.iter().filter_map(|ticket| Some(Arc::clone(&self.held.get(ticket)?.message)));
+        let messages = messages.collect();
+        let id = self.next_batch;
+        self.next_batch += 1;
+        self.batches.insert(id, tickets);
+        Some(Batch { id, messages })
+    }
+
+    /// As much of a key as has room. Returns its bytes.
+    fn take_key(&mut self, key: &Arc<str>, tickets: &mut Vec<Ticket>, before: usize) -> usize {
+        let mut bytes = 0;
+        let room = self.pace.batch_size() - tickets.len();
+        let Some(lane) = self.lanes.get_mut(key) else { return 0 };
+        // It may stand in line twice, after its lease was lost and it came again.
+        if lane.state != State::Ready || lane.queue.is_empty() {
+            return 0;
+        }
+        lane.state = State::Out;
+        let mut taken = Vec::new();
+        while taken.len() < room && before + bytes < BATCH_BYTES_MAX {
+            let Some(ticket) = lane.queue.pop_front() else { break };
+            bytes += self.held.get(&ticket).map_or(0, |held| held.bytes);
+            taken.push(ticket);
+        }
+        for ticket in taken {
+            self.take_out(ticket, tickets);
+        }
+        bytes
+    }
+
+    fn take_out(&mut self, ticket: Ticket, tickets: &mut Vec<Ticket>) -> usize {
+        let Some(held) = self.held.get_mut(&ticket) else { return 0 };
+        held.is_out = true;
+        tickets.push(ticket);
+        held.bytes
+    }
+
+    fn wake_rested(&mut self, now: Instant) {
+        while self.resting.first().is_some_and(|(at, _)| *at <= now) {
+            let Some((_, key)) = self.resting.pop_first() else { return };
+            self.make_ready(&key);
+        }
+    }
+
+    /// A key whose batch is over, or whose rest is, gets in line again; one that holds nothing goes.
+    fn make_ready(&mut self, key: &Arc<str>) {
+        let Some(lane) = self.lanes.get_mut(key) else { return };
+        if lane.queue.is_empty() {
+            self.lanes.remove(key);
+            return;
+        }
+        lane.state = State::Ready;
+        self.ready.push_back(Turn::Key(Arc::clone(key)));
+    }
+
+    /// A batch is over.
+    ///
+    /// # Panics
+    ///
+    /// The batch is not out, or its fates are not as many as its messages.
+    pub fn settle(&mut self, id: BatchId, outcome: &Outcome, now: Instant) {
+        let tickets = self.batches.remove(&id).expect("C2: a batch that is not out has ended");
+        match outcome {
+            Outcome::Committed(fates) => {
+                assert_eq!(fates.len(), tickets.len(), "C2: a message without a fate");
+                self.pace.worked();
+                self.settle_each(&tickets, fates, now);
+            }
+            Outcome::Failed(failure) => {
+                match failure {
+                    Failure::Conflict => {
+                        self.pace.conflicted(tickets.len(), now, &mut self.random);
+                    }
+                    // The number of the generation is read again, and that is all.
+                    Failure::Rebuilt | Failure::Paused => {}
+                    Failure::Outage | Failure::Operator | Failure::Unregistered => {
+                        self.pace.failed(now, &mut self.random);
+                    }
+                }
+                self.settle_each(&tickets, &vec![Fate::Deferred; tickets.len()], now);
+            }
+        }
+    }
+
+    fn settle_each(&mut self, tickets: &[Ticket], fates: &[Fate], now: Instant) {
+        let mut keys: BTreeMap<Arc<str>, Vec<Ticket>> = BTreeMap::new();
+        for (ticket, fate) in tickets.iter().zip(fates) {
+            let key = self.held.get(ticket).and_then(|held| held.key.clone());
+            let returned = key.map(|key| keys.entry(key).or_default());
+            match (fate, returned) {
+                // What stands behind a deferred one comes again with it, and is then a duplicate:
+                // acknowledged now, it would be acknowledged out of order (C7).
+                (Fate::Finished, None) => self.finish(*ticket),
+                (Fate::Finished, Some(returned)) if returned.is_empty() => self.finish(*ticket),
+                (Fate::Finished | Fate::Deferred, Some(returned)) => returned.push(*ticket),
+                (Fate::Deferred, None) => self.take_back(*ticket, now),
+            }
+        }
+        for (key, returned) in keys {
+            self.give_back(&key, &returned, now);
+        }
+    }
+
+    fn finish(&mut self, ticket: Ticket) {
+        let Some(held) = self.forget(ticket) else { return };
+        self.acknowledgements.push_back(held.ack_id);
+    }
+
+    fn forget(&mut self, ticket: Ticket) -> Option<Held<M>> {
+        let held = self.held.remove(&ticket)?;
+        self.by_message.remove(&held.message_id);
+        self.leases.end(ticket, &held.lease);
+        self.bytes -= held.bytes;
+        Some(held)
+    }
+
+    /// A message without a key that was not applied.
+    fn take_back(&mut self, ticket: Ticket, now: Instant) {
+        let Some(held) = self.held.get_mut(&ticket) else { return };
+        held.is_out = false;
+        if held.lease.is_lost(now) {
+            self.forget(ticket);
+            return;
+        }
+        self.ready.push_back(Turn::Single(ticket));
+    }
+
+    /// What was not applied of a key stands first again; the key rests if that was for itself.
+    fn give_back(&mut self, key: &Arc<str>, returned: &[Ticket], now: Instant) {
+        let mut lost = Vec::new();
+        for (place, ticket) in returned.iter().enumerate() {
+            let Some(held) = self.held.get_mut(ticket) else { continue };
+            held.is_out = false;
+            lost.extend(held.lease.is_lost(now).then_some(place));
+        }
+        // What stands behind a lost one goes with it; see `lost`.
+        let kept = lost.first().copied();
+        let Some(lane) = self.lanes.get_mut(key) else { return };
+        for ticket in returned.iter().rev() {
+            lane.queue.push_front(*ticket);
+        }
+        let dropped = kept.map(|kept| lane.queue.split_off(kept)).unwrap_or_default();
+        let count = kept.unwrap_or(returned.len());
+        self.give_back_lane(key, count, now);
+        for waiting in dropped {
+            self.forget(waiting);
+        }
+    }
+
+    fn give_back_lane(&mut self, key: &Arc<str>, returned: usize, now: Instant) {
+        let Some(lane) = self.lanes.get_mut(key) else { return };
+        // When everything waits, keys need not rest besides.
+        if returned == 0 || self.pace.wake_at(now).is_some() {
+            lane.deferrals = 0;
+            self.make_ready(key);
+            return;
+        }
+        let rest = REST_FIRST.saturating_mul(1 << lane.deferrals.min(20)).min(REST_LONGEST);
+        lane.deferrals += 1;
+        let until = now + jittered(rest, &mut self.random);
+        lane.state = State::Resting(until);
+        self.resting.insert((until, Arc::clone(key)));
+    }
+
+    /// The deliveries to be acknowledged, in this order; each is given out once.
+    pub fn acknowledgements(&mut self, at_most: usize) -> Vec<String> {
+        let count = at_most.min(self.acknowledgements.len());
+        self.acknowledgements.drain(..count).collect()
+    }
+
+    /// Whether something is to be acknowledged.
+    #[must_use]
+    pub fn has_acknowledgements(&self) -> bool {
+        !self.acknowledgements.is_empty()
+    }
+
+    /// Looks at the leases that are due: returns the deliveries to be renewed (C8), and drops what has
+    /// run out. To be called while the stream is open; see [`lapse`](Self::lapse).
+    pub fn renewals(&mut self, now: Instant) -> Vec<String> {
+        let mut renewed = Vec::new();
+        while let Some(ticket) = self.leases.next_due(now) {
+            let Some(held) = self.held.get_mut(&ticket) else { continue };
+            match self.leases.look(&held.lease, now) {
+                Look::Renew => {
+                    self.leases.renew(ticket, &mut held.lease, now, &mut self.random);
+                    renewed.push(held.ack_id.clone());
+                }
+                Look::LetGo => self.leases.let_go(ticket, &mut held.lease),
+                Look::Lost => self.lost(ticket),
+            }
+        }
+        renewed
+    }
+
+    /// As [`renewals`](Self::renewals) while nothing can be renewed.
+    pub fn lapse(&mut self, now: Instant) {
+        while let Some(ticket) = self.leases.next_due(now) {
+            let Some(held) = self.held.get_mut(&ticket) else { continue };
+            match self.leases.look(&held.lease, now) {
+                Look::Renew | Look::LetGo => self.leases.let_go(ticket, &mut held.lease),
+                Look::Lost => self.lost(ticket),
+            }
+        }
+    }
+
+    /// The stream is open again: the deliveries to be renewed at once, which is all of them.
+    pub fn reopened(&mut self, now: Instant) -> Vec<String> {
+        self.lapse(now);
+        let mut renewed = Vec::new();
+        for (ticket, held) in &mut self.held {
+            if self.leases.look(&held.lease, now) == Look::Renew {
+                self.leases.end(*ticket, &held.lease);
+                self.leases.renew(*ticket, &mut held.lease, now, &mut self.random);
+                renewed.push(held.ack_id.clone());
+            }
+        }
+        renewed
+    }
+
+    /// Pub/Sub says that these deliveries are not ours any more: exactly-once subscriptions do.
+    pub fn disowned(&mut self, ack_ids: &[String]) {
+        let lost: BTreeSet<&String> = ack_ids.iter().collect();
+        let tickets: Vec<Ticket> = self
+            .held
+            .iter()
+            .filter(|(_, held)| lost.contains(&held.ack_id))
+            .map(|(ticket, _)| *ticket)
+            .collect();
+        for ticket in tickets {
+            self.lost(ticket);
+        }
+    }
+
+    /// A lease has run out. What is out stays until its outcome is known; what its key has not begun
+    /// goes from this message on, because it may be applied elsewhere by now, and comes again if not. What
+    /// stands before it stays: it would come again behind this one.
+    fn lost(&mut self, ticket: Ticket) {
+        let Some(held) = self.held.get_mut(&ticket) else { return };
+        self.leases.end(ticket, &held.lease);
+        held.lease.lose();
+        let Some(key) = held.key.clone() else {
+            if !held.is_out {
+                self.forget(ticket);
+            }
+            return;
+        };
+        let Some(lane) = self.lanes.get_mut(&key) else { return };
+        let kept = lane.queue.iter().position(|waiting| *waiting == ticket).unwrap_or(0);
+        let dropped = lane.queue.split_off(kept);
+        if lane.queue.is_empty() && lane.state == State::Ready {
+            self.lanes.remove(&key);
+        }
+        for waiting in dropped {
+            self.forget(waiting);
+        }
+    }
+
+    /// Gives everything up that is not out: the end of a drain. Returns the deliveries, for whoever
+    /// wants to hand them back.
+    pub fn give_up(&mut self) -> Vec<String> {
+        let waiting: Vec<Ticket> =
+            self.held.iter().filter(|(_, held)| !held.is_out).map(|(ticket, _)| *ticket).collect();
+        self.ready.clear();
+        self.resting.clear();
+        self.lanes.retain(|_, lane| {
+            lane.queue.clear();
+            lane.state == State::Out
+        });
+        waiting.iter().filter_map(|ticket| Some(self.forget(*ticket)?.ack_id)).collect()
+    }
+
+    /// When something is to be done, if nothing happens before.
+    #[must_use]
+    pub fn wake_at(&self, now: Instant) -> Option<Instant> {
+        let rested = self.resting.first().map(|(at, _)| *at);
+        let pace = if self.ready.is_empty() { None } else { self.pace.wake_at(now) };
+        [rested, pace, self.leases.wake_at()].into_iter().flatten().min()
+    }
+}

@@ -1,0 +1,126 @@
+//! How large batches are and how many may be out: less after conflicts, one by one in an outage.
+
+use std::time::{Duration, Instant};
+
+use walrelay_core::Random;
+
+use crate::backoff::Backoff;
+
+/// Long enough for the other transaction to be over.
+const CONFLICT_WAIT_FIRST: Duration = Duration::from_millis(10);
+const CONFLICT_WAIT_LONGEST: Duration = Duration::from_secs(1);
+/// A failover takes seconds; a second more hurts nobody, and a server that starts is not flooded.
+const OUTAGE_WAIT_FIRST: Duration = Duration::from_millis(100);
+const OUTAGE_WAIT_LONGEST: Duration = Duration::from_secs(5);
+/// After so many conflicts in a row the workers are in each other's way.
+const CONFLICTS_MAX: u32 = 3;
+
+#[derive(Debug)]
+pub(crate) struct Pace {
+    batch_max: usize,
+    workers: usize,
+    limit: usize,
+    conflict: Backoff,
+    outage: Backoff,
+    not_before: Option<Instant>,
+}
+
+impl Pace {
+    pub(crate) fn new(batch_max: usize, workers: usize) -> Self {
+        Self {
+            batch_max,
+            workers,
+            limit: batch_max,
+            conflict: Backoff::new(CONFLICT_WAIT_FIRST, CONFLICT_WAIT_LONGEST),
+            outage: Backoff::new(OUTAGE_WAIT_FIRST, OUTAGE_WAIT_LONGEST),
+            not_before: None,
+        }
+    }
+
+    /// Whether one more batch may go while so many are out.
+    pub(crate) fn may_begin(&self, now: Instant, out: usize) -> bool {
+        let workers = match self.is_outage() || self.conflict.tries() >= CONFLICTS_MAX {
+            true => 1,
+            false => self.workers,
+        };
+        out < workers && self.not_before.is_none_or(|at| at <= now)
+    }
+
+    /// Messages of the next batch, at most.
+    pub(crate) fn batch_size(&self) -> usize {
+        // One to find out whether the database is there again.
+        if self.is_outage() { self.limit.min(10) } else { self.limit }
+    }
+
+    pub(crate) fn is_outage(&self) -> bool {
+        self.outage.tries() > 0
+    }
+
+    /// When the next batch may go, if that is not now.
+    pub(crate) fn wake_at(&self, now: Instant) -> Option<Instant> {
+        self.not_before.filter(|at| *at > now)
+    }
+
+    pub(crate) fn worked(&mut self) {
+        self.outage.worked();
+        self.conflict.worked();
+        self.not_before = None;
+        self.limit = (self.limit * 2).min(self.batch_max);
+    }
+
+    /// A batch of this size met others.
+    pub(crate) fn conflicted(&mut self, size: usize, now: Instant, random: &mut Random) {
+        self.limit = self.limit.min((size / 2).max(1));
+        let wait = self.conflict.failed(random);
+        self.wait_until(now + wait);
+    }
+
+    /// The database was not there. Batches that fail while this is waited out tell nothing new.
+    pub(crate) fn failed(&mut self, now: Instant, random: &mut Random) {
+        if self.is_outage() && self.not_before.is_some_and(|at| at > now) {
+            return;
+        }
+        let wait = self.outage.failed(random);
+        self.wait_until(now + wait);
+    }
+
+    fn wait_until(&mut self, at: Instant) {
+        self.not_before = self.not_before.max(Some(at));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_conflict_halves_the_batch_and_several_leave_one_worker() {
+        let (mut pace, mut random, now) = (Pace::new(200, 4), Random::new(1), Instant::now());
+        pace.conflicted(200, now, &mut random);
+        assert_eq!(pace.batch_size(), 100);
+        assert!(!pace.may_begin(now, 0), "it waits a moment");
+        let later = now + CONFLICT_WAIT_LONGEST;
+        assert!(pace.may_begin(later, 3));
+        pace.conflicted(100, now, &mut random);
+        pace.conflicted(1, now, &mut random);
+        assert_eq!(pace.batch_size(), 1);
+        assert!(pace.may_begin(later, 0) && !pace.may_begin(later, 1));
+        pace.worked();
+        assert_eq!(pace.batch_size(), 2);
+        assert!(pace.may_begin(now, 3));
+    }
+
+    #[test]
+    fn in_an_outage_one_small_batch_looks_whether_it_is_over() {
+        let (mut pace, mut random, now) = (Pace::new(200, 4), Random::new(1), Instant::now());
+        for _ in 0..4 {
+            pace.failed(now, &mut random);
+        }
+        let soon = now + OUTAGE_WAIT_FIRST;
+        assert!(pace.may_begin(soon, 0), "four workers that fail at once are one failure");
+        assert!(!pace.may_begin(soon, 1));
+        assert_eq!(pace.batch_size(), 10);
+        pace.worked();
+        assert_eq!(pace.batch_size(), 200);
+    }
+}

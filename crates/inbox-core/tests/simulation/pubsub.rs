@@ -1,0 +1,110 @@
+//! Pub/Sub, as far as a consumer can tell: order within a key, leases, affinity, redelivered tails.
+
+use std::collections::BTreeMap;
+use std::time::{Duration, Instant};
+
+/// How long a lease is.
+pub(crate) const LEASE: Duration = Duration::from_secs(10);
+
+/// A message: its key, its place in the key, and the event it carries.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Message {
+    pub(crate) key: usize,
+    pub(crate) place: usize,
+    pub(crate) event: u64,
+}
+
+#[derive(Debug)]
+struct Slot {
+    message: Message,
+    lease: Option<(usize, Instant)>,
+    is_acknowledged: bool,
+    deliveries: u32,
+}
+
+#[derive(Debug, Default)]
+pub(crate) struct PubSub {
+    /// The messages of each key, in order.
+    keys: BTreeMap<usize, Vec<Slot>>,
+    pub(crate) expired: u32,
+    pub(crate) redelivered: u32,
+}
+
+impl PubSub {
+    pub(crate) fn publish(&mut self, key: usize, event: u64) {
+        let slots = self.keys.entry(key).or_default();
+        let message = Message { key, place: slots.len(), event };
+        slots.push(Slot { message, lease: None, is_acknowledged: false, deliveries: 0 });
+    }
+
+    /// The next message of a key for this instance, with the name of its delivery: the first that is
+    /// neither acknowledged nor out, unless another instance has something of the key.
+    pub(crate) fn deliver(
+        &mut self,
+        key: usize,
+        instance: usize,
+        until: Instant,
+    ) -> Option<(Message, String)> {
+        let slots = self.keys.get_mut(&key)?;
+        let elsewhere = |slot: &Slot| slot.lease.is_some_and(|(owner, _)| owner != instance);
+        if slots.iter().any(elsewhere) {
+            return None;
+        }
+        let slot = slots.iter_mut().find(|slot| !slot.is_acknowledged && slot.lease.is_none())?;
+        slot.lease = Some((instance, until));
+        slot.deliveries += 1;
+        self.redelivered += u32::from(slot.deliveries > 1);
+        let ack_id = format!("{key}/{}/{}", slot.message.place, slot.deliveries);
+        Some((slot.message.clone(), ack_id))
+    }
+
+    fn slot(&mut self, ack_id: &str) -> (&mut Slot, u32) {
+        let parts: Vec<usize> = ack_id.split('/').map(|part| part.parse().unwrap()).collect();
+        let slot = &mut self.keys.get_mut(&parts[0]).unwrap()[parts[1]];
+        (slot, u32::try_from(parts[2]).unwrap())
+    }
+
+    pub(crate) fn message(&mut self, ack_id: &str) -> Message {
+        self.slot(ack_id).0.message.clone()
+    }
+
+    pub(crate) fn acknowledge(&mut self, ack_id: &str) {
+        let slot = self.slot(ack_id).0;
+        slot.is_acknowledged = true;
+        slot.lease = None;
+    }
+
+    /// Renews a lease; one of an older delivery is none any more.
+    pub(crate) fn renew(&mut self, ack_id: &str, until: Instant) {
+        let (slot, delivery) = self.slot(ack_id);
+        if let Some((owner, _)) = slot.lease.filter(|_| slot.deliveries == delivery) {
+            slot.lease = Some((owner, until));
+        }
+    }
+
+    /// A lease that runs out takes those behind it along: the tail comes again, in order.
+    pub(crate) fn expire(&mut self, now: Instant) {
+        for slots in self.keys.values_mut() {
+            let is_over = |slot: &Slot| slot.lease.is_some_and(|(_, until)| until <= now);
+            let Some(first) = slots.iter().position(is_over) else { continue };
+            self.expired += 1;
+            slots[first..].iter_mut().for_each(|slot| slot.lease = None);
+        }
+    }
+
+    /// A key's tail comes again for no reason one could see.
+    pub(crate) fn hiccup(&mut self, key: usize, place: usize) {
+        let slots = self.keys.get_mut(&key).into_iter().flatten();
+        slots.skip(place).for_each(|slot| slot.lease = None);
+    }
+
+    pub(crate) fn is_done(&self) -> bool {
+        self.keys.values().flatten().all(|slot| slot.is_acknowledged)
+    }
+
+    /// The events of each key, in the order in which they were published.
+    pub(crate) fn events(&self) -> BTreeMap<usize, Vec<u64>> {
+        let events = |slots: &Vec<Slot>| slots.iter().map(|slot| slot.message.event).collect();
+        self.keys.iter().map(|(key, slots)| (*key, events(slots))).collect()
+    }
+}

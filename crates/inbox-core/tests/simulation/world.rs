@@ -1,0 +1,259 @@
+//! Instances, Pub/Sub and the database, turn by turn in made-up time.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::{Duration, Instant};
+
+use walrelay_core::Random;
+use walrelay_inbox_core::{Arrival, Batch, Bounds, Delivery, Failure, Fate, Intake, Outcome};
+
+use crate::pubsub::{LEASE, Message, PubSub};
+use crate::store::Store;
+
+const KEYS: usize = 5;
+const EVENTS: u64 = 120;
+const TURNS_MAX: u32 = 20_000;
+const TURN: Duration = Duration::from_millis(50);
+
+/// How much breaks, in percent.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Plan {
+    pub(crate) instances: usize,
+    pub(crate) breaks_percent: u32,
+}
+
+impl Plan {
+    pub(crate) const ROUGH: Self = Self { instances: 1, breaks_percent: 12 };
+    pub(crate) const CALM: Self = Self { instances: 1, breaks_percent: 0 };
+}
+
+/// A batch on its way.
+struct Out {
+    batch: Batch<Message>,
+    ends_at: Instant,
+}
+
+struct Instance {
+    intake: Intake<Message>,
+    out: Vec<Out>,
+    is_open: bool,
+    /// When each message began to be held, by its name and by those of its deliveries, and of each key
+    /// the last that was acknowledged; for C7.
+    arrivals: BTreeMap<(usize, usize), u64>,
+    deliveries: BTreeMap<String, u64>,
+    acknowledged: BTreeMap<usize, u64>,
+}
+
+pub(crate) struct World {
+    plan: Plan,
+    seed: u64,
+    random: Random,
+    now: Instant,
+    instances: Vec<Instance>,
+    pub(crate) pubsub: PubSub,
+    pub(crate) store: Store,
+    /// It becomes calm, so that what is lost is told from what is late.
+    is_calm: bool,
+    arrival: u64,
+}
+
+const BOUNDS: Bounds = Bounds {
+    batch: 3,
+    workers: 3,
+    messages: 40,
+    bytes: 4_000,
+    lease: LEASE,
+    max_lease: Duration::from_secs(60),
+};
+
+impl World {
+    pub(crate) fn new(seed: u64, plan: Plan) -> Self {
+        let mut random = Random::new(seed);
+        let mut pubsub = PubSub::default();
+        for event in 0..EVENTS {
+            let key = random.next_u32() as usize % KEYS;
+            pubsub.publish(key, event);
+            // Published twice, as after a crash of the relay.
+            if plan.breaks_percent > random.next_u32() % 100 {
+                pubsub.publish(key, event);
+            }
+        }
+        let instances = (0..plan.instances).map(|_| Instance {
+            intake: Intake::new(BOUNDS, Random::new(random.fork())),
+            out: Vec::new(),
+            is_open: true,
+            arrivals: BTreeMap::new(),
+            deliveries: BTreeMap::new(),
+            acknowledged: BTreeMap::new(),
+        });
+        let instances = instances.collect();
+        let (now, store) = (Instant::now(), Store::default());
+        Self { plan, seed, random, now, instances, pubsub, store, is_calm: false, arrival: 0 }
+    }
+
+    fn strikes(&mut self) -> bool {
+        let drawn = self.random.next_u32() % 100;
+        !self.is_calm && drawn < self.plan.breaks_percent
+    }
+
+    /// Until everything is acknowledged.
+    pub(crate) fn run(&mut self) {
+        for turn in 0..TURNS_MAX {
+            self.is_calm = turn > TURNS_MAX / 2;
+            if self.pubsub.is_done() {
+                return;
+            }
+            self.now += TURN;
+            self.pubsub.expire(self.now);
+            for index in 0..self.instances.len() {
+                self.keep_stream(index);
+                self.deliver(index);
+                self.begin(index);
+                self.end(index);
+                self.acknowledge(index);
+            }
+        }
+        panic!("seed {}: not everything was acknowledged", self.seed);
+    }
+
+    /// Streams break and come back; leases are renewed while they are there.
+    fn keep_stream(&mut self, index: usize) {
+        let breaks = self.strikes() && self.strikes();
+        let comes_back = self.random.next_u32().is_multiple_of(200);
+        let loses_renewals = self.strikes();
+        let now = self.now;
+        let instance = &mut self.instances[index];
+        let renewed = match (instance.is_open, breaks, comes_back) {
+            (true, true, _) => {
+                instance.is_open = false;
+                return;
+            }
+            (true, false, _) => instance.intake.renewals(now),
+            (false, _, true) => {
+                instance.is_open = true;
+                instance.intake.reopened(now)
+            }
+            (false, _, false) => {
+                instance.intake.lapse(now);
+                return;
+            }
+        };
+        for id in renewed.iter().filter(|_| !loses_renewals) {
+            self.pubsub.renew(id, now + LEASE);
+        }
+    }
+
+    fn deliver(&mut self, index: usize) {
+        if self.strikes() {
+            let (key, place) =
+                (self.random.next_u32() as usize % KEYS, self.random.next_u32() % 30);
+            self.pubsub.hiccup(key, place as usize);
+        }
+        for _ in 0..self.random.next_u32() % 12 {
+            let instance = &mut self.instances[index];
+            if !instance.is_open || !instance.intake.has_room() {
+                return;
+            }
+            let key = self.random.next_u32() as usize % KEYS;
+            let delivered = self.pubsub.deliver(key, index, self.now + LEASE);
+            let Some((message, ack_id)) = delivered else { continue };
+            let delivery = Delivery {
+                message_id: format!("{}/{}", message.key, message.place),
+                ack_id: ack_id.clone(),
+                ordering_key: format!("key-{}", message.key),
+                bytes: 50,
+            };
+            let name = (message.key, message.place);
+            if instance.intake.arrive(delivery, message, self.now) == Arrival::New {
+                self.arrival += 1;
+                instance.arrivals.insert(name, self.arrival);
+            }
+            instance.deliveries.insert(ack_id, instance.arrivals[&name]);
+            assert!(instance.intake.messages() <= BOUNDS.messages, "C8: more than the budget");
+        }
+    }
+
+    fn begin(&mut self, index: usize) {
+        while let Some(batch) = self.instances[index].intake.next_batch(self.now) {
+            let out = self.instances[index].out.iter().flat_map(|out| &out.batch.messages);
+            let busy: BTreeSet<usize> = out.map(|message| message.key).collect();
+            let is_busy = batch.messages.iter().any(|message| busy.contains(&message.key));
+            assert!(!is_busy, "C3: seed {}: two batches of a key", self.seed);
+            let pause = TURN * (self.random.next_u32() % 8);
+            // A transaction that hangs outlives its leases.
+            let hangs = if self.strikes() && self.strikes() { LEASE * 2 } else { Duration::ZERO };
+            let ends_at = self.now + pause + hangs;
+            self.instances[index].out.push(Out { batch, ends_at });
+        }
+    }
+
+    fn end(&mut self, index: usize) {
+        let now = self.now;
+        let out = &mut self.instances[index].out;
+        let over: Vec<Out> = out.extract_if(.., |out| out.ends_at <= now).collect();
+        for Out { batch, .. } in over {
+            let outcome = self.outcome(&batch);
+            self.instances[index].intake.settle(batch.id, &outcome, now);
+        }
+    }
+
+    /// What the database does with a batch.
+    fn outcome(&mut self, batch: &Batch<Message>) -> Outcome {
+        let messages = || batch.messages.iter().map(AsRef::as_ref);
+        if self.strikes() {
+            match self.random.next_u32() % 4 {
+                0 => return Outcome::Failed(Failure::Conflict),
+                1 => return Outcome::Failed(Failure::Outage),
+                // It committed, and nobody knows.
+                2 => {
+                    self.store.commit(messages());
+                    return Outcome::Failed(Failure::Outage);
+                }
+                _ => {}
+            }
+        }
+        // A key is deferred from some message on; copies of what is there already are still found.
+        let mut deferred = BTreeSet::new();
+        let mut fates = Vec::new();
+        for message in messages() {
+            if self.strikes() {
+                deferred.insert(message.key);
+            }
+            let is_copy = self.store.applied.contains(&message.event);
+            let is_deferred = deferred.contains(&message.key) && !is_copy;
+            fates.push(if is_deferred { Fate::Deferred } else { Fate::Finished });
+        }
+        let committed = messages().zip(&fates).filter(|(_, fate)| **fate == Fate::Finished);
+        self.store.commit(committed.map(|(message, _)| message));
+        Outcome::Committed(fates)
+    }
+
+    fn acknowledge(&mut self, index: usize) {
+        if !self.instances[index].is_open {
+            return;
+        }
+        for id in self.instances[index].intake.acknowledgements(usize::MAX) {
+            let Message { key, event, .. } = self.pubsub.message(&id);
+            let seed = self.seed;
+            assert!(self.store.applied.contains(&event), "C2: seed {seed}: {id} is not committed");
+            let instance = &mut self.instances[index];
+            let arrival = instance.deliveries[&id];
+            let before = instance.acknowledged.insert(key, arrival);
+            assert!(before.is_none_or(|it| it < arrival), "C7: seed {seed}: {id} out of order");
+            if !self.strikes() {
+                self.pubsub.acknowledge(&id);
+            }
+        }
+    }
+
+    /// Every event once, and in order unless it was overtaken.
+    pub(crate) fn judge(&self) {
+        for (key, mut expected) in self.pubsub.events() {
+            expected.dedup();
+            let mut applied = self.store.order.get(&key).cloned().unwrap_or_default();
+            if self.store.late > 0 {
+                applied.sort_unstable();
+            }
+            assert_eq!(applied, expected, "seed {}: key {key}", self.seed);
+        }
+    }
+}

@@ -1,0 +1,304 @@
+//! What operators ask of a consumer's database.
+
+use std::time::Duration;
+
+use serde_json::{Map, Value, json};
+use walrelay_postgres::{QualifiedName, SqlClient, StoreError, quote_identifier, quote_literal};
+
+use crate::error::InboxError;
+
+/// Rows deleted in one transaction: small enough to hold locks for moments.
+const BATCH_ROWS: u64 = 10_000;
+
+type Sql = tokio_postgres::Error;
+
+fn failed(action: &str) -> impl FnOnce(Sql) -> InboxError {
+    let action = action.to_owned();
+    move |source| InboxError::Store(StoreError::Sql { action, source })
+}
+
+fn unknown(consumer: &str) -> InboxError {
+    InboxError::Unregistered { consumer: consumer.to_owned() }
+}
+
+/// The statement that makes a consumer known.
+#[must_use]
+pub fn registering(consumer: &str, subscription: &str) -> String {
+    format!(
+        "INSERT INTO public.app_inbox_consumer (consumer, subscription) VALUES ({}, {}) ON CONFLICT DO NOTHING",
+        quote_literal(consumer),
+        quote_literal(subscription)
+    )
+}
+
+/// Makes a consumer known; false when it is, with this subscription.
+///
+/// # Errors
+///
+/// The database refuses, or the consumer reads another subscription.
+pub async fn register(
+    client: &SqlClient,
+    consumer: &str,
+    subscription: &str,
+) -> Result<bool, InboxError> {
+    let sql = registering(consumer, subscription);
+    let is_new = client.execute(&sql, &[]).await.map_err(failed("record the consumer"))? == 1;
+    let found = self::subscription(client, consumer).await?;
+    if found == subscription {
+        return Ok(is_new);
+    }
+    Err(InboxError::OtherSubscription { consumer: consumer.to_owned(), subscription: found })
+}
+
+/// The subscription a consumer was set up with.
+///
+/// # Errors
+///
+/// There is no such consumer, or the database refuses.
+pub async fn subscription(client: &SqlClient, consumer: &str) -> Result<String, InboxError> {
+    let sql = "SELECT subscription FROM public.app_inbox_consumer WHERE consumer = $1";
+    let row = client.query_opt(sql, &[&consumer]).await.map_err(failed("read the consumer"))?;
+    row.map(|row| row.get(0)).ok_or_else(|| unknown(consumer))
+}
+
+/// Pauses a consumer.
+///
+/// # Errors
+///
+/// There is no such consumer, or the database refuses.
+pub async fn pause(client: &SqlClient, consumer: &str) -> Result<(), InboxError> {
+    update(client, consumer, "paused = true").await
+}
+
+/// Lets a consumer go on.
+///
+/// # Errors
+///
+/// There is no such consumer, or the database refuses.
+pub async fn resume(client: &SqlClient, consumer: &str) -> Result<(), InboxError> {
+    update(client, consumer, "paused = false").await
+}
+
+async fn update(client: &SqlClient, consumer: &str, set: &str) -> Result<(), InboxError> {
+    let sql = format!(
+        "UPDATE public.app_inbox_consumer SET {set}, updated_at = now() WHERE consumer = $1"
+    );
+    let changed = client.execute(&sql, &[&consumer]).await;
+    match changed.map_err(failed("pause the consumer"))? {
+        0 => Err(unknown(consumer)),
+        _ => Ok(()),
+    }
+}
+
+/// How a consumer is doing, as far as its database tells.
+///
+/// # Errors
+///
+/// There is no such consumer, or the database refuses.
+pub async fn status(client: &SqlClient, consumer: &str) -> Result<Map<String, Value>, InboxError> {
+    let sql = "SELECT c.subscription, c.generation, c.paused, \
+          (SELECT count(*) FROM public.app_inbox_key AS k \
+            WHERE k.consumer = c.consumer AND k.generation = c.generation AND k.held_by IS NOT NULL), \
+          (SELECT extract(epoch FROM now() - min(i.received_at))::float8 FROM public.app_inbox AS i \
+            WHERE i.consumer = c.consumer AND i.generation = c.generation \
+              AND (i.status = 'retrying' OR i.next_attempt_at = 'infinity')), \
+          (SELECT count(*) FROM public.app_inbox AS i \
+            WHERE i.consumer = c.consumer AND i.generation = c.generation \
+              AND i.received_at > now() - interval '1 minute') \
+     FROM public.app_inbox_consumer AS c WHERE c.consumer = $1";
+    let row = client.query_opt(sql, &[&consumer]).await.map_err(failed("read the consumer"))?;
+    let row = row.ok_or_else(|| unknown(consumer))?;
+    let (subscription, generation): (String, i32) = (row.get(0), row.get(1));
+    let (paused, held, last_minute): (bool, i64, i64) = (row.get(2), row.get(3), row.get(5));
+    let oldest: Option<f64> = row.get(4);
+    let counting = "SELECT status, count(*) FROM public.app_inbox \
+         WHERE consumer = $1 AND generation = $2 GROUP BY status";
+    let counted = client
+        .query(counting, &[&consumer, &generation])
+        .await
+        .map_err(failed("count the inbox"))?;
+    let mut events: Map<String, Value> = ["done", "late", "retrying", "dead", "discarded"]
+        .map(|it| (it.to_owned(), json!(0)))
+        .into_iter()
+        .collect();
+    for count in counted {
+        events.insert(count.get(0), json!(count.get::<_, i64>(1)));
+    }
+    let report = json!({
+        "consumer": consumer,
+        "subscription": subscription,
+        "generation": generation,
+        "paused": paused,
+        "events": events,
+        "keys_held": held,
+        "oldest_waiting_seconds": oldest,
+        "received_last_minute": last_minute,
+    });
+    match report {
+        Value::Object(fields) => Ok(fields),
+        Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) | Value::Array(_) => {
+            unreachable!("an object was written")
+        }
+    }
+}
+
+/// Deletes finished rows older than this, of every generation; returns how many.
+///
+/// # Errors
+///
+/// The database refuses.
+pub async fn prune(
+    client: &SqlClient,
+    consumer: &str,
+    older_than: Duration,
+) -> Result<u64, InboxError> {
+    let sql = format!(
+        "DELETE FROM public.app_inbox WHERE ctid = ANY (ARRAY( \
+           SELECT i.ctid FROM public.app_inbox AS i \
+            WHERE i.consumer = $1 AND i.status IN ('done', 'late', 'discarded') \
+              AND i.received_at < now() - make_interval(secs => $2) LIMIT {BATCH_ROWS})) \
+           AND status IN ('done', 'late', 'discarded')"
+    );
+    let mut total = 0;
+    loop {
+        let deleted = client.execute(&sql, &[&consumer, &older_than.as_secs_f64()]).await;
+        let deleted = deleted.map_err(failed("delete old rows of the inbox"))?;
+        total += deleted;
+        if deleted < BATCH_ROWS {
+            return Ok(total);
+        }
+    }
+}
+
+/// A handler for a table: takes the newest event of each key of a batch, and writes it unless the
+/// table has a newer version already.
+///
+/// # Errors
+///
+/// There is no such table, it has no primary key of one column, or the database refuses.
+pub async fn scaffold(client: &SqlClient, table: &QualifiedName) -> Result<String, InboxError> {
+    let sql = "SELECT a.attname::text, pg_catalog.format_type(a.atttypid, a.atttypmod), \
+              coalesce(a.attnum = ANY (i.indkey), false) \
+         FROM pg_catalog.pg_attribute AS a \
+         LEFT JOIN pg_catalog.pg_index AS i ON i.indrelid = a.attrelid AND i.indisprimary \
+        WHERE a.attrelid = pg_catalog.to_regclass($1) AND a.attnum > 0 AND NOT a.attisdropped \
+          AND a.attgenerated = '' AND a.attidentity <> 'a' ORDER BY a.attnum";
+    let rows = client.query(sql, &[&table.to_string()]).await;
+    let rows = rows.map_err(failed("read the table's columns"))?;
+    let columns: Vec<Column> = rows
+        .iter()
+        .map(|row| Column { name: row.get(0), kind: row.get(1), is_key: row.get(2) })
+        .collect();
+    let keys = columns.iter().filter(|column| column.is_key).count();
+    if keys != 1 {
+        return Err(InboxError::Table {
+            table: table.to_string(),
+            problem: match columns.is_empty() {
+                true => "there is no such table",
+                false => "a handler is printed for a table whose primary key is one column",
+            },
+        });
+    }
+    Ok(handler(table, &columns))
+}
+
+struct Column {
+    name: String,
+    kind: String,
+    is_key: bool,
+}
+
+impl Column {
+    /// Where its value comes from.
+    fn source(&self) -> String {
+        match (self.is_key, self.name.as_str()) {
+            (true, _) => format!("e.aggregate_id::{}", self.kind),
+            (false, "version") => "e.version".to_owned(),
+            (false, "payload") => "e.payload".to_owned(),
+            (false, "occurred_at" | "updated_at") => "e.occurred_at".to_owned(),
+            (false, name) if ["json", "jsonb"].contains(&self.kind.as_str()) => {
+                format!("(e.payload -> {})::{}", quote_literal(name), self.kind)
+            }
+            (false, name) => format!("(e.payload ->> {})::{}", quote_literal(name), self.kind),
+        }
+    }
+}
+
+fn handler(table: &QualifiedName, columns: &[Column]) -> String {
+    let function = QualifiedName::new(table.schema(), format!("apply_{}", table.table()));
+    let names: Vec<String> = columns.iter().map(|it| quote_identifier(&it.name)).collect();
+    let sources: Vec<String> = columns.iter().map(Column::source).collect();
+    let key: Vec<String> =
+        columns.iter().filter(|it| it.is_key).map(|it| quote_identifier(&it.name)).collect();
+    let sets: Vec<String> = columns
+        .iter()
+        .filter(|it| !it.is_key)
+        .map(|it| quote_identifier(&it.name))
+        .map(|name| format!("{name} = excluded.{name}"))
+        .collect();
+    let gate = match columns.iter().any(|it| it.name == "version") {
+        true => {
+            "\n    -- An event that was overtaken changes nothing.\n    WHERE t.version < excluded.version"
+        }
+        false => {
+            "\n    -- Without a column \"version\" a late event overwrites a newer one: add one, and\n    \
+                  -- WHERE t.version < excluded.version"
+        }
+    };
+    let then = if sets.is_empty() {
+        "NOTHING".to_owned()
+    } else {
+        format!("UPDATE SET\n      {}{gate}", sets.join(",\n      "))
+    };
+    format!(
+        "-- A handler for walrelay consume --handler {function}; edit it to what your events say.\n\
+         -- It is called with a batch, and sees all of it or nothing: what it writes commits together with\n\
+         -- the record that these events were seen. Rows are written in the order of their keys, because two\n\
+         -- batches that write the same rows in different orders deadlock.\n\
+         CREATE OR REPLACE FUNCTION {function}(events public.app_inbox_event[]) RETURNS void\n  \
+           LANGUAGE sql\nAS $handler$\n  \
+         INSERT INTO {table} AS t ({})\n  \
+           SELECT {}\n    \
+             FROM (\n      \
+               -- Of each aggregate only its newest state matters; leave this out to see every event.\n      \
+               SELECT DISTINCT ON (n.aggregate_id) n.* FROM unnest(events) AS n\n       \
+               ORDER BY n.aggregate_id, n.version DESC NULLS LAST) AS e\n   \
+            ORDER BY e.aggregate_id\n  \
+           ON CONFLICT ({}) DO {then}\n\
+         $handler$;\n",
+        names.join(", "),
+        sources.join(",\n         "),
+        key.join(", "),
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_handler_is_gated_by_version_and_names_every_column() {
+        let column = |name: &str, kind: &str, is_key| Column {
+            name: name.into(),
+            kind: kind.into(),
+            is_key,
+        };
+        let table = QualifiedName::new("shop", "orders");
+        let columns = [
+            column("id", "uuid", true),
+            column("Status", "text", false),
+            column("version", "bigint", false),
+        ];
+        let sql = handler(&table, &columns);
+        for part in [
+            "CREATE OR REPLACE FUNCTION shop.apply_orders(events public.app_inbox_event[])",
+            "INSERT INTO shop.orders AS t (id, \"Status\", version)",
+            "e.aggregate_id::uuid",
+            "(e.payload ->> 'Status')::text",
+            "ON CONFLICT (id) DO UPDATE SET",
+            "WHERE t.version < excluded.version",
+        ] {
+            assert!(sql.contains(part), "{part} is missing in\n{sql}");
+        }
+    }
+}

@@ -1,0 +1,149 @@
+//! Before the loop: is everything there that it needs, and in which shape.
+
+use std::sync::Arc;
+
+use walrelay_postgres::connect_sql;
+use walrelay_pubsub::Subscriber;
+
+use crate::database::{Connection, Plan, Unapplied, resolve_handler};
+use crate::error::InboxError;
+use crate::health::Health;
+use crate::metrics::Metrics;
+use crate::run::{Observed, Run};
+use crate::settings::Settings;
+
+/// A consumer that has found everything it needs, and has read nothing yet.
+#[derive(Debug)]
+pub struct Consumer {
+    settings: Settings,
+    subscriber: Subscriber,
+    subscription: String,
+    plan: Plan,
+    is_paused: bool,
+}
+
+impl Consumer {
+    /// Looks the consumer, its handler and its subscription up.
+    ///
+    /// # Errors
+    ///
+    /// One of them is missing, or nobody answers.
+    pub async fn prepare(settings: Settings) -> Result<Self, InboxError> {
+        let client = connect_sql(&settings.connect).await.map_err(InboxError::Connect)?;
+        let found = resolve_handler(&client, name_of(&settings.handler)).await;
+        client.close().await;
+        let found = found.map_err(|error| unusable(&Unapplied::Sql(error)))?;
+        let handler = choose(&settings.handler, found)?;
+        let mut connection = Connection::new(Arc::new(settings.connect.clone()));
+        let registration = connection.registration(&settings.consumer).await;
+        connection.close().await;
+        let Some(registration) = registration.map_err(|error| unusable(&error))? else {
+            return Err(InboxError::Unregistered { consumer: settings.consumer });
+        };
+        let subscription = settings.subscription.clone().unwrap_or(registration.subscription);
+        let subscriber = Subscriber::connect(&settings.endpoint)?;
+        let Some(is) = subscriber.subscription(&subscription).await? else {
+            return Err(InboxError::SubscriptionMissing { subscription });
+        };
+        if !is.enable_message_ordering {
+            tracing::warn!(
+                subscription,
+                "the subscription does not deliver in order: events of a key may be late; order is \
+                 chosen when a subscription is created"
+            );
+        }
+        if is.dead_letter_policy.is_some() {
+            tracing::warn!(
+                subscription,
+                "the subscription has a dead-letter topic: an outage of the database sends healthy \
+                 messages there"
+            );
+        }
+        let plan = Plan {
+            consumer: settings.consumer.clone(),
+            generation: registration.generation,
+            handler,
+            on_dead: settings.on_dead,
+            max_attempts: i32::try_from(settings.max_attempts).unwrap_or(i32::MAX),
+            dedupe: settings.dedupe,
+            batch: i32::try_from(settings.batch).unwrap_or(i32::MAX),
+        };
+        let is_paused = registration.paused;
+        Ok(Self { settings, subscriber, subscription, plan, is_paused })
+    }
+
+    /// The subscription that is read.
+    #[must_use]
+    pub fn subscription(&self) -> &str {
+        &self.subscription
+    }
+
+    /// Consumes until `stop` completes, or everything is caught up when that was asked for. Failures of
+    /// the database and of Pub/Sub are waited out.
+    ///
+    /// # Errors
+    ///
+    /// The consumer's row is gone.
+    pub async fn run(
+        self,
+        stop: impl Future<Output = ()>,
+        metrics: Metrics,
+        health: Health,
+    ) -> Result<(), InboxError> {
+        let Self { settings, subscriber, subscription, plan, is_paused } = self;
+        let observed = Observed { metrics, health };
+        let run = Run::new(settings, subscriber, &subscription, plan, observed);
+        let run = if is_paused { run.paused() } else { run };
+        run.consume(stop).await
+    }
+}
+
+fn unusable(error: &Unapplied) -> InboxError {
+    InboxError::Inbox { problem: error.to_string() }
+}
+
+/// `shop.apply(app_inbox_event[])` without its argument.
+fn name_of(handler: &str) -> &str {
+    handler.split('(').next().unwrap_or(handler).trim()
+}
+
+/// The one handler that is meant, of those of its name.
+fn choose(given: &str, found: Vec<String>) -> Result<String, InboxError> {
+    let refuse = |problem: &str| {
+        Err(InboxError::Handler { handler: given.to_owned(), problem: problem.to_owned() })
+    };
+    let wanted = given.split_once('(').map(|(_, argument)| argument.trim().ends_with("[])"));
+    let fits = |name: &String| wanted.is_none_or(|array| name.ends_with("[])") == array);
+    let mut fitting: Vec<String> = found.into_iter().filter(fits).collect();
+    match (fitting.pop(), fitting.is_empty()) {
+        (None, _) => refuse(
+            "there is no such function; a handler is f(app_inbox_event) or f(app_inbox_event[]) and RETURNS \
+             void; `walrelay consumer scaffold` prints one to start from",
+        ),
+        (Some(handler), true) => Ok(handler),
+        (Some(_), false) => {
+            refuse("there are several; name the argument too, as in shop.apply(app_inbox_event[])")
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const EACH: &str = "shop.apply(public.app_inbox_event)";
+    const SET: &str = "shop.apply(public.app_inbox_event[])";
+
+    #[test]
+    fn a_handler_is_chosen_by_its_name_and_if_need_be_by_its_argument() {
+        let both = || vec![EACH.to_owned(), SET.to_owned()];
+        assert_eq!(choose("shop.apply", vec![SET.into()]).ok().as_deref(), Some(SET));
+        assert_eq!(choose("shop.apply(app_inbox_event[])", both()).ok().as_deref(), Some(SET));
+        assert_eq!(choose("shop.apply(app_inbox_event)", both()).ok().as_deref(), Some(EACH));
+        let several = choose("shop.apply", both()).expect_err("two fit").to_string();
+        assert!(several.contains("name the argument"), "{several}");
+        let none = choose("shop.apply", Vec::new()).expect_err("none fits").to_string();
+        assert!(none.contains("scaffold"), "{none}");
+        assert_eq!(name_of("shop.apply(app_inbox_event[])"), "shop.apply");
+    }
+}

@@ -1,0 +1,60 @@
+//! Why a consumer does not start, or ends without being asked.
+
+use walrelay_postgres::{PgError, StoreError};
+use walrelay_pubsub::PubsubError;
+
+/// Something a person has to put right.
+#[derive(Debug, thiserror::Error)]
+pub enum InboxError {
+    /// The database cannot be reached.
+    #[error("no connection to the consumer's database")]
+    Connect(#[source] PgError),
+    /// A statement failed.
+    #[error(transparent)]
+    Store(#[from] StoreError),
+    /// The database has no inbox, or one that this version does not know.
+    #[error("the inbox cannot be used: {problem}")]
+    Inbox {
+        /// What the server said.
+        problem: String,
+    },
+    /// There is no such consumer.
+    #[error("consumer {consumer:?} is not known in this database")]
+    Unregistered {
+        /// Its name.
+        consumer: String,
+    },
+    /// There is no such handler, or several.
+    #[error("handler {handler:?}: {problem}")]
+    Handler {
+        /// As it was given.
+        handler: String,
+        /// What is wrong with it.
+        problem: String,
+    },
+    /// The consumer's name is taken.
+    #[error("consumer {consumer:?} reads {subscription} already; choose another name")]
+    OtherSubscription {
+        /// Its name.
+        consumer: String,
+        /// What it reads.
+        subscription: String,
+    },
+    /// No handler can be printed for a table.
+    #[error("table {table}: {problem}")]
+    Table {
+        /// Its name.
+        table: String,
+        /// Why not.
+        problem: &'static str,
+    },
+    /// Pub/Sub cannot be used.
+    #[error(transparent)]
+    PubSub(#[from] PubsubError),
+    /// There is no such subscription.
+    #[error("subscription {subscription} does not exist")]
+    SubscriptionMissing {
+        /// The full name.
+        subscription: String,
+    },
+}

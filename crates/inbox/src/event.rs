@@ -1,0 +1,175 @@
+//! An event, as a message of the relay or of anybody else brings it.
+
+use std::collections::BTreeMap;
+use std::time::SystemTime;
+
+use bytes::Bytes;
+use googleapis_tonic_google_pubsub_v1::google::pubsub::v1::PubsubMessage;
+use walrelay_envelope::Lsn;
+use walrelay_envelope::attribute::{self, cloudevents};
+
+use crate::time::{at, parse_rfc3339};
+
+/// What a held message takes besides its contents: names, queues, its place in three maps.
+const OVERHEAD_BYTES: usize = 512;
+
+/// An event. What a message does not say, or says in a form of its own, is missing here; the
+/// attributes are all there as they came.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Event {
+    /// The event's id; the message's where nobody gave one.
+    pub event_id: String,
+    /// What happened.
+    pub event_type: Option<String>,
+    /// Type of the aggregate.
+    pub aggregate_type: Option<String>,
+    /// Id of the aggregate.
+    pub aggregate_id: Option<String>,
+    /// Empty: without order.
+    pub ordering_key: String,
+    /// Increases within an aggregate.
+    pub version: Option<i64>,
+    /// Version of the payload's shape.
+    pub schema_version: Option<i32>,
+    /// When it happened.
+    pub occurred_at: Option<SystemTime>,
+    /// First half of the position.
+    pub commit_lsn: Option<Lsn>,
+    /// Second half; there with the first or not at all.
+    pub tx_index: Option<i32>,
+    /// Of the producer's server, where the message says it.
+    pub system_identifier: Option<String>,
+    /// Pub/Sub's name for it.
+    pub message_id: String,
+    /// When Pub/Sub stored it.
+    pub publish_time: Option<SystemTime>,
+    /// All of them.
+    pub attributes: BTreeMap<String, String>,
+    /// The payload.
+    pub data: Bytes,
+}
+
+impl Event {
+    /// Reads a message.
+    #[must_use]
+    pub fn of_message(message: PubsubMessage) -> Self {
+        let PubsubMessage { data, attributes, message_id, publish_time, ordering_key } = message;
+        let text = |names: &[&str]| {
+            let found = names.iter().find_map(|name| attributes.get(*name));
+            found.filter(|value| !value.is_empty()).map(|value| storable(value))
+        };
+        let commit_lsn: Option<Lsn> =
+            attributes.get(attribute::COMMIT_LSN).and_then(|value| value.parse().ok());
+        let tx_index: Option<i32> = number(&attributes, attribute::TX_INDEX);
+        let position = commit_lsn.zip(tx_index.filter(|index| *index >= 0));
+        let occurred_at = attributes
+            .get(attribute::OCCURRED_AT)
+            .or_else(|| attributes.get(cloudevents::TIME))
+            .and_then(|value| parse_rfc3339(value));
+        Self {
+            event_id: text(&[attribute::EVENT_ID, cloudevents::ID])
+                .unwrap_or_else(|| storable(&message_id)),
+            event_type: text(&[attribute::EVENT_TYPE, cloudevents::TYPE]),
+            aggregate_type: text(&[attribute::AGGREGATE_TYPE]),
+            aggregate_id: text(&[attribute::AGGREGATE_ID, cloudevents::SUBJECT]),
+            ordering_key: storable(&ordering_key),
+            version: number(&attributes, attribute::VERSION),
+            schema_version: number(&attributes, attribute::SCHEMA_VERSION),
+            occurred_at,
+            commit_lsn: position.map(|(lsn, _)| lsn),
+            tx_index: position.map(|(_, index)| index),
+            system_identifier: text(&[attribute::SYSTEM_IDENTIFIER]),
+            message_id: storable(&message_id),
+            publish_time: publish_time
+                .and_then(|time| at(time.seconds, u32::try_from(time.nanos).unwrap_or(0))),
+            attributes,
+            data,
+        }
+    }
+
+    /// What it takes of the budget.
+    #[must_use]
+    pub fn bytes(&self) -> usize {
+        let attributes = self.attributes.iter().map(|(name, value)| name.len() + value.len());
+        OVERHEAD_BYTES + self.data.len() + self.ordering_key.len() + attributes.sum::<usize>()
+    }
+
+    /// The attributes as a JSON object of strings.
+    pub(crate) fn attributes_json(&self) -> String {
+        // A map of strings always can be written.
+        serde_json::to_string(&self.attributes).unwrap_or_else(|_| "{}".to_owned())
+    }
+}
+
+impl std::fmt::Debug for Event {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        // No payload, key or attribute: an event may end up in a log.
+        f.debug_struct("Event")
+            .field("event_id", &self.event_id)
+            .field("event_type", &self.event_type)
+            .field("message_id", &self.message_id)
+            .finish_non_exhaustive()
+    }
+}
+
+fn number<N: std::str::FromStr>(attributes: &BTreeMap<String, String>, name: &str) -> Option<N> {
+    attributes.get(name)?.parse().ok()
+}
+
+/// Postgres' text holds every character but one. What carried it must not keep a batch from being
+/// read, and keeps its own identity as far as the rest of its text does.
+fn storable(text: &str) -> String {
+    text.replace('\0', "\u{fffd}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn message(attributes: &[(&str, &str)]) -> PubsubMessage {
+        let attributes = attributes.iter().map(|(n, v)| ((*n).to_owned(), (*v).to_owned()));
+        PubsubMessage {
+            data: Bytes::from_static(b"{}"),
+            attributes: attributes.collect(),
+            message_id: "m-1".into(),
+            ordering_key: "key\0".into(),
+            ..PubsubMessage::default()
+        }
+    }
+
+    #[test]
+    fn both_styles_of_attributes_are_read() {
+        let event = Event::of_message(message(&[
+            ("event_id", "e-1"),
+            ("event_type", "paid"),
+            ("aggregate_id", "A-17"),
+            ("version", "7"),
+            ("commit_lsn", "16/B374D848"),
+            ("tx_index", "3"),
+            ("occurred_at", "2023-11-14T22:13:20Z"),
+        ]));
+        assert_eq!(event.event_id, "e-1");
+        assert_eq!((event.version, event.tx_index), (Some(7), Some(3)));
+        assert_eq!(event.commit_lsn.map(|lsn| lsn.to_string()).as_deref(), Some("16/B374D848"));
+        assert_eq!(event.occurred_at, at(1_700_000_000, 0));
+        let cloud = [("ce-id", "c-1"), ("ce-type", "paid"), ("ce-subject", "A-17")];
+        let from_cloud = Event::of_message(message(&cloud));
+        assert_eq!(from_cloud.event_id, "c-1");
+        assert_eq!(from_cloud.event_type.as_deref(), Some("paid"));
+        assert_eq!(from_cloud.aggregate_id.as_deref(), Some("A-17"));
+    }
+
+    #[test]
+    fn a_message_of_somebody_else_has_its_message_id_and_no_position() {
+        let event = Event::of_message(message(&[("commit_lsn", "16/B374D848"), ("version", "x")]));
+        assert_eq!(event.event_id, "m-1");
+        assert_eq!((event.commit_lsn, event.tx_index, event.version), (None, None, None));
+        assert!(!event.ordering_key.contains('\0'), "Postgres cannot hold it");
+    }
+
+    #[test]
+    fn debug_shows_neither_payload_nor_key() {
+        let shown = format!("{:?}", Event::of_message(message(&[("secret", "hunter2")])));
+        assert!(!shown.contains("hunter2") && !shown.contains("key"), "{shown}");
+    }
+}

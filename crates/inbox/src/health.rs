@@ -1,0 +1,235 @@
+//! How a consumer is doing, as probes and operators see it.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use serde_json::{Value, json};
+
+/// Silence after which a probe may restart the process. The loop turns at least every few seconds.
+pub const SILENCE_MAX: Duration = Duration::from_secs(60);
+
+/// What a consumer is doing.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Phase {
+    /// Looking at database and subscription.
+    Starting,
+    /// Events flow, or would.
+    Consuming,
+    /// An operator has paused it.
+    Paused,
+    /// Asked to stop: finishing what is out.
+    Draining,
+}
+
+impl Phase {
+    /// Every phase's word.
+    pub const NAMES: [&str; 4] = ["starting", "consuming", "paused", "draining"];
+
+    /// One word.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Starting => "starting",
+            Self::Consuming => "consuming",
+            Self::Paused => "paused",
+            Self::Draining => "draining",
+        }
+    }
+}
+
+/// What is held at the moment.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) struct Holdings {
+    /// Messages.
+    pub(crate) messages: usize,
+    /// Their bytes.
+    pub(crate) bytes: usize,
+    /// Their ordering keys.
+    pub(crate) keys: usize,
+    /// Batches out.
+    pub(crate) batches: usize,
+    /// How long the oldest has been held.
+    pub(crate) oldest: Duration,
+}
+
+/// The shared state; a copy sees and changes the same.
+#[derive(Debug, Clone)]
+pub struct Health(Arc<Shared>);
+
+#[derive(Debug)]
+struct Shared {
+    began: Instant,
+    /// Milliseconds since `began`, so that the loop beats without a lock.
+    beat_at: AtomicU64,
+    progress_at: AtomicU64,
+    state: Mutex<State>,
+}
+
+#[derive(Debug)]
+struct State {
+    phase: Phase,
+    consumer: String,
+    subscription: String,
+    generation: i32,
+    /// What keeps events from being applied, by who says so.
+    database_problem: Option<String>,
+    stream_problem: Option<String>,
+    holdings: Holdings,
+}
+
+impl Health {
+    /// Starting, with a fresh heartbeat.
+    #[must_use]
+    pub fn new(consumer: &str) -> Self {
+        Self(Arc::new(Shared {
+            began: Instant::now(),
+            beat_at: AtomicU64::new(0),
+            progress_at: AtomicU64::new(0),
+            state: Mutex::new(State {
+                phase: Phase::Starting,
+                consumer: consumer.to_owned(),
+                subscription: String::new(),
+                generation: 0,
+                database_problem: None,
+                stream_problem: None,
+                holdings: Holdings::default(),
+            }),
+        }))
+    }
+
+    pub(crate) fn beat(&self) {
+        self.0.beat_at.store(self.millis(), Ordering::Relaxed);
+    }
+
+    /// Something was committed, or nothing is held.
+    pub(crate) fn progress(&self) {
+        self.0.progress_at.store(self.millis(), Ordering::Relaxed);
+    }
+
+    pub(crate) fn set_phase(&self, phase: Phase) {
+        self.state().phase = phase;
+    }
+
+    pub(crate) fn set_generation(&self, subscription: &str, generation: i32) {
+        let mut state = self.state();
+        state.generation = generation;
+        if state.subscription != subscription {
+            subscription.clone_into(&mut state.subscription);
+        }
+    }
+
+    /// Sets or clears what is wrong with the database; whether that is news.
+    pub(crate) fn set_database_problem(&self, problem: Option<String>) -> bool {
+        let state = &mut self.state().database_problem;
+        let is_news = *state != problem;
+        *state = problem;
+        is_news
+    }
+
+    /// Sets or clears what is wrong with the stream; whether that is news.
+    pub(crate) fn set_stream_problem(&self, problem: Option<String>) -> bool {
+        let state = &mut self.state().stream_problem;
+        let is_news = *state != problem;
+        *state = problem;
+        is_news
+    }
+
+    pub(crate) fn set_holdings(&self, holdings: Holdings) {
+        self.state().holdings = holdings;
+    }
+
+    /// What the consumer is doing.
+    #[must_use]
+    pub fn phase(&self) -> Phase {
+        self.state().phase
+    }
+
+    /// How long the loop has been silent.
+    #[must_use]
+    pub fn silence(&self) -> Duration {
+        self.since(&self.0.beat_at)
+    }
+
+    /// How long ago something was committed or nothing was held.
+    #[must_use]
+    pub fn since_progress(&self) -> Duration {
+        self.since(&self.0.progress_at)
+    }
+
+    /// Why events do not flow as they should; empty when they do.
+    #[must_use]
+    pub fn reasons_not_ready(&self) -> Vec<String> {
+        let state = self.state();
+        let phase = match state.phase {
+            Phase::Consuming => None,
+            Phase::Starting => Some("starting: nothing is read yet".to_owned()),
+            Phase::Paused => {
+                let resume = format!("walrelay consumer resume {}", state.consumer);
+                Some(format!("paused by an operator; to go on: {resume}"))
+            }
+            Phase::Draining => Some("draining: asked to stop".to_owned()),
+        };
+        let database = state.database_problem.as_ref().map(|text| format!("database: {text}"));
+        let stream = state.stream_problem.as_ref().map(|text| format!("Pub/Sub: {text}"));
+        phase.into_iter().chain(database).chain(stream).collect()
+    }
+
+    /// What `/status` answers.
+    #[must_use]
+    pub fn status(&self) -> Value {
+        let reasons = self.reasons_not_ready();
+        let since_progress = self.since_progress().as_secs_f64();
+        let state = self.state();
+        let Holdings { messages, bytes, keys, batches, oldest } = state.holdings;
+        json!({
+            "consumer": state.consumer,
+            "subscription": state.subscription,
+            "generation": state.generation,
+            "phase": state.phase.name(),
+            "ready": reasons.is_empty(),
+            "reasons": reasons,
+            "seconds_since_progress": since_progress,
+            "held": {
+                "messages": messages,
+                "bytes": bytes,
+                "keys": keys,
+                "batches": batches,
+                "oldest_seconds": oldest.as_secs_f64(),
+            },
+        })
+    }
+
+    fn millis(&self) -> u64 {
+        u64::try_from(self.0.began.elapsed().as_millis()).unwrap_or(u64::MAX)
+    }
+
+    fn since(&self, at: &AtomicU64) -> Duration {
+        Duration::from_millis(self.millis().saturating_sub(at.load(Ordering::Relaxed)))
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        // Each change is one assignment, so a panic elsewhere leaves nothing half done.
+        self.0.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_a_consumer_without_problems_is_ready() {
+        let health = Health::new("billing");
+        assert_eq!(health.reasons_not_ready(), ["starting: nothing is read yet"]);
+        health.set_phase(Phase::Consuming);
+        assert!(health.reasons_not_ready().is_empty());
+        assert!(health.set_database_problem(Some("no such function".into())));
+        assert!(!health.set_database_problem(Some("no such function".into())), "no news");
+        assert_eq!(health.reasons_not_ready(), ["database: no such function"]);
+        health.set_database_problem(None);
+        health.set_phase(Phase::Paused);
+        let paused = health.reasons_not_ready().join(" ");
+        assert!(paused.contains("walrelay consumer resume billing"), "{paused}");
+    }
+}

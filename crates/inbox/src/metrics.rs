@@ -1,0 +1,194 @@
+//! The metrics of a consumer: every name once, with its description.
+
+use std::fmt;
+use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
+
+use prometheus_client::encoding::EncodeLabelSet;
+use prometheus_client::metrics::counter::Counter;
+use prometheus_client::metrics::family::Family;
+use prometheus_client::metrics::gauge::Gauge;
+use prometheus_client::metrics::histogram::Histogram;
+use prometheus_client::registry::{Registry, Unit};
+
+use crate::health::Phase;
+
+type Level = Gauge<u64, AtomicU64>;
+
+const BATCH_SECONDS: [f64; 12] =
+    [0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 10.0, 60.0];
+
+/// As for batches, and on to six hours: an event also waits out an outage.
+const STORED_TO_COMMIT_SECONDS: [f64; 15] = [
+    0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0, 60.0, 300.0, 1800.0, 21600.0,
+];
+
+/// Every metric. A copy shares its values.
+#[derive(Clone)]
+pub struct Metrics {
+    pub(crate) messages_received: Counter,
+    pub(crate) events: Family<ResultLabel, Counter>,
+    pub(crate) batches: Family<OutcomeLabel, Counter>,
+    pub(crate) batch_seconds: Histogram,
+    pub(crate) stored_to_commit_seconds: Histogram,
+    pub(crate) acknowledged: Counter,
+    pub(crate) leases_renewed: Counter,
+    pub(crate) held_messages: Level,
+    pub(crate) held_bytes: Level,
+    pub(crate) held_keys: Level,
+    pub(crate) streams_ended: Family<ReasonLabel, Counter>,
+    /// What the consumer is doing: 1 for that phase, 0 for the others.
+    pub(crate) phase: Family<PhaseLabel, Level>,
+    pub(crate) seconds_since_progress: Gauge<f64, AtomicU64>,
+    registry: Arc<Registry>,
+}
+
+/// What became of an event.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+pub(crate) struct ResultLabel {
+    /// A status of the inbox, `duplicate` or `deferred`.
+    pub(crate) result: &'static str,
+}
+
+/// How a batch ended.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+pub(crate) struct OutcomeLabel {
+    /// `committed`, or a kind of failure.
+    pub(crate) outcome: &'static str,
+}
+
+/// Why a stream ended.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+pub(crate) struct ReasonLabel {
+    /// The gRPC code.
+    pub(crate) reason: &'static str,
+}
+
+/// What the consumer is doing.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+pub(crate) struct PhaseLabel {
+    /// One of [`Phase::NAMES`].
+    pub(crate) phase: &'static str,
+}
+
+impl Metrics {
+    /// Everything at zero.
+    #[must_use]
+    pub fn new() -> Self {
+        let mut metrics = Self {
+            messages_received: Counter::default(),
+            events: Family::default(),
+            batches: Family::default(),
+            batch_seconds: Histogram::new(BATCH_SECONDS),
+            stored_to_commit_seconds: Histogram::new(STORED_TO_COMMIT_SECONDS),
+            acknowledged: Counter::default(),
+            leases_renewed: Counter::default(),
+            held_messages: Level::default(),
+            held_bytes: Level::default(),
+            held_keys: Level::default(),
+            streams_ended: Family::default(),
+            phase: Family::default(),
+            seconds_since_progress: Gauge::default(),
+            registry: Arc::default(),
+        };
+        metrics.registry = Arc::new(metrics.describe());
+        metrics
+    }
+
+    /// The text a Prometheus server reads.
+    ///
+    /// # Errors
+    ///
+    /// A value cannot be written.
+    pub fn encode(&self) -> Result<String, fmt::Error> {
+        let mut text = String::new();
+        prometheus_client::encoding::text::encode(&mut text, &self.registry)?;
+        Ok(text)
+    }
+
+    /// Brings what is computed up to date, before [`encode`](Self::encode).
+    pub fn observe(&self, phase: Phase, seconds_since_progress: f64) {
+        self.seconds_since_progress.set(seconds_since_progress);
+        for name in Phase::NAMES {
+            let is_it = u64::from(name == phase.name());
+            self.phase.get_or_create(&PhaseLabel { phase: name }).set(is_it);
+        }
+    }
+
+    /// What became of one event.
+    pub(crate) fn event(&self, result: &str) {
+        const RESULTS: [&str; 7] =
+            ["done", "late", "retrying", "dead", "discarded", "duplicate", "deferred"];
+        let known = RESULTS.iter().find(|known| **known == result);
+        self.events.get_or_create(&ResultLabel { result: known.unwrap_or(&"other") }).inc();
+    }
+
+    /// Names and descriptions. The library appends `_total` to counters and the unit's name.
+    fn describe(&self) -> Registry {
+        let mut registry = Registry::with_prefix("walrelay_inbox");
+        let r = &mut registry;
+        let received = self.messages_received.clone();
+        r.register("messages_received", "Messages delivered, copies included", received);
+        r.register("events", "Events committed, by what became of them", self.events.clone());
+        r.register("batches", "Batches, by how they ended", self.batches.clone());
+        let seconds = self.batch_seconds.clone();
+        r.register_with_unit("batch", "Duration of a batch's transaction", Unit::Seconds, seconds);
+        r.register_with_unit(
+            "stored_to_commit",
+            "From Pub/Sub's storing to the commit of the effect",
+            Unit::Seconds,
+            self.stored_to_commit_seconds.clone(),
+        );
+        let acknowledged = self.acknowledged.clone();
+        r.register("acknowledgements", "Acknowledgements sent", acknowledged);
+        r.register("leases_renewed", "Leases renewed", self.leases_renewed.clone());
+        r.register("held_messages", "Messages held", self.held_messages.clone());
+        r.register("held_bytes", "Bytes held, of the budget", self.held_bytes.clone());
+        r.register("held_keys", "Ordering keys held", self.held_keys.clone());
+        r.register("streams_ended", "Streams that ended, by gRPC code", self.streams_ended.clone());
+        r.register("phase", "1 for what the consumer is doing", self.phase.clone());
+        r.register(
+            "seconds_since_progress",
+            "Since something was committed or nothing was held",
+            self.seconds_since_progress.clone(),
+        );
+        registry
+    }
+}
+
+impl Default for Metrics {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl fmt::Debug for Metrics {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Metrics").finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_names_are_those_of_the_manual() {
+        let metrics = Metrics::new();
+        metrics.event("done");
+        metrics.observe(Phase::Paused, 1.5);
+        let text = metrics.encode().expect("the metrics can be written");
+        for line in [
+            "walrelay_inbox_messages_received_total 0",
+            "walrelay_inbox_events_total{result=\"done\"} 1",
+            "walrelay_inbox_batch_seconds_count 0",
+            "walrelay_inbox_stored_to_commit_seconds_count 0",
+            "walrelay_inbox_held_bytes 0",
+            "walrelay_inbox_phase{phase=\"paused\"} 1",
+            "walrelay_inbox_phase{phase=\"consuming\"} 0",
+            "walrelay_inbox_seconds_since_progress 1.5",
+        ] {
+            assert!(text.lines().any(|found| found == line), "{line} is missing in\n{text}");
+        }
+    }
+}

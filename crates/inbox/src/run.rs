@@ -1,0 +1,571 @@
+//! The loop: one task that owns the stream and everything held; beside it run only transactions.
+//!
+//! `turn` does what can be done now, `consume` waits for what happens next.
+
+use std::pin::Pin;
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
+
+use futures_util::StreamExt as _;
+use futures_util::stream::FuturesUnordered;
+use googleapis_tonic_google_pubsub_v1::google::pubsub::v1::{
+    StreamingPullRequest, StreamingPullResponse,
+};
+use tokio::time::{Instant, sleep_until};
+use tonic::Status;
+use walrelay_core::Random;
+use walrelay_inbox_core::{Arrival, Batch, BatchId, Bounds, Delivery, Failure, Intake, Outcome};
+use walrelay_postgres::ConnectConfig;
+use walrelay_pubsub::Subscriber;
+
+use crate::course::{Chore, Course, Stored};
+use crate::database::{Applied, Connection, Plan, Registration, Unapplied};
+use crate::error::InboxError;
+use crate::event::Event;
+use crate::health::{Health, Holdings, Phase};
+use crate::link::{Heard, LEASE, Link, Wanted, operator_hint};
+use crate::metrics::{Metrics, OutcomeLabel, ReasonLabel};
+use crate::settings::{Settings, Until};
+
+/// Messages held: more than all workers can have out, so that batches fill while others are out.
+const MESSAGES_MAX: usize = 20_000;
+/// How often what waits for its time is asked for.
+const REDELIVER_EVERY: Duration = Duration::from_secs(1);
+/// How often the consumer's row is read: pause, resume, a new generation. Tells besides that the
+/// database is there.
+const LOOK_EVERY: Duration = Duration::from_secs(5);
+const LOOK_EVERY_PAUSED: Duration = Duration::from_secs(1);
+/// The shortest sleep of the loop, and that of one which applies nothing.
+const TURN: Duration = Duration::from_millis(1);
+const PAUSED_TURN: Duration = Duration::from_millis(100);
+/// Nothing has come for so long: everything has.
+const QUIET: Duration = Duration::from_secs(3);
+
+/// What runs beside the loop, each on a connection of its own.
+type Job = Pin<Box<dyn Future<Output = (Connection, Done)> + Send>>;
+
+/// What a job has found.
+enum Done {
+    Batch {
+        id: BatchId,
+        began: Instant,
+        events: Vec<Arc<Event>>,
+        ended: Result<Vec<Applied>, Unapplied>,
+    },
+    Redelivered(Result<Vec<Applied>, Unapplied>),
+    Looked(Result<Option<Registration>, Unapplied>),
+}
+
+/// Where the loop says how it is doing.
+#[derive(Debug)]
+pub(crate) struct Observed {
+    pub(crate) metrics: Metrics,
+    pub(crate) health: Health,
+}
+
+/// A consumer at work.
+pub(crate) struct Run {
+    settings: Settings,
+    connect: Arc<ConnectConfig>,
+    intake: Intake<Event>,
+    link: Link,
+    plan: Arc<Plan>,
+    subscription: String,
+    jobs: FuturesUnordered<Job>,
+    idle: Vec<Connection>,
+    look: Chore,
+    redeliver: Chore,
+    stored: Stored,
+    is_paused: bool,
+    course: Course,
+    quiet_since: Instant,
+    random: Random,
+    metrics: Metrics,
+    health: Health,
+}
+
+impl Run {
+    pub(crate) fn new(
+        settings: Settings,
+        subscriber: Subscriber,
+        subscription: &str,
+        plan: Plan,
+        observed: Observed,
+    ) -> Self {
+        let Observed { metrics, health } = observed;
+        let mut random = Random::new(seed());
+        let bounds = Bounds {
+            batch: settings.batch as usize,
+            workers: settings.workers as usize,
+            messages: MESSAGES_MAX,
+            bytes: settings.max_in_flight_bytes,
+            lease: LEASE,
+            max_lease: settings.max_lease,
+        };
+        let first = StreamingPullRequest {
+            subscription: subscription.to_owned(),
+            // The same in every stream of this process: the service keeps keys where they are.
+            // With this version a quiet stream is told every half minute that it is alive.
+            protocol_version: 1,
+            client_id: format!("walrelay-{}-{:08x}", settings.consumer, random.next_u32()),
+            max_outstanding_messages: i64::try_from(MESSAGES_MAX).unwrap_or(i64::MAX),
+            max_outstanding_bytes: i64::try_from(settings.max_in_flight_bytes).unwrap_or(i64::MAX),
+            ..StreamingPullRequest::default()
+        };
+        let now = Instant::now();
+        Self {
+            connect: Arc::new(settings.connect.clone()),
+            intake: Intake::new(bounds, Random::new(random.fork())),
+            link: Link::new(subscriber, first),
+            plan: Arc::new(plan),
+            subscription: subscription.to_owned(),
+            jobs: FuturesUnordered::new(),
+            idle: Vec::new(),
+            look: Chore::Due(now + LOOK_EVERY),
+            redeliver: Chore::Due(now),
+            stored: Stored::Perhaps,
+            is_paused: false,
+            course: Course::On,
+            quiet_since: now,
+            settings,
+            random,
+            metrics,
+            health,
+        }
+    }
+
+    /// Begins paused.
+    pub(crate) fn paused(mut self) -> Self {
+        self.is_paused = true;
+        self.look = Chore::Due(Instant::now() + LOOK_EVERY_PAUSED);
+        self
+    }
+
+    pub(crate) async fn consume(
+        mut self,
+        stop: impl Future<Output = ()>,
+    ) -> Result<(), InboxError> {
+        let mut stop = std::pin::pin!(stop);
+        tracing::info!(
+            consumer = self.plan.consumer,
+            subscription = self.subscription,
+            generation = self.plan.generation,
+            handler = self.plan.handler,
+            "consuming"
+        );
+        loop {
+            let now = Instant::now();
+            self.turn(now);
+            if self.is_over(now) {
+                break;
+            }
+            let (wanted, wake_at) = (self.wanted(), self.wake_at(now));
+            tokio::select! {
+                biased;
+                () = &mut stop, if self.course == Course::On => self.drain("asked to stop"),
+                Some((connection, done)) = self.jobs.next(), if !self.jobs.is_empty() => {
+                    self.idle.push(connection);
+                    self.done(done)?;
+                }
+                heard = self.link.heard(wanted) => match heard {
+                    Heard::Response(response) => self.received(*response),
+                    Heard::Room => {}
+                },
+                () = sleep_until(wake_at) => {}
+            }
+        }
+        self.end().await;
+        Ok(())
+    }
+
+    /// Does everything that can be done without waiting.
+    fn turn(&mut self, now: Instant) {
+        self.keep_stream(now);
+        if self.course == Course::On {
+            self.begin_jobs(now);
+            if self.settings.until == Until::CaughtUp && self.is_caught_up(now) {
+                self.drain("caught up");
+            }
+        }
+        self.link.acknowledge(self.intake.acknowledgements(usize::MAX));
+        self.link.flush(now);
+        self.observe(now);
+    }
+
+    fn keep_stream(&mut self, now: Instant) {
+        if self.course == Course::On && !self.is_paused && self.link.open(now) {
+            let renewed = self.intake.reopened(now.into_std());
+            self.link.renew(renewed);
+        } else if self.link.is_open() {
+            let renewed = self.intake.renewals(now.into_std());
+            self.metrics.leases_renewed.inc_by(renewed.len() as u64);
+            self.link.renew(renewed);
+        } else {
+            self.intake.lapse(now.into_std());
+        }
+    }
+
+    fn begin_jobs(&mut self, now: Instant) {
+        if self.look.is_due(now) {
+            self.look = Chore::Running;
+            self.begin(|mut connection, plan| async move {
+                let found = connection.registration(&plan.consumer).await;
+                (connection, Done::Looked(found))
+            });
+        }
+        if self.is_paused {
+            return;
+        }
+        if self.redeliver.is_due(now) && self.may_redeliver() {
+            self.redeliver = Chore::Running;
+            self.begin(|mut connection, plan| async move {
+                let ended = connection.redeliver(&plan).await;
+                (connection, Done::Redelivered(ended))
+            });
+        }
+        while let Some(Batch { id, messages }) = self.intake.next_batch(now.into_std()) {
+            self.begin(move |mut connection, plan| async move {
+                let ended = connection.apply(&plan, &messages).await;
+                (connection, Done::Batch { id, began: now, events: messages, ended })
+            });
+        }
+    }
+
+    /// In an outage one batch looks whether it is over; where none is held, this does.
+    fn may_redeliver(&self) -> bool {
+        !self.intake.is_outage() || self.intake.messages() == 0
+    }
+
+    fn begin<F>(&mut self, job: impl FnOnce(Connection, Arc<Plan>) -> F)
+    where
+        F: Future<Output = (Connection, Done)> + Send + 'static,
+    {
+        let connection =
+            self.idle.pop().unwrap_or_else(|| Connection::new(Arc::clone(&self.connect)));
+        self.jobs.push(Box::pin(job(connection, Arc::clone(&self.plan))));
+    }
+
+    fn done(&mut self, done: Done) -> Result<(), InboxError> {
+        let now = Instant::now();
+        match done {
+            Done::Batch { id, began, events, ended } => {
+                let outcome = self.batch_ended(&events, began, now, ended);
+                self.intake.settle(id, &outcome, now.into_std());
+                match outcome {
+                    Outcome::Committed(_) => Ok(()),
+                    Outcome::Failed(failure) => self.failed(failure, now),
+                }
+            }
+            Done::Redelivered(ended) => {
+                let failure = self.redelivered(&ended, now);
+                failure.map_or(Ok(()), |failure| self.failed(failure, now))
+            }
+            Done::Looked(found) => self.looked(found, now),
+        }
+    }
+
+    fn batch_ended(
+        &mut self,
+        events: &[Arc<Event>],
+        began: Instant,
+        now: Instant,
+        ended: Result<Vec<Applied>, Unapplied>,
+    ) -> Outcome {
+        self.metrics.batch_seconds.observe((now - began).as_secs_f64());
+        let (name, outcome) = match ended {
+            Ok(applied) => {
+                self.note_applied(events, &applied);
+                ("committed", Outcome::Committed(applied.iter().map(Applied::fate).collect()))
+            }
+            Err(error) => {
+                let failure = error.failure();
+                self.complain(failure, &error);
+                (failure.name(), Outcome::Failed(failure))
+            }
+        };
+        self.metrics.batches.get_or_create(&OutcomeLabel { outcome: name }).inc();
+        outcome
+    }
+
+    fn note_applied(&mut self, events: &[Arc<Event>], applied: &[Applied]) {
+        self.health.progress();
+        if self.health.set_database_problem(None) {
+            tracing::info!("events are applied again");
+        }
+        let time = SystemTime::now();
+        for (event, its) in events.iter().zip(applied) {
+            self.metrics.event(&its.result);
+            match its.result.as_str() {
+                "done" | "late" => {
+                    let stored = event.publish_time.and_then(|at| time.duration_since(at).ok());
+                    let seconds = stored.unwrap_or_default().as_secs_f64();
+                    self.metrics.stored_to_commit_seconds.observe(seconds);
+                }
+                "retrying" | "dead" if its.error_code.is_some() => {
+                    self.stored = Stored::Perhaps;
+                    tracing::warn!(
+                        event_id = event.event_id,
+                        result = its.result,
+                        code = its.error_code,
+                        "the handler failed on an event; `walrelay inbox show` tells more"
+                    );
+                }
+                _ => {}
+            }
+        }
+    }
+
+    /// Says what is wrong, once.
+    fn complain(&self, failure: Failure, error: &Unapplied) {
+        match failure {
+            Failure::Conflict => tracing::debug!(%error, "a batch met others; it is tried again"),
+            Failure::Paused | Failure::Rebuilt | Failure::Unregistered => {
+                tracing::debug!(%error, "a batch was refused");
+            }
+            Failure::Outage => {
+                if self.health.set_database_problem(Some(error.to_string())) {
+                    tracing::warn!(%error, "the database cannot apply events; they are held");
+                }
+            }
+            Failure::Operator => {
+                if self.health.set_database_problem(Some(error.to_string())) {
+                    tracing::error!(%error, "events cannot be applied until somebody acts; no attempts are counted");
+                }
+            }
+        }
+    }
+
+    fn failed(&mut self, failure: Failure, now: Instant) -> Result<(), InboxError> {
+        match failure {
+            Failure::Paused | Failure::Rebuilt | Failure::Unregistered => {
+                if failure == Failure::Paused {
+                    self.is_paused = true;
+                }
+                if self.look != Chore::Running {
+                    self.look = Chore::Due(now);
+                }
+                Ok(())
+            }
+            Failure::Conflict | Failure::Outage | Failure::Operator => Ok(()),
+        }
+    }
+
+    fn redelivered(
+        &mut self,
+        ended: &Result<Vec<Applied>, Unapplied>,
+        now: Instant,
+    ) -> Option<Failure> {
+        let mut next = now + REDELIVER_EVERY;
+        let failure = match ended {
+            Ok(applied) => {
+                self.stored = match applied.is_empty() {
+                    true => Stored::Nothing,
+                    false => Stored::Perhaps,
+                };
+                applied.iter().for_each(|it| self.metrics.event(&it.result));
+                if applied.iter().any(|it| matches!(it.result.as_str(), "done" | "late")) {
+                    // What stood behind it may follow at once.
+                    next = now;
+                    self.health.progress();
+                }
+                None
+            }
+            Err(error) => {
+                self.complain(error.failure(), error);
+                Some(error.failure())
+            }
+        };
+        self.redeliver = Chore::Due(next);
+        failure
+    }
+
+    fn looked(
+        &mut self,
+        found: Result<Option<Registration>, Unapplied>,
+        now: Instant,
+    ) -> Result<(), InboxError> {
+        match found {
+            Ok(Some(row)) => self.registered(&row),
+            Ok(None) => {
+                return Err(InboxError::Unregistered { consumer: self.plan.consumer.clone() });
+            }
+            Err(error) => self.complain(error.failure(), &error),
+        }
+        let every = if self.is_paused { LOOK_EVERY_PAUSED } else { LOOK_EVERY };
+        self.look = Chore::Due(now + every);
+        Ok(())
+    }
+
+    fn registered(&mut self, row: &Registration) {
+        if row.paused != self.is_paused {
+            tracing::info!(paused = row.paused, "an operator has changed the consumer");
+            self.is_paused = row.paused;
+        }
+        if row.generation != self.plan.generation {
+            tracing::info!(generation = row.generation, "a new generation has begun");
+            self.plan = Arc::new(Plan { generation: row.generation, ..(*self.plan).clone() });
+        }
+    }
+
+    fn received(&mut self, response: Result<StreamingPullResponse, Status>) {
+        let now = Instant::now();
+        let response = match response {
+            Ok(response) => response,
+            Err(status) => return self.stream_ended(&status, now),
+        };
+        self.link.worked();
+        if self.health.set_stream_problem(None) {
+            tracing::info!("the stream is open again");
+        }
+        if let Some(confirmation) = response.acknowledge_confirmation {
+            // It comes again, and the inbox has it: nothing to do but to wait.
+            let refused = confirmation.invalid_ack_ids.len();
+            tracing::debug!(refused, "acknowledgements answered");
+        }
+        if let Some(confirmation) = response.modify_ack_deadline_confirmation {
+            self.intake.disowned(&confirmation.invalid_ack_ids);
+        }
+        for received in response.received_messages {
+            let Some(message) = received.message else { continue };
+            let event = Event::of_message(message);
+            let delivery = Delivery {
+                message_id: event.message_id.clone(),
+                ack_id: received.ack_id,
+                ordering_key: event.ordering_key.clone(),
+                bytes: event.bytes(),
+            };
+            self.metrics.messages_received.inc();
+            if self.intake.arrive(delivery, event, now.into_std()) == Arrival::Again {
+                tracing::trace!("delivered again while it is held");
+            }
+        }
+    }
+
+    fn stream_ended(&mut self, status: &Status, now: Instant) {
+        self.link.ended(now, &mut self.random);
+        let reason = code_name(status);
+        self.metrics.streams_ended.get_or_create(&ReasonLabel { reason }).inc();
+        if let Some(hint) = operator_hint(status, &self.subscription) {
+            if self.health.set_stream_problem(Some(format!("{reason}: {hint}"))) {
+                tracing::error!(reason, hint, "nothing is delivered until somebody acts");
+            }
+            return;
+        }
+        tracing::debug!(reason, message = status.message(), "the stream has ended");
+        // Streams end every half hour; only one that does not come back is a problem.
+        let problem = format!("{reason}: {}", status.message());
+        if self.link.is_failing() && self.health.set_stream_problem(Some(problem)) {
+            tracing::warn!(reason, message = status.message(), "no stream to Pub/Sub");
+        }
+    }
+
+    fn wanted(&self) -> Wanted {
+        match self.course == Course::On && !self.is_paused && self.intake.has_room() {
+            true => Wanted::Responses,
+            false => Wanted::Nothing,
+        }
+    }
+
+    fn is_caught_up(&mut self, now: Instant) -> bool {
+        let is_quiet = self.intake.messages() == 0
+            && self.jobs.is_empty()
+            && self.stored == Stored::Nothing
+            && self.link.is_open()
+            && self.link.is_settled();
+        if !is_quiet {
+            // The look for what is due is no event.
+            let only_looks = self.intake.messages() == 0
+                && self.stored == Stored::Nothing
+                && self.link.is_open();
+            if !only_looks {
+                self.quiet_since = now;
+            }
+            return false;
+        }
+        now - self.quiet_since >= QUIET
+    }
+
+    fn drain(&mut self, why: &'static str) {
+        let until = Instant::now() + self.settings.drain_timeout;
+        tracing::info!(why, out = self.jobs.len(), "draining: finishing what is out");
+        self.course = Course::Draining { until };
+        self.health.set_phase(Phase::Draining);
+    }
+
+    fn is_over(&self, now: Instant) -> bool {
+        match self.course {
+            Course::On => false,
+            Course::Draining { until } => self.jobs.is_empty() || until <= now,
+        }
+    }
+
+    /// The last words: acknowledgements, and what was never begun for whoever comes next (C8).
+    async fn end(mut self) {
+        if !self.jobs.is_empty() {
+            let out = self.jobs.len();
+            tracing::warn!(out, "not everything ended in time; what was out is delivered again");
+        }
+        self.jobs.clear();
+        self.link.acknowledge(self.intake.acknowledgements(usize::MAX));
+        let returned = self.intake.give_up();
+        self.link.close(returned).await;
+        for connection in self.idle {
+            connection.close().await;
+        }
+        tracing::info!("stopped");
+    }
+
+    fn wake_at(&self, now: Instant) -> Instant {
+        // Whatever is due and cannot be done yet is looked at again a moment later, not at once.
+        let moment = if self.is_paused { PAUSED_TURN } else { TURN };
+        self.next_due(now).max(now + moment)
+    }
+
+    fn next_due(&self, now: Instant) -> Instant {
+        // The loop beats however quiet it is.
+        let mut at = now + LOOK_EVERY_PAUSED;
+        let mut sooner = |other: Option<Instant>| at = other.map_or(at, |other| at.min(other));
+        sooner(self.intake.wake_at(now.into_std()).map(Instant::from_std));
+        if let Course::Draining { until } = self.course {
+            sooner(Some(until));
+            return at;
+        }
+        sooner(self.link.wake_at().filter(|_| !self.is_paused));
+        sooner(self.look.wake_at());
+        sooner(self.redeliver.wake_at().filter(|_| !self.is_paused && self.may_redeliver()));
+        at
+    }
+
+    fn observe(&self, now: Instant) {
+        self.health.beat();
+        if self.course == Course::On {
+            self.health.set_phase(if self.is_paused { Phase::Paused } else { Phase::Consuming });
+        }
+        let holdings = Holdings {
+            messages: self.intake.messages(),
+            bytes: self.intake.bytes(),
+            keys: self.intake.keys(),
+            batches: self.intake.batches_out(),
+            oldest: self.intake.oldest(now.into_std()),
+        };
+        if holdings.messages == 0 {
+            self.health.progress();
+        }
+        self.metrics.held_messages.set(holdings.messages as u64);
+        self.metrics.held_bytes.set(holdings.bytes as u64);
+        self.metrics.held_keys.set(holdings.keys as u64);
+        self.health.set_holdings(holdings);
+        self.health.set_generation(&self.subscription, self.plan.generation);
+    }
+}
+
+/// What differs between processes: jitter and the stream's client id.
+fn seed() -> u64 {
+    use std::hash::{BuildHasher, Hasher};
+    std::collections::hash_map::RandomState::new().build_hasher().finish()
+}
+
+/// The code as the manual writes it.
+fn code_name(status: &Status) -> &'static str {
+    walrelay_pubsub::classify(status.code(), "").code
+}

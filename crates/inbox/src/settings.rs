@@ -1,0 +1,88 @@
+//! What a consumer is told; a value of these types is valid.
+
+use std::time::Duration;
+
+use walrelay_postgres::ConnectConfig;
+use walrelay_pubsub::Endpoint;
+
+/// After an event that is dead.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum OnDead {
+    /// Its key waits for a person: a gap corrupts a read model.
+    Hold,
+    /// Its key goes on.
+    Continue,
+}
+
+impl OnDead {
+    /// As the functions of the inbox take it.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Hold => "hold",
+            Self::Continue => "continue",
+        }
+    }
+}
+
+/// What counts as seen.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Dedupe {
+    /// An event that is in the inbox.
+    Event,
+    /// One that is behind its key's position besides.
+    Position,
+}
+
+impl Dedupe {
+    /// As the functions of the inbox take it.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Event => "event",
+            Self::Position => "position",
+        }
+    }
+}
+
+/// When to stop without being asked.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Until {
+    /// Never.
+    Stopped,
+    /// Once nothing has come for a while, nothing is held and nothing is due.
+    CaughtUp,
+}
+
+/// Everything a consumer is told.
+#[derive(Debug, Clone)]
+pub struct Settings {
+    /// Its name, which its row in the database has.
+    pub consumer: String,
+    /// Another subscription than its row's: that of its dead letters.
+    pub subscription: Option<String>,
+    /// The SQL function: `schema.function`, or with its argument's type.
+    pub handler: String,
+    /// The database.
+    pub connect: ConnectConfig,
+    /// Where Pub/Sub is.
+    pub endpoint: Endpoint,
+    /// Events in a transaction.
+    pub batch: u32,
+    /// Transactions at once.
+    pub workers: u32,
+    /// How long a message is held while the database is not there.
+    pub max_lease: Duration,
+    /// Attempts before an event is dead.
+    pub max_attempts: u32,
+    /// What happens to its key then.
+    pub on_dead: OnDead,
+    /// What counts as seen.
+    pub dedupe: Dedupe,
+    /// Bytes held.
+    pub max_in_flight_bytes: usize,
+    /// How long a stop waits for what is out.
+    pub drain_timeout: Duration,
+    /// When to stop.
+    pub until: Until,
+}

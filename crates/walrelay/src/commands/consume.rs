@@ -1,0 +1,62 @@
+//! `walrelay consume`.
+
+use std::time::Duration;
+
+use tokio::task::JoinSet;
+use tokio::time::sleep;
+use walrelay_inbox::{Consumer, Health, InboxError, Metrics, Settings};
+use walrelay_relay::policy::{Chain, Disposition, Met};
+use walrelay_relay::shutdown::Shutdown;
+
+use crate::config::ConsumeConfig;
+use crate::error::Error;
+use crate::http;
+
+/// A server that is starting is asked again after this.
+const AGAIN_AFTER: Duration = Duration::from_secs(1);
+
+/// Runs until `shutdown` is requested, or everything is caught up when that was asked for.
+///
+/// # Errors
+///
+/// Whatever ended it otherwise.
+pub async fn execute(config: ConsumeConfig, shutdown: &Shutdown) -> Result<(), Error> {
+    let (metrics, health) = (Metrics::new(), Health::new(&config.settings.consumer));
+    // Its tasks end with this function.
+    let mut tasks = JoinSet::new();
+    if let Some(address) = config.http {
+        let io = |source| Error::Io { action: format!("listen on {address}"), source };
+        let listener = http::listen(address).await.map_err(io)?;
+        let observed = http::Observed::of_consumer(health.clone(), metrics.clone());
+        tasks.spawn(http::serve(listener, observed));
+    }
+    let consumer = tokio::select! {
+        biased;
+        () = shutdown.requested() => return Ok(()),
+        prepared = prepare(&config.settings) => prepared?,
+    };
+    let stop = shutdown.requested();
+    Box::pin(consumer.run(stop, metrics, health)).await.map_err(Error::Inbox)
+}
+
+/// Looks everything up; waits for what passes by itself.
+async fn prepare(settings: &Settings) -> Result<Consumer, Error> {
+    loop {
+        let error = match Consumer::prepare(settings.clone()).await {
+            Ok(consumer) => return Ok(consumer),
+            Err(error) => error,
+        };
+        if !passes(&error) {
+            return Err(Error::Inbox(error));
+        }
+        tracing::warn!(error = %Chain(&error), "not there yet; trying again");
+        sleep(AGAIN_AFTER).await;
+    }
+}
+
+fn passes(error: &InboxError) -> bool {
+    match crate::error::kind_of_inbox(error).disposition(Met::AtFirst) {
+        Disposition::Reconnect | Disposition::StandBy => true,
+        Disposition::Stop { .. } => false,
+    }
+}

@@ -1,0 +1,156 @@
+//! `walrelay consumer`: setting up, looking, pausing and pruning.
+
+use googleapis_tonic_google_pubsub_v1::google::pubsub::v1::{
+    DeadLetterPolicy, ExpirationPolicy, Subscription,
+};
+use serde_json::{Map, Value};
+use std::time::Duration;
+use walrelay_inbox::admin;
+use walrelay_postgres::{SqlClient, connect_sql, inbox_migrations, migrate_inbox};
+use walrelay_pubsub::{Endpoint, Subscriber};
+
+use super::status::render;
+use crate::config::{ConsumerAction, ConsumerConfig, ConsumerSetUp, NewSubscription, OutputFormat};
+use crate::error::Error;
+use crate::options::units::show_duration;
+use crate::output::print;
+
+/// What Pub/Sub takes at most: an outage must not send healthy messages away.
+const DELIVERY_ATTEMPTS: i32 = 100;
+/// A day more than Pub/Sub delivers is kept (C10).
+const MARGIN: Duration = Duration::from_hours(24);
+/// What a subscription keeps when nobody says otherwise.
+const RETENTION_DEFAULT: Duration = Duration::from_hours(7 * 24);
+/// Between two deliveries of an unattended subscription; the consumer asks for its own on the stream.
+const ACK_DEADLINE_SECONDS: i32 = 60;
+
+const GRANTS: &str = "\
+for a role of its own (the handler runs with its rights): docs and migrations/README.md, \
+\"A role for a consumer\"\n";
+
+/// Does what was asked for.
+///
+/// # Errors
+///
+/// Postgres or Pub/Sub cannot be reached or refuse; there is no such consumer.
+pub async fn execute(config: ConsumerConfig) -> Result<(), Error> {
+    let Some(connect) = &config.connect else {
+        return match &config.action {
+            ConsumerAction::Init(set_up) => print(&script(set_up)),
+            ConsumerAction::Scaffold(_)
+            | ConsumerAction::Status { .. }
+            | ConsumerAction::Pause { .. }
+            | ConsumerAction::Prune { .. } => unreachable!("only init prints without a database"),
+        };
+    };
+    let client = connect_sql(connect).await?;
+    let done = act(&client, &config.action).await;
+    client.close().await;
+    done
+}
+
+async fn act(client: &SqlClient, action: &ConsumerAction) -> Result<(), Error> {
+    match action {
+        ConsumerAction::Init(set_up) => init(client, set_up).await,
+        ConsumerAction::Scaffold(table) => {
+            print(&admin::scaffold(client, table).await.map_err(Error::Inbox)?)
+        }
+        ConsumerAction::Status { name, format } => status(client, name, *format).await,
+        ConsumerAction::Pause { name, paused } => {
+            let done = match *paused {
+                true => admin::pause(client, name).await.map(|()| "paused"),
+                false => admin::resume(client, name).await.map(|()| "resumed"),
+            };
+            print(&format!("{}: consumer {name}\n", done.map_err(Error::Inbox)?))
+        }
+        ConsumerAction::Prune { name, older_than, endpoint } => {
+            prune(client, name, *older_than, endpoint).await
+        }
+    }
+}
+
+/// What `init --sql` prints.
+fn script(set_up: &ConsumerSetUp) -> String {
+    let migrations = inbox_migrations();
+    let mut text: String =
+        migrations.iter().map(|it| format!("-- {}\n{}\n\n", it.file, it.sql.trim_end())).collect();
+    text.push_str(&admin::registering(&set_up.name, &set_up.subscription));
+    text.push_str(";\n");
+    text
+}
+
+async fn init(client: &SqlClient, set_up: &ConsumerSetUp) -> Result<(), Error> {
+    let ConsumerSetUp { name, subscription, endpoint, create } = set_up;
+    migrate_inbox(client).await?;
+    print("in place: tables and functions of the inbox\n")?;
+    if let Some(new) = create {
+        // Before the consumer is known: what is published from now on is kept for it.
+        let subscriber = Subscriber::connect(endpoint)?;
+        let is_new = subscriber.create_subscription(wanted(subscription, new)).await?;
+        let verb = if is_new { "created" } else { "already there" };
+        print(&format!("{verb}: subscription {subscription}\n"))?;
+    }
+    let is_new = admin::register(client, name, subscription).await.map_err(Error::Inbox)?;
+    let verb = if is_new { "created" } else { "already there" };
+    print(&format!("{verb}: consumer {name}\n{GRANTS}"))
+}
+
+/// Ordered and without an end.
+fn wanted(name: &str, new: &NewSubscription) -> Subscription {
+    Subscription {
+        name: name.to_owned(),
+        topic: new.topic.clone(),
+        ack_deadline_seconds: ACK_DEADLINE_SECONDS,
+        enable_message_ordering: true,
+        // Without a time to live: it never expires.
+        expiration_policy: Some(ExpirationPolicy { ttl: None }),
+        filter: new.filter.clone(),
+        dead_letter_policy: new.dead_letter_topic.clone().map(|topic| DeadLetterPolicy {
+            dead_letter_topic: topic,
+            max_delivery_attempts: DELIVERY_ATTEMPTS,
+        }),
+        enable_exactly_once_delivery: new.exactly_once,
+        ..Subscription::default()
+    }
+}
+
+async fn status(client: &SqlClient, name: &str, format: OutputFormat) -> Result<(), Error> {
+    let report: Map<String, Value> = admin::status(client, name).await.map_err(Error::Inbox)?;
+    print(&render(&report, format))
+}
+
+async fn prune(
+    client: &SqlClient,
+    name: &str,
+    older_than: Duration,
+    endpoint: &Endpoint,
+) -> Result<(), Error> {
+    let subscription = admin::subscription(client, name).await.map_err(Error::Inbox)?;
+    let kept = kept_for(endpoint, &subscription).await?;
+    if older_than < kept + MARGIN {
+        return Err(Error::Unfit {
+            what: format!(
+                "Pub/Sub may deliver {subscription} again for {}; rows are kept a day longer than \
+                 that, and {} is less",
+                show_duration(kept),
+                show_duration(older_than)
+            ),
+            hint: "give a greater --older-than: an event whose row is gone is applied again",
+        });
+    }
+    let deleted = admin::prune(client, name, older_than).await.map_err(Error::Inbox)?;
+    print(&format!("{deleted} row(s) deleted\n"))
+}
+
+/// For how long subscription and topic keep messages, acknowledged ones included.
+async fn kept_for(endpoint: &Endpoint, subscription: &str) -> Result<Duration, Error> {
+    let found = Subscriber::connect(endpoint)?.subscription(subscription).await?;
+    let Some(found) = found else {
+        // Whatever it kept is gone; it may be created again, and its topic may keep more.
+        return Ok(RETENTION_DEFAULT);
+    };
+    let duration = |it: Option<prost_types::Duration>| it.and_then(|it| it.try_into().ok());
+    let its = duration(found.message_retention_duration).unwrap_or(RETENTION_DEFAULT);
+    let topics = duration(found.topic_message_retention_duration).unwrap_or(Duration::ZERO);
+    Ok(its.max(topics))
+}

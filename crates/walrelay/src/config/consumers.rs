@@ -1,0 +1,172 @@
+//! `consume` and `consumer`, as the command line gives them.
+
+use walrelay_inbox::{Dedupe, OnDead, Settings, Until};
+
+use super::builder::Builder;
+use super::command::{
+    ConsumeConfig, ConsumerAction, ConsumerConfig, ConsumerSetUp, NewSubscription,
+};
+use crate::{cli, options};
+
+/// Longer names than any index likes are a mistake.
+const NAME_BYTES_MAX: usize = 200;
+
+impl Builder<'_> {
+    pub(super) fn consume(&mut self, name: &str) -> Option<ConsumeConfig> {
+        let consumer = self.consumer_name(name);
+        let subscription = self.subscription();
+        let handler = self.problems.read(options::HANDLER);
+        if handler.is_none() {
+            let allowed = "not set; a SQL function, such as shop.apply";
+            self.problems.wrong_unseen("handler", allowed);
+        }
+        let connect = self.connect();
+        let endpoint = self.endpoint();
+        let http = self.http();
+        let problems = &mut self.problems;
+        let settings = Settings {
+            consumer,
+            subscription,
+            handler: handler?,
+            connect: connect?,
+            endpoint,
+            batch: problems.read(options::BATCH),
+            workers: problems.read(options::WORKERS),
+            max_lease: problems.read(options::MAX_LEASE),
+            max_attempts: problems.read(options::MAX_ATTEMPTS),
+            on_dead: match problems.read(options::ON_DEAD) {
+                "continue" => OnDead::Continue,
+                _ => OnDead::Hold,
+            },
+            dedupe: match problems.read(options::DEDUPE) {
+                "position" => Dedupe::Position,
+                _ => Dedupe::Event,
+            },
+            max_in_flight_bytes: problems.read(options::MAX_IN_FLIGHT_BYTES).0,
+            drain_timeout: problems.read(options::DRAIN_TIMEOUT),
+            until: match problems.read(options::UNTIL_CAUGHT_UP) {
+                true => Until::CaughtUp,
+                false => Until::Stopped,
+            },
+        };
+        Some(ConsumeConfig { settings, http })
+    }
+
+    pub(super) fn consumer(&mut self, action: &cli::ConsumerActionArgs) -> Option<ConsumerConfig> {
+        let prints_only = match action {
+            cli::ConsumerActionArgs::Init(_) => self.problems.read(options::SQL),
+            cli::ConsumerActionArgs::Scaffold(_)
+            | cli::ConsumerActionArgs::Status(_)
+            | cli::ConsumerActionArgs::Pause(_)
+            | cli::ConsumerActionArgs::Resume(_)
+            | cli::ConsumerActionArgs::Prune(_) => false,
+        };
+        let action = self.consumer_action(action);
+        let connect = match prints_only {
+            true => None,
+            false => Some(self.connect()?),
+        };
+        Some(ConsumerConfig { connect, action: action? })
+    }
+
+    fn consumer_action(&mut self, action: &cli::ConsumerActionArgs) -> Option<ConsumerAction> {
+        Some(match action {
+            cli::ConsumerActionArgs::Init(args) => {
+                ConsumerAction::Init(self.consumer_set_up(args)?)
+            }
+            cli::ConsumerActionArgs::Scaffold(args) => match args.table.parse() {
+                Ok(table) => ConsumerAction::Scaffold(table),
+                Err(error) => {
+                    let error: walrelay_postgres::ParseNameError = error;
+                    self.problems.wrong("TABLE", &args.table, error.to_string());
+                    return None;
+                }
+            },
+            cli::ConsumerActionArgs::Status(args) => {
+                let format = self.format();
+                ConsumerAction::Status { name: self.consumer_name(&args.name), format }
+            }
+            cli::ConsumerActionArgs::Pause(args) => {
+                ConsumerAction::Pause { name: self.consumer_name(&args.name), paused: true }
+            }
+            cli::ConsumerActionArgs::Resume(args) => {
+                ConsumerAction::Pause { name: self.consumer_name(&args.name), paused: false }
+            }
+            cli::ConsumerActionArgs::Prune(args) => ConsumerAction::Prune {
+                name: self.consumer_name(&args.name),
+                older_than: self.problems.read(options::OLDER_THAN),
+                endpoint: self.endpoint(),
+            },
+        })
+    }
+
+    fn consumer_set_up(&mut self, args: &cli::ConsumerInitArgs) -> Option<ConsumerSetUp> {
+        let name = self.consumer_name(&args.name);
+        let endpoint = self.endpoint();
+        let subscription = self.subscription();
+        if subscription.is_none() && self.problems.read(options::SUBSCRIPTION).is_none() {
+            self.problems.wrong_unseen("subscription", "not set; the one to read from");
+        }
+        let project = self.project();
+        let mut topic = |given: &Option<String>| {
+            let given = given.as_ref()?;
+            self.full_name("topic", given, &project, "topics")
+        };
+        let dead_letter_topic = topic(&args.dead_letter_topic);
+        let create = match (args.create, topic(&args.topic)) {
+            (true, Some(topic)) => Some(NewSubscription {
+                topic,
+                dead_letter_topic,
+                exactly_once: args.exactly_once,
+                filter: args.filter.clone().unwrap_or_default(),
+            }),
+            (true | false, _) => None,
+        };
+        Some(ConsumerSetUp { name, subscription: subscription?, endpoint, create })
+    }
+
+    fn consumer_name(&mut self, name: &str) -> String {
+        if name.is_empty() || name.len() > NAME_BYTES_MAX || name.contains(char::is_control) {
+            let allowed = format!("1 to {NAME_BYTES_MAX} bytes of text");
+            self.problems.wrong("NAME", name, allowed);
+        }
+        name.to_owned()
+    }
+
+    /// The full name of the subscription that was given.
+    fn subscription(&mut self) -> Option<String> {
+        let given = self.problems.read(options::SUBSCRIPTION)?;
+        let project = self.project();
+        self.full_name("subscription", &given, &project, "subscriptions")
+    }
+
+    fn full_name(
+        &mut self,
+        option: &str,
+        given: &str,
+        project: &str,
+        kind: &str,
+    ) -> Option<String> {
+        let parts: Vec<&str> = given.split('/').collect();
+        match parts.as_slice() {
+            ["projects", owner, found, name]
+                if *found == kind && !owner.is_empty() && !name.is_empty() =>
+            {
+                Some(given.to_owned())
+            }
+            [name] if !name.is_empty() => {
+                if project.is_empty() {
+                    let allowed = format!("not set; needed for the short name of a {option}");
+                    self.problems.wrong_unseen("project", allowed);
+                    return None;
+                }
+                Some(format!("projects/{project}/{kind}/{name}"))
+            }
+            _ => {
+                let allowed = format!("a name, or projects/PROJECT/{kind}/NAME");
+                self.problems.wrong(option, given, allowed);
+                None
+            }
+        }
+    }
+}

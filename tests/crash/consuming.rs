@@ -1,0 +1,76 @@
+//! A consumer that is killed, a database that crashes between commit and acknowledgement, a relay that is
+//! killed meanwhile: each event still takes effect once, in order per key.
+
+use std::time::Duration;
+
+use walrelay_private_postgres::PrivatePostgres;
+use walrelay_testkit::postgres::installation_or_skip;
+use walrelay_tests::{CONSUMER, Producer, World};
+
+const PACE: Duration = Duration::from_millis(50);
+
+#[tokio::test]
+async fn consumer_and_relay_are_killed_again_and_again() {
+    let Some(world) = World::create().await else { return };
+    world.set_up_consumer().await;
+    // Nothing of what is killed is acknowledged, and some of the rest is not either.
+    world.pubsub.fault(&format!("on=acknowledge,subscription={CONSUMER},percent=30,lose"));
+    let producer = Producer::start(world.url(), PACE);
+    for round in 0..4 {
+        // What a killed consumer held comes to the next once its leases have run out.
+        let mut relay = world.start_relay([]).await;
+        let mut consumer = world.start_consumer(["--batch", "10"]).await;
+        world.wait_applied(world.applied_count().await + 40).await;
+        consumer.kill();
+        if round % 2 == 0 {
+            relay.kill();
+        }
+    }
+    producer.stop().await;
+    world.pubsub.heal();
+    world.catch_up().await;
+    world.consume_all().await;
+    world.assert_applied_exactly_once().await;
+}
+
+#[tokio::test]
+async fn a_database_that_crashes_under_the_consumer_has_every_event_once() {
+    let Some(installation) = installation_or_skip() else { return };
+    let mut server = PrivatePostgres::start(&installation, &[]).expect("a server starts");
+    let Some(mut world) = World::create_at(&server.url("postgres")).await else { return };
+    world.set_up_consumer().await;
+    world.insert_events(20, 4000).await;
+    world.catch_up().await;
+    let _consumer = world.start_consumer(["--batch", "5"]).await;
+    for _ in 0..3 {
+        world.wait_applied(world.applied_count().await + 200).await;
+        server.crash().expect("it crashes");
+        server.restart().expect("it starts");
+        world.reconnect().await;
+    }
+    world.wait_applied(4000).await;
+    world.assert_applied_exactly_once().await;
+    drop(world);
+    drop(server);
+}
+
+#[tokio::test]
+async fn a_lost_answer_to_a_commit_is_found_in_the_inbox() {
+    let Some(world) = World::create().await else { return };
+    world.set_up_consumer().await;
+    world.insert_events(10, 2000).await;
+    world.catch_up().await;
+    let consumer = world.start_consumer(["--batch", "5"]).await;
+    // Sessions are cut wherever they are: before, in and after their COMMIT.
+    let cut = "SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity
+                WHERE datname = current_database() AND pid <> pg_backend_pid()
+                  AND query LIKE '%app_inbox_apply%'";
+    for _ in 0..20 {
+        world.wait_applied(world.applied_count().await + 20).await;
+        world.number(cut).await;
+    }
+    world.wait_applied(2000).await;
+    drop(consumer);
+    world.consume_all().await;
+    world.assert_applied_exactly_once().await;
+}

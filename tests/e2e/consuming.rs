@@ -1,0 +1,146 @@
+//! The whole pipe: an INSERT, the relay, Pub/Sub, a consumer, and its effect in the database.
+
+use walrelay_testkit::wait_until;
+use walrelay_tests::{CONSUMER, DEADLINE, World};
+
+use crate::pgbouncer;
+
+async fn world() -> Option<World> {
+    let world = World::create().await?;
+    world.set_up_consumer().await;
+    Some(world)
+}
+
+#[tokio::test]
+async fn every_event_takes_effect_once_and_in_order_and_what_comes_later_too() {
+    let Some(world) = world().await else { return };
+    world.insert_events(20, 500).await;
+    world.catch_up().await;
+    world.consume_all().await;
+    world.assert_applied_exactly_once().await;
+
+    world.insert_events(20, 500).await;
+    world.catch_up().await;
+    let mut consumer = world.start_consumer([]).await;
+    world.wait_applied(1000).await;
+    assert_eq!(consumer.terminate(DEADLINE).await, Some(0));
+    world.assert_applied_exactly_once().await;
+}
+
+#[tokio::test]
+async fn copies_of_messages_and_lost_acknowledgements_have_no_effect() {
+    let Some(world) = world().await else { return };
+    world.pubsub.fault(&format!("on=acknowledge,subscription={CONSUMER},percent=60,lose"));
+    world.pubsub.fault("percent=50,first=20,fail-after=UNAVAILABLE");
+    world.insert_events(10, 300).await;
+    world.catch_up().await;
+    let consumer = world.start_consumer([]).await;
+    world.wait_applied(300).await;
+    drop(consumer);
+    world.pubsub.heal();
+    world.consume_all().await;
+    world.assert_applied_exactly_once().await;
+}
+
+#[tokio::test]
+async fn two_instances_share_a_subscription() {
+    let Some(world) = world().await else { return };
+    let mut consumers = [world.start_consumer([]).await, world.start_consumer([]).await];
+    world.insert_events(50, 2000).await;
+    world.catch_up().await;
+    world.wait_applied(2000).await;
+    for consumer in &mut consumers {
+        assert_eq!(consumer.terminate(DEADLINE).await, Some(0));
+    }
+    world.assert_applied_exactly_once().await;
+}
+
+#[tokio::test]
+async fn poison_is_isolated_and_its_key_waits_while_all_others_go_on() {
+    let Some(world) = world().await else { return };
+    world.insert_events(5, 50).await;
+    world
+        .execute(
+            "INSERT INTO app_outbox (aggregatetype, aggregateid, event_type, version, payload)
+             VALUES ('video', 'key-1', 'made', 51, '{\"fails\": true}')",
+        )
+        .await;
+    world.insert_events(5, 50).await;
+    world.catch_up().await;
+    let _consumer = world.start_consumer(["--max-attempts", "2"]).await;
+    wait_until(DEADLINE, "the poison to be dead", async || {
+        let dead = "SELECT count(*) FROM app_inbox WHERE status = 'dead'";
+        (world.number(dead).await == 1).then_some(())
+    })
+    .await;
+    wait_until(DEADLINE, "all others to be applied or stored", async || {
+        (world.number("SELECT count(*) FROM app_inbox").await == 101).then_some(())
+    })
+    .await;
+    // Ten of key-1 were before it; those behind it wait, and hold nothing up.
+    assert_eq!(world.applied_count().await, 90);
+    let waiting =
+        "SELECT count(*) FROM app_inbox WHERE status = 'retrying' AND ordering_key = 'key-1'";
+    assert_eq!(world.number(waiting).await, 10);
+    let status = world.succeed(["consumer", "status", CONSUMER, "--format", "json"]).await;
+    assert!(status.contains("\"keys_held\": 1"), "{status}");
+}
+
+#[tokio::test]
+async fn a_pause_holds_everything_until_it_is_resumed() {
+    let Some(world) = world().await else { return };
+    world.succeed(["consumer", "pause", CONSUMER]).await;
+    let consumer = world.consumer([]).with_http().start();
+    wait_until(DEADLINE, "the pause to be told", async || {
+        let body = consumer.wait_for_http(DEADLINE, "/readyz", 503).await;
+        body.contains("consumer resume").then_some(())
+    })
+    .await;
+    world.insert_events(5, 100).await;
+    world.catch_up().await;
+    assert_eq!(world.applied_count().await, 0);
+    world.succeed(["consumer", "resume", CONSUMER]).await;
+    consumer.wait_for_http(DEADLINE, "/readyz", 200).await;
+    world.wait_applied(100).await;
+    world.assert_applied_exactly_once().await;
+}
+
+#[tokio::test]
+async fn a_consumer_works_through_a_pooler_in_transaction_mode() {
+    let Some(world) = world().await else { return };
+    let Some(pooler) = pgbouncer::start(&world, "transaction", "extra_float_digits").await else {
+        return;
+    };
+    let url = pooler.url(&world);
+    world.insert_events(20, 1000).await;
+    world.catch_up().await;
+    let options = ["--until-caught-up", "--database-url", &url];
+    let done = world.consumer(options).finish(DEADLINE).await;
+    assert_eq!(done.code, Some(0), "{}", done.text);
+    world.assert_applied_exactly_once().await;
+}
+
+/// A command that ends with this code, and says this.
+async fn ends(world: &World, arguments: &[&str], code: i32, says: &str) {
+    let done = world.run(arguments.iter().copied()).await;
+    assert_eq!(done.code, Some(code), "{arguments:?}: {}", done.text);
+    assert!(done.text.contains(says), "{arguments:?}: {}", done.text);
+}
+
+#[tokio::test]
+async fn what_is_missing_is_named_with_its_exit_code() {
+    let Some(world) = World::create().await else { return };
+    let nobody = ["consume", "nobody", "--handler", "effect.add"];
+    ends(&world, &nobody, 3, "walrelay consumer init").await;
+    world.set_up_consumer().await;
+    ends(&world, &nobody, 3, "not known in this database").await;
+    let consume = |handler| ["consume", CONSUMER, "--handler", handler];
+    ends(&world, &consume("effect.missing"), 3, "there is no such function").await;
+    let elsewhere = [&consume("effect.add")[..], &["--subscription", "elsewhere"]].concat();
+    ends(&world, &elsewhere, 4, "does not exist").await;
+    let scaffold = world.succeed(["consumer", "scaffold", "effect.balance"]).await;
+    world.execute(&scaffold).await;
+    let prune = ["consumer", "prune", CONSUMER, "--older-than"];
+    ends(&world, &[&prune[..], &["30d"]].concat(), 0, "0 row(s) deleted").await;
+    ends(&world, &[&prune[..], &["7d"]].concat(), 2, "applied again").await;
+}

@@ -1,0 +1,111 @@
+//! A consumer of a test: its handler adds, and its effects are judged by the checker.
+
+use walrelay_testkit::checker::{self, Stored};
+use walrelay_testkit::relay::{Relay, RelayCommand};
+use walrelay_testkit::wait_until;
+
+use crate::world::{DEADLINE, World};
+
+/// The consumer, and the short name of its subscription.
+pub const CONSUMER: &str = "ledger";
+
+/// What starts it.
+const CONSUME: [&str; 4] = ["consume", CONSUMER, "--handler", "effect.add"];
+
+/// Adds, because an UPSERT would hide that something was applied twice; `applied` keeps the order.
+const HANDLER: &str = "
+CREATE SCHEMA effect;
+CREATE TABLE effect.balance (key text PRIMARY KEY, events bigint NOT NULL);
+CREATE TABLE effect.applied (
+  n bigint GENERATED ALWAYS AS IDENTITY, event_id text, key text, lsn text, tx_index text, data bytea);
+CREATE FUNCTION effect.add(events app_inbox_event[]) RETURNS void LANGUAGE plpgsql AS $$
+DECLARE
+  e app_inbox_event;
+BEGIN
+  FOREACH e IN ARRAY events LOOP
+    IF e.payload ->> 'fails' IS NOT NULL THEN
+      RAISE EXCEPTION 'poison' USING ERRCODE = '22000';
+    END IF;
+    INSERT INTO effect.applied (event_id, key, lsn, tx_index, data)
+      VALUES (e.event_id, e.ordering_key, e.commit_lsn::text, e.tx_index::text, e.data);
+  END LOOP;
+  INSERT INTO effect.balance AS b SELECT x.ordering_key, count(*) FROM unnest(events) AS x GROUP BY 1 ORDER BY 1
+    ON CONFLICT (key) DO UPDATE SET events = b.events + excluded.events;
+END $$;
+";
+
+impl World {
+    /// A subscription to `video.events`, the consumer in this same database, and its handler.
+    pub async fn set_up_consumer(&self) {
+        let create = ["--create", "--topic", "video.events"];
+        let init = ["consumer", "init", CONSUMER, "--subscription", CONSUMER];
+        self.succeed(init.into_iter().chain(create)).await;
+        self.execute(HANDLER).await;
+    }
+
+    /// `walrelay consume` with these options.
+    #[must_use]
+    pub fn consumer<'a>(&self, options: impl IntoIterator<Item = &'a str>) -> RelayCommand {
+        self.command(CONSUME.into_iter().chain(options))
+    }
+
+    /// A started consumer that is ready.
+    pub async fn start_consumer<'a>(&self, options: impl IntoIterator<Item = &'a str>) -> Relay {
+        let consumer = self.consumer(options).with_http().start();
+        consumer.wait_for_http(DEADLINE, "/readyz", 200).await;
+        consumer
+    }
+
+    /// Consumes until everything has come.
+    pub async fn consume_all(&self) {
+        let done = self.consumer(["--until-caught-up"]).finish(DEADLINE).await;
+        assert_eq!(done.code, Some(0), "{}", done.text);
+    }
+
+    /// Inserts rows of so many keys, to be published in this order.
+    pub async fn insert_events(&self, keys: u32, rows: u32) {
+        self.execute(&format!(
+            "INSERT INTO app_outbox (aggregatetype, aggregateid, event_type, version, payload)
+             SELECT 'video', 'key-' || n % {keys}, 'made', n + (SELECT count(*) FROM app_outbox),
+                    jsonb_build_object('n', n)
+               FROM generate_series(1, {rows}) AS n"
+        ))
+        .await;
+    }
+
+    /// What the handler has seen, in the order of its effects.
+    pub async fn applied(&self) -> Vec<Stored> {
+        let sql = "SELECT event_id, key, lsn, tx_index, data FROM effect.applied ORDER BY n";
+        let rows = self.client().query(sql, &[]).await.expect("the effects can be read");
+        let stored = rows.iter().map(|row| Stored {
+            event_id: row.get(0),
+            key: row.get(1),
+            commit_lsn: row.get(2),
+            tx_index: row.get(3),
+            data: row.get(4),
+        });
+        stored.collect()
+    }
+
+    /// How many effects there are.
+    pub async fn applied_count(&self) -> i64 {
+        self.number("SELECT count(*) FROM effect.applied").await
+    }
+
+    /// Waits until at least so many events have taken effect.
+    pub async fn wait_applied(&self, count: i64) {
+        wait_until(DEADLINE, &format!("{count} events to be applied"), async || {
+            (self.applied_count().await >= count).then_some(())
+        })
+        .await;
+    }
+
+    /// Everything committed has taken effect once, in order per key, and the sums say the same.
+    pub async fn assert_applied_exactly_once(&self) {
+        let committed = self.committed().await;
+        checker::check(&committed, &self.applied().await).assert_exactly_once();
+        let sum = "SELECT coalesce(sum(events), 0)::bigint FROM effect.balance";
+        let committed = i64::try_from(committed.len()).expect("a small number");
+        assert_eq!(self.number(sum).await, committed, "the sums differ from what was committed");
+    }
+}
