@@ -35,6 +35,8 @@ impl Goal {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use pgoutput_parser::encode;
+    use walrelay_core::Tracker;
 
     fn key(name: &str) -> (Topic, String) {
         (Topic::from("t"), name.to_owned())
@@ -49,5 +51,20 @@ mod tests {
         assert!(!goal.due.is_empty(), "it is being delivered");
         goal.looked(&[key("new")], |_, _| true);
         assert!(goal.due.is_empty());
+    }
+
+    fn watermark(lsn: u64) -> Watermark {
+        let mut tracker = Tracker::new();
+        tracker.observe(encode::boundary(Lsn::new(lsn)));
+        tracker.watermark()
+    }
+
+    #[test]
+    fn it_is_reached_when_the_log_of_the_start_is_settled_and_no_key_is_waited_for() {
+        let mut goal = Goal::new(Lsn::new(9), [key("a")]);
+        assert!(!goal.is_reached(watermark(9)), "a key is waited for");
+        goal.looked(&[], |_, _| true);
+        assert!(!goal.is_reached(watermark(8)));
+        assert!(goal.is_reached(watermark(9)) && goal.is_reached(watermark(10)));
     }
 }
