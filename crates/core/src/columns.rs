@@ -179,7 +179,7 @@ pub(crate) const PLACES: usize = Field::ALL.len() + TEMPLATE_COLUMNS_MAX;
 pub(crate) struct Layout {
     pub(crate) relation_id: u32,
     pub(crate) generation: Generation,
-    /// Where column `i` of the tuple goes; past the end for a column nobody wants.
+    /// Where column `i` of the tuple goes; past the end for a column that is not read.
     pub(crate) places: Vec<usize>,
     /// Where each field's value stands; fields may share a column, and then they share its place.
     pub(crate) fields: [usize; Field::ALL.len()],

@@ -24,7 +24,7 @@ pub struct Effects {
 pub struct RowToRecord {
     /// The parked lane that waits for it to be durable; none when its key flows on.
     pub lane: Option<LaneId>,
-    /// The message, self-contained.
+    /// The message, complete in itself.
     pub message: Message,
     /// Settled once the row is durable (I2).
     pub ticket: Ticket,
@@ -84,28 +84,28 @@ impl Aside {
     }
 }
 
-/// What became of a row that was claimed from dispatch state.
+/// The outcome of a row that was claimed from dispatch state.
 #[derive(Debug)]
 pub struct Finished {
     /// The row; its memory is given back once this is handed over.
     pub message: Message,
-    /// What to write.
+    /// What becomes of it in dispatch state.
     pub outcome: Outcome,
 }
 
-/// What to write about a claimed row.
+/// What is written to dispatch state about a claimed row.
 #[derive(Debug)]
 pub enum Outcome {
     /// Stored by Pub/Sub under this id.
     Published {
-        /// Pub/Sub's id.
+        /// The message id that Pub/Sub gave.
         message_id: String,
     },
     /// To be tried again.
     Again {
         /// Attempts so far.
         attempts: u32,
-        /// In how long; none for rows behind the head of their key.
+        /// How long to wait before; `None` for rows behind the head of their key.
         after: Option<Duration>,
         /// What Pub/Sub said; none when the row itself was not tried.
         failure: Option<Arc<PublishFailure>>,

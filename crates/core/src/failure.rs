@@ -8,11 +8,11 @@ const MESSAGE_BYTES_MAX: usize = 1024;
 /// Who has to act before the batch can succeed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum FailureClass {
-    /// Nobody: the same batch succeeds later.
+    /// No one has to act: the same batch succeeds later.
     Transient,
     /// An operator: the same batch succeeds once topic, rights or account are put right.
     Operator,
-    /// Nobody can: one of the rows will be refused for ever.
+    /// No action helps: one of the rows will always be refused.
     Row,
 }
 

@@ -31,7 +31,7 @@ pub enum Fault {
     /// The headers column is not an object, or a name in it is reserved or empty.
     #[error("{0}")]
     Headers(String),
-    /// The id is null, so nobody could recognise a duplicate.
+    /// The id is null, so a consumer could not recognise a duplicate.
     #[error("the event id is null")]
     NoId,
     /// The id is an empty text, by which all such rows would be taken for one.

@@ -122,11 +122,11 @@ pub(crate) struct Lane {
 pub(crate) enum State {
     /// No lane at all: the place waits for the next one.
     Free,
-    /// Nothing to send.
+    /// It has nothing to send.
     Empty,
     /// In the ring of lanes that may send.
     Ready,
-    /// One batch out.
+    /// One of its batches is out.
     Out,
     /// The first batch was refused and goes out again at this time, before anything else.
     Waiting { until: Instant },

@@ -103,7 +103,7 @@ impl LaneTable {
     ///
     /// # Panics
     ///
-    /// One is not.
+    /// A lane is in an illegal combination, or a listed one is not found.
     pub(crate) fn check(&self) {
         for id in self.ids() {
             self.check_lane(id);
@@ -129,7 +129,7 @@ impl LaneTable {
     ///
     /// # Panics
     ///
-    /// It is not.
+    /// The combination is illegal.
     pub(crate) fn check_lane(&self, id: LaneId) {
         if let Err(what) = self[id].check() {
             panic!("{what}: {id:?} is {:?}", self[id].shape());

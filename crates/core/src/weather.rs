@@ -83,12 +83,12 @@ impl Weather {
         change
     }
 
-    /// Something was refused.
+    /// Records that a publish was refused.
     pub fn failure(&mut self) {
         self.failures = self.failures.saturating_add(1);
     }
 
-    /// The stopwatch's reading.
+    /// How much fair weather there has been.
     #[must_use]
     pub const fn fair(&self) -> Duration {
         self.fair

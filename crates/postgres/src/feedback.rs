@@ -26,7 +26,7 @@ use crate::error::PgError;
 use crate::frames::Frames;
 use crate::stream_settings::StreamSettings;
 
-/// A server that shuts down asks again as soon as it is answered; so many answers a second it gets.
+/// A server that shuts down asks again as soon as it is answered; it gets an answer this often.
 const REPEATED_REQUEST_PACE: Duration = Duration::from_millis(200);
 
 /// A request later than this after the one before does not belong to the same shutdown.
@@ -95,7 +95,7 @@ impl<W: AsyncWrite + Unpin> Feedback<W> {
     }
 
     /// Learns a position the server has told: a commit's `end_lsn`, or at the start the slot's
-    /// `confirmed_flush`. Positions in XLogData headers are none.
+    /// `confirmed_flush`. Positions in XLogData headers do not count.
     pub fn received(&mut self, lsn: Lsn) {
         self.received = self.received.max(lsn);
     }

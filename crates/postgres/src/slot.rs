@@ -123,7 +123,7 @@ pub enum Failover {
     Yes,
 }
 
-/// The state of a slot; None when there is none of this name.
+/// The state of the slot of this name; `None` if it does not exist.
 ///
 /// # Errors
 ///

@@ -96,7 +96,7 @@ fn stream_deadline(request: &StreamingPullRequest) -> Result<Option<Duration>, S
 
 /// How a stream ends.
 enum End {
-    /// The client is not there any more.
+    /// The client is gone.
     Gone,
     Status(Status),
 }

@@ -12,7 +12,7 @@ use crate::slot::SlotState;
 pub struct Facts {
     /// The server.
     pub server: ServerFacts,
-    /// The role we are.
+    /// The role the relay connects as.
     pub role: RoleFacts,
     /// The slot, if there is one of this name.
     pub slot: Option<SlotState>,
@@ -24,7 +24,7 @@ pub struct Facts {
     pub relay_tables: Vec<TableFacts>,
     /// What is on record about the slot; None when nothing is, or we may not read it.
     pub relay_row: Option<Settled>,
-    /// What is there under other names; empty when nothing is missing.
+    /// Names that exist, for suggestions; empty when nothing is missing.
     pub neighbours: Neighbours,
 }
 
@@ -39,19 +39,19 @@ pub struct ServerFacts {
     pub mode: ServerMode,
     /// Who runs it.
     pub host: ServerHost,
-    /// The setting.
+    /// The setting `wal_level`.
     pub wal_level: String,
-    /// Slots that can exist.
+    /// How many slots may exist.
     pub replication_slots_max: i64,
-    /// Slots that exist.
+    /// How many slots exist.
     pub replication_slots: i64,
-    /// Replication connections that can exist.
+    /// How many replication connections may exist.
     pub wal_senders_max: i64,
-    /// Replication connections that exist.
+    /// How many replication connections exist.
     pub wal_senders: i64,
-    /// The setting; None when log is kept without limit.
+    /// The setting `max_slot_wal_keep_size`; `None` when log is kept without limit.
     pub slot_wal_keep_bytes: Option<u64>,
-    /// The setting; None when it is off.
+    /// The setting `wal_sender_timeout`; `None` when it is off.
     pub wal_sender_timeout: Option<Duration>,
     /// Identifies the server's history; None when the role may not ask.
     pub system_identifier: Option<String>,
@@ -60,9 +60,9 @@ pub struct ServerFacts {
 /// Whether a server takes writes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ServerMode {
-    /// It does.
+    /// It takes writes.
     Primary,
-    /// It replays another's log.
+    /// It replays the log of another server.
     Standby,
 }
 
@@ -71,11 +71,11 @@ pub enum ServerMode {
 pub enum ServerHost {
     /// Supabase.
     Supabase,
-    /// Anybody else.
+    /// Somebody else.
     Other,
 }
 
-/// The role we are.
+/// The role the relay connects as.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RoleFacts {
     /// Its name.
@@ -89,7 +89,7 @@ pub struct RoleFacts {
 pub struct TableFacts {
     /// Its name.
     pub name: QualifiedName,
-    /// What is there under this name.
+    /// The relation of this name, if there is one.
     pub found: Option<FoundTable>,
 }
 
@@ -100,9 +100,9 @@ pub struct FoundTable {
     pub kind: RelationKind,
     /// Names and types of its columns.
     pub columns: Vec<(String, String)>,
-    /// Of SELECT, INSERT, UPDATE, DELETE, those the role lacks.
+    /// The rights among SELECT, INSERT, UPDATE and DELETE that the role lacks.
     pub missing_rights: Vec<String>,
-    /// Of the same, those for which row level security shows the role no row.
+    /// The same commands, where row level security shows the role no row.
     pub hidden_from: Vec<String>,
 }
 
@@ -111,7 +111,7 @@ pub struct FoundTable {
 pub enum RelationKind {
     /// An ordinary table.
     Table,
-    /// A partitioned one.
+    /// A partitioned table.
     Partitioned,
     /// A table that is not in the log.
     Unlogged,

@@ -48,9 +48,9 @@ pub mod code {
     pub const SLOT_WAL_KEEP_SIZE: &str = "max_slot_wal_keep_size";
     /// The setting `wal_sender_timeout`.
     pub const WAL_SENDER_TIMEOUT: &str = "wal_sender_timeout";
-    /// There is no slot and there never was one: a first start.
+    /// There is no slot, and none is on record: a first start.
     pub const SLOT_MISSING: &str = "slot_missing";
-    /// There is no slot, and dispatch state knows that there was one; or it is invalidated.
+    /// The slot is on record and does not exist, or it is invalidated.
     pub const SLOT_LOST: &str = "slot_lost";
     /// The slot is physical, or has another plugin or database.
     pub const SLOT_UNUSABLE: &str = "slot_unusable";
