@@ -318,6 +318,10 @@ impl Store for BuggyStore {
         self.table.note_settled(settled).await
     }
 
+    async fn notice(&mut self) {
+        self.table.notice().await;
+    }
+
     async fn survey(&mut self) -> Result<Survey, StoreFailure> {
         self.table.survey().await
     }

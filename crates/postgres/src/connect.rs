@@ -15,6 +15,7 @@ use std::time::Duration;
 use socket2::{SockRef, TcpKeepalive};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpStream, UnixStream};
+use tokio::sync::Notify;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, timeout};
 use tokio_postgres::{AsyncMessage, Client, Connection, NoTls, SimpleQueryMessage, tls};
@@ -53,12 +54,23 @@ pub async fn connect_sql(config: &ConnectConfig) -> Result<SqlClient, PgError> {
 pub struct SqlClient {
     client: Client,
     connection: JoinSet<()>,
+    notified: Arc<Notify>,
 }
 
 impl SqlClient {
+    /// Waits for a `NOTIFY` on a channel that this session listens to, or takes one that has come
+    /// since this was asked last; several count as one.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future loses nothing.
+    pub async fn notified(&self) {
+        self.notified.notified().await;
+    }
+
     /// Says goodbye, so that the server does not log a lost connection.
     pub async fn close(self) {
-        let Self { client, mut connection } = self;
+        let Self { client, mut connection, .. } = self;
         drop(client);
         // What cannot be said within the time is cut off by the drop of the task.
         timeout(CLOSE_TIMEOUT, connection.join_next()).await.ok();
@@ -289,8 +301,9 @@ impl Greeting for SqlGreeting {
             .await
             .map_err(|error| PgError::from(error).or_pooler())?;
         let mut tasks = JoinSet::new();
-        tasks.spawn(drive(connection));
-        let client = SqlClient { client, connection: tasks };
+        let notified = Arc::new(Notify::new());
+        tasks.spawn(drive(connection, Arc::clone(&notified)));
+        let client = SqlClient { client, connection: tasks, notified };
         if let Some(question) = config.session.question() {
             let rows = client.simple_query(question.sql).await?;
             let is_wanted = rows.iter().any(|message| {
@@ -305,7 +318,7 @@ impl Greeting for SqlGreeting {
 }
 
 /// Drives the socket of a client until the client is dropped or the connection ends.
-async fn drive(mut connection: Connection<Stream, tls::NoTlsStream>) {
+async fn drive(mut connection: Connection<Stream, tls::NoTlsStream>, notified: Arc<Notify>) {
     loop {
         match std::future::poll_fn(|cx| connection.poll_message(cx)).await {
             Some(Ok(AsyncMessage::Notice(notice))) => {
@@ -316,6 +329,7 @@ async fn drive(mut connection: Connection<Stream, tls::NoTlsStream>) {
                     "notice of the server"
                 );
             }
+            Some(Ok(AsyncMessage::Notification(_))) => notified.notify_one(),
             Some(Ok(_)) => {}
             // Every call of the client returns it too; logged there, where something is done.
             Some(Err(_)) | None => return,

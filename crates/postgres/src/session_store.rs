@@ -112,7 +112,7 @@ async fn prepare(client: &SqlClient, server: &ServerIdentity) -> Result<(), Stor
     }
 }
 
-/// What recorded rows depend on. A commit that returns before it is on disk may be lost with the
+/// What recorded rows depend on, and who tells of changes ([`DISPATCH_CHANNEL`]). A commit that returns before it is on disk may be lost with the
 /// server, and its rows are confirmed by then; what is stronger is left as it is. A lock or a
 /// statement that takes for ever would hold up every key.
 const SESSION_SETTINGS: &str = "
@@ -122,7 +122,8 @@ SET statement_timeout = '60s';
 SET lock_timeout = '10s';
 SET idle_in_transaction_session_timeout = '60s';
 SET default_transaction_read_only = off;
-SET search_path = pg_catalog, pg_temp;";
+SET search_path = pg_catalog, pg_temp;
+LISTEN walrelay_dispatch;";
 
 impl Store for SessionStore {
     async fn holdings(
@@ -236,6 +237,13 @@ impl Store for SessionStore {
             self.horizon = Some(self.read_horizon().await?);
         }
         Ok(())
+    }
+
+    async fn notice(&mut self) {
+        match &self.client {
+            Some(client) => client.notified().await,
+            None => std::future::pending().await,
+        }
     }
 
     async fn survey(&mut self) -> Result<Survey, StoreFailure> {

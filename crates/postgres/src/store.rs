@@ -114,6 +114,10 @@ pub trait Store: Send + 'static {
         after: Option<&Head>,
     ) -> impl Future<Output = Result<Vec<Head>, StoreFailure>> + Send;
 
+    /// Waits until an operator says that he has changed something, which [`due_keys`](Self::due_keys)
+    /// finds. He may also say nothing. Dropping the future loses nothing.
+    fn notice(&mut self) -> impl Future<Output = ()> + Send;
+
     /// Notes how far the slot is settled. The slot is confirmed no further than that.
     fn note_settled(
         &mut self,

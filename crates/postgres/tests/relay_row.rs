@@ -9,8 +9,8 @@ use pgoutput_parser::Lsn;
 use support::Session;
 use walrelay_postgres::{
     ConnectConfig, DispatchStore, Failover, InitOptions, OnLost, Outbox, PgEnv, QualifiedName,
-    SessionStore, Store, connect_sql, init, read_horizon, read_relay_row, read_server_identity,
-    take_relay_row,
+    RetrySelection, SessionStore, Store, connect_sql, init, read_horizon, read_relay_row,
+    read_server_identity, take_relay_row,
 };
 use walrelay_testkit::postgres::TestDatabase;
 
@@ -94,9 +94,9 @@ async fn a_session_that_writes_sets_what_it_depends_on() {
     // The strongest place there is: one role in one database.
     for setting in [
         "synchronous_commit = off",
-        "statement_timeout = '1ms'",
-        "lock_timeout = '1ms'",
-        "idle_in_transaction_session_timeout = '1ms'",
+        "statement_timeout = '7s'",
+        "lock_timeout = '7s'",
+        "idle_in_transaction_session_timeout = '7s'",
         "default_transaction_read_only = on",
         "search_path = nowhere",
     ] {
@@ -144,6 +144,25 @@ async fn a_relay_table_of_an_earlier_version_gets_its_columns() {
     assert!(taken.write(&session, "0/20".parse().unwrap(), None).await.unwrap());
     let row = read_relay_row(&session, "old").await.unwrap().unwrap();
     assert_eq!((row.timeline, row.generation, row.settled_lsn.to_string()), (4, 1, "0/20".into()));
+}
+
+#[tokio::test]
+async fn a_session_is_told_what_operators_do() {
+    let (database, mut operator) = initialised().await;
+    let connect = ConnectConfig::parse(database.url(), &PgEnv::default()).unwrap();
+    let client = connect_sql(&connect).await.unwrap();
+    let server = read_server_identity(&client).await.unwrap();
+    let store = DispatchStore::new(database.name().to_owned());
+    let lease = Duration::from_secs(60);
+    let mut session =
+        SessionStore::begin(connect, client, store.clone(), server, lease).await.unwrap();
+    let nothing = tokio::time::timeout(Duration::from_millis(1), session.notice()).await;
+    assert!(nothing.is_err(), "told before anything was done");
+
+    store.retry(&mut operator, &RetrySelection::AllDead).await.unwrap();
+
+    let told = tokio::time::timeout(Duration::from_secs(30), session.notice()).await;
+    told.expect("the session is told");
 }
 
 /// A transaction of its own.

@@ -7,7 +7,8 @@ use tokio_postgres::types::Type;
 use walrelay_core::{Outcome, PublishFailure};
 
 use super::history::{
-    CODE_BYTES_MAX, ERROR_BYTES_MAX, attempt_line, prepend_line, storable, storable_line,
+    CODE_BYTES_MAX, Characters, ERROR_BYTES_MAX, attempt_line, prepend_line, storable,
+    storable_line,
 };
 use super::{Claim, DispatchStatus, DispatchStore, seconds, signed};
 use crate::store_error::StoreError;
@@ -31,7 +32,20 @@ impl DispatchStore {
         if outcomes.is_empty() {
             return Ok(0);
         }
-        let columns = Columns::of(outcomes)?;
+        let written = self.finish_with(client, outcomes, Characters::All).await;
+        match written.as_ref().err().and_then(|error| Characters::All.after(error)) {
+            Some(fewer) => self.finish_with(client, outcomes, fewer).await,
+            None => written,
+        }
+    }
+
+    async fn finish_with(
+        &self,
+        client: &Client,
+        outcomes: &[(Claim, &Outcome)],
+        characters: Characters,
+    ) -> Result<u64, StoreError> {
+        let columns = Columns::of(outcomes, characters)?;
         client
             .execute_typed(
                 &finish_sql(),
@@ -67,13 +81,20 @@ struct Columns<'a> {
 }
 
 impl<'a> Columns<'a> {
-    fn of(outcomes: &'a [(Claim, &Outcome)]) -> Result<Self, StoreError> {
+    fn of(outcomes: &'a [(Claim, &Outcome)], characters: Characters) -> Result<Self, StoreError> {
         let mut columns = Self::default();
-        outcomes.iter().try_for_each(|(claim, outcome)| columns.push(claim, outcome))?;
+        outcomes
+            .iter()
+            .try_for_each(|(claim, outcome)| columns.push(claim, outcome, characters))?;
         Ok(columns)
     }
 
-    fn push(&mut self, claim: &'a Claim, outcome: &Outcome) -> Result<(), StoreError> {
+    fn push(
+        &mut self,
+        claim: &'a Claim,
+        outcome: &Outcome,
+        characters: Characters,
+    ) -> Result<(), StoreError> {
         let attempts = |count: u32| signed(count, "number of attempts").map(Some);
         let (mut tried, mut delay, mut message_id) = (None, None, None);
         let mut failed: Option<&PublishFailure> = None;
@@ -101,7 +122,7 @@ impl<'a> Columns<'a> {
         self.attempts.push(tried);
         self.delay.push(delay);
         self.error_code.push(failed.map(|failure| storable_line(failure.code, CODE_BYTES_MAX)));
-        self.error.push(failed.map(|failure| storable_line(&failure.message, ERROR_BYTES_MAX)));
+        self.error.push(failed.map(|failure| characters.line(&failure.message, ERROR_BYTES_MAX)));
         self.message_id.push(message_id);
         Ok(())
     }

@@ -4,6 +4,10 @@
 
 use std::borrow::Cow;
 
+use tokio_postgres::error::SqlState;
+
+use crate::store_error::StoreError;
+
 /// Longest topic, ordering key or event id that is stored whole. Pub/Sub accepts no longer key or
 /// attribute, and together they must fit into an index entry (2,704 bytes): a longer one belongs to
 /// a dead row, whose `message` still holds it whole.
@@ -48,6 +52,31 @@ pub(super) fn storable(text: &str, bytes_max: usize) -> Cow<'_, str> {
 pub(super) fn storable_line(text: &str, bytes_max: usize) -> String {
     let is_control = |c: char| c.is_control();
     storable(text, bytes_max).replace(is_control, " ")
+}
+
+/// Which characters a text for people may hold. The database's encoding may lack some, which is known
+/// when it refuses one; all of them have ASCII.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Characters {
+    All,
+    Ascii,
+}
+
+impl Characters {
+    /// A line for people, at most so long.
+    pub(super) fn line(self, text: &str, bytes_max: usize) -> String {
+        let line = storable_line(text, bytes_max);
+        match self {
+            Self::All => line,
+            Self::Ascii => line.replace(|c: char| !c.is_ascii(), "?"),
+        }
+    }
+
+    /// What to try after this failure, if other characters may help.
+    pub(super) fn after(self, error: &StoreError) -> Option<Self> {
+        let is_lacking = error.sql_state() == Some(&SqlState::UNTRANSLATABLE_CHARACTER);
+        (is_lacking && self == Self::All).then_some(Self::Ascii)
+    }
 }
 
 #[cfg(test)]

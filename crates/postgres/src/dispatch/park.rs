@@ -10,7 +10,8 @@ use tokio_postgres::{Client, Transaction};
 use walrelay_core::{Reason, RowToRecord};
 
 use super::history::{
-    CODE_BYTES_MAX, ERROR_BYTES_MAX, NAME_BYTES_MAX, attempt_line, storable, storable_line,
+    CODE_BYTES_MAX, Characters, ERROR_BYTES_MAX, NAME_BYTES_MAX, attempt_line, storable,
+    storable_line,
 };
 use super::{DispatchStatus, DispatchStore, position_of, seconds, signed};
 use crate::store_error::StoreError;
@@ -115,13 +116,26 @@ impl DispatchStore {
     /// The server refused, or the connection ended; then it is unknown whether they are recorded, and
     /// they may be parked again.
     pub async fn park(&self, client: &mut Client, rows: &[ParkRow<'_>]) -> Result<(), StoreError> {
+        let parked = self.park_with(client, rows, Characters::All).await;
+        match parked.as_ref().err().and_then(|error| Characters::All.after(error)) {
+            Some(fewer) => self.park_with(client, rows, fewer).await,
+            None => parked,
+        }
+    }
+
+    async fn park_with(
+        &self,
+        client: &mut Client,
+        rows: &[ParkRow<'_>],
+        characters: Characters,
+    ) -> Result<(), StoreError> {
         let mut unrecorded: Vec<Candidate<'_>> = rows.iter().map(Candidate::new).collect();
         if unrecorded.is_empty() {
             return Ok(());
         }
         let transaction = client.transaction().await.map_err(StoreError::sql("park rows"))?;
         for _ in 0..EVENT_ID_TRIES_MAX {
-            unrecorded = self.insert(&transaction, unrecorded).await?;
+            unrecorded = self.insert(&transaction, unrecorded, characters).await?;
             if unrecorded.is_empty() {
                 return transaction.commit().await.map_err(StoreError::sql("park rows"));
             }
@@ -136,12 +150,13 @@ impl DispatchStore {
         &self,
         transaction: &Transaction<'_>,
         candidates: Vec<Candidate<'a>>,
+        characters: Characters,
     ) -> Result<Vec<Candidate<'a>>, StoreError> {
         let mut taken = Vec::new();
         let mut rest = candidates.as_slice();
         while !rest.is_empty() {
             let (chunk, after) = rest.split_at(chunk_len(rest));
-            let recorded = self.insert_chunk(transaction, chunk).await?;
+            let recorded = self.insert_chunk(transaction, chunk, characters).await?;
             taken.extend(chunk.iter().filter(|c| !recorded.contains(&c.identity())).cloned());
             rest = after;
         }
@@ -157,8 +172,9 @@ impl DispatchStore {
         &self,
         transaction: &Transaction<'_>,
         chunk: &[Candidate<'_>],
+        characters: Characters,
     ) -> Result<HashSet<(String, Position)>, StoreError> {
-        let columns = Columns::of(chunk)?;
+        let columns = Columns::of(chunk, characters)?;
         let inserted = transaction
             .query_typed(
                 &insert_sql(),
@@ -265,7 +281,7 @@ struct Columns<'a> {
 }
 
 impl<'a> Columns<'a> {
-    fn of(chunk: &'a [Candidate<'a>]) -> Result<Self, StoreError> {
+    fn of(chunk: &'a [Candidate<'a>], characters: Characters) -> Result<Self, StoreError> {
         let mut columns = Self::default();
         for Candidate { row, event_id } in chunk {
             let (status, delay) = match row.status {
@@ -284,7 +300,8 @@ impl<'a> Columns<'a> {
             columns.attempts.push(signed(row.attempts, "number of attempts")?);
             columns.delay.push(delay);
             columns.error_code.push(row.error_code.map(|code| storable_line(code, CODE_BYTES_MAX)));
-            columns.error.push(row.last_error.map(|error| storable_line(error, ERROR_BYTES_MAX)));
+            let line = |error| characters.line(error, ERROR_BYTES_MAX);
+            columns.error.push(row.last_error.map(line));
         }
         Ok(columns)
     }

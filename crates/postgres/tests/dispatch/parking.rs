@@ -1,13 +1,17 @@
 //! What is parked is all there, as it was, once, and for its own slot.
 
 use pgoutput_parser::{Lsn, Position};
+use walrelay_core::Outcome;
 use walrelay_postgres::{
     ClaimLimits, DispatchFilter, DispatchStatus, DispatchStore, ParkRow, ParkStatus,
     RetrySelection, StoreError,
 };
+use walrelay_testkit::postgres::TestDatabase;
 
-use crate::rows::{BEHIND, LATER, LIMITS, NOW, TOPIC, at, due, key, row, status_of, store};
-use crate::support::migrated;
+use crate::rows::{
+    BEHIND, LATER, LIMITS, NOW, TOPIC, all, at, due, failure, key, row, status_of, store,
+};
+use crate::support::{Session, migrate_all, migrated};
 
 #[tokio::test]
 async fn what_is_parked_reads_back_as_it_was() {
@@ -144,4 +148,39 @@ async fn each_slot_has_its_own_rows() {
     assert!(due(&theirs, &session).await.is_empty());
     assert_eq!(mine.claim(&session, &[key("k")], LIMITS).await.unwrap()[0].position, at(1, 0));
     assert_eq!(theirs.counts(&session).await.unwrap().dead, 1);
+}
+
+/// A description from Pub/Sub may hold any character, and some databases do not know all of them.
+#[tokio::test]
+async fn an_error_text_that_the_encoding_lacks_stops_no_row() {
+    let database = TestDatabase::create().await;
+    let session = Session::on(&database).await;
+    for encoding in ["LATIN1", "SQL_ASCII"] {
+        let name = format!("{}_{}", database.name(), encoding.to_lowercase());
+        session
+            .run(&format!(
+                "CREATE DATABASE {name} TEMPLATE template0 ENCODING '{encoding}'
+                   LC_COLLATE 'C' LC_CTYPE 'C'"
+            ))
+            .await;
+        let mut config: tokio_postgres::Config = database.url().parse().unwrap();
+        config.dbname(&name);
+        let mut there = Session::opened(&config).await;
+        migrate_all(&there).await;
+        let store = store();
+        let mut rejected = row("a", at(1, 0), "k", NOW);
+        rejected.last_error = Some("key “ключ” is too long");
+        store.park(&mut there, &[rejected]).await.unwrap();
+        let claimed = store.claim(&there, &[key("k")], LIMITS).await.unwrap();
+        let dead = Outcome::Dead {
+            attempts: 4, failure: failure("INTERNAL", "nein – так нельзя")
+        };
+
+        assert_eq!(store.finish(&there, &all(claimed, &dead)).await.unwrap(), 1);
+
+        let history = store.show(&there, "a").await.unwrap().row.last_error.unwrap();
+        assert!(history.contains("nein") && history.contains("is too long"), "{history}");
+        drop(there);
+        session.run(&format!("DROP DATABASE {name} WITH (FORCE)")).await;
+    }
 }

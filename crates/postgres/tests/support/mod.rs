@@ -19,7 +19,12 @@ impl Session {
         let mut config: tokio_postgres::Config =
             database.url().parse().expect("a connection string");
         config.user(role);
-        Self(TestClient::open(&config).await.expect("a connection"))
+        Self::opened(&config).await
+    }
+
+    /// A session with these settings.
+    pub(crate) async fn opened(config: &tokio_postgres::Config) -> Self {
+        Self(TestClient::open(config).await.expect("a connection"))
     }
 
     /// None while none can be had, as just after sessions were ended.

@@ -67,7 +67,7 @@ enum State<S> {
 /// How often to do what no event triggers.
 #[derive(Debug, Clone, Copy)]
 pub struct Intervals {
-    /// Looking for keys that an operator made due; an operator waits two seconds at most.
+    /// Looking for keys that time made due, or an operator who said nothing.
     pub due: Duration,
     /// Looking through the heads of all keys while some rest.
     pub heads: Duration,
@@ -222,8 +222,23 @@ impl<S: Store> Recorder<S> {
             }
             match self.next_command() {
                 Some(command) => self.start(command),
-                None => sleep_until(self.next_interval()).await,
+                None if self.was_told_until(self.next_interval()).await => {
+                    // Whatever the operator changed, and of whatever topic, is looked for at once.
+                    self.topics_at_rest.clear();
+                    self.due_at = Instant::now();
+                }
+                None => {}
             }
+        }
+    }
+
+    /// Whether an operator says by then that he has changed something.
+    async fn was_told_until(&mut self, until: Instant) -> bool {
+        let State::Idle(store) = &mut self.state else { return false };
+        tokio::select! {
+            biased;
+            () = store.notice() => true,
+            () = sleep_until(until) => false,
         }
     }
 

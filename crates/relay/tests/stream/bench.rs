@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use pgoutput_parser::{Lsn, PgTimestamp, Position};
-use tokio::time::{Instant, sleep};
+use tokio::time::{Instant, sleep, sleep_until};
 use walrelay_core::{
     Backoff, Batch, ClaimKey, Claimed, Finished, LanePolicy, Lanes, Message, OnDead, Outcome,
     Reason, RowToRecord, Topic, Tracker,
@@ -27,6 +27,8 @@ struct State {
     failing: BTreeMap<String, u32>,
     is_stopping: bool,
     latency: Duration,
+    /// When an operator says that he has changed something.
+    notice_at: Option<Instant>,
     /// How many steps of what is done in steps are left, by command.
     steps_left: BTreeMap<String, u32>,
 }
@@ -39,6 +41,7 @@ impl Desk {
             failing: BTreeMap::new(),
             is_stopping: false,
             latency: LATENCY,
+            notice_at: None,
             steps_left: BTreeMap::new(),
         })))
     }
@@ -55,6 +58,11 @@ impl Desk {
 
     pub(crate) fn takes(&self, latency: Duration) {
         self.0.lock().unwrap().latency = latency;
+    }
+
+    /// An operator says at this moment that he has changed something.
+    pub(crate) fn notices(&self, at: Instant) {
+        self.0.lock().unwrap().notice_at = Some(at);
     }
 
     /// Commands of this name have more to do for so many steps.
@@ -146,6 +154,15 @@ impl Store for Desk {
 
     async fn note_settled(&mut self, settled: Lsn) -> Result<(), StoreFailure> {
         self.command("settled", settled.to_string()).await
+    }
+
+    async fn notice(&mut self) {
+        let at = self.0.lock().unwrap().notice_at;
+        match at {
+            Some(at) => sleep_until(at).await,
+            None => std::future::pending().await,
+        }
+        self.0.lock().unwrap().notice_at = None;
     }
 
     async fn survey(&mut self) -> Result<Survey, StoreFailure> {

@@ -142,6 +142,19 @@ async fn keys_that_are_left_are_looked_for_at_once() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn an_operator_who_says_what_he_did_does_not_wait_for_the_next_look() {
+    let (mut recorder, desk) = recorder();
+    recorder.leave_out(vec![Topic::from("sick")]);
+    run(&mut recorder, SECOND / 10).await;
+    recorder.leave_out(vec![Topic::from("sick")]);
+    desk.notices(Instant::now() + SECOND / 5);
+    run(&mut recorder, SECOND / 2).await;
+    assert_eq!(desk.told(), ["due sick", "survey", "due"], "all topics are looked at");
+    let looks = desk.times_of("due");
+    assert!(looks[1] < SECOND / 2, "{looks:?}");
+}
+
+#[tokio::test(start_paused = true)]
 async fn rows_and_outcomes_are_written_until_it_succeeds_with_growing_pauses() {
     for command in ["park", "finish"] {
         let (mut recorder, desk) = recorder();
