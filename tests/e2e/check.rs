@@ -31,3 +31,48 @@ async fn pubsub_is_looked_at_although_postgres_cannot_be_reached() {
         done.text
     );
 }
+
+#[tokio::test]
+async fn addresses_that_swallow_everything_cost_their_patience_once() {
+    let Some(world) = World::create_empty().await else { return };
+    // Somebody listens and never answers: connected, and then silence.
+    let silent = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = silent.local_addr().unwrap().to_string();
+    let dead = format!("postgresql://postgres@{address}/app");
+    let began = Instant::now();
+    let command = world
+        .command(["check", "--format", "json", "--database-url", &dead])
+        .env("PUBSUB_EMULATOR_HOST", &address);
+    let done = command.finish(walrelay_tests::DEADLINE).await;
+    assert_eq!(done.code, Some(3), "{}", done.text);
+    let told: Vec<&str> = ["replication connection", "Pub/Sub"]
+        .into_iter()
+        .filter(|subject| done.text.contains(subject))
+        .collect();
+    assert_eq!(told.len(), 2, "{}", done.text);
+    // Five seconds for Postgres and five for the topic; the rest is for a busy machine.
+    assert!(began.elapsed() < Duration::from_secs(20), "{:?}", began.elapsed());
+}
+
+#[tokio::test]
+async fn status_begins_with_how_it_stands_and_asks_the_relay_where_it_is_named() {
+    let Some(world) = World::create().await else { return };
+    let stopped = world.succeed(["status"]).await;
+    assert!(stopped.starts_with("nothing streams, "), "{stopped}");
+    assert!(stopped.contains("walrelay run"), "{stopped}");
+
+    let relay = world.start_relay([]).await;
+    let told = world.succeed(["status", "--relay", relay.http_address()]).await;
+    assert!(told.starts_with("streaming, ") && told.contains("nothing parked"), "{told}");
+    assert!(told.contains("phase            streaming"), "{told}");
+    let json = world.succeed(["status", "--format", "json", "--relay", relay.http_address()]).await;
+    let json: serde_json::Value = serde_json::from_str(&json).unwrap();
+    assert_eq!(json["relay"]["phase"], "streaming");
+    assert_eq!(json["advice"], serde_json::Value::Null);
+    assert!(json["headline"].as_str().unwrap().starts_with("streaming"), "{json}");
+
+    let mut watching = world.command(["status", "--watch=100ms"]).start();
+    watching.wait_for_line(walrelay_tests::DEADLINE, "nothing parked").await;
+    watching.signal(walrelay_testkit::process::Signal::Interrupt);
+    assert_eq!(watching.wait_ended(walrelay_tests::DEADLINE).await.code(), Some(0));
+}

@@ -132,6 +132,9 @@ async fn several_outbox_tables_feed_one_relay() {
     assert_eq!(types, ["a", "c"]);
     assert_eq!(invoices[0].0["tx_index"], "1");
     assert_eq!(invoices[0].0["commit_lsn"], videos[0].0["commit_lsn"]);
+    // Ids may be equal in two tables; where a row is from tells them apart.
+    assert_eq!(videos[0].0["source"], "video.app_outbox");
+    assert_eq!(invoices[0].0["source"], "billing.app_outbox");
 }
 
 #[tokio::test]

@@ -198,3 +198,111 @@ async fn what_is_dead_or_parked_is_seen_in_status_and_metrics() {
     })
     .await;
 }
+
+/// Dead rows of one cause, as many as `count`, and one that is tried again by itself.
+async fn with_many_dead(count: u32) -> Option<World> {
+    let world = World::create().await?;
+    world
+        .execute(&format!(
+            "INSERT INTO app_outbox_dispatch
+                    (slot, event_id, commit_lsn, tx_index, topic, ordering_key, message, status, error_code, last_error)
+             SELECT '{slot}', 'e-' || n, '0/16'::pg_lsn + n, n, '{topic}', repeat('k', 2000), '\\x0a0178',
+                    'dead', 'INVALID_ARGUMENT', repeat('too bad ', 200)
+               FROM generate_series(1, {count}) AS n;
+             INSERT INTO app_outbox_dispatch
+                    (slot, event_id, commit_lsn, tx_index, topic, ordering_key, message, status, next_attempt_at, error_code)
+             VALUES ('{slot}', 'waits', '0/15', 0, '{topic}', 'w', '\\x0a0178', 'retrying', now(), 'UNAVAILABLE'),
+                    ('{slot}', 'refused', '0/14', 0, '{topic}', 'r', '\\x0a0178', 'retrying', now(), 'NOT_FOUND')",
+            slot = world.name(),
+            topic = topic("video.events"),
+        ))
+        .await;
+    Some(world)
+}
+
+#[tokio::test]
+async fn many_rows_are_listed_page_by_page_and_only_those_that_need_a_person() {
+    let Some(world) = with_many_dead(2_500).await else { return };
+    let page = world.succeed(["dispatch", "list"]).await;
+    assert!(page.contains("100 of 2501 row(s); the next: --after"), "{page}");
+    assert!(page.contains("1 row(s) are tried again by themselves"), "{page}");
+    assert!(page.contains("refused") && !page.contains("waits"), "{page}");
+    assert!(page.lines().all(|line| line.chars().count() < 300), "a key breaks the table");
+    let after = page.split("--after ").nth(1).and_then(|rest| rest.split(',').next()).unwrap();
+    let next = world.succeed(["dispatch", "list", "--after", after, "--limit", "1"]).await;
+    assert!(next.contains(" e-100 "), "{after}: {next}");
+
+    let all = json(&world, &["dispatch", "list", "--all", "--format", "json"]).await;
+    assert_eq!(all.as_array().map(Vec::len), Some(2_501));
+    assert_eq!(all[1]["ordering_key"].as_str().map(str::len), Some(2_000), "JSON is not cut");
+    let any =
+        json(&world, &["dispatch", "list", "--status", "all", "--all", "--format", "json"]).await;
+    assert_eq!(any.as_array().map(Vec::len), Some(2_502));
+    let refused =
+        json(&world, &["dispatch", "list", "--error", "NOT_FOUND", "--format", "json"]).await;
+    assert_eq!(refused[0]["event_id"], "refused");
+}
+
+#[tokio::test]
+async fn many_rows_are_retried_and_given_up_by_filter_and_never_without_consent() {
+    let Some(world) = with_many_dead(1_200).await else { return };
+    let unasked = world.run(["dispatch", "discard", "--reason", "a load test"]).await;
+    assert_eq!(unasked.code, Some(2), "without ids and filters: {}", unasked.text);
+    let filtered =
+        ["dispatch", "discard", "--error", "INVALID_ARGUMENT", "--reason", "a load test"];
+    let refused = world.run(filtered).await;
+    assert_eq!(refused.code, Some(2), "{}", refused.text);
+    assert!(
+        refused.text.contains("1200 row(s) match") && refused.text.contains("--yes"),
+        "{}",
+        refused.text
+    );
+    assert_eq!(world.dispatch_count("dead").await, 1_200);
+
+    let retried =
+        world.succeed(["dispatch", "retry", "--status", "dead", "--older-than", "0s"]).await;
+    assert!(retried.contains("1200 row(s) are due now"), "{retried}");
+    assert_eq!(world.dispatch_count("retrying").await, 1_202);
+    let query = filtered.into_iter().chain(["--status", "retrying", "--yes"]);
+    let discarded = world.succeed(query).await;
+    assert!(discarded.contains("1200 row(s) are discarded"), "{discarded}");
+    assert_eq!(world.dispatch_count("discarded").await, 1_200);
+}
+
+#[tokio::test]
+async fn a_row_whose_topic_cannot_exist_gets_another_and_is_published_there() {
+    let Some(world) = World::create().await else { return };
+    let _relay = world.start_relay([]).await;
+    world
+        .execute(
+            "INSERT INTO app_outbox (id, aggregatetype, aggregateid, event_type, version, payload)
+             VALUES ('00000000-0000-4000-8000-0000000000aa', 'no topic', 'v-1', 'a', 1, '{}')",
+        )
+        .await;
+    world.wait_dispatch(DEADLINE, "dead", 1).await;
+    let id = "00000000-0000-4000-8000-0000000000aa";
+    let routed = ["dispatch", "edit", id, "--topic", "video.events", "--key", "v-9"];
+    world.succeed(routed).await;
+    world.wait_dispatch(EFFECT_DEADLINE, "published", 1).await;
+    let stored = world.pubsub.stored();
+    assert_eq!((stored[0].event_id.as_str(), stored[0].key.as_str()), (id, "v-9"));
+}
+
+#[tokio::test]
+async fn a_run_of_dead_rows_is_a_line_and_a_number() {
+    let Some(world) = World::create().await else { return };
+    let mut relay = world.start_relay([]).await;
+    world
+        .execute(
+            "INSERT INTO app_outbox (aggregatetype, aggregateid, event_type, version, payload)
+             SELECT 'no topic', 'v-' || n, 'a', n, '{}' FROM generate_series(1, 3000) AS n",
+        )
+        .await;
+    world.wait_dispatch(DEADLINE, "dead", 3_000).await;
+    assert_eq!(relay.terminate(DEADLINE).await, Some(0));
+    let lines = relay.lines();
+    let about: Vec<&String> = lines.iter().filter(|line| line.contains("dead")).collect();
+    assert_eq!(about.len(), 2, "{about:#?}");
+    assert!(about[0].contains("row is dead"), "{about:#?}");
+    assert!(about[1].contains("\"rows\":2999"), "{about:#?}");
+}

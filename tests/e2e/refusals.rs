@@ -122,11 +122,13 @@ async fn a_wrong_address_name_or_password_is_told_clearly() {
     let port = server.port();
     let secret = "hunter2-wrong";
     let refused = format!("postgresql://locked:{secret}@127.0.0.1:{port}/postgres");
+    let silent = format!("postgresql://locked@127.0.0.1:{port}/postgres");
     let nowhere = format!("postgresql://postgres@127.0.0.1:{port}/nowhere");
     let unknown = "postgresql://postgres@no-such-host.invalid:5432/app".to_owned();
     let closed = "postgresql://postgres@127.0.0.1:1/app".to_owned();
     let cases = [
         (refused, [3, 3], "password"),
+        (silent, [3, 3], "asks for a password and none is configured"),
         (nowhere, [3, 3], "nowhere"),
         (unknown, [3, 3], "no-such-host.invalid"),
         (closed, [3, 3], "127.0.0.1"),
@@ -167,6 +169,39 @@ async fn a_template_that_names_an_unknown_column_is_refused_at_the_start() {
         let done = world.relay([option, "{nonsense}"]).finish(DEADLINE).await;
         assert_refused(&done, 3, &["nonsense", "app_outbox"]);
     }
+}
+
+#[tokio::test]
+async fn a_generated_column_is_refused_at_the_start_where_a_template_names_it() {
+    let Some(world) = World::create().await else { return };
+    world
+        .execute(
+            "ALTER TABLE app_outbox ADD COLUMN tenant text GENERATED ALWAYS AS (aggregateid || '!') STORED",
+        )
+        .await;
+    for command in ["run", "check"] {
+        let done = world.run([command, "--ordering-key", "{tenant}"]).await;
+        assert_refused(&done, 3, &["tenant", "generated", "--ordering-key"]);
+    }
+    world.catch_up().await;
+}
+
+#[tokio::test]
+async fn a_prune_that_is_denied_names_the_rights_it_needs() {
+    let Some(world) = World::create().await else { return };
+    world.catch_up().await;
+    let role = format!("{}_weak", world.name());
+    world
+        .execute(&format!(
+            "CREATE ROLE {role} LOGIN;
+             GRANT SELECT ON app_outbox, app_outbox_relay, app_outbox_dispatch TO {role};
+             CREATE POLICY weak ON app_outbox_relay TO {role} USING (true);"
+        ))
+        .await;
+    let url = world.url().replacen("postgres@", &format!("{role}@"), 1);
+    let done = world.run(["prune", "--database-url", &url]).await;
+    world.execute(&format!("DROP OWNED BY {role}; DROP ROLE {role}")).await;
+    assert_refused(&done, 3, &["delete old rows of public.app_outbox", "GRANT SELECT, DELETE"]);
 }
 
 #[tokio::test]

@@ -1,7 +1,9 @@
 //! What `walrelay init` leaves behind, and that it may be run again.
 
 use walrelay_testkit::outbox::Workload;
-use walrelay_tests::{World, topic};
+use walrelay_testkit::process::Signal;
+use walrelay_testkit::wait_until;
+use walrelay_tests::{DEADLINE, World, topic};
 
 /// Everything the catalog says about what `init` makes: one line a thing.
 async fn catalog(world: &World) -> Vec<String> {
@@ -133,4 +135,34 @@ async fn a_database_that_is_set_up_passes_the_check() {
 
     let done = world.succeed(["check", "--format", "json"]).await;
     serde_json::from_str::<serde_json::Value>(&done).unwrap();
+}
+
+#[tokio::test]
+async fn an_init_that_waits_for_an_open_transaction_says_so_and_can_be_interrupted() {
+    let Some(world) = World::create_empty().await else { return };
+    let writer = world.connect().await;
+    writer.batch_execute("BEGIN; CREATE TABLE held (n int)").await.unwrap();
+    let pid = writer.query_one("SELECT pg_backend_pid()", &[]).await.unwrap().get::<_, i32>(0);
+
+    let mut waiting = world.command(["init"]).start();
+    let line = waiting.wait_for_line(DEADLINE, "waiting for a transaction to end").await;
+    assert!(
+        line.contains(&format!("process {pid}")) && line.contains("idle in transaction"),
+        "{line}"
+    );
+    waiting.signal(Signal::Interrupt);
+    assert_eq!(waiting.wait_ended(DEADLINE).await.code(), Some(1));
+
+    // Nobody waits on at the server, and no slot appears for nobody once the writer is done.
+    let others = "SELECT count(*) = 0 FROM pg_stat_activity WHERE datname = current_database()
+                   AND state = 'active' AND pid <> pg_backend_pid()";
+    wait_until(DEADLINE, "the statement to end", async || {
+        world.client().query_one(others, &[]).await.unwrap().get::<_, bool>(0).then_some(())
+    })
+    .await;
+    writer.batch_execute("COMMIT").await.unwrap();
+    let slots = "SELECT count(*) FROM pg_replication_slots WHERE database = current_database()";
+    assert_eq!(world.number(slots).await, 0);
+    world.succeed(["init"]).await;
+    assert_eq!(world.number(slots).await, 1);
 }

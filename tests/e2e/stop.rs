@@ -46,6 +46,27 @@ async fn stopped_in_the_middle_of_a_large_transaction_no_row_comes_twice() {
 }
 
 #[tokio::test]
+async fn signals_that_mean_nothing_here_leave_it_running() {
+    let Some(world) = World::create().await else { return };
+    let mut relay = world.start_relay([]).await;
+    let signals =
+        [(Signal::HangUp, "SIGHUP"), (Signal::User1, "SIGUSR1"), (Signal::User2, "SIGUSR2")];
+    for (signal, name) in signals {
+        relay.signal(signal);
+        let line = relay.wait_for_line(DEADLINE, name).await;
+        assert!(line.contains("ignored"), "{line}");
+    }
+    world
+        .execute(
+            "INSERT INTO app_outbox (aggregatetype, aggregateid, event_type, version, payload)
+         VALUES ('video', 'v-1', 'test.inserted', 1, '{}')",
+        )
+        .await;
+    world.pubsub.wait_stored(DEADLINE, 1).await;
+    assert_eq!(relay.terminate(DEADLINE).await, Some(0));
+}
+
+#[tokio::test]
 async fn a_second_signal_ends_it_at_once() {
     let Some(world) = World::create().await else { return };
     world.pubsub.fault("black-hole");

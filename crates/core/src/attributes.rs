@@ -92,6 +92,7 @@ impl Attributes {
                 self.add(key, value);
             }
         }
+        self.add(name::SOURCE, row.table());
         self.add_time(name::OCCURRED_AT, row)
     }
 

@@ -52,7 +52,7 @@ mod heavy_keys;
 mod lane;
 mod lane_table;
 mod lanes;
-mod limits;
+pub mod limits;
 mod message;
 mod picked;
 mod random;

@@ -14,7 +14,7 @@ pub(crate) const ATTRIBUTE_KEY_BYTES_MAX: usize = 256;
 /// Bytes of an attribute's value.
 pub(crate) const ATTRIBUTE_VALUE_BYTES_MAX: usize = 1_024;
 /// Bytes of an ordering key.
-pub(crate) const ORDERING_KEY_BYTES_MAX: usize = 1_024;
+pub const ORDERING_KEY_BYTES_MAX: usize = 1_024;
 
 /// Whether the last part of a topic's name is one Pub/Sub accepts (pubsub.proto, `Topic.name`).
 pub(crate) fn is_topic_id(id: &str) -> bool {
@@ -25,7 +25,8 @@ pub(crate) fn is_topic_id(id: &str) -> bool {
 }
 
 /// Whether a full topic name has the form `projects/P/topics/T`.
-pub(crate) fn is_topic_name(name: &str) -> bool {
+#[must_use]
+pub fn is_topic_name(name: &str) -> bool {
     let parts: Vec<_> = name.split('/').collect();
     match parts[..] {
         ["projects", project, "topics", id] => !project.is_empty() && is_topic_id(id),

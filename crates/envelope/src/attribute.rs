@@ -16,6 +16,8 @@ pub const VERSION: &str = "version";
 pub const SCHEMA_VERSION: &str = "schema_version";
 /// When it happened: RFC 3339, UTC, microseconds.
 pub const OCCURRED_AT: &str = "occurred_at";
+/// The outbox table, `schema.table`: tells apart rows of two tables that use equal ids.
+pub const SOURCE: &str = "source";
 
 /// First half of the position, in every style: an [`Lsn`](crate::Lsn) as text.
 pub const COMMIT_LSN: &str = "commit_lsn";

@@ -114,7 +114,9 @@ impl FromStr for Position {
     type Err = ParsePositionError;
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
-        let parsed = text.split_once('#').and_then(|(commit_lsn, index)| {
+        // Older tables and logs write the index behind a second slash.
+        let parts = text.split_once('#').or_else(|| text.rsplit_once('/'));
+        let parsed = parts.and_then(|(commit_lsn, index)| {
             // `parse` would take a sign.
             let is_number = index.bytes().all(|byte| byte.is_ascii_digit());
             let tx_index = index.parse().ok().filter(|_| is_number)?;
@@ -148,6 +150,7 @@ mod tests {
         let position = Position { commit_lsn: Lsn::new(0x16_B374_D848), tx_index: 3 };
         assert_eq!(position.to_string(), "16/B374D848#3");
         assert_eq!("16/B374D848#3".parse(), Ok(position));
+        assert_eq!("16/B374D848/3".parse(), Ok(position), "as it stands in event ids");
     }
 
     #[test]

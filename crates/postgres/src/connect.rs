@@ -299,7 +299,7 @@ impl Greeting for SqlGreeting {
         let (client, connection) = client_config
             .connect_raw(stream, NoTls)
             .await
-            .map_err(|error| PgError::from(error).or_pooler())?;
+            .map_err(|error| refused_greeting(error, endpoint))?;
         let mut tasks = JoinSet::new();
         let notified = Arc::new(Notify::new());
         tasks.spawn(drive(connection, Arc::clone(&notified)));
@@ -315,6 +315,14 @@ impl Greeting for SqlGreeting {
         }
         Ok(client)
     }
+}
+
+/// The SQL client tells a missing password as a mistake in its configuration, by its text alone.
+fn refused_greeting(error: tokio_postgres::Error, endpoint: &Endpoint) -> PgError {
+    let wants_password = endpoint.password.is_none()
+        && std::error::Error::source(&error)
+            .is_some_and(|cause| cause.to_string().contains("password missing"));
+    if wants_password { PgError::PasswordMissing } else { PgError::from(error).or_pooler() }
 }
 
 /// Drives the socket of a client until the client is dropped or the connection ends.

@@ -24,6 +24,7 @@
 //!
 //! Fails with [`StoreError`]; a failed method has changed nothing.
 
+mod browse;
 mod claim;
 mod counting;
 mod due;
@@ -45,6 +46,7 @@ use walrelay_core::{ClaimKey, OnDead};
 
 use crate::store_error::StoreError;
 
+pub use browse::{DispatchPlace, DispatchQuery, DispatchRoute, DispatchState};
 pub use claim::{ClaimLimits, ClaimedRow};
 pub use counting::{Counting, DispatchCounts};
 pub use due::DueKeys;

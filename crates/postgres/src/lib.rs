@@ -6,6 +6,7 @@
 //!                                                            └─▶ Feedback    the writing half
 //! ```
 
+mod blocked;
 mod connect;
 mod conninfo;
 mod dispatch;
@@ -34,12 +35,14 @@ mod stream_settings;
 mod tls;
 mod waiting;
 
+pub use blocked::{Blocker, backend_pid, blockers, cancel_statement};
 pub use connect::{SqlClient, connect_sql};
 pub use conninfo::{CONNECT_TIMEOUT_DEFAULT, ConnectConfig, ConninfoProblem, PgEnv};
 pub use dispatch::{
     Claim, ClaimLimits, ClaimedRow, Counting, DISPATCH_CHANNEL, DispatchCounts, DispatchDetail,
-    DispatchFilter, DispatchRow, DispatchStatus, DispatchStore, DueKeys, Head, Key, ParkRow,
-    ParkStatus, ParkedKey, RetrySelection,
+    DispatchFilter, DispatchPlace, DispatchQuery, DispatchRoute, DispatchRow, DispatchState,
+    DispatchStatus, DispatchStore, DueKeys, Head, Key, ParkRow, ParkStatus, ParkedKey,
+    RetrySelection,
 };
 pub use error::{PgError, ServerError, ServerErrorKind, TlsError};
 pub use feedback::Feedback;

@@ -77,10 +77,14 @@ fn roots(source: &RootSource) -> Result<Roots, TlsError> {
 fn roots_from_pem(pem: &[u8]) -> io::Result<Roots> {
     let invalid = |text: String| io::Error::new(io::ErrorKind::InvalidData, text);
     let mut roots = Roots { store: RootCertStore::empty(), pinned: Vec::new() };
-    for certificate in CertificateDer::pem_slice_iter(pem) {
+    for (index, certificate) in CertificateDer::pem_slice_iter(pem).enumerate() {
         let certificate = certificate.map_err(|error| invalid(error.to_string()))?;
         // What cannot anchor a chain may still be the server's own certificate.
         if let Err(error) = roots.store.add(certificate.clone()) {
+            if ParsedCertificate::try_from(&certificate).is_err() {
+                let number = index + 1;
+                return Err(invalid(format!("certificate {number} in it is damaged: {error}")));
+            }
             tracing::debug!(%error, "a certificate in sslrootcert is no trust anchor");
         }
         roots.pinned.push(certificate);

@@ -266,6 +266,10 @@ policy! {
     Argument: USAGE, USAGE, USAGE, "correct the argument; `--help` shows what it takes";
     /// A file cannot be read.
     File: USAGE, USAGE, USAGE, "name a file that can be read";
+    /// An address to serve is taken by another process.
+    PortTaken: UNEXPECTED, UNEXPECTED, UNEXPECTED,
+        "another process listens there: stop it, or choose another address with --http (PORT sets it too), \
+         --listen or --control-listen";
     /// A resource of this machine.
     Machine: UNEXPECTED, UNEXPECTED, UNEXPECTED, "check ports, descriptors and rights of this process";
     /// A number or text that the tables cannot hold.

@@ -42,7 +42,8 @@ impl Shutdown {
         debug_assert!(waited.is_ok());
     }
 
-    /// Turns SIGTERM and SIGINT into a request, and completes at the second signal.
+    /// Turns SIGTERM and SIGINT into a request, and completes at the second signal. SIGHUP, SIGUSR1
+    /// and SIGUSR2, which end a process that says nothing about them, change nothing.
     ///
     /// The handlers are in place when this returns, before the future is polled.
     ///
@@ -50,18 +51,17 @@ impl Shutdown {
     ///
     /// The handlers cannot be installed.
     pub fn on_signals(&self) -> io::Result<impl Future<Output = ()> + use<>> {
-        let mut terminate = signal(SignalKind::terminate())?;
-        let mut interrupt = signal(SignalKind::interrupt())?;
+        let mut signals = Signals::listen()?;
         let shutdown = self.clone();
         Ok(async move {
             while !shutdown.is_requested() {
-                let signal = next_signal(&mut terminate, &mut interrupt).await;
+                let signal = signals.asked_to_stop().await;
                 tracing::info!(signal, "asked to stop; a second signal stops at once");
                 shutdown.request();
             }
             let asked_at = Instant::now();
             while asked_at.elapsed() < ECHO {
-                next_signal(&mut terminate, &mut interrupt).await;
+                signals.asked_to_stop().await;
             }
         })
     }
@@ -71,10 +71,39 @@ impl Shutdown {
 /// process and to its group.
 const ECHO: Duration = Duration::from_millis(500);
 
-async fn next_signal(terminate: &mut Signal, interrupt: &mut Signal) -> &'static str {
-    tokio::select! {
-        _ = terminate.recv() => "SIGTERM",
-        _ = interrupt.recv() => "SIGINT",
+/// The signals that mean something here.
+struct Signals {
+    terminate: Signal,
+    interrupt: Signal,
+    hang_up: Signal,
+    user_1: Signal,
+    user_2: Signal,
+}
+
+impl Signals {
+    fn listen() -> io::Result<Self> {
+        Ok(Self {
+            terminate: signal(SignalKind::terminate())?,
+            interrupt: signal(SignalKind::interrupt())?,
+            hang_up: signal(SignalKind::hangup())?,
+            user_1: signal(SignalKind::user_defined1())?,
+            user_2: signal(SignalKind::user_defined2())?,
+        })
+    }
+
+    /// The next request to stop, by its name. Others are only noted: a supervisor's reload, or the end
+    /// of the terminal that a relay was started from, must not stop it.
+    async fn asked_to_stop(&mut self) -> &'static str {
+        loop {
+            let ignored = tokio::select! {
+                _ = self.terminate.recv() => return "SIGTERM",
+                _ = self.interrupt.recv() => return "SIGINT",
+                _ = self.hang_up.recv() => "SIGHUP",
+                _ = self.user_1.recv() => "SIGUSR1",
+                _ = self.user_2.recv() => "SIGUSR2",
+            };
+            tracing::info!(signal = ignored, "ignored: settings are read at the start only");
+        }
     }
 }
 

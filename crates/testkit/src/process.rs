@@ -26,6 +26,12 @@ pub enum Signal {
     Stop,
     /// Thaws it.
     Continue,
+    /// As when the terminal is gone.
+    HangUp,
+    /// Means nothing by itself.
+    User1,
+    /// Means nothing by itself.
+    User2,
 }
 
 impl Signal {
@@ -36,6 +42,9 @@ impl Signal {
             Self::Kill => "KILL",
             Self::Stop => "STOP",
             Self::Continue => "CONT",
+            Self::HangUp => "HUP",
+            Self::User1 => "USR1",
+            Self::User2 => "USR2",
         }
     }
 }

@@ -61,8 +61,9 @@ pub enum CommandArgs {
         walrelay run --database-url postgresql://postgres@db.example:5432/app --project my-project\n  \
         PUBSUB_EMULATOR_HOST=localhost:8085 walrelay run --project dev --until-caught-up")]
     Run(RunArgs),
-    /// Slot, lag in bytes and seconds, room before invalidation, parked and dead counts.
-    #[command(after_help = "Example:\n  walrelay status --format json")]
+    /// How it stands and what helps; slot, lag, room before the slot is lost, parked and dead rows.
+    #[command(after_help = "Examples:\n  walrelay status --format json\n  \
+        walrelay status --watch --relay 127.0.0.1:8080")]
     Status(StatusArgs),
     /// What did not go out at the first try: list, show, retry, edit, discard.
     ///
@@ -99,6 +100,31 @@ pub enum CommandArgs {
     /// when nothing was lost and nothing was out of order.
     #[command(after_help = "Example:\n  walrelay demo --rows 1000")]
     Demo(DemoOptions),
+    /// Prints the completions of a shell.
+    #[command(after_help = "Examples:\n  \
+        walrelay completions bash > /etc/bash_completion.d/walrelay\n  \
+        walrelay completions zsh > \"${fpath[1]}/_walrelay\"\n  \
+        walrelay completions fish > ~/.config/fish/completions/walrelay.fish")]
+    Completions(CompletionsArgs),
+    /// Writes the man pages, one for each command.
+    #[command(after_help = "Example:\n  walrelay man /usr/local/share/man/man1")]
+    Man(ManArgs),
+}
+
+/// `walrelay completions`.
+#[derive(Debug, Args)]
+pub struct CompletionsArgs {
+    /// `bash`, `zsh` or `fish`.
+    #[arg(value_name = "SHELL", help_heading = ARGUMENTS)]
+    pub shell: String,
+}
+
+/// `walrelay man`.
+#[derive(Debug, Args)]
+pub struct ManArgs {
+    /// Directory that the pages are written into; it is created when it is missing.
+    #[arg(value_name = "DIRECTORY", help_heading = ARGUMENTS)]
+    pub directory: String,
 }
 
 /// Everything the relay is configured by.
@@ -155,6 +181,13 @@ pub struct RunArgs {
 /// `walrelay status`.
 #[derive(Debug, Args)]
 pub struct StatusArgs {
+    /// Show it again and again, in place: every two seconds, or as often as given (`--watch=10s`).
+    #[arg(long, value_name = "DURATION", num_args = 0..=1, require_equals = true,
+          default_missing_value = "2s", help_heading = ARGUMENTS)]
+    pub watch: Option<String>,
+    /// Where the relay serves HTTP, as in 127.0.0.1:8080: its phase, readiness and heaviest keys are shown too.
+    #[arg(long, value_name = "ADDRESS", help_heading = ARGUMENTS)]
+    pub relay: Option<String>,
     #[command(flatten)]
     pub output: OutputOptions,
     #[command(flatten)]
@@ -171,30 +204,40 @@ pub struct DispatchArgs {
 /// What to do with dispatch state.
 #[derive(Debug, Subcommand)]
 pub enum DispatchActionArgs {
-    /// Lists rows, oldest position first.
-    #[command(after_help = "Example:\n  walrelay dispatch list --status dead --older-than 1h")]
+    /// Lists rows, oldest position first; unless asked otherwise those that need a person.
+    ///
+    /// Dead rows need a person, and rows that wait for a missing topic or right.
+    #[command(after_help = "Examples:\n  walrelay dispatch list\n  \
+        walrelay dispatch list --status all --all --format json\n  \
+        walrelay dispatch list --error NOT_FOUND --older-than 1h")]
     List(DispatchListArgs),
     /// Shows one row: the decoded message and its history of errors.
     #[command(after_help = "Example:\n  walrelay dispatch show 6f1c9a9e-…")]
     Show(DispatchShowArgs),
     /// Makes rows due at once; dead rows get a new round of attempts.
+    ///
+    /// Rows by their ids, or all dead and retrying ones that match the filters: their number is told,
+    /// and whoever sits at a terminal is asked.
     #[command(after_help = "Examples:\n  walrelay dispatch retry 6f1c9a9e-…\n  \
         walrelay dispatch retry --all-dead\n  walrelay dispatch retry --topic order.events")]
     Retry(DispatchRetryArgs),
-    /// Replaces payload or attributes from files, then retries.
+    /// Replaces payload or attributes from files, or a topic or key that was never valid; then retries.
     #[command(after_help = "Example:\n  \
         walrelay dispatch edit 6f1c9a9e-… --payload-file fixed.json")]
     Edit(DispatchEditArgs),
-    /// Gives a row up for good; the reason stays in the table.
-    #[command(after_help = "Example:\n  \
-        walrelay dispatch discard 6f1c9a9e-… --reason 'test order, agreed with billing'")]
+    /// Gives rows up for good; the reason stays in the table.
+    ///
+    /// Rows by their ids, or all dead ones that match the filters: their number is told and asked about.
+    #[command(after_help = "Examples:\n  \
+        walrelay dispatch discard 6f1c9a9e-… --reason 'test order, agreed with billing'\n  \
+        walrelay dispatch discard --topic test.events --reason 'load test' --yes")]
     Discard(DispatchDiscardArgs),
 }
 
-/// `walrelay dispatch list`.
+/// Which rows of dispatch state.
 #[derive(Debug, Args)]
-pub struct DispatchListArgs {
-    /// Only rows in this state: retrying, dead, published or discarded.
+pub struct DispatchRowsArgs {
+    /// Only rows in this state: retrying, dead, published, discarded, or all.
     #[arg(long, value_name = "STATUS", help_heading = ARGUMENTS)]
     pub status: Option<String>,
     /// Only rows of this topic, short or full name.
@@ -203,12 +246,46 @@ pub struct DispatchListArgs {
     /// Only rows of this ordering key.
     #[arg(long, value_name = "KEY", help_heading = ARGUMENTS)]
     pub key: Option<String>,
+    /// Only rows whose last failure has this code, as in NOT_FOUND.
+    #[arg(long, value_name = "CODE", help_heading = ARGUMENTS)]
+    pub error: Option<String>,
     /// Only rows parked longer ago than this, as in 1h.
     #[arg(long, value_name = "DURATION", help_heading = ARGUMENTS)]
     pub older_than: Option<String>,
+}
+
+impl DispatchRowsArgs {
+    /// Whether any of them is given.
+    pub(crate) fn is_given(&self) -> bool {
+        let given = [&self.status, &self.topic, &self.key, &self.error, &self.older_than];
+        given.into_iter().any(Option::is_some)
+    }
+}
+
+/// What is acted on when no ids are given.
+#[derive(Debug, Args)]
+pub struct BulkArgs {
+    #[command(flatten)]
+    pub filters: DispatchRowsArgs,
+    /// Do not ask.
+    #[arg(long, help_heading = ARGUMENTS)]
+    pub yes: bool,
+}
+
+/// `walrelay dispatch list`.
+#[derive(Debug, Args)]
+pub struct DispatchListArgs {
+    #[command(flatten)]
+    pub rows: DispatchRowsArgs,
     /// How many rows at most; 1 to 100000.
     #[arg(long, value_name = "COUNT", default_value = "100", help_heading = ARGUMENTS)]
     pub limit: String,
+    /// Every row that matches.
+    #[arg(long, help_heading = ARGUMENTS)]
+    pub all: bool,
+    /// Only rows behind this position, which the page before it names.
+    #[arg(long, value_name = "POSITION", help_heading = ARGUMENTS)]
+    pub after: Option<String>,
     /// `table` for people, `json` for programs.
     #[arg(long, value_name = "FORMAT", default_value = "table", help_heading = ARGUMENTS)]
     pub format: String,
@@ -240,9 +317,8 @@ pub struct DispatchRetryArgs {
     /// Every dead row of this slot.
     #[arg(long, help_heading = ARGUMENTS)]
     pub all_dead: bool,
-    /// Every retrying or dead row of this topic, short or full name.
-    #[arg(long, value_name = "TOPIC", help_heading = ARGUMENTS)]
-    pub topic: Option<String>,
+    #[command(flatten)]
+    pub rows: BulkArgs,
     #[command(flatten)]
     pub project: ProjectOption,
     #[command(flatten)]
@@ -261,6 +337,14 @@ pub struct DispatchEditArgs {
     /// File with a JSON object of strings, which becomes all the attributes.
     #[arg(long, value_name = "FILE", help_heading = ARGUMENTS)]
     pub attributes_file: Option<String>,
+    /// Another topic, short or full name, for a row whose topic cannot exist.
+    #[arg(long, value_name = "TOPIC", help_heading = ARGUMENTS)]
+    pub topic: Option<String>,
+    /// Another ordering key, for a row whose topic cannot exist or whose key is too long.
+    #[arg(long, value_name = "KEY", help_heading = ARGUMENTS)]
+    pub key: Option<String>,
+    #[command(flatten)]
+    pub project: ProjectOption,
     #[command(flatten)]
     pub database: DatabaseOptions,
 }
@@ -268,9 +352,13 @@ pub struct DispatchEditArgs {
 /// `walrelay dispatch discard`.
 #[derive(Debug, Args)]
 pub struct DispatchDiscardArgs {
-    /// Event id of the row.
+    /// Event ids.
     #[arg(value_name = "ID", help_heading = ARGUMENTS)]
-    pub id: String,
+    pub ids: Vec<String>,
+    #[command(flatten)]
+    pub rows: BulkArgs,
+    #[command(flatten)]
+    pub project: ProjectOption,
     /// Why; kept in the table.
     #[arg(long, value_name = "TEXT", help_heading = ARGUMENTS)]
     pub reason: Option<String>,

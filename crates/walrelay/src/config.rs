@@ -30,10 +30,10 @@ mod values;
 
 pub use build::Config;
 pub use command::{
-    CheckConfig, Command, ConsumeConfig, ConsumerAction, ConsumerConfig, ConsumerSetUp,
-    CreateTopics, DatabaseConfig, DemoConfig, DemoOutput, DispatchAction, DispatchConfig,
-    EmulatorConfig, InitConfig, NewSubscription, OutputFormat, PruneConfig, RunConfig, SlotAction,
-    SlotConfig, SlotKind, StatusConfig,
+    CheckConfig, Chosen, Command, Consent, ConsumeConfig, ConsumerAction, ConsumerConfig,
+    ConsumerSetUp, CreateTopics, DatabaseConfig, DemoConfig, DemoOutput, DispatchAction,
+    DispatchConfig, DispatchEdit, DispatchList, EmulatorConfig, InitConfig, NewSubscription,
+    OutputFormat, PruneConfig, RunConfig, Shell, SlotAction, SlotConfig, SlotKind, StatusConfig,
 };
 pub use layers::{CommandLine, Environment, Refusal};
 pub use log::{LogConfig, LogFormat};

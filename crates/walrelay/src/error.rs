@@ -1,6 +1,7 @@
 //! What went wrong, who acts on it, and what the process exits with.
 
 use std::fmt;
+use std::net::SocketAddr;
 
 use walrelay_inbox::InboxError;
 use walrelay_postgres::{PgError, StoreError};
@@ -72,6 +73,26 @@ pub enum Error {
         publication: String,
     },
 
+    /// `prune` may not read or delete what it would have to.
+    #[error("delete old rows of {table}")]
+    PruneDenied {
+        /// The outbox table.
+        table: String,
+        /// What the server said.
+        #[source]
+        source: Box<PgError>,
+    },
+
+    /// An address that this process is to serve.
+    #[error("listen on {address}")]
+    Listen {
+        /// The address.
+        address: SocketAddr,
+        /// Why it did not work.
+        #[source]
+        source: std::io::Error,
+    },
+
     /// What a file or dispatch state holds does not fit what was asked for.
     #[error("{what}")]
     Unfit {
@@ -133,6 +154,11 @@ impl Error {
             Self::SlotLost { .. } => Kind::SlotLost,
             Self::PublicationMissing { .. } => Kind::PublicationMissing,
             Self::PubSub(_) => Kind::PubSub,
+            Self::PruneDenied { .. } => Kind::Privilege,
+            Self::Listen { source, .. } if source.kind() == std::io::ErrorKind::AddrInUse => {
+                Kind::PortTaken
+            }
+            Self::Listen { .. } => Kind::Machine,
             Self::Unfit { .. } => Kind::Argument,
             Self::File { .. } => Kind::File,
             Self::Io { .. } => Kind::Machine,
@@ -169,6 +195,7 @@ impl Error {
         match self {
             Self::Demo { .. } | Self::SecondSignal => "",
             Self::Findings { .. } => "each finding above names its fix",
+            Self::PruneDenied { .. } => PRUNE_RIGHTS,
             Self::Unfit { hint, .. } => hint,
             other => other.kind().hint(),
         }
@@ -198,6 +225,9 @@ pub(crate) fn kind_of_inbox(error: &InboxError) -> Kind {
         InboxError::SubscriptionMissing { .. } => Kind::SubscriptionMissing,
     }
 }
+/// What `prune` needs besides what the relay needs.
+const PRUNE_RIGHTS: &str = "run it as the outbox table's owner, or GRANT SELECT, DELETE on the outbox table, and \
+     SELECT on app_outbox_relay and app_outbox_dispatch, to this role: docs/operations.md, Rights";
 
 struct ProblemList<'a>(&'a [Problem]);
 

@@ -125,12 +125,16 @@ pub async fn serve(listener: TcpListener, observed: Observed) -> io::Result<()> 
     axum::serve(listener, router(observed)).await
 }
 
+/// What is served; manifests are held to it.
+pub const PATHS: [&str; 4] = ["/livez", "/readyz", "/metrics", "/status"];
+
 fn router(observed: Observed) -> Router {
+    let [live, ready, counted, told] = PATHS;
     Router::new()
-        .route("/livez", get(livez))
-        .route("/readyz", get(readyz))
-        .route("/metrics", get(metrics))
-        .route("/status", get(status))
+        .route(live, get(livez))
+        .route(ready, get(readyz))
+        .route(counted, get(metrics))
+        .route(told, get(status))
         .with_state(observed)
 }
 

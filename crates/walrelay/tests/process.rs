@@ -40,9 +40,20 @@ fn a_wrong_configuration_exits_with_2_and_names_every_problem() {
 
 #[test]
 fn help_exits_with_0_for_every_command() {
-    for command in
-        ["init", "check", "run", "status", "dispatch", "slot", "prune", "emulator", "demo"]
-    {
+    let commands = [
+        "init",
+        "check",
+        "run",
+        "status",
+        "dispatch",
+        "slot",
+        "prune",
+        "emulator",
+        "demo",
+        "completions",
+        "man",
+    ];
+    for command in commands {
         let output = walrelay(&[command, "--help"], &[]);
         assert_eq!(output.status.code(), Some(0), "{command}");
         assert!(text(&output.stdout).contains("Usage: walrelay"), "{command}");
@@ -50,13 +61,55 @@ fn help_exits_with_0_for_every_command() {
 }
 
 #[test]
-fn an_address_in_use_is_an_unexpected_end_and_one_json_line() {
+fn an_address_in_use_says_so_and_is_one_json_line() {
     let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let address = taken.local_addr().unwrap().to_string();
-    let output = walrelay(&["emulator", "--listen", &address], &[]);
-    assert_eq!(output.status.code(), Some(1));
-    let lines: Vec<&str> = text(&output.stderr).lines().collect();
-    let line: serde_json::Value = serde_json::from_str(lines.last().unwrap()).unwrap();
-    assert_eq!(line["severity"], "ERROR");
-    assert!(line["message"].as_str().unwrap().contains(&address), "{line}");
+    let given = [("DATABASE_URL", "postgresql://u@127.0.0.1:1/d"), ("PUBSUB_PROJECT_ID", "p")];
+    for arguments in [["emulator", "--listen", &address], ["run", "--http", &address]] {
+        let output = walrelay(&arguments, &given);
+        assert_eq!(output.status.code(), Some(1));
+        let lines: Vec<&str> = text(&output.stderr).lines().collect();
+        let line: serde_json::Value = serde_json::from_str(lines.last().unwrap()).unwrap();
+        assert_eq!(line["severity"], "ERROR");
+        assert!(line["message"].as_str().unwrap().contains(&address), "{line}");
+        assert!(line["hint"].as_str().unwrap().contains("another process listens"), "{line}");
+    }
+}
+
+#[test]
+fn completions_of_each_shell_name_every_command_and_its_options() {
+    for shell in ["bash", "zsh", "fish"] {
+        let output = walrelay(&["completions", shell], &[]);
+        assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
+        let script = text(&output.stdout);
+        for word in ["dispatch", "emulator", "completions", "until-caught-up", "all-dead"] {
+            assert!(script.contains(word), "{shell}: {word} is missing");
+        }
+    }
+    let refused = walrelay(&["completions", "tcsh"], &[]);
+    assert_eq!(refused.status.code(), Some(2));
+    assert!(text(&refused.stderr).contains("bash, zsh, fish"), "{}", text(&refused.stderr));
+}
+
+#[test]
+fn bash_accepts_its_completions_and_completes_with_them() {
+    let script = walrelay(&["completions", "bash"], &[]).stdout;
+    let asked = format!(
+        "{}\nCOMP_WORDS=(walrelay dis); COMP_CWORD=1; _walrelay walrelay dis walrelay; echo \"${{COMPREPLY[@]}}\"",
+        text(&script)
+    );
+    let answer = Command::new("bash").args(["-c", &asked]).output().unwrap();
+    assert_eq!(text(&answer.stdout).trim(), "dispatch", "{}", text(&answer.stderr));
+}
+
+#[test]
+fn there_is_a_man_page_for_each_command() {
+    let directory = std::env::temp_dir().join(format!("walrelay-{}-man", std::process::id()));
+    let output = walrelay(&["man", directory.to_str().unwrap()], &[]);
+    assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
+    let page = |name: &str| std::fs::read_to_string(directory.join(name)).unwrap();
+    assert!(page("walrelay.1").contains(".TH walrelay 1"));
+    assert!(page("walrelay-run.1").contains("park\\-after"));
+    assert!(page("walrelay-dispatch-list.1").contains("older\\-than"));
+    std::fs::remove_dir_all(&directory).unwrap();
 }

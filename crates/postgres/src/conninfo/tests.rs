@@ -189,6 +189,10 @@ fn roots_decide_what_require_means() {
         problems[0].to_string(),
         "read the inline root certificates: it holds no PEM certificate"
     );
+    // What stands between the markers is base64, and no certificate.
+    let damaged = "-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n";
+    let damage = inline("postgresql://u@h?sslmode=verify-full", damaged).unwrap_err();
+    assert!(damage[0].to_string().contains("certificate 1 in it is damaged"), "{damage:?}");
     let encryption = |parameters| {
         parse(&format!("postgresql://u@h?{parameters}")).map(|config| config.encryption)
     };

@@ -262,7 +262,7 @@ impl DispatchStore {
     }
 
     /// Locks one row and says what state it is in.
-    async fn lock(
+    pub(super) async fn lock(
         &self,
         transaction: &Transaction<'_>,
         event_id: &str,
@@ -281,7 +281,7 @@ impl DispatchStore {
     }
 
     /// Tells the relay, once the transaction has committed, to look at what is due.
-    async fn notify(&self, transaction: &Transaction<'_>) -> Result<(), StoreError> {
+    pub(super) async fn notify(&self, transaction: &Transaction<'_>) -> Result<(), StoreError> {
         transaction
             .execute_typed(
                 "SELECT pg_notify($1, $2)",
@@ -297,7 +297,7 @@ impl DispatchStore {
     }
 }
 
-fn refuse(
+pub(super) fn refuse(
     event_id: &str,
     status: DispatchStatus,
     refused: &[DispatchStatus],
@@ -310,12 +310,13 @@ fn refuse(
     Ok(())
 }
 
-const COLUMNS: &str = "event_id, commit_lsn, tx_index, topic, ordering_key, status, attempts,
+pub(super) const COLUMNS: &str = "event_id, commit_lsn, tx_index, topic, ordering_key, status, attempts,
     next_attempt_at, error_code, last_error, message_id, octet_length(message)::int8 AS message_bytes,
     parked_at, updated_at";
 
 /// A value of `updated_at` that no claim holds.
-const BUMPED: &str = "greatest(clock_timestamp(), updated_at + interval '1 microsecond')";
+pub(super) const BUMPED: &str =
+    "greatest(clock_timestamp(), updated_at + interval '1 microsecond')";
 
 /// After a discard: the key's first row, so that the key is due. One that the relay is just writing
 /// about is on its way: waiting for it here, while the relay waits for ours, would be a deadlock.
@@ -420,7 +421,7 @@ fn retry_sql(condition: &str) -> String {
     )
 }
 
-fn dispatch_row(row: &Row) -> Result<DispatchRow, StoreError> {
+pub(super) fn dispatch_row(row: &Row) -> Result<DispatchRow, StoreError> {
     let message_bytes: i64 = row.get("message_bytes");
     Ok(DispatchRow {
         event_id: row.get("event_id"),

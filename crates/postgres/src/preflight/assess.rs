@@ -14,8 +14,8 @@ use crate::store_error::LOST_SLOT_FIX;
 /// row filters.
 const SERVER_VERSION_MIN: u32 = 15;
 
-/// Below this much log, a busy project loses an idle slot within hours.
-const SLOT_WAL_KEEP_BYTES_MIN: u64 = 8 << 30;
+/// Below this much log, a busy project loses an idle slot within an hour. Supabase's default is just that.
+const SLOT_WAL_KEEP_BYTES_MIN: u64 = 4 << 30;
 
 /// Below this much log left, somebody has to act now.
 const SAFE_WAL_BYTES_MIN: i64 = 1 << 30;
@@ -163,10 +163,11 @@ fn retention_findings(findings: &mut Findings, server: &ServerFacts) {
             change_setting(server, "max_slot_wal_keep_size", "16GB", Restart::NotNeeded),
         ),
         Some(bytes) => findings.ok(code::SLOT_WAL_KEEP_SIZE, subject, megabytes(bytes)),
-        None => findings.ok(
+        None => findings.warning(
             code::SLOT_WAL_KEEP_SIZE,
             subject,
-            "log is kept for as long as the slot needs it; watch the disk",
+            "is unlimited: a slot that nobody reads keeps log until the disk is full and the server stops",
+            change_setting(server, "max_slot_wal_keep_size", "16GB", Restart::NotNeeded),
         ),
     }
 }

@@ -80,7 +80,7 @@ pub mod code {
     pub const OUTBOX_MISSING: &str = "outbox_table_missing";
     /// It is a view, or unlogged: nothing of it is replicated.
     pub const OUTBOX_KIND: &str = "outbox_table_kind";
-    /// A column is missing.
+    /// A column is missing, or generated and therefore not published.
     pub const OUTBOX_COLUMN: &str = "outbox_column_missing";
     /// The payload is of a type that is published as its text form.
     pub const OUTBOX_PAYLOAD_TYPE: &str = "outbox_payload_type";

@@ -30,11 +30,12 @@ pub async fn gather(client: &Client, request: &PreflightRequest) -> Result<Facts
     let publication = read_publication(client, &request.outbox.publication).await?;
     let mut outbox_tables = Vec::with_capacity(request.outbox.tables.len());
     for name in &request.outbox.tables {
-        outbox_tables.push(table(client, name.clone()).await?);
+        outbox_tables.push(table(client, name.clone(), &request.outbox.publication).await?);
     }
     let mut relay_tables = Vec::with_capacity(RELAY_TABLES.len());
     for name in RELAY_TABLES {
-        relay_tables.push(table(client, QualifiedName::new("public", name)).await?);
+        let name = QualifiedName::new("public", name);
+        relay_tables.push(table(client, name, &request.outbox.publication).await?);
     }
     let relay_row = relay_row(client, &request.outbox.slot, &relay_tables).await?;
     let is_complete = slot.is_some()
@@ -83,9 +84,18 @@ async fn server_and_role(client: &Client) -> Result<(ServerFacts, RoleFacts), St
     Ok((server, role))
 }
 
-async fn table(client: &Client, name: QualifiedName) -> Result<TableFacts, StoreError> {
+async fn table(
+    client: &Client,
+    name: QualifiedName,
+    publication: &str,
+) -> Result<TableFacts, StoreError> {
+    let parameters = [
+        (&name.schema() as _, Type::TEXT),
+        (&name.table() as _, Type::TEXT),
+        (&publication as _, Type::TEXT),
+    ];
     let row = client
-        .query_typed_opt(TABLE, &[(&name.schema(), Type::TEXT), (&name.table(), Type::TEXT)])
+        .query_typed_opt(TABLE, &parameters)
         .await
         .map_err(StoreError::sql(format!("look at table {name}")))?;
     Ok(TableFacts { found: row.as_ref().map(found_table), name })
@@ -103,6 +113,7 @@ fn found_table(row: &Row) -> FoundTable {
     FoundTable {
         kind,
         columns: names.into_iter().zip(types).collect(),
+        unpublished: row.get("unpublished_columns"),
         missing_rights: row.get("missing_rights"),
         hidden_from: row.get("hidden_from"),
     }
@@ -166,7 +177,9 @@ SELECT current_setting('server_version_num')::int8 AS version_num,
   FROM pg_catalog.pg_roles
  WHERE rolname = current_user";
 
-/// A right on the table is worth nothing without USAGE of its schema. A policy opens a command when
+/// Generated columns are not published; from Postgres 18 on a publication may publish stored ones, which
+/// its column `pubgencols` says that older servers do not have. A right on the table is worth nothing
+/// without USAGE of its schema. A policy opens a command when
 /// it is permissive, for that command or all, and for the role or PUBLIC.
 const TABLE: &str = "
 WITH rights(ordinal, name, command) AS (
@@ -179,6 +192,12 @@ SELECT c.relkind::text AS relkind, c.relpersistence::text AS relpersistence,
        ARRAY(SELECT format_type(a.atttypid, NULL) FROM pg_catalog.pg_attribute a
               WHERE a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped
               ORDER BY a.attnum) AS column_types,
+       ARRAY(SELECT a.attname::text FROM pg_catalog.pg_attribute a
+              WHERE a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped AND a.attgenerated <> ''
+                AND NOT (a.attgenerated = 's' AND EXISTS (
+                  SELECT FROM pg_catalog.pg_publication p
+                   WHERE p.pubname = $3 AND to_jsonb(p)->>'pubgencols' = 's'))
+              ORDER BY a.attnum) AS unpublished_columns,
        ARRAY(SELECT p.name FROM rights p
               WHERE NOT (has_schema_privilege(n.oid, 'USAGE') AND has_table_privilege(c.oid, p.name))
               ORDER BY p.ordinal) AS missing_rights,

@@ -64,6 +64,16 @@ fn column_findings(
                 format!("name the right one with {option}; there are {}", there.join(", ")),
             );
         }
+        (Some((name, _)), ColumnRole::Payload | ColumnRole::Required)
+            if found.unpublished.contains(name) =>
+        {
+            findings.error(
+                code::OUTBOX_COLUMN,
+                subject,
+                format!("column {name} is generated, and generated columns are not published"),
+                format!("name another with {option}, or make it an ordinary column that the producer or a trigger fills"),
+            );
+        }
         (Some((name, column_type)), ColumnRole::Payload)
             if !PAYLOAD_TYPES.contains(&column_type.as_str()) =>
         {

@@ -34,6 +34,7 @@ fn table(name: &str) -> TableFacts {
         found: Some(FoundTable {
             kind: RelationKind::Table,
             columns: vec![("id".to_owned(), "uuid".to_owned())],
+            unpublished: Vec::new(),
             missing_rights: Vec::new(),
             hidden_from: Vec::new(),
         }),
@@ -53,7 +54,7 @@ fn facts() -> Facts {
             replication_slots: 5,
             wal_senders_max: 10,
             wal_senders: 1,
-            slot_wal_keep_bytes: None,
+            slot_wal_keep_bytes: Some(16 << 30),
             wal_sender_timeout: Some(Duration::from_secs(60)),
             system_identifier: Some("7".to_owned()),
         },
@@ -172,9 +173,37 @@ fn a_full_server_is_an_error_only_while_our_slot_is_not_there() {
 }
 
 #[test]
+fn log_that_is_kept_without_limit_is_a_warning_and_supabases_default_is_none() {
+    for keep in [None, Some(1 << 30)] {
+        let (code, severity, fix) = only(|f| f.server.slot_wal_keep_bytes = keep);
+        assert_eq!((code, severity), (code::SLOT_WAL_KEEP_SIZE, Severity::Warning), "{keep:?}");
+        assert!(fix.contains("max_slot_wal_keep_size"), "{fix}");
+    }
+    assert_eq!(found(|f| f.server.slot_wal_keep_bytes = Some(4096 << 20)), []);
+}
+
+#[test]
+fn a_generated_column_that_is_needed_is_an_error_and_another_is_not() {
+    let mut facts = facts();
+    let table = facts.outbox_tables[0].found.as_mut().unwrap();
+    table.columns.push(("shard".to_owned(), "text".to_owned()));
+    table.unpublished.push("shard".to_owned());
+    let fine = assess(&request(), &facts);
+    assert!(fine.iter().all(|finding| finding.severity != Severity::Error), "{fine:?}");
+    let needed = ExpectedColumn {
+        names: vec!["shard".to_owned()],
+        option: "--ordering-key".to_owned(),
+        role: ColumnRole::Required,
+    };
+    let findings = assess(&PreflightRequest { columns: vec![needed], ..request() }, &facts);
+    let wrong: Vec<_> = findings.iter().filter(|it| it.severity == Severity::Error).collect();
+    assert_eq!(wrong.len(), 1, "{wrong:?}");
+    assert!(wrong[0].message.contains("generated"), "{wrong:?}");
+    assert!(wrong[0].fix.contains("--ordering-key"), "{wrong:?}");
+}
+
+#[test]
 fn little_room_for_an_idle_slot_is_a_warning() {
-    let (code, severity, _) = only(|f| f.server.slot_wal_keep_bytes = Some(4 << 30));
-    assert_eq!((code, severity), (code::SLOT_WAL_KEEP_SIZE, Severity::Warning));
     let (code, severity, _) = only(|f| f.server.wal_sender_timeout = None);
     assert_eq!((code, severity), (code::WAL_SENDER_TIMEOUT, Severity::Warning));
     for left in [-5, 0, 1 << 20] {

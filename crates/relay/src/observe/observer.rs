@@ -7,10 +7,12 @@ use std::time::{Duration, Instant};
 use prometheus_client::metrics::counter::Counter;
 use walrelay_core::{
     Batch, Budget, FailureClass, Finished, HeavyKey, HeavyKeys, Held, KEY_BYTES_PER_SECOND_MAX,
-    Lanes, Outcome, PublishFailure, Reason, RowToRecord, Spill, Topic, WalBudget, Watermark,
+    Lanes, Message, Outcome, PublishFailure, Reason, RowToRecord, Spill, Topic, WalBudget,
+    Watermark,
 };
 use walrelay_postgres::{DispatchCounts, SlotState, Survey};
 
+use crate::observe::dead_rows::{DeadRows, Untold};
 use crate::observe::health::{Health, LogHeld, Phase};
 use crate::observe::metrics::{Metrics, ReasonLabel, RequestLabels, StatusLabel, TopicLabel};
 use crate::observe::report::report_of;
@@ -38,6 +40,7 @@ pub struct Observer {
     is_spilling_futile: bool,
     /// Operator failures already logged, by topic and code: one line, not one a retry.
     told: Vec<(Topic, &'static str)>,
+    dead_rows: DeadRows,
 }
 
 #[derive(Debug)]
@@ -75,6 +78,7 @@ impl Observer {
             spill: Spill::Off,
             is_spilling_futile: false,
             told: Vec::new(),
+            dead_rows: DeadRows::default(),
         }
     }
 
@@ -107,7 +111,7 @@ impl Observer {
 
     /// Pub/Sub answered a session that is over; so many answers are left.
     pub fn answered_late(&mut self, (batch, answer): &Answer, left: usize) {
-        self.answered(batch, answer, tokio::time::Instant::now().into_std());
+        self.answered(batch, answer, now());
         match (left, self.health.phase()) {
             (0, Phase::Ending { .. }) => {
                 tracing::info!("the session before has its answers; publishing goes on");
@@ -169,14 +173,7 @@ impl Observer {
                 }
                 Reason::Queued => (&self.metrics.parked, "BEHIND_PARKED"),
                 Reason::Dead { failure } => {
-                    tracing::error!(
-                        event_id = row_to_record.message.event_id(),
-                        topic = &**row_to_record.message.topic(),
-                        position = %row_to_record.message.position(),
-                        code = failure.code,
-                        error = failure.message,
-                        "row is dead: it is recorded in dispatch state and needs an operator"
-                    );
+                    tell_death(&mut self.dead_rows, (&row_to_record.message, failure), None);
                     (&self.metrics.dead, failure.code)
                 }
             };
@@ -188,14 +185,7 @@ impl Observer {
     pub fn finished(&mut self, finished: &[Finished]) {
         for row in finished {
             if let Outcome::Dead { failure, attempts } = &row.outcome {
-                tracing::error!(
-                    event_id = row.message.event_id(),
-                    topic = &**row.message.topic(),
-                    attempts,
-                    code = failure.code,
-                    error = failure.message,
-                    "row is dead: it was tried too often or refused for ever"
-                );
+                tell_death(&mut self.dead_rows, (&row.message, failure), Some(*attempts));
                 self.metrics.dead.get_or_create(&ReasonLabel { reason: failure.code }).inc();
             }
         }
@@ -203,11 +193,12 @@ impl Observer {
 
     /// Levels, written a few times a second.
     pub fn levels(&mut self, watermark: Watermark, budget: &Budget, lanes: &Lanes) {
-        let now = tokio::time::Instant::now().into_std();
+        let now = now();
         if self.levels_at.is_some_and(|at| now.duration_since(at) < LEVELS_INTERVAL) {
             return;
         }
         self.levels_at = Some(now);
+        self.dead_rows.due(now).iter().for_each(Untold::log);
         self.metrics.rows_read.inc_by(std::mem::take(&mut self.rows_read));
         self.metrics.in_flight_messages.set(budget.rows() as u64);
         self.metrics.in_flight_bytes.set(budget.bytes() as u64);
@@ -330,6 +321,13 @@ impl Observer {
         self.supply.failed(failure.code);
         let labels = RequestLabels { topic: topic.to_string(), code: failure.code };
         self.metrics.publish_requests.get_or_create(&labels).inc();
+        // Keys are not for everybody who reads logs: only where somebody has asked for detail.
+        tracing::debug!(
+            topic = &**topic,
+            ordering_key = batch.ordering_key(),
+            code = failure.code,
+            "publish of this key failed"
+        );
         if failure.class == FailureClass::Row {
             return;
         }
@@ -382,6 +380,31 @@ impl Observer {
         });
         &self.topics[index]
     }
+}
+
+/// One line for the first row that dies of a cause.
+fn tell_death(
+    dead_rows: &mut DeadRows,
+    (message, failure): (&Message, &PublishFailure),
+    attempts: Option<u32>,
+) {
+    if !dead_rows.died(message.topic(), failure.code, now()) {
+        return;
+    }
+    tracing::error!(
+        event_id = message.event_id(),
+        topic = &**message.topic(),
+        position = %message.position(),
+        attempts,
+        code = failure.code,
+        error = failure.message,
+        "row is dead: it is recorded in dispatch state and needs an operator"
+    );
+}
+
+/// As the clock of the runtime has it, which tests turn.
+fn now() -> Instant {
+    tokio::time::Instant::now().into_std()
 }
 
 /// Less log than this until the slot is lost is an alarm: minutes on a busy database.

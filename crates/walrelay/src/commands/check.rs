@@ -17,7 +17,7 @@ use walrelay_relay::settings::{PubSubSettings, Settings};
 use super::topics;
 use crate::config::{CheckConfig, OutputFormat};
 use crate::error::Error;
-use crate::output::print;
+use crate::output::{Paint, Tone, print};
 
 /// The codes of findings about Pub/Sub and about connections; the others are in
 /// `walrelay_postgres::code`.
@@ -62,7 +62,7 @@ pub async fn execute(config: CheckConfig) -> Result<(), Error> {
     let Found { findings, kinds } = look(&config.run.settings).await;
     print(&match config.format {
         OutputFormat::Json => format!("{:#}\n", json!({ "findings": json_of(&findings) })),
-        OutputFormat::Text => findings.iter().map(text_of).collect(),
+        OutputFormat::Text => text_of(&findings, Paint::of_output()),
     })?;
     let count = kinds.len();
     match Kind::gravest(kinds.into_iter()) {
@@ -71,16 +71,21 @@ pub async fn execute(config: CheckConfig) -> Result<(), Error> {
     }
 }
 
-/// Checks everything that can be checked: a failure of one connection does not end the check.
+/// Looks at everything that can be looked at: what one connection refuses, another may tell. All are
+/// opened at once, so that a dead address costs its patience once.
 async fn look(config: &Settings) -> Found {
     let mut found = Found::default();
     let connect = config.connect.clone().with_patience(PATIENCE);
-    let replication = replicates(&connect).await;
+    let (replication, sql, admin) = tokio::join!(
+        replicates(&connect),
+        connect_sql(&connect),
+        administration(&config.pubsub.publisher.endpoint)
+    );
     let is_pooler = matches!(replication, Err(PgError::Pooler));
     if let Err(error) = &replication {
         found.unusable("replication connection", Kind::of_postgres(error), error);
     }
-    let topics = match (&replication, connect_sql(&connect).await) {
+    let topics = match (&replication, sql) {
         (_, Ok(client)) => {
             let topics = look_at_postgres(&client, config, &mut found).await;
             client.close().await;
@@ -93,7 +98,7 @@ async fn look(config: &Settings) -> Found {
             Vec::new()
         }
     };
-    look_at_pubsub(config, topics, &mut found).await;
+    look_at_pubsub(config, admin, topics, &mut found).await;
     found
 }
 
@@ -127,11 +132,16 @@ async fn look_at_postgres(client: &SqlClient, config: &Settings, found: &mut Fou
     }
 }
 
-async fn look_at_pubsub(config: &Settings, topics: Vec<String>, found: &mut Found) {
+async fn look_at_pubsub(
+    config: &Settings,
+    admin: Result<Admin, Finding>,
+    topics: Vec<String>,
+    found: &mut Found,
+) {
     if let Some(finding) = region(&config.pubsub, &config.relay.router) {
         found.add(Kind::PubSub, finding);
     }
-    let admin = match administration(&config.pubsub.publisher.endpoint).await {
+    let admin = match admin {
         Ok(admin) => admin,
         Err(finding) => return found.add(Kind::PubSub, finding),
     };
@@ -230,11 +240,52 @@ fn json_of(findings: &[Finding]) -> Vec<Value> {
     findings.iter().map(object).collect()
 }
 
-fn text_of(finding: &Finding) -> String {
-    let line =
-        format!("{:<8} {}: {}\n", severity(finding.severity), finding.subject, finding.message);
-    match finding.fix.as_str() {
-        "" => line,
-        fix => format!("{line}         fix: {fix}\n"),
+/// What must be mended first, then what somebody should look at, then what is fine.
+fn text_of(findings: &[Finding], paint: Paint) -> String {
+    let mut text = String::new();
+    let mut counts = Vec::new();
+    let groups = [
+        (Severity::Error, "to mend", Tone::Bad),
+        (Severity::Warning, "to look at", Tone::Attention),
+        (Severity::Ok, "fine", Tone::Good),
+    ];
+    for (severity, title, tone) in groups {
+        let group: Vec<_> = findings.iter().filter(|it| it.severity == severity).collect();
+        counts.push(format!("{} {title}", group.len()));
+        if group.is_empty() {
+            continue;
+        }
+        text.push_str(&format!("{}\n", paint.text(tone, title)));
+        for Finding { subject, message, fix, .. } in group {
+            text.push_str(&format!("  {subject}: {message}\n"));
+            if !fix.is_empty() {
+                text.push_str(&format!("    fix: {fix}\n"));
+            }
+        }
+    }
+    format!("{text}{}\n", counts.join(", "))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_must_be_mended_stands_first_and_the_counts_last() {
+        let of = |severity, subject: &str| {
+            finding(CONNECTION, severity, subject.to_owned(), "is so", "do this")
+        };
+        let findings = [
+            of(Severity::Ok, "a"),
+            of(Severity::Warning, "b"),
+            of(Severity::Error, "c"),
+            of(Severity::Ok, "d"),
+        ];
+        let text = text_of(&findings, Paint::Plain);
+        let order: Vec<_> = text.lines().filter(|line| line.contains(": is so")).collect();
+        assert_eq!(order, ["  c: is so", "  b: is so", "  a: is so", "  d: is so"]);
+        assert_eq!(text.lines().next(), Some("to mend"));
+        assert_eq!(text.lines().last(), Some("1 to mend, 1 to look at, 2 fine"));
+        assert!(!text_of(&findings[..1], Paint::Plain).contains("to mend\n  "));
     }
 }

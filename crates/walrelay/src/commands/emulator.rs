@@ -43,7 +43,7 @@ pub async fn execute(config: EmulatorConfig, shutdown: &Shutdown) -> Result<(), 
 }
 
 async fn listen(address: SocketAddr) -> Result<(TcpListener, SocketAddr), Error> {
-    let io = |source| Error::Io { action: format!("listen on {address}"), source };
+    let io = |source| Error::Listen { address, source };
     let listener = TcpListener::bind(address).await.map_err(io)?;
     let bound = listener.local_addr().map_err(io)?;
     Ok((listener, bound))

@@ -5,7 +5,9 @@ use walrelay_postgres::{
     init, read_loss, rows_at_risk,
 };
 use walrelay_pubsub::Admin;
+use walrelay_relay::shutdown::Shutdown;
 
+use super::attended::attended;
 use super::topics;
 use crate::config::{CreateTopics, InitConfig, SlotKind};
 use crate::error::Error;
@@ -17,7 +19,7 @@ use crate::output::print;
 ///
 /// Postgres or Pub/Sub cannot be reached, or refuse. What came before has taken effect, and
 /// running it again goes on.
-pub async fn execute(config: InitConfig) -> Result<(), Error> {
+pub async fn execute(config: InitConfig, shutdown: &Shutdown) -> Result<(), Error> {
     let options = InitOptions {
         outbox: config.outbox.clone(),
         row_filter: None,
@@ -27,8 +29,12 @@ pub async fn execute(config: InitConfig) -> Result<(), Error> {
     let Some(connect) = &config.connect else {
         return print(&InitPlan::new(&options)?.script());
     };
-    let client = connect_sql(connect).await?;
-    let done = set_up(&client, &config, &options).await;
+    let client = tokio::select! {
+        connected = connect_sql(connect) => connected?,
+        () = shutdown.requested() => return Err(Error::Interrupted),
+    };
+    let work = set_up(&client, &config, &options);
+    let done = attended((connect, &client), work, shutdown).await;
     client.close().await;
     done
 }

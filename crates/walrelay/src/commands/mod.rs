@@ -5,8 +5,10 @@ use walrelay_relay::shutdown::Shutdown;
 use crate::config::Command;
 use crate::error::Error;
 
+mod attended;
 pub mod check;
 mod columns;
+pub mod completions;
 pub mod consume;
 pub mod consumer;
 pub mod demo;
@@ -16,6 +18,7 @@ pub mod init;
 pub mod prune;
 pub mod run;
 pub mod slot;
+mod standing;
 pub mod status;
 mod topics;
 
@@ -32,13 +35,16 @@ pub async fn execute(command: Command, shutdown: &Shutdown) -> Result<(), Error>
             Box::pin(unless_stopped(consumer::execute(*config), shutdown)).await
         }
         Command::Demo(config) => demo::execute(config, shutdown).await,
+        Command::Completions(shell) => completions::print_for(shell),
+        Command::Man(directory) => completions::write_pages(&directory),
         Command::Emulator(config) => emulator::execute(config, shutdown).await,
-        // These have nothing to drain, and each may be run again.
-        Command::Init(config) => unless_stopped(init::execute(*config), shutdown).await,
-        Command::Check(config) => unless_stopped(check::execute(*config), shutdown).await,
-        Command::Status(config) => unless_stopped(status::execute(config), shutdown).await,
+        // These may wait for transactions of others, which they say, and take back what they asked for.
+        Command::Init(config) => init::execute(*config, shutdown).await,
+        Command::Slot(config) => slot::execute(config, shutdown).await,
+        // Nothing of the others is worth draining, and each may be run again.
+        Command::Check(config) => Box::pin(unless_stopped(check::execute(*config), shutdown)).await,
+        Command::Status(config) => status::execute(config, shutdown).await,
         Command::Dispatch(config) => unless_stopped(dispatch::execute(config), shutdown).await,
-        Command::Slot(config) => unless_stopped(slot::execute(config), shutdown).await,
         Command::Prune(config) => unless_stopped(prune::execute(config), shutdown).await,
     }
 }

@@ -4,7 +4,8 @@
 //! of `app_outbox_relay` is settled. A row whose transaction cannot be compared with it stays.
 
 use walrelay_postgres::{
-    PgError, QualifiedName, SqlClient, connect_sql, quote_identifier, read_relay_row,
+    PgError, QualifiedName, ServerError, ServerErrorKind, SqlClient, connect_sql, quote_identifier,
+    read_relay_row,
 };
 
 use super::columns::column_of;
@@ -47,7 +48,8 @@ async fn prune(client: &SqlClient, config: &PruneConfig) -> Result<(), Error> {
         let sql = delete_sql(table, &id, &occurred_at);
         let mut total = 0;
         loop {
-            let deleted = client.execute(&sql, &[&seconds]).await.map_err(PgError::from)?;
+            let refused = |error| refusal(table, error);
+            let deleted = client.execute(&sql, &[&seconds]).await.map_err(refused)?;
             total += deleted;
             if deleted < BATCH_ROWS {
                 break;
@@ -56,6 +58,16 @@ async fn prune(client: &SqlClient, config: &PruneConfig) -> Result<(), Error> {
         print(&format!("{total} row(s) deleted from {table}\n"))?;
     }
     Ok(())
+}
+
+/// The rights that pruning needs are others than the relay's.
+fn refusal(table: &QualifiedName, error: tokio_postgres::Error) -> Error {
+    let error = PgError::from(error);
+    let kind = error.server().map(ServerError::kind);
+    match kind == Some(ServerErrorKind::Privilege) {
+        true => Error::PruneDenied { table: table.to_string(), source: Box::new(error) },
+        false => error.into(),
+    }
 }
 
 /// Every relay on record counts, so that a second one still finds its rows for a recovery. A row's

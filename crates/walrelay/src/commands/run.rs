@@ -26,7 +26,7 @@ pub async fn execute(config: RunConfig, shutdown: &Shutdown) -> Result<(), Error
     // Dropping the set at the end of this function ends its tasks.
     let mut tasks = JoinSet::new();
     if let Some(address) = config.http {
-        let io = |source| Error::Io { action: format!("listen on {address}"), source };
+        let io = |source| Error::Listen { address, source };
         let listener = http::listen(address).await.map_err(io)?;
         let observed = http::Observed::of_relay(health.clone(), metrics.clone());
         tasks.spawn(http::serve(listener, observed));

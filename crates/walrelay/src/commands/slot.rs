@@ -7,7 +7,9 @@ use walrelay_postgres::{
     read_publication, read_relay_row, read_slot, rows_since, waiting_transactions,
 };
 use walrelay_relay::observe::report::slot_report;
+use walrelay_relay::shutdown::Shutdown;
 
+use super::attended::attended;
 use super::init::failover;
 use super::status;
 use crate::config::{SlotAction, SlotConfig};
@@ -19,9 +21,14 @@ use crate::output::print;
 /// # Errors
 ///
 /// Postgres cannot be reached, or refuses: there is no such slot, or it is in use.
-pub async fn execute(config: SlotConfig) -> Result<(), Error> {
-    let client = connect_sql(&config.database.connect).await?;
-    let done = act(&client, &config.database.outbox, config.action).await;
+pub async fn execute(config: SlotConfig, shutdown: &Shutdown) -> Result<(), Error> {
+    let connect = &config.database.connect;
+    let client = tokio::select! {
+        connected = connect_sql(connect) => connected?,
+        () = shutdown.requested() => return Err(Error::Interrupted),
+    };
+    let work = act(&client, &config.database.outbox, config.action);
+    let done = attended((connect, &client), work, shutdown).await;
     client.close().await;
     print(&done?)
 }

@@ -1,70 +1,136 @@
-//! `walrelay status`: the slot, its lag, its room, and what is parked or dead.
+//! `walrelay status`: first how it stands and what helps, then the slot, its log and dispatch state.
 
-use serde_json::{Map, Value};
-use walrelay_postgres::connect_sql;
+use std::io::IsTerminal as _;
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use serde_json::{Map, Value, json};
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::TcpStream;
+use tokio::time::{sleep, timeout};
+use walrelay_postgres::{SqlClient, connect_sql};
 use walrelay_relay::observe::report::report;
+use walrelay_relay::shutdown::Shutdown;
 
+use super::standing::{Standing, sections};
 use crate::config::{OutputFormat, StatusConfig};
 use crate::error::Error;
-use crate::options::units::show_size;
-use crate::output::print;
+use crate::output::{CLEAR, Paint, Tone, print};
 
-/// Prints the report.
+/// A relay answers from memory: one that does not within this is not well.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// More than the ten heaviest keys of the greatest length take.
+const ANSWER_BYTES_MAX: u64 = 1 << 20;
+
+/// Prints the report; again and again where that was asked for.
 ///
 /// # Errors
 ///
 /// Postgres cannot be reached, the slot is missing or lost, or there is no dispatch state.
-pub async fn execute(config: StatusConfig) -> Result<(), Error> {
+pub async fn execute(config: StatusConfig, shutdown: &Shutdown) -> Result<(), Error> {
+    let Some(interval) = config.watch else {
+        return tokio::select! {
+            done = once(&config) => done,
+            () = shutdown.requested() => Err(Error::Interrupted),
+        };
+    };
+    // Whoever watches ends it by a signal, and has got what was asked for.
+    tokio::select! {
+        done = watch(&config, interval) => done,
+        () = shutdown.requested() => Ok(()),
+    }
+}
+
+async fn once(config: &StatusConfig) -> Result<(), Error> {
     let client = connect_sql(&config.database.connect).await?;
-    let report = report(&client, &config.database.outbox.slot).await;
+    let report = look(&client, config).await;
     client.close().await;
     let report = report?;
-    print(&render(&report, config.format))?;
+    print(&text(&report, config.format, Paint::of_output()))?;
     match report.get("lost") {
         Some(Value::Bool(true)) => {
-            Err(Error::SlotLost { slot: config.database.outbox.slot, how: "is invalidated" })
+            let slot = config.database.outbox.slot.clone();
+            Err(Error::SlotLost { slot, how: "is invalidated" })
         }
         Some(_) | None => Ok(()),
     }
 }
 
-/// A report as JSON, or a line a field.
-pub(super) fn render(report: &Map<String, Value>, format: OutputFormat) -> String {
-    match format {
-        OutputFormat::Json => format!("{:#}\n", Value::Object(report.clone())),
-        OutputFormat::Text => report.iter().map(|(name, value)| line(name, value)).collect(),
+/// The report, and what the relay itself says where it was named.
+async fn look(client: &SqlClient, config: &StatusConfig) -> Result<Map<String, Value>, Error> {
+    let mut report = report(client, &config.database.outbox.slot).await?;
+    let standing = Standing::of(&report);
+    report.insert("headline".into(), json!(standing.headline));
+    report.insert("advice".into(), json!(standing.advice));
+    if let Some(address) = config.relay {
+        let asked = timeout(PATIENCE, ask(address)).await;
+        let told = match asked.unwrap_or_else(|_| Err(std::io::ErrorKind::TimedOut.into())) {
+            Ok(told) => told,
+            Err(error) => json!({ "unreachable": format!("{address}: {error}") }),
+        };
+        report.insert("relay".into(), told);
+    }
+    Ok(report)
+}
+
+/// What the relay's `/status` says of itself.
+async fn ask(address: SocketAddr) -> std::io::Result<Value> {
+    let mut socket = TcpStream::connect(address).await?;
+    // HTTP/1.0: the answer is not chunked and ends with the connection.
+    let request = format!("GET /status HTTP/1.0\r\nHost: {address}\r\n\r\n");
+    socket.write_all(request.as_bytes()).await?;
+    let mut answer = Vec::new();
+    socket.take(ANSWER_BYTES_MAX).read_to_end(&mut answer).await?;
+    let text = String::from_utf8_lossy(&answer);
+    let (_, body) = text.split_once("\r\n\r\n").ok_or(std::io::ErrorKind::InvalidData)?;
+    let status: Value = serde_json::from_str(body)?;
+    status.get("relay").cloned().ok_or_else(|| std::io::ErrorKind::InvalidData.into())
+}
+
+/// In place on a terminal, one below the other elsewhere. What fails is shown and tried again: whoever
+/// watches wants to see it come back.
+async fn watch(config: &StatusConfig, interval: Duration) -> Result<(), Error> {
+    let paint = Paint::of_output();
+    let before = if std::io::stdout().is_terminal() { CLEAR } else { "" };
+    let mut client = None;
+    loop {
+        let shown = match refresh(&mut client, config).await {
+            Ok(report) => text(&report, config.format, paint),
+            Err(error) => {
+                client = None;
+                format!("{}\n", paint.text(Tone::Bad, &error.report()))
+            }
+        };
+        print(&format!("{before}{shown}"))?;
+        sleep(interval).await;
     }
 }
 
-fn line(name: &str, value: &Value) -> String {
-    let shown = match value {
-        Value::Null => match name {
-            "safe_wal_bytes" => "unlimited, or the slot is lost".to_owned(),
-            _ => "-".to_owned(),
-        },
-        Value::Bool(true) => "yes".to_owned(),
-        Value::Bool(false) => "no".to_owned(),
-        Value::String(text) => text.clone(),
-        Value::Number(number) => match number.as_u64().filter(|_| name.ends_with("_bytes")) {
-            Some(bytes) => approximate(bytes),
-            None => number.to_string(),
-        },
-        Value::Object(fields) => {
-            let parts = fields.iter().map(|(part, count)| format!("{part} {count}"));
-            parts.collect::<Vec<_>>().join(", ")
-        }
-        Value::Array(_) => value.to_string(),
+async fn refresh(
+    client: &mut Option<SqlClient>,
+    config: &StatusConfig,
+) -> Result<Map<String, Value>, Error> {
+    let client = match client {
+        Some(connected) => connected,
+        None => client.insert(connect_sql(&config.database.connect).await?),
     };
-    format!("{:<20} {shown}\n", name.replace('_', " "))
+    look(client, config).await
 }
 
-/// Bytes, and beside them the nearest round size.
-fn approximate(bytes: u64) -> String {
-    let round = match bytes {
-        0..1024 => return format!("{bytes} B"),
-        1024..1_048_576 => bytes >> 10 << 10,
-        1_048_576..10_737_418_240 => bytes >> 20 << 20,
-        _ => bytes >> 30 << 30,
-    };
-    format!("{bytes} (about {})", show_size(round))
+fn text(report: &Map<String, Value>, format: OutputFormat, paint: Paint) -> String {
+    match format {
+        OutputFormat::Json => format!("{:#}\n", Value::Object(report.clone())),
+        OutputFormat::Text => {
+            format!("{}\n{}", Standing::of(report).text(paint), sections(report, paint))
+        }
+    }
+}
+
+/// A slot alone, as `slot show` prints it.
+pub(super) fn render(report: &Map<String, Value>, format: OutputFormat) -> String {
+    match format {
+        OutputFormat::Json => format!("{:#}\n", Value::Object(report.clone())),
+        OutputFormat::Text => sections(report, Paint::of_output()),
+    }
 }

@@ -2,11 +2,13 @@
 
 use std::time::Duration;
 
-use walrelay_postgres::{DispatchFilter, DispatchStatus, RetrySelection};
+use pgoutput_parser::Position;
+use walrelay_postgres::{DispatchQuery, DispatchState, DispatchStatus};
 
 use super::builder::Builder;
 use super::command::{
-    DispatchAction, DispatchConfig, OutputFormat, SlotAction, SlotConfig, SlotKind,
+    Chosen, Consent, DispatchAction, DispatchConfig, DispatchEdit, DispatchList, OutputFormat,
+    SlotAction, SlotConfig, SlotKind,
 };
 use crate::{cli, options};
 
@@ -14,59 +16,87 @@ use crate::{cli, options};
 const FORMATS: [(&str, OutputFormat); 2] =
     [("text", OutputFormat::Text), ("json", OutputFormat::Json)];
 
+const DEAD: DispatchState = DispatchState::Only(DispatchStatus::Dead);
+
 impl Builder<'_> {
     pub(super) fn dispatch(&mut self, action: &cli::DispatchActionArgs) -> Option<DispatchConfig> {
         let action = match action {
-            cli::DispatchActionArgs::List(args) => Some(self.dispatch_list(args)),
+            cli::DispatchActionArgs::List(args) => {
+                Some(DispatchAction::List(self.dispatch_list(args)))
+            }
             cli::DispatchActionArgs::Show(args) => {
                 let format = self.problems.choice("format", &args.format, &FORMATS);
                 Some(DispatchAction::Show { id: args.id.clone(), format })
             }
             cli::DispatchActionArgs::Retry(args) => {
-                self.dispatch_retry(args).map(DispatchAction::Retry)
+                let state = if args.all_dead { DEAD } else { DispatchState::Open };
+                let chosen = self.chosen((&args.ids, &args.rows), (args.all_dead, state));
+                chosen.map(DispatchAction::Retry)
             }
-            cli::DispatchActionArgs::Edit(args) => self.dispatch_edit(args),
+            cli::DispatchActionArgs::Edit(args) => {
+                self.dispatch_edit(args).map(DispatchAction::Edit)
+            }
             cli::DispatchActionArgs::Discard(args) => self.dispatch_discard(args),
         };
         let database = self.database()?;
         Some(DispatchConfig { database, action: action? })
     }
 
-    fn dispatch_list(&mut self, args: &cli::DispatchListArgs) -> DispatchAction {
-        let statuses = [
-            ("retrying", DispatchStatus::Retrying),
-            ("dead", DispatchStatus::Dead),
-            ("published", DispatchStatus::Published),
-            ("discarded", DispatchStatus::Discarded),
-        ];
+    fn dispatch_list(&mut self, args: &cli::DispatchListArgs) -> DispatchList {
         let formats = [("table", OutputFormat::Text), ("json", OutputFormat::Json)];
-        let decade = Duration::from_hours(24 * 3650);
-        let topic = args.topic.as_deref();
-        let filter = DispatchFilter {
-            status: args
-                .status
-                .as_deref()
-                .map(|status| self.problems.choice("status", status, &statuses)),
-            topic: topic.map(|topic| self.full_topic(topic)),
-            ordering_key: args.key.clone(),
-            older_than: args
-                .older_than
-                .as_deref()
-                .map(|age| self.problems.duration("older-than", age, Duration::ZERO..=decade)),
-            limit: self.problems.count("limit", &args.limit, 1..=100_000),
-        };
+        let query = self.query(&args.rows, DispatchState::NeedsPerson);
+        let after = args.after.as_deref().and_then(|text| match text.parse() {
+            Ok(position) => Some(position),
+            Err(_) => {
+                self.problems.wrong("after", text, "a position such as 16/B374D848#3");
+                None
+            }
+        });
+        let limit = self.problems.count("limit", &args.limit, 1..=100_000);
         let format = self.problems.choice("format", &args.format, &formats);
-        DispatchAction::List { filter, format }
+        DispatchList { query, after, limit: (!args.all).then_some(limit), format }
     }
 
-    fn dispatch_retry(&mut self, args: &cli::DispatchRetryArgs) -> Option<RetrySelection> {
-        match (args.ids.as_slice(), args.all_dead, args.topic.as_deref()) {
-            ([], true, None) => Some(RetrySelection::AllDead),
-            ([], false, Some(topic)) => Some(RetrySelection::Topic(self.full_topic(topic))),
-            ([_, ..], false, None) => Some(RetrySelection::Events(args.ids.clone())),
-            ([] | [_, ..], _, _) => {
-                let allowed = "give exactly one of event ids, --all-dead and --topic";
-                self.problems.wrong_unseen("all-dead", allowed);
+    /// The rows that the filters leave; `state` counts where no status is given.
+    fn query(&mut self, args: &cli::DispatchRowsArgs, state: DispatchState) -> DispatchQuery {
+        let states = [
+            ("retrying", DispatchState::Only(DispatchStatus::Retrying)),
+            ("dead", DEAD),
+            ("published", DispatchState::Only(DispatchStatus::Published)),
+            ("discarded", DispatchState::Only(DispatchStatus::Discarded)),
+            ("all", DispatchState::Any),
+        ];
+        let decade = Duration::from_hours(24 * 3650);
+        let status = args.status.as_deref();
+        let age = args.older_than.as_deref();
+        DispatchQuery {
+            state: status.map_or(state, |text| self.problems.choice("status", text, &states)),
+            topic: args.topic.as_deref().map(|topic| self.full_topic(topic)),
+            ordering_key: args.key.clone(),
+            error_code: args.error.clone(),
+            older_than: age
+                .map(|age| self.problems.duration("older-than", age, Duration::ZERO..=decade)),
+        }
+    }
+
+    /// Rows by their ids, or by filters: never all of them by mistake.
+    fn chosen(
+        &mut self,
+        (ids, rows): (&[String], &cli::BulkArgs),
+        (all_dead, state): (bool, DispatchState),
+    ) -> Option<Chosen> {
+        let is_filtered = rows.filters.is_given() || all_dead;
+        match (ids, is_filtered) {
+            ([_, ..], false) => Some(Chosen::Ids(ids.to_vec())),
+            ([], true) => {
+                let query = self.query(&rows.filters, state);
+                let consent = if rows.yes { Consent::Given } else { Consent::Asked };
+                Some(Chosen::Matching { query, consent })
+            }
+            ([], false) | ([_, ..], true) => {
+                let allowed =
+                    "give event ids, or filters such as --status dead and --topic, not both";
+                self.problems.wrong_unseen("id", allowed);
                 None
             }
         }
@@ -85,23 +115,28 @@ impl Builder<'_> {
         format!("projects/{project}/topics/{topic}")
     }
 
-    fn dispatch_edit(&mut self, args: &cli::DispatchEditArgs) -> Option<DispatchAction> {
-        if args.payload_file.is_none() && args.attributes_file.is_none() {
-            let allowed = "not set; give --payload-file, --attributes-file, or both";
+    fn dispatch_edit(&mut self, args: &cli::DispatchEditArgs) -> Option<DispatchEdit> {
+        let files = [&args.payload_file, &args.attributes_file];
+        let routes = [&args.topic, &args.key];
+        if files.into_iter().chain(routes).all(Option::is_none) {
+            let allowed = "not set; give --payload-file, --attributes-file, --topic or --key";
             self.problems.wrong_unseen("payload-file", allowed);
             return None;
         }
-        Some(DispatchAction::Edit {
+        Some(DispatchEdit {
             id: args.id.clone(),
             payload_file: args.payload_file.as_deref().map(Into::into),
             attributes_file: args.attributes_file.as_deref().map(Into::into),
+            topic: args.topic.as_deref().map(|topic| self.full_topic(topic)),
+            key: args.key.clone(),
         })
     }
 
     fn dispatch_discard(&mut self, args: &cli::DispatchDiscardArgs) -> Option<DispatchAction> {
+        let chosen = self.chosen((&args.ids, &args.rows), (false, DEAD));
         match args.reason.as_deref().map(str::trim).filter(|reason| !reason.is_empty()) {
             Some(reason) => {
-                Some(DispatchAction::Discard { id: args.id.clone(), reason: reason.to_owned() })
+                Some(DispatchAction::Discard { chosen: chosen?, reason: reason.to_owned() })
             }
             None => {
                 let allowed = "not set; say why, for whoever finds the row later";
@@ -145,10 +180,16 @@ impl Builder<'_> {
         }
         let discard_rows = self.problems.count("discard-rows", &args.discard_rows, 0..=u64::MAX);
         let text = args.to_lsn.as_deref().unwrap_or_default();
-        match text.parse() {
+        // Logs, `dispatch list` and the demo show positions of rows; the commit's is part of them.
+        let position = text.parse::<Position>().map(|position| position.commit_lsn);
+        match text.parse().or(position) {
             Ok(to) => args.skip_events.then_some(SlotAction::Advance { to, discard_rows }),
             Err(_) => {
-                self.problems.wrong("to-lsn", text, "a position such as 16/B374D848");
+                self.problems.wrong(
+                    "to-lsn",
+                    text,
+                    "a position such as 16/B374D848 or 16/B374D848#3",
+                );
                 None
             }
         }

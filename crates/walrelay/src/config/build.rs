@@ -1,5 +1,7 @@
 //! From a command line to a [`Config`]: one function per command.
 
+use std::time::Duration;
+
 use walrelay_emulator::FaultSyntaxError;
 use walrelay_postgres::OnLost;
 use walrelay_relay::settings::Until;
@@ -7,7 +9,7 @@ use walrelay_relay::settings::Until;
 use super::builder::Builder;
 use super::command::{
     CheckConfig, Command, CreateTopics, DemoConfig, DemoOutput, EmulatorConfig, InitConfig,
-    OutputFormat, PruneConfig, SlotKind, StatusConfig,
+    OutputFormat, PruneConfig, Shell, SlotKind, StatusConfig,
 };
 use super::layers::{CommandLine, Environment};
 use super::log::{LogConfig, LogFormat};
@@ -44,6 +46,9 @@ impl Config {
     }
 }
 
+const SHELLS: [(&str, Shell); 3] =
+    [("bash", Shell::Bash), ("zsh", Shell::Zsh), ("fish", Shell::Fish)];
+
 impl Builder<'_> {
     fn log(&mut self) -> LogConfig {
         let format = self.problems.read(options::LOG_FORMAT);
@@ -74,11 +79,7 @@ impl Builder<'_> {
                 };
                 Some(Command::Run(Box::new(self.run(until)?)))
             }
-            cli::CommandArgs::Status(_) => {
-                let format = self.format();
-                let database = self.database()?;
-                Some(Command::Status(StatusConfig { database, format }))
-            }
+            cli::CommandArgs::Status(args) => self.status(args).map(Command::Status),
             cli::CommandArgs::Dispatch(args) => self.dispatch(&args.action).map(Command::Dispatch),
             cli::CommandArgs::Slot(args) => self.slot(&args.action).map(Command::Slot),
             cli::CommandArgs::Prune(_) => self.prune().map(Command::Prune),
@@ -90,7 +91,20 @@ impl Builder<'_> {
             }
             cli::CommandArgs::Emulator(_) => self.emulator().map(Command::Emulator),
             cli::CommandArgs::Demo(_) => Some(Command::Demo(self.demo())),
+            cli::CommandArgs::Completions(args) => {
+                Some(Command::Completions(self.problems.choice("shell", &args.shell, &SHELLS)))
+            }
+            cli::CommandArgs::Man(args) => Some(Command::Man((&args.directory).into())),
         }
+    }
+
+    fn status(&mut self, args: &cli::StatusArgs) -> Option<StatusConfig> {
+        let format = self.format();
+        let often = Duration::from_millis(100)..=Duration::from_hours(1);
+        let watch = args.watch.as_deref().map(|text| self.problems.duration("watch", text, often));
+        let relay =
+            args.relay.as_deref().and_then(|text| self.problems.listen_address("relay", text));
+        Some(StatusConfig { database: self.database()?, format, watch, relay })
     }
 
     pub(super) fn format(&mut self) -> OutputFormat {

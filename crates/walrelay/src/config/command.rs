@@ -4,11 +4,10 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use pgoutput_parser::Position;
 use walrelay_core::{ColumnNames, RouterConfig};
 use walrelay_emulator::Fault;
-use walrelay_postgres::{
-    ConnectConfig, DispatchFilter, OnLost, Outbox, QualifiedName, RetrySelection,
-};
+use walrelay_postgres::{ConnectConfig, DispatchQuery, OnLost, Outbox, QualifiedName};
 use walrelay_pubsub::Endpoint;
 use walrelay_relay::settings::{PubSubSettings, Settings};
 
@@ -27,6 +26,17 @@ pub enum Command {
     Consumer(Box<ConsumerConfig>),
     Emulator(EmulatorConfig),
     Demo(DemoConfig),
+    Completions(Shell),
+    Man(PathBuf),
+}
+
+/// A shell that completes command lines.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[expect(missing_docs, reason = "the names say all there is")]
+pub enum Shell {
+    Bash,
+    Zsh,
+    Fish,
 }
 
 /// Where Postgres is and what to read there.
@@ -112,6 +122,10 @@ pub struct StatusConfig {
     pub database: DatabaseConfig,
     /// How it is printed.
     pub format: OutputFormat,
+    /// How often it is printed again; once where there is none.
+    pub watch: Option<Duration>,
+    /// Where the relay itself can be asked.
+    pub relay: Option<SocketAddr>,
 }
 
 /// Everything `walrelay dispatch` needs.
@@ -127,37 +141,76 @@ pub struct DispatchConfig {
 #[derive(Debug, Clone)]
 pub enum DispatchAction {
     /// Print rows.
-    List {
-        /// Which rows; the topic by its full name.
-        filter: DispatchFilter,
-        /// How it is printed.
-        format: OutputFormat,
-    },
+    List(DispatchList),
     /// Print one row, decoded.
     Show {
         /// Its event id.
         id: String,
-        /// How it is printed.
+        /// How.
         format: OutputFormat,
     },
     /// Make rows due at once.
-    Retry(RetrySelection),
+    Retry(Chosen),
     /// Replace parts of a message.
-    Edit {
-        /// Its event id.
-        id: String,
-        /// Where the new payload is.
-        payload_file: Option<PathBuf>,
-        /// Where the new attributes are.
-        attributes_file: Option<PathBuf>,
-    },
-    /// Give a row up for good.
+    Edit(DispatchEdit),
+    /// Give rows up.
     Discard {
-        /// Its event id.
-        id: String,
-        /// The operator's reason, which stays in the table.
+        /// Which.
+        chosen: Chosen,
+        /// Why.
         reason: String,
     },
+}
+
+/// Which rows to print, and how.
+#[derive(Debug, Clone)]
+pub struct DispatchList {
+    /// Which; the topic by its full name.
+    pub query: DispatchQuery,
+    /// Only rows behind this position.
+    pub after: Option<Position>,
+    /// At most so many; all where there is none.
+    pub limit: Option<u32>,
+    /// How.
+    pub format: OutputFormat,
+}
+
+/// What `dispatch edit` changes.
+#[derive(Debug, Clone)]
+pub struct DispatchEdit {
+    /// The row's event id.
+    pub id: String,
+    /// Where the new payload is.
+    pub payload_file: Option<PathBuf>,
+    /// Where the new attributes are.
+    pub attributes_file: Option<PathBuf>,
+    /// Another topic, by its full name.
+    pub topic: Option<String>,
+    /// Another ordering key.
+    pub key: Option<String>,
+}
+
+/// Rows to act on.
+#[derive(Debug, Clone)]
+pub enum Chosen {
+    /// These, by their ids.
+    Ids(Vec<String>),
+    /// Those that match.
+    Matching {
+        /// What they match.
+        query: DispatchQuery,
+        /// Whether somebody has agreed already.
+        consent: Consent,
+    },
+}
+
+/// Whether somebody has agreed to what is done to many rows.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Consent {
+    /// By `--yes`.
+    Given,
+    /// Who sits at the terminal is asked.
+    Asked,
 }
 
 /// Everything `walrelay slot` needs.

@@ -1,0 +1,172 @@
+//! Many rows at once: which they are, how many, a question, and how far it has come.
+
+use std::io::{self, IsTerminal as _, Write as _};
+
+use walrelay_postgres::{
+    DispatchPlace, DispatchQuery, DispatchStore, RetrySelection, SqlClient, StoreError,
+};
+
+use crate::config::{Chosen, Consent};
+use crate::error::Error;
+
+/// Rows acted on between two looks at how far it has come.
+const BATCH_ROWS: u32 = 500;
+
+/// What is done to rows.
+pub(super) enum Verb<'a> {
+    Retry,
+    /// For this reason.
+    Discard(&'a str),
+}
+
+impl Verb<'_> {
+    const fn words(&self) -> (&'static str, &'static str) {
+        match self {
+            Self::Retry => ("retry", "due now"),
+            Self::Discard(_) => ("discard", "discarded"),
+        }
+    }
+}
+
+/// Acts on what was chosen, and says on how many rows it did.
+///
+/// # Errors
+///
+/// The server refuses, a named row is not in a fitting state, or nobody agreed.
+pub(super) async fn act(
+    store: &DispatchStore,
+    client: &mut SqlClient,
+    (verb, chosen): (Verb<'_>, &Chosen),
+) -> Result<String, Error> {
+    let (_, done) = verb.words();
+    match (chosen, &verb) {
+        (Chosen::Ids(ids), Verb::Retry) => {
+            let count = store.retry(client, &RetrySelection::Events(ids.clone())).await?;
+            Ok(format!("{count} row(s) are {done}\n"))
+        }
+        (Chosen::Ids(ids), Verb::Discard(reason)) => {
+            for id in ids {
+                store.discard(client, id, reason).await?;
+            }
+            match ids.as_slice() {
+                [id] => Ok(format!("{id} is discarded\n")),
+                all => Ok(format!("{} row(s) are discarded\n", all.len())),
+            }
+        }
+        (Chosen::Matching { query, consent }, _) => {
+            let count = store.count(client, query).await?;
+            if count == 0 {
+                return Ok("no row matches\n".to_owned());
+            }
+            agreed(&verb, count, *consent)?;
+            let acted = through_all(store, client, (&verb, query, count)).await?;
+            Ok(format!("{acted} row(s) are {done}\n"))
+        }
+    }
+}
+
+/// Asks whoever sits there. A program that retries has said enough; one that gives rows up has to say so.
+fn agreed(verb: &Verb<'_>, count: u64, consent: Consent) -> Result<(), Error> {
+    let (verb_word, _) = verb.words();
+    if consent == Consent::Given {
+        return Ok(());
+    }
+    if !io::stdin().is_terminal() {
+        return match verb {
+            Verb::Retry => Ok(()),
+            Verb::Discard(_) => Err(Error::Unfit {
+                what: format!(
+                    "{count} row(s) match, and nobody can be asked whether to give them up"
+                ),
+                hint: "look at them with `walrelay dispatch list`, then add --yes",
+            }),
+        };
+    }
+    let failed = |source| Error::Io { action: "ask".into(), source };
+    let mut errors = io::stderr().lock();
+    write!(errors, "{verb_word} {count} row(s)? [y/N] ")
+        .and_then(|()| errors.flush())
+        .map_err(failed)?;
+    drop(errors);
+    let mut answer = String::new();
+    io::stdin().read_line(&mut answer).map_err(failed)?;
+    if matches!(answer.trim(), "y" | "Y" | "yes") {
+        return Ok(());
+    }
+    Err(Error::Unfit { what: "nothing was done".into(), hint: "answer y to go on" })
+}
+
+/// Page by page in position order: what is acted on need not fit into one transaction or into memory.
+async fn through_all(
+    store: &DispatchStore,
+    client: &mut SqlClient,
+    (verb, query, count): (&Verb<'_>, &DispatchQuery, u64),
+) -> Result<u64, Error> {
+    let mut progress = Progress::new(verb.words().0, count);
+    let mut behind = None;
+    loop {
+        let page = store.page(client, query, behind.as_ref(), BATCH_ROWS).await?;
+        let Some(last) = page.last() else { break };
+        behind = Some(DispatchPlace::from(last));
+        let ids: Vec<String> = page.into_iter().map(|row| row.event_id).collect();
+        let acted = match verb {
+            Verb::Retry => retry(store, client, ids).await?,
+            Verb::Discard(reason) => store.discard_all(client, &ids, reason).await?,
+        };
+        progress.went_on(acted);
+    }
+    Ok(progress.done())
+}
+
+/// All of them in one transaction; each alone when one was finished meanwhile, which is no failure here.
+async fn retry(
+    store: &DispatchStore,
+    client: &mut SqlClient,
+    ids: Vec<String>,
+) -> Result<u64, StoreError> {
+    match store.retry(client, &RetrySelection::Events(ids.clone())).await {
+        Err(error) if is_finished(&error) => {}
+        done => return done,
+    }
+    let mut acted = 0;
+    for id in ids {
+        match store.retry(client, &RetrySelection::Events(vec![id])).await {
+            Err(error) if is_finished(&error) => {}
+            done => acted += done?,
+        }
+    }
+    Ok(acted)
+}
+
+fn is_finished(error: &StoreError) -> bool {
+    matches!(error, StoreError::AlreadyFinished { .. } | StoreError::UnknownEvent { .. })
+}
+
+/// One line that counts on, for whoever looks at a terminal.
+struct Progress {
+    verb: &'static str,
+    total: u64,
+    acted: u64,
+    is_seen: bool,
+}
+
+impl Progress {
+    fn new(verb: &'static str, total: u64) -> Self {
+        Self { verb, total, acted: 0, is_seen: io::stderr().is_terminal() }
+    }
+
+    fn went_on(&mut self, acted: u64) {
+        self.acted += acted;
+        if self.is_seen {
+            // Nobody is left to tell when standard error is gone.
+            drop(write!(io::stderr(), "\r{}: {} of {} row(s)", self.verb, self.acted, self.total));
+        }
+    }
+
+    fn done(self) -> u64 {
+        if self.is_seen {
+            drop(writeln!(io::stderr()));
+        }
+        self.acted
+    }
+}

@@ -1,0 +1,233 @@
+//! Rows of dispatch state as people and programs read them.
+
+use googleapis_tonic_google_pubsub_v1::google::pubsub::v1::PubsubMessage;
+use prost::Message as _;
+use serde_json::{Value, json};
+use walrelay_postgres::{DispatchDetail, DispatchRow};
+use walrelay_relay::observe::report::rfc3339;
+
+use crate::output::{shortened, visible};
+
+pub(super) fn decode(detail: &DispatchDetail) -> Option<PubsubMessage> {
+    PubsubMessage::decode(detail.message.as_slice()).ok()
+}
+
+pub(super) fn pretty(value: &Value) -> String {
+    format!("{value:#}\n")
+}
+
+pub(super) fn row_json(row: &DispatchRow) -> Value {
+    json!({
+        "event_id": row.event_id,
+        "commit_lsn": row.position.commit_lsn.to_string(),
+        "tx_index": row.position.tx_index,
+        "topic": row.topic,
+        "ordering_key": row.ordering_key,
+        "status": row.status.as_str(),
+        "attempts": row.attempts,
+        "next_attempt_at": row.next_attempt_at.map(rfc3339),
+        "error_code": row.error_code,
+        "last_error": row.last_error,
+        "message_id": row.message_id,
+        "message_bytes": row.message_bytes,
+        "parked_at": rfc3339(row.parked_at),
+        "updated_at": rfc3339(row.updated_at),
+    })
+}
+
+pub(super) fn detail_json(detail: &DispatchDetail) -> Value {
+    let mut value = row_json(&detail.row);
+    value["message"] = decode(detail).map_or(Value::Null, |message| {
+        json!({
+            "attributes": message.attributes,
+            "ordering_key": message.ordering_key,
+            "data": payload_json(&message.data),
+        })
+    });
+    value
+}
+
+/// Text where it is text, and JSON where it is JSON; otherwise how many bytes there are.
+fn payload_json(data: &[u8]) -> Value {
+    match std::str::from_utf8(data) {
+        Ok(text) => serde_json::from_str(text).unwrap_or_else(|_| Value::from(text)),
+        Err(_) => json!({ "binary_bytes": data.len() }),
+    }
+}
+
+/// What a column shows, and how many characters of it: a key of 2,000 bytes must not break the table. The
+/// whole is in `dispatch show` and in JSON. Ids are typed again, so they are cut last.
+const COLUMNS: [(&str, usize); 8] = [
+    ("STATUS", 9),
+    ("ATTEMPTS", 8),
+    ("PARKED AT", 20),
+    ("POSITION", 28),
+    ("TOPIC", 32),
+    ("KEY", 24),
+    ("EVENT ID", 72),
+    ("LAST ERROR", 64),
+];
+
+/// A table with its heading.
+pub(super) fn table(rows: &[DispatchRow]) -> String {
+    let cells = |row: &DispatchRow| {
+        let cells = [
+            row.status.as_str().to_owned(),
+            row.attempts.to_string(),
+            to_the_second(&rfc3339(row.parked_at)),
+            row.position.to_string(),
+            visible(short_topic(&row.topic)),
+            visible(&row.ordering_key),
+            visible(&row.event_id),
+            visible(&first_error(row)),
+        ];
+        let mut cut = COLUMNS.iter();
+        cells.map(|cell| cut.next().map_or(cell.clone(), |(_, most)| shortened(&cell, *most)))
+    };
+    let lines: Vec<[String; 8]> = rows.iter().map(cells).collect();
+    let mut widths = COLUMNS.map(|(name, _)| name.len());
+    for line in &lines {
+        for (width, cell) in widths.iter_mut().zip(line) {
+            *width = (*width).max(cell.chars().count());
+        }
+    }
+    let mut text = String::new();
+    put_line(&mut text, &widths, &COLUMNS.map(|(name, _)| name.to_owned()));
+    lines.iter().for_each(|line| put_line(&mut text, &widths, line));
+    text
+}
+
+fn put_line(text: &mut String, widths: &[usize; 8], cells: &[String; 8]) {
+    let start = text.len();
+    for (cell, width) in cells.iter().zip(widths) {
+        text.push_str(cell);
+        text.extend(std::iter::repeat_n(' ', width - cell.chars().count() + 2));
+    }
+    text.truncate(start + text[start..].trim_end().len());
+    text.push('\n');
+}
+
+fn first_error(row: &DispatchRow) -> String {
+    let line = row.last_error.as_deref().and_then(|text| text.lines().next()).unwrap_or_default();
+    match row.error_code.as_deref() {
+        Some(code) if !line.contains(code) => format!("{code} {line}"),
+        Some(_) | None => line.to_owned(),
+    }
+}
+
+/// `2026-01-31T12:00:00.123Z` without its fraction.
+fn to_the_second(moment: &str) -> String {
+    moment.split_once('.').map_or_else(|| moment.to_owned(), |(seconds, _)| format!("{seconds}Z"))
+}
+
+fn short_topic(topic: &str) -> &str {
+    topic.rsplit('/').next().unwrap_or(topic)
+}
+
+pub(super) fn detail_text(detail: &DispatchDetail) -> String {
+    let row = &detail.row;
+    let mut text = String::new();
+    let mut put = |name: &str, value: &str| {
+        text.push_str(&format!("{name:<14} {value}\n"));
+    };
+    put("event id", &visible(&row.event_id));
+    put("status", row.status.as_str());
+    put("topic", &row.topic);
+    put("ordering key", &visible(&row.ordering_key));
+    put("position", &row.position.to_string());
+    put("attempts", &row.attempts.to_string());
+    put("next attempt", &row.next_attempt_at.map_or_else(|| "none".to_owned(), rfc3339));
+    put("parked", &rfc3339(row.parked_at));
+    put("updated", &rfc3339(row.updated_at));
+    put("error code", row.error_code.as_deref().unwrap_or("none"));
+    put("message id", row.message_id.as_deref().unwrap_or("none"));
+    text.push_str("\nhistory of errors, latest first\n");
+    for line in row.last_error.as_deref().unwrap_or("none").lines() {
+        text.push_str(&format!("  {}\n", visible(line)));
+    }
+    text.push_str(&message_text(detail));
+    text
+}
+
+fn message_text(detail: &DispatchDetail) -> String {
+    let Some(message) = decode(detail) else {
+        return format!("\nmessage: {} bytes that cannot be decoded\n", detail.message.len());
+    };
+    let mut text = String::from("\nattributes\n");
+    for (name, value) in &message.attributes {
+        text.push_str(&format!("  {} = {}\n", visible(name), visible(value)));
+    }
+    text.push_str("\npayload\n");
+    let payload = payload_json(&message.data);
+    match payload.as_str() {
+        Some(plain) => text.extend(plain.lines().flat_map(|line| [visible(line), "\n".into()])),
+        None => text.push_str(&pretty(&payload)),
+    }
+    text
+}
+
+#[cfg(test)]
+pub(super) mod tests {
+    use std::time::{Duration, SystemTime};
+
+    use bytes::Bytes;
+    use pgoutput_parser::{Lsn, Position};
+    use walrelay_postgres::DispatchStatus;
+
+    use super::*;
+
+    pub(in super::super) fn detail(payload: &[u8]) -> DispatchDetail {
+        let message = PubsubMessage {
+            data: Bytes::copy_from_slice(payload),
+            attributes: [("event_id".to_owned(), "e-1".to_owned())].into(),
+            ordering_key: "order\n7".into(),
+            ..PubsubMessage::default()
+        };
+        let at = SystemTime::UNIX_EPOCH + Duration::from_millis(1_700_000_000_250);
+        let row = DispatchRow {
+            event_id: "e-1".into(),
+            position: Position { commit_lsn: Lsn::new(0x16_B374_D848), tx_index: 3 },
+            topic: "projects/p/topics/orders".into(),
+            ordering_key: "order\n7".into(),
+            status: DispatchStatus::Dead,
+            attempts: 20,
+            next_attempt_at: None,
+            error_code: Some("INVALID_ARGUMENT".into()),
+            last_error: Some("attempt 20: too large\nattempt 19: too large".into()),
+            message_id: None,
+            message_bytes: 9,
+            parked_at: at,
+            updated_at: at,
+        };
+        DispatchDetail { row, message: message.encode_to_vec() }
+    }
+
+    #[test]
+    fn a_json_payload_is_shown_as_json_and_a_binary_one_as_its_size() {
+        assert_eq!(detail_json(&detail(br#"{"a":1}"#))["message"]["data"], json!({ "a": 1 }));
+        assert_eq!(detail_json(&detail(b"plain"))["message"]["data"], "plain");
+        let binary = detail_json(&detail(&[0xff, 0xfe]));
+        assert_eq!(binary["message"]["data"], json!({ "binary_bytes": 2 }));
+        assert_eq!(binary["parked_at"], "2023-11-14T22:13:20.250Z");
+    }
+
+    #[test]
+    fn a_listed_key_cannot_break_its_line() {
+        let text = table(&[detail(b"x").row]);
+        assert_eq!(text.lines().count(), 2, "{text}");
+        assert!(text.contains(r"order\n7"), "{text}");
+        assert!(text.contains("16/B374D848#3"), "{text}");
+        assert!(detail_text(&detail(b"x")).contains("attempt 19: too large"));
+    }
+
+    #[test]
+    fn a_key_of_two_thousand_bytes_does_not_break_the_table() {
+        let mut row = detail(b"x").row;
+        row.ordering_key = "k".repeat(2_000);
+        row.topic = format!("projects/p/topics/{}", "t".repeat(300));
+        row.last_error = Some("e".repeat(5_000));
+        let text = table(&[row]);
+        assert!(text.lines().all(|line| line.chars().count() < 290), "{text}");
+        assert!(text.contains('…') && text.contains(" e-1 "), "{text}");
+    }
+}

@@ -1,0 +1,272 @@
+//! What a report amounts to: one line that says how it stands, the command that helps, and the rest in
+//! sections. Pure: from JSON to text.
+
+use serde_json::{Map, Value};
+
+use crate::output::{Paint, Tone, human_bytes, shortened, visible};
+
+/// Below this much log left, somebody has to act now; as `check` and the alert have it.
+const ROOM_BYTES_MIN: i64 = 1 << 30;
+
+/// Characters of a heavy key that are shown.
+const KEY_CHARACTERS: usize = 40;
+
+/// How it stands.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Standing {
+    tone: Tone,
+    /// One line.
+    pub(super) headline: String,
+    /// The command that helps; nothing when there is nothing to do.
+    pub(super) advice: Option<&'static str>,
+}
+
+impl Standing {
+    /// The gravest thing that the report tells.
+    pub(super) fn of(report: &Map<String, Value>) -> Self {
+        let number = |name: &str| report.get(name).and_then(Value::as_i64);
+        let count = |status: &str| {
+            report.get("dispatch").and_then(|counts| counts.get(status)?.as_u64()).unwrap_or(0)
+        };
+        let lag = report.get("lag_bytes").and_then(Value::as_u64).unwrap_or(0);
+        let streams = report.get("active") == Some(&Value::Bool(true));
+        let behind = format!("{} behind", human_bytes(lag));
+        let flow = format!("{}, {behind}", if streams { "streaming" } else { "nothing streams" });
+        let stands = |tone, headline, advice| Self { tone, headline, advice };
+
+        if report.get("lost") == Some(&Value::Bool(true)) {
+            let advice = Some("do not run init: docs/operations.md, Lost slot, has the way back");
+            return stands(Tone::Bad, "the slot is lost".to_owned(), advice);
+        }
+        if let Some(room) = number("safe_wal_bytes").filter(|room| *room < ROOM_BYTES_MIN) {
+            let left = human_bytes(u64::try_from(room).unwrap_or(0));
+            let advice = match streams {
+                true => "walrelay check, which says how to raise max_slot_wal_keep_size",
+                false => "start the relay: walrelay run",
+            };
+            return stands(
+                Tone::Bad,
+                format!("{flow}; the slot is lost after {left} more"),
+                Some(advice),
+            );
+        }
+        match (streams, count("dead"), count("retrying")) {
+            (false, ..) => stands(Tone::Bad, flow, Some("start the relay: walrelay run")),
+            (true, 0, 0) => stands(Tone::Good, format!("{flow}, nothing parked"), None),
+            (true, 0, parked) => stands(
+                Tone::Attention,
+                format!("{flow}, {parked} rows parked and tried again by themselves"),
+                Some("to see why: walrelay dispatch list --status retrying"),
+            ),
+            (true, dead, _) => stands(
+                Tone::Attention,
+                format!("{flow}, {dead} dead rows wait for a person"),
+                Some("walrelay dispatch list"),
+            ),
+        }
+    }
+
+    /// The headline as it is printed.
+    pub(super) fn text(&self, paint: Paint) -> String {
+        let headline = paint.text(self.tone, &self.headline);
+        match self.advice {
+            Some(advice) => format!("{headline}\n  {advice}\n"),
+            None => format!("{headline}\n"),
+        }
+    }
+}
+
+/// The rest of the report, section by section; fields that it does not have are left out.
+pub(super) fn sections(report: &Map<String, Value>, paint: Paint) -> String {
+    let mut text = String::new();
+    let mut section = |title: &str, lines: Vec<(&str, String)>| {
+        if lines.is_empty() {
+            return;
+        }
+        text.push_str(&format!("{}\n", paint.text(Tone::Heading, title)));
+        for (name, value) in lines {
+            text.push_str(&format!("  {name:<16} {value}\n"));
+        }
+    };
+    section("slot", slot(report));
+    section("log", log(report));
+    section("dispatch state", dispatch(report));
+    if let Some(relay) = report.get("relay") {
+        section("relay", own(relay));
+        section("heaviest keys", heaviest(relay));
+    }
+    text
+}
+
+fn field<'a>(report: &'a Map<String, Value>, name: &str) -> Option<&'a Value> {
+    report.get(name).filter(|value| !value.is_null())
+}
+
+fn plain(value: &Value) -> String {
+    value.as_str().map_or_else(|| value.to_string(), visible)
+}
+
+fn slot(report: &Map<String, Value>) -> Vec<(&'static str, String)> {
+    let held = field(report, "active_pid").map(|pid| format!("server process {pid}"));
+    let mut lines = vec![("held by", held.unwrap_or_else(|| "nobody".to_owned()))];
+    let fields = [
+        ("name", "slot"),
+        ("state", "wal_status"),
+        ("invalidated", "invalidation_reason"),
+        ("failover", "failover"),
+    ];
+    lines.extend(
+        fields.iter().filter_map(|(shown, name)| Some((*shown, plain(field(report, name)?)))),
+    );
+    lines
+}
+
+fn log(report: &Map<String, Value>) -> Vec<(&'static str, String)> {
+    let bytes = |name| field(report, name).and_then(Value::as_u64).map(human_bytes);
+    let seconds = field(report, "lag_seconds").and_then(Value::as_f64);
+    let since = seconds.map_or_else(String::new, |seconds| format!(", {seconds:.1} s"));
+    let lost = report.get("lost") == Some(&Value::Bool(true));
+    let room = match field(report, "safe_wal_bytes").and_then(Value::as_i64) {
+        Some(room) => human_bytes(u64::try_from(room).unwrap_or(0)),
+        None if lost => "none: it is lost".to_owned(),
+        None => "unlimited".to_owned(),
+    };
+    let mut lines: Vec<(&str, String)> = Vec::new();
+    lines.extend(bytes("lag_bytes").map(|lag| ("not confirmed", format!("{lag}{since}"))));
+    lines.extend(bytes("retained_bytes").map(|kept| ("kept for it", kept)));
+    lines.push(("room until lost", room));
+    let positions = [
+        ("end", "wal_end"),
+        ("confirmed", "confirmed_flush_lsn"),
+        ("kept from", "restart_lsn"),
+        ("settled", "settled_lsn"),
+        ("settled at", "settled_at"),
+    ];
+    lines.extend(
+        positions.iter().filter_map(|(shown, name)| Some((*shown, plain(field(report, name)?)))),
+    );
+    lines
+}
+
+fn dispatch(report: &Map<String, Value>) -> Vec<(&'static str, String)> {
+    let count = |name: &str| report.get("dispatch")?.get(name).map(Value::to_string);
+    let statuses = ["dead", "retrying", "published", "discarded"];
+    statuses.iter().filter_map(|name| Some((*name, count(name)?))).collect()
+}
+
+fn own(relay: &Value) -> Vec<(&'static str, String)> {
+    let mut lines = Vec::new();
+    let mut put = |shown, value: Option<String>| lines.extend(value.map(|value| (shown, value)));
+    put("unreachable", relay.get("unreachable").map(plain));
+    put("phase", relay.get("phase").map(plain));
+    put(
+        "ready",
+        relay
+            .get("ready")
+            .and_then(Value::as_bool)
+            .map(|ready| if ready { "yes".to_owned() } else { "no".to_owned() }),
+    );
+    for reason in relay.get("reasons").and_then(Value::as_array).into_iter().flatten() {
+        put("not ready", Some(plain(reason)));
+    }
+    let silent = relay.get("seconds_since_progress").and_then(Value::as_f64);
+    put("no progress for", silent.map(|seconds| format!("{seconds:.1} s")));
+    lines
+}
+
+fn heaviest(relay: &Value) -> Vec<(&'static str, String)> {
+    let keys = relay.get("heaviest_keys").and_then(Value::as_array);
+    let line = |key: &Value| {
+        let topic = key["topic"].as_str().unwrap_or_default();
+        let topic = topic.rsplit('/').next().unwrap_or(topic);
+        let rate = human_bytes(key["bytes_per_second"].as_u64().unwrap_or(0));
+        let name = visible(key["ordering_key"].as_str().unwrap_or_default());
+        ("", format!("{rate:>10}/s  {topic}  {}", shortened(&name, KEY_CHARACTERS)))
+    };
+    keys.into_iter().flatten().map(line).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    /// A report of a relay that streams, with changes.
+    fn report(changes: Value) -> Map<String, Value> {
+        let mut report = json!({
+            "slot": "walrelay", "active": true, "active_pid": 7, "lost": false, "lag_bytes": 0,
+            "safe_wal_bytes": null, "wal_end": "0/2",
+            "dispatch": { "dead": 0, "retrying": 0, "published": 3, "discarded": 0 },
+        });
+        let all = report.as_object_mut().unwrap();
+        all.extend(changes.as_object().unwrap().clone());
+        all.clone()
+    }
+
+    fn headline(changes: Value) -> (Tone, String, bool) {
+        let standing = Standing::of(&report(changes));
+        (standing.tone, standing.headline, standing.advice.is_some())
+    }
+
+    #[test]
+    fn the_headline_says_that_all_is_well_or_the_gravest_thing_and_what_helps() {
+        let dispatch = |dead: u64, retrying: u64| json!({ "dispatch": { "dead": dead, "retrying": retrying } });
+        let cases = [
+            (json!({}), Tone::Good, "streaming, 0 B behind, nothing parked"),
+            (
+                dispatch(0, 4),
+                Tone::Attention,
+                "streaming, 0 B behind, 4 rows parked and tried again by themselves",
+            ),
+            (
+                dispatch(2, 4),
+                Tone::Attention,
+                "streaming, 0 B behind, 2 dead rows wait for a person",
+            ),
+            (
+                json!({ "active": false, "lag_bytes": 2048 }),
+                Tone::Bad,
+                "nothing streams, 2.0 KiB behind",
+            ),
+            (
+                json!({ "safe_wal_bytes": 5 << 20 }),
+                Tone::Bad,
+                "streaming, 0 B behind; the slot is lost after 5.0 MiB more",
+            ),
+            (
+                json!({ "safe_wal_bytes": -5 }),
+                Tone::Bad,
+                "streaming, 0 B behind; the slot is lost after 0 B more",
+            ),
+            (json!({ "lost": true, "active": false }), Tone::Bad, "the slot is lost"),
+        ];
+        for (changes, tone, text) in cases {
+            assert_eq!(headline(changes), (tone, text.to_owned(), tone != Tone::Good));
+        }
+    }
+
+    #[test]
+    fn sections_show_what_there_is_and_a_key_cannot_break_its_line() {
+        let relay = json!({ "relay": {
+            "phase": "streaming", "ready": true, "reasons": [], "seconds_since_progress": 0.25,
+            "heaviest_keys": [{ "topic": "projects/p/topics/orders", "ordering_key": "a\nb".repeat(30),
+                                "bytes_per_second": 800_000, "rows_per_second": 12 }],
+        }});
+        let text = sections(&report(relay), Paint::Plain);
+        for expected in [
+            "slot\n",
+            "  held by          server process 7\n",
+            "room until lost  unlimited\n",
+            "dispatch state\n",
+            "  phase            streaming\n",
+            "781 KiB/s  orders  a\\nb",
+        ] {
+            assert!(text.contains(expected), "{expected:?} is not in\n{text}");
+        }
+        assert!(text.lines().all(|line| line.chars().count() < 100), "{text}");
+        assert!(text.contains('…'), "{text}");
+        let alone = sections(&report(json!({})), Paint::Plain);
+        assert!(!alone.contains("heaviest"), "{alone}");
+    }
+}

@@ -1,0 +1,120 @@
+//! Alerts and the dashboard: their PromQL parses, and asks only for metrics and labels that there are.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use walrelay_relay::observe::health::Phase;
+use walrelay_relay::observe::metrics::{
+    Metrics, ReasonLabel, RequestLabels, StatusLabel, TopicLabel,
+};
+
+use crate::promql::parse;
+use crate::{documents, mappings, text_of};
+
+/// Labels that the scraping adds.
+const OF_THE_TARGET: [&str; 2] = ["job", "instance"];
+
+/// Every series that `/metrics` can show, by name, with its labels.
+fn series() -> BTreeMap<String, BTreeSet<String>> {
+    let metrics = Metrics::new();
+    let topic = String::new();
+    metrics.messages_published.get_or_create(&TopicLabel { topic: topic.clone() }).inc();
+    metrics.publish_requests.get_or_create(&RequestLabels { topic, code: "OK" }).inc();
+    for family in [&metrics.dead, &metrics.parked, &metrics.reconnects] {
+        family.get_or_create(&ReasonLabel { reason: "x" }).inc();
+    }
+    metrics.dispatch_rows.get_or_create(&StatusLabel { status: "dead" }).set(1);
+    metrics.set_phase(&Phase::Standby { holder: String::new() });
+    let text = metrics.encode().expect("metrics are written");
+    let mut series = BTreeMap::<String, BTreeSet<String>>::new();
+    for line in text.lines().filter(|line| !line.starts_with('#')) {
+        let (selector, _value) = line.rsplit_once(' ').expect("a name and a value");
+        let (name, labels) = selector.split_once('{').unwrap_or((selector, ""));
+        let labels = labels.trim_end_matches('}').split(',').filter(|label| !label.is_empty());
+        let labels = labels.filter_map(|label| Some(label.split_once('=')?.0.to_owned()));
+        series.entry(name.to_owned()).or_default().extend(labels);
+    }
+    series
+}
+
+/// Values that a label takes, where they are a list in the code.
+fn values_of(label: &str) -> Option<Vec<&'static str>> {
+    match label {
+        "phase" => Some(Phase::NAMES.to_vec()),
+        "status" => Some(vec!["retrying", "dead", "published", "discarded"]),
+        _ => None,
+    }
+}
+
+fn assert_asks_for_what_there_is(text: &str, place: &str) {
+    let series = series();
+    let query = parse(text).unwrap_or_else(|error| panic!("{place}: {error}: {text}"));
+    assert!(!query.selectors.is_empty(), "{place}: {text} asks for nothing");
+    for selector in &query.selectors {
+        let name = selector.metric.as_str();
+        let labels = series.get(name).unwrap_or_else(|| panic!("{place}: there is no {name}"));
+        for (label, operator, value) in &selector.conditions {
+            let is_there = labels.contains(label) || OF_THE_TARGET.contains(&label.as_str());
+            assert!(is_there, "{place}: {name} has no label {label}");
+            if let ("=", Some(values)) = (operator.as_str(), values_of(label)) {
+                assert!(values.contains(&value.as_str()), "{place}: {label} is never {value}");
+            }
+        }
+    }
+    let known: BTreeSet<&str> = series.values().flatten().map(String::as_str).collect();
+    for label in &query.grouped_by {
+        let label = label.as_str();
+        let is_there = known.contains(label) || OF_THE_TARGET.contains(&label) || label == "le";
+        assert!(is_there, "{place}: nothing has the label {label}");
+    }
+}
+
+/// A heading's anchor, as the pages link to it.
+fn anchors(page: &str) -> BTreeSet<String> {
+    let headings = page.lines().filter(|line| line.starts_with('#'));
+    let anchor = |line: &str| {
+        let text = line.trim_start_matches('#').trim().to_lowercase().replace(' ', "-");
+        text.chars().filter(|c| c.is_alphanumeric() || *c == '-' || *c == '_').collect()
+    };
+    headings.map(anchor).collect()
+}
+
+#[test]
+fn every_alert_asks_for_metrics_that_exist_and_has_its_entry_in_the_manual() {
+    let documents = documents("deploy/prometheus/walrelay.rules.yaml");
+    let rules: Vec<_> =
+        mappings(&documents[0]).into_iter().filter(|value| value.get("alert").is_some()).collect();
+    assert!(rules.len() >= 8, "only {} alerts", rules.len());
+    let anchors = anchors(&text_of("docs/operations.md"));
+    for rule in rules {
+        let name = rule["alert"].as_str().unwrap();
+        assert_asks_for_what_there_is(rule["expr"].as_str().unwrap(), name);
+        let runbook = rule["annotations"]["runbook"].as_str().unwrap();
+        assert_eq!(runbook, format!("docs/operations.md#{}", name.to_lowercase()));
+        assert!(anchors.contains(&name.to_lowercase()), "docs/operations.md has no entry {name}");
+        assert!(
+            ["page", "ticket"].contains(&rule["labels"]["severity"].as_str().unwrap()),
+            "{name}"
+        );
+    }
+}
+
+#[test]
+fn every_panel_asks_for_metrics_that_exist() {
+    let dashboard: serde_json::Value =
+        serde_json::from_str(&text_of("deploy/grafana/walrelay.json")).unwrap();
+    let mut looked_at = 0;
+    for panel in dashboard["panels"].as_array().unwrap() {
+        let title = panel["title"].as_str().unwrap();
+        let Some(targets) = panel.get("targets").and_then(serde_json::Value::as_array) else {
+            assert_eq!(panel["type"], "row", "{title} asks for nothing");
+            continue;
+        };
+        for target in targets {
+            let query = target["expr"].as_str().unwrap();
+            let query = query.replace("$__rate_interval", "5m").replace("$job", ".*");
+            assert_asks_for_what_there_is(&query, title);
+            looked_at += 1;
+        }
+    }
+    assert!(looked_at >= 15, "only {looked_at} queries");
+}
