@@ -100,9 +100,9 @@ pub struct FoundTable {
     pub kind: RelationKind,
     /// Names and types of its columns.
     pub columns: Vec<(String, String)>,
-    /// The rights among SELECT, INSERT, UPDATE and DELETE that the role lacks.
     /// Of them, those that are generated and that the publication leaves out.
     pub unpublished: Vec<String>,
+    /// The rights among SELECT, INSERT, UPDATE and DELETE that the role lacks.
     pub missing_rights: Vec<String>,
     /// The same commands, where row level security shows the role no row.
     pub hidden_from: Vec<String>,
