@@ -11,8 +11,8 @@ use walrelay_tests::{DEADLINE, World};
 
 const MIB: u64 = 1 << 20;
 
-/// What else the database does: two mebibytes of log that are none of ours.
-const FOREIGN: &str = "SELECT pg_logical_emit_message(false, 'foreign', repeat('x', 2 << 20))";
+/// What else the database does: a mebibyte of log that is none of ours.
+const FOREIGN: &str = "SELECT pg_logical_emit_message(false, 'foreign', repeat('x', 1 << 20))";
 
 /// A server of its own: on a shared one everybody's log would wait for this slot.
 async fn own_server() -> Option<(PrivatePostgres, World)> {
@@ -27,7 +27,7 @@ async fn own_server() -> Option<(PrivatePostgres, World)> {
 async fn write_foreign_log(world: &World, mebibytes: u64, rows: u32) -> u64 {
     let mut most = 0;
     let mut pace = interval(Duration::from_millis(100));
-    for step in 1..=u32::try_from(mebibytes / 2).expect("few") {
+    for step in 1..=u32::try_from(mebibytes).expect("few") {
         pace.tick().await;
         world.execute(FOREIGN).await;
         if rows > 0 {
@@ -54,7 +54,7 @@ async fn one_quiet_key_that_is_refused_does_not_pin_the_log() {
     world.pubsub.fault("reject=UNAVAILABLE");
     Workload::of_rows(50).insert(world.client()).await.expect("rows");
 
-    let most = write_foreign_log(&world, 100, 0).await;
+    let most = write_foreign_log(&world, 80, 0).await;
     assert!(most < 40 * MIB, "{most} bytes of log waited");
     assert_eq!(world.dispatch_count("dead").await, 0);
     let metrics = relay.wait_for_http(DEADLINE, "/metrics", 200).await;
@@ -73,7 +73,7 @@ async fn an_outage_under_load_holds_no_more_log_than_the_budget_and_everything_f
     world.pubsub.wait_stored(DEADLINE, 20).await;
     world.pubsub.fault("reject=UNAVAILABLE");
 
-    let most = write_foreign_log(&world, 160, 40).await;
+    let most = write_foreign_log(&world, 100, 20).await;
     assert!(most < 44 * MIB, "{most} bytes of log waited");
     let status = relay.wait_for_http(DEADLINE, "/status", 200).await;
     let status: Value = serde_json::from_str(&status).expect("/status is JSON");
@@ -104,7 +104,7 @@ async fn an_outage_within_the_budget_parks_nothing() {
     let Some((_server, world)) = own_server().await else { return };
     let _relay = world.start_relay(["--wal-budget", "64MiB", "--park-after", "1s"]).await;
     world.pubsub.fault("reject=UNAVAILABLE");
-    write_foreign_log(&world, 40, 10).await;
+    write_foreign_log(&world, 30, 10).await;
     assert_eq!(world.number("SELECT count(*) FROM app_outbox_dispatch").await, 0);
     world.pubsub.heal();
     assert_all_came_in_order(&world).await;
