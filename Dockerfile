@@ -2,7 +2,7 @@
 #
 # One static program in an empty image: no shell, no package manager, not root. glibc's resolver is part of
 # a static program since 2.34; musl's allocator would cost throughput.
-FROM rust:1.95-bookworm AS build
+FROM rust:1.95.0-bookworm AS build
 WORKDIR /src
 COPY . .
 # With --target, build scripts and macros of the build itself are not linked statically, which they cannot be.

@@ -221,7 +221,7 @@ fn arguments_that_choose_rows_come_from_the_command_line_alone() {
         panic!("another command");
     };
     let debug = format!("{:?}", listed.action);
-    assert!(debug.contains("status: None") && debug.contains("topic: None"), "{debug}");
+    assert!(debug.contains("state: NeedsPerson") && debug.contains("topic: None"), "{debug}");
 }
 
 #[test]
