@@ -122,9 +122,11 @@ async fn footer(
         text.push_str("no row matches\n");
     }
     if query.state == DispatchState::NeedsPerson {
-        let retrying = DispatchState::Only(DispatchStatus::Retrying);
-        let others =
-            store.count(client, &DispatchQuery { state: retrying, ..query.clone() }).await?;
+        let count =
+            async |state| store.count(client, &DispatchQuery { state, ..query.clone() }).await;
+        let open = count(DispatchState::Only(DispatchStatus::Retrying)).await?
+            + count(DispatchState::Only(DispatchStatus::Dead)).await?;
+        let others = open.saturating_sub(count(DispatchState::NeedsPerson).await?);
         if others > 0 {
             text.push_str(&format!(
                 "{others} row(s) are tried again by themselves: --status retrying\n"
