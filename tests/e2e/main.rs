@@ -10,6 +10,7 @@ mod lost_slot;
 mod matrix;
 mod parking;
 mod pgbouncer;
+mod publication;
 mod refusals;
 mod setup;
 mod stop;

@@ -85,6 +85,9 @@ impl<'a, F: Fitting> Database for SimulatedDatabase<'a, F> {
     type Store = F::Store;
 
     async fn check(&mut self) -> Result<(), RelayError> {
+        if self.world.fitting.reads_parked_keys_early() {
+            self.world.table.read_early(self.process);
+        }
         match self.world.server.is_in_recovery() {
             true => Err(RelayError::InRecovery),
             false => self.answer(()),

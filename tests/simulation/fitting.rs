@@ -28,6 +28,11 @@ pub(crate) trait Fitting: Clone + Send + Sync + 'static {
     /// The settings that sessions are built from.
     fn adjust(&self, _settings: &mut SessionSettings) {}
 
+    /// Whether the parked keys are read before the slot is taken.
+    fn reads_parked_keys_early(&self) -> bool {
+        false
+    }
+
     /// Every connection to the server was cut.
     fn connections_cut(&self) {}
 }

@@ -22,7 +22,10 @@ mod world;
 use fitting::{Faithful, Fitting};
 use judge::Fault;
 use plan::Plan;
-use planted::{ConfirmingKeepalivesInTransactions, Impatient, PublisherBug, StoreBug, Unbudgeted};
+use planted::{
+    ConfirmingKeepalivesInTransactions, Impatient, PublisherBug, ReadsParkedKeysEarly, StoreBug,
+    Unbudgeted,
+};
 use run::Outcome;
 use walrelay_core::WalBudgetLimit;
 
@@ -199,6 +202,11 @@ fn rows_settled_before_their_park_is_durable_are_found() {
 #[test]
 fn parked_keys_forgotten_at_a_restart_are_found() {
     the_judge_objects(&StoreBug::ForgetsParkedKeys, None, &[Fault::Reordered]);
+}
+
+#[test]
+fn parked_keys_read_before_the_slot_is_taken_are_found() {
+    the_judge_objects(&ReadsParkedKeysEarly, None, &[Fault::Reordered]);
 }
 
 #[test]

@@ -11,7 +11,7 @@ use walrelay_core::{
     Batch, BudgetLimits, ClaimKey, Claimed, FailureClass, Finished, PublishFailure, RowToRecord,
     Topic,
 };
-use walrelay_postgres::{Due, Head, Holdings, ParkedKey, Store, StoreFailure, Survey};
+use walrelay_postgres::{Due, Head, Holdings, ParkedKey, Store, StoreFailure, Survey, Watch};
 use walrelay_relay::lifecycle::session::SessionSettings;
 use walrelay_relay::stream::seams::Publisher;
 use walrelay_testkit::walsender::{Seen, Watcher};
@@ -40,6 +40,27 @@ impl Fitting for Unbudgeted {
 
     fn adjust(&self, settings: &mut SessionSettings) {
         settings.budget = BudgetLimits::of_bytes(usize::MAX / 2);
+    }
+}
+
+/// The parked keys are read first, and the slot is taken then.
+#[derive(Clone, Copy)]
+pub(crate) struct ReadsParkedKeysEarly;
+
+impl Fitting for ReadsParkedKeysEarly {
+    type Publisher = PubSub;
+    type Store = SessionTable;
+
+    fn publisher(&self, pubsub: PubSub) -> PubSub {
+        pubsub
+    }
+
+    fn store(&self, table: SessionTable) -> SessionTable {
+        table
+    }
+
+    fn reads_parked_keys_early(&self) -> bool {
+        true
     }
 }
 
@@ -312,6 +333,10 @@ impl Store for BuggyStore {
 
     async fn heads_after(&mut self, after: Option<&Head>) -> Result<Vec<Head>, StoreFailure> {
         self.table.heads_after(after).await
+    }
+
+    async fn watch(&mut self) -> Result<Watch, StoreFailure> {
+        self.table.watch().await
     }
 
     async fn note_settled(&mut self, settled: Lsn) -> Result<(), StoreFailure> {

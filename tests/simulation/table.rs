@@ -2,8 +2,9 @@
 //! and delays at random, also after it has done what was asked.
 
 mod heads;
+mod operator;
 
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -12,7 +13,7 @@ use tokio::time::{Instant, sleep};
 use walrelay_core::{
     ClaimKey, Claimed, Finished, Message, OnDead, Outcome, Reason, RowToRecord, Topic,
 };
-use walrelay_postgres::{Due, Head, Holdings, ParkedKey, Store, StoreFailure, Survey};
+use walrelay_postgres::{Due, Head, Holdings, ParkedKey, Store, StoreFailure, Survey, Watch};
 use walrelay_testkit::seed::Seed;
 use walrelay_testkit::walsender::ScriptedServer;
 
@@ -58,6 +59,8 @@ struct State {
     intervals: Intervals,
     down_until: Option<Instant>,
     late: Vec<Vec<NewEntry>>,
+    /// What processes with a planted bug read before they had the slot.
+    read_early: HashMap<u64, Vec<ParkedKey>>,
 }
 
 type NewEntry = ((u64, u32), Entry);
@@ -97,6 +100,7 @@ impl Table {
             intervals,
             down_until: None,
             late: Vec::new(),
+            read_early: HashMap::new(),
         };
         Self { state: Arc::new(Mutex::new(state)), judge, server, rules }
     }
@@ -168,9 +172,21 @@ impl Table {
             }
             state.versions += 1;
             entry.version = state.versions;
+            let is_head = entry.status == Status::Retrying
+                && state.retrying(&entry.topic, &entry.key).next().is_none();
+            if is_head {
+                entry.next_attempt.get_or_insert_with(Instant::now);
+            }
             self.judge.recorded(entry.row, entry.status);
             state.entries.insert(position, entry);
         }
+    }
+
+    /// A process reads the parked keys, and goes by that when it has the slot.
+    pub(crate) fn read_early(&self, process: u64) {
+        let mut state = self.state();
+        let keys = state.parked_keys(self.rules.on_dead);
+        state.read_early.entry(process).or_insert(keys);
     }
 
     /// Every row in order: its commit, status, attempts, and in how long it is due.
@@ -181,71 +197,6 @@ impl Table {
             (*commit_lsn, entry.status, entry.attempts, due_in)
         });
         entries.collect()
-    }
-
-    // What operators do.
-
-    /// Rows in one of these states, with what they are.
-    pub(crate) fn rows(&self, wanted: &[Status]) -> Vec<RowNumber> {
-        let state = self.state();
-        let rows = state.entries.values().filter(|entry| wanted.contains(&entry.status));
-        rows.map(|entry| entry.row).collect()
-    }
-
-    pub(crate) fn retry(&self, chosen: impl Fn(RowNumber, &str) -> bool) {
-        let now = Instant::now();
-        let mut state = self.state();
-        let State { entries, versions, .. } = &mut *state;
-        let mut keys = Vec::new();
-        let mut retried = Vec::new();
-        for entry in entries.values_mut() {
-            let is_open = matches!(entry.status, Status::Retrying | Status::Dead);
-            if !is_open || !chosen(entry.row, &entry.topic) {
-                continue;
-            }
-            if entry.status == Status::Dead {
-                *versions += 1;
-                entry.version = *versions;
-                entry.status = Status::Retrying;
-                self.judge.recorded(entry.row, Status::Retrying);
-            }
-            entry.attempts = 0;
-            entry.next_attempt = entry.key.is_empty().then_some(now);
-            self.judge.retried_by_hand(entry.row, entry.key.is_empty());
-            retried.push(entry.row);
-            keys.push((entry.topic.clone(), entry.key.clone()));
-        }
-        // The first row of each key is due, and what stands behind it waits for it.
-        let mut headless: HashSet<_> =
-            keys.into_iter().filter(|(_, key)| !key.is_empty()).collect();
-        let affected = headless.clone();
-        for entry in entries.values_mut().filter(|entry| entry.status == Status::Retrying) {
-            let key = (entry.topic.clone(), entry.key.clone());
-            if affected.contains(&key) {
-                entry.next_attempt = headless.remove(&key).then_some(now);
-            }
-        }
-    }
-
-    pub(crate) fn discard(&self, row: RowNumber) {
-        let now = Instant::now();
-        let mut state = self.state();
-        let State { entries, versions, .. } = &mut *state;
-        let found = entries.values_mut().find(|entry| entry.row == row);
-        let Some(entry) = found.filter(|entry| is_open(entry.status)) else { return };
-        *versions += 1;
-        entry.version = *versions;
-        entry.status = Status::Discarded;
-        entry.next_attempt = None;
-        entry.updated = now;
-        let (topic, key) = (entry.topic.clone(), entry.key.clone());
-        self.judge.recorded(row, Status::Discarded);
-        let mut behind = entries.values_mut().filter(|other| {
-            other.status == Status::Retrying && other.topic == topic && other.key == key
-        });
-        if let Some(next) = behind.next().filter(|_| !key.is_empty()) {
-            next.next_attempt = Some(now);
-        }
     }
 }
 
@@ -302,6 +253,11 @@ impl State {
             topic,
             ordering_key,
         }
+    }
+
+    fn parked_keys(&self, on_dead: OnDead) -> Vec<ParkedKey> {
+        let keys = self.keys(on_dead, |_| true).into_iter();
+        keys.map(|key| self.parked_key(on_dead, key)).collect()
     }
 
     /// The rows of a key that may be claimed now, in order.
@@ -461,12 +417,11 @@ impl Store for SessionTable {
         from: Lsn,
         each: &mut (dyn FnMut(ParkedKey) + Send),
     ) -> Result<Holdings, StoreFailure> {
-        let table = self.table.clone();
+        let (table, process) = (self.table.clone(), self.process);
         let read = || {
-            let state = table.state();
-            let keys = state.keys(table.rules.on_dead, |_| true);
-            let told = keys.into_iter().map(|key| state.parked_key(table.rules.on_dead, key));
-            let parked: Vec<_> = told.collect();
+            let mut state = table.state();
+            let early = state.read_early.remove(&process);
+            let parked = early.unwrap_or_else(|| state.parked_keys(table.rules.on_dead));
             let since = state.entries.range((from.as_u64(), 0)..);
             let recorded = since.map(|((at, tx_index), _)| position(*at, *tx_index));
             (Holdings { parked_keys: parked.len(), recorded: recorded.collect() }, parked)
@@ -553,6 +508,11 @@ impl Store for SessionTable {
 
     async fn heads_after(&mut self, after: Option<&Head>) -> Result<Vec<Head>, StoreFailure> {
         self.table.command("heads", || self.table.state().heads_after(after)).await
+    }
+
+    async fn watch(&mut self) -> Result<Watch, StoreFailure> {
+        let up_to = Lsn::new(self.table.server.wal_end());
+        self.table.command("watch", || Watch::Intact { up_to }).await
     }
 
     async fn note_settled(&mut self, _settled: Lsn) -> Result<(), StoreFailure> {

@@ -17,8 +17,8 @@
 //!
 //! - **I1 Confirm nothing early.** Only a [`Watermark`], made by [`Tracker`] alone, reaches the
 //!   standby status update. It is the `end_lsn` of the last transaction of the contiguous settled
-//!   prefix; when nothing at all is outstanding, the highest keepalive. Never beyond what the
-//!   connection has received. Asserted in release builds: stopping only delays, confirming too far
+//!   prefix; when nothing at all is outstanding, the highest keepalive, as far as the publication is
+//!   known to have published the outbox until then. Never beyond what the connection has received. Asserted in release builds: stopping only delays, confirming too far
 //!   destroys.
 //! - **I2 Settled** means stored by Pub/Sub (reply received) or committed to dispatch state.
 //! - **I3 One publish outstanding per (topic, ordering key)**, and one key per request. Rows
@@ -81,7 +81,7 @@ pub use message::{Message, NotAMessage, Topic};
 pub use random::Random;
 pub use router::{Routed, Router, RouterConfig};
 pub use template::{Template, TemplateError};
-pub use tracker::{Ticket, Tracker, Watermark};
+pub use tracker::{Evidence, Ticket, Tracker, Watermark};
 pub use wal_budget::{Held, Retention, Spill, WalBudget, WalBudgetLimit};
 pub use weather::{Change as WeatherChange, Delivery, Weather};
 pub use window::{Window, WindowLimits};

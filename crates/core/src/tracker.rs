@@ -53,11 +53,23 @@ impl Ticket {
     }
 }
 
+/// What a transaction's own rows say about the rows before it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Evidence {
+    /// The server passed over none since the transaction before.
+    Unbroken,
+    /// Nothing: rows may have been passed over, until [`Tracker::intact`] tells otherwise.
+    None,
+}
+
 /// Turns rows that settle in any order into a watermark that only moves forward.
 ///
 /// A span is one transaction: *sealed* by its commit, *settled* when all its rows are. The
 /// watermark is the end of the longest prefix of spans that are both; when no span is left, it is
 /// the highest keepalive.
+///
+/// Postgres passes over rows that the publication did not publish, without a word. So keepalives,
+/// and commits without [`Evidence`], count only as far as the publication is known to be intact.
 #[derive(Debug)]
 pub struct Tracker {
     /// Unconfirmed spans in commit order; only the last may be unsealed.
@@ -72,6 +84,8 @@ pub struct Tracker {
     watermark: Watermark,
     /// The highest keepalive seen outside a transaction.
     keepalive: Lsn,
+    /// The publication is known to be intact up to here.
+    intact: Lsn,
 }
 
 #[derive(Debug)]
@@ -82,6 +96,8 @@ struct Span {
     rows_unsettled: u32,
     /// The commit's `end_lsn`; none while the transaction is open.
     sealed: Option<Boundary>,
+    /// Counts only once the publication is known to be intact up to here.
+    wants_intact: Lsn,
 }
 
 impl Span {
@@ -113,6 +129,7 @@ impl Tracker {
             merge_min,
             watermark: Watermark(Lsn::ZERO),
             keepalive: Lsn::ZERO,
+            intact: Lsn::ZERO,
         }
     }
 
@@ -128,7 +145,13 @@ impl Tracker {
         }
         let number = self.spans_begun;
         self.spans_begun += 1;
-        self.spans.push_back(Span { number, committed_at, rows_unsettled: 0, sealed: None });
+        self.spans.push_back(Span {
+            number,
+            committed_at,
+            rows_unsettled: 0,
+            sealed: None,
+            wants_intact: Lsn::ZERO,
+        });
     }
 
     /// A row of the open transaction is in flight from now on.
@@ -149,9 +172,13 @@ impl Tracker {
     /// # Panics
     ///
     /// No transaction is open.
-    pub fn seal(&mut self, boundary: Boundary) {
+    pub fn seal(&mut self, boundary: Boundary, evidence: Evidence) {
         let open = self.spans.back_mut().filter(|span| span.sealed.is_none());
         let Some(span) = open else { panic!("I1: sealed at {boundary:?} without a transaction") };
+        span.wants_intact = match evidence {
+            Evidence::Unbroken => Lsn::ZERO,
+            Evidence::None => boundary.lsn(),
+        };
         span.sealed = Some(boundary);
         self.advance();
     }
@@ -179,13 +206,28 @@ impl Tracker {
         self.advance();
     }
 
+    /// The publication has published every outbox row that was committed before this position.
+    pub fn intact(&mut self, up_to: Lsn) {
+        self.intact = self.intact.max(up_to);
+        self.advance();
+    }
+
+    /// Whether the watermark would be further if the publication were known to be intact.
+    #[must_use]
+    pub fn waits_for_intact(&self) -> bool {
+        match self.spans.front() {
+            Some(span) => span.is_done(),
+            None => self.keepalive > self.intact,
+        }
+    }
+
     /// How far the slot may be confirmed.
     #[must_use]
     pub const fn watermark(&self) -> Watermark {
         self.watermark
     }
 
-    /// Whether every row of every transaction seen so far is settled and no transaction is open.
+    /// Whether every transaction seen so far is behind the watermark and none is open.
     #[must_use]
     pub fn is_settled(&self) -> bool {
         self.spans.is_empty()
@@ -224,7 +266,10 @@ impl Tracker {
         let spans = std::mem::take(&mut self.spans);
         for span in spans {
             match self.spans.back_mut() {
-                Some(last) if last.is_done() && span.is_done() => last.sealed = span.sealed,
+                Some(last) if last.is_done() && span.is_done() => {
+                    last.sealed = span.sealed;
+                    last.wants_intact = last.wants_intact.max(span.wants_intact);
+                }
                 _ => self.spans.push_back(span),
             }
         }
@@ -232,7 +277,9 @@ impl Tracker {
     }
 
     fn advance(&mut self) {
-        while let Some(Span { rows_unsettled: 0, sealed: Some(boundary), .. }) = self.spans.front()
+        while let Some(Span { rows_unsettled: 0, sealed: Some(boundary), wants_intact, .. }) =
+            self.spans.front()
+            && *wants_intact <= self.intact
         {
             let end = boundary.lsn();
             assert!(end >= self.watermark.0, "I1: {end} is behind {}", self.watermark);
@@ -240,7 +287,8 @@ impl Tracker {
             self.spans.pop_front();
         }
         if self.spans.is_empty() {
-            self.watermark = self.watermark.max(Watermark(self.keepalive));
+            // Everything up to the keepalive was sent and is settled; so is any position before it.
+            self.watermark = self.watermark.max(Watermark(self.keepalive.min(self.intact)));
         }
     }
 }

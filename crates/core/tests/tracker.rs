@@ -2,7 +2,7 @@
 //! confirmed is in the model beside this.
 
 use pgoutput_parser::{Lsn, PgTimestamp, encode};
-use walrelay_core::{Ticket, Tracker};
+use walrelay_core::{Evidence, Ticket, Tracker};
 
 fn committed_at(micros: i64) -> PgTimestamp {
     PgTimestamp::from_micros(micros)
@@ -15,7 +15,7 @@ fn a_ticket_knows_when_its_transaction_was_committed() {
     for (micros, end) in [(5, 10), (7, 20)] {
         tracker.begin(committed_at(micros));
         tickets.push(tracker.open());
-        tracker.seal(encode::boundary(Lsn::new(end)));
+        tracker.seal(encode::boundary(Lsn::new(end)), Evidence::Unbroken);
     }
     let times: Vec<_> = tickets.iter().map(Ticket::committed_at).collect();
     assert_eq!(times, [committed_at(5), committed_at(7)]);
@@ -32,7 +32,7 @@ fn it_knows_what_is_open_and_what_is_not_settled() {
     assert_eq!(state(&tracker), (true, true, false), "begun");
     let ticket = tracker.open();
     assert_eq!(state(&tracker), (true, false, false), "a row is in flight");
-    tracker.seal(encode::boundary(Lsn::new(10)));
+    tracker.seal(encode::boundary(Lsn::new(10)), Evidence::Unbroken);
     assert_eq!(state(&tracker), (false, false, false), "committed");
     tracker.settle(ticket);
     assert_eq!(state(&tracker), (false, true, true), "settled");
@@ -42,6 +42,7 @@ fn it_knows_what_is_open_and_what_is_not_settled() {
 fn a_watermark_is_written_as_postgres_writes_positions() {
     let mut tracker = Tracker::new();
     tracker.observe(encode::boundary(Lsn::new(0x16_B374_D848)));
+    tracker.intact(Lsn::new(0x16_B374_D848));
     let watermark = tracker.watermark();
     assert_eq!(watermark.lsn(), Lsn::new(0x16_B374_D848));
     assert_eq!(format!("{watermark}"), "16/B374D848");
@@ -67,8 +68,8 @@ fn a_row_before_any_transaction_is_a_lie() {
 fn a_commit_without_a_begin_is_a_lie() {
     let mut tracker = Tracker::new();
     tracker.begin(committed_at(0));
-    tracker.seal(encode::boundary(Lsn::new(10)));
-    tracker.seal(encode::boundary(Lsn::new(20)));
+    tracker.seal(encode::boundary(Lsn::new(10)), Evidence::Unbroken);
+    tracker.seal(encode::boundary(Lsn::new(20)), Evidence::Unbroken);
 }
 
 #[test]
@@ -87,8 +88,9 @@ fn a_ticket_of_a_row_that_this_tracker_does_not_wait_for_is_a_lie() {
 fn a_commit_behind_the_watermark_is_a_lie() {
     let mut tracker = Tracker::new();
     tracker.observe(encode::boundary(Lsn::new(20)));
+    tracker.intact(Lsn::new(20));
     tracker.begin(committed_at(0));
-    tracker.seal(encode::boundary(Lsn::new(10)));
+    tracker.seal(encode::boundary(Lsn::new(10)), Evidence::Unbroken);
 }
 
 #[test]

@@ -2,14 +2,18 @@
 
 use pgoutput_parser::{Lsn, PgTimestamp, encode};
 use proptest::prelude::*;
-use walrelay_core::{Ticket, Tracker};
+use walrelay_core::{Evidence, Ticket, Tracker};
 
 #[derive(Debug, Clone)]
 enum Step {
     Begin,
     Row,
     Commit,
+    /// Commits without evidence that no row was passed over.
+    CommitInDoubt,
     Keepalive,
+    /// The publication is intact up to so far behind the end of the log.
+    Intact(u64),
     /// Settles the unsettled row at this place, counted round.
     Settle(usize),
 }
@@ -19,7 +23,9 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
         2 => Just(Step::Begin),
         6 => Just(Step::Row),
         3 => Just(Step::Commit),
+        1 => Just(Step::CommitInDoubt),
         2 => Just(Step::Keepalive),
+        2 => (0u64..40).prop_map(Step::Intact),
         6 => (0usize..64).prop_map(Step::Settle),
     ];
     proptest::collection::vec(step, 0..200)
@@ -27,28 +33,44 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
 
 #[derive(Default)]
 struct Model {
-    /// Rows unsettled and, once committed, the end, of every transaction ever seen.
-    transactions: Vec<(usize, Option<u64>)>,
+    transactions: Vec<Transaction>,
     keepalive: u64,
+    intact: u64,
     told: u64,
+}
+
+/// Any transaction ever seen.
+struct Transaction {
+    unsettled: usize,
+    /// Once it is committed.
+    end: Option<u64>,
+    is_in_doubt: bool,
 }
 
 impl Model {
     fn watermark(&mut self) -> u64 {
-        let settled = |t: &&(usize, Option<u64>)| t.0 == 0 && t.1.is_some();
+        let intact = self.intact;
+        let is_known = |t: &Transaction| !t.is_in_doubt || t.end.is_some_and(|end| end <= intact);
+        let settled = |t: &&Transaction| t.unsettled == 0 && t.end.is_some() && is_known(t);
         let prefix: Vec<_> = self.transactions.iter().take_while(settled).collect();
-        let mut watermark = prefix.iter().filter_map(|t| t.1).max().unwrap_or(0);
+        let mut watermark = prefix.iter().filter_map(|t| t.end).max().unwrap_or(0);
         if prefix.len() == self.transactions.len() {
-            watermark = watermark.max(self.keepalive);
+            watermark = watermark.max(self.keepalive.min(intact));
         }
         self.told = self.told.max(watermark);
         self.told
     }
 }
 
+/// More spans than any of these has.
+const NEVER: usize = 1_000;
+
 proptest! {
     #[test]
-    fn watermark_matches_the_naive_model(steps in steps(), merge_min in 1usize..16) {
+    fn watermark_matches_the_naive_model(
+        steps in steps(),
+        merge_min in prop_oneof![1usize..16, Just(NEVER)],
+    ) {
         let mut tracker = Tracker::merging(merge_min);
         let mut model = Model::default();
         let mut tickets: Vec<(usize, Ticket)> = Vec::new();
@@ -60,19 +82,27 @@ proptest! {
                 Step::Begin if !open => {
                     open = true;
                     tracker.begin(PgTimestamp::from_micros(0));
-                    model.transactions.push((0, None));
+                    let begun = Transaction { unsettled: 0, end: None, is_in_doubt: false };
+                    model.transactions.push(begun);
                 }
                 Step::Row if open => {
                     let last = model.transactions.len() - 1;
-                    model.transactions[last].0 += 1;
+                    model.transactions[last].unsettled += 1;
                     tickets.push((last, tracker.open()));
                 }
-                Step::Commit if open => {
+                Step::Commit | Step::CommitInDoubt if open => {
                     open = false;
-                    tracker.seal(encode::boundary(Lsn::new(wal + 5)));
+                    let is_in_doubt = matches!(step, Step::CommitInDoubt);
+                    let evidence = if is_in_doubt { Evidence::None } else { Evidence::Unbroken };
+                    tracker.seal(encode::boundary(Lsn::new(wal + 5)), evidence);
                     if let Some(last) = model.transactions.last_mut() {
-                        last.1 = Some(wal + 5);
+                        last.end = Some(wal + 5);
+                        last.is_in_doubt = is_in_doubt;
                     }
+                }
+                Step::Intact(behind) => {
+                    tracker.intact(Lsn::new(wal - behind));
+                    model.intact = model.intact.max(wal - behind);
                 }
                 Step::Keepalive if !open => {
                     tracker.observe(encode::boundary(Lsn::new(wal)));
@@ -80,32 +110,66 @@ proptest! {
                 }
                 Step::Settle(place) if !tickets.is_empty() => {
                     let (transaction, ticket) = tickets.swap_remove(place % tickets.len());
-                    model.transactions[transaction].0 -= 1;
+                    model.transactions[transaction].unsettled -= 1;
                     tracker.settle(ticket);
                 }
-                Step::Begin | Step::Row | Step::Commit | Step::Keepalive | Step::Settle(_) => {}
+                Step::Begin
+                | Step::Row
+                | Step::Commit
+                | Step::CommitInDoubt
+                | Step::Keepalive
+                | Step::Settle(_) => {}
             }
-            prop_assert_eq!(tracker.watermark().lsn().as_u64(), model.watermark());
+            let (watermark, expected) = (tracker.watermark().lsn().as_u64(), model.watermark());
+            prop_assert!(watermark <= expected);
+            // A merged span waits for what the last of its transactions waits for.
+            let is_in_doubt = model.transactions.iter().any(|t| t.is_in_doubt);
+            prop_assert!(watermark == expected || is_in_doubt && merge_min < NEVER);
         }
     }
+}
+
+fn transaction(tracker: &mut Tracker, end: u64, evidence: Evidence) -> Ticket {
+    tracker.begin(PgTimestamp::from_micros(0));
+    let ticket = tracker.open();
+    tracker.seal(encode::boundary(Lsn::new(end)), evidence);
+    ticket
+}
+
+#[test]
+fn a_position_the_server_may_have_passed_over_rows_before_is_not_confirmed() {
+    let mut tracker = Tracker::new();
+    tracker.observe(encode::boundary(Lsn::new(10)));
+    assert_eq!(tracker.watermark().lsn(), Lsn::ZERO);
+    tracker.intact(Lsn::new(7));
+    assert_eq!(tracker.watermark().lsn(), Lsn::new(7));
+    let first = transaction(&mut tracker, 20, Evidence::None);
+    let second = transaction(&mut tracker, 30, Evidence::Unbroken);
+    tracker.settle(first);
+    tracker.settle(second);
+    tracker.intact(Lsn::new(19));
+    assert_eq!(tracker.watermark().lsn(), Lsn::new(7), "a table may have been left out before 20");
+    assert!(tracker.waits_for_intact());
+    tracker.intact(Lsn::new(20));
+    assert_eq!(tracker.watermark().lsn(), Lsn::new(30));
+    assert!(!tracker.waits_for_intact() && tracker.is_settled());
+    tracker.observe(encode::boundary(Lsn::new(40)));
+    assert!(tracker.waits_for_intact());
+    assert_eq!(tracker.watermark().lsn(), Lsn::new(30));
 }
 
 #[test]
 fn transactions_behind_a_row_that_does_not_settle_take_no_memory() {
     let mut tracker = Tracker::new();
-    let transaction = |all: &mut Tracker, end: u64| {
-        all.begin(PgTimestamp::from_micros(0));
-        let ticket = all.open();
-        all.seal(encode::boundary(Lsn::new(end)));
-        ticket
-    };
-    let stuck = transaction(&mut tracker, 1);
+    let stuck = transaction(&mut tracker, 1, Evidence::Unbroken);
     for end in 2..500_000 {
-        let ticket = transaction(&mut tracker, end);
+        let evidence = if end % 2 == 0 { Evidence::None } else { Evidence::Unbroken };
+        let ticket = transaction(&mut tracker, end, evidence);
         tracker.settle(ticket);
         assert!(tracker.spans() <= 4_097, "I6: {} spans for one row", tracker.spans());
     }
     assert_eq!(tracker.watermark().lsn(), Lsn::ZERO);
     tracker.settle(stuck);
+    tracker.intact(Lsn::new(500_000));
     assert_eq!(tracker.watermark().lsn(), Lsn::new(499_999));
 }

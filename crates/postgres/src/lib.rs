@@ -34,6 +34,7 @@ mod stream;
 mod stream_settings;
 mod tls;
 mod waiting;
+mod watch;
 
 pub use blocked::{Blocker, backend_pid, blockers, cancel_statement};
 pub use connect::{SqlClient, connect_sql};
@@ -82,3 +83,4 @@ pub use store_error::{LOST_SLOT_FIX, StoreError};
 pub use stream::Stream;
 pub use stream_settings::{FRAME_BYTES_MAX_DEFAULT, StreamSettings};
 pub use waiting::{WaitingTransaction, rows_since, waiting_transactions};
+pub use watch::{PublicationWatch, Watch};

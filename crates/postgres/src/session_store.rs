@@ -24,6 +24,7 @@ use crate::report::read_survey;
 use crate::server_identity::{ServerIdentity, read_server_identity};
 use crate::store::{DUE_KEYS_MAX, Due, HEADS_MAX, Holdings, Store, StoreFailure, Survey};
 use crate::store_error::StoreError;
+use crate::watch::{PublicationWatch, Watch};
 
 /// The dispatch tables of one slot.
 #[derive(Debug)]
@@ -42,6 +43,8 @@ pub struct SessionStore {
     horizon: Option<Horizon>,
     lease: Duration,
     counting: Counting,
+    /// Nothing to look at where nothing streams.
+    watch: Option<PublicationWatch>,
 }
 
 /// Rows of one key read back at once: a few full round trips of work, and few enough that an
@@ -76,7 +79,14 @@ impl SessionStore {
             horizon: None,
             lease,
             counting: Counting::default(),
+            watch: None,
         })
+    }
+
+    /// The same, looking at this publication too.
+    #[must_use]
+    pub fn watching(self, watch: PublicationWatch) -> Self {
+        Self { watch: Some(watch), ..self }
     }
 
     async fn client(&mut self) -> Result<&mut SqlClient, StoreFailure> {
@@ -253,6 +263,13 @@ impl Store for SessionStore {
         let survey = read_survey(client, &store, &mut counting).await.map_err(store_failure)?;
         self.counting = counting;
         Ok(survey)
+    }
+
+    async fn watch(&mut self) -> Result<Watch, StoreFailure> {
+        match self.watch.clone() {
+            Some(watch) => watch.look(self.client().await?).await.map_err(store_failure),
+            None => Ok(Watch::Intact { up_to: Lsn::new(u64::MAX) }),
+        }
     }
 
     async fn prune(&mut self, retention: Duration) -> Result<u64, StoreFailure> {

@@ -13,6 +13,7 @@ use crate::dispatch::{DispatchCounts, Head, ParkedKey};
 use crate::relay_row::RelayRow;
 use crate::slot::SlotState;
 use crate::store_error::StoreError;
+use crate::watch::Watch;
 
 /// Why dispatch state could not be reached.
 #[derive(Debug, thiserror::Error)]
@@ -126,6 +127,9 @@ pub trait Store: Send + 'static {
 
     /// Counts rows, a part of the table at a time, and looks at the slot, for operators.
     fn survey(&mut self) -> impl Future<Output = Result<Survey, StoreFailure>> + Send;
+
+    /// Whether the publication still publishes the outbox tables.
+    fn watch(&mut self) -> impl Future<Output = Result<Watch, StoreFailure>> + Send;
 
     /// Deletes rows whose audit time is over, some of them; none when there are no more.
     fn prune(

@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 use pgoutput_parser::{Change, Decoder, Frame, Lsn};
-use walrelay_core::{Tracker, Watermark};
+use walrelay_core::{Evidence, Tracker, Watermark};
 use walrelay_postgres::{
     ConnectConfig, NetworkFeedback, NetworkFrames, PgEnv, PgError, ReplicationConnection,
     ServerError, ServerErrorKind, SqlClient, StreamSettings, connect_sql,
@@ -141,6 +141,7 @@ impl Reader {
                         self.feedback.note(&keepalive);
                         if let Some(boundary) = self.decoder.boundary(&keepalive) {
                             self.tracker.observe(boundary);
+                            self.tracker.intact(keepalive.wal_end);
                         }
                     }
                     Frame::XLogData(data) => match self.decoder.decode(data.data).unwrap() {
@@ -148,7 +149,7 @@ impl Reader {
                         Change::Insert(_) => self.bodies.push(data.data.len()),
                         Change::Commit(commit) => {
                             self.feedback.received(commit.boundary().lsn());
-                            self.tracker.seal(commit.boundary());
+                            self.tracker.seal(commit.boundary(), Evidence::Unbroken);
                         }
                         _ => {}
                     },

@@ -3,7 +3,7 @@
 use walrelay_postgres::{PgError, ServerErrorKind, StoreError, StoreFailure};
 
 use crate::policy::{Disposition, Exit, Kind, Met};
-use crate::stream::pipeline::PipelineError;
+use crate::stream::pipeline_error::PipelineError;
 
 /// Why there is no session.
 #[derive(Debug, thiserror::Error)]
@@ -88,6 +88,7 @@ impl RelayError {
                 PipelineError::Decode { .. } | PipelineError::Row(_) | PipelineError::Columns(_),
             ) => Kind::Unreadable,
             Self::Session(PipelineError::NotInsertOnly { .. }) => Kind::NotInsertOnly,
+            Self::Session(PipelineError::PublicationChanged { .. }) => Kind::PublicationChanged,
             Self::Session(PipelineError::ServerStops) => Kind::NotAccepting,
             Self::Store(failure) | Self::Session(PipelineError::Store(failure)) => {
                 of_failure(failure)

@@ -24,6 +24,7 @@ fn stream(capacity: usize) -> (Ours, DuplexStream) {
 fn watermark(lsn: u64) -> Watermark {
     let mut tracker = Tracker::new();
     tracker.observe(encode::boundary(Lsn::new(lsn)));
+    tracker.intact(Lsn::new(lsn));
     tracker.watermark()
 }
 

@@ -12,8 +12,8 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use tokio_postgres::types::PgLsn;
 use walrelay_core::Retention;
 use walrelay_postgres::{
-    ConnectConfig, DispatchStore, ReplicationConnection, ServerIdentity, SessionStore, SqlClient,
-    Store, Stream, SystemIdentity, connect_sql, read_relay_row,
+    ConnectConfig, DispatchStore, PublicationWatch, ReplicationConnection, ServerIdentity,
+    SessionStore, SqlClient, Store, Stream, SystemIdentity, connect_sql, read_relay_row,
 };
 
 use crate::error::RelayError;
@@ -125,14 +125,27 @@ const LEASE_SLACK: Duration = Duration::from_secs(15);
 
 /// The Postgres server of the service.
 #[derive(Debug)]
-pub struct Postgres<'a>(pub &'a Settings);
+pub struct Postgres<'a> {
+    settings: &'a Settings,
+    watch: PublicationWatch,
+}
+
+impl<'a> Postgres<'a> {
+    /// The server that the settings name.
+    #[must_use]
+    pub fn new(settings: &'a Settings) -> Self {
+        let outbox = &settings.relay.outbox;
+        let watch = PublicationWatch::new(outbox.publication.clone(), outbox.tables.clone());
+        Self { settings, watch }
+    }
+}
 
 impl Server for Postgres<'_> {
     type Socket = Stream;
     type Database = PostgresDatabase;
 
     async fn connect(&self) -> Result<Connected<Stream, PostgresDatabase>, RelayError> {
-        let Settings { connect, relay, pubsub, .. } = self.0;
+        let Settings { connect, relay, pubsub, .. } = self.settings;
         let sql = connect_sql(connect).await.map_err(RelayError::Connect)?;
         let sender_timeout = format!("{}ms", relay.sender_timeout().as_millis());
         // Rows arrive as text in the forms the router reads, whatever the role's or database's
@@ -151,10 +164,10 @@ impl Server for Postgres<'_> {
         let server = replication.server_identity(&system).await.map_err(RelayError::Connect)?;
         let store = DispatchStore::new(relay.outbox.slot.clone()).with_on_dead(relay.on_dead);
         let lease = pubsub.publisher.request_timeout + LEASE_SLACK;
-        let (connect, relay) = (connect.clone(), relay.clone());
+        let (connect, relay, watch) = (connect.clone(), relay.clone(), self.watch.clone());
         Ok(Connected {
             replication,
-            database: PostgresDatabase { sql, connect, relay, store, server, lease },
+            database: PostgresDatabase { sql, connect, relay, store, server, lease, watch },
         })
     }
 }
@@ -169,6 +182,7 @@ pub struct PostgresDatabase {
     /// Where the replication connection is.
     server: ServerIdentity,
     lease: Duration,
+    watch: PublicationWatch,
 }
 
 impl Database for PostgresDatabase {
@@ -240,7 +254,8 @@ impl Database for PostgresDatabase {
     }
 
     async fn into_store(self, _: SystemIdentity) -> Result<SessionStore, RelayError> {
-        let Self { sql, connect, store, server, lease, .. } = self;
-        SessionStore::begin(connect, sql, store, server, lease).await.map_err(RelayError::Store)
+        let Self { sql, connect, store, server, lease, watch, .. } = self;
+        let begun = SessionStore::begin(connect, sql, store, server, lease).await;
+        Ok(begun.map_err(RelayError::Store)?.watching(watch))
     }
 }

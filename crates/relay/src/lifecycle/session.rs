@@ -19,6 +19,7 @@ use crate::lifecycle::server::{Connected, Database, Holder, Positions, Server};
 use crate::observe::observer::Observer;
 use crate::policy::{Disposition, Kind, Met};
 use crate::settings::{RelaySettings, Until};
+use crate::stream::continuity::Continuity;
 use crate::stream::pipeline::{Flow, Session};
 use crate::stream::publishes::Publishes;
 use crate::stream::recorded_rows::RecordedRows;
@@ -177,6 +178,7 @@ pub async fn open<C: Server, P: Publisher>(
         flow: Flow {
             router: Router::new(settings.router.clone()),
             recorded_rows: RecordedRows::new(recorded),
+            continuity: Continuity::new(settings.outbox.tables.len()),
             tracker: Tracker::new(),
             budget: Budget::new(settings.budget),
             wal_budget,

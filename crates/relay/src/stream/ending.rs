@@ -4,10 +4,11 @@ use std::time::Duration;
 
 use tokio::io::{AsyncRead, AsyncWrite};
 use walrelay_core::Watermark;
-use walrelay_postgres::{PgError, Store};
+use walrelay_postgres::{PgError, Store, Watch};
 
 use crate::failpoint;
-use crate::stream::pipeline::{Ended, Over, PipelineError, Session};
+use crate::stream::pipeline::{Ended, Over, Session};
+use crate::stream::pipeline_error::PipelineError;
 use crate::stream::seams::Publisher;
 
 impl<R, W, P, S> Session<R, W, P, S>
@@ -22,7 +23,14 @@ where
 
     /// Tells the server one last time what is settled, and lets go.
     pub(super) async fn end(self, ended: Result<Ended, PipelineError>) -> Over {
-        let Self { frames, feedback, publishes, mut recorder, flow, goal, .. } = self;
+        let Self { frames, feedback, publishes, mut recorder, mut flow, goal, .. } = self;
+        if ended.as_ref().is_err_and(PipelineError::is_of_a_row)
+            && flow.tracker.waits_for_intact()
+            && let Some(Watch::Intact { up_to }) = recorder.look(Self::CLOSE_TIMEOUT).await
+        {
+            // What was published before the row must not come again once it is mended.
+            flow.tracker.intact(up_to);
+        }
         let settled = flow.tracker.watermark();
         recorder.watermark(settled);
         let mut watermark = recorder.noted();
@@ -47,6 +55,7 @@ where
                     | PipelineError::NotInsertOnly { .. }
                     | PipelineError::NotOnRecord { .. }
                     | PipelineError::Store(_)
+                    | PipelineError::PublicationChanged { .. }
                     | PipelineError::ServerStops => feedback.finish(frames, watermark).await,
                 };
                 recorder.close(Self::CLOSE_TIMEOUT).await;

@@ -1,8 +1,10 @@
 //! The data path of one session; [`pipeline`] is meant to be read first.
 
+pub mod continuity;
 mod ending;
 pub mod goal;
 pub mod pipeline;
+pub mod pipeline_error;
 pub mod publishes;
 mod record;
 pub mod recorded_rows;

@@ -10,19 +10,21 @@
 use std::pin::pin;
 use std::time::Duration;
 
-use pgoutput_parser::{Change, DecodeError, Decoder, Frame, Insert, Lsn, Position, XLogData};
+use pgoutput_parser::{Change, Decoder, Frame, Insert, Lsn, Position, XLogData};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::time::{Instant, sleep_until};
 use walrelay_core::{
-    Budget, Claimed, FailureClass, LaneId, Lanes, MissingColumn, PublishFailure, RouteError,
-    Routed, Router, RowToRecord, Spill, Ticket, Topic, Tracker, WalBudget, Watermark,
+    Budget, Claimed, FailureClass, LaneId, Lanes, PublishFailure, Routed, Router, RowToRecord,
+    Spill, Ticket, Topic, Tracker, WalBudget,
 };
-use walrelay_postgres::{DUE_KEYS_MAX, Due, Feedback, Frames, PgError, Store, StoreFailure};
+use walrelay_postgres::{DUE_KEYS_MAX, Due, Feedback, Frames, Store, Watch};
 
 use crate::failpoint;
 use crate::observe::observer::Observer;
 use crate::shutdown::Shutdown;
+use crate::stream::continuity::Continuity;
 use crate::stream::goal::Goal;
+use crate::stream::pipeline_error::PipelineError;
 use crate::stream::publishes::{Answer, Answered, Publishes, Unanswered};
 use crate::stream::recorded_rows::RecordedRows;
 use crate::stream::recorder::{Recorder, RecorderEvent};
@@ -59,6 +61,8 @@ pub struct Flow {
     pub router: Router,
     /// Rows that dispatch state already has.
     pub recorded_rows: RecordedRows,
+    /// Whether rows may have been passed over.
+    pub continuity: Continuity,
     /// What is in flight, in commit order.
     pub tracker: Tracker,
     /// How much is in flight.
@@ -89,53 +93,6 @@ pub struct Over {
     pub unanswered: Unanswered,
     /// What is left of the goal.
     pub goal: Option<Goal>,
-}
-
-/// Why a session broke off.
-#[derive(Debug, thiserror::Error)]
-pub enum PipelineError {
-    /// The connection, or the server behind it.
-    #[error("the replication stream ended")]
-    Stream(#[from] PgError),
-    /// The server sent what we cannot read; nothing is confirmed past it (I7).
-    #[error("the message at {at} cannot be decoded")]
-    Decode {
-        /// Where in the log.
-        at: Lsn,
-        /// What is wrong with it.
-        #[source]
-        source: DecodeError,
-    },
-    /// An outbox table lacks a column.
-    #[error("an outbox table does not have the columns it should")]
-    Columns(#[from] MissingColumn),
-    /// A row cannot be read.
-    #[error("an outbox row cannot be read")]
-    Row(#[from] RouteError),
-    /// The publication was changed while the relay was running.
-    #[error("the publication sent {what} at {at}; it must publish inserts only")]
-    NotInsertOnly {
-        /// The operation that was sent.
-        what: &'static str,
-        /// Where in the log.
-        at: Lsn,
-    },
-    /// The server shuts down and waits for us, although there is nothing left to confirm.
-    #[error("the database server is shutting down")]
-    ServerStops,
-    /// The end came before the last rows were on record as settled.
-    #[error(
-        "settled up to {settled}, but only {watermark} is on record; the rows in between come again"
-    )]
-    NotOnRecord {
-        /// How far it is on record, and confirmed.
-        watermark: Watermark,
-        /// How far it is settled.
-        settled: Watermark,
-    },
-    /// Dispatch state is another server's, or of another generation than when the session began.
-    #[error("the session's history is over")]
-    Store(#[source] StoreFailure),
 }
 
 /// Where a row comes in from. It says whom to settle, and what it means that a position has been
@@ -237,7 +194,7 @@ where
             // Rows are durable in dispatch state, or come back from it.
             event = recorder.next() => {
                 let resting_keys = flow.lanes.resting_keys();
-                flow.recorder_answered(event.map_err(store_ended)?, goal.as_mut());
+                flow.recorder_answered(event.map_err(PipelineError::of_store)?, goal.as_mut())?;
                 if flow.lanes.may_wake_more(resting_keys) {
                     recorder.look_again();
                 }
@@ -291,7 +248,7 @@ impl Flow {
         decoder: &mut Decoder,
         feedback: &mut Feedback<W>,
     ) -> Result<(), PipelineError> {
-        let Self { router, recorded_rows, tracker, .. } = self;
+        let Self { router, recorded_rows, continuity, tracker, .. } = self;
         let XLogData { wal_start: at, data, .. } = match frame {
             Frame::XLogData(data) => data,
             Frame::Keepalive(keepalive) => {
@@ -304,17 +261,23 @@ impl Flow {
             }
         };
         match decoder.decode(data).map_err(|source| PipelineError::Decode { at, source })? {
-            Change::Insert(row) => self.admit(&row, Source::Slot)?,
+            Change::Insert(row) => {
+                continuity.row();
+                self.admit(&row, Source::Slot)?;
+            }
             Change::Begin(begin) => tracker.begin(begin.commit_timestamp),
             Change::Commit(commit) => {
                 feedback.received(commit.end_lsn);
-                tracker.seal(commit.boundary());
+                tracker.seal(commit.boundary(), continuity.commit());
                 recorded_rows.reached(commit.end_lsn);
             }
-            Change::Relation(relation) => router.learn(relation)?,
-            Change::Update(_) => return Err(not_insert_only("an update", at)),
-            Change::Delete(_) => return Err(not_insert_only("a delete", at)),
-            Change::Truncate(_) => return Err(not_insert_only("a truncate", at)),
+            Change::Relation(relation) => {
+                continuity.relation(relation.id);
+                router.learn(relation)?;
+            }
+            Change::Update(_) => return Err(PipelineError::not_insert_only("an update", at)),
+            Change::Delete(_) => return Err(PipelineError::not_insert_only("a delete", at)),
+            Change::Truncate(_) => return Err(PipelineError::not_insert_only("a truncate", at)),
             Change::Type(_) | Change::Origin(_) | Change::Message(_) => {}
         }
         Ok(())
@@ -384,6 +347,9 @@ impl Flow {
         if !tracker.is_settled() {
             recorder.rows_in_flight();
         }
+        if tracker.waits_for_intact() {
+            recorder.watch_soon();
+        }
         if recorder.looks_for_due() {
             recorder.leave_out(lanes.topics_at_rest(now));
         }
@@ -448,7 +414,11 @@ impl Flow {
     }
 
     /// Dispatch state answered.
-    fn recorder_answered(&mut self, event: RecorderEvent, goal: Option<&mut Goal>) {
+    fn recorder_answered(
+        &mut self,
+        event: RecorderEvent,
+        goal: Option<&mut Goal>,
+    ) -> Result<(), PipelineError> {
         let now = Instant::now().into_std();
         match event {
             RecorderEvent::Parked(rows_to_record) => {
@@ -483,8 +453,16 @@ impl Flow {
                 }
             }
             RecorderEvent::Surveyed(survey) => self.observer.surveyed(*survey),
-            RecorderEvent::Settled(_) | RecorderEvent::Pruned(_) | RecorderEvent::Noted => {}
+            RecorderEvent::Watched(Watch::Intact { up_to }) => self.tracker.intact(up_to),
+            RecorderEvent::Watched(Watch::Changed { what }) => {
+                return Err(PipelineError::PublicationChanged { what });
+            }
+            RecorderEvent::Watched(Watch::Changing)
+            | RecorderEvent::Settled(_)
+            | RecorderEvent::Pruned(_)
+            | RecorderEvent::Noted => {}
         }
+        Ok(())
     }
 
     /// The next rows of a parked key have come, or there are none and it is live again.
@@ -541,17 +519,4 @@ const GIVE_UP_AFTER: Duration = Duration::from_secs(10);
 fn given_up() -> PublishFailure {
     let why = "no answer, and the log that waits reached --wal-budget";
     PublishFailure::new(FailureClass::Transient, "DEADLINE_EXCEEDED", why)
-}
-
-fn not_insert_only(what: &'static str, at: Lsn) -> PipelineError {
-    PipelineError::NotInsertOnly { what, at }
-}
-
-fn store_ended(failure: StoreFailure) -> PipelineError {
-    match failure {
-        StoreFailure::ShuttingDown => PipelineError::ServerStops,
-        StoreFailure::Unavailable(_)
-        | StoreFailure::OtherHistory(_)
-        | StoreFailure::TablesOutdated(_) => PipelineError::Store(failure),
-    }
 }

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use tokio::time::{Instant, sleep, sleep_until};
 use walrelay_core::{Backoff, ClaimKey, Claimed, Finished, LaneId, RowToRecord, Topic, Watermark};
-use walrelay_postgres::{Due, HEADS_MAX, Head, Store, StoreFailure, Survey};
+use walrelay_postgres::{Due, HEADS_MAX, Head, Store, StoreFailure, Survey, Watch};
 
 use crate::stream::record::Record;
 
@@ -40,6 +40,8 @@ pub enum RecorderEvent {
     Settled(Watermark),
     /// Rows past their retention were deleted; there may be more.
     Pruned(u64),
+    /// A look at the publication.
+    Watched(Watch),
     /// Something that nobody waits for.
     Noted,
 }
@@ -52,6 +54,7 @@ enum StoreCommand {
     Heads(Option<Head>),
     Survey,
     NoteSettled(Watermark),
+    Watch,
     Prune,
 }
 
@@ -77,6 +80,10 @@ pub struct Intervals {
     pub settled_idle: Duration,
     /// Counting rows and measuring lag.
     pub survey: Duration,
+    /// Looking at the publication when nothing waits for it.
+    pub watch: Duration,
+    /// Looking at it when a confirmation waits.
+    pub watch_soon: Duration,
     /// Deleting what is past its retention.
     pub prune: Duration,
     /// `--dispatch-retention`.
@@ -93,6 +100,8 @@ impl Intervals {
             settled: Duration::from_secs(1),
             settled_idle: Duration::from_secs(5),
             survey: Duration::from_secs(5),
+            watch: Duration::from_secs(1),
+            watch_soon: Duration::from_millis(100),
             prune: Duration::from_secs(600),
             retention,
         }
@@ -119,6 +128,8 @@ pub struct Recorder<S> {
     /// Where the look through the heads goes on.
     heads_after: Option<Head>,
     survey_at: Instant,
+    watched_at: Instant,
+    watch_at: Instant,
     prune_at: Instant,
 }
 
@@ -139,6 +150,8 @@ impl<S: Store> Recorder<S> {
             heads_at: now + intervals.heads,
             heads_after: None,
             survey_at: now,
+            watched_at: now,
+            watch_at: now,
             prune_at: now + intervals.prune,
         }
     }
@@ -181,6 +194,11 @@ impl<S: Store> Recorder<S> {
     /// Learns how many keys rest: their heads are looked through now and then.
     pub fn rest(&mut self, resting_keys: usize) {
         self.resting_keys = resting_keys;
+    }
+
+    /// A confirmation waits for a look at the publication.
+    pub fn watch_soon(&mut self) {
+        self.watch_at = self.watch_at.min(self.watched_at + self.intervals.watch_soon);
     }
 
     /// Learns how far the slot is settled.
@@ -252,11 +270,7 @@ impl<S: Store> Recorder<S> {
     }
 
     async fn write_last(&mut self) {
-        while let State::Running(running) = &mut self.state {
-            let (store, recorded) = running.await;
-            // Whatever else it came to, the session that would use it is over.
-            drop(self.ended(store, recorded));
-        }
+        self.end_running().await;
         let Self { state: State::Idle(store), record, .. } = self else { return };
         while let Some(watermark) = record.unwritten() {
             match store.note_settled(watermark.lsn()).await {
@@ -297,10 +311,36 @@ impl<S: Store> Recorder<S> {
         recorded
     }
 
+    /// A last look at the publication, for a limited time: the session is over.
+    pub async fn look(&mut self, limit: Duration) -> Option<Watch> {
+        let looking = async {
+            self.end_running().await;
+            match &mut self.state {
+                State::Idle(store) => store.watch().await.ok(),
+                State::Running(_) | State::Between => None,
+            }
+        };
+        tokio::time::timeout(limit, looking).await.ok().flatten()
+    }
+
+    async fn end_running(&mut self) {
+        while let State::Running(running) = &mut self.state {
+            let (store, recorded) = running.await;
+            // Whatever else it came to, the session that would use it is over.
+            drop(self.ended(store, recorded));
+        }
+    }
+
     /// What is settled is written down when it is time, whatever else is to do: the slot is confirmed no
-    /// further. Then outcomes, so that a claim finds them written; then rows, for they hold the slot.
+    /// further. So is a short look at the publication, which it waits for. Then outcomes, so that a
+    /// claim finds them written; then rows, for they hold the slot.
     fn next_command(&mut self) -> Option<StoreCommand> {
         let now = Instant::now();
+        if self.watch_at <= now {
+            self.watched_at = now;
+            self.watch_at = now + self.intervals.watch;
+            return Some(StoreCommand::Watch);
+        }
         if let Some(watermark) = self.record.take_due(now) {
             return Some(StoreCommand::NoteSettled(watermark));
         }
@@ -334,7 +374,8 @@ impl<S: Store> Recorder<S> {
 
     fn next_interval(&self) -> Instant {
         let settle_at = self.record.due_at().unwrap_or(self.due_at);
-        let next = self.due_at.min(settle_at).min(self.survey_at).min(self.prune_at);
+        let next =
+            self.due_at.min(settle_at).min(self.survey_at).min(self.watch_at).min(self.prune_at);
         if self.resting_keys > 0 { next.min(self.heads_at) } else { next }
     }
 
@@ -398,6 +439,7 @@ async fn until_done<S: Store>(
             | StoreCommand::Heads(_)
             | StoreCommand::Survey
             | StoreCommand::NoteSettled(_)
+            | StoreCommand::Watch
             | StoreCommand::Prune => {
                 tracing::warn!(command = name, error, "dispatch state failed");
                 return (store, Ok(RecorderEvent::Noted));
@@ -415,6 +457,7 @@ enum Found {
     Pruned(u64),
     Heads(Vec<Head>),
     Surveyed(Box<Survey>),
+    Watched(Watch),
 }
 
 async fn execute<S: Store>(
@@ -436,6 +479,7 @@ async fn execute<S: Store>(
         StoreCommand::NoteSettled(settled) => {
             store.note_settled(settled.lsn()).await.map(|()| Found::Nothing)
         }
+        StoreCommand::Watch => store.watch().await.map(Found::Watched),
         StoreCommand::Prune => {
             let rows = store.prune(retention).await?;
             if rows > 0 {
@@ -456,6 +500,7 @@ impl StoreCommand {
             Self::Heads(_) => "look through heads",
             Self::Survey => "survey",
             Self::NoteSettled(_) => "note settled",
+            Self::Watch => "watch",
             Self::Prune => "prune",
         }
     }
@@ -473,6 +518,7 @@ impl StoreCommand {
             (_, Found::Pruned(rows)) => RecorderEvent::Pruned(rows),
             (_, Found::Heads(heads)) => RecorderEvent::Heads(heads),
             (_, Found::Surveyed(survey)) => RecorderEvent::Surveyed(survey),
+            (_, Found::Watched(watch)) => RecorderEvent::Watched(watch),
             (_, Found::Nothing | Found::Claimed(_)) => RecorderEvent::Noted,
         }
     }

@@ -40,7 +40,7 @@ pub async fn execute(config: RunConfig, shutdown: &Shutdown) -> Result<(), Error
     }
     let Settings { relay, pubsub, until, .. } = &config.settings;
     let settings = SessionSettings::of(relay, pubsub.max_outstanding_requests, *until);
-    let server = Postgres(&config.settings);
+    let server = Postgres::new(&config.settings);
     let random = Random::new(random_seed());
     let supervisor = Supervisor { settings: &settings, server, publisher, metrics, health, random };
     Box::pin(supervisor.run(shutdown)).await.map(drop).map_err(Error::Relay)

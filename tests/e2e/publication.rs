@@ -1,0 +1,147 @@
+//! A publication that is changed under a running relay: it stops before the change, and says so.
+
+use std::time::Duration;
+
+use walrelay_testkit::outbox::Workload;
+use walrelay_testkit::relay::Relay;
+use walrelay_tests::{DEADLINE, Producer, World};
+
+/// A world whose relay has published and confirmed rows.
+async fn streaming_world(options: &[&str]) -> Option<(World, Relay)> {
+    let world = World::create().await?;
+    let relay = world.start_relay(options.iter().copied()).await;
+    Workload::of_rows(10).insert(world.client()).await.expect("the rows are inserted");
+    world.pubsub.wait_stored(DEADLINE, 10).await;
+    world.wait_confirmed(DEADLINE).await;
+    Some((world, relay))
+}
+
+async fn alter(world: &World, change: &str) {
+    world.execute(&format!("ALTER PUBLICATION {} {change}", world.name())).await;
+}
+
+/// The relay has ended because of the change, and has confirmed nothing from `lost_from` on.
+async fn assert_stopped_before(world: &World, mut relay: Relay, lost_from: u64, word: &str) {
+    assert_eq!(relay.wait_ended(DEADLINE).await.code(), Some(3));
+    let told = relay.lines().join("\n");
+    assert!(told.contains(word) && told.contains("The publication was changed"), "{told}");
+    let confirmed = world.confirmed_flush().await;
+    assert!(confirmed <= lost_from, "{confirmed} is beyond {lost_from}");
+}
+
+/// A row that is in the table only, and enough other log for keepalives behind it.
+async fn insert_lost(world: &World, number: u32) {
+    let one = Workload { first_number: number, ..Workload::of_rows(1) };
+    one.insert(world.client()).await.expect("the row is inserted");
+    world
+        .execute("CREATE TABLE other (n int); INSERT INTO other VALUES (1); DROP TABLE other")
+        .await;
+}
+
+#[tokio::test]
+async fn a_table_dropped_from_the_publication_stops_the_relay_before_the_change() {
+    let Some((world, relay)) = streaming_world(&[]).await else { return };
+    alter(&world, "DROP TABLE app_outbox").await;
+    let lost_from = world.wal_end().await;
+    for number in 100..120 {
+        insert_lost(&world, number).await;
+    }
+    assert_stopped_before(&world, relay, lost_from, "no longer publishes table").await;
+
+    // Nor does it go on, until the table is published again.
+    assert_eq!(world.run(["run"]).await.code, Some(3));
+    alter(&world, "ADD TABLE app_outbox").await;
+    let first_number = 200;
+    Workload { first_number, ..Workload::of_rows(3) }.insert(world.client()).await.unwrap();
+    world.catch_up().await;
+    assert_eq!(world.pubsub.stored_count(), 13);
+}
+
+#[tokio::test]
+async fn a_table_taken_out_and_put_back_under_traffic_stops_the_relay_before_the_change() {
+    let Some((world, relay)) = streaming_world(&[]).await else { return };
+    let producer = Producer::start(world.url(), Duration::from_millis(1));
+    world.pubsub.wait_stored(DEADLINE, 100).await;
+    alter(&world, "DROP TABLE app_outbox").await;
+    let lost_from = world.wal_end().await;
+    insert_lost(&world, 1_000_000).await;
+    alter(&world, "ADD TABLE app_outbox").await;
+    let first_number = 2_000_000;
+    Workload { first_number, ..Workload::of_rows(3) }.insert(world.client()).await.unwrap();
+    assert_stopped_before(&world, relay, lost_from, "inserted since may be missing").await;
+    producer.stop().await;
+}
+
+#[tokio::test]
+async fn one_of_two_tables_taken_out_stops_the_relay_before_the_change() {
+    let Some(world) = World::create().await else { return };
+    world.execute("CREATE TABLE second_outbox (LIKE app_outbox INCLUDING ALL)").await;
+    alter(&world, "ADD TABLE second_outbox").await;
+    let tables = ["--outbox-table", "public.app_outbox", "--outbox-table", "public.second_outbox"];
+    let relay = world.start_relay(tables).await;
+    let producer = Producer::start(world.url(), Duration::from_millis(1));
+    world.pubsub.wait_stored(DEADLINE, 100).await;
+    let confirmed = world.wal_end().await;
+    world.wait_confirmed(DEADLINE).await;
+    assert!(world.confirmed_flush().await >= confirmed, "two tables are confirmed like one");
+    alter(&world, "DROP TABLE second_outbox").await;
+    let lost_from = world.wal_end().await;
+    let second = Workload { table: "second_outbox".into(), ..Workload::of_rows(5) };
+    second.insert(world.client()).await.unwrap();
+    assert_stopped_before(&world, relay, lost_from, "no longer publishes table").await;
+    producer.stop().await;
+}
+
+#[tokio::test]
+async fn inserts_left_out_for_a_moment_stop_the_relay_before_that() {
+    let Some((world, relay)) = streaming_world(&[]).await else { return };
+    alter(&world, "SET (publish = 'truncate')").await;
+    let lost_from = world.wal_end().await;
+    insert_lost(&world, 100).await;
+    alter(&world, "SET (publish = 'insert')").await;
+    assert_stopped_before(&world, relay, lost_from, "inserted since may be missing").await;
+}
+
+#[tokio::test]
+async fn a_change_while_the_relay_reconnects_is_noticed_too() {
+    let Some((world, relay)) = streaming_world(&[]).await else { return };
+    let end_sessions = "SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity
+                         WHERE datname = current_database() AND pid <> pg_backend_pid()";
+    world.number(end_sessions).await;
+    alter(&world, "DROP TABLE app_outbox").await;
+    insert_lost(&world, 100).await;
+    alter(&world, "ADD TABLE app_outbox").await;
+    let mut relay = relay;
+    assert_eq!(relay.wait_ended(DEADLINE).await.code(), Some(3));
+}
+
+#[tokio::test]
+async fn a_renamed_table_stops_the_relay() {
+    let Some((world, relay)) = streaming_world(&[]).await else { return };
+    world.execute("ALTER TABLE app_outbox RENAME TO app_outbox_old").await;
+    let lost_from = world.wal_end().await;
+    assert_stopped_before(&world, relay, lost_from, "dropped or renamed").await;
+}
+
+#[tokio::test]
+async fn a_change_that_is_not_committed_holds_keepalives_back_and_then_stops_nothing() {
+    let Some((world, relay)) = streaming_world(&[]).await else { return };
+    let changing = world.connect().await;
+    let publication = world.name();
+    let change = format!("BEGIN; ALTER PUBLICATION {publication} DROP TABLE app_outbox");
+    changing.batch_execute(&change).await.unwrap();
+    let from = world.wal_end().await;
+    world.execute("CREATE TABLE other (n int); INSERT INTO other VALUES (1)").await;
+    // Longer than anything is confirmed late otherwise.
+    let until = tokio::time::Instant::now() + Duration::from_secs(3);
+    while tokio::time::Instant::now() < until {
+        assert!(world.confirmed_flush().await <= from, "the change may be in the log by then");
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+    changing.batch_execute("ROLLBACK").await.unwrap();
+    world.wait_confirmed(DEADLINE).await;
+    let committed = Workload { first_number: 100, ..Workload::of_rows(5) };
+    committed.insert(world.client()).await.unwrap();
+    world.pubsub.wait_stored(DEADLINE, 15).await;
+    drop(relay);
+}
