@@ -83,8 +83,9 @@ impl std::fmt::Debug for ParkRow<'_> {
 pub enum ParkStatus {
     /// It will be published again.
     Retrying {
-        /// When; None for a row that waits behind the head of its key. An unordered row waits behind
-        /// nothing, so for it None is now.
+        /// When; None for a row that waits behind the head of its key. Where there is no head, be it
+        /// that an operator discarded it, and for an unordered row, None is now: a key without a row
+        /// that says when is never looked at again.
         next_attempt_in: Option<Duration>,
     },
     /// It will not, unless an operator says so.
@@ -317,13 +318,20 @@ fn insert_sql() -> String {
                 p.status, p.attempts,
                 CASE WHEN p.status <> 'retrying' THEN NULL
                      WHEN p.ordering_key = '' THEN now() + make_interval(secs => coalesce(p.delay, 0))
+                     WHEN p.delay IS NULL AND p.place = 1 AND NOT EXISTS (
+                       SELECT FROM public.app_outbox_dispatch h
+                        WHERE h.slot = $1 AND h.topic = p.topic AND h.ordering_key = p.ordering_key
+                          AND h.status = 'retrying')
+                     THEN now()
                      ELSE now() + make_interval(secs => p.delay)
                 END,
                 p.error_code,
                 CASE WHEN p.error_code IS NOT NULL OR p.error IS NOT NULL THEN {line} END
-           FROM unnest($2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12)
-                AS p(event_id, commit_lsn, tx_index, topic, ordering_key, message, status, attempts,
-                     delay, error_code, error)
+           FROM (SELECT *, row_number() OVER (PARTITION BY topic, ordering_key, status
+                                              ORDER BY commit_lsn, tx_index) AS place
+                   FROM unnest($2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12)
+                        AS u(event_id, commit_lsn, tx_index, topic, ordering_key, message, status,
+                             attempts, delay, error_code, error)) AS p
          ON CONFLICT (slot, event_id) DO NOTHING
          RETURNING event_id, commit_lsn, tx_index"
     )
