@@ -114,7 +114,7 @@ fn settled_neighbours_are_merged_once_there_are_many_spans() {
 fn transaction(tracker: &mut Tracker, end: u64) -> Ticket {
     tracker.begin(committed_at(0));
     let ticket = tracker.open();
-    tracker.seal(encode::boundary(Lsn::new(end)));
+    tracker.seal(encode::boundary(Lsn::new(end)), Evidence::Unbroken);
     ticket
 }
 

@@ -10,7 +10,7 @@ use walrelay_core::{
     Backoff, Batch, ClaimKey, Claimed, Finished, LanePolicy, Lanes, Message, OnDead, Outcome,
     Reason, RowToRecord, Topic, Tracker,
 };
-use walrelay_postgres::{Due, Head, Holdings, ParkedKey, Store, StoreFailure, Survey};
+use walrelay_postgres::{Due, Head, Holdings, ParkedKey, Store, StoreFailure, Survey, Watch};
 
 /// Every command takes so long.
 pub(crate) const LATENCY: Duration = Duration::from_millis(1);
@@ -163,6 +163,10 @@ impl Store for Desk {
             None => std::future::pending().await,
         }
         self.0.lock().unwrap().notice_at = None;
+    }
+
+    async fn watch(&mut self) -> Result<Watch, StoreFailure> {
+        Ok(Watch::Changing)
     }
 
     async fn survey(&mut self) -> Result<Survey, StoreFailure> {

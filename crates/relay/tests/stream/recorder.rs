@@ -13,14 +13,20 @@ use crate::bench::{Desk, LATENCY, claims, finished, rows_to_record};
 const SECOND: Duration = Duration::from_secs(1);
 const RETENTION: Duration = Duration::from_secs(77);
 
-fn recorder() -> (Recorder<Desk>, Desk) {
+/// One that has looked at the publication, and looks no more.
+async fn recorder() -> (Recorder<Desk>, Desk) {
     let desk = Desk::new();
-    (Recorder::new(desk.clone(), Intervals::with_retention(RETENTION)), desk)
+    let intervals = Intervals::with_retention(RETENTION);
+    let intervals = Intervals { watch: Duration::from_secs(1 << 30), ..intervals };
+    let mut recorder = Recorder::new(desk.clone(), intervals);
+    assert!(matches!(recorder.next().await, Ok(RecorderEvent::Watched(_))), "at once");
+    (recorder, desk)
 }
 
 fn watermark(lsn: u64) -> Watermark {
     let mut tracker = Tracker::new();
     tracker.observe(encode::boundary(Lsn::new(lsn)));
+    tracker.intact(Lsn::new(lsn));
     tracker.watermark()
 }
 
@@ -36,7 +42,7 @@ async fn run(recorder: &mut Recorder<Desk>, time: Duration) -> Vec<RecorderEvent
 
 #[tokio::test(start_paused = true)]
 async fn a_recorder_that_is_asked_for_nothing_looks_after_the_table() {
-    let (mut recorder, desk) = recorder();
+    let (mut recorder, desk) = recorder().await;
     run(&mut recorder, SECOND * 1_250).await;
     assert!(desk.times_of("settled").is_empty(), "nothing is");
     let expected = [("due", 1, 1_250), ("survey", 5, 250), ("prune 77s", 600, 2)];
@@ -54,7 +60,7 @@ async fn a_recorder_that_is_asked_for_nothing_looks_after_the_table() {
 
 #[tokio::test(start_paused = true)]
 async fn outcomes_are_written_first_then_rows_then_keys_are_claimed() {
-    let (mut recorder, desk) = recorder();
+    let (mut recorder, desk) = recorder().await;
     recorder.claim(claims(&["a", "b"]), 99);
     recorder.park(&mut rows_to_record(&[1, 2]));
     recorder.finish(&mut finished(&[3]));
@@ -80,7 +86,7 @@ async fn outcomes_are_written_first_then_rows_then_keys_are_claimed() {
 
 #[tokio::test(start_paused = true)]
 async fn one_claim_is_out_at_a_time() {
-    let (mut recorder, _) = recorder();
+    let (mut recorder, _) = recorder().await;
     assert!(recorder.may_claim());
     recorder.claim(claims(&["k"]), 99);
     assert!(!recorder.may_claim());
@@ -90,7 +96,7 @@ async fn one_claim_is_out_at_a_time() {
 
 #[tokio::test(start_paused = true)]
 async fn it_is_idle_when_nothing_is_to_be_written_and_nothing_runs() {
-    let (mut recorder, desk) = recorder();
+    let (mut recorder, desk) = recorder().await;
     assert!(recorder.is_idle());
     recorder.park(&mut rows_to_record(&[1]));
     assert!(!recorder.is_idle(), "a row waits");
@@ -105,7 +111,7 @@ async fn it_is_idle_when_nothing_is_to_be_written_and_nothing_runs() {
 
 #[tokio::test(start_paused = true)]
 async fn topics_at_rest_are_left_out_of_the_next_look_only() {
-    let (mut recorder, desk) = recorder();
+    let (mut recorder, desk) = recorder().await;
     assert!(recorder.looks_for_due());
     recorder.leave_out(vec![Topic::from("sick")]);
     run(&mut recorder, SECOND / 2).await;
@@ -118,7 +124,7 @@ async fn topics_at_rest_are_left_out_of_the_next_look_only() {
 async fn what_is_done_in_steps_goes_on_soon_until_it_is_done() {
     let cases = [("due", 1_000, 0), ("survey", 5_000, 250), ("prune", 600_000, 100)];
     for (command, interval, pause) in cases {
-        let (mut recorder, desk) = recorder();
+        let (mut recorder, desk) = recorder().await;
         desk.has_more_for(command, 2);
         run(&mut recorder, Duration::from_millis(interval) * 2 + SECOND).await;
         let times = desk.times_of(command);
@@ -133,7 +139,7 @@ async fn what_is_done_in_steps_goes_on_soon_until_it_is_done() {
 
 #[tokio::test(start_paused = true)]
 async fn keys_that_are_left_are_looked_for_at_once() {
-    let (mut recorder, desk) = recorder();
+    let (mut recorder, desk) = recorder().await;
     run(&mut recorder, SECOND / 2).await;
     recorder.look_again();
     assert!(recorder.looks_for_due());
@@ -143,7 +149,7 @@ async fn keys_that_are_left_are_looked_for_at_once() {
 
 #[tokio::test(start_paused = true)]
 async fn an_operator_who_says_what_he_did_does_not_wait_for_the_next_look() {
-    let (mut recorder, desk) = recorder();
+    let (mut recorder, desk) = recorder().await;
     recorder.leave_out(vec![Topic::from("sick")]);
     run(&mut recorder, SECOND / 10).await;
     recorder.leave_out(vec![Topic::from("sick")]);
@@ -157,7 +163,7 @@ async fn an_operator_who_says_what_he_did_does_not_wait_for_the_next_look() {
 #[tokio::test(start_paused = true)]
 async fn rows_and_outcomes_are_written_until_it_succeeds_with_growing_pauses() {
     for command in ["park", "finish"] {
-        let (mut recorder, desk) = recorder();
+        let (mut recorder, desk) = recorder().await;
         desk.fails(command, 8);
         match command {
             "park" => recorder.park(&mut rows_to_record(&[1, 2])),
@@ -178,7 +184,7 @@ async fn rows_and_outcomes_are_written_until_it_succeeds_with_growing_pauses() {
 
 #[tokio::test(start_paused = true)]
 async fn nothing_else_is_repeated_since_rows_would_wait_for_it() {
-    let (mut recorder, desk) = recorder();
+    let (mut recorder, desk) = recorder().await;
     for command in ["claim", "due", "survey"] {
         desk.fails(command, 1);
     }
@@ -197,7 +203,7 @@ async fn nothing_else_is_repeated_since_rows_would_wait_for_it() {
 
 #[tokio::test(start_paused = true)]
 async fn a_server_that_shuts_down_is_told_at_once() {
-    let (mut recorder, desk) = recorder();
+    let (mut recorder, desk) = recorder().await;
     desk.stops();
     recorder.park(&mut rows_to_record(&[1]));
     assert!(matches!(recorder.next().await, Err(StoreFailure::ShuttingDown)));
@@ -207,7 +213,7 @@ async fn a_server_that_shuts_down_is_told_at_once() {
 #[tokio::test(start_paused = true)]
 async fn what_is_settled_is_on_record_within_a_second_while_rows_flow_and_else_in_five() {
     for (has_rows, seconds) in [(true, 1), (false, 5)] {
-        let (mut recorder, desk) = recorder();
+        let (mut recorder, desk) = recorder().await;
         recorder.watermark(watermark(0xA));
         if has_rows {
             recorder.rows_in_flight();
@@ -229,7 +235,7 @@ async fn what_is_settled_is_on_record_within_a_second_while_rows_flow_and_else_i
 
 #[tokio::test(start_paused = true)]
 async fn rows_settled_while_the_record_is_written_are_on_record_a_second_later() {
-    let (mut recorder, desk) = recorder();
+    let (mut recorder, desk) = recorder().await;
     recorder.watermark(watermark(0xA));
     recorder.rows_in_flight();
     run(&mut recorder, SECOND - LATENCY).await;
@@ -245,25 +251,25 @@ async fn rows_settled_while_the_record_is_written_are_on_record_a_second_later()
 
 #[tokio::test(start_paused = true)]
 async fn at_the_end_what_is_settled_is_put_on_record_and_told() {
-    let (mut noted, desk) = recorder();
+    let (mut noted, desk) = recorder().await;
     noted.watermark(watermark(0xA));
     desk.fails("settled", 3);
     assert_eq!(noted.close(SECOND).await, watermark(0xA), "it is tried until it succeeds");
     assert_eq!(desk.times_of("settled").len(), 4);
 
-    let (mut failed, broken) = recorder();
+    let (mut failed, broken) = recorder().await;
     failed.watermark(watermark(0xA));
     broken.fails("settled", u32::MAX);
     assert_eq!(failed.close(SECOND).await, Watermark::NONE, "nothing more may be confirmed");
 
-    let (nothing, untouched) = recorder();
+    let (nothing, untouched) = recorder().await;
     assert_eq!(nothing.close(SECOND).await, Watermark::NONE);
     assert!(untouched.told().is_empty());
 }
 
 #[tokio::test(start_paused = true)]
 async fn at_the_end_a_server_that_shuts_down_is_asked_once() {
-    let (mut recorder, desk) = recorder();
+    let (mut recorder, desk) = recorder().await;
     recorder.watermark(watermark(0xA));
     desk.stops();
     assert_eq!(recorder.close(SECOND).await, Watermark::NONE);
@@ -272,7 +278,7 @@ async fn at_the_end_a_server_that_shuts_down_is_asked_once() {
 
 #[tokio::test(start_paused = true)]
 async fn the_end_waits_for_what_is_running() {
-    let (mut recorder, desk) = recorder();
+    let (mut recorder, desk) = recorder().await;
     recorder.park(&mut rows_to_record(&[1]));
     desk.takes(SECOND / 4);
     recorder.watermark(watermark(0xA));
@@ -283,7 +289,7 @@ async fn the_end_waits_for_what_is_running() {
 
 #[tokio::test(start_paused = true)]
 async fn the_end_does_not_wait_for_ever() {
-    let (mut recorder, desk) = recorder();
+    let (mut recorder, desk) = recorder().await;
     recorder.watermark(watermark(0xA));
     desk.takes(SECOND * 60);
     let began = Instant::now();
@@ -293,7 +299,7 @@ async fn the_end_does_not_wait_for_ever() {
 
 #[tokio::test(start_paused = true)]
 async fn a_future_that_is_dropped_loses_no_command() {
-    let (mut recorder, desk) = recorder();
+    let (mut recorder, desk) = recorder().await;
     desk.takes(SECOND);
     recorder.park(&mut rows_to_record(&[1]));
     for _ in 0..3 {
