@@ -160,20 +160,22 @@ impl Relay {
         process::send(&self.process, signal).expect("run kill");
     }
 
-    /// Waits until it has ended by itself.
+    /// Waits until it has ended by itself; all it printed is there then.
     pub async fn wait_ended(&mut self, deadline: Duration) -> ExitStatus {
         let ended = process::ended(&mut self.process, deadline).await;
         let status = ended.expect("the relay's state can be read");
-        status.unwrap_or_else(|| panic!("waited {deadline:?} in vain for the relay to end"))
+        let status =
+            status.unwrap_or_else(|| panic!("waited {deadline:?} in vain for the relay to end"));
+        for collector in self.collectors.drain(..) {
+            // A collector only panics if the lock does, and then there is less text.
+            drop(collector.join());
+        }
+        status
     }
 
     /// Waits until it has ended by itself, and returns its exit code and all it printed.
     pub async fn finish(mut self, deadline: Duration) -> Finished {
         let code = self.wait_ended(deadline).await.code();
-        for collector in self.collectors.drain(..) {
-            // A collector only panics if the lock does, and then there is less text.
-            drop(collector.join());
-        }
         Finished { code, text: self.lines().join("\n") }
     }
 

@@ -194,6 +194,8 @@ async fn heads_are_told_a_page_at_a_time_with_whether_they_have_a_time() {
         row("none", at(5, 0), "", NOW),
     ];
     store.park(&mut session, &rows).await.unwrap();
+    let untimed = "UPDATE app_outbox_dispatch SET next_attempt_at = NULL WHERE event_id = 'b 1'";
+    session.execute(untimed, &[]).await.unwrap();
 
     let first = store.heads_after(&session, None, 2).await.unwrap();
     let told: Vec<_> = first.iter().map(|head| (&*head.ordering_key, head.is_timed)).collect();

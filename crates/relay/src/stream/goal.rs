@@ -56,6 +56,7 @@ mod tests {
     fn watermark(lsn: u64) -> Watermark {
         let mut tracker = Tracker::new();
         tracker.observe(encode::boundary(Lsn::new(lsn)));
+        tracker.intact(Lsn::new(lsn));
         tracker.watermark()
     }
 
