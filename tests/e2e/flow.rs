@@ -192,3 +192,32 @@ async fn until_caught_up_waits_for_what_is_due_in_dispatch_state() {
     world.check(&world.committed().await).assert_exactly_once();
     assert_eq!(world.dispatch_count("published").await, parked);
 }
+
+#[tokio::test]
+async fn until_caught_up_ends_under_traffic_and_slow_replies_with_many_keys_due() {
+    let Some(world) = World::create().await else { return };
+    // More keys than have a lane of their own.
+    world.pubsub.fault("reject=NOT_FOUND");
+    let many =
+        Workload { aggregates_count: 1_200, rows_per_transaction: 400, ..Workload::of_rows(1_200) };
+    many.insert(world.client()).await.unwrap();
+    let mut relay = world.start_relay(["--park-after", "300ms"]).await;
+    world.wait_dispatch(DEADLINE, "retrying", 1_200).await;
+    assert_eq!(relay.terminate(DEADLINE).await, Some(0));
+    let start = world.wal_end().await;
+    world.pubsub.heal();
+    world.pubsub.fault("delay=60ms");
+    world.succeed(["dispatch", "retry", "--topic", "video.events"]).await;
+
+    let producer = Producer::start(world.url(), Duration::from_millis(120));
+    wait_until(DEADLINE, "some traffic", async || (producer.rows_count() > 20).then_some(())).await;
+    let done = world.relay(["--until-caught-up"]).finish(DEADLINE).await;
+    assert_eq!(done.code, Some(0), "{}", done.text);
+    producer.stop().await;
+    // Rows of the same keys that came meanwhile have followed them into dispatch state.
+    let published = format!(
+        "SELECT count(*) FROM app_outbox_dispatch
+          WHERE status = 'published' AND commit_lsn - '0/0'::pg_lsn < {start}"
+    );
+    assert_eq!(world.number(&published).await, 1_200);
+}

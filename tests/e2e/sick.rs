@@ -1,0 +1,43 @@
+//! What is sick and larger than the budget stops nobody else.
+
+use std::time::Duration;
+
+use walrelay_testkit::outbox::Workload;
+use walrelay_tests::{DEADLINE, World};
+
+/// What is well flows within this.
+const SOON: Duration = Duration::from_secs(20);
+
+async fn insert_in_large_transactions(world: &World, workload: Workload) {
+    let large = Workload { rows_per_transaction: 1_000, rollback_every: 0, ..workload };
+    large.insert(world.client()).await.expect("the rows are inserted");
+}
+
+#[tokio::test]
+async fn a_sick_key_with_more_rows_than_the_budget_is_recorded_and_others_flow() {
+    let Some(world) = World::create().await else { return };
+    let relay = world.start_relay(["--park-after", "3s"]).await;
+    world.pubsub.fault("key=sick-0,reject=NOT_FOUND");
+    let (prefix, sick) = ("sick-".to_owned(), Workload::of_rows(23_000));
+    let sick = Workload { aggregate_prefix: prefix, aggregates_count: 1, ..sick };
+    insert_in_large_transactions(&world, sick).await;
+    Workload::of_rows(20).insert(world.client()).await.unwrap();
+
+    world.pubsub.wait_stored(SOON, 20).await;
+    world.wait_dispatch(DEADLINE, "retrying", 23_000).await;
+    world.wait_confirmed(DEADLINE).await;
+    relay.wait_for_http(DEADLINE, "/livez", 200).await;
+}
+
+#[tokio::test]
+async fn a_missing_topic_with_more_rows_than_the_budget_stops_nobody_at_default_settings() {
+    let Some(world) = World::create().await else { return };
+    let relay = world.start_relay([]).await;
+    let missing = Workload { aggregate_type: "audio".into(), ..Workload::of_rows(24_000) };
+    insert_in_large_transactions(&world, Workload { aggregates_count: 700, ..missing }).await;
+    Workload::of_rows(20).insert(world.client()).await.unwrap();
+
+    world.pubsub.wait_stored(SOON, 20).await;
+    let body = relay.wait_for_http(DEADLINE, "/readyz", 503).await;
+    assert!(body.contains("audio.events"), "{body}");
+}

@@ -1,0 +1,45 @@
+//! Two relays that may take over from each other: who is alive is left alone, who is dead is not.
+
+use std::time::Duration;
+
+use walrelay_testkit::process::Signal;
+use walrelay_testkit::wait_until;
+use walrelay_tests::{DEADLINE, Producer, World};
+
+const TAKE_OVER: [&str; 2] = ["--take-over-after", "3s"];
+
+#[tokio::test]
+async fn a_holder_that_is_alive_is_left_alone_and_a_frozen_one_is_ended() {
+    let Some(world) = World::create().await else { return };
+    let first = world.start_relay(TAKE_OVER).await;
+    let second = world.relay(TAKE_OVER).start();
+    second.wait_for_line(DEADLINE, "standing by").await;
+    let taken = || {
+        let lines = [first.lines(), second.lines()].concat();
+        lines.iter().filter(|line| line.contains("taking the slot over")).count()
+    };
+
+    // Idle at first, then under traffic: three times as long as it would have taken.
+    let began = std::time::Instant::now();
+    let mut producer = None;
+    wait_until(DEADLINE, "nine seconds", async || {
+        assert_eq!(taken(), 0, "a holder that is alive was ended");
+        if began.elapsed() > Duration::from_secs(5) && producer.is_none() {
+            producer = Some(Producer::start(world.url(), Duration::from_millis(50)));
+        }
+        (began.elapsed() > Duration::from_secs(9)).then_some(())
+    })
+    .await;
+    second.wait_for_http(DEADLINE, "/livez", 200).await;
+    second.wait_for_http(DEADLINE, "/readyz", 503).await;
+
+    first.signal(Signal::Stop);
+    second.wait_for_line(DEADLINE, "\"streaming\"").await;
+    let stored = world.pubsub.stored_count();
+    world.pubsub.wait_stored(DEADLINE, stored + 100).await;
+    drop(first);
+    producer.expect("it was started").stop().await;
+    world.wait_confirmed(DEADLINE).await;
+    let verdict = world.check(&world.committed().await);
+    assert!(verdict.lost.is_empty() && verdict.reordered.is_empty(), "{verdict}");
+}
