@@ -32,10 +32,10 @@ async fn a_total_outage_is_not_ready_and_its_end_is_noticed_within_seconds() {
     .await;
     assert_eq!(world.pubsub.stored_count(), 0);
 
-    let began = Instant::now();
+    let healed = Instant::now();
     proxy.set(Network::Fine);
     world.pubsub.wait_stored(DEADLINE, 100).await;
-    assert!(began.elapsed() < SOON, "{:?}", began.elapsed());
+    assert!(healed.elapsed() < SOON, "{:?}", healed.elapsed());
     relay.wait_for_http(DEADLINE, "/readyz", 200).await;
 }
 
