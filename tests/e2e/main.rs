@@ -1,5 +1,6 @@
 //! End to end: the real binary between a real Postgres and the embedded Pub/Sub.
 
+mod anchors;
 mod check;
 mod columns;
 mod consuming;
@@ -14,6 +15,7 @@ mod parking;
 mod pgbouncer;
 mod publication;
 mod refusals;
+mod replay;
 mod setup;
 mod sick;
 mod stop;

@@ -10,6 +10,7 @@ use crate::fault::{Fault, RouteError};
 use crate::limits::{self, ORDERING_KEY_BYTES_MAX, REQUEST_BYTES_MAX};
 use crate::message::{Message, Topic};
 use crate::picked::Picked;
+use crate::selection::Matching;
 use crate::template::Template;
 use crate::wire;
 
@@ -127,6 +128,30 @@ impl Router {
         });
         let fault = fault.or_else(|| fault_of(&message, given_id));
         Ok(Routed { message, fault })
+    }
+
+    /// Whether a row has the values that a selection names.
+    ///
+    /// # Errors
+    ///
+    /// The row cannot be read.
+    pub fn matches(
+        &mut self,
+        insert: &Insert<'_>,
+        matching: &Matching,
+    ) -> Result<bool, RouteError> {
+        if matching.is_everything() {
+            return Ok(true);
+        }
+        let index = self.layout_of(insert.relation)?;
+        let layout = &self.layouts[index];
+        let picked: [Option<Column<'_>>; PLACES] = insert.tuple.pick(&layout.places);
+        let row = Picked { picked, layout, insert, names: &self.config.columns };
+        Ok(matching.has(
+            row.text(Field::AggregateType)?,
+            row.text(Field::AggregateId)?,
+            row.text(Field::EventType)?,
+        ))
     }
 
     fn layout_of(&mut self, relation: &Relation) -> Result<usize, RouteError> {

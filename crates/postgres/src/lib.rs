@@ -6,6 +6,7 @@
 //!                                                            └─▶ Feedback    the writing half
 //! ```
 
+mod anchor;
 mod blocked;
 mod connect;
 mod conninfo;
@@ -22,6 +23,7 @@ mod outbox;
 mod preflight;
 mod publication;
 mod relay_row;
+mod replay_row;
 mod replication;
 mod report;
 mod secret;
@@ -34,8 +36,13 @@ mod stream;
 mod stream_settings;
 mod tls;
 mod waiting;
+mod wal_time;
 mod watch;
 
+pub use anchor::{
+    Anchor, SlotRoom, advance_anchor, anchor_slot, copy_slot, find_anchor, read_anchor,
+    read_anchors, read_history, read_slot_room,
+};
 pub use blocked::{Blocker, backend_pid, blockers, cancel_statement};
 pub use connect::{SqlClient, connect_sql};
 pub use conninfo::{CONNECT_TIMEOUT_DEFAULT, ConnectConfig, ConninfoProblem, PgEnv};
@@ -65,8 +72,9 @@ pub use publication::{
 };
 pub use relay_row::{
     Horizon, OwnRow, RelayRow, advance_relay_row, delete_relay_row, read_horizon, read_relay_row,
-    take_relay_row,
+    read_wal_end, take_relay_row,
 };
+pub use replay_row::{ReplayRow, advance_replay, begin_replay, finish_replay, read_replay};
 pub use replication::{
     NetworkFeedback, NetworkFrames, ReplicationConnection, Startup, SystemIdentity,
 };
@@ -83,4 +91,5 @@ pub use store_error::{LOST_SLOT_FIX, StoreError};
 pub use stream::Stream;
 pub use stream_settings::{FRAME_BYTES_MAX_DEFAULT, StreamSettings};
 pub use waiting::{WaitingTransaction, rows_since, waiting_transactions};
+pub use wal_time::{WalTime, first_position_after, first_time_behind, note_wal_time, position_at};
 pub use watch::{PublicationWatch, Watch};

@@ -11,6 +11,7 @@ use crate::store_error::StoreError;
 
 const APP_OUTBOX: &str = include_str!("../../../migrations/0001_app_outbox.sql");
 const PRODUCER: &str = include_str!("../../../migrations/0003_producer.sql");
+const REPLAY: &str = include_str!("../../../migrations/0004_replay.sql");
 const DISPATCH: &str = include_str!("../../../migrations/0002_dispatch.sql");
 
 const APP_INBOX: &str = include_str!("../../../migrations/inbox/0001_app_inbox.sql");
@@ -24,6 +25,9 @@ pub const INBOX_TABLES: [&str; 3] = ["app_inbox_consumer", "app_inbox", "app_inb
 
 /// The tables the relay keeps for itself, in the order they are created.
 pub const RELAY_TABLES: [&str; 2] = ["app_outbox_dispatch", "app_outbox_relay"];
+
+/// The tables a replay needs besides; a relay works without them.
+pub(crate) const REPLAY_TABLES: [&str; 2] = ["app_outbox_relay_time", "app_outbox_replay"];
 
 /// One file, rendered for one table.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -56,7 +60,12 @@ pub fn migrations(outbox_tables: &[QualifiedName]) -> Vec<Migration> {
         tables: vec![QualifiedName::new(table.schema(), "app_outbox_aggregate")],
         sql: render_producer(table),
     });
-    outboxes.chain([dispatch]).chain(producers).collect()
+    let replay = Migration {
+        file: "0004_replay.sql",
+        tables: REPLAY_TABLES.map(|table| QualifiedName::new("public", table)).into(),
+        sql: REPLAY.to_owned(),
+    };
+    outboxes.chain([dispatch]).chain(producers).chain([replay]).collect()
 }
 
 /// The migrations of a consumer's database, in the order they have to run. It is seldom the

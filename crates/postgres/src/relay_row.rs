@@ -193,7 +193,7 @@ pub async fn advance_relay_row(client: &Client, slot: &str, to: Lsn) -> Result<(
 /// # Errors
 ///
 /// The server refused, or the connection ended.
-pub(crate) async fn read_wal_end(client: &Client) -> Result<Option<Lsn>, StoreError> {
+pub async fn read_wal_end(client: &Client) -> Result<Option<Lsn>, StoreError> {
     let row = client
         .query_typed_one(
             "SELECT CASE WHEN NOT pg_is_in_recovery() THEN pg_current_wal_flush_lsn() END AS wal_end",

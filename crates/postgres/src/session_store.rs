@@ -5,7 +5,7 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use pgoutput_parser::{Lsn, Position};
 use tokio_postgres::error::SqlState;
@@ -24,6 +24,7 @@ use crate::report::read_survey;
 use crate::server_identity::{ServerIdentity, read_server_identity};
 use crate::store::{DUE_KEYS_MAX, Due, HEADS_MAX, Holdings, Store, StoreFailure, Survey};
 use crate::store_error::StoreError;
+use crate::wal_time::note_wal_time;
 use crate::watch::{PublicationWatch, Watch};
 
 /// The dispatch tables of one slot.
@@ -45,11 +46,16 @@ pub struct SessionStore {
     counting: Counting,
     /// Nothing to look at where nothing streams.
     watch: Option<PublicationWatch>,
+    /// When the position is noted next, for whoever thinks in times; never, where that failed.
+    wal_time_at: Option<Instant>,
 }
 
 /// Rows of one key read back at once: a few full round trips of work, and few enough that an
 /// operator's change to the rows behind them is seen soon.
 const PER_KEY_ROWS: u32 = 500;
+
+/// How often the position of the log is noted: so coarse is a time that an operator names.
+const WAL_TIME_INTERVAL: Duration = Duration::from_secs(60);
 
 /// How soon a key is looked at again whose rows were held by somebody else.
 const HELD_PAUSE: Duration = Duration::from_secs(1);
@@ -80,6 +86,7 @@ impl SessionStore {
             lease,
             counting: Counting::default(),
             watch: None,
+            wal_time_at: Some(Instant::now()),
         })
     }
 
@@ -100,6 +107,25 @@ impl SessionStore {
             Some(client) => Ok(client),
             None => Err(StoreFailure::ShuttingDown),
         }
+    }
+
+    /// Once a minute. What needs it can wait or do without it, so nothing is ever ended by it.
+    async fn note_wal_time(&mut self) -> Result<(), StoreFailure> {
+        let now = Instant::now();
+        if self.wal_time_at.is_none_or(|at| at > now) {
+            return Ok(());
+        }
+        self.wal_time_at = Some(now + WAL_TIME_INTERVAL);
+        let system = self.server.system_identifier.clone().unwrap_or_default();
+        match note_wal_time(self.client().await?, &system).await {
+            Err(error) if !error.is_disconnected() => {
+                let error = error.to_string();
+                tracing::warn!(error, "times cannot be turned into positions: run `walrelay init`");
+                self.wal_time_at = None;
+            }
+            Ok(()) | Err(_) => {}
+        }
+        Ok(())
     }
 
     async fn read_horizon(&mut self) -> Result<Horizon, StoreFailure> {
@@ -246,7 +272,7 @@ impl Store for SessionStore {
             self.horizon = None;
             self.horizon = Some(self.read_horizon().await?);
         }
-        Ok(())
+        self.note_wal_time().await
     }
 
     async fn notice(&mut self) {

@@ -129,25 +129,46 @@ pub enum Failover {
 ///
 /// The server refused, or the connection ended.
 pub async fn read_slot(client: &Client, name: &str) -> Result<Option<SlotState>, StoreError> {
-    // Through jsonb, because a column that this version does not have is then null, not an error.
+    let sql = format!("{SLOTS} WHERE slot_name = $1");
     let row = client
-        .query_typed_opt(
-            "SELECT slot_name::text, plugin::text, slot_type, database::text, active_pid, restart_lsn,
-                    confirmed_flush_lsn, wal_status, safe_wal_size, two_phase,
-                    (to_jsonb(s) ->> 'failover')::bool AS failover,
-                    to_jsonb(s) ->> 'invalidation_reason' AS invalidation_reason,
-                    (to_jsonb(s) ->> 'conflicting')::bool AS conflicting,
-                    CASE WHEN pg_is_in_recovery() THEN coalesce(pg_last_wal_replay_lsn(), '0/0')
-                         ELSE pg_current_wal_lsn()
-                    END AS wal_end
-               FROM pg_catalog.pg_replication_slots s
-              WHERE slot_name = $1",
-            &[(&name, Type::TEXT)],
-        )
+        .query_typed_opt(&sql, &[(&name, Type::TEXT)])
         .await
         .map_err(StoreError::sql(format!("read slot {name:?}")))?;
     row.as_ref().map(slot_state).transpose()
 }
+
+/// The slots of this database for pgoutput whose names begin so, except those that relays read.
+///
+/// # Errors
+///
+/// The server refused, or the connection ended.
+pub(crate) async fn read_slots(
+    client: &Client,
+    prefix: &str,
+) -> Result<Vec<SlotState>, StoreError> {
+    let sql = format!(
+        "{SLOTS} WHERE starts_with(slot_name::text, $1) AND plugin = '{PLUGIN}'
+           AND database = current_database()
+           AND slot_name NOT IN (SELECT slot FROM public.app_outbox_relay)"
+    );
+    let rows = client
+        .query_typed(&sql, &[(&prefix, Type::TEXT)])
+        .await
+        .map_err(StoreError::sql(format!("read the slots {prefix}…")))?;
+    rows.iter().map(slot_state).collect()
+}
+
+/// Through jsonb, because a column that this version does not have is then null, not an error.
+const SLOTS: &str = "
+SELECT slot_name::text, plugin::text, slot_type, database::text, active_pid, restart_lsn,
+       confirmed_flush_lsn, wal_status, safe_wal_size, two_phase,
+       (to_jsonb(s) ->> 'failover')::bool AS failover,
+       to_jsonb(s) ->> 'invalidation_reason' AS invalidation_reason,
+       (to_jsonb(s) ->> 'conflicting')::bool AS conflicting,
+       CASE WHEN pg_is_in_recovery() THEN coalesce(pg_last_wal_replay_lsn(), '0/0')
+            ELSE pg_current_wal_lsn()
+       END AS wal_end
+  FROM pg_catalog.pg_replication_slots s";
 
 /// Creates a logical slot for pgoutput; returns the position it starts from.
 ///

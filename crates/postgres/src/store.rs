@@ -27,6 +27,9 @@ pub enum StoreFailure {
     /// The session's history is over: what it knows must not be written where this leads (I11).
     #[error("{0}; nothing was written")]
     OtherHistory(&'static str),
+    /// A replay has no dispatch state, and met a row that would have to be recorded there.
+    #[error("{0}")]
+    NotRecorded(String),
     /// The tables are those of an earlier version.
     #[error("the tables of an earlier version are still in place")]
     TablesOutdated(#[source] StoreError),

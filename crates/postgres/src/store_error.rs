@@ -109,6 +109,32 @@ pub enum StoreError {
         publication: String,
     },
 
+    /// There is no anchor of this name.
+    #[error("there is no anchor {anchor:?}; there are: {}", if others.is_empty() { "none" } else { others })]
+    AnchorMissing {
+        /// Its name.
+        anchor: String,
+        /// Those that exist.
+        others: String,
+    },
+
+    /// The server dropped log that the anchor needed.
+    #[error(
+        "anchor {anchor:?} is invalidated: the log it kept was removed; drop it and create another"
+    )]
+    AnchorLost {
+        /// Its name.
+        anchor: String,
+    },
+
+    /// The server is a standby.
+    #[error("the server is in recovery")]
+    InRecovery,
+
+    /// The server has no room for what was asked for.
+    #[error("{0}")]
+    NoRoom(String),
+
     /// The name cannot be a slot's.
     #[error("{name:?} cannot name a slot: lower-case letters, digits and underscores, at most 63")]
     SlotName {
@@ -150,6 +176,10 @@ impl StoreError {
             | Self::SlotUnusable { .. }
             | Self::SlotBeforePublication { .. }
             | Self::SlotName { .. }
+            | Self::AnchorMissing { .. }
+            | Self::AnchorLost { .. }
+            | Self::InRecovery
+            | Self::NoRoom(_)
             | Self::ServerTooOld { .. } => None,
         }
     }

@@ -83,6 +83,8 @@ async fn init_creates_what_is_missing_and_says_so() {
             "table public.app_outbox_dispatch",
             "table public.app_outbox_relay",
             "table public.app_outbox_aggregate",
+            "table public.app_outbox_relay_time",
+            "table public.app_outbox_replay",
             "publication walrelay",
             &slot,
         ];
@@ -94,7 +96,7 @@ async fn init_creates_what_is_missing_and_says_so() {
 
         let second = init(&session, &options).await.unwrap();
         assert!(second.created.is_empty(), "{second:?}");
-        assert_eq!(second.already_there.len(), 7);
+        assert_eq!(second.already_there.len(), 9);
         database.drop_all().await;
     }
 }

@@ -6,6 +6,7 @@
 //! | --- | --- |
 //! | [`stream`] | the data path of one session: loop, publishes, recorder, recorded rows, and the publisher's seam |
 //! | [`lifecycle`] | how sessions begin and follow each other: the gate, opening, the supervisor |
+//! | [`replay`] | the same loop over a copy of an anchor, into another topic |
 //! | [`observe`] | what operators are told: metrics, health, the status report |
 
 pub mod error;
@@ -13,6 +14,7 @@ pub mod failpoint;
 pub mod lifecycle;
 pub mod observe;
 pub mod policy;
+pub mod replay;
 pub mod seed;
 pub mod settings;
 pub mod shutdown;

@@ -216,6 +216,9 @@ policy! {
     /// All replication slots are taken.
     SlotsExhausted: POSTGRES, POSTGRES, POSTGRES,
         "raise max_replication_slots, or free a slot that is known to be of no use";
+    /// Log or slots are short for what was asked for.
+    NoRoom: POSTGRES, POSTGRES, POSTGRES,
+        "raise the setting that the text names, or make room: docs/replay.md, What an anchor costs";
     /// There is no slot and never was one.
     SlotMissing: POSTGRES, POSTGRES, POSTGRES,
         "correct --slot, or run `walrelay init`, which creates it";
@@ -241,6 +244,10 @@ policy! {
     NotInsertOnly: POSTGRES, POSTGRES, POSTGRES,
         "ALTER PUBLICATION … SET (publish = 'insert'), then start again; the change that is in the log \
          already is skipped with `walrelay slot advance`: docs/operations.md";
+
+    /// A replay met a row that Pub/Sub would never take.
+    NotReplayed: UNEXPECTED, UNEXPECTED, UNEXPECTED,
+        "mend what the row's error names, or leave such rows out with --skip-dead: docs/replay.md";
 
     // The consuming half.
     /// A consumer's database lacks tables, functions or rights.
@@ -399,7 +406,11 @@ impl Kind {
             StoreError::UnexpectedValue { .. } => Self::ServerUnknown,
             StoreError::UnknownEvent { .. }
             | StoreError::AlreadyFinished { .. }
+            | StoreError::AnchorMissing { .. }
+            | StoreError::AnchorLost { .. }
             | StoreError::SlotName { .. } => Self::Argument,
+            StoreError::InRecovery => Self::InRecovery,
+            StoreError::NoRoom(_) => Self::NoRoom,
             StoreError::OutOfRange { .. } | StoreError::NoFreeEventId { .. } => Self::Unrecordable,
         }
     }

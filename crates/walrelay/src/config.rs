@@ -13,6 +13,7 @@
 //! secret. What Postgres or Pub/Sub think of a valid value is found out by `check`, not here.
 
 mod actions;
+mod anchors;
 mod build;
 mod builder;
 mod command;
@@ -25,15 +26,17 @@ mod names;
 mod postgres;
 mod problem;
 mod pubsub;
+mod replays;
 mod settings;
 mod values;
 
 pub use build::Config;
 pub use command::{
-    CheckConfig, Chosen, Command, Consent, ConsumeConfig, ConsumerAction, ConsumerConfig,
-    ConsumerSetUp, CreateTopics, DatabaseConfig, DemoConfig, DemoOutput, DispatchAction,
-    DispatchConfig, DispatchEdit, DispatchList, EmulatorConfig, InitConfig, NewSubscription,
-    OutputFormat, PruneConfig, RunConfig, Shell, SlotAction, SlotConfig, SlotKind, StatusConfig,
+    AnchorAction, AnchorConfig, CheckConfig, Chosen, Command, Consent, ConsumeConfig,
+    ConsumerAction, ConsumerConfig, ConsumerSetUp, CreateTopics, DatabaseConfig, DemoConfig,
+    DemoOutput, DispatchAction, DispatchConfig, DispatchEdit, DispatchList, EmulatorConfig,
+    InitConfig, NewSubscription, OutputFormat, Place, PruneConfig, ReplayAction, ReplayConfig,
+    ReplayOrder, RunConfig, Shell, SlotAction, SlotConfig, SlotKind, StatusConfig,
 };
 pub use layers::{CommandLine, Environment, Refusal};
 pub use log::{LogConfig, LogFormat};

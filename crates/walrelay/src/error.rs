@@ -126,6 +126,15 @@ pub enum Error {
     #[error("stopped by a second signal; what was not confirmed is read again at the next start")]
     SecondSignal,
 
+    /// A replay was stopped before it was done.
+    #[error("stopped after {published} row(s); to go on: walrelay replay --resume {id}")]
+    ReplayStopped {
+        /// Its id.
+        id: String,
+        /// How many rows it has published.
+        published: u64,
+    },
+
     /// A signal ended a command before it was done.
     #[error("stopped by a signal before it was done")]
     Interrupted,
@@ -163,7 +172,9 @@ impl Error {
             Self::File { .. } => Kind::File,
             Self::Io { .. } => Kind::Machine,
             Self::Demo { .. } => Kind::Refused,
-            Self::SecondSignal | Self::Interrupted => Kind::Interrupted,
+            Self::SecondSignal | Self::Interrupted | Self::ReplayStopped { .. } => {
+                Kind::Interrupted
+            }
         }
     }
 
@@ -193,7 +204,7 @@ impl Error {
     )]
     pub fn hint(&self) -> &'static str {
         match self {
-            Self::Demo { .. } | Self::SecondSignal => "",
+            Self::Demo { .. } | Self::SecondSignal | Self::ReplayStopped { .. } => "",
             Self::Findings { .. } => "each finding above names its fix",
             Self::PruneDenied { .. } => PRUNE_RIGHTS,
             Self::Unfit { hint, .. } => hint,

@@ -189,6 +189,17 @@ options! {
         .means("Address of /livez, /readyz, /metrics, /status, or `off`");
 }
 
+group! {
+    /// The budget alone, for commands that leave it room.
+    WalBudgetOption "Relay" WAL_BUDGET
+}
+
+group! {
+    /// What a replay's loop takes, as the relay's does.
+    ReplayLoopOptions "Relay"
+    MAX_IN_FLIGHT_BYTES DRAIN_TIMEOUT WAL_SENDER_TIMEOUT STATUS_INTERVAL
+}
+
 options! {
     /// What a consumer reads, and how it applies it.
     ConsumerOptions "Consumer"

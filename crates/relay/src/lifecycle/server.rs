@@ -147,18 +147,7 @@ impl Server for Postgres<'_> {
     async fn connect(&self) -> Result<Connected<Stream, PostgresDatabase>, RelayError> {
         let Settings { connect, relay, pubsub, .. } = self.settings;
         let sql = connect_sql(connect).await.map_err(RelayError::Connect)?;
-        let sender_timeout = format!("{}ms", relay.sender_timeout().as_millis());
-        // Rows arrive as text in the forms the router reads, whatever the role's or database's
-        // settings.
-        let settings = [
-            ("wal_sender_timeout", sender_timeout.as_str()),
-            ("DateStyle", "ISO"),
-            ("TimeZone", "UTC"),
-            ("bytea_output", "hex"),
-        ];
-        let mut replication = ReplicationConnection::connect(connect, &settings)
-            .await
-            .map_err(RelayError::Connect)?;
+        let mut replication = open_replication(connect, relay).await?;
         // First, because it recognises a pooler.
         let system = replication.identify_system().await.map_err(RelayError::Connect)?;
         let server = replication.server_identity(&system).await.map_err(RelayError::Connect)?;
@@ -170,6 +159,23 @@ impl Server for Postgres<'_> {
             database: PostgresDatabase { sql, connect, relay, store, server, lease, watch },
         })
     }
+}
+
+/// A replication connection with the settings of its session.
+pub(crate) async fn open_replication(
+    connect: &ConnectConfig,
+    relay: &RelaySettings,
+) -> Result<ReplicationConnection<Stream>, RelayError> {
+    let sender_timeout = format!("{}ms", relay.sender_timeout().as_millis());
+    // Rows arrive as text in the forms the router reads, whatever the role's or database's
+    // settings.
+    let settings = [
+        ("wal_sender_timeout", sender_timeout.as_str()),
+        ("DateStyle", "ISO"),
+        ("TimeZone", "UTC"),
+        ("bytea_output", "hex"),
+    ];
+    ReplicationConnection::connect(connect, &settings).await.map_err(RelayError::Connect)
 }
 
 /// An ordinary connection to it.

@@ -9,7 +9,8 @@ use tokio::io::{ReadHalf, WriteHalf};
 use tokio::time::Instant;
 use walrelay_core::{
     Backoff, Budget, BudgetLimits, LanePolicy, Lanes, REQUEST_BYTES_MAX, REQUEST_MESSAGES_MAX,
-    Random, Router, RouterConfig, Topic, Tracker, WalBudget, WalBudgetLimit, Window, WindowLimits,
+    Random, Router, RouterConfig, Selection, Topic, Tracker, WalBudget, WalBudgetLimit, Window,
+    WindowLimits,
 };
 use walrelay_postgres::{Holdings, Outbox, ParkedKey, PgError, Store as _, StreamSettings};
 
@@ -25,6 +26,7 @@ use crate::stream::publishes::Publishes;
 use crate::stream::recorded_rows::RecordedRows;
 use crate::stream::recorder::{Intervals, Recorder};
 use crate::stream::seams::Publisher;
+use crate::stream::selected::Selected;
 
 /// What sessions are built from: the settings, and the constants that go with them.
 #[derive(Debug, Clone)]
@@ -51,6 +53,8 @@ pub struct SessionSettings {
     pub take_over_after: Option<Duration>,
     /// When the run ends by itself.
     pub until: Until,
+    /// What is published of the stream; everything, unless this is a replay.
+    pub selection: Option<Selection>,
 }
 
 impl SessionSettings {
@@ -76,6 +80,7 @@ impl SessionSettings {
             drain_timeout: relay.drain_timeout,
             take_over_after: relay.take_over_after,
             until,
+            selection: None,
         }
     }
 }
@@ -183,6 +188,7 @@ pub async fn open<C: Server, P: Publisher>(
             budget: Budget::new(settings.budget),
             wal_budget,
             lanes,
+            selected: settings.selection.clone().map(Selected::new),
             observer,
         },
         goal: None,

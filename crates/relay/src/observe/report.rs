@@ -86,7 +86,9 @@ pub fn slot_report(state: &SlotState) -> Map<String, Value> {
     fields.into_iter().map(|(name, value)| (name.to_owned(), value)).collect()
 }
 
-fn wal_status(status: WalStatus) -> &'static str {
+/// The word of the server's own column.
+#[must_use]
+pub const fn wal_status(status: WalStatus) -> &'static str {
     match status {
         WalStatus::Reserved => "reserved",
         WalStatus::Extended => "extended",
@@ -99,4 +101,10 @@ fn wal_status(status: WalStatus) -> &'static str {
 #[must_use]
 pub fn rfc3339(at: SystemTime) -> String {
     prost_types::Timestamp::from(at).to_string()
+}
+
+/// What such a text means; none if it is no moment.
+#[must_use]
+pub fn parse_rfc3339(text: &str) -> Option<SystemTime> {
+    text.parse::<prost_types::Timestamp>().ok()?.try_into().ok()
 }

@@ -10,4 +10,5 @@ mod record;
 pub mod recorded_rows;
 pub mod recorder;
 pub mod seams;
+pub mod selected;
 pub mod wal_end;

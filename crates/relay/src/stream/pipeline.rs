@@ -10,7 +10,7 @@
 use std::pin::pin;
 use std::time::Duration;
 
-use pgoutput_parser::{Change, Decoder, Frame, Insert, Lsn, Position, XLogData};
+use pgoutput_parser::{Change, Decoder, Frame, Insert, Lsn, XLogData};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::time::{Instant, sleep_until};
 use walrelay_core::{
@@ -29,6 +29,7 @@ use crate::stream::publishes::{Answer, Answered, Publishes, Unanswered};
 use crate::stream::recorded_rows::RecordedRows;
 use crate::stream::recorder::{Recorder, RecorderEvent};
 use crate::stream::seams::Publisher;
+use crate::stream::selected::Selected;
 use crate::stream::wal_end::WalEnd;
 
 /// One connection's life: everything that starts anew from the slot when the connection ends.
@@ -71,6 +72,8 @@ pub struct Flow {
     pub wal_budget: WalBudget,
     /// What waits, by key.
     pub lanes: Lanes,
+    /// What is published of the stream, when that is not everything: a replay.
+    pub selected: Option<Selected>,
     /// Metrics and health.
     pub observer: Observer,
 }
@@ -101,6 +104,9 @@ pub struct Over {
 enum Source {
     /// The slot: settling moves the watermark, and a position that dispatch state holds is settled.
     Slot,
+    /// A copy of an anchor: settling moves how far the replay has come; whatever is not selected is
+    /// settled, and nothing is recorded in dispatch state.
+    Replay,
 }
 
 /// ```text
@@ -248,7 +254,7 @@ impl Flow {
         decoder: &mut Decoder,
         feedback: &mut Feedback<W>,
     ) -> Result<(), PipelineError> {
-        let Self { router, recorded_rows, continuity, tracker, .. } = self;
+        let Self { router, recorded_rows, continuity, tracker, selected, .. } = self;
         let XLogData { wal_start: at, data, .. } = match frame {
             Frame::XLogData(data) => data,
             Frame::Keepalive(keepalive) => {
@@ -263,9 +269,15 @@ impl Flow {
         match decoder.decode(data).map_err(|source| PipelineError::Decode { at, source })? {
             Change::Insert(row) => {
                 continuity.row();
-                self.admit(&row, Source::Slot)?;
+                let is_replay = self.selected.is_some();
+                self.admit(&row, if is_replay { Source::Replay } else { Source::Slot })?;
             }
-            Change::Begin(begin) => tracker.begin(begin.commit_timestamp),
+            Change::Begin(begin) => {
+                tracker.begin(begin.commit_timestamp);
+                if let Some(selected) = selected {
+                    selected.begin(&begin);
+                }
+            }
             Change::Commit(commit) => {
                 feedback.received(commit.end_lsn);
                 tracker.seal(commit.boundary(), continuity.commit());
@@ -285,7 +297,7 @@ impl Flow {
 
     /// One row, from whatever source: it is settled already, or joins its key's lane.
     fn admit(&mut self, row: &Insert<'_>, source: Source) -> Result<(), PipelineError> {
-        if self.is_settled(row.position, source) {
+        if self.is_settled(row, source)? {
             let ticket = self.open(source);
             self.tracker.settle(ticket);
             return Ok(());
@@ -305,17 +317,18 @@ impl Flow {
     }
 
     /// What it means that a row of this source stands where one has stood before.
-    fn is_settled(&mut self, position: Position, source: Source) -> bool {
-        match source {
+    fn is_settled(&mut self, row: &Insert<'_>, source: Source) -> Result<bool, PipelineError> {
+        match (source, &self.selected) {
+            (Source::Replay, Some(selected)) => Ok(!selected.has(row, &mut self.router)?),
             // In dispatch state since before a restart: settled, whatever became of it (I2).
-            Source::Slot => self.recorded_rows.contains(position),
+            (Source::Slot | Source::Replay, _) => Ok(self.recorded_rows.contains(row.position)),
         }
     }
 
     /// The proof that a row is counted with whoever is told when it is settled.
     fn open(&mut self, source: Source) -> Ticket {
         match source {
-            Source::Slot => self.tracker.open(),
+            Source::Slot | Source::Replay => self.tracker.open(),
         }
     }
 
@@ -326,11 +339,14 @@ impl Flow {
         recorder: &mut Recorder<S>,
         mode: Mode,
     ) {
-        let Self { recorded_rows, tracker, budget, lanes, observer, .. } = self;
+        let Self { recorded_rows, tracker, budget, lanes, observer, selected, .. } = self;
         let now = Instant::now().into_std();
         lanes.wake(now);
         budget.hold_beside(lanes.resting_memory());
-        if let Some(share) = budget.failing_share() {
+        // A replay records nothing: what fails there waits, and so does what is behind it.
+        if selected.is_none()
+            && let Some(share) = budget.failing_share()
+        {
             lanes.relieve(share, now);
         }
         while publishes.has_room() {

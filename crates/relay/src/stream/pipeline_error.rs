@@ -83,6 +83,7 @@ impl PipelineError {
             StoreFailure::ShuttingDown => Self::ServerStops,
             StoreFailure::Unavailable(_)
             | StoreFailure::OtherHistory(_)
+            | StoreFailure::NotRecorded(_)
             | StoreFailure::TablesOutdated(_) => Self::Store(failure),
         }
     }

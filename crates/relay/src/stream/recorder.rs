@@ -415,6 +415,7 @@ async fn until_done<S: Store>(
             Err(
                 ended @ (StoreFailure::ShuttingDown
                 | StoreFailure::OtherHistory(_)
+                | StoreFailure::NotRecorded(_)
                 | StoreFailure::TablesOutdated(_)),
             ) => return (store, Err(ended)),
             Err(error @ StoreFailure::Unavailable(_)) => crate::policy::Chain(&error).to_string(),

@@ -5,6 +5,7 @@ use walrelay_relay::shutdown::Shutdown;
 use crate::config::Command;
 use crate::error::Error;
 
+pub mod anchor;
 mod attended;
 pub mod check;
 mod columns;
@@ -16,6 +17,7 @@ pub mod dispatch;
 pub mod emulator;
 pub mod init;
 pub mod prune;
+pub mod replay;
 pub mod run;
 pub mod slot;
 mod standing;
@@ -41,6 +43,8 @@ pub async fn execute(command: Command, shutdown: &Shutdown) -> Result<(), Error>
         // These may wait for transactions of others, which they say, and take back what they asked for.
         Command::Init(config) => init::execute(*config, shutdown).await,
         Command::Slot(config) => slot::execute(config, shutdown).await,
+        Command::Anchor(config) => unless_stopped(anchor::execute(config), shutdown).await,
+        Command::Replay(config) => Box::pin(replay::execute(*config, shutdown)).await,
         // Nothing of the others is worth draining, and each may be run again.
         Command::Check(config) => Box::pin(unless_stopped(check::execute(*config), shutdown)).await,
         Command::Status(config) => status::execute(config, shutdown).await,

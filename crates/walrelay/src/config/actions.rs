@@ -13,7 +13,7 @@ use super::command::{
 use crate::{cli, options};
 
 /// How a command that is not `list` prints.
-const FORMATS: [(&str, OutputFormat); 2] =
+pub(super) const FORMATS: [(&str, OutputFormat); 2] =
     [("text", OutputFormat::Text), ("json", OutputFormat::Json)];
 
 const DEAD: DispatchState = DispatchState::Only(DispatchStatus::Dead);

@@ -82,6 +82,8 @@ impl Builder<'_> {
             cli::CommandArgs::Status(args) => self.status(args).map(Command::Status),
             cli::CommandArgs::Dispatch(args) => self.dispatch(&args.action).map(Command::Dispatch),
             cli::CommandArgs::Slot(args) => self.slot(&args.action).map(Command::Slot),
+            cli::CommandArgs::Anchor(args) => self.anchor(&args.action).map(Command::Anchor),
+            cli::CommandArgs::Replay(args) => Some(Command::Replay(Box::new(self.replay(args)?))),
             cli::CommandArgs::Prune(_) => self.prune().map(Command::Prune),
             cli::CommandArgs::Consume(args) => {
                 Some(Command::Consume(Box::new(self.consume(&args.name)?)))

@@ -2,13 +2,14 @@
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
-use pgoutput_parser::Position;
-use walrelay_core::{ColumnNames, RouterConfig};
+use pgoutput_parser::{Lsn, Position};
+use walrelay_core::{ColumnNames, Matching, RouterConfig, WalBudgetLimit};
 use walrelay_emulator::Fault;
 use walrelay_postgres::{ConnectConfig, DispatchQuery, OnLost, Outbox, QualifiedName};
 use walrelay_pubsub::Endpoint;
+use walrelay_relay::replay::{DeadRows, Keeping, Rate};
 use walrelay_relay::settings::{PubSubSettings, Settings};
 
 /// What to do, and everything it needs.
@@ -21,6 +22,8 @@ pub enum Command {
     Status(StatusConfig),
     Dispatch(DispatchConfig),
     Slot(SlotConfig),
+    Anchor(AnchorConfig),
+    Replay(Box<ReplayConfig>),
     Prune(PruneConfig),
     Consume(Box<ConsumeConfig>),
     Consumer(Box<ConsumerConfig>),
@@ -237,10 +240,101 @@ pub enum SlotAction {
     /// Move it past a transaction; the operator has agreed to skip it.
     Advance {
         /// A position of the transaction.
-        to: pgoutput_parser::Lsn,
+        to: Lsn,
         /// Rows of other transactions that may be skipped with it.
         discard_rows: u64,
     },
+}
+
+/// Everything `walrelay anchor` needs.
+#[derive(Debug, Clone)]
+pub struct AnchorConfig {
+    /// Where Postgres is.
+    pub database: DatabaseConfig,
+    /// What to do.
+    pub action: AnchorAction,
+}
+
+/// What to do with anchors.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum AnchorAction {
+    /// Make one where the slot stands.
+    Create {
+        /// Its name.
+        name: String,
+        /// What has to stay free for the relay.
+        wal_budget: WalBudgetLimit,
+    },
+    /// Print all of them.
+    List {
+        /// What has to stay free for the relay.
+        wal_budget: WalBudgetLimit,
+        /// How they are printed.
+        format: OutputFormat,
+    },
+    /// Move one forward.
+    Advance {
+        /// Its name.
+        name: String,
+        /// Where to; to where the slot stands without it.
+        to: Option<Place>,
+    },
+    /// Drop one.
+    Drop {
+        /// Its name.
+        name: String,
+    },
+}
+
+/// A place in the log, as operators name it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Place {
+    /// A position.
+    Lsn(Lsn),
+    /// A moment.
+    Time(SystemTime),
+}
+
+/// Everything `walrelay replay` needs.
+#[derive(Debug, Clone)]
+pub struct ReplayConfig {
+    /// The relay's own settings, as far as a replay shares them.
+    pub settings: Settings,
+    /// What to do.
+    pub action: ReplayAction,
+}
+
+/// What to replay.
+#[derive(Debug, Clone)]
+pub enum ReplayAction {
+    /// Something new.
+    Begin(ReplayOrder),
+    /// The rest of one that was interrupted.
+    Resume {
+        /// Its id.
+        id: String,
+    },
+}
+
+/// A new replay.
+#[derive(Debug, Clone)]
+pub struct ReplayOrder {
+    /// Whose log; the nearest one that reaches back far enough without it.
+    pub anchor: Option<String>,
+    /// Where it begins; where the anchor stands without it.
+    pub from: Option<Place>,
+    /// Where it ends; at the end of the log without it.
+    pub to: Option<Place>,
+    /// Which rows.
+    pub matching: Matching,
+    /// The template of the topic.
+    pub to_topic: String,
+    /// How fast.
+    pub rate: Option<Rate>,
+    /// What becomes of rows that Pub/Sub would never take.
+    pub dead_rows: DeadRows,
+    /// Whether anything is published and written down.
+    pub keeping: Keeping,
 }
 
 /// Everything `walrelay prune` needs.

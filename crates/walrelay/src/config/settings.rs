@@ -49,7 +49,7 @@ impl Builder<'_> {
     }
 
     /// A server that hears nothing for its timeout ends the session; two updates may be lost.
-    fn keeps_the_session(&mut self, relay: &RelaySettings) {
+    pub(super) fn keeps_the_session(&mut self, relay: &RelaySettings) {
         if relay.status_interval > relay.wal_sender_timeout / 3 {
             let allowed = "at most a third of --wal-sender-timeout";
             let interval = show_duration(relay.status_interval);
@@ -77,7 +77,7 @@ impl Builder<'_> {
 /// Less would spill at each hiccup: a segment of the log is 16 MiB.
 const WAL_BUDGET_MIN: u64 = 1 << 20;
 
-fn wal_budget(problems: &mut Problems) -> WalBudgetLimit {
+pub(super) fn wal_budget(problems: &mut Problems<'_>) -> WalBudgetLimit {
     let text = problems.read(options::WAL_BUDGET);
     let bytes = match text.as_str() {
         "auto" => return WalBudgetLimit::Auto,

@@ -1,0 +1,89 @@
+//! A publisher that goes no faster than it is told, and counts; or publishes nothing at all.
+
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use tokio::time::{Instant, sleep_until};
+use walrelay_core::{Batch, PublishFailure};
+
+use super::request::Rate;
+use super::tally::Tally;
+use crate::stream::seams::Publisher;
+
+/// Publishes at a rate.
+#[derive(Debug, Clone)]
+pub struct Paced<P> {
+    /// None in a dry run.
+    publisher: Option<P>,
+    pace: Option<Arc<Pace>>,
+    tally: Tally,
+}
+
+/// When the next request may go out.
+#[derive(Debug)]
+struct Pace {
+    rate: Rate,
+    next: Mutex<Instant>,
+}
+
+impl Pace {
+    /// When `rows` more may go out; those behind them may later.
+    fn take(&self, rows: usize, now: Instant) -> Instant {
+        let mut next = self.next.lock().unwrap_or_else(PoisonError::into_inner);
+        let turn = (*next).max(now);
+        let share = rows as f64 / f64::from(self.rate.per_second());
+        *next = turn + Duration::from_secs_f64(share);
+        turn
+    }
+}
+
+impl<P> Paced<P> {
+    /// A publisher of so many rows a second; without one, everything counts as published at once.
+    #[must_use]
+    pub fn new(publisher: Option<P>, rate: Option<Rate>, tally: Tally) -> Self {
+        let pace = rate.map(|rate| Arc::new(Pace { rate, next: Mutex::new(Instant::now()) }));
+        Self { publisher, pace, tally }
+    }
+}
+
+impl<P: Publisher + Sync> Publisher for Paced<P> {
+    fn publish(
+        &self,
+        batch: &Batch,
+    ) -> impl Future<Output = Result<Vec<String>, PublishFailure>> + Send + 'static {
+        let rows = batch.messages().len();
+        let turn = self.pace.as_ref().map(|pace| pace.take(rows, Instant::now()));
+        let published = self.publisher.as_ref().map(|publisher| publisher.publish(batch));
+        let tally = self.tally.clone();
+        async move {
+            if let Some(turn) = turn {
+                sleep_until(turn).await;
+            }
+            let ids = match published {
+                Some(published) => published.await?,
+                None => vec![String::new(); rows],
+            };
+            tally.published_more(rows as u64);
+            Ok(ids)
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn each_request_waits_for_the_share_of_those_before_it() {
+        let rate = Rate::new(100).expect("a rate");
+        let now = Instant::now();
+        let pace = Pace { rate, next: Mutex::new(now) };
+        let at = |rows| pace.take(rows, now).duration_since(now);
+        assert_eq!(at(50), Duration::ZERO);
+        assert_eq!(at(100), Duration::from_millis(500));
+        assert_eq!(at(1), Duration::from_millis(1500));
+        // What was not used is not saved up.
+        let later = now + Duration::from_secs(60);
+        assert_eq!(pace.take(1, later), later);
+    }
+}

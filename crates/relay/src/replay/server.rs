@@ -1,0 +1,131 @@
+//! A session over a temporary copy of an anchor, which is gone with its connection.
+
+use pgoutput_parser::Lsn;
+use tokio_postgres::types::PgLsn;
+use walrelay_core::Retention;
+use walrelay_postgres::{
+    ConnectConfig, PgError, ServerErrorKind, ServerIdentity, SqlClient, Stream, SystemIdentity,
+    connect_sql, quote_literal,
+};
+
+use super::Replay;
+use super::store::ReplayStore;
+use super::tally::Tally;
+use crate::error::RelayError;
+use crate::lifecycle::server::{Connected, Database, Holder, Positions, Server, open_replication};
+use crate::settings::Settings;
+use crate::stream::wal_end::WalEnd;
+
+/// The server of a replay: each connection has a copy of the anchor of its own.
+#[derive(Debug)]
+pub struct AnchorCopy<'a> {
+    /// How to connect, and as what.
+    pub settings: &'a Settings,
+    /// What is replayed.
+    pub replay: &'a Replay,
+    /// How far it has come.
+    pub tally: Tally,
+}
+
+impl Server for AnchorCopy<'_> {
+    type Socket = Stream;
+    type Database = CopyDatabase;
+
+    async fn connect(&self) -> Result<Connected<Stream, CopyDatabase>, RelayError> {
+        let Settings { connect, relay, .. } = self.settings;
+        let sql = connect_sql(connect).await.map_err(RelayError::Connect)?;
+        let mut replication = open_replication(connect, relay).await?;
+        let system = replication.identify_system().await.map_err(RelayError::Connect)?;
+        let server = replication.server_identity(&system).await.map_err(RelayError::Connect)?;
+        // On the connection that streams it, and temporary: whatever ends the connection ends the slot.
+        let slot = self.replay.slot(&relay.outbox.slot);
+        let copy = format!(
+            "SELECT pg_copy_logical_replication_slot({}, {}, true)",
+            quote_literal(&self.replay.anchor_slot),
+            quote_literal(&slot)
+        );
+        replication.simple_query(&copy).await.map_err(|error| self.of_copying(error))?;
+        Ok(Connected {
+            replication,
+            database: CopyDatabase {
+                sql,
+                slot,
+                connect: connect.clone(),
+                server,
+                replay: self.replay.clone(),
+                tally: self.tally.clone(),
+            },
+        })
+    }
+}
+
+impl AnchorCopy<'_> {
+    fn of_copying(&self, error: PgError) -> RelayError {
+        let kind = error.server().map(walrelay_postgres::ServerError::kind);
+        let anchor = self.replay.anchor_slot.clone();
+        match kind {
+            Some(ServerErrorKind::NotInState) => {
+                RelayError::Survey(walrelay_postgres::StoreError::AnchorLost { anchor })
+            }
+            Some(_) | None => RelayError::Connect(error),
+        }
+    }
+}
+
+/// The ordinary connection beside it.
+#[derive(Debug)]
+pub struct CopyDatabase {
+    sql: SqlClient,
+    /// The temporary one.
+    slot: String,
+    connect: ConnectConfig,
+    server: ServerIdentity,
+    replay: Replay,
+    tally: Tally,
+}
+
+impl Database for CopyDatabase {
+    type Store = ReplayStore;
+
+    /// Nothing that `run` needs and a replay does not stands in its way.
+    async fn check(&mut self) -> Result<(), RelayError> {
+        Ok(())
+    }
+
+    /// The copy is its connection's own.
+    async fn holder(&mut self) -> Result<Option<Holder>, RelayError> {
+        Ok(None)
+    }
+
+    async fn end_holder(&mut self, _: &Holder) -> Result<(), RelayError> {
+        Ok(())
+    }
+
+    async fn settled(&mut self) -> Result<Lsn, RelayError> {
+        Ok(self.replay.start.max(self.tally.settled()))
+    }
+
+    async fn positions(&mut self) -> Result<Positions, RelayError> {
+        let row = self
+            .sql
+            .query_one(
+                "SELECT confirmed_flush_lsn FROM pg_replication_slots WHERE slot_name = $1",
+                &[&self.slot],
+            )
+            .await
+            .map_err(RelayError::sql("read the position of the anchor's copy"))?;
+        let confirmed_flush = Lsn::new(row.get::<_, PgLsn>(0).into());
+        let wal_end = self.replay.goal;
+        Ok(Positions { confirmed_flush, wal_end, retention: Retention::Unlimited })
+    }
+
+    fn measure_log(&self, _: Option<u64>) -> WalEnd {
+        WalEnd::measured(async |_| {})
+    }
+
+    async fn into_store(self, _: SystemIdentity) -> Result<ReplayStore, RelayError> {
+        let Self { sql, connect, server, replay, tally, .. } = self;
+        let Replay { id, dead_rows, keeping, .. } = replay;
+        Ok(ReplayStore { connect, client: Some(sql), server, id, dead_rows, keeping, tally })
+    }
+}

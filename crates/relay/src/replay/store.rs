@@ -1,0 +1,142 @@
+//! What stands in for dispatch state in a replay: nothing is parked, and how far it has come is noted.
+
+use std::time::Duration;
+
+use pgoutput_parser::Lsn;
+use walrelay_core::{ClaimKey, Claimed, Finished, Reason, RowToRecord, Topic};
+use walrelay_postgres::{
+    ConnectConfig, Due, Head, Holdings, ParkedKey, ServerIdentity, SqlClient, Store, StoreFailure,
+    Survey, Watch, advance_replay, connect_sql, read_server_identity,
+};
+
+use super::tally::Tally;
+
+/// What becomes of a row that Pub/Sub would never take.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum DeadRows {
+    /// The replay ends there.
+    Stop,
+    /// It is named in the log and left out.
+    LeaveOut,
+}
+
+/// Whether how far a replay comes is written down.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Keeping {
+    /// In `app_outbox_replay`.
+    OnRecord,
+    /// Nowhere: a dry run.
+    Nothing,
+}
+
+/// The store of a replay.
+#[derive(Debug)]
+pub struct ReplayStore {
+    pub(super) connect: ConnectConfig,
+    /// Proven to be on `server` (I11).
+    pub(super) client: Option<SqlClient>,
+    pub(super) server: ServerIdentity,
+    pub(super) id: String,
+    pub(super) dead_rows: DeadRows,
+    pub(super) keeping: Keeping,
+    pub(super) tally: Tally,
+}
+
+impl ReplayStore {
+    async fn client(&mut self) -> Result<&SqlClient, StoreFailure> {
+        if self.client.as_ref().is_none_or(|client| client.is_closed()) {
+            let unavailable = |error| StoreFailure::Unavailable(Box::new(error));
+            let client = connect_sql(&self.connect).await.map_err(unavailable)?;
+            let here = read_server_identity(&client).await;
+            let here = here.map_err(|error| StoreFailure::Unavailable(Box::new(error)))?;
+            if !here.is_same(&self.server) {
+                return Err(StoreFailure::OtherHistory(
+                    "the connection leads to another server than the replay's, or it was restarted",
+                ));
+            }
+            self.client = Some(client);
+        }
+        self.client.as_ref().ok_or(StoreFailure::ShuttingDown)
+    }
+}
+
+fn not_recorded(row: &RowToRecord) -> StoreFailure {
+    let (event_id, position) = (row.message.event_id(), row.message.position());
+    StoreFailure::NotRecorded(match &row.reason {
+        Reason::Dead { failure } => {
+            format!(
+                "the replay stops at {position}: row {event_id} can never be published: {failure}"
+            )
+        }
+        Reason::Stuck { .. } | Reason::Spilled { .. } | Reason::Queued => {
+            format!("the replay stops at {position}: row {event_id} was to be parked")
+        }
+    })
+}
+
+impl Store for ReplayStore {
+    async fn holdings(
+        &mut self,
+        _: Lsn,
+        _: &mut (dyn FnMut(ParkedKey) + Send),
+    ) -> Result<Holdings, StoreFailure> {
+        Ok(Holdings::default())
+    }
+
+    async fn park(&mut self, rows_to_record: &[RowToRecord]) -> Result<(), StoreFailure> {
+        for row in rows_to_record {
+            match (&row.reason, self.dead_rows) {
+                (Reason::Dead { failure }, DeadRows::LeaveOut) => {
+                    let (event_id, position) = (row.message.event_id(), row.message.position());
+                    tracing::warn!(event_id, %position, error = %failure, "row is left out");
+                    self.tally.left_out_more(1);
+                }
+                (_, DeadRows::Stop | DeadRows::LeaveOut) => return Err(not_recorded(row)),
+            }
+        }
+        Ok(())
+    }
+
+    async fn finish(&mut self, _: &[Finished]) -> Result<(), StoreFailure> {
+        Ok(())
+    }
+
+    async fn claim(&mut self, keys: &[ClaimKey], _: usize) -> Result<Vec<Claimed>, StoreFailure> {
+        Ok(keys.iter().map(|_| Claimed { rows: Vec::new(), held_for: None }).collect())
+    }
+
+    async fn due_keys(&mut self, _: &[Topic]) -> Result<Due, StoreFailure> {
+        Ok(Due::default())
+    }
+
+    async fn heads_after(&mut self, _: Option<&Head>) -> Result<Vec<Head>, StoreFailure> {
+        Ok(Vec::new())
+    }
+
+    async fn notice(&mut self) {
+        std::future::pending::<()>().await;
+    }
+
+    async fn note_settled(&mut self, settled: Lsn) -> Result<(), StoreFailure> {
+        self.tally.settled_to(settled);
+        if self.keeping == Keeping::OnRecord {
+            let (id, rows) = (self.id.clone(), self.tally.published());
+            let noted = advance_replay(self.client().await?, &id, (settled, rows)).await;
+            noted.map_err(|error| StoreFailure::Unavailable(Box::new(error)))?;
+        }
+        Ok(())
+    }
+
+    async fn survey(&mut self) -> Result<Survey, StoreFailure> {
+        Ok(Survey::default())
+    }
+
+    /// The live relay is the one who watches it: an anchor is no younger than its slot.
+    async fn watch(&mut self) -> Result<Watch, StoreFailure> {
+        Ok(Watch::Intact { up_to: Lsn::new(u64::MAX) })
+    }
+
+    async fn prune(&mut self, _: Duration) -> Result<u64, StoreFailure> {
+        Ok(0)
+    }
+}

@@ -1,0 +1,65 @@
+//! The command line of `walrelay replay`.
+
+use clap::Args;
+
+use super::ARGUMENTS;
+use crate::options::{
+    ColumnOptions, DatabaseOptions, MessageOptions, PubSubOptions, ReplayLoopOptions,
+};
+
+/// `walrelay replay`.
+#[derive(Debug, Args)]
+#[expect(clippy::struct_excessive_bools, reason = "each is a switch of the command line")]
+pub struct ReplayArgs {
+    /// Anchor whose log is replayed; without it the nearest one that reaches back far enough.
+    #[arg(long, value_name = "NAME", help_heading = ARGUMENTS)]
+    pub from_anchor: Option<String>,
+    /// First position (16/B374D848, as in the attribute `commit_lsn`); where the anchor stands without it.
+    #[arg(long, value_name = "LSN", conflicts_with = "from_time", help_heading = ARGUMENTS)]
+    pub from_lsn: Option<String>,
+    /// Only what was committed at this time or later: 2026-01-31T12:00:00Z, or how long ago (6h).
+    #[arg(long, value_name = "TIME", help_heading = ARGUMENTS)]
+    pub from_time: Option<String>,
+    /// Last position; the end of the log without it.
+    #[arg(long, value_name = "LSN", conflicts_with = "to_time", help_heading = ARGUMENTS)]
+    pub to_lsn: Option<String>,
+    /// Only what was committed at this time or earlier.
+    #[arg(long, value_name = "TIME", help_heading = ARGUMENTS)]
+    pub to_time: Option<String>,
+    /// Only rows of this aggregate type; may be given several times.
+    #[arg(long, value_name = "TYPE", help_heading = ARGUMENTS)]
+    pub aggregate_type: Vec<String>,
+    /// Only rows of this aggregate; may be given several times.
+    #[arg(long, value_name = "ID", help_heading = ARGUMENTS)]
+    pub aggregate_id: Vec<String>,
+    /// Only rows of this event type; may be given several times.
+    #[arg(long, value_name = "TYPE", help_heading = ARGUMENTS)]
+    pub event_type: Vec<String>,
+    /// Topic to publish to, which may have columns in braces; not one of the relay's own.
+    #[arg(long, value_name = "TEMPLATE", help_heading = ARGUMENTS)]
+    pub to_topic: Option<String>,
+    /// Rows a second, at most.
+    #[arg(long, value_name = "ROWS", help_heading = ARGUMENTS)]
+    pub rate: Option<String>,
+    /// Leave out rows that Pub/Sub would never take, and name them, instead of stopping there.
+    #[arg(long, help_heading = ARGUMENTS)]
+    pub skip_dead: bool,
+    /// Read and count what would be published, and publish nothing.
+    #[arg(long, help_heading = ARGUMENTS)]
+    pub dry_run: bool,
+    /// Go on with a replay that was interrupted, where it stopped.
+    #[arg(long, value_name = "ID", help_heading = ARGUMENTS, conflicts_with_all = [
+        "from_anchor", "from_lsn", "from_time", "to_lsn", "to_time", "aggregate_type", "aggregate_id",
+        "event_type", "to_topic", "rate", "skip_dead", "dry_run"])]
+    pub resume: Option<String>,
+    #[command(flatten)]
+    pub database: DatabaseOptions,
+    #[command(flatten)]
+    pub columns: ColumnOptions,
+    #[command(flatten)]
+    pub messages: MessageOptions,
+    #[command(flatten)]
+    pub pubsub: PubSubOptions,
+    #[command(flatten)]
+    pub service: ReplayLoopOptions,
+}

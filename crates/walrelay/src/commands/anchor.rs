@@ -1,0 +1,269 @@
+//! `walrelay anchor`: create, list, advance, drop. Never done by anything else (I9).
+
+use std::time::SystemTime;
+
+use pgoutput_parser::Lsn;
+use serde_json::{Value, json};
+use walrelay_core::{Retention, WalBudgetLimit};
+use walrelay_postgres::{
+    Anchor, Outbox, SlotRoom, SlotState, SqlClient, StoreError, advance_anchor, anchor_slot,
+    connect_sql, copy_slot, drop_slot, find_anchor, note_wal_time, position_at, read_anchor,
+    read_anchors, read_history, read_loss, read_slot, read_slot_room,
+};
+use walrelay_relay::observe::report::{rfc3339, slot_report};
+
+use crate::config::{AnchorAction, AnchorConfig, OutputFormat, Place};
+use crate::error::Error;
+use crate::output::{human_bytes, print};
+
+/// Carries out the action and prints what was done.
+///
+/// # Errors
+///
+/// Postgres cannot be reached or refuses; there is no such anchor, or no room for one.
+pub async fn execute(config: AnchorConfig) -> Result<(), Error> {
+    let client = connect_sql(&config.database.connect).await?;
+    let done = act(&client, &config.database.outbox, config.action).await;
+    client.close().await;
+    print(&done?)
+}
+
+async fn act(client: &SqlClient, outbox: &Outbox, action: AnchorAction) -> Result<String, Error> {
+    match action {
+        AnchorAction::Create { name, wal_budget } => {
+            create(client, outbox, (&name, wal_budget)).await
+        }
+        AnchorAction::List { wal_budget, format } => {
+            let room = read_slot_room(client).await?;
+            let anchors = read_anchors(client, &outbox.slot).await?;
+            let share = share(room.keep_bytes, wal_budget);
+            Ok(match format {
+                OutputFormat::Json => format!("{:#}\n", as_json(&anchors, share)),
+                OutputFormat::Text => as_table(&anchors, share, &outbox.slot),
+            })
+        }
+        AnchorAction::Advance { name, to } => {
+            let anchor = read_anchor(client, &outbox.slot, &name).await?;
+            let to = target(client, outbox, (&anchor, to)).await?;
+            let moved = advance_anchor(client, &anchor, to).await?;
+            let (before, after) = (retained(&anchor.slot), retained(&moved));
+            Ok(format!(
+                "anchor {name} is now at {}; it keeps {} of log, {} before\n",
+                shown_lsn(moved.confirmed_flush_lsn),
+                human_bytes(after),
+                human_bytes(before)
+            ))
+        }
+        AnchorAction::Drop { name } => {
+            let anchor = find_anchor(client, &outbox.slot, &name).await?;
+            drop_slot(client, &anchor.slot.name).await?;
+            let kept = human_bytes(retained(&anchor.slot));
+            Ok(format!("dropped: anchor {name}, which kept {kept} of log\n"))
+        }
+    }
+}
+
+async fn create(
+    client: &SqlClient,
+    outbox: &Outbox,
+    (name, wal_budget): (&str, WalBudgetLimit),
+) -> Result<String, Error> {
+    let live = outbox.slot.as_str();
+    let slot = anchor_slot(live, name)?;
+    if let Some(lost) = read_loss(client, live).await? {
+        return Err(StoreError::SlotLost { slot: live.to_owned(), problem: lost.problem }.into());
+    }
+    let missing = || StoreError::SlotMissing { slot: live.to_owned() };
+    let state = read_slot(client, live).await?.ok_or_else(missing)?;
+    if let Some(problem) = state.mismatch(state.database.as_deref().unwrap_or_default()) {
+        return Err(StoreError::SlotUnusable { slot: live.to_owned(), problem }.into());
+    }
+    if read_slot(client, &slot).await?.is_some() {
+        return Err(Error::Unfit {
+            what: format!("there is an anchor {name:?} already"),
+            hint: "choose another name, or move it with `walrelay anchor advance`",
+        });
+    }
+    let room = read_slot_room(client).await?;
+    refuse_without_room(&room, &state, wal_budget)?;
+    let at = copy_slot(client, live, &slot).await?;
+    let system = read_history(client, live).await?;
+    // Otherwise nobody could tell how far back it reaches until the relay notes a time.
+    if let Err(error) = note_wal_time(client, &system).await {
+        tracing::warn!(%error, "times cannot be turned into positions: run `walrelay init`");
+    }
+    let mut text = format!("created: anchor {name} (slot {slot}), from {at}\n");
+    match share(room.keep_bytes, wal_budget) {
+        Some(share) => text.push_str(&format!(
+            "advance it before it keeps {} of log: beyond that the relay's own --wal-budget has no room\n",
+            human_bytes(share)
+        )),
+        None => text.push_str(
+            "this server keeps log without limit (max_slot_wal_keep_size): advance or drop the anchor before the \
+             disk is full\n",
+        ),
+    }
+    if room.used + 1 >= room.max {
+        text.push_str(
+            "no replication slot is left, and a replay needs one: raise max_replication_slots\n",
+        );
+    }
+    Ok(text)
+}
+
+/// How much log an anchor may keep so that the relay's budget fits behind it after a reset; none
+/// where the server sets no limit.
+fn share(keep_bytes: Option<u64>, wal_budget: WalBudgetLimit) -> Option<u64> {
+    let keep = keep_bytes?;
+    // Without a budget nothing is known about how far the relay may fall behind: half is its own.
+    let budget = wal_budget.bytes(Retention::Bytes(keep)).unwrap_or(keep / 2);
+    Some(keep.saturating_sub(budget))
+}
+
+fn refuse_without_room(
+    room: &SlotRoom,
+    live: &SlotState,
+    wal_budget: WalBudgetLimit,
+) -> Result<(), Error> {
+    if room.used >= room.max {
+        return Err(StoreError::NoRoom(format!(
+            "all {} replication slots are in use, and an anchor is one (max_replication_slots)",
+            room.max
+        ))
+        .into());
+    }
+    let (Some(keep), Some(share)) = (room.keep_bytes, share(room.keep_bytes, wal_budget)) else {
+        return Ok(());
+    };
+    let kept = retained(live);
+    if kept < share {
+        return Ok(());
+    }
+    Err(StoreError::NoRoom(format!(
+        "the slot keeps {} of log already, and an anchor made there may keep {} at most: max_slot_wal_keep_size \
+         ({}) less what --wal-budget may need",
+        human_bytes(kept),
+        human_bytes(share),
+        human_bytes(keep)
+    ))
+    .into())
+}
+
+/// Where an anchor is to go: never past the slot, whose log it is there to keep.
+async fn target(
+    client: &SqlClient,
+    outbox: &Outbox,
+    (anchor, to): (&Anchor, Option<Place>),
+) -> Result<Lsn, Error> {
+    let here = anchor.slot.confirmed_flush_lsn.unwrap_or(Lsn::ZERO);
+    let live = read_slot(client, &outbox.slot).await?;
+    let live = live.filter(|slot| !slot.is_lost()).and_then(|slot| slot.confirmed_flush_lsn);
+    let Some(live) = live else {
+        return Err(StoreError::SlotMissing { slot: outbox.slot.clone() }.into());
+    };
+    let to = match to {
+        None => live.max(here),
+        Some(Place::Lsn(lsn)) => lsn,
+        Some(Place::Time(time)) => at_time(client, &outbox.slot, time).await?,
+    };
+    if to < here {
+        return Err(Error::Unfit {
+            what: format!("anchor {:?} stands at {here} already, behind {to}", anchor.name),
+            hint: "slots never go back: name a later place",
+        });
+    }
+    if to > live {
+        return Err(Error::Unfit {
+            what: format!("{to} lies past {live}, where slot {:?} stands", outbox.slot),
+            hint: "an anchor stays behind its slot: name an earlier place, or none",
+        });
+    }
+    Ok(to)
+}
+
+/// The position from which on everything committed at `time` or later lies.
+pub(super) async fn at_time(
+    client: &SqlClient,
+    slot: &str,
+    time: SystemTime,
+) -> Result<Lsn, Error> {
+    let system = read_history(client, slot).await?;
+    match position_at(client, &system, time).await? {
+        Some(noted) => Ok(noted.lsn),
+        None => Err(Error::Unfit {
+            what: format!("no position is noted from {} or before", rfc3339(time)),
+            hint: "the relay notes one a minute while it runs: name a position with its LSN instead",
+        }),
+    }
+}
+
+fn retained(slot: &SlotState) -> u64 {
+    slot.retained_bytes().unwrap_or(0)
+}
+
+fn shown_lsn(lsn: Option<Lsn>) -> String {
+    lsn.map_or_else(|| "–".to_owned(), |lsn| lsn.to_string())
+}
+
+fn as_json(anchors: &[Anchor], share: Option<u64>) -> Value {
+    let one = |anchor: &Anchor| {
+        let mut report = slot_report(&anchor.slot);
+        report.insert("anchor".into(), json!(anchor.name));
+        report.insert("reaches_back_to".into(), json!(anchor.reaches_back_to.map(rfc3339)));
+        report.insert("share_bytes".into(), json!(share));
+        Value::Object(report)
+    };
+    Value::Array(anchors.iter().map(one).collect())
+}
+
+fn as_table(anchors: &[Anchor], share: Option<u64>, slot: &str) -> String {
+    if anchors.is_empty() {
+        return format!("slot {slot} has no anchor\n");
+    }
+    let mut text = String::new();
+    for anchor in anchors {
+        let state = &anchor.slot;
+        let back = anchor.reaches_back_to.map_or_else(|| "nothing".to_owned(), rfc3339);
+        let room = match (state.is_lost(), state.safe_wal_size) {
+            (true, _) => "lost: the log it kept was removed".to_owned(),
+            (false, Some(bytes)) => human_bytes(u64::try_from(bytes).unwrap_or(0)),
+            (false, None) => "unlimited".to_owned(),
+        };
+        let kept = retained(state);
+        let past = match share.filter(|share| kept > *share) {
+            Some(share) => format!(", past its share of {}: advance it", human_bytes(share)),
+            None => String::new(),
+        };
+        text.push_str(&format!(
+            "{}\n  slot             {}\n  reaches back to  {back}\n  position         {}\n  \
+             keeps            {}{past}\n  room until lost  {room}\n",
+            anchor.name,
+            state.name,
+            shown_lsn(state.confirmed_flush_lsn),
+            human_bytes(kept),
+        ));
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const GIB: u64 = 1 << 30;
+
+    #[test]
+    fn the_relays_budget_and_an_anchors_share_fit_into_what_the_server_keeps() {
+        for keep in [GIB, 4 * GIB, 64 * GIB] {
+            for budget in
+                [WalBudgetLimit::Auto, WalBudgetLimit::Off, WalBudgetLimit::Bytes(GIB / 2)]
+            {
+                let share = share(Some(keep), budget).unwrap();
+                let own = budget.bytes(Retention::Bytes(keep)).unwrap_or(keep / 2);
+                assert!(share > 0 && share + own <= keep, "{keep} {budget:?}");
+            }
+        }
+        assert_eq!(share(Some(GIB), WalBudgetLimit::Bytes(2 * GIB)), Some(0), "it takes it all");
+        assert_eq!(share(None, WalBudgetLimit::Auto), None);
+    }
+}

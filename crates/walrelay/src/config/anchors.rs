@@ -1,0 +1,80 @@
+//! The arguments of `anchor`: which, and places in the log.
+
+use std::time::{Duration, SystemTime};
+
+use pgoutput_parser::Position;
+use walrelay_relay::observe::report::parse_rfc3339;
+
+use super::builder::Builder;
+use super::command::{AnchorAction, AnchorConfig, Place};
+use super::names::is_slot_name;
+use super::settings::wal_budget;
+use crate::cli;
+use crate::options::units::parse_duration;
+
+impl Builder<'_> {
+    pub(super) fn anchor(&mut self, action: &cli::AnchorActionArgs) -> Option<AnchorConfig> {
+        let action = match action {
+            cli::AnchorActionArgs::Create(args) => {
+                let name = self.anchor_name("name", &args.name);
+                AnchorAction::Create { name, wal_budget: wal_budget(&mut self.problems) }
+            }
+            cli::AnchorActionArgs::List(args) => {
+                let format = self.problems.choice("format", &args.format, &super::actions::FORMATS);
+                AnchorAction::List { wal_budget: wal_budget(&mut self.problems), format }
+            }
+            cli::AnchorActionArgs::Advance(args) => {
+                let name = self.anchor_name("name", &args.name);
+                let to = self.place(
+                    ("to-lsn", args.to_lsn.as_deref()),
+                    ("to-time", args.to_time.as_deref()),
+                );
+                AnchorAction::Advance { name, to }
+            }
+            cli::AnchorActionArgs::Drop(args) => {
+                AnchorAction::Drop { name: self.anchor_name("name", &args.name) }
+            }
+        };
+        Some(AnchorConfig { database: self.database()?, action })
+    }
+
+    pub(super) fn anchor_name(&mut self, argument: &str, name: &str) -> String {
+        if !is_slot_name(name) {
+            self.problems.wrong(argument, name, "lower-case letters, digits and underscores");
+        }
+        name.to_owned()
+    }
+
+    /// A position or a time, whichever of the two is given.
+    pub(super) fn place(
+        &mut self,
+        (lsn_option, lsn): (&str, Option<&str>),
+        (time_option, time): (&str, Option<&str>),
+    ) -> Option<Place> {
+        if let Some(text) = lsn {
+            // Logs and `dispatch list` show positions of rows; the commit's is part of them.
+            let of_row = text.parse::<Position>().map(|position| position.commit_lsn);
+            return match text.parse().or(of_row) {
+                Ok(position) => Some(Place::Lsn(position)),
+                Err(_) => {
+                    self.problems.wrong(lsn_option, text, "a position such as 16/B374D848");
+                    None
+                }
+            };
+        }
+        let text = time?;
+        let ago = parse_duration(text).filter(|ago| *ago <= LONGEST_AGO);
+        let moment = match ago {
+            Some(ago) => SystemTime::now().checked_sub(ago),
+            None => parse_rfc3339(text),
+        };
+        if moment.is_none() {
+            let allowed = "a time such as 2026-01-31T12:00:00Z, or how long ago, such as 6h";
+            self.problems.wrong(time_option, text, allowed);
+        }
+        moment.map(Place::Time)
+    }
+}
+
+/// No log and no noted time reaches farther back.
+const LONGEST_AGO: Duration = Duration::from_hours(24 * 3650);

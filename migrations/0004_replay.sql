@@ -1,0 +1,54 @@
+-- What a replay needs besides the log: which position the log had when, and how far each replay has come.
+--
+-- One statement, therefore atomic however it is run: psql, `supabase db push` or `walrelay init`.
+-- Safe to run again. The relay works without these tables; only times cannot be turned into positions then.
+DO $walrelay$
+DECLARE
+  web_role text;
+BEGIN
+  -- Two runs at the same moment take turns; the second then finds everything in place.
+  PERFORM pg_advisory_xact_lock(hashtextextended('walrelay migrations', 0));
+
+  IF to_regclass('public.app_outbox_relay_time') IS NULL THEN
+    CREATE TABLE public.app_outbox_relay_time ( -- a row a minute, kept for a month; written by the relays
+      system_identifier text        NOT NULL, -- whose position it is
+      noted_at          timestamptz NOT NULL, -- a commit of this moment or later ...
+      lsn               pg_lsn      NOT NULL, -- ... lies at this position or behind it
+      PRIMARY KEY (system_identifier, noted_at)
+    );
+
+    ALTER TABLE public.app_outbox_relay_time ENABLE ROW LEVEL SECURITY;
+    REVOKE ALL ON TABLE public.app_outbox_relay_time FROM PUBLIC;
+    FOR web_role IN
+      SELECT rolname FROM pg_catalog.pg_roles WHERE rolname IN ('anon', 'authenticated')
+    LOOP
+      EXECUTE format('REVOKE ALL ON TABLE %s FROM %I', 'public.app_outbox_relay_time'::regclass, web_role);
+    END LOOP;
+  END IF;
+
+  IF to_regclass('public.app_outbox_replay') IS NULL THEN
+    CREATE TABLE public.app_outbox_replay ( -- one row per replay, so that it can be resumed
+      id                text        PRIMARY KEY, -- the attribute replay_id
+      slot              text        NOT NULL,
+      anchor            text        NOT NULL, -- whose copy is streamed
+      system_identifier text        NOT NULL, -- whose positions these are
+      request           jsonb       NOT NULL, -- what was asked for
+      from_lsn          pg_lsn      NOT NULL,
+      to_lsn            pg_lsn      NOT NULL,
+      settled_lsn       pg_lsn      NOT NULL, -- every row before is published
+      rows_published    bigint      NOT NULL DEFAULT 0,
+      started_at        timestamptz NOT NULL DEFAULT now(),
+      updated_at        timestamptz NOT NULL DEFAULT now(),
+      finished_at       timestamptz
+    );
+
+    ALTER TABLE public.app_outbox_replay ENABLE ROW LEVEL SECURITY;
+    REVOKE ALL ON TABLE public.app_outbox_replay FROM PUBLIC;
+    FOR web_role IN
+      SELECT rolname FROM pg_catalog.pg_roles WHERE rolname IN ('anon', 'authenticated')
+    LOOP
+      EXECUTE format('REVOKE ALL ON TABLE %s FROM %I', 'public.app_outbox_replay'::regclass, web_role);
+    END LOOP;
+  END IF;
+END
+$walrelay$;

@@ -1,0 +1,234 @@
+//! A replay publishes again what lies behind an anchor, beside the live relay, and leaves nothing behind.
+
+use std::collections::HashSet;
+
+use walrelay_testkit::outbox::Workload;
+use walrelay_testkit::postgres::installed_majors;
+use walrelay_testkit::process::Signal;
+use walrelay_testkit::wait_until;
+use walrelay_tests::{DEADLINE, World, topic};
+
+/// What a message says of its row: key, event id, position.
+type Said = (String, String, String, String);
+
+fn published(world: &World, name: &str) -> Vec<Said> {
+    let messages = world.pubsub.emulator().published(&topic(name));
+    let text = |value: Option<&str>| value.unwrap_or_default().to_owned();
+    let said = messages.iter().map(|message| {
+        (
+            message.key().to_owned(),
+            text(message.attribute("event_id")),
+            text(message.attribute("commit_lsn")),
+            text(message.attribute("tx_index")),
+        )
+    });
+    said.collect()
+}
+
+fn of_key<'a>(said: &'a [Said], key: &str) -> Vec<&'a Said> {
+    said.iter().filter(|row| row.0 == key).collect()
+}
+
+fn replay_ids(world: &World, name: &str) -> Vec<Option<String>> {
+    let messages = world.pubsub.emulator().published(&topic(name));
+    let mut ids: Vec<_> =
+        messages.iter().map(|message| message.attribute("replay_id").map(str::to_owned)).collect();
+    ids.dedup();
+    ids
+}
+
+async fn slots(world: &World) -> i64 {
+    world
+        .number("SELECT count(*) FROM pg_replication_slots WHERE database = current_database()")
+        .await
+}
+
+/// An anchor, rows behind it that a running relay has published, and a topic for a replay of them.
+async fn world_with_an_anchor(world: &World, rows: u32) {
+    world.succeed(["anchor", "create", "a"]).await;
+    world.pubsub.create_topic("again");
+    Workload::of_rows(rows).insert(world.client()).await.expect("rows");
+}
+
+#[tokio::test]
+async fn a_replay_repeats_rows_positions_and_order_on_another_topic_and_the_live_slot_does_not_notice()
+ {
+    for major in installed_majors() {
+        let Some(world) = World::create_on(major).await else { continue };
+        let mut relay = world.start_relay([]).await;
+        world_with_an_anchor(&world, 1_000).await;
+        world.pubsub.wait_stored(DEADLINE, 1_000).await;
+        world.wait_confirmed(DEADLINE).await;
+        let live = published(&world, "video.events");
+        assert_eq!(relay.terminate(DEADLINE).await, Some(0));
+        let confirmed = world.confirmed_flush().await;
+
+        let told = world.succeed(["replay", "--from-anchor", "a", "--to-topic", "again"]).await;
+
+        assert!(told.contains("1000 row(s)"), "{told}");
+        let again = published(&world, "again");
+        assert_eq!(again.len(), 1_000, "{major}");
+        for key in ["v-0", "v-1", "v-2"] {
+            assert_eq!(of_key(&again, key), of_key(&live, key), "{major} {key}");
+        }
+        assert!(matches!(replay_ids(&world, "again").as_slice(), [Some(id)] if told.contains(id)));
+        assert_eq!(replay_ids(&world, "video.events"), [None]);
+        assert_eq!(world.confirmed_flush().await, confirmed, "the live slot has not moved");
+        assert_eq!(slots(&world).await, 2, "the slot and the anchor");
+        assert_eq!(world.dispatch_count("published").await, 0);
+    }
+}
+
+#[tokio::test]
+async fn a_replay_runs_beside_a_live_relay_that_goes_on() {
+    let Some(world) = World::create().await else { return };
+    let relay = world.start_relay([]).await;
+    world_with_an_anchor(&world, 400).await;
+    let arguments = ["replay", "--from-anchor", "a", "--to-topic", "again", "--rate", "400"];
+    let replay = world.command(arguments).start();
+    let more = Workload { first_number: 400, ..Workload::of_rows(200) };
+    more.insert(world.client()).await.expect("rows");
+    let done = replay.finish(DEADLINE).await;
+    assert_eq!(done.code, Some(0), "{}", done.text);
+    world.wait_confirmed(DEADLINE).await;
+    let committed = world.committed().await;
+    world.pubsub.wait_stored(DEADLINE, 1_000).await;
+    assert_eq!(published(&world, "video.events").len(), committed.len());
+    let again = published(&world, "again").len();
+    assert!((400..=600).contains(&again), "{again}: what was there when it began");
+    drop(relay);
+}
+
+#[tokio::test]
+async fn a_stretch_of_the_log_an_aggregate_or_a_type_is_replayed_alone_and_a_dry_run_only_counts() {
+    let Some(world) = World::create().await else { return };
+    world_with_an_anchor(&world, 90).await;
+    world.catch_up().await;
+    let live = published(&world, "video.events");
+    let all = ["replay", "--from-anchor", "a"];
+
+    let told = world.succeed(all.into_iter().chain(["--dry-run", "--aggregate-id", "v-1"])).await;
+    assert!(told.contains("would publish 30 row(s)"), "{told}");
+    assert_eq!(world.number("SELECT count(*) FROM app_outbox_replay").await, 0);
+    assert!(published(&world, "again").is_empty());
+
+    let one = ["--to-topic", "again", "--aggregate-id", "v-1", "--aggregate-type", "video"];
+    world.succeed(all.into_iter().chain(one)).await;
+    assert_eq!(published(&world, "again").iter().collect::<Vec<_>>(), of_key(&live, "v-1"));
+
+    let none =
+        world.succeed(all.into_iter().chain(["--dry-run", "--event-type", "of no row"])).await;
+    assert!(none.contains("would publish 0 row(s)"), "{none}");
+
+    // Both ends belong to it.
+    let mut commits: Vec<_> = live.iter().map(|row| row.2.clone()).collect();
+    commits.sort_by_key(|lsn| lsn.parse::<pgoutput_parser::Lsn>().expect("a position"));
+    commits.dedup();
+    let (first, last) = (commits[2].as_str(), commits[4].as_str());
+    let expected = live.iter().filter(|row| commits[2..=4].contains(&row.2)).count();
+    let between =
+        world.succeed(["replay", "--dry-run", "--from-lsn", first, "--to-lsn", last]).await;
+    assert!(between.contains(&format!("would publish {expected} row(s)")), "{expected}: {between}");
+    assert_eq!(slots(&world).await, 2);
+}
+
+#[tokio::test]
+async fn times_select_by_the_moment_of_the_commit() {
+    let Some(world) = World::create().await else { return };
+    world_with_an_anchor(&world, 20).await;
+    let moment =
+        "SELECT to_char(clock_timestamp() AT TIME ZONE 'UTC', 'YYYY-MM-DD\"T\"HH24:MI:SS.US\"Z\"')";
+    let between: String = world.client().query_one(moment, &[]).await.expect("a time").get(0);
+    let more = Workload { first_number: 20, ..Workload::of_rows(15) };
+    more.insert(world.client()).await.expect("rows");
+
+    let all = ["replay", "--dry-run", "--from-anchor", "a"];
+    let later = world.succeed(all.into_iter().chain(["--from-time", &between])).await;
+    assert!(later.contains("would publish 15 row(s)"), "{later}");
+    let earlier = world.succeed(all.into_iter().chain(["--to-time", &between])).await;
+    assert!(earlier.contains("would publish 20 row(s)"), "{earlier}");
+
+    let too_early = world.run(all.into_iter().chain(["--from-time", "30d"])).await;
+    assert_eq!(too_early.code, Some(2), "{}", too_early.text);
+}
+
+/// The id behind `--resume` in what was printed.
+fn resume_id(text: &str) -> String {
+    let (_, behind) = text.rsplit_once("--resume ").unwrap_or_else(|| panic!("no id in {text}"));
+    behind.chars().take_while(char::is_ascii_hexdigit).collect()
+}
+
+#[tokio::test]
+async fn a_replay_that_is_interrupted_or_killed_goes_on_where_it_stopped() {
+    let Some(world) = World::create().await else { return };
+    world_with_an_anchor(&world, 1_200).await;
+    world.catch_up().await;
+    let live = published(&world, "video.events");
+    let arguments = ["replay", "--from-anchor", "a", "--to-topic", "again", "--rate", "300"];
+
+    let mut first = world.command(arguments).start();
+    world.pubsub.wait_stored(DEADLINE, 1_200 + 200).await;
+    first.signal(Signal::Interrupt);
+    assert_eq!(first.wait_ended(DEADLINE).await.code(), Some(1));
+    let id = resume_id(&first.lines().join("\n"));
+    assert_eq!(slots(&world).await, 2, "no slot is left behind");
+
+    let mut second = world.command(["replay", "--resume", &id]).start();
+    world.pubsub.wait_stored(DEADLINE, 1_200 + 700).await;
+    second.kill();
+    wait_until(DEADLINE, "the copy to be gone", async || (slots(&world).await == 2).then_some(()))
+        .await;
+
+    world.succeed(["replay", "--resume", &id]).await;
+    let again = published(&world, "again");
+    for key in ["v-0", "v-1", "v-2"] {
+        let mut seen = of_key(&again, key);
+        let mut known = HashSet::new();
+        seen.retain(|row| known.insert(*row));
+        assert_eq!(seen, of_key(&live, key), "{key}: first occurrences are in order and complete");
+    }
+    assert!(again.len() < 1_200 + 700, "{}: it did not begin anew", again.len());
+    assert_eq!(replay_ids(&world, "again"), [Some(id.clone())]);
+
+    let done = world.run(["replay", "--resume", &id]).await;
+    assert_eq!(done.code, Some(2), "{}", done.text);
+    assert!(done.text.contains("is done"), "{}", done.text);
+}
+
+#[tokio::test]
+async fn a_row_that_is_never_taken_ends_a_replay_or_is_left_out_and_named() {
+    let Some(world) = World::create().await else { return };
+    world_with_an_anchor(&world, 30).await;
+    world.catch_up().await;
+    let bad = published(&world, "video.events")[7].1.clone();
+    world.pubsub.fault(&format!("topic=again,event_id={bad},reject=INVALID_ARGUMENT"));
+    let arguments = ["replay", "--from-anchor", "a", "--to-topic", "again"];
+
+    let stopped = world.run(arguments).await;
+    assert_eq!(stopped.code, Some(1), "{}", stopped.text);
+    for word in [bad.as_str(), "--skip-dead", "--resume"] {
+        assert!(stopped.text.contains(word), "{word:?} is not in\n{}", stopped.text);
+    }
+    let done = world.succeed(arguments.into_iter().chain(["--skip-dead"])).await;
+    assert!(done.contains("29 row(s)") && done.contains("left out: 1 row(s)"), "{done}");
+    assert!(done.contains(&bad), "{done}");
+    let in_dispatch_state = "SELECT count(*) FROM app_outbox_dispatch";
+    assert_eq!(world.number(in_dispatch_state).await, 0, "dispatch state is the live relay's");
+}
+
+#[tokio::test]
+async fn a_topic_of_the_relay_itself_and_a_place_before_the_anchor_are_refused() {
+    let Some(world) = World::create().await else { return };
+    world_with_an_anchor(&world, 3).await;
+    let cases: [(&[&str], &str); 4] = [
+        (&["--from-anchor", "a", "--to-topic", "video.events"], "does not lead to"),
+        (&["--from-anchor", "b", "--to-topic", "again"], "there are: a"),
+        (&["--from-lsn", "0/1", "--to-topic", "again"], "no anchor reaches back"),
+        (&["--from-anchor", "a", "--to-topic", "again", "--from-lsn", "0/1"], "and no farther"),
+    ];
+    for (arguments, word) in cases {
+        let done = world.run(["replay"].into_iter().chain(arguments.iter().copied())).await;
+        assert_eq!(done.code, Some(2), "{}", done.text);
+        assert!(done.text.contains(word), "{word:?} is not in\n{}", done.text);
+    }
+}
