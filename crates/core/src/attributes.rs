@@ -1,10 +1,10 @@
-//! The attributes of a message, gathered and encoded without a map.
+//! The attributes of a message, encoded as they are gathered.
 //!
-//! All of them live as text in one reused buffer, so a row costs no allocation here.
+//! All of them live in one reused buffer, so a row costs no allocation here.
 
 use std::fmt::Write as _;
-use std::ops::Range;
 
+use pgoutput_parser::{Lsn, Position};
 use walrelay_envelope::attribute::{self as name, cloudevents};
 
 use crate::columns::{Field, PayloadType};
@@ -30,55 +30,79 @@ pub enum Style {
 pub(crate) struct Attributes {
     style: Style,
     replay_id: Option<String>,
-    text: String,
-    entries: Vec<Entry>,
-}
-
-/// A key and its value, as ranges of the text.
-#[derive(Debug, Clone)]
-struct Entry {
-    key: Range<usize>,
-    value: Range<usize>,
-}
-
-impl Entry {
-    fn content_len(&self) -> usize {
-        wire::field_len(self.key.len()) + wire::field_len(self.value.len())
-    }
+    position: PositionText,
+    entries: Entries,
 }
 
 impl Attributes {
     pub(crate) fn new(style: Style, replay_id: Option<String>) -> Self {
-        Self { style, replay_id, text: String::new(), entries: Vec::new() }
+        Self { style, replay_id, position: PositionText::default(), entries: Entries::default() }
     }
 
     /// Gathers the attributes of a row; says what Pub/Sub would refuse about them.
     pub(crate) fn collect(&mut self, row: &Picked<'_>) -> Result<Option<Fault>, RouteError> {
-        self.text.clear();
-        self.entries.clear();
-        match self.style.clone() {
-            Style::Default => self.collect_default(row)?,
-            Style::CloudEvents { source } => self.collect_cloud_events(row, &source)?,
+        let Self { style, replay_id, position, entries } = self;
+        entries.clear();
+        match style {
+            Style::Default => entries.add_default(row)?,
+            Style::CloudEvents { source } => entries.add_cloud_events(row, source)?,
         }
-        let position = row.position();
-        self.add_with(name::COMMIT_LSN, |text| {
-            // Writing to a String cannot fail.
-            let _ok = write!(text, "{}", position.commit_lsn);
-        });
-        self.add_with(name::TX_INDEX, |text| {
-            let _ok = write!(text, "{}", position.tx_index);
-        });
-        if let Some(replay_id) = self.replay_id.clone() {
-            self.add(name::REPLAY_ID, &replay_id);
+        position.write(row.position());
+        entries.add(name::COMMIT_LSN, &position.commit_lsn);
+        entries.add(name::TX_INDEX, &position.tx_index);
+        if let Some(replay_id) = replay_id {
+            entries.add(name::REPLAY_ID, replay_id);
         }
         let headers = match row.text(Field::Headers)? {
-            Some(headers) => self.add_headers(headers),
+            Some(headers) => entries.add_headers(headers),
             None => None,
         };
-        Ok(headers.or_else(|| self.fault()))
+        Ok(headers.or_else(|| entries.fault()))
     }
 
-    fn collect_default(&mut self, row: &Picked<'_>) -> Result<(), RouteError> {
+    /// The attributes' fields of a `PubsubMessage`.
+    pub(crate) fn encoded(&self) -> &[u8] {
+        &self.entries.encoded
+    }
+}
+
+/// A position as text. The rows of a transaction share their commit's, which is written once.
+#[derive(Debug, Default)]
+struct PositionText {
+    of: Option<Lsn>,
+    commit_lsn: String,
+    tx_index: String,
+}
+
+impl PositionText {
+    fn write(&mut self, position: Position) {
+        // Writing to a String cannot fail.
+        if self.of.replace(position.commit_lsn) != Some(position.commit_lsn) {
+            self.commit_lsn.clear();
+            let _ok = write!(self.commit_lsn, "{}", position.commit_lsn);
+        }
+        self.tx_index.clear();
+        let _ok = write!(self.tx_index, "{}", position.tx_index);
+    }
+}
+
+/// Attributes as they will stand in the message: a map entry each.
+#[derive(Debug, Default)]
+struct Entries {
+    encoded: Vec<u8>,
+    count: usize,
+    /// The first that is longer than Pub/Sub allows.
+    too_long: Option<Fault>,
+}
+
+impl Entries {
+    fn clear(&mut self) {
+        self.encoded.clear();
+        self.count = 0;
+        self.too_long = None;
+    }
+
+    fn add_default(&mut self, row: &Picked<'_>) -> Result<(), RouteError> {
         const NAMES: [(&str, Field); 6] = [
             (name::EVENT_ID, Field::Id),
             (name::EVENT_TYPE, Field::EventType),
@@ -96,7 +120,7 @@ impl Attributes {
         self.add_time(name::OCCURRED_AT, row)
     }
 
-    fn collect_cloud_events(&mut self, row: &Picked<'_>, source: &str) -> Result<(), RouteError> {
+    fn add_cloud_events(&mut self, row: &Picked<'_>, source: &str) -> Result<(), RouteError> {
         // CloudEvents 1.0, Pub/Sub protocol binding, binary mode.
         self.add(cloudevents::SPEC_VERSION, "1.0");
         const NAMES: [(&str, Field); 3] = [
@@ -124,11 +148,10 @@ impl Attributes {
 
     fn add_time(&mut self, key: &str, row: &Picked<'_>) -> Result<(), RouteError> {
         let Some(value) = row.text(Field::OccurredAt)? else { return Ok(()) };
-        let rfc = row.occurred_at_is_timestamp().then(|| rfc3339(value.as_bytes())).flatten();
-        match rfc.as_ref().map(|bytes| std::str::from_utf8(bytes)) {
-            Some(Ok(text)) => self.add(key, text),
+        match row.occurred_at_is_timestamp().then(|| rfc3339(value.as_bytes())).flatten() {
+            Some(rfc) => self.add_bytes(key, &rfc),
             // A bigint of milliseconds, `infinity`: as it is.
-            Some(Err(_)) | None => self.add(key, value),
+            None => self.add(key, value),
         }
         Ok(())
     }
@@ -168,59 +191,53 @@ impl Attributes {
     }
 
     fn has(&self, key: &str) -> bool {
-        self.entries.iter().any(|entry| self.text[entry.key.clone()] == *key)
+        wire::Fields::of(&self.encoded)
+            .filter_map(Result::ok)
+            .filter_map(|(_, entry)| wire::attribute(&self.encoded[entry]).ok())
+            .any(|(known, _)| known == key)
     }
 
     fn add(&mut self, key: &str, value: &str) {
-        self.add_with(key, |text| text.push_str(value));
+        self.add_bytes(key, value.as_bytes());
     }
 
-    fn add_with(&mut self, key: &str, write_value: impl FnOnce(&mut String)) {
-        let start = self.text.len();
-        self.text.push_str(key);
-        let middle = self.text.len();
-        write_value(&mut self.text);
-        self.entries.push(Entry { key: start..middle, value: middle..self.text.len() });
-    }
-
-    fn fault(&self) -> Option<Fault> {
-        let limit = |what: String, size, max| Some(Fault::Limit { what, size, max });
-        if self.entries.len() > ATTRIBUTES_MAX {
-            return limit(
-                "the number of attributes".to_owned(),
-                self.entries.len(),
-                ATTRIBUTES_MAX,
-            );
+    /// `value` is UTF-8.
+    fn add_bytes(&mut self, key: &str, value: &[u8]) {
+        if key.len() > ATTRIBUTE_KEY_BYTES_MAX || value.len() > ATTRIBUTE_VALUE_BYTES_MAX {
+            self.too_long.get_or_insert_with(|| too_long(key, value.len()));
         }
-        self.entries.iter().find_map(|entry| {
-            let (key, value) = (entry.key.len(), entry.value.len());
-            if key > ATTRIBUTE_KEY_BYTES_MAX {
-                return limit(
-                    "an attribute's name in bytes".to_owned(),
-                    key,
-                    ATTRIBUTE_KEY_BYTES_MAX,
-                );
-            }
-            let name = &self.text[entry.key.clone()];
-            (value > ATTRIBUTE_VALUE_BYTES_MAX).then(|| Fault::Limit {
-                what: format!("attribute \"{name}\" in bytes"),
-                size: value,
-                max: ATTRIBUTE_VALUE_BYTES_MAX,
-            })
-        })
+        self.count += 1;
+        let content_len = wire::field_len(key.len()) + wire::field_len(value.len());
+        self.encoded.push(wire::MESSAGE_ATTRIBUTES);
+        wire::put_varint(&mut self.encoded, content_len);
+        wire::put_field(&mut self.encoded, wire::ENTRY_KEY, key.as_bytes());
+        wire::put_field(&mut self.encoded, wire::ENTRY_VALUE, value);
     }
 
-    pub(crate) fn encoded_len(&self) -> usize {
-        self.entries.iter().map(|entry| wire::field_len(entry.content_len())).sum()
-    }
-
-    pub(crate) fn append_to(&self, buffer: &mut Vec<u8>) {
-        let text = self.text.as_bytes();
-        for entry in &self.entries {
-            buffer.push(wire::MESSAGE_ATTRIBUTES);
-            wire::put_varint(buffer, entry.content_len());
-            wire::put_field(buffer, wire::ENTRY_KEY, &text[entry.key.clone()]);
-            wire::put_field(buffer, wire::ENTRY_VALUE, &text[entry.value.clone()]);
+    fn fault(&mut self) -> Option<Fault> {
+        if self.count > ATTRIBUTES_MAX {
+            return Some(Fault::Limit {
+                what: "the number of attributes".to_owned(),
+                size: self.count,
+                max: ATTRIBUTES_MAX,
+            });
         }
+        self.too_long.take()
+    }
+}
+
+#[cold]
+fn too_long(key: &str, value_len: usize) -> Fault {
+    if key.len() > ATTRIBUTE_KEY_BYTES_MAX {
+        return Fault::Limit {
+            what: "an attribute's name in bytes".to_owned(),
+            size: key.len(),
+            max: ATTRIBUTE_KEY_BYTES_MAX,
+        };
+    }
+    Fault::Limit {
+        what: format!("attribute \"{key}\" in bytes"),
+        size: value_len,
+        max: ATTRIBUTE_VALUE_BYTES_MAX,
     }
 }

@@ -38,7 +38,7 @@ pub struct Router {
     /// Resolved layouts of the relations described so far; there are as many as outbox tables.
     layouts: Vec<Layout>,
     /// Topics by what the template gave. Bounded: see [`Router::TOPICS_KEPT`].
-    topics: BTreeMap<String, Topic>,
+    topics: BTreeMap<String, KnownTopic>,
     topic: String,
     ordering_key: String,
     attributes: Attributes,
@@ -110,23 +110,28 @@ impl Router {
             len => wire::field_len(len),
         };
         let data_field = if data_len == 0 { 0 } else { wire::field_len(data_len) };
-        let body_len = data_field + self.attributes.encoded_len() + key_field;
-        let topic = topic_of(&mut self.topics, &self.config.project, &self.topic);
-        let (attributes, ordering_key) = (&self.attributes, &self.ordering_key);
+        let attributes = self.attributes.encoded();
+        let body_len = data_field + attributes.len() + key_field;
+        let KnownTopic { topic, is_named } =
+            topic_of(&mut self.topics, &self.config.project, &self.topic);
+        let ordering_key = &self.ordering_key;
         let message = Message::build(topic, insert.position, event_id, body_len, |buffer| {
             if data_len > 0 {
                 buffer.push(wire::MESSAGE_DATA);
                 wire::put_varint(buffer, data_len);
                 payload.append_to(buffer);
             }
-            attributes.append_to(buffer);
+            buffer.extend_from_slice(attributes);
             if ordering_key.is_empty() {
                 return 0..0;
             }
             wire::put_field(buffer, wire::MESSAGE_ORDERING_KEY, ordering_key.as_bytes());
             buffer.len() - ordering_key.len()..buffer.len()
         });
-        let fault = fault.or_else(|| fault_of(&message, given_id));
+        let fault = fault
+            .or_else(|| fault_of_size(&message, ordering_key))
+            .or_else(|| (!is_named).then(|| Fault::Topic { name: message.topic().to_string() }))
+            .or_else(|| fault_of_id(given_id));
         Ok(Routed { message, fault })
     }
 
@@ -166,9 +171,21 @@ impl Router {
     }
 }
 
-fn topic_of(topics: &mut BTreeMap<String, Topic>, project: &str, expanded: &str) -> Topic {
-    if let Some(topic) = topics.get(expanded) {
-        return Topic::clone(topic);
+/// A topic that rows go to.
+#[derive(Debug, Clone)]
+struct KnownTopic {
+    topic: Topic,
+    /// Whether Pub/Sub can have one of this name.
+    is_named: bool,
+}
+
+fn topic_of(
+    topics: &mut BTreeMap<String, KnownTopic>,
+    project: &str,
+    expanded: &str,
+) -> KnownTopic {
+    if let Some(known) = topics.get(expanded) {
+        return known.clone();
     }
     if topics.len() >= Router::TOPICS_KEPT {
         topics.clear();
@@ -178,28 +195,26 @@ fn topic_of(topics: &mut BTreeMap<String, Topic>, project: &str, expanded: &str)
     } else {
         format!("projects/{project}/topics/{expanded}").into()
     };
-    topics.insert(expanded.to_owned(), Topic::clone(&topic));
-    topic
+    let known = KnownTopic { is_named: limits::is_topic_name(&topic), topic };
+    topics.insert(expanded.to_owned(), known.clone());
+    known
 }
 
-fn fault_of(message: &Message, event_id: Option<&str>) -> Option<Fault> {
+fn fault_of_size(message: &Message, ordering_key: &str) -> Option<Fault> {
     let limit = |what: &str, size, max| {
         (size > max).then(|| Fault::Limit { what: what.to_owned(), size, max })
     };
     let size = wire::field_len(message.topic().len()) + message.size();
     limit("the message in bytes", size, REQUEST_BYTES_MAX)
-        .or_else(|| {
-            limit("the ordering key in bytes", message.ordering_key().len(), ORDERING_KEY_BYTES_MAX)
-        })
-        .or_else(|| {
-            let named = limits::is_topic_name(message.topic());
-            (!named).then(|| Fault::Topic { name: message.topic().to_string() })
-        })
-        .or(match event_id {
-            None => Some(Fault::NoId),
-            Some("") => Some(Fault::EmptyId),
-            Some(_) => None,
-        })
+        .or_else(|| limit("the ordering key in bytes", ordering_key.len(), ORDERING_KEY_BYTES_MAX))
+}
+
+fn fault_of_id(event_id: Option<&str>) -> Option<Fault> {
+    match event_id {
+        None => Some(Fault::NoId),
+        Some("") => Some(Fault::EmptyId),
+        Some(_) => None,
+    }
 }
 
 fn expand(parts: &[Part], row: &Picked<'_>, out: &mut String) -> Result<(), RouteError> {

@@ -1,8 +1,9 @@
 //! The Publish call, straight over HTTP/2.
 
+use std::collections::HashMap;
 use std::fmt;
 use std::fmt::Write as _;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
@@ -43,6 +44,7 @@ pub struct GrpcPublisher {
 struct Client {
     pool: Pool,
     headers: RequestHeaders,
+    routes: Routes,
     uri: Uri,
     request_timeout: Duration,
 }
@@ -81,6 +83,7 @@ impl GrpcPublisher {
         let client = Client {
             pool: Pool::new(dialer, config.connections_max),
             headers: RequestHeaders::new(credentials, fixed_headers(config)?),
+            routes: Routes::default(),
             uri,
             request_timeout: config.request_timeout,
         };
@@ -116,7 +119,7 @@ impl GrpcPublisher {
     {
         let count = messages.len();
         let body = wire::request(topic, messages);
-        let routing = routing(topic);
+        let routing = self.client.routes.of(topic);
         let client = Arc::clone(&self.client);
         async move {
             let answer = timeout(client.request_timeout, client.call(&routing, &body)).await;
@@ -142,7 +145,7 @@ impl Client {
                 .lease()
                 .await
                 .map_err(|failure| classify(Code::Unavailable, failure.to_string()))?;
-            match exchange(&lease, self.request(headers), body.clone()).await {
+            match self.exchange(&lease, headers, body.clone()).await {
                 Ok(frame) => return Ok(frame),
                 Err(Failed::Finally(failure)) => return Err(failure),
                 Err(Failed::NotProcessed(error)) if sends == SENDS_MAX => {
@@ -151,6 +154,26 @@ impl Client {
                 Err(Failed::NotProcessed(_)) => lease.connection().retire(),
             }
         }
+    }
+
+    /// One request and its answer on one connection.
+    ///
+    /// The request is assembled where it is sent: held while a place is waited for, it would be most
+    /// of what a call keeps.
+    async fn exchange(
+        &self,
+        lease: &Lease,
+        headers: HeaderMap,
+        body: Bytes,
+    ) -> Result<Bytes, Failed> {
+        // Before anything of the request is handed over, every error means: not sent.
+        let mut sender = lease.connection().sender().ready().await.map_err(Failed::NotProcessed)?;
+        let (response, mut stream) =
+            sender.send_request(self.request(headers), false).map_err(Failed::NotProcessed)?;
+        stream.send_data(body, true)?;
+        let response = response.await?;
+        lease.connection().answered();
+        answer(response).await
     }
 
     fn request(&self, headers: HeaderMap) -> Request<()> {
@@ -170,6 +193,8 @@ impl Client {
 
 fn fixed_headers(config: &PublisherConfig) -> Result<HeaderMap, PubsubError> {
     let mut headers = HeaderMap::new();
+    // Each request has its own; a copy of these with the place taken need not grow for it.
+    headers.insert(ROUTING, HeaderValue::from_static(""));
     headers.insert(TE, HeaderValue::from_static("trailers"));
     headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/grpc"));
     let agent = concat!("walrelay/", env!("CARGO_PKG_VERSION"));
@@ -189,8 +214,26 @@ fn fixed_headers(config: &PublisherConfig) -> Result<HeaderMap, PubsubError> {
     Ok(headers)
 }
 
-fn routing(topic: &str) -> HeaderValue {
-    routing_by("topic", topic)
+/// The routing headers of the topics published to, each made once.
+#[derive(Default)]
+struct Routes(Mutex<HashMap<Topic, HeaderValue>>);
+
+impl Routes {
+    /// Headers remembered; a template over a column of many values makes topics without end.
+    const KEPT: usize = 4_096;
+
+    fn of(&self, topic: &Topic) -> HeaderValue {
+        let mut routes = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(route) = routes.get(topic) {
+            return route.clone();
+        }
+        if routes.len() >= Self::KEPT {
+            routes.clear();
+        }
+        let route = routing_by("topic", topic);
+        routes.insert(Topic::clone(topic), route.clone());
+        route
+    }
 }
 
 /// The header by which Google routes the request: `topic=` and the name, percent-encoded.
@@ -225,18 +268,6 @@ impl From<h2::Error> for Failed {
         }
         Self::Finally(transport(&error))
     }
-}
-
-/// One request and its answer on one connection.
-async fn exchange(lease: &Lease, request: Request<()>, body: Bytes) -> Result<Bytes, Failed> {
-    // Before anything of the request is handed over, every error means: not sent.
-    let mut sender = lease.connection().sender().ready().await.map_err(Failed::NotProcessed)?;
-    let (response, mut stream) =
-        sender.send_request(request, false).map_err(Failed::NotProcessed)?;
-    stream.send_data(body, true)?;
-    let response = response.await?;
-    lease.connection().answered();
-    answer(response).await
 }
 
 async fn answer(response: Response<RecvStream>) -> Result<Bytes, Failed> {
