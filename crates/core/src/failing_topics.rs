@@ -1,6 +1,7 @@
 //! Topics that refuse, and since when.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use crate::failure::{FailureClass, PublishFailure};
@@ -15,7 +16,7 @@ pub(crate) struct FailingTopics {
 #[derive(Debug)]
 pub(crate) struct FailingTopic {
     /// What it said last.
-    pub(crate) failure: PublishFailure,
+    pub(crate) failure: Arc<PublishFailure>,
     /// Since when it answers that an operator has to act, which proves that the service is up.
     pub(crate) operator_since: Option<Instant>,
     /// Its keys are recorded without being tried first.
@@ -32,13 +33,15 @@ impl FailingTopics {
 
     pub(crate) fn refused(&mut self, topic: &Topic, failure: &PublishFailure, now: Instant) {
         let failing = self.topics.entry(Topic::clone(topic)).or_insert_with(|| FailingTopic {
-            failure: failure.clone(),
+            failure: Arc::new(failure.clone()),
             operator_since: None,
             is_sick: false,
             probe_at: now,
             probes: 0,
         });
-        failing.failure.clone_from(failure);
+        if *failing.failure != *failure {
+            failing.failure = Arc::new(failure.clone());
+        }
         if failure.class == FailureClass::Operator {
             failing.operator_since.get_or_insert(now);
         }
@@ -50,9 +53,9 @@ impl FailingTopics {
     }
 
     /// Whether the topic's keys are recorded at once, and why.
-    pub(crate) fn sickness(&self, topic: &Topic) -> Option<&PublishFailure> {
+    pub(crate) fn sickness(&self, topic: &Topic) -> Option<Arc<PublishFailure>> {
         let failing = self.topics.get(topic).filter(|failing| failing.is_sick)?;
-        Some(&failing.failure)
+        Some(Arc::clone(&failing.failure))
     }
 
     /// Refused for so long that new keys need not find out for themselves.

@@ -201,6 +201,12 @@ impl Lane {
         !self.ordering_key.is_empty()
     }
 
+    /// Whether rows from the slot are sent from here. Those of a parked key go behind its rows in
+    /// dispatch state (I4); rows without a key have nothing to be behind.
+    pub(crate) fn sends_live_rows(&self) -> bool {
+        self.parked.is_none() || !self.is_ordered()
+    }
+
     /// Whether it holds nothing and knows nothing worth keeping (memory must not grow with the
     /// keys ever seen, I6).
     pub(crate) fn is_spent(&self) -> bool {

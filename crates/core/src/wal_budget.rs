@@ -131,12 +131,6 @@ impl WalBudget {
         self.is_futile
     }
 
-    /// Whether more is held than the budget allows.
-    #[must_use]
-    pub fn is_exceeded(&self, held: Held) -> bool {
-        self.limit.is_some_and(|limit| held.bytes() > limit)
-    }
-
     /// A row of so many bytes is recorded.
     pub const fn recorded(&mut self, message_bytes: usize) {
         self.effort.written += ROW_LOG_BYTES + message_bytes as u64;
@@ -278,7 +272,6 @@ mod tests {
     fn without_a_budget_nothing_is_spilled() {
         let mut budget = WalBudget::new(None, Retention::Unlimited, Lsn::ZERO);
         assert_eq!(budget.judge(held(1 << 40), Delivery::Stalled), Spill::Off);
-        assert!(!budget.is_exceeded(held(1 << 40)));
     }
 
     #[test]

@@ -6,12 +6,13 @@
 //! recorded at once. Rows that fail in an outage stay where they are: nobody knows better.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use crate::budget::BudgetLimits;
 use crate::effects::Aside;
 use crate::failure::FailureClass;
-use crate::lane::{LaneId, State, are_live};
+use crate::lane::{LaneId, State};
 use crate::message::Topic;
 
 use super::Lanes;
@@ -58,7 +59,7 @@ impl Lanes {
         // Known from now on: otherwise the next keys would fill the budget again. One heavy lane is a
         // sick key, and says nothing of the others.
         failing.is_sick |= failing.operator_since.is_some() && lanes.len() > 1;
-        let why = Aside::refused(&failing.failure);
+        let why = Aside::Refused(Arc::clone(&failing.failure));
         for id in lanes {
             self.set_aside(id, &why, now);
         }
@@ -67,8 +68,8 @@ impl Lanes {
     /// Whether a lane holds live rows that wait although something else goes through.
     fn fails_in_fair_weather(&self, id: LaneId) -> bool {
         let lane = &self.table[id];
-        let waits = lane.parked.is_none() || !lane.is_ordered();
-        if !waits || !are_live(&lane.queue) || !self.failing.topics.contains_key(&lane.topic) {
+        let waits = lane.sends_live_rows() && lane.holds_live_rows();
+        if !waits || !self.failing.topics.contains_key(&lane.topic) {
             return false;
         }
         // What an operator has to act on was an answer; otherwise something sent later was stored.
@@ -132,9 +133,7 @@ impl Lanes {
         failing.probe_at = now + pause.min(Self::PROBE_PAUSE_MAX);
         Ok(())
     }
-}
 
-impl Lanes {
     /// Nothing is stored at all: somebody tries now and then, a lane or a parked key.
     fn may_probe_in_outage(&mut self, random: u32, now: Instant) -> Result<(), Instant> {
         match self.probe_at {

@@ -7,7 +7,7 @@
 use std::time::{Duration, Instant};
 
 use crate::failure::PublishFailure;
-use crate::lane::{LaneId, are_live};
+use crate::lane::LaneId;
 use crate::wal_budget::Spill;
 
 use super::{Aside, Lanes};
@@ -30,23 +30,16 @@ impl Lanes {
         }
     }
 
-    /// Whether rows that come are recorded without being tried.
-    #[must_use]
-    pub fn spilled(&self) -> Spill {
-        self.spill
-    }
-
     /// Whether a lane holds live rows that are to be recorded.
     fn must_spill(&self, id: LaneId) -> bool {
         let lane = &self.table[id];
-        let waits = lane.parked.is_none() || !lane.is_ordered();
         let has_failed = lane.refusals.attempts > 0;
         let is_meant = match self.spill {
             Spill::Off => false,
             Spill::Failing => has_failed,
             Spill::Everything => true,
         };
-        waits && is_meant && are_live(&lane.queue)
+        is_meant && lane.sends_live_rows() && lane.holds_live_rows()
     }
 
     /// Why a row that comes for this lane is recorded without being tried, if it is.
@@ -55,10 +48,9 @@ impl Lanes {
             return None;
         }
         let lane = &self.table[id];
-        let goes_out = lane.parked.is_none() || !lane.is_ordered();
-        let sickness = || self.failing.sickness(&lane.topic).map(Aside::refused);
+        let sickness = || self.failing.sickness(&lane.topic).map(Aside::Refused);
         match self.spill {
-            _ if !goes_out => None,
+            _ if !lane.sends_live_rows() => None,
             Spill::Everything => Some(Aside::Spilled),
             Spill::Failing | Spill::Off => sickness(),
         }
