@@ -1,13 +1,10 @@
 //! How a consumer is doing, as probes and operators see it.
 
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
-
-/// Silence after which a probe may restart the process. The loop turns at least every few seconds.
-pub const SILENCE_MAX: Duration = Duration::from_secs(60);
+use walrelay_core::Pulse;
 
 /// What a consumer is doing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -59,10 +56,8 @@ pub struct Health(Arc<Shared>);
 
 #[derive(Debug)]
 struct Shared {
-    began: Instant,
-    /// Milliseconds since `began`, so that the loop beats without a lock.
-    beat_at: AtomicU64,
-    progress_at: AtomicU64,
+    /// Beside the state, so that the loop beats without a lock.
+    pulse: Pulse,
     state: Mutex<State>,
 }
 
@@ -83,9 +78,7 @@ impl Health {
     #[must_use]
     pub fn new(consumer: &str) -> Self {
         Self(Arc::new(Shared {
-            began: Instant::now(),
-            beat_at: AtomicU64::new(0),
-            progress_at: AtomicU64::new(0),
+            pulse: Pulse::new(Instant::now()),
             state: Mutex::new(State {
                 phase: Phase::Starting,
                 consumer: consumer.to_owned(),
@@ -99,12 +92,12 @@ impl Health {
     }
 
     pub(crate) fn beat(&self) {
-        self.0.beat_at.store(self.millis(), Ordering::Relaxed);
+        self.0.pulse.beat(Instant::now());
     }
 
     /// Something was committed, or nothing is held.
     pub(crate) fn progress(&self) {
-        self.0.progress_at.store(self.millis(), Ordering::Relaxed);
+        self.0.pulse.progress(Instant::now());
     }
 
     pub(crate) fn set_phase(&self, phase: Phase) {
@@ -148,13 +141,13 @@ impl Health {
     /// How long the loop has been silent.
     #[must_use]
     pub fn silence(&self) -> Duration {
-        self.since(&self.0.beat_at)
+        self.0.pulse.silence(Instant::now())
     }
 
     /// How long ago something was committed or nothing was held.
     #[must_use]
     pub fn since_progress(&self) -> Duration {
-        self.since(&self.0.progress_at)
+        self.0.pulse.since_progress(Instant::now())
     }
 
     /// Why events do not flow as they should; empty when they do.
@@ -198,14 +191,6 @@ impl Health {
                 "oldest_seconds": oldest.as_secs_f64(),
             },
         })
-    }
-
-    fn millis(&self) -> u64 {
-        u64::try_from(self.0.began.elapsed().as_millis()).unwrap_or(u64::MAX)
-    }
-
-    fn since(&self, at: &AtomicU64) -> Duration {
-        Duration::from_millis(self.millis().saturating_sub(at.load(Ordering::Relaxed)))
     }
 
     fn state(&self) -> MutexGuard<'_, State> {

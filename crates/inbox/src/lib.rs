@@ -27,6 +27,6 @@ pub use consumer::Consumer;
 pub use database::Registration;
 pub use error::InboxError;
 pub use event::Event;
-pub use health::{Health, Phase, SILENCE_MAX};
+pub use health::{Health, Phase};
 pub use metrics::Metrics;
 pub use settings::{Dedupe, OnDead, Settings, Until};

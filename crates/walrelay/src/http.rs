@@ -20,7 +20,8 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::Sleep;
-use walrelay_relay::observe::health::{Health, SILENCE_MAX};
+use walrelay_core::Pulse;
+use walrelay_relay::observe::health::Health;
 use walrelay_relay::observe::metrics::Metrics;
 
 /// Connections served at once; the next waits in the listen queue. Probes, one Prometheus and a
@@ -140,7 +141,7 @@ fn router(observed: Observed) -> Router {
 
 async fn livez(State(observed): State<Observed>) -> Response {
     let silence = observed.0.silence();
-    let live = silence <= SILENCE_MAX;
+    let live = silence <= Pulse::SILENCE_MAX;
     let code = if live { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
     answer(code, &json!({ "live": live, "silent_seconds": silence.as_secs_f64() }))
 }

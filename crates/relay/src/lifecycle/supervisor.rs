@@ -15,13 +15,13 @@ use std::pin::pin;
 use std::time::Duration;
 
 use tokio::time::{Instant, sleep};
-use walrelay_core::{Backoff, Random};
+use walrelay_core::{Backoff, Pulse, Random};
 
 use crate::error::RelayError;
 use crate::lifecycle::server::{Holder, Server};
 use crate::lifecycle::session::{self, Beginning, Opened, SessionSettings};
 use crate::lifecycle::standby::stand_by;
-use crate::observe::health::{Health, Phase, SILENCE_MAX};
+use crate::observe::health::{Health, Phase};
 use crate::observe::metrics::{Metrics, ReasonLabel};
 use crate::observe::observer::Observer;
 use crate::policy::{Chain, Disposition};
@@ -176,7 +176,7 @@ async fn beating<T>(health: &Health, work: impl Future<Output = T>) -> T {
         tokio::select! {
             biased;
             done = &mut work => return done,
-            () = sleep(SILENCE_MAX / 12) => health.beat(),
+            () = sleep(Pulse::SILENCE_MAX / 12) => health.beat(),
         }
     }
 }

@@ -5,18 +5,13 @@
 //! dead: a restart would help nobody.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use serde_json::{Map, Value, json};
-use walrelay_core::{HeavyKey, Spill, Topic};
+use walrelay_core::{HeavyKey, Pulse, Spill, Topic};
 
 use crate::observe::supply::Service;
-
-/// Silence after which a probe may restart the process. The pipeline beats at least every few
-/// seconds, so a minute is a loop that no longer turns, and not a slow disk.
-pub const SILENCE_MAX: Duration = Duration::from_secs(60);
 
 /// Topics whose problem is remembered. Topics come from rows, so their number has no bound; who
 /// reads the first hundred fixes fastest.
@@ -89,10 +84,8 @@ pub struct Health(Arc<Shared>);
 
 #[derive(Debug)]
 struct Shared {
-    began: Instant,
-    /// Milliseconds since `began`, so that the loop beats without a lock.
-    beat_at: AtomicU64,
-    progress_at: AtomicU64,
+    /// Beside the state, so that the loop beats without a lock.
+    pulse: Pulse,
     state: Mutex<State>,
 }
 
@@ -112,9 +105,7 @@ impl Health {
     #[must_use]
     pub fn new() -> Self {
         Self(Arc::new(Shared {
-            began: Instant::now(),
-            beat_at: AtomicU64::new(0),
-            progress_at: AtomicU64::new(0),
+            pulse: Pulse::new(Instant::now()),
             state: Mutex::new(State {
                 phase: Phase::Starting,
                 operator_problems: BTreeMap::new(),
@@ -129,12 +120,12 @@ impl Health {
 
     /// Records that the loop is running. To be called at least every few seconds, in every phase.
     pub fn beat(&self) {
-        self.0.beat_at.store(self.millis(), Ordering::Relaxed);
+        self.0.pulse.beat(Instant::now());
     }
 
     /// The watermark moved, or nothing is outstanding.
     pub fn progress(&self) {
-        self.0.progress_at.store(self.millis(), Ordering::Relaxed);
+        self.0.pulse.progress(Instant::now());
     }
 
     /// The relay enters another phase.
@@ -210,13 +201,13 @@ impl Health {
     /// How long the loop has been silent.
     #[must_use]
     pub fn silence(&self) -> Duration {
-        self.since(&self.0.beat_at)
+        self.0.pulse.silence(Instant::now())
     }
 
     /// How long ago there was progress.
     #[must_use]
     pub fn since_progress(&self) -> Duration {
-        self.since(&self.0.progress_at)
+        self.0.pulse.since_progress(Instant::now())
     }
 
     /// Why rows do not flow as they should; empty when they do.
@@ -249,14 +240,6 @@ impl Health {
             }),
         );
         Value::Object(status)
-    }
-
-    fn millis(&self) -> u64 {
-        u64::try_from(self.0.began.elapsed().as_millis()).unwrap_or(u64::MAX)
-    }
-
-    fn since(&self, at: &AtomicU64) -> Duration {
-        Duration::from_millis(self.millis().saturating_sub(at.load(Ordering::Relaxed)))
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
