@@ -10,4 +10,5 @@ mod freeze;
 mod history;
 mod kills;
 mod network;
+mod resets;
 mod state;

@@ -16,6 +16,7 @@ mod pgbouncer;
 mod publication;
 mod refusals;
 mod replay;
+mod reset;
 mod setup;
 mod sick;
 mod stop;

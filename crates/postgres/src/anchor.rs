@@ -52,6 +52,12 @@ pub fn anchor_slot(slot: &str, name: &str) -> Result<String, StoreError> {
     }
 }
 
+/// What the operator calls the anchor that is this slot.
+pub(crate) fn anchor_of<'a>(slot: &str, anchor_slot: &'a str) -> &'a str {
+    let name = anchor_slot.strip_prefix(slot).and_then(|rest| rest.strip_prefix(BETWEEN));
+    name.unwrap_or(anchor_slot)
+}
+
 /// The anchors of a slot, farthest back first.
 ///
 /// # Errors

@@ -19,6 +19,7 @@ mod init;
 mod lost;
 mod migrations;
 mod names;
+mod operation;
 mod outbox;
 mod preflight;
 mod publication;
@@ -61,6 +62,10 @@ pub use migrations::{
     INBOX_TABLES, Migration, RELAY_TABLES, inbox_migrations, migrate, migrate_inbox, migrations,
 };
 pub use names::{ParseNameError, QualifiedName, quote_identifier, quote_literal};
+pub use operation::{
+    Again, Reset, begin_reset, copy_slot_temporarily, finish_reset, give_up_operation,
+    read_operation, release_operation, take_operation, try_decoding,
+};
 pub use outbox::Outbox;
 pub use preflight::{
     ColumnRole, ExpectedColumn, Facts, Finding, FoundTable, Neighbours, PreflightRequest,

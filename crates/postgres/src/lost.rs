@@ -31,6 +31,8 @@ pub struct Settled {
     pub xid: u64,
     /// The end of the log on disk, read after it; None in recovery.
     pub wal_end: Option<Lsn>,
+    /// What an operator has begun with the slot and not finished, by its kind.
+    pub operation: Option<String>,
 }
 
 /// Why no relay can go on with this slot although one has; none when there is nothing to be lost.
@@ -40,6 +42,10 @@ pub fn loss(
     settled: Option<&Settled>,
     system_identifier: Option<&str>,
 ) -> Option<LostSlot> {
+    // In the middle of what an operator has begun a slot may be gone: whoever finishes that makes it again.
+    if settled.is_some_and(|row| row.operation.is_some()) {
+        return None;
+    }
     let problem = match (slot, settled) {
         (Some(slot), _) if slot.is_lost() => {
             let reason = slot.invalidation_reason.as_deref();
@@ -99,6 +105,7 @@ pub(crate) async fn read_settled(
         lsn: row.settled_lsn,
         xid: row.settled_xid,
         wal_end,
+        operation: row.operation,
     }))
 }
 

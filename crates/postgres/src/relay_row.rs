@@ -23,6 +23,8 @@ pub struct RelayRow {
     pub settled_xid: u64,
     /// When it was written.
     pub updated_at: SystemTime,
+    /// What an operator has begun with the slot and not finished, by its kind.
+    pub operation: Option<String>,
 }
 
 /// A moment in the server's life, by transaction and by position.
@@ -47,7 +49,8 @@ pub async fn read_relay_row(client: &Client, slot: &str) -> Result<Option<RelayR
             // Through jsonb, because a column that the table does not have yet is then null.
             "SELECT system_identifier, settled_lsn, settled_xid::text AS settled_xid, updated_at,
                     coalesce((to_jsonb(r) ->> 'timeline')::int, 0) AS timeline,
-                    coalesce((to_jsonb(r) ->> 'generation')::int8, 0) AS generation
+                    coalesce((to_jsonb(r) ->> 'generation')::int8, 0) AS generation,
+                    to_jsonb(r) -> 'operation' ->> 'kind' AS operation
                FROM public.app_outbox_relay r WHERE slot = $1",
             &[(&slot, Type::TEXT)],
         )
@@ -61,6 +64,7 @@ pub async fn read_relay_row(client: &Client, slot: &str) -> Result<Option<RelayR
             settled_lsn: Lsn::new(row.get::<_, PgLsn>("settled_lsn").into()),
             settled_xid: parse_xid(row.get("settled_xid"), "app_outbox_relay.settled_xid")?,
             updated_at: row.get("updated_at"),
+            operation: row.get("operation"),
         })
     })
     .transpose()
@@ -109,6 +113,23 @@ impl OwnRow {
             .await
             .map_err(StoreError::sql("write app_outbox_relay"))?;
         Ok(written == 1)
+    }
+
+    /// Whether the row is still the session's.
+    ///
+    /// # Errors
+    ///
+    /// The server refused, or the connection ended.
+    pub async fn is_ours(&self, client: &Client) -> Result<bool, StoreError> {
+        let row = client
+            .query_typed_opt(
+                "SELECT generation FROM public.app_outbox_relay WHERE slot = $1",
+                &[(&self.slot, Type::TEXT)],
+            )
+            .await
+            .map_err(StoreError::sql("read app_outbox_relay"))?;
+        let found = row.map_or(0, |row| row.get::<_, i64>("generation"));
+        Ok(u64::try_from(found).unwrap_or_default() == self.generation)
     }
 
     fn columns(&self) -> Result<(i32, i64), StoreError> {

@@ -38,6 +38,8 @@ pub struct SessionStore {
     server: ServerIdentity,
     /// The relay's row, once the session has taken it.
     own_row: Option<OwnRow>,
+    /// What its generation was when the session asked where to start; none where there was no row.
+    generation: Option<u64>,
     /// Rows claimed and not finished, at most what the budget lets out.
     claims: HashMap<Position, Claim>,
     /// The newest horizon whose end of log the watermark has not passed yet.
@@ -53,6 +55,12 @@ pub struct SessionStore {
 /// Rows of one key read back at once: a few full round trips of work, and few enough that an
 /// operator's change to the rows behind them is seen soon.
 const PER_KEY_ROWS: u32 = 500;
+
+/// Where there is no row yet, the session makes one of this generation.
+const FIRST_GENERATION: u64 = 1;
+
+const OTHER_GENERATION: &str =
+    "the row in app_outbox_relay belongs to another generation or timeline";
 
 /// How often the position of the log is noted: so coarse is a time that an operator names.
 const WAL_TIME_INTERVAL: Duration = Duration::from_secs(60);
@@ -81,6 +89,7 @@ impl SessionStore {
             store,
             server,
             own_row: None,
+            generation: None,
             claims: HashMap::new(),
             horizon: None,
             lease,
@@ -94,6 +103,21 @@ impl SessionStore {
     #[must_use]
     pub fn watching(self, watch: PublicationWatch) -> Self {
         Self { watch: Some(watch), ..self }
+    }
+
+    /// The same, of a session that has asked where to start when the row was of this generation.
+    #[must_use]
+    pub fn of_generation(self, generation: Option<u64>) -> Self {
+        Self { generation, ..self }
+    }
+
+    /// Ends a session whose slot was reset: what it knows is of the slot before.
+    async fn refuse_other_generation(&mut self) -> Result<(), StoreFailure> {
+        let Some(own_row) = self.own_row.clone() else { return Ok(()) };
+        match own_row.is_ours(self.client().await?).await.map_err(store_failure)? {
+            true => Ok(()),
+            false => Err(StoreFailure::OtherHistory(OTHER_GENERATION)),
+        }
     }
 
     async fn client(&mut self) -> Result<&mut SqlClient, StoreFailure> {
@@ -173,7 +197,13 @@ impl Store for SessionStore {
         let recorded = store.recorded_since(client, from).await.map_err(store_failure)?;
         let system = server.system_identifier.unwrap_or_default();
         let own_row = take_relay_row(client, store.slot(), &system, server.timeline).await;
-        self.own_row = Some(own_row.map_err(store_failure)?);
+        let own_row = own_row.map_err(store_failure)?;
+        // The slot may have been reset since the session asked where to start.
+        if own_row.generation != self.generation.unwrap_or(FIRST_GENERATION.min(own_row.generation))
+        {
+            return Err(StoreFailure::OtherHistory(OTHER_GENERATION));
+        }
+        self.own_row = Some(own_row);
         // Read as early as this, so that even a short session notes how far it came.
         self.horizon = Some(self.read_horizon().await?);
         Ok(Holdings { parked_keys, recorded })
@@ -264,9 +294,7 @@ impl Store for SessionStore {
         let xmin = passed.map(|horizon| horizon.xmin);
         let client = self.client().await?;
         if !own_row.write(client, settled, xmin).await.map_err(store_failure)? {
-            return Err(StoreFailure::OtherHistory(
-                "the row in app_outbox_relay belongs to another generation or timeline",
-            ));
+            return Err(StoreFailure::OtherHistory(OTHER_GENERATION));
         }
         if passed.is_some() || self.horizon.is_none() {
             self.horizon = None;
@@ -292,6 +320,7 @@ impl Store for SessionStore {
     }
 
     async fn watch(&mut self) -> Result<Watch, StoreFailure> {
+        self.refuse_other_generation().await?;
         match self.watch.clone() {
             Some(watch) => watch.look(self.client().await?).await.map_err(store_failure),
             None => Ok(Watch::Intact { up_to: Lsn::new(u64::MAX) }),

@@ -127,6 +127,15 @@ pub enum StoreError {
         anchor: String,
     },
 
+    /// Something was begun with the slot, and stands in the way until it is finished.
+    #[error("{what} was begun with slot {slot:?} and is not finished")]
+    OperationUnfinished {
+        /// The slot.
+        slot: String,
+        /// What was begun.
+        what: String,
+    },
+
     /// The server is a standby.
     #[error("the server is in recovery")]
     InRecovery,
@@ -178,6 +187,7 @@ impl StoreError {
             | Self::SlotName { .. }
             | Self::AnchorMissing { .. }
             | Self::AnchorLost { .. }
+            | Self::OperationUnfinished { .. }
             | Self::InRecovery
             | Self::NoRoom(_)
             | Self::ServerTooOld { .. } => None,

@@ -230,6 +230,9 @@ policy! {
     /// The positions on record belong to another server.
     OtherServer: LOST, LOST, LOST,
         "positions on record mean nothing on this server: docs/operations.md, Lost slot";
+    /// A reset was begun and is not finished, or another process is at it.
+    OperationUnfinished: RECONNECT, RECONNECT, POSTGRES,
+        "the command that began it finishes it when it is run again, and so does `walrelay run`: docs/replay.md";
     /// Somebody else holds the slot.
     SlotHeld: STAND_BY, STAND_BY, HELD, "stop the relay that holds the slot first";
     /// The holder's session may not be ended.
@@ -409,6 +412,7 @@ impl Kind {
             | StoreError::AnchorMissing { .. }
             | StoreError::AnchorLost { .. }
             | StoreError::SlotName { .. } => Self::Argument,
+            StoreError::OperationUnfinished { .. } => Self::OperationUnfinished,
             StoreError::InRecovery => Self::InRecovery,
             StoreError::NoRoom(_) => Self::NoRoom,
             StoreError::OutOfRange { .. } | StoreError::NoFreeEventId { .. } => Self::Unrecordable,

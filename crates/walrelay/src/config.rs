@@ -36,7 +36,8 @@ pub use command::{
     ConsumerAction, ConsumerConfig, ConsumerSetUp, CreateTopics, DatabaseConfig, DemoConfig,
     DemoOutput, DispatchAction, DispatchConfig, DispatchEdit, DispatchList, EmulatorConfig,
     InitConfig, NewSubscription, OutputFormat, Place, PruneConfig, ReplayAction, ReplayConfig,
-    ReplayOrder, RunConfig, Shell, SlotAction, SlotConfig, SlotKind, StatusConfig,
+    ReplayOrder, ResetOrder, RunConfig, Shell, Skipping, SlotAction, SlotConfig, SlotKind,
+    StatusConfig,
 };
 pub use layers::{CommandLine, Environment, Refusal};
 pub use log::{LogConfig, LogFormat};

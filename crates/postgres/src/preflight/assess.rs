@@ -312,8 +312,17 @@ fn slot_findings(findings: &mut Findings, request: &PreflightRequest, facts: &Fa
     if let Some(lost) = &lost {
         findings.error(code::SLOT_LOST, &subject, &lost.problem, LOST_SLOT_FIX);
     }
+    let begun = facts.relay_row.as_ref().and_then(|row| row.operation.as_ref());
+    if let Some(kind) = begun {
+        findings.warning(
+            code::OPERATION,
+            &subject,
+            format!("a {kind} of it was begun and is not finished"),
+            "walrelay run finishes it, and so does the command that began it",
+        );
+    }
     let Some(slot) = &facts.slot else {
-        if lost.is_none() {
+        if lost.is_none() && begun.is_none() {
             let fix = or_resembling(
                 "--slot",
                 &request.outbox.slot,

@@ -50,6 +50,8 @@ pub mod code {
     pub const WAL_SENDER_TIMEOUT: &str = "wal_sender_timeout";
     /// There is no slot, and none is on record: a first start.
     pub const SLOT_MISSING: &str = "slot_missing";
+    /// Something was begun with the slot and is not finished.
+    pub const OPERATION: &str = "operation";
     /// The slot is on record and does not exist, or it is invalidated.
     pub const SLOT_LOST: &str = "slot_lost";
     /// The slot is physical, or has another plugin or database.

@@ -90,6 +90,7 @@ fn facts() -> Facts {
             lsn: Lsn::new(2),
             xid: 700,
             wal_end: Some(Lsn::new(1 << 40)),
+            operation: None,
         }),
         neighbours: Neighbours::default(),
     }

@@ -3,6 +3,7 @@
 pub mod gate;
 mod log_gauge;
 pub mod opening;
+pub mod operation;
 pub mod server;
 pub mod session;
 pub mod standby;

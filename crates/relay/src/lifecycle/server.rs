@@ -13,11 +13,14 @@ use tokio_postgres::types::PgLsn;
 use walrelay_core::Retention;
 use walrelay_postgres::{
     ConnectConfig, DispatchStore, PublicationWatch, ReplicationConnection, ServerIdentity,
-    SessionStore, SqlClient, Store, Stream, SystemIdentity, connect_sql, read_relay_row,
+    SessionStore, SqlClient, Store, StoreError, Stream, SystemIdentity, connect_sql,
+    read_operation, read_relay_row,
 };
 
 use crate::error::RelayError;
+use crate::lifecycle::operation::{self, Outcome};
 use crate::lifecycle::{gate, log_gauge};
+use crate::policy::Kind;
 use crate::settings::{RelaySettings, Settings};
 use crate::stream::wal_end::WalEnd;
 
@@ -47,6 +50,11 @@ pub struct Connected<S, D> {
 pub trait Database: Send {
     /// Dispatch state, once the slot is ours.
     type Store: Store;
+
+    /// Finishes what an operator has begun with the slot; refuses to go on while another does.
+    fn finish_operation(&mut self) -> impl Future<Output = Result<(), RelayError>> + Send {
+        async { Ok(()) }
+    }
 
     /// Refuses a server that is not set up for this relay.
     fn check(&mut self) -> impl Future<Output = Result<(), RelayError>> + Send;
@@ -156,7 +164,16 @@ impl Server for Postgres<'_> {
         let (connect, relay, watch) = (connect.clone(), relay.clone(), self.watch.clone());
         Ok(Connected {
             replication,
-            database: PostgresDatabase { sql, connect, relay, store, server, lease, watch },
+            database: PostgresDatabase {
+                sql,
+                connect,
+                relay,
+                store,
+                server,
+                lease,
+                watch,
+                generation: None,
+            },
         })
     }
 }
@@ -189,10 +206,34 @@ pub struct PostgresDatabase {
     server: ServerIdentity,
     lease: Duration,
     watch: PublicationWatch,
+    /// Of the relay's row when it was asked where to start.
+    generation: Option<u64>,
 }
 
 impl Database for PostgresDatabase {
     type Store = SessionStore;
+
+    async fn finish_operation(&mut self) -> Result<(), RelayError> {
+        let slot = &self.relay.outbox.slot;
+        match read_operation(&self.sql, slot).await {
+            Ok(Some(_)) => {}
+            Ok(None) => return Ok(()),
+            // The look at everything else, which comes next, says what is missing.
+            Err(error)
+                if matches!(Kind::of_store(&error), Kind::TableMissing | Kind::Privilege) =>
+            {
+                return Ok(());
+            }
+            Err(error) => return Err(RelayError::Survey(error)),
+        }
+        match operation::finish(&self.sql, &self.connect, slot).await? {
+            Outcome::Nothing | Outcome::Finished(_) => Ok(()),
+            Outcome::Elsewhere(reset) => Err(RelayError::Survey(StoreError::OperationUnfinished {
+                slot: slot.clone(),
+                what: reset.describe(slot),
+            })),
+        }
+    }
 
     async fn check(&mut self) -> Result<(), RelayError> {
         gate::gate(&self.sql, &self.relay).await
@@ -230,6 +271,7 @@ impl Database for PostgresDatabase {
     async fn settled(&mut self) -> Result<Lsn, RelayError> {
         let row =
             read_relay_row(&self.sql, &self.relay.outbox.slot).await.map_err(RelayError::Survey)?;
+        self.generation = row.as_ref().map(|row| row.generation);
         // A row from before timelines were on record may be of another history.
         let row = row.filter(|row| row.timeline > 0);
         Ok(row.map_or(Lsn::ZERO, |row| row.settled_lsn))
@@ -260,8 +302,8 @@ impl Database for PostgresDatabase {
     }
 
     async fn into_store(self, _: SystemIdentity) -> Result<SessionStore, RelayError> {
-        let Self { sql, connect, store, server, lease, watch, .. } = self;
+        let Self { sql, connect, store, server, lease, watch, generation, .. } = self;
         let begun = SessionStore::begin(connect, sql, store, server, lease).await;
-        Ok(begun.map_err(RelayError::Store)?.watching(watch))
+        Ok(begun.map_err(RelayError::Store)?.watching(watch).of_generation(generation))
     }
 }

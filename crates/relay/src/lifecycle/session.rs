@@ -138,6 +138,7 @@ pub async fn open<C: Server, P: Publisher>(
     let Beginning { settings, publisher, observer } = beginning;
     let Connected { mut replication, mut database } = server.connect().await?;
     let identity = replication.identify_system().await.map_err(RelayError::Connect)?;
+    database.finish_operation().await?;
     database.check().await?;
     if let Some(holder) = database.holder().await? {
         return Ok(Opened::Held(holder, database));

@@ -38,11 +38,20 @@ pub async fn report(client: &SqlClient, slot: &str) -> Result<Map<String, Value>
     }
     match report_of(&survey) {
         Some(report) => Ok(report),
+        // In the middle of what an operator has begun there may be none.
+        None if let Some(what) = begun(&survey) => {
+            Err(StoreError::OperationUnfinished { slot: slot.to_owned(), what }.into())
+        }
         None if survey.relay_row.is_some() => {
             Err(ReportError::SlotLost { slot: slot.to_owned(), how: "no longer exists" })
         }
         None => Err(StoreError::SlotMissing { slot: slot.to_owned() }.into()),
     }
+}
+
+fn begun(survey: &Survey) -> Option<String> {
+    let kind = survey.relay_row.as_ref()?.operation.as_ref()?;
+    Some(format!("a {kind}"))
 }
 
 /// What `/status` serves; nothing when there is no slot.

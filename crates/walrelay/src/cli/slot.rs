@@ -27,6 +27,13 @@ pub enum SlotActionArgs {
     /// Moves the slot past one transaction, whose rows will then never be published.
     #[command(after_help = "Example:\n  walrelay slot advance --to-lsn 16/B374D848 --skip-events")]
     Advance(SlotAdvanceArgs),
+    /// Replaces the slot by a copy of an anchor, so that everything behind it is published again.
+    ///
+    /// A relay that is running lets go of the slot and goes on from there by itself. Interrupted, it is
+    /// finished by running it again, or by the relay.
+    #[command(after_help = "Examples:\n  walrelay slot reset --to-anchor before_release\n  \
+        walrelay slot reset --to-anchor daily --to-time 2h")]
+    Reset(SlotResetArgs),
 }
 
 /// `walrelay slot show`.
@@ -75,6 +82,29 @@ pub struct SlotAdvanceArgs {
     /// How many rows of other transactions that lie before it may be skipped too.
     #[arg(long, value_name = "N", default_value = "0", help_heading = ARGUMENTS)]
     pub discard_rows: String,
+    #[command(flatten)]
+    pub database: DatabaseOptions,
+}
+
+/// `walrelay slot reset`.
+#[derive(Debug, Args)]
+#[expect(clippy::struct_excessive_bools, reason = "each is a switch of the command line")]
+pub struct SlotResetArgs {
+    /// Anchor that the slot becomes a copy of; the anchor itself stays.
+    #[arg(long, value_name = "NAME", help_heading = ARGUMENTS)]
+    pub to_anchor: Option<String>,
+    /// First position that is published again (16/B374D848); where the anchor stands without it.
+    #[arg(long, value_name = "LSN", conflicts_with = "to_time", help_heading = ARGUMENTS)]
+    pub to_lsn: Option<String>,
+    /// Time from which on everything is published again: 2026-01-31T12:00:00Z, or how long ago (6h).
+    #[arg(long, value_name = "TIME", help_heading = ARGUMENTS)]
+    pub to_time: Option<String>,
+    /// Rows that are dead in dispatch state are published again too.
+    #[arg(long, help_heading = ARGUMENTS)]
+    pub include_dead: bool,
+    /// Accept that rows are skipped, when the place lies past what is settled.
+    #[arg(long, help_heading = ARGUMENTS)]
+    pub skip_events: bool,
     #[command(flatten)]
     pub database: DatabaseOptions,
 }

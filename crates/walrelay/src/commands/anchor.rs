@@ -1,17 +1,16 @@
 //! `walrelay anchor`: create, list, advance, drop. Never done by anything else (I9).
 
-use std::time::SystemTime;
-
 use pgoutput_parser::Lsn;
 use serde_json::{Value, json};
 use walrelay_core::{Retention, WalBudgetLimit};
 use walrelay_postgres::{
     Anchor, Outbox, SlotRoom, SlotState, SqlClient, StoreError, advance_anchor, anchor_slot,
-    connect_sql, copy_slot, drop_slot, find_anchor, note_wal_time, position_at, read_anchor,
-    read_anchors, read_history, read_loss, read_slot, read_slot_room,
+    connect_sql, copy_slot, drop_slot, find_anchor, note_wal_time, read_anchor, read_anchors,
+    read_history, read_loss, read_slot, read_slot_room,
 };
 use walrelay_relay::observe::report::{rfc3339, slot_report};
 
+use super::before::{at_time, refuse_unfinished};
 use crate::config::{AnchorAction, AnchorConfig, OutputFormat, Place};
 use crate::error::Error;
 use crate::output::{human_bytes, print};
@@ -29,6 +28,13 @@ pub async fn execute(config: AnchorConfig) -> Result<(), Error> {
 }
 
 async fn act(client: &SqlClient, outbox: &Outbox, action: AnchorAction) -> Result<String, Error> {
+    match &action {
+        AnchorAction::List { .. } => {}
+        // What was begun may need the anchor, and the slot may not be there.
+        AnchorAction::Create { .. } | AnchorAction::Advance { .. } | AnchorAction::Drop { .. } => {
+            refuse_unfinished(client, &outbox.slot).await?;
+        }
+    }
     match action {
         AnchorAction::Create { name, wal_budget } => {
             create(client, outbox, (&name, wal_budget)).await
@@ -179,22 +185,6 @@ async fn target(
         });
     }
     Ok(to)
-}
-
-/// The position from which on everything committed at `time` or later lies.
-pub(super) async fn at_time(
-    client: &SqlClient,
-    slot: &str,
-    time: SystemTime,
-) -> Result<Lsn, Error> {
-    let system = read_history(client, slot).await?;
-    match position_at(client, &system, time).await? {
-        Some(noted) => Ok(noted.lsn),
-        None => Err(Error::Unfit {
-            what: format!("no position is noted from {} or before", rfc3339(time)),
-            hint: "the relay notes one a minute while it runs: name a position with its LSN instead",
-        }),
-    }
 }
 
 fn retained(slot: &SlotState) -> u64 {

@@ -1,10 +1,12 @@
 //! `walrelay init`: tables, publication, slot, and the topics if asked for; safe to run again.
 
 use walrelay_postgres::{
-    Failover, InitOptions, InitPlan, InitReport, LostSlot, OnLost, Settled, SqlClient, connect_sql,
-    init, read_loss, rows_at_risk,
+    ConnectConfig, Failover, InitOptions, InitPlan, InitReport, LostSlot, OnLost, Settled,
+    SqlClient, StoreError, connect_sql, init, read_loss, rows_at_risk,
 };
 use walrelay_pubsub::Admin;
+use walrelay_relay::lifecycle::operation::{self, Outcome};
+use walrelay_relay::policy::Kind;
 use walrelay_relay::shutdown::Shutdown;
 
 use super::attended::attended;
@@ -51,6 +53,7 @@ async fn set_up(
     config: &InitConfig,
     options: &InitOptions,
 ) -> Result<(), Error> {
+    finish_operation(client, config.connect.as_ref(), &options.outbox.slot).await?;
     if options.on_lost == OnLost::Accept
         && let Some(lost) = read_loss(client, &options.outbox.slot).await?
     {
@@ -76,6 +79,26 @@ async fn set_up(
         print(&format!("{verb}: topic {topic}\n"))?;
     }
     Ok(())
+}
+
+/// In the middle of what an operator has begun the slot may be gone; a new one would undo it.
+async fn finish_operation(
+    client: &SqlClient,
+    connect: Option<&ConnectConfig>,
+    slot: &str,
+) -> Result<(), Error> {
+    let Some(connect) = connect else { return Ok(()) };
+    match operation::finish(client, connect, slot).await {
+        Ok(Outcome::Nothing) => Ok(()),
+        Ok(Outcome::Finished(reset)) => print(&format!("finished: {}\n", reset.describe(slot))),
+        Ok(Outcome::Elsewhere(reset)) => {
+            let what = reset.describe(slot);
+            Err(StoreError::OperationUnfinished { slot: slot.to_owned(), what }.into())
+        }
+        // The very first time there is no table yet.
+        Err(error) if error.kind() == Kind::TableMissing => Ok(()),
+        Err(error) => Err(error.into()),
+    }
 }
 
 /// What is given up with a lost slot. Printed before anything is done: afterwards it is not known.

@@ -7,6 +7,7 @@ use crate::error::Error;
 
 pub mod anchor;
 mod attended;
+mod before;
 pub mod check;
 mod columns;
 pub mod completions;

@@ -21,7 +21,7 @@ use walrelay_relay::settings::Settings;
 use walrelay_relay::shutdown::Shutdown;
 use walrelay_relay::stream::pipeline::Ended;
 
-use super::anchor::at_time;
+use super::before::at_time;
 use crate::config::{Place, ReplayAction, ReplayConfig, ReplayOrder};
 use crate::error::Error;
 use crate::output::print;

@@ -1,4 +1,6 @@
-//! `walrelay slot`: show, create, drop, advance. Never done by anything else (I9).
+//! `walrelay slot`: show, create, drop, advance, reset. Never done by anything else (I9).
+
+mod reset;
 
 use pgoutput_parser::Lsn;
 use walrelay_postgres::{
@@ -10,9 +12,10 @@ use walrelay_relay::observe::report::slot_report;
 use walrelay_relay::shutdown::Shutdown;
 
 use super::attended::attended;
+use super::before::refuse_unfinished;
 use super::init::failover;
 use super::status;
-use crate::config::{SlotAction, SlotConfig};
+use crate::config::{DatabaseConfig, SlotAction, SlotConfig};
 use crate::error::Error;
 use crate::output::print;
 
@@ -27,14 +30,25 @@ pub async fn execute(config: SlotConfig, shutdown: &Shutdown) -> Result<(), Erro
         connected = connect_sql(connect) => connected?,
         () = shutdown.requested() => return Err(Error::Interrupted),
     };
-    let work = act(&client, &config.database.outbox, config.action);
+    let work = act(&client, &config.database, config.action);
     let done = attended((connect, &client), work, shutdown).await;
     client.close().await;
     print(&done?)
 }
 
-async fn act(client: &SqlClient, outbox: &Outbox, action: SlotAction) -> Result<String, Error> {
+async fn act(
+    client: &SqlClient,
+    database: &DatabaseConfig,
+    action: SlotAction,
+) -> Result<String, Error> {
+    let outbox = &database.outbox;
     let slot = outbox.slot.as_str();
+    match &action {
+        SlotAction::Show(_) | SlotAction::Reset(_) => {}
+        SlotAction::Create(_) | SlotAction::Drop { .. } | SlotAction::Advance { .. } => {
+            refuse_unfinished(client, slot).await?;
+        }
+    }
     match action {
         SlotAction::Show(format) => {
             let missing = || StoreError::SlotMissing { slot: slot.to_owned() };
@@ -44,6 +58,7 @@ async fn act(client: &SqlClient, outbox: &Outbox, action: SlotAction) -> Result<
         SlotAction::Create(kind) => create(client, outbox, failover(kind)).await,
         SlotAction::Drop { discard_rows } => drop_it(client, outbox, discard_rows).await,
         SlotAction::Advance { to, discard_rows } => advance(client, outbox, to, discard_rows).await,
+        SlotAction::Reset(order) => reset::reset(client, database, &order).await,
     }
 }
 

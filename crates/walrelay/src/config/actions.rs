@@ -158,6 +158,7 @@ impl Builder<'_> {
             }
             cli::SlotActionArgs::Drop(args) => self.slot_drop(args),
             cli::SlotActionArgs::Advance(args) => self.slot_advance(args),
+            cli::SlotActionArgs::Reset(args) => self.slot_reset(args),
         };
         let database = self.database()?;
         Some(SlotConfig { database, action: action? })

@@ -1,12 +1,13 @@
-//! The arguments of `anchor`: which, and places in the log.
+//! The arguments of `anchor` and `slot reset`: which, and places in the log.
 
 use std::time::{Duration, SystemTime};
 
 use pgoutput_parser::Position;
+use walrelay_postgres::Again;
 use walrelay_relay::observe::report::parse_rfc3339;
 
 use super::builder::Builder;
-use super::command::{AnchorAction, AnchorConfig, Place};
+use super::command::{AnchorAction, AnchorConfig, Place, ResetOrder, Skipping, SlotAction};
 use super::names::is_slot_name;
 use super::settings::wal_budget;
 use crate::cli;
@@ -36,6 +37,23 @@ impl Builder<'_> {
             }
         };
         Some(AnchorConfig { database: self.database()?, action })
+    }
+
+    pub(super) fn slot_reset(&mut self, args: &cli::SlotResetArgs) -> Option<SlotAction> {
+        let to =
+            self.place(("to-lsn", args.to_lsn.as_deref()), ("to-time", args.to_time.as_deref()));
+        let Some(name) = &args.to_anchor else {
+            let allowed = "not set; `walrelay anchor list` shows what there is";
+            self.problems.wrong_unseen("to-anchor", allowed);
+            return None;
+        };
+        let again = match args.include_dead {
+            true => Again::PublishedAndDead,
+            false => Again::Published,
+        };
+        let skipping = if args.skip_events { Skipping::Agreed } else { Skipping::Refused };
+        let anchor = self.anchor_name("to-anchor", name);
+        Some(SlotAction::Reset(ResetOrder { anchor, to, again, skipping }))
     }
 
     pub(super) fn anchor_name(&mut self, argument: &str, name: &str) -> String {

@@ -7,7 +7,7 @@ use std::time::{Duration, SystemTime};
 use pgoutput_parser::{Lsn, Position};
 use walrelay_core::{ColumnNames, Matching, RouterConfig, WalBudgetLimit};
 use walrelay_emulator::Fault;
-use walrelay_postgres::{ConnectConfig, DispatchQuery, OnLost, Outbox, QualifiedName};
+use walrelay_postgres::{Again, ConnectConfig, DispatchQuery, OnLost, Outbox, QualifiedName};
 use walrelay_pubsub::Endpoint;
 use walrelay_relay::replay::{DeadRows, Keeping, Rate};
 use walrelay_relay::settings::{PubSubSettings, Settings};
@@ -226,7 +226,7 @@ pub struct SlotConfig {
 }
 
 /// What to do with the slot.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub enum SlotAction {
     /// Print it.
     Show(OutputFormat),
@@ -244,6 +244,30 @@ pub enum SlotAction {
         /// Rows of other transactions that may be skipped with it.
         discard_rows: u64,
     },
+    /// Make it a copy of an anchor.
+    Reset(ResetOrder),
+}
+
+/// What a slot is reset to.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ResetOrder {
+    /// The anchor.
+    pub anchor: String,
+    /// Where the stream starts; where the anchor stands without it.
+    pub to: Option<Place>,
+    /// Which rows of dispatch state are published again too.
+    pub again: Again,
+    /// Whether rows may be skipped.
+    pub skipping: Skipping,
+}
+
+/// Whether rows may be skipped.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Skipping {
+    /// Not without a word.
+    Refused,
+    /// By `--skip-events`.
+    Agreed,
 }
 
 /// Everything `walrelay anchor` needs.

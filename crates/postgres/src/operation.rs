@@ -1,0 +1,241 @@
+//! What an operator has begun with a slot and not finished, in `app_outbox_relay.operation`.
+//!
+//! It stands in the database before it acts, so that whoever comes next finishes it or waits: a slot
+//! that is gone in the middle of a reset is not lost. Beginning raises the generation, and every write
+//! of a session is conditional on that: a relay that was streaming lets go.
+
+use pgoutput_parser::Lsn;
+use tokio_postgres::Client;
+use tokio_postgres::types::{PgLsn, Type};
+
+use crate::anchor::anchor_of;
+use crate::slot::Failover;
+use crate::store_error::StoreError;
+
+/// The slot is replaced by a copy of an anchor, and streams from a position of its log.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Reset {
+    /// The slot of the anchor.
+    pub anchor_slot: String,
+    /// Where the stream starts again.
+    pub target: Lsn,
+    /// What the slot was before, which a copy forgets.
+    pub failover: Failover,
+    /// Which rows of dispatch state behind the target are published again too.
+    pub again: Again,
+}
+
+/// Rows of dispatch state that count as new after a reset.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Again {
+    /// Those that were published from there.
+    Published,
+    /// Those, and those that are dead.
+    PublishedAndDead,
+}
+
+impl Again {
+    const fn statuses(self) -> &'static [&'static str] {
+        match self {
+            Self::Published => &["published"],
+            Self::PublishedAndDead => &["published", "dead"],
+        }
+    }
+}
+
+impl Reset {
+    /// What it is, for whoever has to wait for it.
+    #[must_use]
+    pub fn describe(&self, slot: &str) -> String {
+        let anchor = anchor_of(slot, &self.anchor_slot);
+        format!("a reset to {} behind anchor {anchor:?}", self.target)
+    }
+}
+
+/// What has been begun with the slot, if something has.
+///
+/// # Errors
+///
+/// It is nothing that this version knows; the server refused, or the connection ended.
+pub async fn read_operation(client: &Client, slot: &str) -> Result<Option<Reset>, StoreError> {
+    let row = client
+        .query_typed_opt(
+            "SELECT operation ->> 'kind' AS kind, operation ->> 'anchor_slot' AS anchor_slot,
+                    (operation ->> 'target')::pg_lsn AS target,
+                    coalesce((operation ->> 'failover')::bool, false) AS failover,
+                    coalesce((operation ->> 'include_dead')::bool, false) AS include_dead
+               FROM (SELECT to_jsonb(r) -> 'operation' AS operation
+                       FROM public.app_outbox_relay r WHERE slot = $1) AS row
+              WHERE jsonb_typeof(operation) = 'object'",
+            &[(&slot, Type::TEXT)],
+        )
+        .await
+        .map_err(StoreError::sql("read app_outbox_relay.operation"))?;
+    let Some(row) = row else { return Ok(None) };
+    let kind: Option<&str> = row.get("kind");
+    let (anchor_slot, target): (Option<String>, Option<PgLsn>) =
+        (row.get("anchor_slot"), row.get("target"));
+    match (kind, anchor_slot, target) {
+        (Some("reset"), Some(anchor_slot), Some(target)) => Ok(Some(Reset {
+            anchor_slot,
+            target: Lsn::new(target.into()),
+            failover: if row.get("failover") { Failover::Yes } else { Failover::No },
+            again: match row.get("include_dead") {
+                true => Again::PublishedAndDead,
+                false => Again::Published,
+            },
+        })),
+        _ => Err(StoreError::UnexpectedValue {
+            column: "app_outbox_relay.operation",
+            value: kind.unwrap_or_default().to_owned(),
+            expected: "an operation that this version knows",
+        }),
+    }
+}
+
+/// Puts a reset on record. False when something has been begun already: then nothing was written.
+///
+/// # Errors
+///
+/// The server refused, or the connection ended.
+pub async fn begin_reset(client: &Client, slot: &str, reset: &Reset) -> Result<bool, StoreError> {
+    let written = client
+        .execute_typed(
+            "UPDATE public.app_outbox_relay
+                SET operation = jsonb_build_object('kind', 'reset', 'anchor_slot', $2, 'target', $3::text,
+                                                   'failover', $4, 'include_dead', $5, 'begun_at', now()),
+                    generation = generation + 1, updated_at = now()
+              WHERE slot = $1 AND operation IS NULL",
+            &[
+                (&slot, Type::TEXT),
+                (&reset.anchor_slot, Type::TEXT),
+                (&reset.target.to_string(), Type::TEXT),
+                (&(reset.failover == Failover::Yes), Type::BOOL),
+                (&(reset.again == Again::PublishedAndDead), Type::BOOL),
+            ],
+        )
+        .await
+        .map_err(StoreError::sql("write app_outbox_relay.operation"))?;
+    Ok(written == 1)
+}
+
+/// The slot is a copy of the anchor: what it is settled up to becomes the target, and rows that were
+/// published from dispatch state behind it no longer count as recorded. All or nothing.
+///
+/// # Errors
+///
+/// The server refused, or the connection ended.
+pub async fn finish_reset(client: &Client, slot: &str, reset: &Reset) -> Result<(), StoreError> {
+    let statuses: Vec<&str> = reset.again.statuses().to_vec();
+    client
+        .execute_typed(
+            // catalog_xmin has 32 bits; the epoch is that of the newest transaction, or the one before.
+            "WITH gone AS (
+               DELETE FROM public.app_outbox_dispatch
+                WHERE slot = $1 AND commit_lsn >= $2 AND status = ANY ($3)
+             )
+             UPDATE public.app_outbox_relay r
+                SET operation = NULL, settled_lsn = $2, updated_at = now(),
+                    settled_xid = (CASE WHEN epoch + oldest > newest THEN epoch + oldest - 4294967296
+                                        ELSE epoch + oldest END)::text::xid8
+               FROM (SELECT catalog_xmin::text::bigint AS oldest, newest,
+                            newest / 4294967296 * 4294967296 AS epoch
+                       FROM pg_replication_slots,
+                            (SELECT pg_snapshot_xmax(pg_current_snapshot())::text::bigint AS newest) AS n
+                      WHERE slot_name = $1) AS copy
+              WHERE r.slot = $1 AND r.operation IS NOT NULL",
+            &[
+                (&slot, Type::TEXT),
+                (&PgLsn::from(reset.target.as_u64()), Type::PG_LSN),
+                (&statuses, Type::TEXT_ARRAY),
+            ],
+        )
+        .await
+        .map_err(StoreError::sql("finish the reset in app_outbox_relay"))?;
+    Ok(())
+}
+
+/// Gives up what was begun: what it needs is gone. What the slot had settled stays on record.
+///
+/// # Errors
+///
+/// The server refused, or the connection ended.
+pub async fn give_up_operation(client: &Client, slot: &str) -> Result<(), StoreError> {
+    client
+        .execute_typed(
+            "UPDATE public.app_outbox_relay SET operation = NULL, updated_at = now() WHERE slot = $1",
+            &[(&slot, Type::TEXT)],
+        )
+        .await
+        .map_err(StoreError::sql("write app_outbox_relay.operation"))?;
+    Ok(())
+}
+
+/// Whether this session is now the one that works on the slot's operation; until it lets go or ends.
+///
+/// # Errors
+///
+/// The server refused, or the connection ended.
+pub async fn take_operation(client: &Client, slot: &str) -> Result<bool, StoreError> {
+    lock(client, slot, "SELECT pg_try_advisory_lock(hashtextextended($1, 0))").await
+}
+
+/// Lets another session work on it.
+///
+/// # Errors
+///
+/// The server refused, or the connection ended.
+pub async fn release_operation(client: &Client, slot: &str) -> Result<(), StoreError> {
+    lock(client, slot, "SELECT pg_advisory_unlock(hashtextextended($1, 0))").await.map(drop)
+}
+
+async fn lock(client: &Client, slot: &str, sql: &str) -> Result<bool, StoreError> {
+    let name = format!("walrelay operation {slot}");
+    let row = client
+        .query_typed_one(sql, &[(&name, Type::TEXT)])
+        .await
+        .map_err(StoreError::sql("take the operation on the slot"))?;
+    Ok(row.get(0))
+}
+
+/// Decodes the first change behind the anchor: whether the log and the publication are there for it.
+/// It has to be free, and does not move.
+///
+/// # Errors
+///
+/// It cannot be decoded through this publication; the server refused, or the connection ended.
+pub async fn try_decoding(
+    client: &Client,
+    slot: &str,
+    quoted_publication: &str,
+) -> Result<(), StoreError> {
+    client
+        .query_typed(
+            "SELECT count(*) FROM pg_logical_slot_peek_binary_changes($1, NULL, 1,
+                      'proto_version', '1', 'publication_names', $2)",
+            &[(&slot, Type::TEXT), (&quoted_publication, Type::TEXT)],
+        )
+        .await
+        .map_err(StoreError::sql(format!("decode the log behind slot {slot:?}")))?;
+    Ok(())
+}
+
+/// A copy of a slot that is gone with this session.
+///
+/// # Errors
+///
+/// The slot is missing or lost, or there is no room for another; or the server refused.
+pub async fn copy_slot_temporarily(
+    client: &Client,
+    from: &str,
+    to: &str,
+) -> Result<(), StoreError> {
+    client
+        .query_typed(
+            "SELECT lsn FROM pg_copy_logical_replication_slot($1, $2, true)",
+            &[(&from, Type::TEXT), (&to, Type::TEXT)],
+        )
+        .await
+        .map_err(StoreError::sql(format!("copy slot {from:?}")))?;
+    Ok(())
+}

@@ -1,0 +1,137 @@
+//! `walrelay slot reset`: the slot becomes a copy of an anchor, and everything behind it is published again.
+
+use std::process;
+
+use pgoutput_parser::Lsn;
+use walrelay_postgres::{
+    Failover, Outbox, Reset, SqlClient, StoreError, begin_reset, copy_slot_temporarily,
+    quote_identifier, read_anchor, read_history, read_operation, read_relay_row,
+    read_server_identity, read_slot, read_slot_room, read_wal_end, take_relay_row, try_decoding,
+    waiting_transactions,
+};
+use walrelay_relay::lifecycle::operation::{Outcome, finish};
+
+use super::super::before::at_time;
+use crate::config::{DatabaseConfig, Place, ResetOrder, Skipping};
+use crate::error::Error;
+
+/// Puts the reset on record and carries it out; or finishes the one that was begun before.
+///
+/// # Errors
+///
+/// There is no such anchor, the place does not lie behind it, rows would be skipped, or the server
+/// refuses. Once it is on record the relay finishes it too.
+pub(super) async fn reset(
+    client: &SqlClient,
+    database: &DatabaseConfig,
+    order: &ResetOrder,
+) -> Result<String, Error> {
+    let slot = database.outbox.slot.as_str();
+    let whose = match read_operation(client, slot).await? {
+        Some(_) => {
+            ": the reset that was begun before is finished; run the command again for another"
+        }
+        None => {
+            begin(client, &database.outbox, order).await?;
+            ""
+        }
+    };
+    match finish(client, &database.connect, slot).await? {
+        Outcome::Finished(done) => Ok(format!(
+            "slot {slot} starts at {} again{whose}\nrows behind it are published again, to the same topics; a \
+             relay that was running goes on by itself\n",
+            done.target
+        )),
+        Outcome::Elsewhere(reset) => {
+            Ok(format!("{} is being finished by another process\n", reset.describe(slot)))
+        }
+        Outcome::Nothing => Ok("the reset is finished: another process has done it\n".to_owned()),
+    }
+}
+
+async fn begin(client: &SqlClient, outbox: &Outbox, order: &ResetOrder) -> Result<(), Error> {
+    let Outbox { slot, publication, .. } = outbox;
+    let anchor = read_anchor(client, slot, &order.anchor).await?;
+    let reaches = anchor.slot.confirmed_flush_lsn.unwrap_or(Lsn::ZERO);
+    let end = read_wal_end(client).await?.ok_or(StoreError::InRecovery)?;
+    let target = match order.to {
+        None => reaches,
+        Some(Place::Lsn(lsn)) => lsn,
+        Some(Place::Time(time)) => at_time(client, slot, time).await?,
+    };
+    if target < reaches || target > end {
+        return Err(Error::Unfit {
+            what: format!(
+                "{target} is not between {reaches}, where anchor {:?} stands, and {end}, where the log ends",
+                anchor.name
+            ),
+            hint: "name a place in between, or an anchor that reaches farther back",
+        });
+    }
+    // Before anything is on record: a publication that is younger than the anchor, or log that is gone.
+    let room = read_slot_room(client).await?;
+    try_decoding(client, &anchor.slot.name, &quote_identifier(publication)).await?;
+    let live = read_slot(client, slot).await?;
+    if live.is_none() && room.used >= room.max {
+        return Err(StoreError::NoRoom(format!(
+            "all {} replication slots are in use, and {slot:?} is not among them (max_replication_slots)",
+            room.max
+        ))
+        .into());
+    }
+    let settled = settled(client, slot).await?;
+    if target > settled {
+        refuse_skipping(client, outbox, (&anchor.slot.name, settled, target), order.skipping)
+            .await?;
+    }
+    let failover = match live.and_then(|live| live.failover) {
+        Some(true) => Failover::Yes,
+        Some(false) | None => Failover::No,
+    };
+    let again = order.again;
+    let reset = Reset { anchor_slot: anchor.slot.name, target, failover, again };
+    // False: another process has begun one in between, and that one is finished now.
+    begin_reset(client, slot, &reset).await?;
+    Ok(())
+}
+
+/// Up to where the slot is settled. A relay that has never run has no row yet: it gets one, because
+/// what is begun stands there.
+async fn settled(client: &SqlClient, slot: &str) -> Result<Lsn, Error> {
+    if let Some(row) = read_relay_row(client, slot).await? {
+        return Ok(row.settled_lsn);
+    }
+    let system = read_history(client, slot).await?;
+    let server = read_server_identity(client).await?;
+    take_relay_row(client, slot, &system, server.timeline).await?;
+    let missing = || StoreError::SlotMissing { slot: slot.to_owned() };
+    Ok(read_relay_row(client, slot).await?.ok_or_else(missing)?.settled_lsn)
+}
+
+/// Rows between where the slot is settled and the target would never be published.
+async fn refuse_skipping(
+    client: &SqlClient,
+    outbox: &Outbox,
+    (anchor_slot, settled, target): (&str, Lsn, Lsn),
+    skipping: Skipping,
+) -> Result<(), Error> {
+    let copy = format!("walrelay_counting_{}", process::id());
+    copy_slot_temporarily(client, anchor_slot, &copy).await?;
+    let behind = waiting_transactions(client, &copy, &outbox.publication, Lsn::ZERO).await?;
+    let skipped = behind.iter().filter(|it| it.end_lsn > settled && it.end_lsn <= target);
+    let rows: u64 = skipped.map(|transaction| transaction.rows).sum();
+    walrelay_postgres::drop_slot(client, &copy).await?;
+    match skipping {
+        Skipping::Agreed => {
+            tracing::warn!(rows, %target, "rows before the target are skipped");
+            Ok(())
+        }
+        Skipping::Refused => Err(Error::Unfit {
+            what: format!(
+                "{target} lies past {settled}, up to where the slot is settled: {rows} row(s) in between would \
+                 never be published (--skip-events accepts that)"
+            ),
+            hint: "name an earlier place, or none",
+        }),
+    }
+}

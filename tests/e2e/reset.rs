@@ -1,0 +1,181 @@
+//! A reset: everything behind an anchor again, for everybody, contiguous with the live rows.
+
+use walrelay_testkit::checker::Committed;
+use walrelay_testkit::outbox::Workload;
+use walrelay_testkit::postgres::installed_majors;
+use walrelay_testkit::wait_until;
+use walrelay_tests::{DEADLINE, World, topic};
+
+fn ids(committed: &[Committed], key: &str) -> Vec<String> {
+    committed.iter().filter(|row| row.key == key).map(|row| row.event_id.clone()).collect()
+}
+
+fn stored(world: &World, key: &str) -> Vec<String> {
+    let messages = world.pubsub.emulator().published(&topic("video.events"));
+    let of_key = messages.iter().filter(|message| message.key() == key);
+    of_key.map(|message| message.attribute("event_id").unwrap_or_default().to_owned()).collect()
+}
+
+const KEYS: [&str; 3] = ["v-0", "v-1", "v-2"];
+
+#[tokio::test]
+async fn a_reset_under_live_traffic_repeats_everything_since_the_anchor_contiguous_with_what_follows()
+ {
+    for major in installed_majors() {
+        let Some(world) = World::create_on(major).await else { continue };
+        let before = Workload::of_rows(30).insert(world.client()).await.expect("rows");
+        let relay = world.start_relay([]).await;
+        world.pubsub.wait_stored(DEADLINE, 30).await;
+        world.wait_confirmed(DEADLINE).await;
+        world.succeed(["anchor", "create", "a"]).await;
+        let insert = async |first_number, rows| {
+            let workload = Workload { first_number, ..Workload::of_rows(rows) };
+            workload.insert(world.client()).await.expect("rows")
+        };
+        let mut since = insert(30, 300).await;
+        world.pubsub.wait_stored(DEADLINE, 330).await;
+
+        let reset = world.command(["slot", "reset", "--to-anchor", "a"]).start();
+        for step in 0..20 {
+            since.extend(insert(330 + step * 20, 20).await);
+        }
+        let done = reset.finish(DEADLINE).await;
+        assert_eq!(done.code, Some(0), "{}", done.text);
+        since.extend(insert(730, 30).await);
+        // The very last rows are the last of the repetition too.
+        wait_until(DEADLINE, "the last rows", async || {
+            KEYS.iter()
+                .all(|key| stored(&world, key).last() == ids(&since, key).last())
+                .then_some(())
+        })
+        .await;
+        world.wait_confirmed(DEADLINE).await;
+
+        for key in KEYS {
+            let (all, again) = (stored(&world, key), ids(&since, key));
+            let whole: Vec<String> = ids(&before, key).into_iter().chain(again.clone()).collect();
+            assert!(all.ends_with(&again), "{major} {key}: the repetition is contiguous");
+            let first_time = &all[..all.len() - again.len()];
+            assert!(whole.starts_with(first_time), "{major} {key}: in order until the reset");
+            assert!(first_time.len() >= 110, "{major} {key}: it was published before");
+        }
+        drop(relay);
+    }
+}
+
+#[tokio::test]
+async fn a_reset_to_a_place_behind_the_anchor_repeats_what_lies_behind_that_place() {
+    let Some(world) = World::create().await else { return };
+    world.succeed(["anchor", "create", "a"]).await;
+    Workload::of_rows(30).insert(world.client()).await.expect("rows");
+    let middle = format!("0/{:X}", world.wal_end().await);
+    let more = Workload { first_number: 30, ..Workload::of_rows(12) };
+    let later = more.insert(world.client()).await.expect("rows");
+    world.catch_up().await;
+
+    world.succeed(["slot", "reset", "--to-anchor", "a", "--to-lsn", &middle]).await;
+    world.catch_up().await;
+    assert_eq!(world.pubsub.stored_count(), 42 + 12);
+    for key in KEYS {
+        assert!(stored(&world, key).ends_with(&ids(&later, key)), "{key}");
+    }
+    // And all of it once more: the anchor has stayed where it was.
+    world.succeed(["slot", "reset", "--to-anchor", "a"]).await;
+    world.catch_up().await;
+    assert_eq!(world.pubsub.stored_count(), 42 + 12 + 42);
+}
+
+#[tokio::test]
+async fn what_was_published_from_dispatch_state_comes_again_and_what_is_dead_only_when_asked_for() {
+    let Some(world) = World::create().await else { return };
+    world.succeed(["anchor", "create", "a"]).await;
+    world.pubsub.fault("key=v-1,reject=PERMISSION_DENIED");
+    let relay = world.start_relay(["--park-after", "200ms"]).await;
+    Workload::of_rows(30).insert(world.client()).await.expect("rows");
+    let bad = "00000000-0000-4000-8000-00000000dead";
+    world.pubsub.fault(&format!("event_id={bad},reject=INVALID_ARGUMENT"));
+    world
+        .execute(&format!(
+            "INSERT INTO app_outbox (id, aggregatetype, aggregateid, event_type, version, payload)
+             VALUES ('{bad}', 'video', 'v-9', 'test.poison', 0, '{{\"n\": 0}}')"
+        ))
+        .await;
+    wait_until(DEADLINE, "a parked key", async || {
+        (world.dispatch_count("retrying").await > 0 && world.dispatch_count("dead").await == 1)
+            .then_some(())
+    })
+    .await;
+    world.pubsub.heal();
+    world.wait_dispatch(DEADLINE, "retrying", 0).await;
+    world.pubsub.wait_stored(DEADLINE, 30).await;
+    drop(relay);
+    world.wait_slot_free(DEADLINE).await;
+
+    world.succeed(["slot", "reset", "--to-anchor", "a"]).await;
+    world.catch_up().await;
+    assert_eq!(world.pubsub.stored_count(), 60, "the dead row stays dead");
+    assert_eq!(world.dispatch_count("dead").await, 1);
+
+    world.succeed(["slot", "reset", "--to-anchor", "a", "--include-dead"]).await;
+    world.catch_up().await;
+    assert_eq!(world.pubsub.stored_count(), 60 + 31);
+    assert_eq!(world.dispatch_count("dead").await, 0);
+}
+
+#[tokio::test]
+async fn a_reset_past_what_is_settled_counts_what_it_skips_and_wants_to_be_told_so() {
+    let Some(world) = World::create().await else { return };
+    world.catch_up().await;
+    world.succeed(["anchor", "create", "a"]).await;
+    Workload::of_rows(14).insert(world.client()).await.expect("rows");
+    let here = format!("0/{:X}", world.wal_end().await);
+    let more = Workload { first_number: 14, ..Workload::of_rows(5) };
+    let later = more.insert(world.client()).await.expect("rows");
+
+    let arguments = ["slot", "reset", "--to-anchor", "a", "--to-lsn", &here];
+    let refused = world.run(arguments).await;
+    assert_eq!(refused.code, Some(2), "{}", refused.text);
+    assert!(refused.text.contains("14 row(s)"), "{}", refused.text);
+    world.succeed(arguments.into_iter().chain(["--skip-events"])).await;
+    world.catch_up().await;
+    world.check(&later).assert_exactly_once();
+}
+
+#[tokio::test]
+async fn a_failover_slot_is_one_again_after_a_reset() {
+    for major in installed_majors().into_iter().filter(|major| *major >= 17) {
+        let Some(world) = World::create_empty_on(major).await else { continue };
+        world.succeed(["init", "--failover"]).await;
+        world.succeed(["anchor", "create", "a"]).await;
+        world.succeed(["slot", "reset", "--to-anchor", "a"]).await;
+        let failover = format!(
+            "SELECT count(*) FROM pg_replication_slots WHERE slot_name = '{}' AND failover",
+            world.name()
+        );
+        assert_eq!(world.number(&failover).await, 1, "{major}");
+    }
+}
+
+#[tokio::test]
+async fn an_anchor_heals_a_slot_that_was_dropped_and_one_that_is_gone_leaves_the_slot_alone() {
+    let Some(world) = World::create().await else { return };
+    world.succeed(["anchor", "create", "a"]).await;
+    let committed = Workload::of_rows(20).insert(world.client()).await.expect("rows");
+    world.catch_up().await;
+    world.execute(&format!("SELECT pg_drop_replication_slot('{}')", world.name())).await;
+    let more = Workload { first_number: 20, ..Workload::of_rows(9) };
+    let missed = more.insert(world.client()).await.expect("rows");
+    assert_eq!(world.run(["run"]).await.code, Some(5));
+
+    world.succeed(["slot", "reset", "--to-anchor", "a"]).await;
+    world.catch_up().await;
+    for key in KEYS {
+        let (first, rest) = (ids(&committed, key), ids(&missed, key));
+        let expected: Vec<String> = [first.clone(), first, rest].concat();
+        assert_eq!(stored(&world, key), expected, "{key}");
+    }
+
+    let gone = world.run(["slot", "reset", "--to-anchor", "b"]).await;
+    assert_eq!(gone.code, Some(2), "{}", gone.text);
+    world.catch_up().await;
+}
