@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use walrelay_testkit::outbox::Workload;
 use walrelay_testkit::relay::Relay;
+use walrelay_testkit::wait_until;
 use walrelay_tests::{DEADLINE, Producer, World};
 
 /// A world whose relay has published and confirmed rows.
@@ -144,4 +145,38 @@ async fn a_change_that_is_not_committed_holds_keepalives_back_and_then_stops_not
     committed.insert(world.client()).await.unwrap();
     world.pubsub.wait_stored(DEADLINE, 15).await;
     drop(relay);
+}
+
+#[tokio::test]
+async fn a_row_that_comes_where_another_one_is_recorded_is_published() {
+    let Some(world) = World::create().await else { return };
+    let one_table = format!("{}_one", world.name());
+    world.execute("CREATE TABLE second_outbox (LIKE app_outbox INCLUDING ALL)").await;
+    alter(&world, "ADD TABLE second_outbox").await;
+    let create = format!("CREATE PUBLICATION {one_table} FOR TABLE app_outbox");
+    world.execute(&format!("{create} WITH (publish = 'insert')")).await;
+    // The first row of the transaction is dead and recorded; the second one is out.
+    world.pubsub.fault("black-hole");
+    let tables = ["--outbox-table", "public.app_outbox", "--outbox-table", "public.second_outbox"];
+    let mut relay = world.start_relay(tables).await;
+    let insert = |table: &str, kind: &str| {
+        format!(
+            "INSERT INTO {table} (aggregatetype, aggregateid, event_type, version, payload)
+             VALUES ('{kind}', 'k', 'e', 1, '{{}}');"
+        )
+    };
+    let both = [insert("second_outbox", "no such/topic"), insert("app_outbox", "video")];
+    world.execute(&both.concat()).await;
+    world.wait_dispatch(DEADLINE, "dead", 1).await;
+    let received = || world.pubsub.emulator().stats().publish_requests > 0;
+    wait_until(DEADLINE, "the second row to be out", async || received().then_some(())).await;
+    relay.kill();
+    world.pubsub.heal();
+
+    // With the other publication it is the first one.
+    let catch_up = world.command(["run", "--until-caught-up"]);
+    let done = catch_up.env("WALRELAY_PUBLICATION", &one_table).finish(DEADLINE).await;
+    assert_eq!(done.code, Some(0), "{}", done.text);
+    assert!(done.text.contains("rows stand where dispatch state holds others"), "{}", done.text);
+    world.check(&world.committed().await).assert_exactly_once();
 }

@@ -13,7 +13,9 @@ use tokio::time::{Instant, sleep};
 use walrelay_core::{
     ClaimKey, Claimed, Finished, Message, OnDead, Outcome, Reason, RowToRecord, Topic,
 };
-use walrelay_postgres::{Due, Head, Holdings, ParkedKey, Store, StoreFailure, Survey, Watch};
+use walrelay_postgres::{
+    Due, Head, Holdings, ParkedKey, RecordedRow, Store, StoreFailure, Survey, Watch,
+};
 use walrelay_testkit::seed::Seed;
 use walrelay_testkit::walsender::ScriptedServer;
 
@@ -50,6 +52,12 @@ struct Entry {
     next_attempt: Option<Instant>,
     version: u64,
     updated: Instant,
+}
+
+impl Entry {
+    fn event_id(&self) -> String {
+        format!("e{}", self.row)
+    }
 }
 
 struct State {
@@ -423,7 +431,10 @@ impl Store for SessionTable {
             let early = state.read_early.remove(&process);
             let parked = early.unwrap_or_else(|| state.parked_keys(table.rules.on_dead));
             let since = state.entries.range((from.as_u64(), 0)..);
-            let recorded = since.map(|((at, tx_index), _)| position(*at, *tx_index));
+            let recorded = since.map(|((at, tx_index), entry)| RecordedRow {
+                position: position(*at, *tx_index),
+                event_id: entry.event_id(),
+            });
             (Holdings { parked_keys: parked.len(), recorded: recorded.collect() }, parked)
         };
         let (held, parked) = table.command("holdings", read).await?;
@@ -551,8 +562,7 @@ impl SessionTable {
         let entry = state.entries.get(&at).ok_or_else(unavailable)?;
         self.claims.insert(at, entry.version);
         self.table.judge.note(Event::Claimed { rows: vec![entry.row] });
-        let event_id = format!("e{}", entry.row);
-        let topic = Topic::clone(&key.topic);
+        let (topic, event_id) = (Topic::clone(&key.topic), entry.event_id());
         let message = Message::from_encoded(topic, position(at.0, at.1), &event_id, &entry.body);
         Ok((message.map_err(|error| StoreFailure::Unavailable(error.into()))?, entry.attempts))
     }

@@ -50,17 +50,24 @@ impl Budget {
     /// Whether another row may be read from the slot.
     #[must_use]
     pub const fn has_room(&self) -> bool {
+        self.bytes < self.for_reading() && self.rows < self.limits.rows
+    }
+
+    /// Bytes that rows may hold and still more be read.
+    const fn for_reading(&self) -> usize {
         let readable = self.limits.bytes - self.limits.bytes / 8;
         // Half stays for reading whatever is beside it: otherwise nothing would ever get less.
         let beside = if self.beside < readable / 2 { self.beside } else { readable / 2 };
-        self.bytes < readable - beside && self.rows < self.limits.rows
+        readable - beside
     }
 
     /// What failing rows may hold, once so little is left that they stand in the way of others.
     #[must_use]
     pub fn failing_share(&self) -> Option<BudgetLimits> {
-        let BudgetLimits { bytes, rows } = self.limits;
-        let is_scarce = self.bytes >= bytes / 2 || self.rows >= rows / 2;
+        // Half of all when nothing is beside it. Never more than may be read: rows that fail would
+        // fill that and be let alone.
+        let many = self.for_reading() / 7 * 4;
+        let is_scarce = self.bytes >= many || self.rows >= self.limits.rows / 2;
         is_scarce.then(|| self.limits.failing_share())
     }
 
@@ -72,7 +79,7 @@ impl Budget {
         if left < share { left } else { share }
     }
 
-    /// What is held beside the rows: parked keys that are known by name.
+    /// What is held beside the rows: the read buffer, and parked keys that are known by name.
     pub const fn hold_beside(&mut self, bytes: usize) {
         self.beside = bytes;
     }

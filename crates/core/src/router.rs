@@ -159,6 +159,19 @@ impl Router {
         ))
     }
 
+    /// The event id of a row; empty if it has none.
+    ///
+    /// # Errors
+    ///
+    /// The row cannot be read; nothing may be confirmed past it.
+    pub fn event_id<'a>(&'a mut self, insert: &'a Insert<'a>) -> Result<&'a str, RouteError> {
+        let index = self.layout_of(insert.relation)?;
+        let layout = &self.layouts[index];
+        let picked = insert.tuple.pick(&layout.places);
+        let row = Picked { picked, layout, insert, names: &self.config.columns };
+        Ok(row.text(Field::Id)?.unwrap_or_default())
+    }
+
     fn layout_of(&mut self, relation: &Relation) -> Result<usize, RouteError> {
         let known = |layout: &Layout| {
             layout.relation_id == relation.id && layout.generation == relation.generation

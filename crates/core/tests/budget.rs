@@ -106,3 +106,13 @@ fn failing_rows_have_a_share_of_a_quarter_once_half_is_in_flight() {
     by_rows.take(0);
     assert_eq!(by_rows.failing_share(), Some(quarter));
 }
+
+#[test]
+fn less_is_scarce_when_more_is_held_beside_the_rows() {
+    let mut budget = Budget::new(BudgetLimits { bytes: 800, rows: 12 });
+    budget.hold_beside(1_000);
+    budget.take(199);
+    assert_eq!(budget.failing_share(), None, "nothing is scarce");
+    budget.take(1);
+    assert!(budget.failing_share().is_some() && budget.has_room(), "before nothing is read");
+}

@@ -74,7 +74,9 @@ impl Table {
         let Change::Insert(insert) = self.decoder.decode(&sent).unwrap() else {
             panic!("an insert was encoded");
         };
-        self.router.route(&insert).unwrap()
+        let routed = self.router.route(&insert).unwrap();
+        assert_eq!(self.router.event_id(&insert), Ok(routed.message.event_id()));
+        routed
     }
 }
 

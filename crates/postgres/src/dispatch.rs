@@ -34,6 +34,7 @@ mod history;
 mod keys;
 mod operate;
 mod park;
+mod recorded;
 
 use std::fmt;
 use std::str::FromStr;
@@ -54,6 +55,7 @@ pub use heads::Head;
 pub use keys::ParkedKey;
 pub use operate::{DispatchDetail, DispatchFilter, DispatchRow, RetrySelection};
 pub use park::{ParkRow, ParkStatus};
+pub use recorded::RecordedRow;
 
 /// The channel of `NOTIFY` that tells a relay that an operator changed something; the payload is
 /// the slot.

@@ -50,7 +50,7 @@ pub use conninfo::{CONNECT_TIMEOUT_DEFAULT, ConnectConfig, ConninfoProblem, PgEn
 pub use dispatch::{
     Claim, ClaimLimits, ClaimedRow, Counting, DISPATCH_CHANNEL, DispatchCounts, DispatchDetail,
     DispatchFilter, DispatchPlace, DispatchQuery, DispatchRoute, DispatchRow, DispatchState,
-    DispatchStatus, DispatchStore, DueKeys, Head, Key, ParkRow, ParkStatus, ParkedKey,
+    DispatchStatus, DispatchStore, DueKeys, Head, Key, ParkRow, ParkStatus, ParkedKey, RecordedRow,
     RetrySelection,
 };
 pub use error::{PgError, ServerError, ServerErrorKind, TlsError};

@@ -7,7 +7,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use pgoutput_parser::{Lsn, Position};
+use pgoutput_parser::Lsn;
 use tokio_postgres::error::SqlState;
 use walrelay_core::{
     ClaimKey, Claimed, FailureClass, Finished, Message, Outcome, PublishFailure, RowToRecord, Topic,
@@ -40,8 +40,9 @@ pub struct SessionStore {
     own_row: Option<OwnRow>,
     /// What its generation was when the session asked where to start; none where there was no row.
     generation: Option<u64>,
-    /// Rows claimed and not finished, at most what the budget lets out.
-    claims: HashMap<Position, Claim>,
+    /// Rows claimed and not finished, by the id they are recorded under: at most what the budget
+    /// lets out. Two of them may lie at one position, once the publication was changed.
+    claims: HashMap<String, Claim>,
     /// The newest horizon whose end of log the watermark has not passed yet.
     horizon: Option<Horizon>,
     lease: Duration,
@@ -216,13 +217,13 @@ impl Store for SessionStore {
     }
 
     async fn finish(&mut self, finished: &[Finished]) -> Result<(), StoreFailure> {
-        let claim = |row: &Finished| self.claims.get(&row.message.position()).cloned();
+        let claim = |row: &Finished| self.claims.get(row.message.event_id()).cloned();
         let outcomes: Vec<_> =
             finished.iter().filter_map(|row| Some((claim(row)?, &row.outcome))).collect();
         let store = self.store.clone();
         store.finish(self.client().await?, &outcomes).await.map_err(store_failure)?;
         for row in finished {
-            self.claims.remove(&row.message.position());
+            self.claims.remove(row.message.event_id());
         }
         Ok(())
     }
@@ -356,7 +357,7 @@ impl SessionStore {
             match Message::from_encoded(topic, row.position, event_id, &row.message) {
                 Ok(message) => {
                     messages.push((message, row.attempts));
-                    self.claims.insert(row.position, row.claim);
+                    self.claims.insert(row.claim.event_id().to_owned(), row.claim);
                 }
                 Err(error) => {
                     is_broken = true;

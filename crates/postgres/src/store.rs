@@ -6,10 +6,10 @@
 
 use std::time::Duration;
 
-use pgoutput_parser::{Lsn, Position};
+use pgoutput_parser::Lsn;
 use walrelay_core::{ClaimKey, Claimed, Finished, RowToRecord, Topic};
 
-use crate::dispatch::{DispatchCounts, Head, ParkedKey};
+use crate::dispatch::{DispatchCounts, Head, ParkedKey, RecordedRow};
 use crate::relay_row::RelayRow;
 use crate::slot::SlotState;
 use crate::store_error::StoreError;
@@ -40,8 +40,8 @@ pub enum StoreFailure {
 pub struct Holdings {
     /// How many keys must not be published past what is recorded of them; each was told.
     pub parked_keys: usize,
-    /// Positions recorded at or after the place where the stream starts, in order.
-    pub recorded: Vec<Position>,
+    /// Rows recorded at or after the place where the stream starts, in order.
+    pub recorded: Vec<RecordedRow>,
 }
 
 /// Figures for operators.

@@ -5,11 +5,10 @@ use std::time::Duration;
 
 use futures_util::TryStreamExt as _;
 
-use pgoutput_parser::{Lsn, Position};
-use tokio_postgres::types::{PgLsn, ToSql, Type};
+use tokio_postgres::types::{ToSql, Type};
 use tokio_postgres::{Client, Row};
 
-use super::{DispatchStore, Key, position_of, seconds, unsigned, until};
+use super::{DispatchStore, Key, seconds, unsigned, until};
 use crate::store_error::StoreError;
 
 /// A key that has rows in dispatch state, and so must not be published past them.
@@ -113,33 +112,6 @@ impl DispatchStore {
             .map_err(StoreError::sql("read parked keys"))?
             .iter()
             .map(parked_key)
-            .collect()
-    }
-
-    /// The positions of all recorded rows at and after `lsn`, in order, whatever became of them.
-    ///
-    /// The server may stream these again after a restart; they must neither be published nor parked
-    /// again.
-    ///
-    /// # Errors
-    ///
-    /// The server refused, or the connection ended.
-    pub async fn recorded_since(
-        &self,
-        client: &Client,
-        lsn: Lsn,
-    ) -> Result<Vec<Position>, StoreError> {
-        client
-            .query_typed(
-                "SELECT commit_lsn, tx_index FROM public.app_outbox_dispatch
-                  WHERE slot = $1 AND commit_lsn >= $2
-                  ORDER BY commit_lsn, tx_index",
-                &[(&self.slot, Type::TEXT), (&PgLsn::from(lsn.as_u64()), Type::PG_LSN)],
-            )
-            .await
-            .map_err(StoreError::sql("read recorded positions"))?
-            .iter()
-            .map(position_of)
             .collect()
     }
 

@@ -13,6 +13,7 @@ use super::history::{
     CODE_BYTES_MAX, Characters, ERROR_BYTES_MAX, NAME_BYTES_MAX, attempt_line, storable,
     storable_line,
 };
+use super::recorded::taken_suffix;
 use super::{DispatchStatus, DispatchStore, position_of, seconds, signed};
 use crate::store_error::StoreError;
 
@@ -240,8 +241,7 @@ impl<'a> Candidate<'a> {
     }
 
     fn take_next_id(&mut self) {
-        let Position { commit_lsn, tx_index } = self.row.position;
-        self.event_id = Cow::Owned(format!("{}@{commit_lsn}/{tx_index}", self.event_id));
+        self.event_id = Cow::Owned(format!("{}{}", self.event_id, taken_suffix(self.row.position)));
     }
 
     fn identity(&self) -> (String, Position) {

@@ -3,7 +3,7 @@
 use pgoutput_parser::{Lsn, Position};
 use walrelay_core::Outcome;
 use walrelay_postgres::{
-    ClaimLimits, DispatchFilter, DispatchStatus, DispatchStore, ParkRow, ParkStatus,
+    ClaimLimits, DispatchFilter, DispatchStatus, DispatchStore, ParkRow, ParkStatus, RecordedRow,
     RetrySelection, StoreError,
 };
 use walrelay_testkit::postgres::TestDatabase;
@@ -42,8 +42,10 @@ async fn what_is_parked_reads_back_as_it_was() {
     let unordered = store.show(&session, "c").await.unwrap().row;
     assert!(unordered.next_attempt_at.is_some(), "an unordered row waits behind nothing");
     assert_eq!(store.show(&session, "d").await.unwrap().row.position, rows[3].position);
-    let positions = store.recorded_since(&session, Lsn::new(0x1_0000_0005)).await.unwrap();
-    assert_eq!(positions, [rows[0].position, rows[1].position, rows[3].position]);
+    let recorded = store.recorded_since(&session, Lsn::new(0x1_0000_0005)).await.unwrap();
+    let expected = [&rows[0], &rows[1], &rows[3]]
+        .map(|row| RecordedRow { position: row.position, event_id: row.event_id.to_owned() });
+    assert_eq!(recorded, expected);
 }
 
 #[tokio::test]

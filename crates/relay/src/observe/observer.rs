@@ -4,6 +4,7 @@
 
 use std::time::{Duration, Instant};
 
+use pgoutput_parser::Position;
 use prometheus_client::metrics::counter::Counter;
 use walrelay_core::{
     Batch, Budget, FailureClass, Finished, HeavyKey, HeavyKeys, Held, KEY_BYTES_PER_SECOND_MAX,
@@ -41,6 +42,8 @@ pub struct Observer {
     /// Operator failures already logged, by topic and code: one line, not one a retry.
     told: Vec<(Topic, &'static str)>,
     dead_rows: DeadRows,
+    /// Rows that stood where dispatch state holds others.
+    misplaced_rows: u64,
 }
 
 #[derive(Debug)]
@@ -79,12 +82,26 @@ impl Observer {
             is_spilling_futile: false,
             told: Vec::new(),
             dead_rows: DeadRows::default(),
+            misplaced_rows: 0,
         }
     }
 
     /// A row was read from the slot.
     pub fn row_read(&mut self) {
         self.rows_read += 1;
+    }
+
+    /// A row stands where dispatch state holds others. Told once a session: where there is one there
+    /// are many.
+    pub fn stands_where_others_did(&mut self, position: Position) {
+        self.misplaced_rows += 1;
+        if self.misplaced_rows == 1 {
+            tracing::warn!(
+                %position,
+                "rows stand where dispatch state holds others: the slot was read with another publication before; \
+                 they are published, and some may be published twice"
+            );
+        }
     }
 
     /// The server was sent a status update.

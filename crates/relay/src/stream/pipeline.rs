@@ -26,7 +26,7 @@ use crate::stream::continuity::Continuity;
 use crate::stream::goal::Goal;
 use crate::stream::pipeline_error::PipelineError;
 use crate::stream::publishes::{Answer, Answered, Publishes, Unanswered};
-use crate::stream::recorded_rows::RecordedRows;
+use crate::stream::recorded_rows::{Recorded, RecordedRows};
 use crate::stream::recorder::{Recorder, RecorderEvent};
 use crate::stream::seams::Publisher;
 use crate::stream::selected::Selected;
@@ -102,7 +102,7 @@ pub struct Over {
 /// seen before; everything behind [`Flow::admit`] is the same for all.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Source {
-    /// The slot: settling moves the watermark, and a position that dispatch state holds is settled.
+    /// The slot: settling moves the watermark, and a row that dispatch state holds is settled.
     Slot,
     /// A copy of an anchor: settling moves how far the replay has come; whatever is not selected is
     /// settled, and nothing is recorded in dispatch state.
@@ -233,6 +233,7 @@ where
         if is_there && mode == Mode::Streaming {
             mode = Mode::draining(Ended::CaughtUp, *drain_timeout);
         }
+        flow.hold_beside(frames.buffered_bytes());
         flow.send(publishes, recorder, mode);
         if goal.is_some() {
             // What is waited for must be asked for.
@@ -318,10 +319,18 @@ impl Flow {
 
     /// What it means that a row of this source stands where one has stood before.
     fn is_settled(&mut self, row: &Insert<'_>, source: Source) -> Result<bool, PipelineError> {
-        match (source, &self.selected) {
-            (Source::Replay, Some(selected)) => Ok(!selected.has(row, &mut self.router)?),
+        let Self { router, recorded_rows, observer, selected, .. } = self;
+        if let (Source::Replay, Some(selected)) = (source, selected) {
+            return Ok(!selected.has(row, router)?);
+        }
+        match recorded_rows.at(row.position, || router.event_id(row))? {
             // In dispatch state since before a restart: settled, whatever became of it (I2).
-            (Source::Slot | Source::Replay, _) => Ok(self.recorded_rows.contains(row.position)),
+            Recorded::ThisRow => Ok(true),
+            Recorded::OtherRows => {
+                observer.stands_where_others_did(row.position);
+                Ok(false)
+            }
+            Recorded::Nothing => Ok(false),
         }
     }
 
@@ -342,7 +351,6 @@ impl Flow {
         let Self { recorded_rows, tracker, budget, lanes, observer, selected, .. } = self;
         let now = Instant::now().into_std();
         lanes.wake(now);
-        budget.hold_beside(lanes.resting_memory());
         // A replay records nothing: what fails there waits, and so does what is behind it.
         if selected.is_none()
             && let Some(share) = budget.failing_share()
@@ -502,6 +510,11 @@ impl Flow {
         }
     }
 
+    /// What takes memory beside the rows (I6).
+    fn hold_beside(&mut self, read_buffer_bytes: usize) {
+        self.budget.hold_beside(self.lanes.resting_memory() + read_buffer_bytes);
+    }
+
     fn may_read(&self, mode: Mode) -> bool {
         match mode {
             Mode::Streaming => self.budget.has_room(),
@@ -536,3 +549,6 @@ fn given_up() -> PublishFailure {
     let why = "no answer, and the log that waits reached --wal-budget";
     PublishFailure::new(FailureClass::Transient, "DEADLINE_EXCEEDED", why)
 }
+
+#[cfg(test)]
+mod tests;
