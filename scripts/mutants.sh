@@ -15,6 +15,8 @@ fi
 # Seeds of the simulation for each change of the loop: what is not noticed in these is listed.
 export WALRELAY_SIM_SEEDS=${WALRELAY_SIM_SEEDS:-400}
 
+mkdir -p target/mutants
+
 # Only the tests that are fast: each change is built and tested anew.
 core() { nice cargo mutants --package walrelay-core --output target/mutants/core "$@"; }
 parser() { nice cargo mutants --package pgoutput-parser --output target/mutants/parser "$@"; }

@@ -2,6 +2,7 @@
 
 use walrelay_postgres::Store;
 use walrelay_relay::lifecycle::session::SessionSettings;
+use walrelay_relay::settings::Until;
 use walrelay_relay::stream::seams::Publisher;
 use walrelay_testkit::walsender::Watcher;
 
@@ -35,6 +36,27 @@ pub(crate) trait Fitting: Clone + Send + Sync + 'static {
 
     /// Every connection to the server was cut.
     fn connections_cut(&self) {}
+}
+
+/// No planted bug, and each process runs until it has caught up.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct UntilCaughtUp;
+
+impl Fitting for UntilCaughtUp {
+    type Publisher = PubSub;
+    type Store = SessionTable;
+
+    fn publisher(&self, pubsub: PubSub) -> PubSub {
+        pubsub
+    }
+
+    fn store(&self, table: SessionTable) -> SessionTable {
+        table
+    }
+
+    fn adjust(&self, settings: &mut SessionSettings) {
+        settings.until = Until::CaughtUp;
+    }
 }
 
 /// No planted bug.

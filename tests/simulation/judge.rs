@@ -198,6 +198,18 @@ impl Judge {
         index.is_some_and(|index| state.rows[*index].row.is_unroutable)
     }
 
+    /// A process that began then says that it has caught up, with these rows left that were due.
+    pub(crate) fn caught_up(&self, began: Instant, left: &[RowNumber]) {
+        let mut state = self.state();
+        let unsettled = state.rows.iter();
+        let unsettled = unsettled.filter(|row| row.committed_at < began && !row.is_settled());
+        let mut early: Vec<_> = unsettled.map(|row| row.row.number).collect();
+        early.extend(left);
+        if !early.is_empty() {
+            state.find(Fault::EndedEarly, format!("rows {early:?} were there at the start"));
+        }
+    }
+
     /// Rows left at the end that should not be.
     pub(crate) fn check_done(&self) {
         let mut state = self.state();

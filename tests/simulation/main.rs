@@ -19,7 +19,7 @@ mod store_conformance;
 mod table;
 mod world;
 
-use fitting::{Faithful, Fitting};
+use fitting::{Faithful, Fitting, UntilCaughtUp};
 use judge::Fault;
 use plan::Plan;
 use planted::{
@@ -160,6 +160,25 @@ fn status_updates_flow_while_parked_keys_are_read() {
     for seed in 0..20 {
         let outcome = simulate(seed, Some(Plan::slow_table()), Faithful, STORY_LINES);
         let Outcome { findings, story, .. } = outcome;
+        assert!(findings.is_empty(), "seed {seed}: {findings:#?}\n{story}");
+    }
+}
+
+#[test]
+fn a_run_until_caught_up_ends_under_traffic_and_not_before_what_was_there_has_had_its_turn() {
+    for seed in 0..20 {
+        let plan = Plan::caught_up_again_and_again();
+        let outcome = simulate(seed, Some(plan), UntilCaughtUp, STORY_LINES);
+        let Outcome { findings, story, caught_up, .. } = outcome;
+        assert!(findings.is_empty(), "seed {seed}: {findings:#?}\n{story}");
+        assert!(caught_up > 10, "seed {seed}: ended {caught_up} times in a minute\n{story}");
+    }
+}
+
+#[test]
+fn the_promise_holds_for_runs_until_caught_up() {
+    for seed in 0..100 {
+        let Outcome { findings, story, .. } = simulate(seed, None, UntilCaughtUp, STORY_LINES);
         assert!(findings.is_empty(), "seed {seed}: {findings:#?}\n{story}");
     }
 }

@@ -316,6 +316,27 @@ impl Plan {
         plan
     }
 
+    /// Traffic that never ends, slow replies, and parked keys that become due.
+    pub(crate) fn caught_up_again_and_again() -> Self {
+        let class = FailureClass::Operator;
+        let mut timeline: Vec<_> = (0..120)
+            .map(|half| (half * 500, Action::Commit { rows: vec![4, 2] }))
+            .chain([
+                (5_100, Action::SickBurst { key: Some(1), rows: 30, class, time: ms(15_000) }),
+                (9_100, Action::ProcessCrash),
+                (12_100, Action::SickBurst { key: Some(2), rows: 3, class, time: ms(9_000) }),
+                (26_100, Action::RetryTopic),
+                (40_100, Action::Cut),
+            ])
+            .collect();
+        timeline.sort_by_key(|(at, _)| *at);
+        let mut plan = Self::calm(timeline);
+        plan.rows.keys = 20;
+        plan.pubsub.latency_max = ms(120);
+        plan.table.latency_max = ms(50);
+        plan
+    }
+
     /// A key is parked while an earlier row of it is out, and the process ends before the answer.
     pub(crate) fn parked_behind_a_row_that_is_out() -> Self {
         let row = |kind| RowSpec { key: 1, kind };

@@ -55,6 +55,7 @@ impl<F: Fitting> World<F> {
 
     /// Sessions until one ends well.
     async fn process(&self, number: u64, shutdown: &Shutdown) -> End {
+        let (began, due) = (Instant::now(), self.table.due());
         let seed = locked(&self.seed).draw();
         let supervisor = Supervisor {
             settings: &self.settings,
@@ -79,6 +80,11 @@ impl<F: Fitting> World<F> {
         let is_drained = asked_at.is_some_and(|at: Instant| at.elapsed() < DRAIN_TIMEOUT);
         match result {
             Ok(Some(Ended::Stopped)) if is_drained => End::Graceful,
+            Ok(Some(Ended::CaughtUp)) => {
+                *locked(&self.caught_up) += 1;
+                self.judge.caught_up(began, &self.table.untouched(due));
+                End::Broken
+            }
             Ok(_) => End::Broken,
             // Nobody to be reached at the first connection: whoever started it starts it again.
             Err(RelayError::AtFirst(_)) => End::Broken,

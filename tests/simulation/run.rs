@@ -19,7 +19,7 @@ use crate::pubsub::{PubSub, REQUEST_TIMEOUT};
 use crate::relay::{SENDER_TIMEOUT, settings};
 use crate::rows::TABLE;
 use crate::table::{self, Table};
-use crate::world::World;
+use crate::world::{World, locked};
 
 /// What came of a run.
 #[derive(Debug)]
@@ -28,6 +28,8 @@ pub(crate) struct Outcome {
     pub(crate) story: String,
     pub(crate) stored: u64,
     pub(crate) repeated: u64,
+    /// Processes that ended by themselves, having caught up.
+    pub(crate) caught_up: u64,
 }
 
 /// What the buffer between socket and decoder may hold beside the budget.
@@ -72,6 +74,7 @@ pub(crate) async fn run<F: Fitting>(
         connections: Mutex::new(JoinSet::new()),
         instances: (0..plan.instances).map(|_| Instance::default()).collect(),
         processes: Mutex::new(0),
+        caught_up: Mutex::new(0),
         last: Shutdown::new(),
         row_count: Mutex::new(0),
         plan,
@@ -85,5 +88,6 @@ pub(crate) async fn run<F: Fitting>(
         judge.find(Fault::DidNotStop, "the run does not end");
     }
     let (stored, repeated) = judge.stored_counts();
-    Outcome { findings: judge.findings(), story: judge.story(lines), stored, repeated }
+    let caught_up = *locked(&world.caught_up);
+    Outcome { findings: judge.findings(), story: judge.story(lines), stored, repeated, caught_up }
 }

@@ -28,6 +28,8 @@ pub(crate) struct World<F> {
     pub(crate) instances: Vec<Instance>,
     /// Processes so far.
     pub(crate) processes: Mutex<u64>,
+    /// Those that ended by themselves, having caught up.
+    pub(crate) caught_up: Mutex<u64>,
     /// Set at the very end: no process follows the one that stops.
     pub(crate) last: Shutdown,
     pub(crate) row_count: Mutex<RowNumber>,

@@ -4,7 +4,7 @@ use std::collections::HashSet;
 
 use tokio::time::Instant;
 
-use super::{State, Table, is_open};
+use super::{Entry, State, Table, is_open};
 use crate::judge::{RowNumber, Status};
 
 impl Table {
@@ -13,6 +13,27 @@ impl Table {
         let state = self.state();
         let rows = state.entries.values().filter(|entry| wanted.contains(&entry.status));
         rows.map(|entry| entry.row).collect()
+    }
+
+    /// The first rows of keys of which something is due, and the state each is in.
+    pub(crate) fn due(&self) -> Vec<(RowNumber, u64)> {
+        let (state, now) = (self.state(), Instant::now());
+        let is_due = |entry: &Entry| entry.next_attempt.is_some_and(|at| at <= now);
+        let keys = state.keys(self.rules.on_dead, is_due).into_iter();
+        let first = keys.filter_map(|(topic, key)| {
+            let at = *state.claimable(self.rules, &topic, &key).first()?;
+            state.entries.get(&at).map(|entry| (entry.row, entry.version))
+        });
+        first.collect()
+    }
+
+    /// Those of these rows that nothing has happened to.
+    pub(crate) fn untouched(&self, rows: Vec<(RowNumber, u64)>) -> Vec<RowNumber> {
+        let state = self.state();
+        let is_so = |(row, version): &(RowNumber, u64)| {
+            state.entries.values().any(|entry| entry.row == *row && entry.version == *version)
+        };
+        rows.into_iter().filter(is_so).map(|(row, _)| row).collect()
     }
 
     pub(crate) fn retry(&self, chosen: impl Fn(RowNumber, &str) -> bool) {
