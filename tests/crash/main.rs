@@ -10,5 +10,6 @@ mod freeze;
 mod history;
 mod kills;
 mod network;
+mod recoveries;
 mod resets;
 mod state;

@@ -14,6 +14,7 @@ mod matrix;
 mod parking;
 mod pgbouncer;
 mod publication;
+mod recover;
 mod refusals;
 mod replay;
 mod reset;

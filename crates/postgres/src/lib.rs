@@ -14,6 +14,7 @@ mod dispatch;
 mod error;
 mod feedback;
 mod frames;
+mod gap;
 mod incoming;
 mod init;
 mod lost;
@@ -56,6 +57,7 @@ pub use dispatch::{
 pub use error::{PgError, ServerError, ServerErrorKind, TlsError};
 pub use feedback::Feedback;
 pub use frames::Frames;
+pub use gap::{Gap, GapColumn, GapTable, read_columns};
 pub use init::{InitOptions, InitPlan, InitReport, InitStep, OnLost, init, shard_filter};
 pub use lost::{LostSlot, Settled, loss, read_loss, rows_at_risk};
 pub use migrations::{
@@ -63,7 +65,8 @@ pub use migrations::{
 };
 pub use names::{ParseNameError, QualifiedName, quote_identifier, quote_literal};
 pub use operation::{
-    Again, Reset, begin_reset, copy_slot_temporarily, finish_reset, give_up_operation,
+    Again, Filling, Recovery, Reset, SlotOperation, begin_recovery, begin_reset,
+    copy_slot_temporarily, finish_recovery, finish_reset, give_up_operation, note_filling,
     read_operation, release_operation, take_operation, try_decoding,
 };
 pub use outbox::Outbox;
@@ -77,7 +80,7 @@ pub use publication::{
 };
 pub use relay_row::{
     Horizon, OwnRow, RelayRow, advance_relay_row, delete_relay_row, read_horizon, read_relay_row,
-    read_wal_end, take_relay_row,
+    read_wal_end, recovering_slot, take_relay_row,
 };
 pub use replay_row::{ReplayRow, advance_replay, begin_replay, finish_replay, read_replay};
 pub use replication::{

@@ -25,6 +25,50 @@ pub struct Reset {
     pub again: Again,
 }
 
+/// The slot was lost. A new one is made, and what the old one may not have settled is published first.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Recovery {
+    /// Marks the rows that are published from the table.
+    pub id: String,
+    /// What the lost slot was.
+    pub failover: Failover,
+    /// Once the new slot is there, and what it does not stream is fixed.
+    pub filling: Option<Filling>,
+}
+
+/// The new slot, and what it does not stream.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Filling {
+    /// Where it begins.
+    pub consistent_point: Lsn,
+    /// What was committed before (`pg_snapshot`).
+    pub snapshot: String,
+}
+
+/// What an operator has begun.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum SlotOperation {
+    /// The slot is replaced by a copy of an anchor.
+    Reset(Reset),
+    /// A lost slot is replaced by a new one.
+    Recovery(Recovery),
+}
+
+impl SlotOperation {
+    /// What it is, for whoever has to wait for it.
+    #[must_use]
+    pub fn describe(&self, slot: &str) -> String {
+        match self {
+            Self::Reset(reset) => reset.describe(slot),
+            Self::Recovery(Recovery { filling: None, .. }) => "a recovery".to_owned(),
+            Self::Recovery(Recovery { filling: Some(filling), .. }) => format!(
+                "a recovery (the new slot begins at {}; rows before it are still to be published)",
+                filling.consistent_point
+            ),
+        }
+    }
+}
+
 /// Rows of dispatch state that count as new after a reset.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Again {
@@ -57,13 +101,18 @@ impl Reset {
 /// # Errors
 ///
 /// It is nothing that this version knows; the server refused, or the connection ended.
-pub async fn read_operation(client: &Client, slot: &str) -> Result<Option<Reset>, StoreError> {
+pub async fn read_operation(
+    client: &Client,
+    slot: &str,
+) -> Result<Option<SlotOperation>, StoreError> {
     let row = client
         .query_typed_opt(
             "SELECT operation ->> 'kind' AS kind, operation ->> 'anchor_slot' AS anchor_slot,
                     (operation ->> 'target')::pg_lsn AS target,
                     coalesce((operation ->> 'failover')::bool, false) AS failover,
-                    coalesce((operation ->> 'include_dead')::bool, false) AS include_dead
+                    coalesce((operation ->> 'include_dead')::bool, false) AS include_dead,
+                    operation ->> 'id' AS id, operation ->> 'snapshot' AS snapshot,
+                    (operation ->> 'consistent_point')::pg_lsn AS consistent_point
                FROM (SELECT to_jsonb(r) -> 'operation' AS operation
                        FROM public.app_outbox_relay r WHERE slot = $1) AS row
               WHERE jsonb_typeof(operation) = 'object'",
@@ -72,25 +121,31 @@ pub async fn read_operation(client: &Client, slot: &str) -> Result<Option<Reset>
         .await
         .map_err(StoreError::sql("read app_outbox_relay.operation"))?;
     let Some(row) = row else { return Ok(None) };
-    let kind: Option<&str> = row.get("kind");
-    let (anchor_slot, target): (Option<String>, Option<PgLsn>) =
-        (row.get("anchor_slot"), row.get("target"));
-    match (kind, anchor_slot, target) {
-        (Some("reset"), Some(anchor_slot), Some(target)) => Ok(Some(Reset {
-            anchor_slot,
-            target: Lsn::new(target.into()),
-            failover: if row.get("failover") { Failover::Yes } else { Failover::No },
-            again: match row.get("include_dead") {
+    let lsn = |column| row.get::<_, Option<PgLsn>>(column).map(|lsn| Lsn::new(lsn.into()));
+    let failover = if row.get("failover") { Failover::Yes } else { Failover::No };
+    let text = |column| row.get::<_, Option<String>>(column);
+    let read = match text("kind").as_deref() {
+        Some("reset") => text("anchor_slot").zip(lsn("target")).map(|(anchor_slot, target)| {
+            let again = match row.get("include_dead") {
                 true => Again::PublishedAndDead,
                 false => Again::Published,
-            },
-        })),
-        _ => Err(StoreError::UnexpectedValue {
-            column: "app_outbox_relay.operation",
-            value: kind.unwrap_or_default().to_owned(),
-            expected: "an operation that this version knows",
+            };
+            SlotOperation::Reset(Reset { anchor_slot, target, failover, again })
         }),
-    }
+        Some("recovery") => text("id").map(|id| {
+            let filling = lsn("consistent_point")
+                .zip(text("snapshot"))
+                .map(|(consistent_point, snapshot)| Filling { consistent_point, snapshot });
+            SlotOperation::Recovery(Recovery { id, failover, filling })
+        }),
+        Some(_) | None => None,
+    };
+    let unexpected = || StoreError::UnexpectedValue {
+        column: "app_outbox_relay.operation",
+        value: text("kind").unwrap_or_default(),
+        expected: "an operation that this version knows",
+    };
+    read.map(Some).ok_or_else(unexpected)
 }
 
 /// Puts a reset on record. False when something has been begun already: then nothing was written.
@@ -152,6 +207,81 @@ pub async fn finish_reset(client: &Client, slot: &str, reset: &Reset) -> Result<
         )
         .await
         .map_err(StoreError::sql("finish the reset in app_outbox_relay"))?;
+    Ok(())
+}
+
+/// Puts a recovery on record. False when something has been begun already: then nothing was written.
+///
+/// # Errors
+///
+/// The server refused, or the connection ended.
+pub async fn begin_recovery(
+    client: &Client,
+    slot: &str,
+    recovery: &Recovery,
+) -> Result<bool, StoreError> {
+    let written = client
+        .execute_typed(
+            "UPDATE public.app_outbox_relay
+                SET operation = jsonb_build_object('kind', 'recovery', 'id', $2, 'failover', $3,
+                                                   'begun_at', now()),
+                    generation = generation + 1, updated_at = now()
+              WHERE slot = $1 AND operation IS NULL",
+            &[
+                (&slot, Type::TEXT),
+                (&recovery.id, Type::TEXT),
+                (&(recovery.failover == Failover::Yes), Type::BOOL),
+            ],
+        )
+        .await
+        .map_err(StoreError::sql("write app_outbox_relay.operation"))?;
+    Ok(written == 1)
+}
+
+/// Notes that the new slot is there, and what it does not stream.
+///
+/// # Errors
+///
+/// The server refused, or the connection ended.
+pub async fn note_filling(
+    client: &Client,
+    slot: &str,
+    filling: &Filling,
+) -> Result<(), StoreError> {
+    client
+        .execute_typed(
+            "UPDATE public.app_outbox_relay
+                SET operation = operation || jsonb_build_object('consistent_point', $2::text, 'snapshot', $3),
+                    updated_at = now()
+              WHERE slot = $1 AND operation ->> 'kind' = 'recovery'",
+            &[
+                (&slot, Type::TEXT),
+                (&filling.consistent_point.to_string(), Type::TEXT),
+                (&filling.snapshot, Type::TEXT),
+            ],
+        )
+        .await
+        .map_err(StoreError::sql("write app_outbox_relay.operation"))?;
+    Ok(())
+}
+
+/// What the new slot does not stream is settled: the record is the new slot's from here on.
+///
+/// # Errors
+///
+/// The server refused, or the connection ended.
+pub async fn finish_recovery(client: &Client, slot: &str) -> Result<(), StoreError> {
+    client
+        .execute_typed(
+            "UPDATE public.app_outbox_relay
+                SET settled_lsn = (operation ->> 'consistent_point')::pg_lsn,
+                    settled_xid = pg_snapshot_xmin((operation ->> 'snapshot')::pg_snapshot),
+                    operation = NULL, updated_at = now()
+              WHERE slot = $1 AND operation ->> 'kind' = 'recovery' AND operation ? 'snapshot'",
+            &[(&slot, Type::TEXT)],
+        )
+        .await
+        .map_err(StoreError::sql("finish the recovery in app_outbox_relay"))?;
     Ok(())
 }
 

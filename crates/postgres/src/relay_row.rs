@@ -209,6 +209,18 @@ pub async fn advance_relay_row(client: &Client, slot: &str, to: Lsn) -> Result<(
     Ok(())
 }
 
+/// A slot whose recovery has begun and is not finished, if there is one: it needs rows of the outbox.
+///
+/// # Errors
+///
+/// The server refused, or the connection ended.
+pub async fn recovering_slot(client: &Client) -> Result<Option<String>, StoreError> {
+    let sql = "SELECT slot FROM public.app_outbox_relay r
+                WHERE to_jsonb(r) -> 'operation' ->> 'kind' = 'recovery' LIMIT 1";
+    let row = client.query_typed_opt(sql, &[]).await;
+    Ok(row.map_err(StoreError::sql("read app_outbox_relay"))?.map(|row| row.get("slot")))
+}
+
 /// The end of the log that is safely on disk; None on a server in recovery.
 ///
 /// # Errors

@@ -17,6 +17,7 @@ use crate::connect::{SqlClient, connect_sql};
 use crate::conninfo::ConnectConfig;
 use crate::dispatch::{
     Claim, ClaimLimits, ClaimedRow, Counting, DispatchStore, Head, Key, ParkRow, ParkedKey,
+    RecordedRow,
 };
 use crate::error::PgError;
 use crate::relay_row::{Horizon, OwnRow, read_horizon, take_relay_row};
@@ -38,6 +39,8 @@ pub struct SessionStore {
     server: ServerIdentity,
     /// The relay's row, once the session has taken it.
     own_row: Option<OwnRow>,
+    /// What is recorded of the stream, where the positions in the table do not tell.
+    recorded: Option<Vec<RecordedRow>>,
     /// What its generation was when the session asked where to start; none where there was no row.
     generation: Option<u64>,
     /// Rows claimed and not finished, by the id they are recorded under: at most what the budget
@@ -90,6 +93,7 @@ impl SessionStore {
             store,
             server,
             own_row: None,
+            recorded: None,
             generation: None,
             claims: HashMap::new(),
             horizon: None,
@@ -110,6 +114,12 @@ impl SessionStore {
     #[must_use]
     pub fn of_generation(self, generation: Option<u64>) -> Self {
         Self { generation, ..self }
+    }
+
+    /// The same, of a stream of which these rows are recorded, whatever positions they are recorded at.
+    #[must_use]
+    pub fn having_recorded(self, rows: Vec<RecordedRow>) -> Self {
+        Self { recorded: Some(rows), ..self }
     }
 
     /// Ends a session whose slot was reset: what it knows is of the slot before.
@@ -193,9 +203,13 @@ impl Store for SessionStore {
         each: &mut (dyn FnMut(ParkedKey) + Send),
     ) -> Result<Holdings, StoreFailure> {
         let (store, server) = (self.store.clone(), self.server.clone());
+        let told = self.recorded.take();
         let client = self.client().await?;
         let parked_keys = store.each_parked_key(client, each).await.map_err(store_failure)?;
-        let recorded = store.recorded_since(client, from).await.map_err(store_failure)?;
+        let recorded = match told {
+            Some(rows) => rows,
+            None => store.recorded_since(client, from).await.map_err(store_failure)?,
+        };
         let system = server.system_identifier.unwrap_or_default();
         let own_row = take_relay_row(client, store.slot(), &system, server.timeline).await;
         let own_row = own_row.map_err(store_failure)?;

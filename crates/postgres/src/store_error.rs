@@ -5,8 +5,8 @@ use tokio_postgres::error::SqlState;
 use crate::error::ServerErrorKind;
 
 /// What to do about a slot that is lost, in every place that says so.
-pub const LOST_SLOT_FIX: &str = "see docs/operations.md, Lost slot, for what may be missing and how to publish \
-     it again; or give it up and start anew: walrelay init --accept-loss";
+pub const LOST_SLOT_FIX: &str = "walrelay slot recover, which has what may be missing published from the table: \
+     docs/operations.md, Lost slot; or give that up and start anew: walrelay init --accept-loss";
 
 /// A failure of a statement, or a refusal to run one.
 #[derive(Debug, thiserror::Error)]
@@ -127,6 +127,15 @@ pub enum StoreError {
         anchor: String,
     },
 
+    /// There is nothing to recover.
+    #[error(
+        "slot {slot:?} is not lost, or nothing is on record about it: there is nothing to recover"
+    )]
+    NotLost {
+        /// The slot.
+        slot: String,
+    },
+
     /// Something was begun with the slot, and stands in the way until it is finished.
     #[error("{what} was begun with slot {slot:?} and is not finished")]
     OperationUnfinished {
@@ -187,6 +196,7 @@ impl StoreError {
             | Self::SlotName { .. }
             | Self::AnchorMissing { .. }
             | Self::AnchorLost { .. }
+            | Self::NotLost { .. }
             | Self::OperationUnfinished { .. }
             | Self::InRecovery
             | Self::NoRoom(_)

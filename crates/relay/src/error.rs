@@ -23,6 +23,13 @@ pub enum RelayError {
     /// What the server is set up for cannot be read.
     #[error("the set-up of the server cannot be read")]
     Survey(#[source] StoreError),
+    /// The table could not be streamed.
+    #[error("the table could not be streamed")]
+    TableStream {
+        /// Why.
+        #[source]
+        source: std::io::Error,
+    },
     /// An ordinary statement failed.
     #[error("{action}")]
     Sql {
@@ -69,6 +76,7 @@ impl RelayError {
             | Self::Session(_)
             | Self::Store(_)
             | Self::Survey(_)
+            | Self::TableStream { .. }
             | Self::Sql { .. }
             | Self::TakeOver { .. }
             | Self::InRecovery
@@ -99,6 +107,7 @@ impl RelayError {
                 Some(answer) => Kind::of_server(ServerErrorKind::of_code(answer.code().code())),
                 None => Kind::Broken,
             },
+            Self::TableStream { .. } => Kind::Broken,
             Self::TakeOver { .. } => Kind::TakeOverRefused,
             Self::InRecovery => Kind::InRecovery,
             Self::Setup { kind, .. } => *kind,
@@ -118,7 +127,7 @@ impl RelayError {
             Self::Session(PipelineError::ServerStops) => "server_shutdown",
             Self::Session(PipelineError::Store(_)) => "other_history",
             Self::Session(_) => "stream",
-            Self::Store(_) | Self::Survey(_) | Self::Sql { .. } => "sql",
+            Self::Store(_) | Self::Survey(_) | Self::Sql { .. } | Self::TableStream { .. } => "sql",
             Self::InRecovery => "in_recovery",
             Self::TakeOver { .. } | Self::Setup { .. } => "setup",
         }

@@ -6,6 +6,7 @@
 //! | --- | --- |
 //! | [`stream`] | the data path of one session: loop, publishes, recorder, recorded rows, and the publisher's seam |
 //! | [`lifecycle`] | how sessions begin and follow each other: the gate, opening, the supervisor |
+//! | [`recovery`] | a lost slot: what it may not have settled, from the table, before the new slot streams |
 //! | [`replay`] | the same loop over a copy of an anchor, into another topic |
 //! | [`observe`] | what operators are told: metrics, health, the status report |
 
@@ -14,6 +15,7 @@ pub mod failpoint;
 pub mod lifecycle;
 pub mod observe;
 pub mod policy;
+pub mod recovery;
 pub mod replay;
 pub mod seed;
 pub mod settings;

@@ -226,13 +226,16 @@ policy! {
     SlotUnfit: POSTGRES, POSTGRES, POSTGRES, "choose another name with --slot";
     /// The slot existed, and is missing or invalidated.
     SlotLost: LOST, LOST, LOST,
-        "rows that were not settled are in the outbox table only: docs/operations.md, Lost slot";
+        "`walrelay slot recover` has rows that were not settled published from the table: docs/operations.md, Lost slot";
     /// The positions on record belong to another server.
     OtherServer: LOST, LOST, LOST,
         "positions on record mean nothing on this server: docs/operations.md, Lost slot";
     /// A reset was begun and is not finished, or another process is at it.
     OperationUnfinished: RECONNECT, RECONNECT, POSTGRES,
         "the command that began it finishes it when it is run again, and so does `walrelay run`: docs/replay.md";
+    /// What a lost slot may not have settled is still to be published.
+    RecoveryPending: POSTGRES, POSTGRES, POSTGRES,
+        "start `walrelay run`, which publishes those rows first: docs/operations.md, Lost slot";
     /// Somebody else holds the slot.
     SlotHeld: STAND_BY, STAND_BY, HELD, "stop the relay that holds the slot first";
     /// The holder's session may not be ended.
@@ -412,6 +415,7 @@ impl Kind {
             | StoreError::AnchorMissing { .. }
             | StoreError::AnchorLost { .. }
             | StoreError::SlotName { .. } => Self::Argument,
+            StoreError::NotLost { .. } => Self::Argument,
             StoreError::OperationUnfinished { .. } => Self::OperationUnfinished,
             StoreError::InRecovery => Self::InRecovery,
             StoreError::NoRoom(_) => Self::NoRoom,

@@ -16,9 +16,9 @@ pub use slot::*;
 
 use crate::options::{
     ColumnOptions, ConsumerDatabaseOptions, ConsumerLoopOptions, ConsumerOptions, DatabaseOptions,
-    DemoOptions, EmulatorOptions, EndpointOption, GeneralOptions, InitOptions, MessageOptions,
-    OutputOptions, ProjectOption, PruneOptions, PubSubOptions, RelayOptions, RunOptions, SqlOption,
-    SubscriptionOption,
+    DemoOptions, EmulatorOptions, EndpointOption, GeneralOptions, InitOptions, LostSlotOptions,
+    MessageOptions, OutputOptions, ProjectOption, PruneOptions, PubSubOptions, RelayOptions,
+    RunOptions, SqlOption, SubscriptionOption,
 };
 
 /// Carries a Postgres transactional outbox into Google Cloud Pub/Sub, in order, losing nothing.
@@ -193,6 +193,8 @@ pub struct CheckArgs {
 pub struct RunArgs {
     #[command(flatten)]
     pub own: RunOptions,
+    #[command(flatten)]
+    pub lost_slot: LostSlotOptions,
     #[command(flatten)]
     pub options: ServiceOptions,
 }

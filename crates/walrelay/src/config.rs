@@ -35,9 +35,9 @@ pub use command::{
     AnchorAction, AnchorConfig, CheckConfig, Chosen, Command, Consent, ConsumeConfig,
     ConsumerAction, ConsumerConfig, ConsumerSetUp, CreateTopics, DatabaseConfig, DemoConfig,
     DemoOutput, DispatchAction, DispatchConfig, DispatchEdit, DispatchList, EmulatorConfig,
-    InitConfig, NewSubscription, OutputFormat, Place, PruneConfig, ReplayAction, ReplayConfig,
-    ReplayOrder, ResetOrder, RunConfig, Shell, Skipping, SlotAction, SlotConfig, SlotKind,
-    StatusConfig,
+    InitConfig, NewSubscription, OnSlotLost, OutputFormat, Place, PruneConfig, ReplayAction,
+    ReplayConfig, ReplayOrder, ResetOrder, RunConfig, Shell, Skipping, SlotAction, SlotConfig,
+    SlotKind, StatusConfig,
 };
 pub use layers::{CommandLine, Environment, Refusal};
 pub use log::{LogConfig, LogFormat};

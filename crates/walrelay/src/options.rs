@@ -280,6 +280,15 @@ options! {
 }
 
 options! {
+    /// What `run` takes besides.
+    LostSlotOptions "This command"
+    ON_SLOT_LOST: &'static str = Setting::word("on-slot-lost", "stop", &["stop", "recover"])
+        .shown_as("POLICY")
+        .means("When the slot was lost: stop with exit 5, or make a new one and publish the rest from the table")
+        .detail("`recover` needs SELECT on the outbox table. See docs/operations.md, Lost slot.");
+}
+
+options! {
     /// What `prune` alone takes.
     PruneOptions "This command"
     OLDER_THAN: Duration = Setting::duration("older-than", "30d", SECOND, DECADE)
@@ -332,6 +341,7 @@ pub const GROUPS: &[Group] = &[
     InitOptions::GROUP,
     OutputOptions::GROUP,
     RunOptions::GROUP,
+    LostSlotOptions::GROUP,
     PruneOptions::GROUP,
     EmulatorOptions::GROUP,
     DemoOptions::GROUP,

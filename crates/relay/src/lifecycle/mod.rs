@@ -2,6 +2,7 @@
 
 pub mod gate;
 mod log_gauge;
+mod new_slot;
 pub mod opening;
 pub mod operation;
 pub mod server;

@@ -1,4 +1,4 @@
-//! Finishing what an operator has begun with the slot: a reset, step by step.
+//! Finishing what an operator has begun with the slot: a reset, step by step; of a recovery the new slot.
 //!
 //! ```text
 //! on record ──▶ live slot gone ──▶ copy of the anchor ──▶ failover as before ──▶ settled up to the target
@@ -11,13 +11,14 @@ use std::time::Duration;
 
 use tokio::time::{Instant, sleep};
 use walrelay_postgres::{
-    ConnectConfig, Failover, ReplicationConnection, Reset, ServerErrorKind, SqlClient, StoreError,
-    copy_slot, drop_slot, finish_reset, give_up_operation, quote_identifier, read_operation,
-    read_slot, release_operation, take_operation,
+    ConnectConfig, Failover, Recovery, ReplicationConnection, Reset, ServerErrorKind,
+    SlotOperation, SqlClient, StoreError, copy_slot, drop_slot, finish_reset, give_up_operation,
+    quote_identifier, read_operation, read_slot, release_operation, take_operation,
 };
 
 use crate::error::RelayError;
 use crate::failpoint;
+use crate::lifecycle::new_slot;
 
 /// What became of an operation.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -25,9 +26,11 @@ pub enum Outcome {
     /// There was none.
     Nothing,
     /// It is done now.
-    Finished(Reset),
+    Finished(SlotOperation),
+    /// The slot is there; what it does not stream has to be published before it is used.
+    Pending(SlotOperation),
     /// Another process is at it.
-    Elsewhere(Reset),
+    Elsewhere(SlotOperation),
 }
 
 /// How long a relay may take to see that the slot is no longer its own, and to let go of it.
@@ -54,10 +57,20 @@ pub async fn finish(
     }
     // Read again: whoever had it until now may have finished it.
     let done = match read().await {
-        Ok(Some(operation)) => {
-            let done = reset(client, connect, (slot, &operation)).await;
-            done.map(|()| Outcome::Finished(operation))
+        Ok(Some(SlotOperation::Reset(begun))) => {
+            let done = reset(client, connect, (slot, &begun)).await;
+            done.map(|()| Outcome::Finished(SlotOperation::Reset(begun)))
         }
+        Ok(Some(SlotOperation::Recovery(begun))) if begun.filling.is_none() => {
+            let made = new_slot::create(client, connect, (slot, &begun)).await;
+            made.map(|filling| {
+                Outcome::Pending(SlotOperation::Recovery(Recovery {
+                    filling: Some(filling),
+                    ..begun
+                }))
+            })
+        }
+        Ok(Some(pending @ SlotOperation::Recovery(_))) => Ok(Outcome::Pending(pending)),
         Ok(None) => Ok(Outcome::Nothing),
         Err(error) => Err(error),
     };

@@ -228,6 +228,10 @@ impl Database for PostgresDatabase {
         }
         match operation::finish(&self.sql, &self.connect, slot).await? {
             Outcome::Nothing | Outcome::Finished(_) => Ok(()),
+            Outcome::Pending(recovery) => Err(RelayError::Setup {
+                kind: Kind::RecoveryPending,
+                summary: recovery.describe(slot),
+            }),
             Outcome::Elsewhere(reset) => Err(RelayError::Survey(StoreError::OperationUnfinished {
                 slot: slot.clone(),
                 what: reset.describe(slot),

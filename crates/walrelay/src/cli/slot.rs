@@ -34,6 +34,13 @@ pub enum SlotActionArgs {
     #[command(after_help = "Examples:\n  walrelay slot reset --to-anchor before_release\n  \
         walrelay slot reset --to-anchor daily --to-time 2h")]
     Reset(SlotResetArgs),
+    /// Makes a new slot in place of one that was lost, and has the rest published from the table.
+    ///
+    /// What the lost slot may not have settled is in the outbox table. `walrelay run` publishes those rows
+    /// first, in order per aggregate, and then what the new slot streams: a little comes twice, nothing is
+    /// left out.
+    #[command(after_help = "Example:\n  walrelay slot recover && walrelay run")]
+    Recover(SlotRecoverArgs),
 }
 
 /// `walrelay slot show`.
@@ -105,6 +112,13 @@ pub struct SlotResetArgs {
     /// Accept that rows are skipped, when the place lies past what is settled.
     #[arg(long, help_heading = ARGUMENTS)]
     pub skip_events: bool,
+    #[command(flatten)]
+    pub database: DatabaseOptions,
+}
+
+/// `walrelay slot recover`.
+#[derive(Debug, Args)]
+pub struct SlotRecoverArgs {
     #[command(flatten)]
     pub database: DatabaseOptions,
 }

@@ -90,7 +90,9 @@ async fn finish_operation(
     let Some(connect) = connect else { return Ok(()) };
     match operation::finish(client, connect, slot).await {
         Ok(Outcome::Nothing) => Ok(()),
-        Ok(Outcome::Finished(reset)) => print(&format!("finished: {}\n", reset.describe(slot))),
+        Ok(Outcome::Finished(done)) => print(&format!("finished: {}\n", done.describe(slot))),
+        // The slot is there, and the relay does the rest.
+        Ok(Outcome::Pending(_)) => Ok(()),
         Ok(Outcome::Elsewhere(reset)) => {
             let what = reset.describe(slot);
             Err(StoreError::OperationUnfinished { slot: slot.to_owned(), what }.into())

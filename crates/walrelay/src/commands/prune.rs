@@ -4,8 +4,8 @@
 //! of `app_outbox_relay` is settled. A row whose transaction cannot be compared with it stays.
 
 use walrelay_postgres::{
-    PgError, QualifiedName, ServerError, ServerErrorKind, SqlClient, connect_sql, quote_identifier,
-    read_relay_row,
+    PgError, QualifiedName, ServerError, ServerErrorKind, SqlClient, StoreError, connect_sql,
+    quote_identifier, read_relay_row, recovering_slot,
 };
 
 use super::columns::column_of;
@@ -37,6 +37,11 @@ async fn prune(client: &SqlClient, config: &PruneConfig) -> Result<(), Error> {
             ),
             hint: "let `walrelay run` record it first, or correct --slot",
         });
+    }
+    // A recovery that is not finished reads rows that look settled to nobody.
+    if let Some(recovering) = recovering_slot(client).await? {
+        let what = "a recovery".to_owned();
+        return Err(StoreError::OperationUnfinished { slot: recovering, what }.into());
     }
     let seconds = config.older_than.as_secs_f64();
     for table in &config.database.outbox.tables {

@@ -1,18 +1,25 @@
 //! `walrelay run`: the relay, with its HTTP endpoints beside it.
 
+use std::time::Duration;
+
 use tokio::task::JoinSet;
+use tokio::time::sleep;
 use walrelay_core::Random;
+use walrelay_postgres::connect_sql;
 use walrelay_pubsub::GrpcPublisher;
+use walrelay_relay::error::RelayError;
 use walrelay_relay::lifecycle::server::Postgres;
 use walrelay_relay::lifecycle::session::SessionSettings;
 use walrelay_relay::lifecycle::supervisor::Supervisor;
 use walrelay_relay::observe::health::Health;
 use walrelay_relay::observe::metrics::Metrics;
+use walrelay_relay::policy::{Chain, Disposition, Kind};
+use walrelay_relay::recovery::{self, Filled, fill};
 use walrelay_relay::seed::random_seed;
 use walrelay_relay::settings::Settings;
 use walrelay_relay::shutdown::Shutdown;
 
-use crate::config::RunConfig;
+use crate::config::{OnSlotLost, RunConfig};
 use crate::error::Error;
 use crate::http;
 
@@ -38,10 +45,67 @@ pub async fn execute(config: RunConfig, shutdown: &Shutdown) -> Result<(), Error
         () = shutdown.requested() => return Ok(()),
         token = publisher.authenticate() => token.map_err(Error::PubSub)?,
     }
+    let observed = (&metrics, &health);
+    let mut recovers = config.on_slot_lost == OnSlotLost::Recover;
+    loop {
+        let error = match stream(&config, publisher.clone(), observed, shutdown).await {
+            Ok(()) => return Ok(()),
+            Err(error) => error,
+        };
+        let kind = error.kind();
+        if kind == Kind::RecoveryPending {
+            // Begun by a person, by another relay, or below: what is left of it comes first.
+            let filling = fill(&config.settings, publisher.clone(), observed, shutdown);
+            match Box::pin(filling).await {
+                Ok(Filled::Done) => {}
+                Ok(Filled::Stopped) => return Ok(()),
+                Err(failed) => again_after(failed, shutdown).await?,
+            }
+        } else if kind == Kind::SlotLost && recovers {
+            // Once: a slot that is lost again at once needs a person.
+            recovers = false;
+            tracing::error!(error = %Chain(&error), "the slot is lost; recovering it");
+            let client = connect_sql(&config.settings.connect).await?;
+            recovery::begin(&client, &config.settings.relay.outbox).await?;
+            client.close().await;
+        } else {
+            return Err(Error::Relay(error));
+        }
+    }
+}
+
+/// A recovery that broke off is tried again, like a session, unless nothing will change.
+async fn again_after(error: RelayError, shutdown: &Shutdown) -> Result<(), Error> {
+    if let Disposition::Stop { .. } = error.disposition() {
+        return Err(Error::Relay(error));
+    }
+    tracing::warn!(error = %Chain(&error), "the recovery broke off; trying again");
+    tokio::select! {
+        biased;
+        () = shutdown.requested() => {}
+        () = sleep(RECOVERY_PAUSE) => {}
+    }
+    Ok(())
+}
+
+/// Between two tries of a recovery.
+const RECOVERY_PAUSE: Duration = Duration::from_secs(1);
+
+async fn stream(
+    config: &RunConfig,
+    publisher: GrpcPublisher,
+    (metrics, health): (&Metrics, &Health),
+    shutdown: &Shutdown,
+) -> Result<(), RelayError> {
     let Settings { relay, pubsub, until, .. } = &config.settings;
     let settings = SessionSettings::of(relay, pubsub.max_outstanding_requests, *until);
-    let server = Postgres::new(&config.settings);
-    let random = Random::new(random_seed());
-    let supervisor = Supervisor { settings: &settings, server, publisher, metrics, health, random };
-    Box::pin(supervisor.run(shutdown)).await.map(drop).map_err(Error::Relay)
+    let supervisor = Supervisor {
+        settings: &settings,
+        server: Postgres::new(&config.settings),
+        publisher,
+        metrics: metrics.clone(),
+        health: health.clone(),
+        random: Random::new(random_seed()),
+    };
+    Box::pin(supervisor.run(shutdown)).await.map(drop)
 }

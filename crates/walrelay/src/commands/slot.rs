@@ -1,4 +1,4 @@
-//! `walrelay slot`: show, create, drop, advance, reset. Never done by anything else (I9).
+//! `walrelay slot`: show, create, drop, advance, reset, recover. Never done by anything else (I9).
 
 mod reset;
 
@@ -8,7 +8,9 @@ use walrelay_postgres::{
     advance_slot, connect_sql, create_slot, delete_relay_row, drop_slot, read_loss,
     read_publication, read_relay_row, read_slot, rows_since, waiting_transactions,
 };
+use walrelay_relay::lifecycle::operation::{self, Outcome};
 use walrelay_relay::observe::report::slot_report;
+use walrelay_relay::recovery;
 use walrelay_relay::shutdown::Shutdown;
 
 use super::attended::attended;
@@ -44,7 +46,7 @@ async fn act(
     let outbox = &database.outbox;
     let slot = outbox.slot.as_str();
     match &action {
-        SlotAction::Show(_) | SlotAction::Reset(_) => {}
+        SlotAction::Show(_) | SlotAction::Reset(_) | SlotAction::Recover => {}
         SlotAction::Create(_) | SlotAction::Drop { .. } | SlotAction::Advance { .. } => {
             refuse_unfinished(client, slot).await?;
         }
@@ -59,7 +61,31 @@ async fn act(
         SlotAction::Drop { discard_rows } => drop_it(client, outbox, discard_rows).await,
         SlotAction::Advance { to, discard_rows } => advance(client, outbox, to, discard_rows).await,
         SlotAction::Reset(order) => reset::reset(client, database, &order).await,
+        SlotAction::Recover => recover(client, database).await,
     }
+}
+
+/// Makes the new slot; what it does not stream is left to the relay, which publishes it first.
+async fn recover(client: &SqlClient, database: &DatabaseConfig) -> Result<String, Error> {
+    let slot = database.outbox.slot.as_str();
+    recovery::begin(client, &database.outbox).await?;
+    let what = match operation::finish(client, &database.connect, slot).await? {
+        Outcome::Pending(recovery) => recovery.describe(slot),
+        Outcome::Elsewhere(other) => {
+            return Ok(format!("{} is being finished by another process\n", other.describe(slot)));
+        }
+        Outcome::Finished(done) => return Ok(format!("finished: {}\n", done.describe(slot))),
+        Outcome::Nothing => return Ok("the slot is recovered: a relay has done it\n".to_owned()),
+    };
+    let mut text = format!("slot {slot}: {what}\n");
+    if let Some((_, rest)) = recovery::rest(client, slot).await? {
+        for table in &database.outbox.tables {
+            let rows = rest.gap.count(client, table).await?;
+            text.push_str(&format!("may not have been published: {rows} row(s) of {table}\n"));
+        }
+    }
+    text.push_str("start the relay: it publishes them first, and then what the slot streams\n");
+    Ok(text)
 }
 
 async fn create(client: &SqlClient, outbox: &Outbox, failover: Failover) -> Result<String, Error> {

@@ -159,6 +159,7 @@ impl Builder<'_> {
             cli::SlotActionArgs::Drop(args) => self.slot_drop(args),
             cli::SlotActionArgs::Advance(args) => self.slot_advance(args),
             cli::SlotActionArgs::Reset(args) => self.slot_reset(args),
+            cli::SlotActionArgs::Recover(_) => Some(SlotAction::Recover),
         };
         let database = self.database()?;
         Some(SlotConfig { database, action: action? })

@@ -9,7 +9,7 @@ use walrelay_relay::settings::Until;
 use super::builder::Builder;
 use super::command::{
     CheckConfig, Command, CreateTopics, DemoConfig, DemoOutput, EmulatorConfig, InitConfig,
-    OutputFormat, PruneConfig, Shell, SlotKind, StatusConfig,
+    OnSlotLost, OutputFormat, PruneConfig, Shell, SlotKind, StatusConfig,
 };
 use super::layers::{CommandLine, Environment};
 use super::log::{LogConfig, LogFormat};
@@ -69,7 +69,7 @@ impl Builder<'_> {
             cli::CommandArgs::Init(args) => Some(Command::Init(Box::new(self.init(args)?))),
             cli::CommandArgs::Check(_) => {
                 let format = self.format();
-                let run = self.run(Until::Stopped)?;
+                let run = self.run(Until::Stopped, OnSlotLost::Stop)?;
                 Some(Command::Check(Box::new(CheckConfig { run, format })))
             }
             cli::CommandArgs::Run(_) => {
@@ -77,7 +77,11 @@ impl Builder<'_> {
                     true => Until::CaughtUp,
                     false => Until::Stopped,
                 };
-                Some(Command::Run(Box::new(self.run(until)?)))
+                let on_slot_lost = match self.problems.read(options::ON_SLOT_LOST) {
+                    "recover" => OnSlotLost::Recover,
+                    _ => OnSlotLost::Stop,
+                };
+                Some(Command::Run(Box::new(self.run(until, on_slot_lost)?)))
             }
             cli::CommandArgs::Status(args) => self.status(args).map(Command::Status),
             cli::CommandArgs::Dispatch(args) => self.dispatch(&args.action).map(Command::Dispatch),

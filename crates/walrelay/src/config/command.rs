@@ -56,8 +56,19 @@ pub struct DatabaseConfig {
 pub struct RunConfig {
     /// The service's own settings.
     pub settings: Settings,
+    /// Whether a lost slot is recovered without a person.
+    pub on_slot_lost: OnSlotLost,
     /// The address that serves `/livez`, `/readyz`, `/metrics` and `/status`; `None` serves none.
     pub http: Option<SocketAddr>,
+}
+
+/// What `run` does when its slot was lost.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum OnSlotLost {
+    /// It stops with exit 5.
+    Stop,
+    /// It makes a new slot, and publishes from the table what may not have been settled.
+    Recover,
 }
 
 /// Everything `walrelay init` needs.
@@ -246,6 +257,8 @@ pub enum SlotAction {
     },
     /// Make it a copy of an anchor.
     Reset(ResetOrder),
+    /// Make it anew after it was lost.
+    Recover,
 }
 
 /// What a slot is reset to.

@@ -6,21 +6,21 @@ use walrelay_core::{OnDead, WalBudgetLimit};
 use walrelay_relay::settings::{RelaySettings, Settings, Until};
 
 use super::builder::Builder;
-use super::command::RunConfig;
+use super::command::{OnSlotLost, RunConfig};
 use super::problem::Problems;
 use crate::options;
 use crate::options::units::{parse_size, show_duration};
 
 impl Builder<'_> {
     /// What `run` runs with, and what `check` looks at.
-    pub(super) fn run(&mut self, until: Until) -> Option<RunConfig> {
+    pub(super) fn run(&mut self, until: Until, on_slot_lost: OnSlotLost) -> Option<RunConfig> {
         let connect = self.connect();
         let relay = self.relay();
         self.require_project(&relay.router);
         let pubsub = self.pubsub();
         let http = self.http();
         let settings = Settings { connect: connect?, relay, pubsub, until };
-        Some(RunConfig { settings, http })
+        Some(RunConfig { settings, on_slot_lost, http })
     }
 
     fn relay(&mut self) -> RelaySettings {

@@ -4,10 +4,10 @@ use std::process;
 
 use pgoutput_parser::Lsn;
 use walrelay_postgres::{
-    Failover, Outbox, Reset, SqlClient, StoreError, begin_reset, copy_slot_temporarily,
-    quote_identifier, read_anchor, read_history, read_operation, read_relay_row,
-    read_server_identity, read_slot, read_slot_room, read_wal_end, take_relay_row, try_decoding,
-    waiting_transactions,
+    Failover, Outbox, Reset, SlotOperation, SqlClient, StoreError, begin_reset,
+    copy_slot_temporarily, quote_identifier, read_anchor, read_history, read_operation,
+    read_relay_row, read_server_identity, read_slot, read_slot_room, read_wal_end, take_relay_row,
+    try_decoding, waiting_transactions,
 };
 use walrelay_relay::lifecycle::operation::{Outcome, finish};
 
@@ -28,7 +28,11 @@ pub(super) async fn reset(
 ) -> Result<String, Error> {
     let slot = database.outbox.slot.as_str();
     let whose = match read_operation(client, slot).await? {
-        Some(_) => {
+        Some(recovery @ SlotOperation::Recovery(_)) => {
+            let what = recovery.describe(slot);
+            return Err(StoreError::OperationUnfinished { slot: slot.to_owned(), what }.into());
+        }
+        Some(SlotOperation::Reset(_)) => {
             ": the reset that was begun before is finished; run the command again for another"
         }
         None => {
@@ -37,13 +41,15 @@ pub(super) async fn reset(
         }
     };
     match finish(client, &database.connect, slot).await? {
-        Outcome::Finished(done) => Ok(format!(
+        Outcome::Finished(SlotOperation::Reset(done)) => Ok(format!(
             "slot {slot} starts at {} again{whose}\nrows behind it are published again, to the same topics; a \
              relay that was running goes on by itself\n",
             done.target
         )),
-        Outcome::Elsewhere(reset) => {
-            Ok(format!("{} is being finished by another process\n", reset.describe(slot)))
+        Outcome::Finished(other @ SlotOperation::Recovery(_))
+        | Outcome::Pending(other)
+        | Outcome::Elsewhere(other) => {
+            Ok(format!("{} is being finished by another process\n", other.describe(slot)))
         }
         Outcome::Nothing => Ok("the reset is finished: another process has done it\n".to_owned()),
     }

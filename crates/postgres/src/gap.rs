@@ -1,0 +1,185 @@
+//! Rows that may not have been settled when a slot was lost, read from the table in an order that is
+//! the same each time.
+//!
+//! The set is fixed by two stored facts: every transaction below the settled horizon is settled, and
+//! the new slot streams whatever its snapshot does not see. What lies in between is read here. A row's
+//! number in the order names it, so that a second attempt finds what the first has recorded.
+
+use tokio_postgres::types::Type;
+use tokio_postgres::{Client, Row, SimpleQueryStream};
+
+use crate::names::{QualifiedName, quote_identifier, quote_literal};
+use crate::store_error::StoreError;
+
+/// Which rows of the outbox tables.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Gap {
+    /// What the new slot does not stream: transactions visible in this snapshot (`pg_snapshot`).
+    pub snapshot: String,
+    /// Every transaction below it is settled.
+    pub settled_xid: u64,
+}
+
+/// An outbox table, as its rows are described in the stream.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct GapTable {
+    /// Its name.
+    pub name: QualifiedName,
+    /// Its oid.
+    pub oid: u32,
+    /// Its columns that are published.
+    pub columns: Vec<GapColumn>,
+    /// Those that give the order: aggregate type, aggregate id, version, event id; as far as it has them.
+    pub order: Vec<String>,
+    /// The column of the event id.
+    pub id: String,
+}
+
+/// A column.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct GapColumn {
+    /// Its name.
+    pub name: String,
+    /// Its type.
+    pub type_oid: u32,
+    /// `atttypmod`.
+    pub type_modifier: i32,
+}
+
+/// The columns of a table that replication would show.
+///
+/// # Errors
+///
+/// There is no such table; the server refused, or the connection ended.
+pub async fn read_columns(
+    client: &Client,
+    table: &QualifiedName,
+) -> Result<(u32, Vec<GapColumn>), StoreError> {
+    let rows = client
+        .query_typed(
+            "SELECT attrelid AS oid, attname::text AS name, atttypid AS type_oid, atttypmod AS type_modifier
+               FROM pg_catalog.pg_attribute
+              WHERE attrelid = $1::text::regclass AND attnum > 0 AND NOT attisdropped
+                AND attgenerated = ''
+              ORDER BY attnum",
+            &[(&table.to_string(), Type::TEXT)],
+        )
+        .await
+        .map_err(StoreError::sql(format!("read the columns of {table}")))?;
+    let oid = rows.first().map_or(0, |row| row.get::<_, u32>("oid"));
+    let columns = rows.iter().map(|row| GapColumn {
+        name: row.get("name"),
+        type_oid: row.get("type_oid"),
+        type_modifier: row.get("type_modifier"),
+    });
+    Ok((oid, columns.collect()))
+}
+
+impl Gap {
+    /// A condition on the rows of a table called `t`. The missing half of a row's transaction id is that
+    /// of the nearest one before now; one that looks younger than now is ancient, and settled.
+    fn condition(&self) -> String {
+        format!(
+            "age(t.xmin) BETWEEN 0 AND age('{}'::xid8::xid)
+             AND pg_visible_in_snapshot((newest.id - age(t.xmin))::text::xid8, {}::pg_snapshot)",
+            self.settled_xid,
+            quote_literal(&self.snapshot)
+        )
+    }
+
+    /// The rows of a table in their order, as the simple protocol gives them.
+    fn query(&self, table: &GapTable, selected: &str) -> String {
+        let mut order = String::new();
+        for column in &table.order {
+            order.push_str(&format!("t.{}, ", quote_identifier(column)));
+        }
+        format!(
+            "SELECT {selected} FROM {} t,
+                    (SELECT pg_snapshot_xmax(pg_current_snapshot())::text::bigint AS id) AS newest
+              WHERE {} ORDER BY {order}t.tableoid, t.ctid",
+            table.name,
+            self.condition()
+        )
+    }
+
+    /// The rows, each with the columns of the table as text.
+    ///
+    /// # Errors
+    ///
+    /// The role may not read the table; the server refused, or the connection ended.
+    pub async fn rows(
+        &self,
+        client: &Client,
+        table: &GapTable,
+    ) -> Result<SimpleQueryStream, StoreError> {
+        let selected: Vec<String> =
+            table.columns.iter().map(|c| format!("t.{}", quote_identifier(&c.name))).collect();
+        let sql = self.query(table, &selected.join(", "));
+        let action = format!("read rows of {}", table.name);
+        client.simple_query_raw(&sql).await.map_err(StoreError::sql(action))
+    }
+
+    /// The numbers of those rows, from 0, that dispatch state has, and their ids: they are settled.
+    ///
+    /// # Errors
+    ///
+    /// The role may not read the table; the server refused, or the connection ended.
+    pub async fn recorded(
+        &self,
+        client: &Client,
+        (table, slot): (&GapTable, &str),
+    ) -> Result<Vec<(u32, String)>, StoreError> {
+        let id = format!("t.{}::text AS id", quote_identifier(&table.id));
+        let sql = format!(
+            "SELECT n, numbered.id FROM (SELECT (row_number() OVER () - 1)::int8 AS n, rows.id
+                              FROM ({}) AS rows) AS numbered
+              WHERE EXISTS (SELECT FROM public.app_outbox_dispatch d
+                             WHERE d.slot = $1 AND d.event_id = numbered.id)
+              ORDER BY n",
+            self.query(table, &id)
+        );
+        let rows = client
+            .query_typed(&sql, &[(&slot, Type::TEXT)])
+            .await
+            .map_err(StoreError::sql(format!("look which rows of {} are recorded", table.name)))?;
+        let number = |row: &Row| u32::try_from(row.get::<_, i64>("n")).ok();
+        Ok(rows.iter().filter_map(|row| Some((number(row)?, row.get("id")))).collect())
+    }
+
+    /// How many rows that are, in all.
+    ///
+    /// # Errors
+    ///
+    /// The role may not read the table; the server refused, or the connection ended.
+    pub async fn count(&self, client: &Client, table: &QualifiedName) -> Result<u64, StoreError> {
+        let sql = format!(
+            "SELECT count(*) AS rows FROM {table} t,
+                    (SELECT pg_snapshot_xmax(pg_current_snapshot())::text::bigint AS id) AS newest
+              WHERE {}",
+            self.condition()
+        );
+        let row = client
+            .query_typed_one(&sql, &[])
+            .await
+            .map_err(StoreError::sql(format!("count the rows of {table}")))?;
+        Ok(row.get::<_, i64>("rows").unsigned_abs())
+    }
+
+    /// Whether everything that the snapshot sees can be seen by now: a commit that waits for a
+    /// synchronous standby is in the log before others see it.
+    ///
+    /// # Errors
+    ///
+    /// The server refused, or the connection ended.
+    pub async fn is_visible(&self, client: &Client) -> Result<bool, StoreError> {
+        let row = client
+            .query_typed_one(
+                "SELECT NOT EXISTS (SELECT FROM pg_snapshot_xip(pg_current_snapshot()) AS xip
+                                     WHERE pg_visible_in_snapshot(xip, $1::text::pg_snapshot)) AS is_visible",
+                &[(&self.snapshot, Type::TEXT)],
+            )
+            .await
+            .map_err(StoreError::sql("look at running transactions"))?;
+        Ok(row.get("is_visible"))
+    }
+}

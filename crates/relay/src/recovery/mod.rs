@@ -1,0 +1,221 @@
+//! A slot that was lost: a new one, and first of all what the old one may not have settled, from the table.
+//!
+//! ```text
+//! on record ──▶ slot made, with a snapshot ──▶ snapshot on record ──▶ rows of the table published ──▶ stream
+//!  creating       recovery-created              filling                 recovery-filled
+//! ```
+//!
+//! What is to be published is fixed once the snapshot is on record: whatever it sees and the settled
+//! horizon does not cover. Whatever it does not see is streamed by the slot. A crash before begins anew
+//! with another slot; a crash behind publishes those rows once more from the first.
+
+mod rest;
+mod source;
+mod stream;
+
+use std::time::Duration;
+
+use pgoutput_parser::{Lsn, Position};
+use tokio::time::sleep;
+use walrelay_core::{ColumnNames, Names, Random, WalBudgetLimit};
+use walrelay_postgres::{
+    Failover, Gap, GapColumn, GapTable, Outbox, QualifiedName, RecordedRow, Recovery,
+    SlotOperation, SqlClient, StoreError, begin_recovery, connect_sql, finish_recovery,
+    read_columns, read_history, read_loss, read_operation, read_publication, read_relay_row,
+    read_slot, release_operation, take_operation,
+};
+
+use crate::error::RelayError;
+use crate::failpoint;
+use crate::lifecycle::operation::{Outcome, finish};
+use crate::lifecycle::session::SessionSettings;
+use crate::lifecycle::supervisor::Supervisor;
+use crate::observe::health::Health;
+use crate::observe::metrics::Metrics;
+use crate::policy::Kind;
+use crate::seed::random_seed;
+use crate::settings::{Settings, Until};
+use crate::shutdown::Shutdown;
+use crate::stream::pipeline::Ended;
+use crate::stream::seams::Publisher;
+pub use rest::Rest;
+use source::TableSource;
+
+/// How filling ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Filled {
+    /// Nothing is left to fill.
+    Done,
+    /// It was asked to stop; it begins anew next time.
+    Stopped,
+}
+
+/// Puts the recovery of a lost slot on record. Nothing when one is there already.
+///
+/// # Errors
+///
+/// The slot is not lost, nothing is on record about it, or the record is another server's; there is no
+/// publication; or the server refuses.
+pub async fn begin(client: &SqlClient, outbox: &Outbox) -> Result<(), RelayError> {
+    let slot = &outbox.slot;
+    if read_operation(client, slot).await.map_err(RelayError::Survey)?.is_some() {
+        return Ok(());
+    }
+    let lost = read_loss(client, slot).await.map_err(RelayError::Survey)?;
+    let row = read_relay_row(client, slot).await.map_err(RelayError::Survey)?;
+    let (Some(lost), Some(row)) = (lost, row) else {
+        return Err(RelayError::Survey(StoreError::NotLost { slot: slot.clone() }));
+    };
+    let here = read_history(client, slot).await.map_err(RelayError::Survey)?;
+    if here != row.system_identifier {
+        let slot = slot.clone();
+        return Err(RelayError::Survey(StoreError::SlotLost { slot, problem: lost.problem }));
+    }
+    let publication = &outbox.publication;
+    if read_publication(client, publication).await.map_err(RelayError::Survey)?.is_none() {
+        let summary = format!("publication {publication} does not exist");
+        return Err(RelayError::Setup { kind: Kind::PublicationMissing, summary });
+    }
+    let state = read_slot(client, slot).await.map_err(RelayError::Survey)?;
+    let failover = match state.and_then(|state| state.failover) {
+        Some(true) => Failover::Yes,
+        Some(false) | None => Failover::No,
+    };
+    let id = format!("{:08x}", random_seed() & u64::from(u32::MAX));
+    let recovery = Recovery { id, failover, filling: None };
+    begin_recovery(client, slot, &recovery).await.map_err(RelayError::Survey)?;
+    failpoint::hit("recovery-begun");
+    Ok(())
+}
+
+/// The rest of a recovery whose slot is made.
+///
+/// # Errors
+///
+/// The server refused, or the connection ended.
+pub async fn rest(client: &SqlClient, slot: &str) -> Result<Option<(Recovery, Rest)>, RelayError> {
+    let operation = read_operation(client, slot).await.map_err(RelayError::Survey)?;
+    let row = read_relay_row(client, slot).await.map_err(RelayError::Survey)?;
+    match (operation, row) {
+        (Some(SlotOperation::Recovery(recovery)), Some(row)) => {
+            let Some(filling) = recovery.filling.clone() else { return Ok(None) };
+            let gap = Gap { snapshot: filling.snapshot, settled_xid: row.settled_xid };
+            Ok(Some((recovery, Rest { consistent_point: filling.consistent_point, gap })))
+        }
+        (Some(SlotOperation::Recovery(_) | SlotOperation::Reset(_)) | None, _) => Ok(None),
+    }
+}
+
+/// How often one that waits looks whether it is its turn.
+const PAUSE: Duration = Duration::from_secs(1);
+
+/// Publishes what a recovery has left to publish, if one was begun; waits while another process does.
+///
+/// # Errors
+///
+/// As those of a relay that runs.
+pub async fn fill<P: Publisher>(
+    settings: &Settings,
+    publisher: P,
+    (metrics, health): (&Metrics, &Health),
+    shutdown: &Shutdown,
+) -> Result<Filled, RelayError> {
+    let slot = &settings.relay.outbox.slot;
+    let client = connect_sql(&settings.connect).await.map_err(RelayError::Connect)?;
+    match read_operation(&client, slot).await {
+        Ok(Some(SlotOperation::Recovery(_))) => {}
+        // Whatever else there is, or is wrong, the session that follows meets and names.
+        Ok(Some(SlotOperation::Reset(_)) | None) | Err(_) => return Ok(Filled::Done),
+    }
+    loop {
+        match finish(&client, &settings.connect, slot).await? {
+            Outcome::Nothing | Outcome::Finished(_) => return Ok(Filled::Done),
+            Outcome::Pending(_)
+                if take_operation(&client, slot).await.map_err(RelayError::Survey)? =>
+            {
+                break;
+            }
+            Outcome::Pending(_) | Outcome::Elsewhere(_) => {}
+        }
+        tracing::info!(slot, "waiting: another process recovers the slot");
+        tokio::select! {
+            biased;
+            () = shutdown.requested() => return Ok(Filled::Stopped),
+            () = sleep(PAUSE) => {}
+        }
+    }
+    // Read again: it is ours now.
+    let Some((recovery, rest)) = rest(&client, slot).await? else { return Ok(Filled::Done) };
+    let filled =
+        publish(settings, publisher, (metrics, health, shutdown), (&client, &recovery, &rest));
+    let ended = Box::pin(filled).await?;
+    if ended != Some(Ended::CaughtUp) {
+        return Ok(Filled::Stopped);
+    }
+    failpoint::hit("recovery-filled");
+    finish_recovery(&client, slot).await.map_err(RelayError::Survey)?;
+    release_operation(&client, slot).await.map_err(RelayError::Survey)?;
+    client.close().await;
+    tracing::info!(slot, "the slot is recovered");
+    Ok(Filled::Done)
+}
+
+async fn publish<P: Publisher>(
+    settings: &Settings,
+    publisher: P,
+    (metrics, health, shutdown): (&Metrics, &Health, &Shutdown),
+    (client, recovery, rest): (&SqlClient, &Recovery, &Rest),
+) -> Result<Option<Ended>, RelayError> {
+    let outbox = &settings.relay.outbox;
+    let commit_lsn = Lsn::new(rest.consistent_point.as_u64() - 1);
+    let (mut tables, mut recorded, mut before) = (Vec::new(), Vec::new(), 0);
+    for name in &outbox.tables {
+        let table = table(client, name, &settings.relay.router.columns).await?;
+        let known = rest.gap.recorded(client, (&table, &outbox.slot)).await;
+        let known = known.map_err(RelayError::Survey)?;
+        let at = |n| Position { commit_lsn, tx_index: before + n };
+        let rows_known = known.len();
+        recorded.extend(
+            known.into_iter().map(|(n, event_id)| RecordedRow { position: at(n), event_id }),
+        );
+        let rows = rest.gap.count(client, name).await.map_err(RelayError::Survey)?;
+        tracing::info!(table = %name, rows, recorded = rows_known, "rows that may not have been settled");
+        before += u32::try_from(rows).unwrap_or(u32::MAX);
+        tables.push(table);
+    }
+    let mut relay = settings.relay.clone();
+    relay.router.replay_id = Some(recovery.id.clone());
+    // Nothing of it is read from the log.
+    relay.wal_budget = WalBudgetLimit::Off;
+    let requests_max = settings.pubsub.max_outstanding_requests;
+    let supervisor = Supervisor {
+        settings: &SessionSettings::of(&relay, requests_max, Until::CaughtUp),
+        server: TableSource::new(settings, rest.clone(), (tables, recorded)),
+        publisher,
+        metrics: metrics.clone(),
+        health: health.clone(),
+        random: Random::new(random_seed()),
+    };
+    supervisor.run(shutdown).await
+}
+
+async fn table(
+    client: &SqlClient,
+    name: &QualifiedName,
+    names: &ColumnNames,
+) -> Result<GapTable, RelayError> {
+    let (oid, columns) = read_columns(client, name).await.map_err(RelayError::Survey)?;
+    let ColumnNames { id, aggregate_type, aggregate_id, version, occurred_at, .. } = names;
+    let wanted =
+        [aggregate_type.as_ref(), aggregate_id.as_ref(), version.as_ref(), occurred_at.as_ref()];
+    let order = wanted.into_iter().flatten().chain([id]);
+    let order = order.filter_map(|named| present(named, &columns)).collect();
+    let id = present(id, &columns).unwrap_or_else(|| id.to_string());
+    Ok(GapTable { name: name.clone(), oid, columns, order, id })
+}
+
+/// The first of a column's names that the table has.
+fn present(names: &Names, columns: &[GapColumn]) -> Option<String> {
+    let is_there = |name: &&str| columns.iter().any(|column| column.name == *name);
+    names.iter().find(is_there).map(str::to_owned)
+}

@@ -1,0 +1,13 @@
+//! What is left of a lost slot's rows.
+
+use pgoutput_parser::Lsn;
+use walrelay_postgres::Gap;
+
+/// What may not have been settled, and has to be published before the slot is streamed.
+#[derive(Debug, Clone)]
+pub struct Rest {
+    /// Where the slot begins.
+    pub consistent_point: Lsn,
+    /// Which rows.
+    pub gap: Gap,
+}

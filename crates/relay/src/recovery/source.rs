@@ -1,0 +1,153 @@
+//! Sessions over the table: the socket is one in memory, dispatch state is the relay's own.
+
+use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
+
+use pgoutput_parser::Lsn;
+use tokio::io::DuplexStream;
+use tokio::task::JoinSet;
+use walrelay_core::Retention;
+use walrelay_postgres::{
+    ConnectConfig, DispatchStore, GapTable, RecordedRow, ReplicationConnection, ServerIdentity,
+    SessionStore, SqlClient, Startup, SystemIdentity, connect_sql, read_relay_row,
+    read_server_identity,
+};
+
+use super::rest::Rest;
+use super::stream::TableStream;
+use crate::error::RelayError;
+use crate::lifecycle::server::{Connected, Database, Holder, Positions, Server};
+use crate::policy::Chain;
+use crate::settings::Settings;
+use crate::stream::wal_end::WalEnd;
+
+/// What a row and its frame take at most beside what the loop reads at once: back-pressure.
+const SOCKET_BYTES: usize = 256 << 10;
+
+/// Claimed rows stay ours this much longer than a publish call may take.
+const LEASE_SLACK: Duration = Duration::from_secs(15);
+
+/// The table in place of the slot.
+#[derive(Debug)]
+pub(super) struct TableSource<'a> {
+    settings: &'a Settings,
+    rest: Rest,
+    tables: Vec<GapTable>,
+    recorded: Vec<RecordedRow>,
+    /// The other end of the socket, one at a time.
+    serving: Mutex<JoinSet<()>>,
+}
+
+impl<'a> TableSource<'a> {
+    pub(super) fn new(
+        settings: &'a Settings,
+        rest: Rest,
+        (tables, recorded): (Vec<GapTable>, Vec<RecordedRow>),
+    ) -> Self {
+        Self { settings, rest, tables, recorded, serving: Mutex::new(JoinSet::new()) }
+    }
+}
+
+impl Server for TableSource<'_> {
+    type Socket = DuplexStream;
+    type Database = TableDatabase;
+
+    async fn connect(&self) -> Result<Connected<DuplexStream, TableDatabase>, RelayError> {
+        let Settings { connect, relay, pubsub, .. } = self.settings;
+        let reading = connect_sql(connect).await.map_err(RelayError::Connect)?;
+        // Rows as text in the forms the router reads, as over a replication connection.
+        let settings = "SET DateStyle = 'ISO'; SET TimeZone = 'UTC'; SET bytea_output = 'hex';
+                        SET statement_timeout = 0; SET idle_in_transaction_session_timeout = 0";
+        let failed = RelayError::sql("set up the session");
+        reading.batch_execute(settings).await.map_err(failed)?;
+        let server = read_server_identity(&reading).await.map_err(RelayError::Survey)?;
+        let sql = connect_sql(connect).await.map_err(RelayError::Connect)?;
+        let row = read_relay_row(&sql, &relay.outbox.slot).await.map_err(RelayError::Survey)?;
+        let stream = TableStream {
+            client: reading,
+            gap: self.rest.gap.clone(),
+            tables: self.tables.clone(),
+            consistent_point: self.rest.consistent_point,
+        };
+        let (ours, theirs) = tokio::io::duplex(SOCKET_BYTES);
+        {
+            let mut serving = self.serving.lock().unwrap_or_else(PoisonError::into_inner);
+            // The session before is over, and so is its stream.
+            *serving = JoinSet::new();
+            serving.spawn(serve(stream, theirs));
+        }
+        let startup =
+            Startup { user: "", database: "", application_name: "", password: None, options: "" };
+        let replication = ReplicationConnection::handshake(ours, &startup).await;
+        let store = DispatchStore::new(relay.outbox.slot.clone()).with_on_dead(relay.on_dead);
+        Ok(Connected {
+            replication: replication.map_err(RelayError::Connect)?,
+            database: TableDatabase {
+                sql,
+                connect: connect.clone(),
+                store,
+                server,
+                lease: pubsub.publisher.request_timeout + LEASE_SLACK,
+                generation: row.map(|row| row.generation),
+                consistent_point: self.rest.consistent_point,
+                recorded: self.recorded.clone(),
+            },
+        })
+    }
+}
+
+async fn serve(stream: TableStream, socket: DuplexStream) {
+    if let Err(error) = stream.serve(socket).await {
+        tracing::warn!(error = %Chain(&error), "the table is no longer read");
+    }
+}
+
+/// The ordinary connection beside it.
+#[derive(Debug)]
+pub(super) struct TableDatabase {
+    sql: SqlClient,
+    connect: ConnectConfig,
+    store: DispatchStore,
+    server: ServerIdentity,
+    lease: Duration,
+    generation: Option<u64>,
+    consistent_point: Lsn,
+    recorded: Vec<RecordedRow>,
+}
+
+impl Database for TableDatabase {
+    type Store = SessionStore;
+
+    async fn check(&mut self) -> Result<(), RelayError> {
+        Ok(())
+    }
+
+    async fn holder(&mut self) -> Result<Option<Holder>, RelayError> {
+        Ok(None)
+    }
+
+    async fn end_holder(&mut self, _: &Holder) -> Result<(), RelayError> {
+        Ok(())
+    }
+
+    async fn settled(&mut self) -> Result<Lsn, RelayError> {
+        Ok(Lsn::ZERO)
+    }
+
+    async fn positions(&mut self) -> Result<Positions, RelayError> {
+        let wal_end = self.consistent_point;
+        let confirmed_flush = Lsn::new(wal_end.as_u64() - 1);
+        Ok(Positions { confirmed_flush, wal_end, retention: Retention::Unlimited })
+    }
+
+    fn measure_log(&self, _: Option<u64>) -> WalEnd {
+        WalEnd::measured(async |_| {})
+    }
+
+    async fn into_store(self, _: SystemIdentity) -> Result<SessionStore, RelayError> {
+        let Self { sql, connect, store, server, lease, generation, recorded, .. } = self;
+        let begun = SessionStore::begin(connect, sql, store, server, lease).await;
+        let begun = begun.map_err(RelayError::Store)?;
+        Ok(begun.of_generation(generation).having_recorded(recorded))
+    }
+}

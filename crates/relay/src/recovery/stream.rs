@@ -1,0 +1,221 @@
+//! The table as if it were a slot: its rows as one transaction of the stream, over a socket in memory.
+//!
+//! So a row of the table goes the way of a row of the log, through the same loop, lanes and dispatch
+//! state; nothing behind the socket knows the difference.
+//!
+//! ```text
+//! greeting ─▶ IDENTIFY_SYSTEM ─▶ START_REPLICATION ─▶ Begin ─▶ Relation, Insert … ─▶ Commit ─▶ keepalives
+//! ```
+
+use std::io;
+use std::pin::pin;
+use std::time::{Duration, SystemTime};
+
+use futures_util::TryStreamExt as _;
+use pgoutput_parser::{
+    Begin, Column, Commit, Keepalive, Lsn, PgTimestamp, RelationColumn, ReplicaIdentity, XLogData,
+    encode,
+};
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _, DuplexStream, ReadHalf, WriteHalf};
+use tokio::time::{Instant, interval, sleep};
+use tokio_postgres::SimpleQueryMessage;
+use walrelay_postgres::{Gap, GapTable, SqlClient};
+
+use crate::error::RelayError;
+
+/// How often a silent stream says that it is alive.
+const KEEPALIVE: Duration = Duration::from_secs(1);
+
+/// How often it is looked whether commits have become visible that wait for a standby.
+const VISIBLE_PAUSE: Duration = Duration::from_millis(100);
+
+/// What is streamed.
+#[derive(Debug)]
+pub(super) struct TableStream {
+    pub(super) client: SqlClient,
+    pub(super) gap: Gap,
+    pub(super) tables: Vec<GapTable>,
+    /// Where the new slot begins; the rows are committed one before it.
+    pub(super) consistent_point: Lsn,
+}
+
+/// Text format, no columns.
+const COPY_BOTH: &[u8] = &[0, 0, 0];
+
+impl TableStream {
+    /// Talks to the one client until it ends the connection.
+    pub(super) async fn serve(self, socket: DuplexStream) -> Result<(), RelayError> {
+        let (mut reader, mut writer) = tokio::io::split(socket);
+        let io = |source| RelayError::TableStream { source };
+        greet(&mut reader, &mut writer).await.map_err(io)?;
+        tokio::select! {
+            heard = listen(&mut reader) => heard.map_err(io)?,
+            sent = self.send(&mut writer) => return sent,
+        }
+        writer.write_all(&message(b'c', &[])).await.map_err(io)?;
+        writer.write_all(&message(b'Z', b"I")).await.map_err(io)?;
+        writer.flush().await.map_err(io)?;
+        // Its goodbye is taken in, or it would find the socket closed.
+        drop(listen(&mut reader).await);
+        Ok(())
+    }
+
+    /// All rows, then keepalives for as long as somebody listens.
+    async fn send(&self, writer: &mut WriteHalf<DuplexStream>) -> Result<(), RelayError> {
+        let io = |source| RelayError::TableStream { source };
+        while !self.gap.is_visible(&self.client).await.map_err(RelayError::Survey)? {
+            write_keepalive(writer, Lsn::ZERO).await.map_err(io)?;
+            sleep(VISIBLE_PAUSE).await;
+        }
+        let commit_lsn = Lsn::new(self.consistent_point.as_u64() - 1);
+        let commit_timestamp = PgTimestamp::from_system_time(SystemTime::now());
+        let begin = Begin { final_lsn: commit_lsn, commit_timestamp, xid: 0 };
+        write_change(writer, &encode::begin(&begin)).await.map_err(io)?;
+        for table in &self.tables {
+            self.send_table(writer, table).await?;
+        }
+        let end_lsn = self.consistent_point;
+        let commit = Commit { commit_lsn, end_lsn, commit_timestamp };
+        write_change(writer, &encode::commit(&commit)).await.map_err(io)?;
+        let mut pace = interval(KEEPALIVE);
+        loop {
+            pace.tick().await;
+            write_keepalive(writer, end_lsn).await.map_err(io)?;
+        }
+    }
+
+    async fn send_table(
+        &self,
+        writer: &mut WriteHalf<DuplexStream>,
+        table: &GapTable,
+    ) -> Result<(), RelayError> {
+        let io = |source| RelayError::TableStream { source };
+        let columns: Vec<RelationColumn> = table
+            .columns
+            .iter()
+            .map(|column| RelationColumn {
+                is_key: false,
+                name: column.name.clone(),
+                type_oid: column.type_oid,
+                type_modifier: column.type_modifier,
+            })
+            .collect();
+        let (schema, name) = (table.name.schema(), table.name.table());
+        let relation =
+            encode::relation(table.oid, schema, name, ReplicaIdentity::Default, &columns);
+        write_change(writer, &relation).await.map_err(io)?;
+        let rows = self.gap.rows(&self.client, table).await.map_err(RelayError::Survey)?;
+        let mut rows = pin!(rows);
+        let mut written_at = Instant::now();
+        loop {
+            let next = tokio::time::timeout_at(written_at + KEEPALIVE, rows.try_next()).await;
+            written_at = Instant::now();
+            let row = match next {
+                // A sort that takes long.
+                Err(_) => {
+                    write_keepalive(writer, Lsn::ZERO).await.map_err(io)?;
+                    continue;
+                }
+                Ok(row) => row.map_err(RelayError::sql("read rows of the outbox"))?,
+            };
+            match row {
+                None => return Ok(()),
+                Some(SimpleQueryMessage::Row(row)) => {
+                    let values: Vec<Column<'_>> = (0..table.columns.len())
+                        .map(|index| match row.get(index) {
+                            Some(text) => Column::Text(text.as_bytes()),
+                            None => Column::Null,
+                        })
+                        .collect();
+                    let insert = encode::insert(table.oid, &values);
+                    write_change(writer, &insert).await.map_err(io)?;
+                }
+                Some(_) => {}
+            }
+        }
+    }
+}
+
+/// The answers that a client expects before it streams.
+async fn greet(
+    reader: &mut ReadHalf<DuplexStream>,
+    writer: &mut WriteHalf<DuplexStream>,
+) -> io::Result<()> {
+    let length = reader.read_u32().await?;
+    skip(reader, length).await?;
+    writer.write_all(&message(b'R', &[0, 0, 0, 0])).await?;
+    writer.write_all(&message(b'Z', b"I")).await?;
+    loop {
+        let (tag, body) = read(reader).await?;
+        let text = String::from_utf8_lossy(&body);
+        if tag != b'Q' {
+            return Err(io::Error::other("expected a query"));
+        }
+        if text.starts_with("START_REPLICATION") {
+            writer.write_all(&message(b'W', COPY_BOTH)).await?;
+            return writer.flush().await;
+        }
+        // Of a system that nobody compares with another.
+        let mut row = vec![0, 4];
+        for field in ["0", "1", "0/0", "outbox"] {
+            row.extend_from_slice(&u32::try_from(field.len()).unwrap_or_default().to_be_bytes());
+            row.extend_from_slice(field.as_bytes());
+        }
+        writer.write_all(&message(b'D', &row)).await?;
+        writer.write_all(&message(b'C', b"IDENTIFY_SYSTEM\0")).await?;
+        writer.write_all(&message(b'Z', b"I")).await?;
+    }
+}
+
+/// Until the client says that it has had enough. What it confirms is confirmed nowhere.
+async fn listen(reader: &mut ReadHalf<DuplexStream>) -> io::Result<()> {
+    loop {
+        let (tag, _) = read(reader).await?;
+        if tag == b'c' || tag == b'X' {
+            return Ok(());
+        }
+    }
+}
+
+/// A client of ours sends nothing that is longer.
+const MESSAGE_BYTES_MAX: u32 = 1 << 20;
+
+async fn read(reader: &mut ReadHalf<DuplexStream>) -> io::Result<(u8, Vec<u8>)> {
+    let tag = reader.read_u8().await?;
+    let length = reader.read_u32().await?;
+    if !(4..=MESSAGE_BYTES_MAX).contains(&length) {
+        return Err(io::Error::other("a message of an impossible length"));
+    }
+    let mut body = vec![0; length as usize - 4];
+    reader.read_exact(&mut body).await?;
+    Ok((tag, body))
+}
+
+async fn skip(reader: &mut ReadHalf<DuplexStream>, length: u32) -> io::Result<()> {
+    if !(4..=MESSAGE_BYTES_MAX).contains(&length) {
+        return Err(io::Error::other("a greeting of an impossible length"));
+    }
+    let mut body = vec![0; length as usize - 4];
+    reader.read_exact(&mut body).await.map(drop)
+}
+
+fn message(tag: u8, body: &[u8]) -> Vec<u8> {
+    let length = u32::try_from(body.len() + 4).unwrap_or(u32::MAX);
+    let mut message = vec![tag];
+    message.extend_from_slice(&length.to_be_bytes());
+    message.extend_from_slice(body);
+    message
+}
+
+async fn write_change(writer: &mut WriteHalf<DuplexStream>, change: &[u8]) -> io::Result<()> {
+    let sent_at = PgTimestamp::from_system_time(SystemTime::now());
+    let frame = XLogData { wal_start: Lsn::ZERO, wal_end: Lsn::ZERO, sent_at, data: change };
+    writer.write_all(&message(b'd', &encode::xlog_data(&frame))).await
+}
+
+async fn write_keepalive(writer: &mut WriteHalf<DuplexStream>, wal_end: Lsn) -> io::Result<()> {
+    let sent_at = PgTimestamp::from_system_time(SystemTime::now());
+    let frame = Keepalive { wal_end, sent_at, reply_requested: false };
+    writer.write_all(&message(b'd', &encode::keepalive(&frame))).await?;
+    writer.flush().await
+}

@@ -1,0 +1,65 @@
+//! A recovery that dies at each of its steps: it is begun again, and nothing is lost.
+
+use walrelay_testkit::outbox::Workload;
+use walrelay_tests::{DEADLINE, World};
+
+/// Where a recovery dies: what makes the slot, and what publishes the rest.
+const STEPS: [(&str, &[&str]); 5] = [
+    ("recovery-begun", &["slot", "recover"]),
+    ("recovery-created", &["slot", "recover"]),
+    ("recovery-noted", &["slot", "recover"]),
+    ("after-reply=3", &["run", "--until-caught-up"]),
+    ("recovery-filled", &["run", "--until-caught-up"]),
+];
+
+#[tokio::test]
+async fn a_recovery_that_dies_at_any_step_is_finished_and_loses_nothing() {
+    for (step, command) in STEPS {
+        let Some(world) = World::create().await else { return };
+        Workload::of_rows(60).insert(world.client()).await.expect("rows");
+        world.catch_up().await;
+        world.execute(&format!("SELECT pg_drop_replication_slot('{}')", world.name())).await;
+        let missed = Workload { first_number: 60, ..Workload::of_rows(200) };
+        missed.insert(world.client()).await.expect("rows");
+
+        if command[0] == "run" {
+            world.succeed(["slot", "recover"]).await;
+        }
+        let dying = world.command(command.iter().copied()).env("WALRELAY_FAILPOINT", step);
+        let died = dying.finish(DEADLINE).await;
+        assert_eq!(died.code, None, "{step}: {}", died.text);
+        let later = Workload { first_number: 260, ..Workload::of_rows(40) };
+        later.insert(world.client()).await.expect("rows");
+        // Until it is finished nobody deletes what it needs.
+        assert_eq!(world.run(["prune", "--older-than", "1s"]).await.code, Some(3), "{step}");
+        world.catch_up().await;
+
+        let verdict = world.check(&world.committed().await);
+        assert!(verdict.lost.is_empty() && verdict.reordered.is_empty(), "{step}: {verdict}");
+        let unfinished = "SELECT count(*) FROM app_outbox_relay WHERE operation IS NOT NULL";
+        assert_eq!(world.number(unfinished).await, 0, "{step}");
+    }
+}
+
+#[tokio::test]
+async fn rows_that_a_recovery_parked_before_it_died_keep_their_place_in_their_key() {
+    let Some(world) = World::create().await else { return };
+    Workload::of_rows(30).insert(world.client()).await.expect("rows");
+    world.catch_up().await;
+    world.execute(&format!("SELECT pg_drop_replication_slot('{}')", world.name())).await;
+    let missed = Workload { first_number: 30, ..Workload::of_rows(300) };
+    missed.insert(world.client()).await.expect("rows");
+    world.succeed(["slot", "recover"]).await;
+    world.pubsub.fault("key=v-1,reject=PERMISSION_DENIED");
+    let dying = world.command(["run", "--park-after", "200ms"]);
+    let died = dying.env("WALRELAY_FAILPOINT", "after-park").finish(DEADLINE).await;
+    assert_eq!(died.code, None, "{}", died.text);
+    assert!(world.dispatch_count("retrying").await > 0);
+
+    world.pubsub.heal();
+    let _relay = world.start_relay([]).await;
+    world.wait_confirmed(DEADLINE).await;
+    world.wait_dispatch(DEADLINE, "retrying", 0).await;
+    let verdict = world.check(&world.committed().await);
+    assert!(verdict.lost.is_empty() && verdict.reordered.is_empty(), "{verdict}");
+}

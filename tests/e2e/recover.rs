@@ -1,0 +1,149 @@
+//! A lost slot is recovered from the table: nothing lost, order per key kept, little of it twice.
+
+use std::time::Duration;
+
+use walrelay_private_postgres::PrivatePostgres;
+use walrelay_testkit::outbox::Workload;
+use walrelay_testkit::postgres::{installation_or_skip, installed_majors};
+use walrelay_testkit::wait_until;
+use walrelay_tests::{DEADLINE, Producer, World, topic};
+
+/// Rows that were published, a slot that is dropped behind the relay, and rows that no slot has.
+async fn lose_the_slot(world: &World, missed: u32) {
+    Workload::of_rows(100).insert(world.client()).await.expect("rows");
+    world.catch_up().await;
+    world.execute(&format!("SELECT pg_drop_replication_slot('{}')", world.name())).await;
+    let more = Workload { first_number: 100, ..Workload::of_rows(missed) };
+    more.insert(world.client()).await.expect("rows");
+}
+
+fn stored(world: &World) -> usize {
+    world.pubsub.emulator().published(&topic("video.events")).len()
+}
+
+#[tokio::test]
+async fn four_hundred_rows_that_no_slot_has_are_published_in_order_with_little_overlap() {
+    for major in installed_majors() {
+        let Some(world) = World::create_on(major).await else { continue };
+        lose_the_slot(&world, 400).await;
+        let told = world.succeed(["slot", "recover"]).await;
+        assert!(told.contains("row(s) of public.app_outbox"), "{told}");
+        // What is committed from now on is streamed.
+        let last = Workload { first_number: 500, ..Workload::of_rows(50) };
+        last.insert(world.client()).await.expect("rows");
+        world.catch_up().await;
+
+        let committed = world.committed().await;
+        assert_eq!(committed.len(), 550);
+        let verdict = world.check(&committed);
+        assert!(verdict.lost.is_empty() && verdict.reordered.is_empty(), "{major}: {verdict}");
+        assert!(verdict.duplicates_count <= 100, "{major}: {verdict}");
+        let unfinished = "SELECT count(*) FROM app_outbox_relay WHERE operation IS NOT NULL";
+        assert_eq!(world.number(unfinished).await, 0);
+        // And it goes on as before.
+        let before = stored(&world);
+        world.catch_up().await;
+        assert_eq!(stored(&world), before);
+    }
+}
+
+#[tokio::test]
+async fn a_relay_that_may_recovers_by_itself_while_producers_write() {
+    let Some(world) = World::create().await else { return };
+    let producer = Producer::start(world.url(), Duration::from_millis(5));
+    world.catch_up().await;
+    world.execute(&format!("SELECT pg_drop_replication_slot('{}')", world.name())).await;
+    let rows = "SELECT count(*) FROM app_outbox";
+    let lost_at = world.number(rows).await;
+    wait_until(DEADLINE, "rows that no slot has", async || {
+        (world.number(rows).await > lost_at + 100).then_some(())
+    })
+    .await;
+    let relay = world.start_relay(["--on-slot-lost", "recover"]).await;
+    let goal = usize::try_from(lost_at + 300).expect("few rows");
+    wait_until(DEADLINE, "rows of the producer", async || (stored(&world) > goal).then_some(()))
+        .await;
+    producer.stop().await;
+    world.wait_confirmed(DEADLINE).await;
+    drop(relay);
+    world.wait_slot_free(DEADLINE).await;
+    world.catch_up().await;
+    let verdict = world.check(&world.committed().await);
+    assert!(verdict.lost.is_empty() && verdict.reordered.is_empty(), "{verdict}");
+}
+
+#[tokio::test]
+async fn rows_that_are_parked_or_dead_are_not_published_again_by_a_recovery() {
+    let Some(world) = World::create().await else { return };
+    let bad = "00000000-0000-4000-8000-00000000dead";
+    world.pubsub.fault(&format!("event_id={bad},reject=INVALID_ARGUMENT"));
+    world.pubsub.fault("key=v-1,reject=PERMISSION_DENIED");
+    let mut relay = world.start_relay(["--park-after", "200ms"]).await;
+    world
+        .execute(&format!(
+            "INSERT INTO app_outbox (id, aggregatetype, aggregateid, event_type, version, payload)
+             VALUES ('{bad}', 'video', 'v-9', 'test.poison', 0, '{{\"n\": 0}}')"
+        ))
+        .await;
+    Workload::of_rows(60).insert(world.client()).await.expect("rows");
+    wait_until(DEADLINE, "parked and dead rows", async || {
+        let retrying = world.dispatch_count("retrying").await;
+        (retrying == 20 && world.dispatch_count("dead").await == 1).then_some(())
+    })
+    .await;
+    assert_eq!(relay.terminate(DEADLINE).await, Some(0));
+    world.execute(&format!("SELECT pg_drop_replication_slot('{}')", world.name())).await;
+    let more = Workload { first_number: 60, ..Workload::of_rows(60) };
+    more.insert(world.client()).await.expect("rows");
+    world.pubsub.heal();
+
+    world.succeed(["slot", "recover"]).await;
+    let _relay = world.start_relay([]).await;
+    world.wait_confirmed(DEADLINE).await;
+    world.wait_dispatch(DEADLINE, "retrying", 0).await;
+
+    assert_eq!(world.dispatch_count("dead").await, 1, "the dead row stays dead");
+    let mut committed = world.committed().await;
+    committed.retain(|row| row.event_id != bad);
+    let verdict = world.check(&committed);
+    assert!(verdict.lost.is_empty() && verdict.reordered.is_empty(), "{verdict}");
+}
+
+#[tokio::test]
+async fn a_slot_that_the_server_invalidated_is_recovered() {
+    let Some(installation) = installation_or_skip() else { return };
+    let settings = [
+        ("wal_level", "logical"),
+        ("max_wal_size", "48MB"),
+        ("min_wal_size", "32MB"),
+        ("max_slot_wal_keep_size", "32MB"),
+    ];
+    let server = PrivatePostgres::start(&installation, &settings).expect("a server");
+    let Some(world) = World::create_at(&server.url("postgres")).await else { return };
+    Workload::of_rows(30).insert(world.client()).await.expect("rows");
+    world.catch_up().await;
+    let more = Workload { first_number: 30, ..Workload::of_rows(70) };
+    more.insert(world.client()).await.expect("rows");
+    for _ in 0..100 {
+        world
+            .execute("SELECT pg_logical_emit_message(false, 'foreign', repeat('x', 1 << 20))")
+            .await;
+    }
+    world.execute("CHECKPOINT; SELECT pg_switch_wal(); CHECKPOINT").await;
+    assert_eq!(world.run(["run"]).await.code, Some(5));
+
+    world.succeed(["slot", "recover"]).await;
+    world.catch_up().await;
+    let verdict = world.check(&world.committed().await);
+    assert!(verdict.lost.is_empty() && verdict.reordered.is_empty(), "{verdict}");
+}
+
+#[tokio::test]
+async fn a_slot_that_is_not_lost_is_left_alone() {
+    let Some(world) = World::create().await else { return };
+    world.catch_up().await;
+    let done = world.run(["slot", "recover"]).await;
+    assert_eq!(done.code, Some(2), "{}", done.text);
+    assert!(done.text.contains("is not lost"), "{}", done.text);
+    world.catch_up().await;
+}
