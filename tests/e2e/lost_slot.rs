@@ -56,6 +56,18 @@ async fn every_command_refuses_to_go_on_over_a_lost_slot_and_keeps_the_record() 
 }
 
 #[tokio::test]
+async fn a_slot_made_by_hand_in_place_of_a_lost_one_is_told_as_lost() {
+    let Some(world) = world_that_lost_its_slot().await else { return };
+    let made = format!("SELECT pg_create_logical_replication_slot('{}', 'pgoutput')", world.name());
+    world.execute(&made).await;
+    for command in ["run", "check", "init", "status"] {
+        assert_refused(&world.run([command]).await, 5, &["another slot of the same name"]);
+    }
+    let status = world.run(["status"]).await.text;
+    assert!(status.contains("the slot is lost") && !status.contains("walrelay run"), "{status}");
+}
+
+#[tokio::test]
 async fn an_accepted_loss_is_counted_before_a_new_slot_is_made() {
     let Some(world) = world_that_lost_its_slot().await else { return };
     let before = on_record(&world).await;

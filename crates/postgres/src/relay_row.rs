@@ -6,6 +6,7 @@ use pgoutput_parser::Lsn;
 use tokio_postgres::Client;
 use tokio_postgres::types::{PgLsn, Type};
 
+use crate::slot::SlotState;
 use crate::store_error::StoreError;
 
 /// The row of one slot.
@@ -25,6 +26,19 @@ pub struct RelayRow {
     pub updated_at: SystemTime,
     /// What an operator has begun with the slot and not finished, by its kind.
     pub operation: Option<String>,
+}
+
+impl RelayRow {
+    /// Whether this row was written for another slot of the same name: the log of this one begins
+    /// behind what is settled. One that streams was looked at when it began.
+    #[must_use]
+    pub fn is_of_another_slot(&self, slot: &SlotState) -> bool {
+        // A row without a timeline was not written before the slot was confirmed.
+        self.timeline != 0
+            && self.operation.is_none()
+            && slot.active_pid.is_none()
+            && slot.restart_lsn.is_some_and(|restart| restart > self.settled_lsn)
+    }
 }
 
 /// A moment in the server's life, by transaction and by position.

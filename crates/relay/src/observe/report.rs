@@ -60,6 +60,9 @@ pub fn report_of(survey: &Survey) -> Option<Map<String, Value>> {
     let Survey { counts, slot, lag_seconds, relay_row, .. } = survey;
     let mut report = slot_report(slot.as_ref()?);
     let row = relay_row.as_ref();
+    if slot.as_ref().zip(row).is_some_and(|(slot, row)| row.is_of_another_slot(slot)) {
+        report.insert("lost".into(), json!(true));
+    }
     report.insert("lag_seconds".into(), json!(lag_seconds));
     report.insert("settled_lsn".into(), json!(row.map(|row| row.settled_lsn.to_string())));
     report.insert("settled_at".into(), json!(row.map(|row| rfc3339(row.updated_at))));

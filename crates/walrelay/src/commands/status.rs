@@ -51,7 +51,11 @@ async fn once(config: &StatusConfig) -> Result<(), Error> {
     match report.get("lost") {
         Some(Value::Bool(true)) => {
             let slot = config.database.outbox.slot.clone();
-            Err(Error::SlotLost { slot, how: "is invalidated" })
+            let how = match report.get("wal_status").and_then(Value::as_str) {
+                Some("lost") => "is invalidated",
+                Some(_) | None => "is another slot of the same name than the one on record",
+            };
+            Err(Error::SlotLost { slot, how })
         }
         Some(_) | None => Ok(()),
     }
