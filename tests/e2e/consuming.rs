@@ -84,6 +84,27 @@ async fn poison_is_isolated_and_its_key_waits_while_all_others_go_on() {
     assert_eq!(world.number(waiting).await, 10);
     let status = world.succeed(["consumer", "status", CONSUMER, "--format", "json"]).await;
     assert!(status.contains("\"keys_held\": 1"), "{status}");
+
+    // The verbs of `dispatch`: looked at, tried again in vain, edited; then its key goes on in order.
+    let dead = "SELECT event_id FROM app_inbox WHERE status = 'dead'";
+    let row = world.client().query_one(dead, &[]).await.expect("one is dead");
+    let id: String = row.get(0);
+    let listed = world.succeed(["inbox", "list", "--status", "dead", "--format", "json"]).await;
+    assert!(listed.contains(&id) && listed.contains("\"holds_its_key\": true"), "{listed}");
+    let shown = world.succeed(["inbox", "show", &id]).await;
+    assert!(shown.contains("attempt 2") && shown.contains("poison"), "{shown}");
+    let file = std::env::temp_dir().join(format!("{}-payload.json", world.name()));
+    std::fs::write(&file, "{\"n\": 51}").expect("a file");
+    let path = file.to_str().expect("a plain name");
+    world.succeed(["inbox", "edit", &id, "--payload-file", path]).await;
+    std::fs::remove_file(&file).expect("it is there");
+    world.wait_applied(101).await;
+    let inversions = "SELECT count(*) FROM (
+          SELECT o.version, lag(o.version) OVER (PARTITION BY a.key ORDER BY a.n) AS before
+            FROM effect.applied AS a JOIN app_outbox AS o ON o.id::text = a.event_id) AS x
+        WHERE before > version";
+    assert_eq!(world.number(inversions).await, 0);
+    ends(&world, &["inbox", "discard", &id, "--reason", "no"], 2, "already").await;
 }
 
 #[tokio::test]

@@ -12,12 +12,12 @@ const BATCH_ROWS: u64 = 10_000;
 
 type Sql = tokio_postgres::Error;
 
-fn failed(action: &str) -> impl FnOnce(Sql) -> InboxError {
+pub(crate) fn failed(action: &str) -> impl FnOnce(Sql) -> InboxError {
     let action = action.to_owned();
     move |source| InboxError::Store(StoreError::Sql { action, source })
 }
 
-fn unknown(consumer: &str) -> InboxError {
+pub(crate) fn unknown(consumer: &str) -> InboxError {
     InboxError::Unregistered { consumer: consumer.to_owned() }
 }
 

@@ -40,6 +40,22 @@ pub enum InboxError {
         /// What it reads.
         subscription: String,
     },
+    /// The inbox does not hold the event.
+    #[error(
+        "consumer {consumer:?} holds no event {event_id:?}; \"walrelay inbox list\" shows what it holds"
+    )]
+    UnknownEvent {
+        /// Its name.
+        consumer: String,
+        /// The id asked for.
+        event_id: String,
+    },
+    /// Nobody said which consumer.
+    #[error("this database has several consumers: {names}; name one with --consumer")]
+    SeveralConsumers {
+        /// Theirs.
+        names: String,
+    },
     /// No handler can be printed for a table.
     #[error("table {table}: {problem}")]
     Table {

@@ -19,6 +19,7 @@ mod event;
 mod health;
 mod link;
 mod metrics;
+pub mod operate;
 mod run;
 mod settings;
 mod time;

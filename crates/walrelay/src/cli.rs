@@ -21,6 +21,8 @@ use crate::options::{
     RunOptions, SqlOption, SubscriptionOption,
 };
 
+pub mod inbox;
+
 /// Carries a Postgres transactional outbox into Google Cloud Pub/Sub, in order, losing nothing.
 ///
 /// Every option is a flag, an environment variable WALRELAY_<NAME>, and a key of the file named by
@@ -106,6 +108,10 @@ pub enum CommandArgs {
     Consume(ConsumeArgs),
     /// Consumers: init, scaffold, status, pause, resume, prune.
     Consumer(ConsumerArgs),
+    /// Events that a consumer could not apply: list, show, retry, edit, discard.
+    ///
+    /// Works while consumers run, which notice within a second. Nothing is ever discarded by itself.
+    Inbox(inbox::InboxArgs),
     /// The embedded Pub/Sub: an in-memory stand-in that enforces production's limits.
     ///
     /// Speaks the Publisher and Subscriber services over gRPC without credentials. Point clients

@@ -19,6 +19,7 @@ mod builder;
 mod command;
 mod consumers;
 mod given;
+mod inbox;
 mod layers;
 mod log;
 mod messages;
@@ -35,9 +36,7 @@ pub use command::{
     AnchorAction, AnchorConfig, CheckConfig, Chosen, Command, Consent, ConsumeConfig,
     ConsumerAction, ConsumerConfig, ConsumerSetUp, CreateTopics, DatabaseConfig, DemoConfig,
     DemoOutput, DispatchAction, DispatchConfig, DispatchEdit, DispatchList, EmulatorConfig,
-    InitConfig, NewSubscription, OnSlotLost, OutputFormat, Place, PruneConfig, ReplayAction,
-    ReplayConfig, ReplayOrder, ResetOrder, RunConfig, Shell, Skipping, SlotAction, SlotConfig,
-    SlotKind, StatusConfig,
+    InboxAction, InboxConfig, InitConfig, NewSubscription, OnSlotLost, OutputFormat, Place, PruneConfig, ReplayAction, ReplayConfig, ReplayOrder, ResetOrder, RunConfig, Shell, Skipping, SlotAction, SlotConfig, SlotKind, StatusConfig,
 };
 pub use layers::{CommandLine, Environment, Refusal};
 pub use log::{LogConfig, LogFormat};

@@ -231,7 +231,10 @@ pub(crate) fn kind_of_inbox(error: &InboxError) -> Kind {
         InboxError::Inbox { .. } => Kind::InboxUnfit,
         InboxError::Unregistered { .. } => Kind::ConsumerMissing,
         InboxError::Handler { .. } => Kind::HandlerUnfit,
-        InboxError::OtherSubscription { .. } | InboxError::Table { .. } => Kind::Argument,
+        InboxError::OtherSubscription { .. }
+        | InboxError::UnknownEvent { .. }
+        | InboxError::SeveralConsumers { .. }
+        | InboxError::Table { .. } => Kind::Argument,
         InboxError::PubSub(_) => Kind::PubSub,
         InboxError::SubscriptionMissing { .. } => Kind::SubscriptionMissing,
     }

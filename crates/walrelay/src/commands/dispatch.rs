@@ -1,7 +1,7 @@
 //! `walrelay dispatch`: what did not go out at the first try, as an operator handles it.
 
 mod bulk;
-mod edit;
+pub(super) mod edit;
 mod show;
 
 use serde_json::Value;

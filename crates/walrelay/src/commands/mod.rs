@@ -16,6 +16,7 @@ pub mod consumer;
 pub mod demo;
 pub mod dispatch;
 pub mod emulator;
+pub mod inbox;
 pub mod init;
 pub mod prune;
 pub mod replay;
@@ -37,6 +38,7 @@ pub async fn execute(command: Command, shutdown: &Shutdown) -> Result<(), Error>
         Command::Consumer(config) => {
             Box::pin(unless_stopped(consumer::execute(*config), shutdown)).await
         }
+        Command::Inbox(config) => unless_stopped(inbox::execute(config), shutdown).await,
         Command::Demo(config) => demo::execute(config, shutdown).await,
         Command::Completions(shell) => completions::print_for(shell),
         Command::Man(directory) => completions::write_pages(&directory),

@@ -95,6 +95,7 @@ impl Builder<'_> {
             cli::CommandArgs::Consumer(args) => {
                 Some(Command::Consumer(Box::new(self.consumer(&args.action)?)))
             }
+            cli::CommandArgs::Inbox(args) => self.inbox(&args.action).map(Command::Inbox),
             cli::CommandArgs::Emulator(_) => self.emulator().map(Command::Emulator),
             cli::CommandArgs::Demo(_) => Some(Command::Demo(self.demo())),
             cli::CommandArgs::Completions(args) => {

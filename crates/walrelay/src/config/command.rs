@@ -7,6 +7,7 @@ use std::time::{Duration, SystemTime};
 use pgoutput_parser::{Lsn, Position};
 use walrelay_core::{ColumnNames, Matching, RouterConfig, WalBudgetLimit};
 use walrelay_emulator::Fault;
+use walrelay_inbox::operate::{InboxFilter, InboxSelection};
 use walrelay_postgres::{Again, ConnectConfig, DispatchQuery, OnLost, Outbox, QualifiedName};
 use walrelay_pubsub::Endpoint;
 use walrelay_relay::replay::{DeadRows, Keeping, Rate};
@@ -27,6 +28,7 @@ pub enum Command {
     Prune(PruneConfig),
     Consume(Box<ConsumeConfig>),
     Consumer(Box<ConsumerConfig>),
+    Inbox(InboxConfig),
     Emulator(EmulatorConfig),
     Demo(DemoConfig),
     Completions(Shell),
@@ -467,6 +469,54 @@ pub enum ConsumerAction {
         older_than: Duration,
         /// Where Pub/Sub is, which says how long it keeps messages.
         endpoint: Endpoint,
+    },
+}
+
+/// Everything `walrelay inbox` needs.
+#[derive(Debug, Clone)]
+pub struct InboxConfig {
+    /// The consumer's database.
+    pub connect: ConnectConfig,
+    /// Which consumer; `None` is the only one.
+    pub consumer: Option<String>,
+    /// What to do.
+    pub action: InboxAction,
+}
+
+/// What to do with events that failed.
+#[derive(Debug, Clone)]
+pub enum InboxAction {
+    /// Print events.
+    List {
+        /// Which.
+        filter: InboxFilter,
+        /// How.
+        format: OutputFormat,
+    },
+    /// Print one event, decoded.
+    Show {
+        /// Its id.
+        id: String,
+        /// How.
+        format: OutputFormat,
+    },
+    /// Make events due at once.
+    Retry(InboxSelection),
+    /// Replace parts of a stored message.
+    Edit {
+        /// Its event id.
+        id: String,
+        /// Where the new payload is.
+        payload_file: Option<PathBuf>,
+        /// Where the new attributes are.
+        attributes_file: Option<PathBuf>,
+    },
+    /// Give an event up.
+    Discard {
+        /// Its id.
+        id: String,
+        /// Why.
+        reason: String,
     },
 }
 

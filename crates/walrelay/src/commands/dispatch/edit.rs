@@ -117,14 +117,14 @@ impl Files {
     }
 }
 
-fn read_attributes(path: &Path) -> Result<BTreeMap<String, String>, Error> {
+pub(in crate::commands) fn read_attributes(path: &Path) -> Result<BTreeMap<String, String>, Error> {
     serde_json::from_slice(&read(path)?).map_err(|error| Error::Unfit {
         what: format!("{}: {error}", path.display()),
         hint: "write a JSON object whose values are all strings",
     })
 }
 
-fn read(path: &Path) -> Result<Vec<u8>, Error> {
+pub(in crate::commands) fn read(path: &Path) -> Result<Vec<u8>, Error> {
     let unreadable = |source| Error::File { path: path.display().to_string(), source };
     let bytes = std::fs::metadata(path).map_err(unreadable)?.len();
     if bytes > FILE_BYTES_MAX {

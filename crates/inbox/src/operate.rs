@@ -1,0 +1,271 @@
+//! What a person does about events that failed: list, show, retry, edit, discard.
+//!
+//! Every change locks the key's row first and reads the event again: a consumer may be at it (C5).
+
+use std::time::Duration;
+
+use serde_json::Value;
+use tokio_postgres::{Row, Transaction};
+use walrelay_postgres::{SqlClient, StoreError};
+
+use crate::admin::{failed, unknown};
+use crate::error::InboxError;
+
+/// Which rows to list.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct InboxFilter {
+    /// Only this status.
+    pub status: Option<String>,
+    /// Only this ordering key.
+    pub ordering_key: Option<String>,
+    /// Only rows received longer ago than this.
+    pub older_than: Option<Duration>,
+    /// How many at most.
+    pub limit: u32,
+}
+
+/// Which events to try again.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum InboxSelection {
+    /// These.
+    Events(Vec<String>),
+    /// Every dead one of the consumer's generation.
+    AllDead,
+}
+
+/// What to put into a stored message.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Replacement {
+    /// The new payload.
+    pub data: Option<Vec<u8>>,
+    /// All the attributes, as a JSON object of strings.
+    pub attributes: Option<String>,
+}
+
+/// A consumer and the generation it is in.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct InConsumer {
+    consumer: String,
+    generation: i32,
+}
+
+const COLUMNS: &str = "json_build_object(
+    'event_id', i.event_id, 'status', i.status, 'attempts', i.attempts, 'ordering_key', i.ordering_key,
+    'event_type', i.event_type, 'version', i.version, 'commit_lsn', i.commit_lsn, 'tx_index', i.tx_index,
+    'occurred_at', i.occurred_at, 'received_at', i.received_at, 'done_at', i.done_at,
+    'next_attempt_at', CASE WHEN i.next_attempt_at < 'infinity' THEN i.next_attempt_at END,
+    'holds_its_key', coalesce(i.next_attempt_at = 'infinity' OR k.held_by = i.event_id, false),
+    'error_code', i.error_code, 'last_error', i.last_error,
+    'message_bytes', coalesce(octet_length(i.message), 0))";
+
+const ROWS: &str = "FROM public.app_inbox AS i LEFT JOIN public.app_inbox_key AS k
+      ON k.consumer = i.consumer AND k.generation = i.generation AND k.ordering_key = i.ordering_key
+   WHERE i.consumer = $1 AND i.generation = $2";
+
+impl InConsumer {
+    /// The consumer of this name; the only one there is where none is named.
+    ///
+    /// # Errors
+    ///
+    /// There is none, or there are several; the database refuses.
+    pub async fn find(client: &SqlClient, name: Option<&str>) -> Result<Self, InboxError> {
+        let sql = "SELECT consumer, generation FROM public.app_inbox_consumer
+                    WHERE consumer = $1 OR $1 IS NULL ORDER BY consumer";
+        let rows = client.query(sql, &[&name]).await.map_err(failed("read the consumers"))?;
+        match rows.as_slice() {
+            [] => Err(unknown(name.unwrap_or("of any name"))),
+            [row] => Ok(Self { consumer: row.get(0), generation: row.get(1) }),
+            several => Err(InboxError::SeveralConsumers {
+                names: several
+                    .iter()
+                    .map(|row| row.get::<_, String>(0))
+                    .collect::<Vec<_>>()
+                    .join(", "),
+            }),
+        }
+    }
+
+    /// Rows in the order in which keys drain, each an object.
+    ///
+    /// # Errors
+    ///
+    /// The database refuses.
+    pub async fn list(
+        &self,
+        client: &SqlClient,
+        filter: &InboxFilter,
+    ) -> Result<Vec<Value>, InboxError> {
+        let sql = format!(
+            "SELECT ({COLUMNS})::text {ROWS}
+                AND CASE WHEN $3::text IS NULL THEN i.status IN ('retrying', 'dead') ELSE i.status = $3 END
+                AND ($4::text IS NULL OR i.ordering_key = $4)
+                AND ($5::float8 IS NULL OR i.received_at < now() - make_interval(secs => $5))
+              ORDER BY i.commit_lsn, i.tx_index, i.arrival LIMIT $6"
+        );
+        let age = filter.older_than.map(|age| age.as_secs_f64());
+        let limit = i64::from(filter.limit);
+        let rows = client
+            .query(
+                &sql,
+                &[
+                    &self.consumer,
+                    &self.generation,
+                    &filter.status,
+                    &filter.ordering_key,
+                    &age,
+                    &limit,
+                ],
+            )
+            .await;
+        Ok(rows.map_err(failed("list the inbox"))?.iter().map(object).collect())
+    }
+
+    /// One row, with its message.
+    ///
+    /// # Errors
+    ///
+    /// There is no such event; the database refuses.
+    pub async fn show(&self, client: &SqlClient, event_id: &str) -> Result<Value, InboxError> {
+        let sql = format!(
+            "SELECT (({COLUMNS})::jsonb || jsonb_build_object(
+                'message', convert_from(i.message, 'UTF8')::jsonb))::text {ROWS} AND i.event_id = $3"
+        );
+        let row = client.query_opt(&sql, &[&self.consumer, &self.generation, &event_id]).await;
+        let row = row.map_err(failed("read the event"))?;
+        row.as_ref().map(object).ok_or_else(|| self.missing(event_id))
+    }
+
+    /// Makes events due at once; dead ones get a new round of attempts. Returns how many.
+    ///
+    /// # Errors
+    ///
+    /// One is not there, or is finished; the database refuses. Those before it are due.
+    pub async fn retry(
+        &self,
+        client: &mut SqlClient,
+        selection: &InboxSelection,
+    ) -> Result<u64, InboxError> {
+        let ids = match selection {
+            InboxSelection::Events(ids) => ids.clone(),
+            InboxSelection::AllDead => {
+                let sql = "SELECT event_id FROM public.app_inbox
+                    WHERE consumer = $1 AND generation = $2 AND status = 'dead' AND message IS NOT NULL
+                    ORDER BY commit_lsn, tx_index, arrival";
+                let rows = client.query(sql, &[&self.consumer, &self.generation]).await;
+                rows.map_err(failed("find dead events"))?.iter().map(|row| row.get(0)).collect()
+            }
+        };
+        for id in &ids {
+            let change = Change { set: RETRY, parts: &[], done: "tried again" };
+            self.change(client, id, change).await?;
+        }
+        Ok(ids.len() as u64)
+    }
+
+    /// Replaces parts of a stored message, and makes it due.
+    ///
+    /// # Errors
+    ///
+    /// It is not there, or is finished; the database refuses.
+    pub async fn edit(
+        &self,
+        client: &mut SqlClient,
+        event_id: &str,
+        replacement: &Replacement,
+    ) -> Result<(), InboxError> {
+        let set = format!(
+            "message = convert_to((convert_from(message, 'UTF8')::jsonb || jsonb_strip_nulls(
+               jsonb_build_object('data', translate(encode($4::bytea, 'base64'), E'\\n', ''),
+                                  'attributes', $5::text)))::text, 'UTF8'), {RETRY}"
+        );
+        let parts: [&(dyn tokio_postgres::types::ToSql + Sync); 2] =
+            [&replacement.data, &replacement.attributes];
+        self.change(client, event_id, Change { set: &set, parts: &parts, done: "edited" }).await
+    }
+
+    /// Gives an event up for good; the reason stays in its row.
+    ///
+    /// # Errors
+    ///
+    /// It is not there, or is finished; the database refuses.
+    pub async fn discard(
+        &self,
+        client: &mut SqlClient,
+        event_id: &str,
+        reason: &str,
+    ) -> Result<(), InboxError> {
+        let set = "status = 'discarded', next_attempt_at = NULL, message = NULL, done_at = now(),
+             last_error = left(concat_ws(E'\\n', 'discarded: ' || $4::text, last_error), 4000)";
+        let change = Change { set, parts: &[&reason], done: "discarded" };
+        self.change(client, event_id, change).await
+    }
+
+    async fn change(
+        &self,
+        client: &mut SqlClient,
+        event_id: &str,
+        change: Change<'_>,
+    ) -> Result<(), InboxError> {
+        let action = format!("{} an event", change.done);
+        let transaction = client.transaction().await.map_err(failed(&action))?;
+        self.change_locked(&transaction, event_id, change).await?;
+        transaction.commit().await.map_err(failed(&action))
+    }
+
+    async fn change_locked(
+        &self,
+        transaction: &Transaction<'_>,
+        event_id: &str,
+        change: Change<'_>,
+    ) -> Result<(), InboxError> {
+        let broke = || failed("change an event of the inbox");
+        let find = "SELECT ordering_key FROM public.app_inbox
+                     WHERE consumer = $1 AND generation = $2 AND event_id = $3";
+        let row = transaction.query_opt(find, &[&self.consumer, &self.generation, &event_id]).await;
+        let Some(row) = row.map_err(broke())? else { return Err(self.missing(event_id)) };
+        let key: String = row.get(0);
+        let keys: Vec<&str> = if key.is_empty() { Vec::new() } else { vec![&key] };
+        // Waits for a consumer that has the key; what it has done is seen by the next statement.
+        let lock = "SELECT cardinality(public.app_inbox_lock($1, $2, $3, true))";
+        let locked = transaction.query_one(lock, &[&self.consumer, &self.generation, &keys]).await;
+        locked.map_err(broke())?;
+        let sql = format!(
+            "UPDATE public.app_inbox SET {}
+              WHERE consumer = $1 AND generation = $2 AND event_id = $3
+                AND status IN ('retrying', 'dead') AND message IS NOT NULL",
+            change.set
+        );
+        let mut parameters: Vec<&(dyn tokio_postgres::types::ToSql + Sync)> =
+            vec![&self.consumer, &self.generation, &event_id];
+        parameters.extend(change.parts);
+        if transaction.execute(&sql, &parameters).await.map_err(broke())? == 0 {
+            return Err(InboxError::Store(StoreError::AlreadyFinished {
+                event_id: event_id.to_owned(),
+                status: "finished".to_owned(),
+                action: change.done,
+            }));
+        }
+        let heads = "SELECT public.app_inbox_heads($1, $2, $3)";
+        let done = transaction.execute(heads, &[&self.consumer, &self.generation, &keys]).await;
+        done.map(drop).map_err(broke())
+    }
+
+    fn missing(&self, event_id: &str) -> InboxError {
+        InboxError::UnknownEvent { consumer: self.consumer.clone(), event_id: event_id.to_owned() }
+    }
+}
+
+/// Due now if nothing of its key is before it; a dead one has all its attempts again.
+const RETRY: &str = "attempts = CASE status WHEN 'dead' THEN 0 ELSE attempts END,
+     next_attempt_at = CASE WHEN ordering_key = '' OR next_attempt_at < 'infinity' THEN now() END,
+     status = 'retrying', done_at = NULL";
+
+struct Change<'a> {
+    set: &'a str,
+    parts: &'a [&'a (dyn tokio_postgres::types::ToSql + Sync)],
+    done: &'static str,
+}
+
+fn object(row: &Row) -> Value {
+    serde_json::from_str(row.get(0)).unwrap_or(Value::Null)
+}

@@ -1,0 +1,161 @@
+//! `walrelay inbox`: events that failed, as an operator handles them.
+
+use std::path::{Path, PathBuf};
+
+use serde_json::Value;
+use walrelay_inbox::operate::{InConsumer, Replacement};
+use walrelay_postgres::{SqlClient, connect_sql};
+
+use super::dispatch::edit::{read, read_attributes};
+use crate::config::{InboxAction, InboxConfig, OutputFormat};
+use crate::error::Error;
+use crate::output::{print, visible};
+
+/// Does it, and says what was done.
+///
+/// # Errors
+///
+/// Postgres cannot be reached, the event is not there or not in a fitting state, or a file cannot be
+/// used.
+pub async fn execute(config: InboxConfig) -> Result<(), Error> {
+    let mut client = connect_sql(&config.connect).await?;
+    let done = act(&mut client, &config).await;
+    client.close().await;
+    print(&done?)
+}
+
+async fn act(client: &mut SqlClient, config: &InboxConfig) -> Result<String, Error> {
+    let place = InConsumer::find(client, config.consumer.as_deref()).await?;
+    match &config.action {
+        InboxAction::List { filter, format } => {
+            let rows = place.list(client, filter).await?;
+            Ok(match format {
+                OutputFormat::Json => format!("{:#}\n", Value::from(rows)),
+                OutputFormat::Text => table(&rows),
+            })
+        }
+        InboxAction::Show { id, format } => {
+            let row = decoded(place.show(client, id).await?);
+            Ok(match format {
+                OutputFormat::Json => format!("{row:#}\n"),
+                OutputFormat::Text => detail(&row),
+            })
+        }
+        InboxAction::Retry(selection) => {
+            let count = place.retry(client, selection).await?;
+            Ok(format!("{count} event(s) are due now, each when nothing of its key is before it\n"))
+        }
+        InboxAction::Edit { id, payload_file, attributes_file } => {
+            let replacement = replacement(payload_file.as_ref(), attributes_file.as_ref())?;
+            place.edit(client, id, &replacement).await?;
+            Ok(format!("{id} is edited and due now\n"))
+        }
+        InboxAction::Discard { id, reason } => {
+            place.discard(client, id, reason).await?;
+            Ok(format!("{id} is discarded\n"))
+        }
+    }
+}
+
+fn replacement(
+    payload: Option<&PathBuf>,
+    attributes: Option<&PathBuf>,
+) -> Result<Replacement, Error> {
+    let data = payload.map(|path| read(path)).transpose()?;
+    let attributes =
+        attributes.map(|path: &PathBuf| read_attributes(Path::new(path))).transpose()?;
+    let attributes = attributes.map(|map| Value::from_iter(map).to_string());
+    Ok(Replacement { data, attributes })
+}
+
+/// The message with its attributes as an object and its data as text, where they are.
+fn decoded(mut row: Value) -> Value {
+    let message = &mut row["message"];
+    if let Some(attributes) = message["attributes"].as_str() {
+        message["attributes"] = serde_json::from_str(attributes).unwrap_or(Value::Null);
+    }
+    row
+}
+
+const COLUMNS: [(&str, &str); 8] = [
+    ("STATUS", "status"),
+    ("ATTEMPTS", "attempts"),
+    ("RECEIVED AT", "received_at"),
+    ("POSITION", "commit_lsn"),
+    ("HOLDS", "holds_its_key"),
+    ("KEY", "ordering_key"),
+    ("EVENT ID", "event_id"),
+    ("LAST ERROR", "last_error"),
+];
+
+/// Characters of a cell; only errors are longer.
+const CELL_MAX: usize = 80;
+
+fn table(rows: &[Value]) -> String {
+    let cell = |row: &Value, field: &str| -> String {
+        let text = shown(&row[field]);
+        visible(text.lines().next().unwrap_or_default()).chars().take(CELL_MAX).collect()
+    };
+    let mut lines = vec![COLUMNS.map(|(heading, _)| heading.to_owned())];
+    lines.extend(rows.iter().map(|row| COLUMNS.map(|(_, field)| cell(row, field))));
+    let mut widths = [0; COLUMNS.len()];
+    for line in &lines {
+        for (width, cell) in widths.iter_mut().zip(line) {
+            *width = (*width).max(cell.chars().count());
+        }
+    }
+    let padded = |line: &[String; COLUMNS.len()]| {
+        let cells = line.iter().zip(widths).map(|(cell, width)| format!("{cell:<width$}"));
+        format!("{}\n", cells.collect::<Vec<_>>().join("  ").trim_end())
+    };
+    lines.iter().map(padded).collect()
+}
+
+fn shown(value: &Value) -> String {
+    match value {
+        Value::Null => "-".to_owned(),
+        Value::Bool(true) => "yes".to_owned(),
+        Value::Bool(false) => "no".to_owned(),
+        Value::String(text) => text.clone(),
+        Value::Number(_) | Value::Array(_) | Value::Object(_) => value.to_string(),
+    }
+}
+
+fn detail(row: &Value) -> String {
+    let fields = row.as_object().into_iter().flatten();
+    let plain = fields.filter(|(name, _)| !["message", "last_error"].contains(&name.as_str()));
+    let mut text: String = plain
+        .map(|(name, value)| format!("{:<16} {}\n", name.replace('_', " "), visible(&shown(value))))
+        .collect();
+    text.push_str("\nhistory of errors, latest first\n");
+    for line in row["last_error"].as_str().unwrap_or("none").lines() {
+        text.push_str(&format!("  {}\n", visible(line)));
+    }
+    match &row["message"] {
+        Value::Null => {
+            text.push_str("\nno message: only events that wait or are dead keep theirs\n")
+        }
+        message => text.push_str(&format!("\nmessage (data in base64)\n{message:#}\n")),
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn a_listed_event_is_one_line_and_a_key_cannot_break_it() {
+        let row = json!({
+            "status": "dead", "attempts": 10, "received_at": "2026-11-21T00:00:00Z", "commit_lsn": "0/1",
+            "holds_its_key": true, "ordering_key": "a\nb", "event_id": "e-1",
+            "last_error": "attempt 10: 22000: poison\nattempt 9: 22000: poison",
+        });
+        let text = table(&[row]);
+        assert_eq!(text.lines().count(), 2, "{text}");
+        assert!(text.contains(r"a\nb") && text.contains("attempt 10"), "{text}");
+        assert!(!text.contains("attempt 9"), "{text}");
+    }
+}
