@@ -11,6 +11,7 @@ BEGIN
   PERFORM pg_advisory_xact_lock(hashtextextended('walrelay migrations', 0));
 
   IF to_regclass('public.app_inbox_consumer') IS NOT NULL THEN
+    ALTER TABLE public.app_inbox_consumer ADD COLUMN IF NOT EXISTS pruned_before timestamptz;
     RETURN;
   END IF;
 
@@ -22,6 +23,7 @@ BEGIN
     subscription text        NOT NULL,
     generation   int         NOT NULL DEFAULT 1,     -- a rebuild begins a new one
     paused       boolean     NOT NULL DEFAULT false, -- nothing is applied meanwhile
+    pruned_before timestamptz,                       -- finished events received earlier were deleted
     updated_at   timestamptz NOT NULL DEFAULT now()
   );
 

@@ -13,6 +13,7 @@ mod lost_slot;
 mod matrix;
 mod parking;
 mod pgbouncer;
+mod proof;
 mod publication;
 mod recover;
 mod refusals;

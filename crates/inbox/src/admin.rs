@@ -159,6 +159,11 @@ pub async fn prune(
               AND i.received_at < now() - make_interval(secs => $2) LIMIT {BATCH_ROWS})) \
            AND status IN ('done', 'late', 'discarded')"
     );
+    // Said first: an audit must never take for missing what is about to be deleted.
+    let note = "UPDATE public.app_inbox_consumer \
+            SET pruned_before = greatest(pruned_before, now() - make_interval(secs => $2)) WHERE consumer = $1";
+    let noted = client.execute(note, &[&consumer, &older_than.as_secs_f64()]).await;
+    noted.map_err(failed("note how far the inbox is pruned"))?;
     let mut total = 0;
     loop {
         let deleted = client.execute(&sql, &[&consumer, &older_than.as_secs_f64()]).await;

@@ -11,6 +11,7 @@
 //! in the inbox.
 
 pub mod admin;
+pub mod audit;
 mod consumer;
 mod course;
 mod database;

@@ -85,6 +85,33 @@ impl InConsumer {
         }
     }
 
+    /// Every consumer of the database, which may have no inbox at all.
+    ///
+    /// # Errors
+    ///
+    /// The database refuses.
+    pub async fn all(client: &SqlClient) -> Result<Vec<Self>, InboxError> {
+        let exists = "SELECT to_regclass('public.app_inbox_consumer') IS NOT NULL";
+        let found = client.query_one(exists, &[]).await.map_err(failed("look for an inbox"))?;
+        if !found.get::<_, bool>(0) {
+            return Ok(Vec::new());
+        }
+        let sql = "SELECT consumer, generation FROM public.app_inbox_consumer ORDER BY consumer";
+        let rows = client.query(sql, &[]).await.map_err(failed("read the consumers"))?;
+        Ok(rows.iter().map(|row| Self { consumer: row.get(0), generation: row.get(1) }).collect())
+    }
+
+    /// Its name.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        &self.consumer
+    }
+
+    /// What its rows begin with: name and generation.
+    pub(crate) fn place(&self) -> (&str, i32) {
+        (&self.consumer, self.generation)
+    }
+
     /// Rows in the order in which keys drain, each an object.
     ///
     /// # Errors

@@ -6,11 +6,15 @@
 #![expect(missing_docs, reason = "doc comments are the text of --help; groups are named by type")]
 
 mod anchor;
+mod inbox;
+mod proof;
 mod replay;
 mod slot;
 
 pub use anchor::*;
 use clap::{Args, Parser, Subcommand};
+pub use inbox::*;
+pub use proof::*;
 pub use replay::*;
 pub use slot::*;
 
@@ -20,8 +24,6 @@ use crate::options::{
     MessageOptions, OutputOptions, ProjectOption, PruneOptions, PubSubOptions, RelayOptions,
     RunOptions, SqlOption, SubscriptionOption,
 };
-
-pub mod inbox;
 
 /// Carries a Postgres transactional outbox into Google Cloud Pub/Sub, in order, losing nothing.
 ///
@@ -111,7 +113,18 @@ pub enum CommandArgs {
     /// Events that a consumer could not apply: list, show, retry, edit, discard.
     ///
     /// Works while consumers run, which notice within a second. Nothing is ever discarded by itself.
-    Inbox(inbox::InboxArgs),
+    Inbox(InboxArgs),
+    /// Proves that every event that was published is in each consumer's inbox.
+    ///
+    /// Counts and hashes the settled rows of the outbox and the rows of each inbox by minute, and compares
+    /// the minutes that differ id by id. Events that are missing are named, and the exit code is 1. What the
+    /// relay holds back (parked, dead, discarded) and what the inbox was pruned of is told apart.
+    #[command(after_help = "Examples:\n  walrelay audit --since 7d\n  \
+        walrelay audit --inbox billing=postgresql://app@billing.example:5432/app --aggregate-type order")]
+    Audit(AuditArgs),
+    /// One event's life: outbox row, position, dispatch state, each consumer's inbox.
+    #[command(after_help = "Example:\n  walrelay trace 6f1c9a9e-…")]
+    Trace(TraceArgs),
     /// The embedded Pub/Sub: an in-memory stand-in that enforces production's limits.
     ///
     /// Speaks the Publisher and Subscriber services over gRPC without credentials. Point clients

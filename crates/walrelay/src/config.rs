@@ -26,6 +26,7 @@ mod messages;
 mod names;
 mod postgres;
 mod problem;
+mod proofs;
 mod pubsub;
 mod replays;
 mod settings;
@@ -33,10 +34,12 @@ mod values;
 
 pub use build::Config;
 pub use command::{
-    AnchorAction, AnchorConfig, CheckConfig, Chosen, Command, Consent, ConsumeConfig,
+    AnchorAction, AnchorConfig, AuditConfig, CheckConfig, Chosen, Command, Consent, ConsumeConfig,
     ConsumerAction, ConsumerConfig, ConsumerSetUp, CreateTopics, DatabaseConfig, DemoConfig,
     DemoOutput, DispatchAction, DispatchConfig, DispatchEdit, DispatchList, EmulatorConfig,
-    InboxAction, InboxConfig, InitConfig, NewSubscription, OnSlotLost, OutputFormat, Place, PruneConfig, ReplayAction, ReplayConfig, ReplayOrder, ResetOrder, RunConfig, Shell, Skipping, SlotAction, SlotConfig, SlotKind, StatusConfig,
+    InboxAction, InboxConfig, InboxPlace, InitConfig, NewSubscription, OnSlotLost, OutputFormat,
+    Place, PruneConfig, ReplayAction, ReplayConfig, ReplayOrder, ResetOrder, RunConfig, Shell,
+    Skipping, SlotAction, SlotConfig, SlotKind, StatusConfig, TraceConfig,
 };
 pub use layers::{CommandLine, Environment, Refusal};
 pub use log::{LogConfig, LogFormat};

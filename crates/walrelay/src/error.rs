@@ -135,6 +135,13 @@ pub enum Error {
         published: u64,
     },
 
+    /// An audit found events that no inbox has; they are printed already.
+    #[error("{missing} event(s) that were published are in no inbox")]
+    Missing {
+        /// How many.
+        missing: u64,
+    },
+
     /// A signal ended a command before it was done.
     #[error("stopped by a signal before it was done")]
     Interrupted,
@@ -171,7 +178,7 @@ impl Error {
             Self::Unfit { .. } => Kind::Argument,
             Self::File { .. } => Kind::File,
             Self::Io { .. } => Kind::Machine,
-            Self::Demo { .. } => Kind::Refused,
+            Self::Demo { .. } | Self::Missing { .. } => Kind::Refused,
             Self::SecondSignal | Self::Interrupted | Self::ReplayStopped { .. } => {
                 Kind::Interrupted
             }
@@ -205,6 +212,7 @@ impl Error {
     pub fn hint(&self) -> &'static str {
         match self {
             Self::Demo { .. } | Self::SecondSignal | Self::ReplayStopped { .. } => "",
+            Self::Missing { .. } => MISSING,
             Self::Findings { .. } => "each finding above names its fix",
             Self::PruneDenied { .. } => PRUNE_RIGHTS,
             Self::Unfit { hint, .. } => hint,
@@ -239,6 +247,10 @@ pub(crate) fn kind_of_inbox(error: &InboxError) -> Kind {
         InboxError::SubscriptionMissing { .. } => Kind::SubscriptionMissing,
     }
 }
+/// What to do about events that no inbox has.
+const MISSING: &str =
+    "docs/consumer-operations.md, Proof, says how to bring them back: an inbox skips what it has";
+
 /// What `prune` needs besides what the relay needs.
 const PRUNE_RIGHTS: &str = "run it as the outbox table's owner, or GRANT SELECT, DELETE on the outbox table, and \
      SELECT on app_outbox_relay and app_outbox_dispatch, to this role: docs/operations.md, Rights";

@@ -92,12 +92,12 @@ const COLUMNS: [(&str, &str); 8] = [
 const CELL_MAX: usize = 80;
 
 fn table(rows: &[Value]) -> String {
-    let cell = |row: &Value, field: &str| -> String {
+    let cell_of = |row: &Value, field: &str| -> String {
         let text = shown(&row[field]);
         visible(text.lines().next().unwrap_or_default()).chars().take(CELL_MAX).collect()
     };
     let mut lines = vec![COLUMNS.map(|(heading, _)| heading.to_owned())];
-    lines.extend(rows.iter().map(|row| COLUMNS.map(|(_, field)| cell(row, field))));
+    lines.extend(rows.iter().map(|row| COLUMNS.map(|(_, field)| cell_of(row, field))));
     let mut widths = [0; COLUMNS.len()];
     for line in &lines {
         for (width, cell) in widths.iter_mut().zip(line) {
@@ -131,11 +131,10 @@ fn detail(row: &Value) -> String {
     for line in row["last_error"].as_str().unwrap_or("none").lines() {
         text.push_str(&format!("  {}\n", visible(line)));
     }
-    match &row["message"] {
-        Value::Null => {
-            text.push_str("\nno message: only events that wait or are dead keep theirs\n")
-        }
-        message => text.push_str(&format!("\nmessage (data in base64)\n{message:#}\n")),
+    if row["message"].is_null() {
+        text.push_str("\nno message: only events that wait or are dead keep theirs\n");
+    } else {
+        text.push_str(&format!("\nmessage (data in base64)\n{:#}\n", row["message"]));
     }
     text
 }

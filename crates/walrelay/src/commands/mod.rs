@@ -7,6 +7,7 @@ use crate::error::Error;
 
 pub mod anchor;
 mod attended;
+pub mod audit;
 mod before;
 pub mod check;
 mod columns;
@@ -25,6 +26,7 @@ pub mod slot;
 mod standing;
 pub mod status;
 mod topics;
+pub mod trace;
 
 /// Does what the command line asks for.
 ///
@@ -38,6 +40,8 @@ pub async fn execute(command: Command, shutdown: &Shutdown) -> Result<(), Error>
         Command::Consumer(config) => {
             Box::pin(unless_stopped(consumer::execute(*config), shutdown)).await
         }
+        Command::Audit(config) => Box::pin(unless_stopped(audit::execute(*config), shutdown)).await,
+        Command::Trace(config) => Box::pin(unless_stopped(trace::execute(*config), shutdown)).await,
         Command::Inbox(config) => unless_stopped(inbox::execute(config), shutdown).await,
         Command::Demo(config) => demo::execute(config, shutdown).await,
         Command::Completions(shell) => completions::print_for(shell),

@@ -96,6 +96,8 @@ impl Builder<'_> {
                 Some(Command::Consumer(Box::new(self.consumer(&args.action)?)))
             }
             cli::CommandArgs::Inbox(args) => self.inbox(&args.action).map(Command::Inbox),
+            cli::CommandArgs::Audit(args) => Some(Command::Audit(Box::new(self.audit(args)?))),
+            cli::CommandArgs::Trace(args) => Some(Command::Trace(Box::new(self.trace(args)?))),
             cli::CommandArgs::Emulator(_) => self.emulator().map(Command::Emulator),
             cli::CommandArgs::Demo(_) => Some(Command::Demo(self.demo())),
             cli::CommandArgs::Completions(args) => {

@@ -29,6 +29,8 @@ pub enum Command {
     Consume(Box<ConsumeConfig>),
     Consumer(Box<ConsumerConfig>),
     Inbox(InboxConfig),
+    Audit(Box<AuditConfig>),
+    Trace(Box<TraceConfig>),
     Emulator(EmulatorConfig),
     Demo(DemoConfig),
     Completions(Shell),
@@ -385,6 +387,49 @@ pub struct PruneConfig {
     pub columns: ColumnNames,
     /// The age a row must have to be deleted.
     pub older_than: Duration,
+}
+
+/// A consumer in a database of its own.
+#[derive(Debug, Clone)]
+pub struct InboxPlace {
+    /// Its name.
+    pub consumer: String,
+    /// How to connect.
+    pub connect: ConnectConfig,
+}
+
+/// Everything `walrelay audit` needs.
+#[derive(Debug, Clone)]
+pub struct AuditConfig {
+    /// Where the outbox is.
+    pub database: DatabaseConfig,
+    /// Which column is what.
+    pub columns: ColumnNames,
+    /// The consumers; those of the outbox's own database when empty.
+    pub inboxes: Vec<InboxPlace>,
+    /// Only events that occurred at this moment or later.
+    pub since: SystemTime,
+    /// Younger events are left out.
+    pub grace: Duration,
+    /// Only events of these aggregate types; all when empty.
+    pub aggregate_types: Vec<String>,
+    /// For people or for programs.
+    pub format: OutputFormat,
+}
+
+/// Everything `walrelay trace` needs.
+#[derive(Debug, Clone)]
+pub struct TraceConfig {
+    /// Where the outbox is.
+    pub database: DatabaseConfig,
+    /// Which column is what.
+    pub columns: ColumnNames,
+    /// The consumers; those of the outbox's own database when empty.
+    pub inboxes: Vec<InboxPlace>,
+    /// The event.
+    pub event_id: String,
+    /// For people or for programs.
+    pub format: OutputFormat,
 }
 
 /// Everything `walrelay emulator` needs.

@@ -6,7 +6,7 @@ use walrelay_inbox::operate::{InboxFilter, InboxSelection};
 
 use super::builder::Builder;
 use super::command::{InboxAction, InboxConfig, OutputFormat};
-use crate::cli::inbox as cli;
+use crate::cli;
 
 /// How a command that is not `list` prints.
 const FORMATS: [(&str, OutputFormat); 2] =

@@ -20,14 +20,7 @@ impl Builder<'_> {
             self.problems.wrong_unseen("database-url", allowed);
             return None;
         };
-        let variable = |name| self.environment.get(name);
-        let env = PgEnv {
-            user: variable("PGUSER").map(str::to_owned),
-            password: variable("PGPASSWORD").map(Secret::new),
-            passfile: variable("PGPASSFILE").map(Into::into),
-            sslrootcert_pem: variable("WALRELAY_SSLROOTCERT_PEM").map(str::to_owned),
-        };
-        match ConnectConfig::parse(&url, &env) {
+        match ConnectConfig::parse(&url, &self.postgres_environment()) {
             Ok(connect) => Some(connect),
             Err(found) => {
                 for problem in found {
@@ -35,6 +28,17 @@ impl Builder<'_> {
                 }
                 None
             }
+        }
+    }
+
+    /// What stands in the environment for whatever a URL leaves out.
+    pub(super) fn postgres_environment(&self) -> PgEnv {
+        let variable = |name| self.environment.get(name);
+        PgEnv {
+            user: variable("PGUSER").map(str::to_owned),
+            password: variable("PGPASSWORD").map(Secret::new),
+            passfile: variable("PGPASSFILE").map(Into::into),
+            sslrootcert_pem: variable("WALRELAY_SSLROOTCERT_PEM").map(str::to_owned),
         }
     }
 

@@ -1,0 +1,56 @@
+//! The command lines of `audit` and `trace`.
+
+#![expect(missing_docs, reason = "doc comments are the text of --help; groups are named by type")]
+
+use clap::Args;
+
+use super::ARGUMENTS;
+use crate::options::{ColumnOptions, DatabaseOptions, OutputOptions};
+
+/// Where inboxes are.
+#[derive(Debug, Args)]
+pub struct InboxPlaces {
+    /// Consumer in another database, as NAME=URL; may be given several times. Without it: every consumer
+    /// of the outbox's own database. The password belongs in PGPASSWORD or a passfile.
+    #[arg(long, value_name = "NAME=URL", help_heading = ARGUMENTS)]
+    pub inbox: Vec<String>,
+}
+
+/// `walrelay audit`.
+#[derive(Debug, Args)]
+pub struct AuditArgs {
+    /// Only events that occurred at this time or later: 2026-01-31T12:00:00Z, or how long ago (7d).
+    #[arg(long, value_name = "TIME", help_heading = ARGUMENTS)]
+    pub since: Option<String>,
+    /// Events younger than this may be on their way, and are left out.
+    #[arg(long, value_name = "DURATION", default_value = "1m", help_heading = ARGUMENTS)]
+    pub grace: String,
+    /// Only events of this aggregate type, where a consumer does not read all of them; may be given
+    /// several times.
+    #[arg(long, value_name = "TYPE", help_heading = ARGUMENTS)]
+    pub aggregate_type: Vec<String>,
+    #[command(flatten)]
+    pub places: InboxPlaces,
+    #[command(flatten)]
+    pub output: OutputOptions,
+    #[command(flatten)]
+    pub database: DatabaseOptions,
+    #[command(flatten)]
+    pub columns: ColumnOptions,
+}
+
+/// `walrelay trace`.
+#[derive(Debug, Args)]
+pub struct TraceArgs {
+    /// Event id.
+    #[arg(value_name = "ID", help_heading = ARGUMENTS)]
+    pub id: String,
+    #[command(flatten)]
+    pub places: InboxPlaces,
+    #[command(flatten)]
+    pub output: OutputOptions,
+    #[command(flatten)]
+    pub database: DatabaseOptions,
+    #[command(flatten)]
+    pub columns: ColumnOptions,
+}

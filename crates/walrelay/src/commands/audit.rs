@@ -1,0 +1,143 @@
+//! `walrelay audit`: proves that what was published is in the consumers' inboxes.
+
+use std::collections::BTreeMap;
+use std::time::SystemTime;
+
+use serde_json::{Value, json};
+use walrelay_inbox::audit::{AuditedTable, Findings, Scope, audit, held_back};
+use walrelay_postgres::{SqlClient, connect_sql, read_relay_row};
+use walrelay_relay::observe::report::rfc3339;
+
+use super::columns::column_of;
+use super::trace::{Inbox, open_inboxes};
+use crate::config::{AuditConfig, OutputFormat};
+use crate::error::Error;
+use crate::output::{print, visible};
+
+/// Missing events that the text names; the JSON has more.
+const NAMED: usize = 20;
+
+/// Compares, and prints what was found.
+///
+/// # Errors
+///
+/// A database cannot be reached or refuses, nothing is known to be settled, or an event is missing.
+pub async fn execute(config: AuditConfig) -> Result<(), Error> {
+    let outbox = connect_sql(&config.database.connect).await?;
+    let scope = scope(&outbox, &config).await?;
+    let held_back = held_back(&outbox, &scope.slot).await?;
+    let mut reports = Vec::new();
+    for inbox in open_inboxes(&outbox, &config.inboxes).await? {
+        let Inbox { consumer, .. } = &inbox;
+        let findings = audit(&outbox, (inbox.client(&outbox), consumer), &scope).await?;
+        reports.push((consumer.name().to_owned(), findings));
+        inbox.close().await;
+    }
+    outbox.close().await;
+    print(&match config.format {
+        OutputFormat::Json => format!("{:#}\n", as_json(&reports, &held_back)),
+        OutputFormat::Text => as_text(&reports, &held_back),
+    })?;
+    match reports.iter().map(|(_, findings)| findings.missing_count).sum() {
+        0 => Ok(()),
+        missing => Err(Error::Missing { missing }),
+    }
+}
+
+async fn scope(outbox: &SqlClient, config: &AuditConfig) -> Result<Scope, Error> {
+    let slot = &config.database.outbox.slot;
+    if read_relay_row(outbox, slot).await?.is_none() {
+        return Err(Error::Unfit {
+            what: format!(
+                "nothing is recorded about slot {slot:?}, so no row is known to be settled"
+            ),
+            hint: "let `walrelay run` record it first, or correct --slot",
+        });
+    }
+    let mut tables = Vec::new();
+    for table in &config.database.outbox.tables {
+        let column = async |names: Option<&walrelay_core::Names>| match names {
+            Some(names) => column_of(outbox, table, names).await,
+            None => Ok(String::new()),
+        };
+        tables.push(AuditedTable {
+            table: table.clone(),
+            id: column(Some(&config.columns.id)).await?,
+            occurred_at: column(config.columns.occurred_at.as_ref()).await?,
+            aggregate_type: column(config.columns.aggregate_type.as_ref()).await?,
+        });
+    }
+    Ok(Scope {
+        slot: slot.clone(),
+        tables,
+        since: config.since,
+        until: SystemTime::now().checked_sub(config.grace).unwrap_or(SystemTime::UNIX_EPOCH),
+        aggregate_types: config.aggregate_types.clone(),
+    })
+}
+
+fn as_json(reports: &[(String, Findings)], held_back: &BTreeMap<String, i64>) -> Value {
+    let consumers = reports.iter().map(|(name, findings)| {
+        let missing = findings.missing.iter();
+        let missing =
+            missing.map(|(id, at)| json!({ "event_id": id, "occurred_at": rfc3339(*at) }));
+        json!({
+            "consumer": name,
+            "rows": findings.rows,
+            "since": findings.since.map(rfc3339),
+            "missing": findings.missing_count,
+            "missing_events": missing.collect::<Vec<_>>(),
+            "inbox": findings.inbox,
+        })
+    });
+    json!({ "consumers": consumers.collect::<Vec<_>>(), "held_back": held_back })
+}
+
+fn as_text(reports: &[(String, Findings)], held_back: &BTreeMap<String, i64>) -> String {
+    let mut text = String::new();
+    for (name, findings) in reports {
+        let since = findings.since.map(|at| format!(" since {}", rfc3339(at))).unwrap_or_default();
+        let verdict = match findings.missing_count {
+            0 => "all are in the inbox".to_owned(),
+            missing => format!("{missing} are MISSING"),
+        };
+        text.push_str(&format!(
+            "{}: {} settled event(s){since}, {verdict}\n",
+            visible(name),
+            findings.rows
+        ));
+        text.push_str(&counted("  in the inbox", &findings.inbox));
+        for (id, at) in findings.missing.iter().take(NAMED) {
+            text.push_str(&format!("  missing: {}, occurred at {}\n", visible(id), rfc3339(*at)));
+        }
+        if findings.missing_count > NAMED as u64 {
+            text.push_str("  and others: --format json names the first thousand\n");
+        }
+    }
+    text.push_str(&counted("held back by the relay, in no inbox", held_back));
+    text
+}
+
+fn counted(what: &str, counts: &BTreeMap<String, i64>) -> String {
+    if counts.is_empty() {
+        return String::new();
+    }
+    let counts: Vec<_> = counts.iter().map(|(status, count)| format!("{count} {status}")).collect();
+    format!("{what}: {}\n", counts.join(", "))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_missing_is_counted_and_the_first_are_named() {
+        let missing = (0..30).map(|n| (format!("e-{n}"), SystemTime::UNIX_EPOCH)).collect();
+        let inbox = BTreeMap::from([("done".to_owned(), 70), ("dead".to_owned(), 2)]);
+        let findings = Findings { rows: 100, missing, missing_count: 30, inbox, since: None };
+        let text = as_text(&[("ledger".to_owned(), findings)], &BTreeMap::new());
+        assert!(text.starts_with("ledger: 100 settled event(s), 30 are MISSING\n"), "{text}");
+        assert!(text.contains("in the inbox: 2 dead, 70 done\n"), "{text}");
+        assert_eq!(text.matches("missing: ").count(), NAMED, "{text}");
+    }
+}

@@ -1,0 +1,74 @@
+//! The arguments of `audit` and `trace`: which rows, and whose inboxes.
+
+use std::time::{Duration, SystemTime};
+
+use walrelay_postgres::ConnectConfig;
+
+use super::builder::Builder;
+use super::command::{AuditConfig, InboxPlace, Place, TraceConfig};
+use crate::cli;
+
+/// Whoever waits for longer has another problem.
+const GRACE_MAX: Duration = Duration::from_hours(24 * 7);
+
+impl Builder<'_> {
+    pub(super) fn audit(&mut self, args: &cli::AuditArgs) -> Option<AuditConfig> {
+        let since = match self.place(("since", None), ("since", args.since.as_deref())) {
+            Some(Place::Time(moment)) => moment,
+            Some(Place::Lsn(_)) | None => SystemTime::UNIX_EPOCH,
+        };
+        let grace = self.problems.duration("grace", &args.grace, Duration::ZERO..=GRACE_MAX);
+        let inboxes = self.inbox_places(&args.places);
+        let columns = self.columns();
+        if columns.occurred_at.is_none() {
+            let allowed = "not set; an audit goes by the time at which events occurred";
+            self.problems.wrong_unseen("column-occurred-at", allowed);
+        }
+        let format = self.format();
+        Some(AuditConfig {
+            database: self.database()?,
+            columns,
+            inboxes: inboxes?,
+            since,
+            grace,
+            aggregate_types: args.aggregate_type.clone(),
+            format,
+        })
+    }
+
+    pub(super) fn trace(&mut self, args: &cli::TraceArgs) -> Option<TraceConfig> {
+        let inboxes = self.inbox_places(&args.places);
+        let columns = self.columns();
+        let format = self.format();
+        Some(TraceConfig {
+            database: self.database()?,
+            columns,
+            inboxes: inboxes?,
+            event_id: args.id.clone(),
+            format,
+        })
+    }
+
+    fn inbox_places(&mut self, args: &cli::InboxPlaces) -> Option<Vec<InboxPlace>> {
+        args.inbox.iter().map(|text| self.inbox_place(text)).collect()
+    }
+
+    /// The text is not repeated in a problem: it may hold a password.
+    fn inbox_place(&mut self, text: &str) -> Option<InboxPlace> {
+        let Some((consumer, url)) = text.split_once('=').filter(|(name, _)| !name.is_empty())
+        else {
+            let allowed = "a consumer and its database, NAME=postgresql://user@host:port/database";
+            self.problems.wrong_unseen("inbox", allowed);
+            return None;
+        };
+        match ConnectConfig::parse(url, &self.postgres_environment()) {
+            Ok(connect) => Some(InboxPlace { consumer: consumer.to_owned(), connect }),
+            Err(found) => {
+                for problem in found {
+                    self.problems.wrong_unseen("inbox", problem.to_string());
+                }
+                None
+            }
+        }
+    }
+}

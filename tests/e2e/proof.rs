@@ -1,0 +1,104 @@
+//! `audit` and `trace`: what was published is proved to be in the inbox.
+
+use serde_json::Value;
+use walrelay_testkit::wait_until;
+use walrelay_tests::{CONSUMER, DEADLINE, World};
+
+/// So many events published, settled on record, and applied.
+async fn world(events: u32) -> Option<World> {
+    let world = World::create().await?;
+    world.set_up_consumer().await;
+    world.insert_events(20, events).await;
+    let mut relay = world.start_relay([]).await;
+    world.consume_all().await;
+    // What is settled is noted by transaction, and waits for whoever else writes on this server.
+    wait_until(DEADLINE, "everything to be settled on record", async || {
+        let report = audited(&world, &[]).await;
+        (report["rows"] == events).then_some(())
+    })
+    .await;
+    assert_eq!(relay.terminate(DEADLINE).await, Some(0));
+    Some(world)
+}
+
+/// What an audit says of the one consumer, whatever it exits with.
+async fn audited(world: &World, options: &[&str]) -> Value {
+    let audit = ["audit", "--grace", "0s", "--format", "json"];
+    let done = world.run(audit.into_iter().chain(options.iter().copied())).await;
+    // What is printed besides, such as the error, has no line of one brace.
+    let report: Vec<&str> = done.text.lines().skip_while(|line| *line != "{").collect();
+    let end = report.iter().position(|line| *line == "}");
+    let end = end.unwrap_or_else(|| panic!("no report: {}", done.text));
+    let report: Value = serde_json::from_str(&report[..=end].join("\n")).expect("a report");
+    let mut consumer = report["consumers"][0].clone();
+    consumer["exit"] = done.code.into();
+    consumer["held_back"] = report["held_back"].clone();
+    consumer
+}
+
+#[tokio::test]
+async fn an_event_deleted_from_the_inbox_is_named_and_nothing_else() {
+    let Some(world) = world(500).await else { return };
+    let whole = audited(&world, &[]).await;
+    assert_eq!((&whole["missing"], &whole["exit"]), (&0.into(), &0.into()), "{whole}");
+    assert_eq!(whole["inbox"]["done"], 500, "{whole}");
+
+    let delete = "DELETE FROM app_inbox WHERE ctid IN (SELECT ctid FROM app_inbox LIMIT 1) RETURNING event_id";
+    let id: String = world.client().query_one(delete, &[]).await.expect("one is deleted").get(0);
+    // Named with its database, as when it is another one.
+    let place = format!("{CONSUMER}={}", world.url());
+    for options in [vec![], vec!["--inbox", &place], vec!["--aggregate-type", "video"]] {
+        let holed = audited(&world, &options).await;
+        assert_eq!((&holed["missing"], &holed["exit"]), (&1.into(), &1.into()), "{holed}");
+        assert_eq!(holed["missing_events"][0]["event_id"], *id, "{holed}");
+    }
+    let other = audited(&world, &["--aggregate-type", "other"]).await;
+    assert_eq!((&other["rows"], &other["exit"]), (&0.into(), &0.into()), "{other}");
+
+    let traced = world.succeed(["trace", &id]).await;
+    assert!(traced.contains("settled            true"), "{traced}");
+    assert!(traced.contains("inbox of ledger\n  not there"), "{traced}");
+    assert!(!traced.contains("payload"), "{traced}");
+}
+
+#[tokio::test]
+async fn what_the_inbox_was_pruned_of_is_not_missing() {
+    let Some(world) = world(60).await else { return };
+    world.execute("DELETE FROM app_inbox").await;
+    world.execute("UPDATE app_inbox_consumer SET pruned_before = now()").await;
+    let pruned = audited(&world, &[]).await;
+    assert_eq!((&pruned["rows"], &pruned["exit"]), (&0.into(), &0.into()), "{pruned}");
+    assert!(pruned["since"].is_string(), "{pruned}");
+    // The verb notes it, and never takes back what it noted.
+    let prune = ["consumer", "prune", CONSUMER, "--older-than", "40d"];
+    world.succeed(prune).await;
+    let later =
+        "SELECT count(*) FROM app_inbox_consumer WHERE pruned_before > now() - interval '1 hour'";
+    assert_eq!(world.number(later).await, 1);
+}
+
+#[tokio::test]
+async fn what_the_relay_holds_back_is_told_apart() {
+    let Some(world) = world(20).await else { return };
+    world
+        .execute(
+            "INSERT INTO app_outbox (aggregatetype, aggregateid, event_type, version, payload, headers)
+             VALUES ('video', 'poisoned', 'made', 1, '{}', '{\"googbad\": \"x\"}')",
+        )
+        .await;
+    let mut relay = world.start_relay([]).await;
+    world.wait_dispatch(DEADLINE, "dead", 1).await;
+    assert_eq!(relay.terminate(DEADLINE).await, Some(0));
+    let report = audited(&world, &[]).await;
+    assert_eq!(
+        (&report["missing"], &report["held_back"]["dead"]),
+        (&0.into(), &1.into()),
+        "{report}"
+    );
+    let id = "SELECT event_id FROM app_outbox_dispatch WHERE status = 'dead'";
+    let id: String = world.client().query_one(id, &[]).await.expect("one is dead").get(0);
+    let traced = world.succeed(["trace", &id, "--format", "json"]).await;
+    let traced: Value = serde_json::from_str(&traced).expect("JSON");
+    assert_eq!(traced["dispatch"]["status"], "dead", "{traced}");
+    assert!(traced["inboxes"][CONSUMER].is_null() && traced["dispatch"]["message"].is_null());
+}
