@@ -322,8 +322,10 @@ impl Plan {
         let mut timeline: Vec<_> = (0..120)
             .map(|half| (half * 500, Action::Commit { rows: vec![4, 2] }))
             .chain([
-                (5_100, Action::SickBurst { key: Some(1), rows: 30, class, time: ms(15_000) }),
-                (9_100, Action::ProcessCrash),
+                (1_100, Action::SickBurst { key: Some(1), rows: 30, class, time: ms(15_000) }),
+                // The next process finds them due.
+                (5_100, Action::ProcessCrash),
+                (5_101, Action::RetryTopic),
                 (12_100, Action::SickBurst { key: Some(2), rows: 3, class, time: ms(9_000) }),
                 (26_100, Action::RetryTopic),
                 (40_100, Action::Cut),

@@ -1,5 +1,6 @@
 //! What the flow decides by itself; the loop as a whole runs in the simulation.
 
+use pgoutput_parser::PgTimestamp;
 use walrelay_core::{
     AttributeStyle, Backoff, BudgetLimits, ColumnNames, LanePolicy, OnDead, Retention,
     RouterConfig, Template,
@@ -65,4 +66,24 @@ fn the_read_buffer_and_parked_keys_known_by_name_leave_less_room_for_rows() {
     assert!(flow.may_read(Mode::Streaming));
     flow.hold_beside(1_001 - flow.lanes.resting_memory());
     assert!(!flow.may_read(Mode::Streaming));
+}
+
+#[test]
+fn draining_reads_the_open_transaction_to_its_end_and_nothing_after_it() {
+    let mut flow = flow(8_000);
+    let draining = Mode::draining(Ended::Stopped, HOUR);
+    assert!(flow.may_read(Mode::Streaming) && !flow.may_read(draining));
+    flow.tracker.begin(PgTimestamp::from_micros(0));
+    assert!(flow.may_read(draining));
+    flow.budget.take(7_000);
+    assert!(!flow.may_read(draining), "there is no room");
+}
+
+#[test]
+fn draining_ends_at_its_time_though_nothing_is_due() {
+    let flow = flow(8_000);
+    assert_eq!(flow.next_alarm(Mode::Streaming), None);
+    let until = Instant::now() + HOUR;
+    let draining = Mode::Draining { ended: Ended::Stopped, until };
+    assert_eq!(flow.next_alarm(draining), Some(until));
 }
