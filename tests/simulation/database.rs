@@ -113,9 +113,8 @@ impl<'a, F: Fitting> Database for SimulatedDatabase<'a, F> {
         self.answer(())
     }
 
-    /// The scripted server keeps to its slot.
     async fn settled(&mut self) -> Result<Lsn, RelayError> {
-        Ok(Lsn::ZERO)
+        self.answer(self.world.table.settled())
     }
 
     async fn positions(&mut self) -> Result<Positions, RelayError> {

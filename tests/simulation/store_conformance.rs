@@ -69,6 +69,7 @@ async fn answer<S: Subject>(
             parked.sort();
             return Ok(format!("{parked:?} {:?}", holdings.recorded));
         }
+        Step::Settled(to) => subject.store().note_settled(Lsn::new(*to)).await?,
         Step::RetryDead => subject.retry_dead().await,
         Step::RetryTopic(topic) => subject.retry_topic(script::topic(*topic)).await,
         Step::Discard(row) => subject.discard(*row).await,

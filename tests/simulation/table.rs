@@ -3,6 +3,7 @@
 
 mod heads;
 mod operator;
+mod spilled;
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -52,6 +53,8 @@ struct Entry {
     next_attempt: Option<Instant>,
     version: u64,
     updated: Instant,
+    /// It is there because too much log waited: read without a lease, and deleted once stored.
+    is_spilled: bool,
 }
 
 impl Entry {
@@ -69,6 +72,8 @@ struct State {
     late: Vec<Vec<NewEntry>>,
     /// What processes with a planted bug read before they had the slot.
     read_early: HashMap<u64, Vec<ParkedKey>>,
+    /// What is on record as settled.
+    settled: u64,
 }
 
 type NewEntry = ((u64, u32), Entry);
@@ -109,6 +114,7 @@ impl Table {
             down_until: None,
             late: Vec::new(),
             read_early: HashMap::new(),
+            settled: 0,
         };
         Self { state: Arc::new(Mutex::new(state)), judge, server, rules }
     }
@@ -277,38 +283,16 @@ impl State {
             .retrying(topic, key)
             .take_while(|(position, _)| held_at.is_none_or(|held| **position < held));
         if !key.is_empty() {
-            let first = before.take(rules.per_key_rows).take_while(|(_, entry)| is_due(entry));
+            let mut due = before.take(rules.per_key_rows).take_while(|(_, entry)| is_due(entry));
+            let Some(head) = due.next() else { return Vec::new() };
+            let is_spilled = head.1.is_spilled;
+            let alike = due.take_while(|(_, entry)| entry.is_spilled == is_spilled);
+            let first = std::iter::once(head).chain(alike);
             return first.map(|(position, _)| *position).collect();
         }
         let mut due: Vec<_> = before.filter(|(_, entry)| is_due(entry)).collect();
         due.sort_by_key(|(_, entry)| entry.next_attempt);
         due.into_iter().take(rules.per_key_rows).map(|(position, _)| *position).collect()
-    }
-
-    /// Leases rows of these keys: every key its first row before any its second.
-    fn lease(&mut self, rules: Rules, keys: &[ClaimKey], bytes_max: usize) -> Vec<Vec<(u64, u32)>> {
-        let candidates: Vec<_> =
-            keys.iter().map(|key| self.claimable(rules, &key.topic, &key.ordering_key)).collect();
-        let mut chosen = vec![Vec::new(); keys.len()];
-        let (mut bytes, mut count) = (0, 0);
-        let by_rank = (0..rules.per_key_rows)
-            .flat_map(|rank| candidates.iter().map(move |rows| rows.get(rank)).enumerate());
-        for (index, position) in by_rank.filter_map(|(index, at)| Some((index, at?))) {
-            bytes += self.entries[position].body.len();
-            if bytes > bytes_max && count > 0 {
-                break;
-            }
-            count += 1;
-            chosen[index].push(*position);
-        }
-        for position in chosen.iter().flatten() {
-            self.versions += 1;
-            if let Some(entry) = self.entries.get_mut(position) {
-                entry.next_attempt = Some(Instant::now() + rules.lease);
-                entry.version = self.versions;
-            }
-        }
-        chosen
     }
 }
 
@@ -358,6 +342,7 @@ impl SessionTable {
             next_attempt,
             version: 0,
             updated: now,
+            is_spilled: matches!(row_to_record.reason, Reason::Spilled { .. }),
         };
         ((at.commit_lsn.as_u64(), at.tx_index), entry)
     }
@@ -368,16 +353,29 @@ impl SessionTable {
         let at = (at.commit_lsn.as_u64(), at.tx_index);
         let now = Instant::now();
         let mut state = self.table.state();
-        let State { entries, versions, .. } = &mut *state;
+        let State { entries, versions, settled, .. } = &mut *state;
         let Some(entry) = entries.get_mut(&at) else { return };
         let stands = self.claims.get(&at) == Some(&entry.version);
         if !stands || entry.status != Status::Retrying {
             return;
         }
+        match &finished.outcome {
+            Outcome::Published { .. } if entry.is_spilled && at.0 < *settled => {
+                self.table.judge.recorded(entry.row, Status::Published);
+                entries.remove(&at);
+                return;
+            }
+            Outcome::Again { failure: None, .. } if entry.is_read_without_lease() => return,
+            Outcome::Published { .. } | Outcome::Again { .. } | Outcome::Dead { .. } => {}
+        }
         *versions += 1;
         entry.version = *versions;
         entry.updated = now;
         entry.next_attempt = None;
+        entry.is_spilled &= !matches!(
+            finished.outcome,
+            Outcome::Dead { .. } | Outcome::Again { failure: Some(_), .. }
+        );
         match &finished.outcome {
             Outcome::Published { .. } => {
                 entry.status = Status::Published;
@@ -526,8 +524,9 @@ impl Store for SessionTable {
         self.table.command("watch", || Watch::Intact { up_to }).await
     }
 
-    async fn note_settled(&mut self, _settled: Lsn) -> Result<(), StoreFailure> {
-        self.table.command("note settled", || ()).await
+    async fn note_settled(&mut self, settled: Lsn) -> Result<(), StoreFailure> {
+        let table = self.table.clone();
+        table.command("note settled", || table.state().note_settled(settled.as_u64())).await
     }
 
     /// Operators of the simulation say nothing: the look for due keys finds what they did.

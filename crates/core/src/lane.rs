@@ -165,6 +165,17 @@ pub(crate) struct Parked {
     pub(crate) failures: u32,
     /// Whether the table knows when the head is due, so that it tells when to look again.
     pub(crate) is_timed: bool,
+    /// As what those that come behind them are recorded.
+    pub(crate) behind: Behind,
+}
+
+/// Rows that come behind others of their key in dispatch state.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Behind {
+    /// They wait for what was refused.
+    Queued,
+    /// Too much log waited for those before, and nothing is wrong with any of them.
+    Spilled,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -444,6 +455,7 @@ mod tests {
             barrier: 0,
             failures: 0,
             is_timed: false,
+            behind: Behind::Queued,
         });
         let rows = match queue {
             "live" => vec![live(), live()],

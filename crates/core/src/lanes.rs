@@ -17,7 +17,7 @@ use crate::backoff::Backoff;
 use crate::effects::{Aside, Effects, Finished, RowToRecord};
 use crate::failing_topics::FailingTopics;
 use crate::failure::{FailureClass, PublishFailure};
-use crate::lane::{Batch, Lane, LaneId, Origin, Parked, Redelivery, Row, State, are_live};
+use crate::lane::{Batch, Behind, Lane, LaneId, Origin, Parked, Redelivery, Row, State, are_live};
 use crate::lane_table::LaneTable;
 use crate::message::{Message, Topic};
 use crate::random::Random;
@@ -76,6 +76,8 @@ pub struct Lanes {
     probe_at: Option<Instant>,
     failing: FailingTopics,
     spill: Spill,
+    /// Keys were spilled, and since then there has always been a parked one.
+    has_spilled: bool,
     relieved_at: Option<Instant>,
     /// The latest time anybody told, for rows of a topic that is known sick.
     now: Option<Instant>,
@@ -101,6 +103,7 @@ impl Lanes {
             probe_at: None,
             failing: FailingTopics::default(),
             spill: Spill::Off,
+            has_spilled: false,
             relieved_at: None,
             now: None,
             random: Random::new(seed),
@@ -122,7 +125,12 @@ impl Lanes {
             // Behind the rows of its key that are in the table (I4).
             Some(parked) if !lane.ordering_key.is_empty() => {
                 parked.append();
-                self.effects.rows_to_record.push(RowToRecord::queued(id, row));
+                self.effects.rows_to_record.push(match (parked.behind, self.spill) {
+                    (Behind::Spilled, _) | (_, Spill::Everything) => {
+                        RowToRecord::aside(id, row, &Aside::Spilled, None)
+                    }
+                    (Behind::Queued, _) => RowToRecord::queued(id, row),
+                });
             }
             _ => {
                 lane.enqueue(row);

@@ -12,13 +12,15 @@
 //!              └─── discard ──▶ discarded
 //! ```
 //!
-//! Three rules that the statements keep:
+//! Four rules that the statements keep:
 //!
 //! - Rows of one ordering key leave in position order (I4). [`DispatchStore::claim`] takes a key from
 //!   its first row on and stops where a row cannot be had: locked, leased, or not yet due.
 //! - A claim is a lease with a fence. `updated_at` moves with each claim and with each change an
 //!   operator makes to the message; [`DispatchStore::finish`] counts only while it still stands. An
 //!   edit made while the old message is on its way is therefore never overwritten by its outcome.
+//! - A row that was spilled is read without a lease, and deleted once it is stored and the slot is past
+//!   it ([`DispatchStore::read_spilled`]).
 //! - `next_attempt_at` is null for rows that wait behind the head of their key, so that the index
 //!   asked every second holds heads only.
 //!
@@ -35,6 +37,7 @@ mod keys;
 mod operate;
 mod park;
 mod recorded;
+mod spilled;
 
 use std::fmt;
 use std::str::FromStr;
@@ -60,6 +63,10 @@ pub use recorded::RecordedRow;
 /// The channel of `NOTIFY` that tells a relay that an operator changed something; the payload is
 /// the slot.
 pub const DISPATCH_CHANNEL: &str = "walrelay_dispatch";
+
+/// The `error_code` of rows that were spilled. Whoever changes such a row takes it away, and with it the
+/// right to delete it.
+const SPILLED: &str = "SPILLED";
 
 /// Dispatch state of one slot. Holds no connection: each method is given one.
 #[derive(Debug, Clone)]
@@ -163,6 +170,18 @@ pub struct Claim {
     event_id: String,
     /// The row's `updated_at` as the claim left it.
     version: SystemTime,
+    hold: Hold,
+}
+
+/// What keeps a claimed row from being claimed again, and what becomes of it once it is stored.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Hold {
+    /// Its lease. It is kept as published.
+    Leased,
+    /// The same of one that was spilled: it is deleted.
+    LeasedSpilled(Position),
+    /// Only that its key is not asked for again. It was spilled, and is deleted.
+    Read(Position),
 }
 
 impl Claim {

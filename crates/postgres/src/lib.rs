@@ -91,7 +91,7 @@ pub use secret::Secret;
 pub use server_identity::{ServerIdentity, read_server_identity};
 pub use session_store::SessionStore;
 pub use slot::{
-    Failover, PLUGIN, SlotState, SlotType, WalStatus, advance_slot, create_slot, drop_slot,
+    Failover, PLUGIN, SlotState, SlotType, WalStatus, Writer, advance_slot, create_slot, drop_slot,
     read_slot,
 };
 pub use store::{DUE_KEYS_MAX, Due, HEADS_MAX, Holdings, Store, StoreFailure, Survey};

@@ -5,7 +5,7 @@ use tokio_postgres::types::Type;
 
 use crate::dispatch::{Counting, DispatchStore};
 use crate::relay_row::read_relay_row;
-use crate::slot::{SlotState, read_slot};
+use crate::slot::{SlotState, Writer, read_slot};
 use crate::store::Survey;
 use crate::store_error::StoreError;
 
@@ -25,9 +25,30 @@ pub async fn read_survey(
         Some(slot) => lag_seconds(client, slot).await?,
         None => None,
     };
+    let oldest_writer = oldest_writer(client).await?;
     store.count_further(client, counting).await?;
     let (counts, is_counting) = (counting.counts(), counting.is_under_way());
-    Ok(Survey { counts, is_counting, slot, lag_seconds, relay_row })
+    Ok(Survey { counts, is_counting, slot, lag_seconds, oldest_writer, relay_row })
+}
+
+async fn oldest_writer(client: &Client) -> Result<Option<Writer>, StoreError> {
+    // Of the sessions of other roles only the process is told, unless the role has pg_read_all_stats.
+    let sql = "SELECT pid, prepared, extract(epoch FROM clock_timestamp() - since)::float8 AS seconds
+                 FROM (SELECT pid, NULL AS prepared, xact_start AS since, backend_xid AS xid
+                         FROM pg_catalog.pg_stat_activity WHERE backend_xid IS NOT NULL
+                       UNION ALL
+                       SELECT NULL, gid, prepared, transaction FROM pg_catalog.pg_prepared_xacts) AS w
+                ORDER BY age(xid) DESC
+                LIMIT 1";
+    let row = client
+        .query_typed_opt(sql, &[])
+        .await
+        .map_err(StoreError::sql("look for the oldest writing transaction"))?;
+    Ok(row.map(|row| Writer {
+        pid: row.get("pid"),
+        prepared: row.get("prepared"),
+        seconds: row.get("seconds"),
+    }))
 }
 
 /// How long ago what is confirmed now was written, as the server measures it for the session on the

@@ -3,11 +3,11 @@
 //! Owns the ordinary connection beside the replication connection, and opens it again when it is
 //! lost. Keeps the claims of rows that are out, which their outcomes are written against.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use pgoutput_parser::Lsn;
+use pgoutput_parser::{Lsn, Position};
 use tokio_postgres::error::SqlState;
 use walrelay_core::{
     ClaimKey, Claimed, FailureClass, Finished, Message, Outcome, PublishFailure, RowToRecord, Topic,
@@ -20,7 +20,7 @@ use crate::dispatch::{
     RecordedRow,
 };
 use crate::error::PgError;
-use crate::relay_row::{Horizon, OwnRow, read_horizon, take_relay_row};
+use crate::relay_row::{Horizon, OwnRow, read_horizon, read_relay_row, take_relay_row};
 use crate::report::read_survey;
 use crate::server_identity::{ServerIdentity, read_server_identity};
 use crate::store::{DUE_KEYS_MAX, Due, HEADS_MAX, Holdings, Store, StoreFailure, Survey};
@@ -46,6 +46,7 @@ pub struct SessionStore {
     /// Rows claimed and not finished, by the id they are recorded under: at most what the budget
     /// lets out. Two of them may lie at one position, once the publication was changed.
     claims: HashMap<String, Claim>,
+    spilled: Spilled,
     /// The newest horizon whose end of log the watermark has not passed yet.
     horizon: Option<Horizon>,
     lease: Duration,
@@ -68,6 +69,59 @@ const OTHER_GENERATION: &str =
 
 /// How often the position of the log is noted: so coarse is a time that an operator names.
 const WAL_TIME_INTERVAL: Duration = Duration::from_secs(60);
+/// What a session knows of spilled rows.
+#[derive(Debug)]
+struct Spilled {
+    /// Everything before is on record as settled, so that no session starts there again.
+    settled: Lsn,
+    /// Spilled rows from here to there were stored before they could be deleted.
+    published_from: Option<Lsn>,
+    published_to: Lsn,
+    /// Bytes of a message as they were last.
+    message_bytes: u64,
+}
+
+impl Spilled {
+    const NONE: Self = Self {
+        settled: Lsn::ZERO,
+        published_from: None,
+        published_to: Lsn::ZERO,
+        message_bytes: 256,
+    };
+
+    /// So few keys are read as far as anybody would want.
+    const FEW_KEYS: usize = 16;
+
+    /// How many rows of each key to look at: what does not fit is read for nothing.
+    fn per_key_rows(&self, keys: usize, bytes_max: u64) -> u32 {
+        if keys <= Self::FEW_KEYS {
+            return PER_KEY_ROWS;
+        }
+        let fitting = bytes_max / (self.message_bytes * keys as u64).max(1);
+        u32::try_from(fitting + 1).unwrap_or(PER_KEY_ROWS).min(PER_KEY_ROWS)
+    }
+
+    fn read(&mut self, bytes: u64, rows: u64) {
+        if let Some(bytes) = bytes.checked_div(rows) {
+            self.message_bytes = bytes.max(1);
+        }
+    }
+
+    /// A spilled row was stored.
+    fn published(&mut self, position: Position) {
+        let at = position.commit_lsn;
+        if at >= self.settled {
+            self.published_from = Some(self.published_from.map_or(at, |from| from.min(at)));
+            self.published_to = self.published_to.max(at);
+        }
+    }
+
+    /// What lies before is deleted, all of it or up to `further`.
+    fn deleted(&mut self, further: Option<Lsn>) {
+        let rest = (self.published_to >= self.settled).then_some(self.settled);
+        self.published_from = further.or(rest);
+    }
+}
 
 /// How soon a key is looked at again whose rows were held by somebody else.
 const HELD_PAUSE: Duration = Duration::from_secs(1);
@@ -96,6 +150,7 @@ impl SessionStore {
             recorded: None,
             generation: None,
             claims: HashMap::new(),
+            spilled: Spilled::NONE,
             horizon: None,
             lease,
             counting: Counting::default(),
@@ -212,6 +267,7 @@ impl Store for SessionStore {
         };
         let system = server.system_identifier.unwrap_or_default();
         let own_row = take_relay_row(client, store.slot(), &system, server.timeline).await;
+        let row = read_relay_row(client, store.slot()).await.map_err(store_failure)?;
         let own_row = own_row.map_err(store_failure)?;
         // The slot may have been reset since the session asked where to start.
         if own_row.generation != self.generation.unwrap_or(FIRST_GENERATION.min(own_row.generation))
@@ -219,6 +275,7 @@ impl Store for SessionStore {
             return Err(StoreFailure::OtherHistory(OTHER_GENERATION));
         }
         self.own_row = Some(own_row);
+        self.spilled.settled = row.map_or(Lsn::ZERO, |row| row.settled_lsn);
         // Read as early as this, so that even a short session notes how far it came.
         self.horizon = Some(self.read_horizon().await?);
         Ok(Holdings { parked_keys, recorded })
@@ -234,10 +291,14 @@ impl Store for SessionStore {
         let claim = |row: &Finished| self.claims.get(row.message.event_id()).cloned();
         let outcomes: Vec<_> =
             finished.iter().filter_map(|row| Some((claim(row)?, &row.outcome))).collect();
-        let store = self.store.clone();
-        store.finish(self.client().await?, &outcomes).await.map_err(store_failure)?;
+        let (store, settled) = (self.store.clone(), self.spilled.settled);
+        store.finish_past(self.client().await?, &outcomes, settled).await.map_err(store_failure)?;
         for row in finished {
-            self.claims.remove(row.message.event_id());
+            let removed = self.claims.remove(row.message.event_id());
+            let was_spilled = removed.is_some_and(|of_row| of_row.is_spilled());
+            if was_spilled && matches!(row.outcome, Outcome::Published { .. }) {
+                self.spilled.published(row.message.position());
+            }
         }
         Ok(())
     }
@@ -248,20 +309,15 @@ impl Store for SessionStore {
         bytes_max: usize,
     ) -> Result<Vec<Claimed>, StoreFailure> {
         let wanted: Vec<_> = keys.iter().map(Key::from).collect();
-        let limits = ClaimLimits {
-            per_key_rows: PER_KEY_ROWS,
-            // A row in memory costs its bytes twice and some more.
-            bytes_max: (bytes_max / 3) as u64,
-            lease: self.lease,
-        };
-        let store = self.store.clone();
-        let client = self.client().await?;
-        let rows = store.claim(client, &wanted, limits).await.map_err(store_failure)?;
+        // A row in memory costs its bytes twice and some more.
+        let rows = self.take_rows(&wanted, (bytes_max / 3) as u64).await?;
         let mut claimed: HashMap<(String, String), Vec<ClaimedRow>> = HashMap::new();
         for row in rows {
             let key = (row.topic.clone(), row.ordering_key.clone());
             claimed.entry(key).or_default().push(row);
         }
+        let store = self.store.clone();
+        let client = self.client().await?;
         // Asked after the claim: what is gone from here by then may be live again.
         let empty: Vec<_> =
             keys.iter().filter(|key| !claimed.contains_key(&owned(key))).map(Key::from).collect();
@@ -280,7 +336,11 @@ impl Store for SessionStore {
         if !unreadable.is_empty() {
             let outcomes: Vec<_> =
                 unreadable.iter().map(|(claim, outcome)| (Claim::clone(claim), outcome)).collect();
-            store.finish(self.client().await?, &outcomes).await.map_err(store_failure)?;
+            let settled = self.spilled.settled;
+            store
+                .finish_past(self.client().await?, &outcomes, settled)
+                .await
+                .map_err(store_failure)?;
         }
         Ok(answers)
     }
@@ -311,6 +371,8 @@ impl Store for SessionStore {
         if !own_row.write(client, settled, xmin).await.map_err(store_failure)? {
             return Err(StoreFailure::OtherHistory(OTHER_GENERATION));
         }
+        self.spilled.settled = self.spilled.settled.max(settled);
+        self.delete_stored().await?;
         if passed.is_some() || self.horizon.is_none() {
             self.horizon = None;
             self.horizon = Some(self.read_horizon().await?);
@@ -331,6 +393,7 @@ impl Store for SessionStore {
         let client = self.client().await?;
         let survey = read_survey(client, &store, &mut counting).await.map_err(store_failure)?;
         self.counting = counting;
+        self.delete_stored().await?;
         Ok(survey)
     }
 
@@ -349,6 +412,51 @@ impl Store for SessionStore {
 }
 
 impl SessionStore {
+    /// Rows of these keys: those that were spilled, which costs no write, and of the other keys a
+    /// lease.
+    async fn take_rows(
+        &mut self,
+        wanted: &[Key<'_>],
+        bytes_max: u64,
+    ) -> Result<Vec<ClaimedRow>, StoreFailure> {
+        let (store, lease) = (self.store.clone(), self.lease);
+        let per_key_rows = self.spilled.per_key_rows(wanted.len(), bytes_max);
+        let readable = ClaimLimits { per_key_rows, bytes_max, lease };
+        let client = self.client().await?;
+        let mut rows = store.read_spilled(client, wanted, readable).await.map_err(store_failure)?;
+        let spilled: HashSet<_> =
+            rows.iter().map(|row| (row.topic.as_str(), row.ordering_key.as_str())).collect();
+        let others: Vec<_> = wanted
+            .iter()
+            .filter(|key| !spilled.contains(&(key.topic, key.ordering_key)))
+            .copied()
+            .collect();
+        drop(spilled);
+        let bytes: u64 = rows.iter().map(|row| row.message.len() as u64).sum();
+        if bytes < bytes_max || rows.is_empty() {
+            let left = bytes_max - bytes.min(bytes_max);
+            let leased = ClaimLimits { per_key_rows: PER_KEY_ROWS, bytes_max: left, lease };
+            rows.extend(store.claim(client, &others, leased).await.map_err(store_failure)?);
+        }
+        self.spilled.read(bytes, rows.len() as u64);
+        Ok(rows)
+    }
+
+    /// Deletes what was spilled and stored before the slot was past it, some of it. It is only tidied
+    /// up: if that fails, the rows are published ones like others.
+    async fn delete_stored(&mut self) -> Result<(), StoreFailure> {
+        let (store, settled) = (self.store.clone(), self.spilled.settled);
+        let Some(from) = self.spilled.published_from.filter(|from| *from < settled) else {
+            return Ok(());
+        };
+        let client = self.client().await?;
+        match store.delete_spilled_between(client, from, settled).await {
+            Ok(further) => self.spilled.deleted(further),
+            Err(error) => tracing::debug!(%error, "what was spilled and stored is not deleted yet"),
+        }
+        Ok(())
+    }
+
     /// The rows of a key up to one that is no message: somebody has edited it by hand. That row is
     /// dead, the ones behind it are given back.
     fn readable(

@@ -49,6 +49,18 @@ pub struct SlotState {
     pub wal_end: Lsn,
 }
 
+/// The transaction of the whole server that has been writing for longest: `restart_lsn` of every slot
+/// waits for it, whatever is confirmed.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Writer {
+    /// Its server process; none for a prepared transaction, which has no session any more.
+    pub pid: Option<i32>,
+    /// The name of a prepared transaction.
+    pub prepared: Option<String>,
+    /// How long ago it began or was prepared; none where the role may not see it.
+    pub seconds: Option<f64>,
+}
+
 /// What a slot decodes into.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum SlotType {
@@ -82,6 +94,13 @@ impl SlotState {
     #[must_use]
     pub fn retained_bytes(&self) -> Option<u64> {
         self.restart_lsn.map(|oldest| self.wal_end.bytes_since(oldest))
+    }
+
+    /// Bytes of log that are kept for it beyond what is not confirmed: for transactions that were being
+    /// written when the confirmed position was.
+    #[must_use]
+    pub fn pinned_bytes(&self) -> Option<u64> {
+        Some(self.confirmed_flush_lsn?.bytes_since(self.restart_lsn?))
     }
 
     /// Whether the slot can never be streamed from again.

@@ -11,7 +11,7 @@ use walrelay_core::{ClaimKey, Claimed, Finished, RowToRecord, Topic};
 
 use crate::dispatch::{DispatchCounts, Head, ParkedKey, RecordedRow};
 use crate::relay_row::RelayRow;
-use crate::slot::SlotState;
+use crate::slot::{SlotState, Writer};
 use crate::store_error::StoreError;
 use crate::watch::Watch;
 
@@ -55,6 +55,8 @@ pub struct Survey {
     pub slot: Option<SlotState>,
     /// How long ago what is confirmed now was written, in seconds; none where nobody may see it.
     pub lag_seconds: Option<f64>,
+    /// Whom the slot's oldest log waits for, beside us.
+    pub oldest_writer: Option<Writer>,
     /// How far the slot is settled.
     pub relay_row: Option<RelayRow>,
 }

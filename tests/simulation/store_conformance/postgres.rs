@@ -2,10 +2,11 @@
 
 use std::time::Duration;
 
+use pgoutput_parser::Lsn;
 use walrelay_core::OnDead;
 use walrelay_postgres::{
     ConnectConfig, DispatchStatus, DispatchStore, PgEnv, QualifiedName, RetrySelection,
-    SessionStore, StoreError, connect_sql, migrate, read_server_identity,
+    SessionStore, Store as _, StoreError, connect_sql, migrate, read_server_identity,
 };
 use walrelay_testkit::postgres::TestDatabase;
 
@@ -38,7 +39,14 @@ impl InPostgres {
         let store = DispatchStore::new(self.slot.clone()).with_on_dead(on_dead);
         let server = read_server_identity(&client).await.expect("a server");
         let session = SessionStore::begin(self.config.clone(), client, store, server, LEASE).await;
-        self.session = Some(session.expect("the same server"));
+        let mut session = session.expect("the same server");
+        // Without a slot nobody makes the row that says how far it is settled.
+        let sql = "INSERT INTO app_outbox_relay
+                     (slot, system_identifier, timeline, generation, settled_lsn, settled_xid)
+                   VALUES ($1, 'made up', 1, 1, '0/0', '0')";
+        self.database.client().execute(sql, &[&self.slot]).await.expect("a row of the relay");
+        session.holdings(Lsn::ZERO, &mut |_| {}).await.expect("nothing is held");
+        self.session = Some(session);
     }
 
     fn operated(&self) -> DispatchStore {

@@ -23,13 +23,20 @@ const LATE: Duration = Duration::from_secs(3_900);
 pub(crate) enum Step {
     Park(Vec<(usize, Why)>),
     ParkAgain,
-    Claim { chosen: u8, bytes_max: usize },
+    Claim {
+        chosen: u8,
+        bytes_max: usize,
+    },
     Finish(Vec<What>),
     Due,
-    Open { from: u64 },
+    Open {
+        from: u64,
+    },
     RetryDead,
     RetryTopic(usize),
     Discard(u64),
+    /// Everything before is on record as settled.
+    Settled(u64),
     Elapse(Duration),
 }
 
@@ -37,6 +44,7 @@ pub(crate) enum Step {
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Why {
     Stuck(Option<Duration>),
+    Spilled(Option<Duration>),
     Queued,
     Dead,
 }
@@ -81,6 +89,7 @@ fn step() -> impl Strategy<Value = Step> {
         1 => Just(Step::RetryDead),
         1 => (0..TOPICS.len()).prop_map(Step::RetryTopic),
         1 => (1_u64..30).prop_map(Step::Discard),
+        2 => (1_u64..40).prop_map(Step::Settled),
         3 => prop_oneof![Just(600_u64), Just(3_600)]
             .prop_map(|time| Step::Elapse(Duration::from_secs(time))),
     ]
@@ -91,7 +100,12 @@ fn a_delay() -> impl Strategy<Value = Option<Duration>> {
 }
 
 fn why() -> impl Strategy<Value = Why> {
-    prop_oneof![4 => a_delay().prop_map(Why::Stuck), 3 => Just(Why::Queued), 2 => Just(Why::Dead)]
+    prop_oneof![
+        4 => a_delay().prop_map(Why::Stuck),
+        4 => a_delay().prop_map(Why::Spilled),
+        3 => Just(Why::Queued),
+        2 => Just(Why::Dead),
+    ]
 }
 
 fn what() -> impl Strategy<Value = What> {
@@ -228,6 +242,7 @@ fn failure() -> Arc<PublishFailure> {
 fn reason(why: Why) -> Reason {
     match why {
         Why::Stuck(next_attempt_in) => Reason::Stuck { failure: failure(), next_attempt_in },
+        Why::Spilled(next_attempt_in) => Reason::Spilled { next_attempt_in },
         Why::Queued => Reason::Queued,
         Why::Dead => Reason::Dead { failure: failure() },
     }

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use crate::effects::{Aside, Finished, RowToRecord, Verdict};
 use crate::failure::{FailureClass, PublishFailure};
-use crate::lane::{Batch, Lane, LaneId, Origin, Parked, Redelivery, Row, State};
+use crate::lane::{Batch, Behind, Lane, LaneId, Origin, Parked, Redelivery, Row, State};
 use crate::message::{Message, Topic};
 use crate::wal_budget::Spill;
 
@@ -297,6 +297,9 @@ impl Lanes {
         if self.table[id].state != State::Out {
             self.table[id].rest();
         }
+        if matches!(aside, Some((Aside::Spilled, _))) {
+            self.note_spilled(id);
+        }
         let rows = self.table[id].take_queue();
         let (live, claimed): (VecDeque<Row>, VecDeque<Row>) =
             rows.into_iter().partition(|row| matches!(row.origin, Origin::Live(_)));
@@ -339,6 +342,7 @@ impl Lanes {
                     barrier: 0,
                     failures: 0,
                     is_timed: false,
+                    behind: Behind::Queued,
                 });
                 self.parked_count += 1;
             }
@@ -348,6 +352,7 @@ impl Lanes {
     pub(super) fn unpark(&mut self, id: LaneId) {
         self.table[id].parked = None;
         self.parked_count -= 1;
+        self.has_spilled &= self.parked_keys() > 0;
         self.table.evict_if_spent(id);
     }
 }

@@ -6,7 +6,7 @@
 
 use std::time::{Duration, Instant};
 
-use crate::lane::{LaneId, Parked, Redelivery, State};
+use crate::lane::{Behind, LaneId, Parked, Redelivery, State};
 use crate::message::Topic;
 
 use super::Lanes;
@@ -30,11 +30,11 @@ impl Lanes {
         self.resting.len()
     }
 
-    /// Whether keys that rest should be looked for at once: there were more resting ones `before`
-    /// the last look, which has therefore found some, and lanes are left.
+    /// Whether keys rest, and half of the lanes of parked keys are left for them: a look finds more at
+    /// once then.
     #[must_use]
-    pub fn may_wake_more(&self, before: usize) -> bool {
-        self.resting.len() < before && self.has_room()
+    pub fn has_room_to_wake(&self) -> bool {
+        !self.resting.is_empty() && self.parked_count <= self.policy.parked_lanes / 2
     }
 
     /// The head of a key has no time, so that the table never tells it is due: the rows before it were
@@ -80,6 +80,9 @@ impl Lanes {
         if let Some(parked) = &mut self.table[id].parked {
             parked.failures = 1;
             parked.is_timed = true;
+            if self.has_spilled {
+                parked.behind = Behind::Spilled;
+            }
         }
     }
 

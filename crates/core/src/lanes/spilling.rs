@@ -7,7 +7,7 @@
 use std::time::{Duration, Instant};
 
 use crate::failure::PublishFailure;
-use crate::lane::LaneId;
+use crate::lane::{Behind, LaneId};
 use crate::wal_budget::Spill;
 
 use super::{Aside, Lanes};
@@ -61,6 +61,14 @@ impl Lanes {
         match self.spill {
             Spill::Off => Aside::refused(failure),
             Spill::Failing | Spill::Everything => Aside::Spilled,
+        }
+    }
+
+    /// Rows of this key are spilled, and so are those that come behind them.
+    pub(super) fn note_spilled(&mut self, id: LaneId) {
+        self.has_spilled = true;
+        if let Some(parked) = &mut self.table[id].parked {
+            parked.behind = Behind::Spilled;
         }
     }
 

@@ -3,7 +3,8 @@
 use std::time::Duration;
 
 use walrelay_core::{
-    Backoff, Batch, Claimed, FailureClass, LaneId, LanePolicy, Outcome, Reason, RowToRecord, Topic,
+    Backoff, Batch, Claimed, FailureClass, LaneId, LanePolicy, Outcome, Reason, RowToRecord, Spill,
+    Topic,
 };
 
 use crate::bench::{Bench, message, policy, steady};
@@ -380,4 +381,23 @@ fn in_an_outage_a_parked_key_may_be_the_one_that_tries() {
     bench.pass(SECOND * 60);
     bench.refuse(batch);
     assert_eq!(bench.due_in(), Some(SECOND * 2));
+}
+
+#[test]
+fn what_comes_behind_a_spilled_row_of_its_key_is_spilled_too() {
+    let mut bench = Bench::new();
+    bench.push("orders", "k", 1);
+    bench.lanes.spill(Spill::Everything, bench.now);
+    bench.lanes.spill(Spill::Off, bench.now);
+    bench.push("orders", "k", 1);
+    bench.push("orders", "live", 1);
+    let recorded = bench.taken_to_record();
+    let times: Vec<_> = recorded
+        .iter()
+        .map(|row| match &row.reason {
+            Reason::Spilled { next_attempt_in } => next_attempt_in.is_some(),
+            Reason::Stuck { .. } | Reason::Queued | Reason::Dead { .. } => panic!("{row:?}"),
+        })
+        .collect();
+    assert_eq!(times, [true, false], "the first has a time, and the other key flows");
 }

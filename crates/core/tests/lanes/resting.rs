@@ -121,8 +121,8 @@ fn a_key_that_backs_off_rests_where_lanes_are_scarce() {
 }
 
 #[test]
-fn more_keys_are_woken_when_some_were_found_and_a_lane_is_left() {
-    assert!(!crowded().lanes.may_wake_more(2), "no lane is left");
+fn more_keys_are_woken_when_half_of_the_lanes_are_left() {
+    assert!(!crowded().lanes.has_room_to_wake(), "no lane is left");
     let mut bench = Bench::with(LanePolicy { parked_lanes: 1, ..policy() });
     bench.park("orders", "first", Some(SECOND * 5));
     bench.park("orders", "resting", Some(SECOND * 5));
@@ -130,8 +130,8 @@ fn more_keys_are_woken_when_some_were_found_and_a_lane_is_left() {
     let claims = bench.claims();
     bench.answer(&claims[0], &[]);
     assert_eq!(counts(&bench), (0, 1), "a lane is left");
-    assert!(bench.lanes.may_wake_more(2));
-    assert!(!bench.lanes.may_wake_more(1), "the last look found none");
+    assert!(bench.lanes.has_room_to_wake());
+    assert!(!Bench::new().lanes.has_room_to_wake(), "none rests");
 }
 
 #[test]

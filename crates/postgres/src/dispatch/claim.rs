@@ -6,7 +6,7 @@ use pgoutput_parser::Position;
 use tokio_postgres::Client;
 use tokio_postgres::types::Type;
 
-use super::{Claim, DispatchStore, Key, position_of, seconds, unsigned};
+use super::{Claim, DispatchStore, Hold, Key, SPILLED, position_of, seconds, unsigned};
 use crate::store_error::StoreError;
 
 /// A row that is ours to publish until its lease is over.
@@ -57,7 +57,8 @@ impl DispatchStore {
     /// longest due first. Sorted by topic, ordering key and position.
     ///
     /// A key that is claimed must not be claimed again before its outcomes are in: `retry` makes a
-    /// leased row due at once.
+    /// leased row due at once. A key whose first row was spilled gives nothing here: see
+    /// [`read_spilled`](Self::read_spilled).
     ///
     /// # Errors
     ///
@@ -92,9 +93,15 @@ impl DispatchStore {
             .map_err(StoreError::sql("claim parked rows"))?
             .iter()
             .map(|row| {
+                let position = position_of(row)?;
+                let hold = match row.get::<_, Option<&str>>("error_code") {
+                    Some(SPILLED) => Hold::LeasedSpilled(position),
+                    _ => Hold::Leased,
+                };
+                let (event_id, version) = (row.get("event_id"), row.get("updated_at"));
                 Ok(ClaimedRow {
-                    claim: Claim { event_id: row.get("event_id"), version: row.get("updated_at") },
-                    position: position_of(row)?,
+                    claim: Claim { event_id, version, hold },
+                    position,
                     topic: row.get("topic"),
                     ordering_key: row.get("ordering_key"),
                     message: row.get("message"),
@@ -135,7 +142,7 @@ WITH wanted AS (
       SELECT d.event_id, row_number() OVER place AS rank, d.bytes, bool_and(d.is_due) OVER place AS is_due
         FROM (
           SELECT event_id, commit_lsn, tx_index, octet_length(message)::int8 AS bytes,
-                 next_attempt_at IS NULL OR next_attempt_at <= now() AS is_due
+                 (next_attempt_at IS NULL OR next_attempt_at <= now()) AND coalesce(error_code, '') <> 'SPILLED' AS is_due
             FROM public.app_outbox_dispatch
            WHERE slot = $1 AND topic = w.topic AND ordering_key = w.ordering_key AND status = 'retrying'
              AND (commit_lsn, tx_index) < (coalesce(dead.commit_lsn, 'FFFFFFFF/FFFFFFFF'),
@@ -206,6 +213,7 @@ WITH wanted AS (
          updated_at = greatest(clock_timestamp(), updated_at + interval '1 microsecond')
    WHERE slot = $1 AND event_id = ANY (ARRAY(SELECT event_id FROM chosen))
      AND coalesce(status, '') = 'retrying'
-  RETURNING event_id, commit_lsn, tx_index, topic, ordering_key, message, attempts, updated_at
+  RETURNING event_id, commit_lsn, tx_index, topic, ordering_key, message, attempts, updated_at,
+            error_code
 )
 SELECT * FROM claimed ORDER BY topic, ordering_key, commit_lsn, tx_index";

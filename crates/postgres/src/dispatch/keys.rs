@@ -69,14 +69,11 @@ impl DispatchStore {
         client: &Client,
         each: &mut (dyn FnMut(ParkedKey) + Send),
     ) -> Result<usize, StoreError> {
-        let sql = format!(
-            "{SUMMARY} FROM ({FIRST_ROWS} WHERE {PARKED} GROUP BY d.topic, d.ordering_key) AS f"
-        );
         let hold = self.holds_on_dead();
         let params: [(&(dyn ToSql + Sync), Type); 2] =
             [(&self.slot, Type::TEXT), (&hold, Type::BOOL)];
         let mut count = 0;
-        let rows = client.query_typed_raw(&sql, params).await;
+        let rows = client.query_typed_raw(ALL_KEYS, params).await;
         let mut rows = pin!(rows.map_err(StoreError::sql("read parked keys"))?);
         while let Some(row) = rows.try_next().await.map_err(StoreError::sql("read parked keys"))? {
             each(parked_key(&row)?);
@@ -166,28 +163,60 @@ WITH oldest AS (
 DELETE FROM public.app_outbox_dispatch
  WHERE slot = $1 AND event_id = ANY (ARRAY(SELECT event_id FROM locked))";
 
-/// The rows that make their key parked.
-const PARKED: &str = "d.slot = $1 AND (d.status = 'retrying' OR ($2 AND d.status = 'dead' AND d.ordering_key <> ''))";
+/// Every key that is parked with its first row, found by jumping from one to the next: a key may hold
+/// any number of rows.
+const ALL_KEYS: &str = "
+WITH RECURSIVE head AS (
+  (SELECT topic, ordering_key, commit_lsn, tx_index, next_attempt_at, attempts
+     FROM public.app_outbox_dispatch
+    WHERE slot = $1 AND status = 'retrying'
+    ORDER BY topic, ordering_key, commit_lsn, tx_index
+    LIMIT 1)
+  UNION ALL
+  SELECT next.*
+    FROM head AS r
+   CROSS JOIN LATERAL (
+      SELECT d.topic, d.ordering_key, d.commit_lsn, d.tx_index, d.next_attempt_at, d.attempts
+        FROM public.app_outbox_dispatch d
+       WHERE d.slot = $1 AND d.status = 'retrying' AND (d.topic, d.ordering_key) > (r.topic, r.ordering_key)
+       ORDER BY d.topic, d.ordering_key, d.commit_lsn, d.tx_index
+       LIMIT 1
+   ) AS next
+), dead AS (
+  (SELECT topic, ordering_key, commit_lsn, tx_index
+     FROM public.app_outbox_dispatch
+    WHERE $2 AND slot = $1 AND status = 'dead' AND ordering_key <> ''
+    ORDER BY topic, ordering_key, commit_lsn, tx_index
+    LIMIT 1)
+  UNION ALL
+  SELECT next.*
+    FROM dead AS r
+   CROSS JOIN LATERAL (
+      SELECT d.topic, d.ordering_key, d.commit_lsn, d.tx_index
+        FROM public.app_outbox_dispatch d
+       WHERE d.slot = $1 AND d.status = 'dead' AND d.ordering_key <> ''
+         AND (d.topic, d.ordering_key) > (r.topic, r.ordering_key)
+       ORDER BY d.topic, d.ordering_key, d.commit_lsn, d.tx_index
+       LIMIT 1
+   ) AS next
+)
+SELECT topic, ordering_key,
+       dead.commit_lsn IS NOT NULL AND (head.commit_lsn IS NULL
+         OR (dead.commit_lsn, dead.tx_index) < (head.commit_lsn, head.tx_index)) AS is_held,
+       extract(epoch FROM CASE WHEN ordering_key <> '' THEN head.next_attempt_at ELSE (
+           SELECT loose.next_attempt_at
+             FROM public.app_outbox_dispatch loose
+            WHERE loose.slot = $1 AND loose.topic = head.topic AND loose.ordering_key = ''
+              AND loose.status = 'retrying'
+            ORDER BY loose.next_attempt_at
+            LIMIT 1
+         ) END - now())::float8 AS next_attempt_in,
+       coalesce(head.attempts, 0) AS attempts
+  FROM head
+  FULL JOIN dead USING (topic, ordering_key)";
 
-/// Each key of `d` with what its first row holds, in one pass and without sorting each key: the least
-/// array is that of the first row, because arrays compare from the left and positions come first.
-const FIRST_ROWS: &str = "
-SELECT d.topic, d.ordering_key,
-       min(d.next_attempt_at) AS first_due,
-       min(ARRAY[d.commit_lsn - '0/0', d.tx_index, extract(epoch FROM d.next_attempt_at), d.attempts])
-         FILTER (WHERE d.status = 'retrying') AS head,
-       min(ARRAY[d.commit_lsn - '0/0', d.tx_index]) FILTER (WHERE d.status = 'dead') AS dead_head
-  FROM public.app_outbox_dispatch d";
-
-/// What is told of a key. Unordered rows have no head: of them it is the moment the first is due.
-const SUMMARY: &str = "
-SELECT f.topic, f.ordering_key,
-       f.dead_head IS NOT NULL AND (f.head IS NULL OR f.dead_head < f.head) AS is_held,
-       (CASE WHEN f.ordering_key = '' THEN extract(epoch FROM f.first_due) ELSE f.head[3] END
-         - extract(epoch FROM now()))::float8 AS next_attempt_in,
-       coalesce(f.head[4], 0)::int AS attempts";
-
-/// The same of some keys, and from their first rows alone: a key may hold any number of rows.
+/// The same of some keys. Unordered rows have no head: of them it is the
+/// moment the first is due.
 const HEADS: &str = "
 SELECT k.topic, k.ordering_key,
        dead.commit_lsn IS NOT NULL AND (head.commit_lsn IS NULL

@@ -14,7 +14,7 @@ use super::history::{
     storable_line,
 };
 use super::recorded::taken_suffix;
-use super::{DispatchStatus, DispatchStore, position_of, seconds, signed};
+use super::{DispatchStatus, DispatchStore, SPILLED, position_of, seconds, signed};
 use crate::store_error::StoreError;
 
 /// A row to record.
@@ -34,8 +34,8 @@ pub struct ParkRow<'a> {
     pub status: ParkStatus,
     /// How often it has been tried.
     pub attempts: u32,
-    /// Why it did not go out: a gRPC code, or our own reason. None for a row that waits behind
-    /// another.
+    /// Why it did not go out: a gRPC code, or our own reason, such as `SPILLED`. None for a row that
+    /// waits behind another.
     pub error_code: Option<&'a str>,
     /// The same in words.
     pub last_error: Option<&'a str>,
@@ -53,6 +53,7 @@ impl<'a> From<&'a RowToRecord> for ParkRow<'a> {
             }
             Reason::Dead { failure } => (ParkStatus::Dead, Some(failure)),
         };
+        let is_spilled = matches!(row.reason, Reason::Spilled { .. });
         Self {
             event_id: row.message.event_id(),
             position: row.message.position(),
@@ -61,7 +62,7 @@ impl<'a> From<&'a RowToRecord> for ParkRow<'a> {
             message: row.message.body(),
             status,
             attempts: 0,
-            error_code: failure.map(|failure| failure.code),
+            error_code: failure.map(|failure| failure.code).or(is_spilled.then_some(SPILLED)),
             last_error: failure.map(|failure| failure.message.as_str()),
         }
     }
@@ -326,7 +327,7 @@ fn insert_sql() -> String {
                      ELSE now() + make_interval(secs => p.delay)
                 END,
                 p.error_code,
-                CASE WHEN p.error_code IS NOT NULL OR p.error IS NOT NULL THEN {line} END
+                CASE WHEN p.error IS NOT NULL THEN {line} END
            FROM (SELECT *, row_number() OVER (PARTITION BY topic, ordering_key, status
                                               ORDER BY commit_lsn, tx_index) AS place
                    FROM unnest($2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12)

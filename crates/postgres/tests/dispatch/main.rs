@@ -7,6 +7,7 @@ mod operating;
 mod parking;
 mod rows;
 mod speed;
+mod spilled;
 #[path = "../support/mod.rs"]
 #[expect(dead_code, reason = "each test binary uses a part of it")]
 mod support;

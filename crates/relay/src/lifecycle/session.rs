@@ -190,6 +190,7 @@ pub async fn open<C: Server, P: Publisher>(
             wal_budget,
             lanes,
             selected: settings.selection.clone().map(Selected::new),
+            may_find_more: false,
             observer,
         },
         goal: None,

@@ -4,7 +4,8 @@ use std::time::SystemTime;
 
 use serde_json::{Map, Value, json};
 use walrelay_postgres::{
-    Counting, DispatchStore, SlotState, SqlClient, StoreError, Survey, WalStatus, read_survey,
+    Counting, DispatchStore, SlotState, SqlClient, StoreError, Survey, WalStatus, Writer,
+    read_survey,
 };
 
 /// Why there is no report.
@@ -57,8 +58,9 @@ fn begun(survey: &Survey) -> Option<String> {
 /// What `/status` serves; nothing when there is no slot.
 #[must_use]
 pub fn report_of(survey: &Survey) -> Option<Map<String, Value>> {
-    let Survey { counts, slot, lag_seconds, relay_row, .. } = survey;
+    let Survey { counts, slot, lag_seconds, oldest_writer, relay_row, .. } = survey;
     let mut report = slot_report(slot.as_ref()?);
+    report.insert("pinned_by".into(), json!(oldest_writer.as_ref().map(writer)));
     let row = relay_row.as_ref();
     if slot.as_ref().zip(row).is_some_and(|(slot, row)| row.is_of_another_slot(slot)) {
         report.insert("lost".into(), json!(true));
@@ -78,6 +80,10 @@ pub fn report_of(survey: &Survey) -> Option<Map<String, Value>> {
     Some(report)
 }
 
+fn writer(Writer { pid, prepared, seconds }: &Writer) -> Value {
+    json!({ "pid": pid, "prepared": prepared, "seconds": seconds })
+}
+
 /// The part of the report that one slot alone tells.
 pub fn slot_report(state: &SlotState) -> Map<String, Value> {
     let fields = [
@@ -93,6 +99,7 @@ pub fn slot_report(state: &SlotState) -> Map<String, Value> {
         ("restart_lsn", json!(state.restart_lsn.map(|lsn| lsn.to_string()))),
         ("lag_bytes", json!(state.lag_bytes())),
         ("retained_bytes", json!(state.retained_bytes())),
+        ("pinned_bytes", json!(state.pinned_bytes())),
         ("safe_wal_bytes", json!(state.safe_wal_size)),
     ];
     fields.into_iter().map(|(name, value)| (name.to_owned(), value)).collect()

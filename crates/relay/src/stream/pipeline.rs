@@ -74,6 +74,8 @@ pub struct Flow {
     pub lanes: Lanes,
     /// What is published of the stream, when that is not everything: a replay.
     pub selected: Option<Selected>,
+    /// The last look for due keys woke some that rested, so there may be others.
+    pub may_find_more: bool,
     /// Metrics and health.
     pub observer: Observer,
 }
@@ -199,9 +201,8 @@ where
 
             // Rows are durable in dispatch state, or come back from it.
             event = recorder.next() => {
-                let resting_keys = flow.lanes.resting_keys();
                 flow.recorder_answered(event.map_err(PipelineError::of_store)?, goal.as_mut())?;
-                if flow.lanes.may_wake_more(resting_keys) {
+                if flow.takes_another_look() {
                     recorder.look_again();
                 }
             }
@@ -460,9 +461,11 @@ impl Flow {
                 lanes.into_iter().for_each(|lane| self.lanes.claim_failed(lane, again_at));
             }
             RecorderEvent::Due(Due { keys, has_more }) => {
+                let resting_keys = self.lanes.resting_keys();
                 for (topic, ordering_key) in &keys {
                     self.lanes.mark_due(topic, ordering_key, now);
                 }
+                self.may_find_more = self.lanes.resting_keys() < resting_keys;
                 if let Some(goal) = goal
                     && !has_more
                     && keys.len() < DUE_KEYS_MAX / 2
@@ -487,6 +490,13 @@ impl Flow {
             | RecorderEvent::Noted => {}
         }
         Ok(())
+    }
+
+    /// Whether keys that rest are looked for at once: others were found, and there is room again.
+    fn takes_another_look(&mut self) -> bool {
+        let looks = self.may_find_more && self.lanes.has_room_to_wake();
+        self.may_find_more &= !looks;
+        looks
     }
 
     /// The next rows of a parked key have come, or there are none and it is live again.

@@ -141,13 +141,13 @@ impl<'a, S: AsyncRead + AsyncWrite + Unpin> Connection<'a, S> {
         reader.read_exact(&mut startup).await?;
         let greeting = [message(b'R', AUTHENTICATION_OK), message(b'Z', IDLE)].concat();
         writer.write_all(&greeting).await?;
-        let holder = loop {
+        let (holder, start) = loop {
             let (tag, body) = read_message(&mut reader).await?;
             let query = String::from_utf8_lossy(&body).into_owned();
             match tag {
                 b'Q' if query.starts_with("START_REPLICATION") => {
                     match server.take_slot(pid, application_name(&startup)) {
-                        Ok(holder) => break holder,
+                        Ok(holder) => break (holder, start_of(&query)),
                         Err(refusal) => writer.write_all(&refusal.message()).await?,
                     }
                 }
@@ -158,7 +158,8 @@ impl<'a, S: AsyncRead + AsyncWrite + Unpin> Connection<'a, S> {
         writer.write_all(&message(b'W', COPY_BOTH)).await?;
         let (confirmed_flush, next) = {
             let state = server.state();
-            (state.confirmed_flush, state.log.first_at(state.confirmed_flush))
+            let confirmed_flush = state.confirmed_flush.max(start);
+            (confirmed_flush, state.log.first_at(confirmed_flush))
         };
         server.tell(Seen::Started { confirmed_flush, holder });
         let position = SendPosition {
@@ -416,6 +417,14 @@ impl Refusal {
 }
 
 /// What the client calls itself in its first message: pairs of names and values behind a version.
+/// Where the client wants to start: `START_REPLICATION SLOT "s" LOGICAL 16/B374D848 (...)`. What it
+/// has confirmed is not sent again, whatever it wants.
+fn start_of(query: &str) -> u64 {
+    let mut words = query.split_whitespace().skip_while(|word| *word != "LOGICAL");
+    let start = words.nth(1).and_then(|lsn| lsn.parse::<Lsn>().ok());
+    start.map_or(0, Lsn::as_u64)
+}
+
 fn application_name(startup: &[u8]) -> String {
     let mut words = startup.get(4..).unwrap_or_default().split(|byte| *byte == 0);
     let name = words.find(|word| *word == b"application_name").and_then(|_| words.next());

@@ -134,6 +134,7 @@ fn log(report: &Map<String, Value>) -> Vec<(&'static str, String)> {
     let mut lines: Vec<(&str, String)> = Vec::new();
     lines.extend(bytes("lag_bytes").map(|lag| ("not confirmed", format!("{lag}{since}"))));
     lines.extend(bytes("retained_bytes").map(|kept| ("kept for it", kept)));
+    lines.extend(pinned(report));
     lines.push(("room until lost", room));
     let positions = [
         ("end", "wal_end"),
@@ -146,6 +147,24 @@ fn log(report: &Map<String, Value>) -> Vec<(&'static str, String)> {
         positions.iter().filter_map(|(shown, name)| Some((*shown, plain(field(report, name)?)))),
     );
     lines
+}
+
+/// Log that is kept although it is confirmed, and the transaction that keeps it. A server notes who
+/// writes every few seconds, so a little is always kept.
+fn pinned(report: &Map<String, Value>) -> Option<(&'static str, String)> {
+    const WORTH_TELLING: u64 = 64 << 20;
+    let bytes = field(report, "pinned_bytes")?.as_u64().filter(|bytes| *bytes >= WORTH_TELLING)?;
+    let by = field(report, "pinned_by");
+    let who = by.map_or_else(
+        || "a transaction that has ended by now".to_owned(),
+        |by| match (by["pid"].as_i64(), by["prepared"].as_str()) {
+            (_, Some(name)) => format!("prepared transaction {}", visible(name)),
+            (pid, None) => format!("server process {}", pid.unwrap_or_default()),
+        },
+    );
+    let since = by.and_then(|by| by["seconds"].as_f64());
+    let since = since.map_or_else(String::new, |seconds| format!(", writing for {seconds:.0} s"));
+    Some(("of that confirmed", format!("{}, for {who}{since}", human_bytes(bytes))))
 }
 
 fn dispatch(report: &Map<String, Value>) -> Vec<(&'static str, String)> {
@@ -243,6 +262,29 @@ mod tests {
         ];
         for (changes, tone, text) in cases {
             assert_eq!(headline(changes), (tone, text.to_owned(), tone != Tone::Good));
+        }
+    }
+
+    #[test]
+    fn confirmed_log_that_is_kept_is_told_with_the_transaction_that_keeps_it() {
+        let pinned = |bytes: u64, by: Value| {
+            let changes = json!({ "pinned_bytes": bytes, "pinned_by": by });
+            let text = sections(&report(changes), Paint::Plain);
+            text.lines().find(|line| line.contains("of that confirmed")).map(str::to_owned)
+        };
+        assert_eq!(pinned(1 << 20, json!({ "pid": 7, "seconds": 3.0 })), None);
+        let cases = [
+            (json!({ "pid": 7, "seconds": 3600.4 }), "for server process 7, writing for 3600 s"),
+            (json!({ "pid": 7, "seconds": null }), "for server process 7"),
+            (
+                json!({ "prepared": "a\nb", "seconds": 9.0 }),
+                "for prepared transaction a\\nb, writing for 9 s",
+            ),
+            (json!(null), "for a transaction that has ended by now"),
+        ];
+        for (by, told) in cases {
+            let line = pinned(1 << 30, by).unwrap();
+            assert!(line.ends_with(&format!("1.0 GiB, {told}")), "{line}");
         }
     }
 

@@ -37,6 +37,7 @@ fn flow(budget_bytes: usize) -> Flow {
     Flow {
         router: Router::new(router),
         recorded_rows: RecordedRows::new([]),
+        may_find_more: false,
         selected: None,
         continuity: Continuity::new(1),
         tracker: Tracker::new(),

@@ -1,0 +1,243 @@
+//! Rows that are here because too much log waited for them (I10): nothing is wrong with them.
+//!
+//! They may be millions, and each write costs log again. So they are read back without a lease, which
+//! the session that holds the slot does not need (I11), and deleted once Pub/Sub has stored them. A
+//! row whose delivery fails is one like any other from then on.
+
+use pgoutput_parser::{Lsn, Position};
+use tokio_postgres::Client;
+use tokio_postgres::types::{PgLsn, Type};
+use walrelay_core::Outcome;
+
+use super::claim::ClaimedRow;
+use super::{Claim, ClaimLimits, DispatchStore, Hold, Key, SPILLED, position_of, unsigned};
+use crate::store_error::StoreError;
+
+/// Rows that one look deletes at most, so that it stays short.
+const DELETE_ROWS_MAX: i64 = 5_000;
+
+impl DispatchStore {
+    /// Reads the first spilled rows of each of these keys, in position order: up to the first that is
+    /// not spilled, not due, or behind a dead row that holds its key. Nothing is written.
+    ///
+    /// When the bytes run out, every key has had its first rows before any has its second. Rows
+    /// without a key are left to [`claim`](Self::claim), which leases them: nothing else tells which
+    /// of them are on their way.
+    ///
+    /// # Errors
+    ///
+    /// The server refused, or the connection ended.
+    pub async fn read_spilled(
+        &self,
+        client: &Client,
+        keys: &[Key<'_>],
+        limits: ClaimLimits,
+    ) -> Result<Vec<ClaimedRow>, StoreError> {
+        let (topics, ordering_keys): (Vec<&str>, Vec<&str>) =
+            keys.iter().map(|key| (key.topic, key.ordering_key)).unzip();
+        let bytes_max = i64::try_from(limits.bytes_max).unwrap_or(i64::MAX);
+        let rows = client
+            .query_typed(
+                READ,
+                &[
+                    (&self.slot, Type::TEXT),
+                    (&topics, Type::TEXT_ARRAY),
+                    (&ordering_keys, Type::TEXT_ARRAY),
+                    (&i64::from(limits.per_key_rows), Type::INT8),
+                    (&bytes_max, Type::INT8),
+                    (&self.holds_on_dead(), Type::BOOL),
+                ],
+            )
+            .await
+            .map_err(StoreError::sql("read spilled rows"))?;
+        let mut claimed = Vec::with_capacity(rows.len());
+        for row in &rows {
+            let ordinal = usize::try_from(row.get::<_, i64>("ordinal")).unwrap_or_default();
+            let Some(key) = ordinal.checked_sub(1).and_then(|index| keys.get(index)) else {
+                continue;
+            };
+            let position = position_of(row)?;
+            claimed.push((
+                ordinal,
+                ClaimedRow {
+                    claim: Claim {
+                        event_id: row.get("event_id"),
+                        version: row.get("updated_at"),
+                        hold: Hold::Read(position),
+                    },
+                    position,
+                    topic: key.topic.to_owned(),
+                    ordering_key: key.ordering_key.to_owned(),
+                    message: row.get("message"),
+                    attempts: unsigned(row.get("attempts"), "app_outbox_dispatch.attempts")?,
+                },
+            ));
+        }
+        claimed.sort_unstable_by_key(|(ordinal, row)| (*ordinal, row.position));
+        Ok(claimed.into_iter().map(|(_, row)| row).collect())
+    }
+
+    /// As [`finish`](Self::finish), but a spilled row that is stored is deleted, if it lies before
+    /// `settled`, up to where everything is on record as settled. Behind that the slot might send it
+    /// again: there it is kept as published until [`delete_spilled_between`](Self::delete_spilled_between).
+    ///
+    /// # Errors
+    ///
+    /// The server refused, or the connection ended; the outcomes may be written again.
+    pub async fn finish_past(
+        &self,
+        client: &Client,
+        outcomes: &[(Claim, &Outcome)],
+        settled: Lsn,
+    ) -> Result<u64, StoreError> {
+        let (mut stored, mut others) = (Vec::new(), Vec::new());
+        for (claim, outcome) in outcomes {
+            match (claim.spilled_at(), outcome) {
+                (Some(position), Outcome::Published { .. }) if position.commit_lsn < settled => {
+                    stored.push(claim);
+                }
+                // It has no lease to give back.
+                (_, Outcome::Again { failure: None, .. }) if !claim.is_leased() => {}
+                _ => others.push((claim.clone(), *outcome)),
+            }
+        }
+        let deleted = self.delete_spilled(client, &stored).await?;
+        Ok(deleted + self.finish(client, &others).await?)
+    }
+
+    /// Deletes spilled rows that Pub/Sub has stored and the slot is past, unless somebody has changed
+    /// them meanwhile.
+    async fn delete_spilled(&self, client: &Client, claims: &[&Claim]) -> Result<u64, StoreError> {
+        let event_ids: Vec<&str> = claims.iter().map(|claim| claim.event_id()).collect();
+        let Some(newest) = claims.iter().map(|claim| claim.version).max() else { return Ok(0) };
+        client
+            .execute_typed(
+                "DELETE FROM public.app_outbox_dispatch
+                  WHERE slot = $1 AND event_id = ANY ($2) AND coalesce(status, '') = 'retrying'
+                    AND error_code = $3 AND updated_at <= $4",
+                &[
+                    (&self.slot, Type::TEXT),
+                    (&event_ids, Type::TEXT_ARRAY),
+                    (&SPILLED, Type::TEXT),
+                    (&newest, Type::TIMESTAMPTZ),
+                ],
+            )
+            .await
+            .map_err(StoreError::sql("delete what was spilled and is stored"))
+    }
+
+    /// Deletes spilled rows from here to before `settled` that were stored while the slot was not past
+    /// them, some of them; the commit where to go on, or none when that is done.
+    ///
+    /// # Errors
+    ///
+    /// The server refused, or the connection ended.
+    pub async fn delete_spilled_between(
+        &self,
+        client: &Client,
+        from: Lsn,
+        settled: Lsn,
+    ) -> Result<Option<Lsn>, StoreError> {
+        let row = client
+            .query_typed_one(
+                DELETE_PUBLISHED,
+                &[
+                    (&self.slot, Type::TEXT),
+                    (&PgLsn::from(from.as_u64()), Type::PG_LSN),
+                    (&PgLsn::from(settled.as_u64()), Type::PG_LSN),
+                    (&SPILLED, Type::TEXT),
+                    (&DELETE_ROWS_MAX, Type::INT8),
+                ],
+            )
+            .await
+            .map_err(StoreError::sql("delete what was spilled and is stored"))?;
+        let is_done = row.get::<_, i64>("rows") < DELETE_ROWS_MAX;
+        let last: Option<PgLsn> = row.get("last");
+        Ok(last.filter(|_| !is_done).map(|last| Lsn::new(last.into())))
+    }
+}
+
+impl Claim {
+    /// Whether nobody else may claim the row until a time.
+    fn is_leased(&self) -> bool {
+        !matches!(self.hold, Hold::Read(_))
+    }
+
+    /// Whether the row was spilled.
+    pub(crate) fn is_spilled(&self) -> bool {
+        self.spilled_at().is_some()
+    }
+
+    /// Where the row lies, if it was spilled; it is deleted once stored.
+    fn spilled_at(&self) -> Option<Position> {
+        match self.hold {
+            Hold::Read(position) | Hold::LeasedSpilled(position) => Some(position),
+            Hold::Leased => None,
+        }
+    }
+}
+
+// The rows are chosen by what is narrow, and their messages fetched afterwards: sorted along, they
+// would not fit into `work_mem`. Under one snapshot a row stays at its `ctid`.
+const READ: &str = "
+WITH wanted AS (
+  SELECT topic, ordering_key, ordinal
+    FROM unnest($2, $3) WITH ORDINALITY AS w(topic, ordering_key, ordinal)
+   WHERE ordering_key <> ''
+), first AS (
+  SELECT w.ordinal, r.place, r.rank, r.bytes
+    FROM wanted w
+    LEFT JOIN LATERAL (
+      SELECT commit_lsn, tx_index
+        FROM public.app_outbox_dispatch
+       WHERE $6 AND slot = $1 AND topic = w.topic AND ordering_key = w.ordering_key AND status = 'dead'
+       ORDER BY commit_lsn, tx_index
+       LIMIT 1
+    ) AS dead ON true
+   CROSS JOIN LATERAL (
+      SELECT d.place, row_number() OVER in_order AS rank, d.bytes, bool_and(d.is_readable) OVER in_order AS is_readable
+        FROM (
+          SELECT ctid AS place, commit_lsn, tx_index, octet_length(message)::int8 AS bytes,
+                 coalesce(error_code, '') = 'SPILLED'
+                   AND (next_attempt_at IS NULL OR next_attempt_at <= now()) AS is_readable
+            FROM public.app_outbox_dispatch
+           WHERE slot = $1 AND topic = w.topic AND ordering_key = w.ordering_key AND status = 'retrying'
+             AND (commit_lsn, tx_index) < (coalesce(dead.commit_lsn, 'FFFFFFFF/FFFFFFFF'),
+                                           coalesce(dead.tx_index, 2147483647))
+           ORDER BY commit_lsn, tx_index
+           LIMIT $4
+        ) AS d
+      WINDOW in_order AS (ORDER BY d.commit_lsn, d.tx_index)
+   ) AS r
+   WHERE r.is_readable
+), chosen AS MATERIALIZED (
+  SELECT ordinal, place
+    FROM (
+      SELECT ordinal, place,
+             sum(bytes) OVER (ORDER BY rank, ordinal ROWS UNBOUNDED PRECEDING) AS bytes_to_here,
+             row_number() OVER (ORDER BY rank, ordinal) AS n
+        FROM first
+    ) AS f
+   WHERE bytes_to_here <= $5 OR n = 1
+)
+SELECT c.ordinal, d.event_id, d.commit_lsn, d.tx_index, d.message, d.attempts, d.updated_at
+  FROM chosen c
+ CROSS JOIN LATERAL (SELECT * FROM public.app_outbox_dispatch t WHERE t.ctid = c.place) AS d";
+
+// For `coalesce(status, '')` see claim.rs: of the partial index of what is finished only a few are
+// spilled.
+const DELETE_PUBLISHED: &str = "
+WITH past AS MATERIALIZED (
+  SELECT event_id, commit_lsn
+    FROM public.app_outbox_dispatch
+   WHERE slot = $1 AND commit_lsn >= $2 AND commit_lsn < $3
+     AND coalesce(status, '') = 'published' AND error_code = $4
+   ORDER BY commit_lsn, tx_index
+   LIMIT $5
+     FOR UPDATE SKIP LOCKED
+), deleted AS (
+  DELETE FROM public.app_outbox_dispatch
+   WHERE slot = $1 AND event_id = ANY (ARRAY(SELECT event_id FROM past))
+  RETURNING 1
+)
+SELECT count(*) AS rows, max(commit_lsn) AS last FROM past";

@@ -1,0 +1,154 @@
+//! Rows that were spilled cost no write to be read back, and are gone once they are stored.
+
+use pgoutput_parser::Lsn;
+use walrelay_core::Outcome;
+use walrelay_postgres::{ClaimLimits, ClaimedRow, DispatchStatus, DispatchStore, ParkRow};
+
+use crate::rows::{
+    BEHIND, LIMITS, NOW, RELEASED, all, at, failure, ids, key, published, row, status_of, store,
+};
+use crate::support::{Session, migrated};
+
+/// The same row, recorded because too much log waited.
+fn spilled(row: ParkRow<'_>) -> ParkRow<'_> {
+    ParkRow { error_code: Some("SPILLED"), last_error: None, attempts: 0, ..row }
+}
+
+/// A key with two spilled rows, one that waits behind them, and one more that was spilled.
+async fn park_mixed(store: &DispatchStore, session: &mut Session) {
+    let rows = [
+        spilled(row("a", at(1, 0), "k", NOW)),
+        spilled(row("b", at(2, 0), "k", BEHIND)),
+        row("c", at(3, 0), "k", BEHIND),
+        spilled(row("d", at(4, 0), "k", BEHIND)),
+    ];
+    store.park(session, &rows).await.expect("they are recorded");
+}
+
+async fn read(store: &DispatchStore, session: &Session) -> Vec<ClaimedRow> {
+    store.read_spilled(session, &[key("k"), key("")], LIMITS).await.expect("they are read")
+}
+
+async fn rows_left(session: &Session) -> String {
+    session.text("SELECT coalesce(string_agg(event_id, ' ' ORDER BY event_id), '') FROM app_outbox_dispatch").await
+}
+
+#[tokio::test]
+async fn spilled_rows_are_read_up_to_one_that_was_not_and_nothing_is_written() {
+    let (_database, mut session) = migrated().await;
+    let store = store();
+    park_mixed(&store, &mut session).await;
+    let versions = "SELECT string_agg(concat_ws(' ', ctid, xmin, xmax, next_attempt_at), ', ' ORDER BY event_id)
+                      FROM app_outbox_dispatch";
+    let before = session.text(versions).await;
+
+    assert_eq!(ids(&read(&store, &session).await), ["a", "b"]);
+    assert!(store.claim(&session, &[key("k")], LIMITS).await.unwrap().is_empty());
+    let released = all(read(&store, &session).await, &RELEASED);
+    assert_eq!(store.finish_past(&session, &released, Lsn::ZERO).await.unwrap(), 0);
+
+    assert_eq!(session.text(versions).await, before);
+    let shown = store.show(&session, "a").await.unwrap().row;
+    assert_eq!((shown.error_code.as_deref(), shown.last_error), (Some("SPILLED"), None));
+}
+
+#[tokio::test]
+async fn a_spilled_row_that_is_stored_is_gone_once_the_slot_is_past_it() {
+    let (_database, mut session) = migrated().await;
+    let store = store();
+    park_mixed(&store, &mut session).await;
+    let published = published();
+    let outcomes = all(read(&store, &session).await, &published);
+
+    assert_eq!(store.finish_past(&session, &outcomes, Lsn::new(2)).await.unwrap(), 2);
+    assert_eq!(rows_left(&session).await, "b c d");
+    assert_eq!(status_of(&store, &session, "b").await, DispatchStatus::Published);
+    let recorded = store.recorded_since(&session, Lsn::ZERO).await.unwrap();
+    let positions: Vec<_> = recorded.iter().map(|recorded| recorded.position).collect();
+    assert_eq!(positions, [at(2, 0), at(3, 0), at(4, 0)], "the slot may send it again");
+
+    let to = |lsn| (Lsn::ZERO, Lsn::new(lsn));
+    for (lsn, left) in [(2, "b c d"), (3, "c d")] {
+        let (from, settled) = to(lsn);
+        let further = store.delete_spilled_between(&session, from, settled).await.unwrap();
+        assert_eq!((further, rows_left(&session).await.as_str()), (None, left));
+    }
+    let claimed = store.claim(&session, &[key("k")], LIMITS).await.unwrap();
+    assert_eq!(ids(&claimed), ["c"], "up to one that was spilled");
+    let behind = all(claimed, &published);
+    assert_eq!(store.finish_past(&session, &behind, Lsn::new(9)).await.unwrap(), 1);
+    assert_eq!(rows_left(&session).await, "c d", "what was tried and failed is kept");
+    assert_eq!(ids(&read(&store, &session).await), ["d"]);
+}
+
+#[tokio::test]
+async fn rows_without_a_key_are_leased_and_deleted_alike() {
+    let (_database, mut session) = migrated().await;
+    let store = store();
+    store.park(&mut session, &[spilled(row("a", at(1, 0), "", NOW))]).await.unwrap();
+
+    assert!(read(&store, &session).await.is_empty());
+    let claimed = store.claim(&session, &[key("")], LIMITS).await.unwrap();
+    assert_eq!(ids(&claimed), ["a"]);
+    assert!(store.claim(&session, &[key("")], LIMITS).await.unwrap().is_empty());
+    let published = published();
+    let outcomes = all(claimed, &published);
+    assert_eq!(store.finish_past(&session, &outcomes, Lsn::new(9)).await.unwrap(), 1);
+    assert_eq!(rows_left(&session).await, "");
+}
+
+#[tokio::test]
+async fn what_an_operator_does_to_a_spilled_row_on_its_way_is_not_lost() {
+    let (_database, mut session) = migrated().await;
+    let store = store();
+    park_mixed(&store, &mut session).await;
+    let on_their_way = read(&store, &session).await;
+    store.edit(&mut session, "a", b"better").await.unwrap();
+    store.discard(&mut session, "b", "by hand").await.unwrap();
+
+    let published = published();
+    let outcomes = all(on_their_way, &published);
+    assert_eq!(store.finish_past(&session, &outcomes, Lsn::new(9)).await.unwrap(), 0);
+
+    assert_eq!(rows_left(&session).await, "a b c d");
+    assert_eq!(status_of(&store, &session, "b").await, DispatchStatus::Discarded);
+    let claimed = store.claim(&session, &[key("k")], LIMITS).await.unwrap();
+    assert_eq!(ids(&claimed), ["a", "c"]);
+    assert_eq!(claimed[0].message, b"better");
+}
+
+#[tokio::test]
+async fn a_spilled_row_whose_delivery_fails_is_one_like_any_other() {
+    let (_database, mut session) = migrated().await;
+    let store = store();
+    park_mixed(&store, &mut session).await;
+    let claim = read(&store, &session).await.remove(0).claim;
+    let again = Outcome::Again {
+        attempts: 1,
+        after: Some(std::time::Duration::ZERO),
+        failure: Some(failure("UNAVAILABLE", "no route")),
+    };
+    assert_eq!(store.finish_past(&session, &[(claim, &again)], Lsn::new(9)).await.unwrap(), 1);
+
+    assert!(read(&store, &session).await.is_empty(), "it stands before the others");
+    let claimed = store.claim(&session, &[key("k")], LIMITS).await.unwrap();
+    assert_eq!((ids(&claimed), claimed[0].attempts), (vec!["a"], 1));
+}
+
+#[tokio::test]
+async fn when_the_bytes_run_out_every_key_has_had_its_first_rows() {
+    let (_database, mut session) = migrated().await;
+    let store = store();
+    let rows: Vec<_> =
+        (0..3_u64).flat_map(|n| ["k", "l"].map(|key| (format!("{key}{n}"), key, n + 1))).collect();
+    let rows: Vec<_> =
+        rows.iter().map(|(id, key, lsn)| spilled(row(id, at(*lsn, 0), key, NOW))).collect();
+    store.park(&mut session, &rows).await.unwrap();
+    for (bytes_max, expected) in
+        [(1, vec!["k0"]), (4, vec!["k0", "l0"]), (7, vec!["k0", "k1", "l0"])]
+    {
+        let limits = ClaimLimits { bytes_max, ..LIMITS };
+        let read = store.read_spilled(&session, &[key("k"), key("l")], limits).await.unwrap();
+        assert_eq!(ids(&read), expected);
+    }
+}

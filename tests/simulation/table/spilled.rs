@@ -1,0 +1,94 @@
+//! Rows that are there because too much log waited for them.
+
+use pgoutput_parser::Lsn;
+use tokio::time::Instant;
+use walrelay_core::ClaimKey;
+
+use super::{Entry, Rules, State, Table};
+use crate::judge::Status;
+
+impl Table {
+    /// What is on record as settled.
+    pub(crate) fn settled(&self) -> Lsn {
+        Lsn::new(self.state().settled)
+    }
+}
+
+impl Entry {
+    /// Nothing but its session tells that it is on its way.
+    pub(super) fn is_read_without_lease(&self) -> bool {
+        self.is_spilled && !self.key.is_empty()
+    }
+}
+
+impl State {
+    /// What was spilled, and stored before the slot was past it, is deleted now.
+    pub(super) fn note_settled(&mut self, settled: u64) {
+        let up_to = self.settled.max(settled);
+        self.settled = up_to;
+        self.entries.retain(|(commit_lsn, _), entry| {
+            let is_stored = entry.is_spilled && entry.status == Status::Published;
+            !(is_stored && *commit_lsn < up_to)
+        });
+    }
+
+    /// Takes rows of these keys, those that were spilled first; the others are leased.
+    pub(super) fn lease(
+        &mut self,
+        rules: Rules,
+        keys: &[ClaimKey],
+        bytes_max: usize,
+    ) -> Vec<Vec<(u64, u32)>> {
+        let candidates: Vec<_> =
+            keys.iter().map(|key| self.claimable(rules, &key.topic, &key.ordering_key)).collect();
+        let is_read = |rows: &Vec<(u64, u32)>| {
+            rows.first().is_some_and(|at| self.entries[at].is_read_without_lease())
+        };
+        let (read, leased): (Vec<_>, Vec<_>) = candidates
+            .into_iter()
+            .map(|rows| match is_read(&rows) {
+                true => (rows, Vec::new()),
+                false => (Vec::new(), rows),
+            })
+            .unzip();
+        let (mut chosen, bytes) = self.fitting(&read, bytes_max);
+        if bytes < bytes_max || chosen.iter().all(Vec::is_empty) {
+            let (others, _) = self.fitting(&leased, bytes_max.saturating_sub(bytes));
+            others.iter().flatten().for_each(|position| self.lease_one(rules, *position));
+            let of_each = chosen.iter_mut().zip(others);
+            of_each.for_each(|(rows, more)| rows.extend(more));
+        }
+        chosen
+    }
+
+    fn lease_one(&mut self, rules: Rules, position: (u64, u32)) {
+        self.versions += 1;
+        if let Some(entry) = self.entries.get_mut(&position) {
+            entry.next_attempt = Some(Instant::now() + rules.lease);
+            entry.version = self.versions;
+        }
+    }
+
+    /// As many of these as fit, and their bytes: every key its first row before any its second.
+    fn fitting(
+        &self,
+        candidates: &[Vec<(u64, u32)>],
+        bytes_max: usize,
+    ) -> (Vec<Vec<(u64, u32)>>, usize) {
+        let mut chosen = vec![Vec::new(); candidates.len()];
+        let ranks = candidates.iter().map(Vec::len).max().unwrap_or(0);
+        let (mut bytes, mut count) = (0, 0);
+        let by_rank = (0..ranks)
+            .flat_map(|rank| candidates.iter().map(move |rows| rows.get(rank)).enumerate());
+        for (index, position) in by_rank.filter_map(|(index, at)| Some((index, at?))) {
+            let more = bytes + self.entries[position].body.len();
+            if more > bytes_max && count > 0 {
+                break;
+            }
+            bytes = more;
+            count += 1;
+            chosen[index].push(*position);
+        }
+        (chosen, bytes)
+    }
+}
