@@ -13,7 +13,7 @@ use walrelay_relay::observe::health::Health;
 use walrelay_relay::observe::metrics::Metrics;
 use walrelay_relay::settings::{RelaySettings, Until};
 use walrelay_relay::shutdown::Shutdown;
-use walrelay_relay::stream::pipeline::Ended;
+use walrelay_relay::stream::mode::Ended;
 
 use crate::database::SimulatedServer;
 use crate::fitting::Fitting;

@@ -28,7 +28,8 @@ use crate::policy::{Chain, Disposition};
 use crate::settings::Until;
 use crate::shutdown::Shutdown;
 use crate::stream::goal::Goal;
-use crate::stream::pipeline::{self, Ended, Over};
+use crate::stream::mode::Ended;
+use crate::stream::pipeline::{self, Over};
 use crate::stream::publishes::Unanswered;
 use crate::stream::seams::Publisher;
 

@@ -151,6 +151,12 @@ impl Observer {
         tracing::info!("draining: waiting for what is in flight");
     }
 
+    /// What came cannot be read, nor anything behind it.
+    pub fn finishing(&mut self) {
+        self.health.set_phase(Phase::Draining);
+        tracing::info!("a row cannot be read: waiting for what came before it");
+    }
+
     /// Pub/Sub answered.
     pub fn answered(
         &mut self,

@@ -36,7 +36,7 @@ use crate::policy::Kind;
 use crate::seed::random_seed;
 use crate::settings::{Settings, Until};
 use crate::shutdown::Shutdown;
-use crate::stream::pipeline::Ended;
+use crate::stream::mode::Ended;
 use crate::stream::seams::Publisher;
 pub use rest::Rest;
 use source::TableSource;

@@ -7,7 +7,8 @@ use walrelay_core::Watermark;
 use walrelay_postgres::{PgError, Store, Watch};
 
 use crate::failpoint;
-use crate::stream::pipeline::{Ended, Over, Session};
+use crate::stream::mode::Ended;
+use crate::stream::pipeline::{Over, Session};
 use crate::stream::pipeline_error::PipelineError;
 use crate::stream::seams::Publisher;
 
@@ -35,31 +36,26 @@ where
         recorder.watermark(settled);
         let mut watermark = recorder.noted();
         let unsettled = flow.budget.rows();
+        if let Err(error) = &ended {
+            flow.observer.ending(error, publishes.len() + publishes.waits_for());
+        }
         let finished = match &ended {
-            Ok(_) => {
+            Err(PipelineError::Stream(_)) => {
+                drop((frames, feedback));
+                recorder.close(Self::CLOSE_TIMEOUT).await;
+                Ok(())
+            }
+            // A server that waits for us is let go of before anything else.
+            Err(error) if !error.is_of_a_row() => {
+                let finished = feedback.finish(frames, watermark).await;
+                recorder.close(Self::CLOSE_TIMEOUT).await;
+                finished
+            }
+            // What came before a row that cannot be read must not come again at each start.
+            Ok(_) | Err(_) => {
                 watermark = recorder.close(Self::CLOSE_TIMEOUT).await;
                 failpoint::hit("final-confirm");
                 feedback.finish(frames, watermark).await
-            }
-            // A server that waits for us is let go of before anything else.
-            Err(error) => {
-                flow.observer.ending(error, publishes.len() + publishes.waits_for());
-                let finished = match error {
-                    PipelineError::Stream(_) => {
-                        drop((frames, feedback));
-                        Ok(())
-                    }
-                    PipelineError::Decode { .. }
-                    | PipelineError::Columns(_)
-                    | PipelineError::Row(_)
-                    | PipelineError::NotInsertOnly { .. }
-                    | PipelineError::NotOnRecord { .. }
-                    | PipelineError::Store(_)
-                    | PipelineError::PublicationChanged { .. }
-                    | PipelineError::ServerStops => feedback.finish(frames, watermark).await,
-                };
-                recorder.close(Self::CLOSE_TIMEOUT).await;
-                finished
             }
         };
         report_end(watermark, unsettled, &finished);

@@ -3,6 +3,7 @@
 pub mod continuity;
 mod ending;
 pub mod goal;
+pub mod mode;
 pub mod pipeline;
 pub mod pipeline_error;
 pub mod publishes;

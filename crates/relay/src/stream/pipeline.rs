@@ -24,6 +24,7 @@ use crate::observe::observer::Observer;
 use crate::shutdown::Shutdown;
 use crate::stream::continuity::Continuity;
 use crate::stream::goal::Goal;
+use crate::stream::mode::{Ended, Mode};
 use crate::stream::pipeline_error::PipelineError;
 use crate::stream::publishes::{Answer, Answered, Publishes, Unanswered};
 use crate::stream::recorded_rows::{Recorded, RecordedRows};
@@ -80,15 +81,6 @@ pub struct Flow {
     pub observer: Observer,
 }
 
-/// Why a session ended well.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Ended {
-    /// It was asked to stop.
-    Stopped,
-    /// What was there at the start is confirmed, and out of dispatch state or at rest there.
-    CaughtUp,
-}
-
 /// A session that is over, and what the next one goes on with.
 #[derive(Debug)]
 pub struct Over {
@@ -109,27 +101,6 @@ enum Source {
     /// A copy of an anchor: settling moves how far the replay has come; whatever is not selected is
     /// settled, and nothing is recorded in dispatch state.
     Replay,
-}
-
-/// ```text
-/// Streaming ── asked to stop ──▶ Draining { Stopped }  ──┐ nothing in flight,
-///     └────── goal reached ────▶ Draining { CaughtUp } ──┴ or out of time ──▶ (ended)
-/// ```
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Mode {
-    Streaming,
-    /// Nothing new is taken in, but the open transaction is read to its commit: rows of it that
-    /// are stored already would be published twice.
-    Draining {
-        ended: Ended,
-        until: Instant,
-    },
-}
-
-impl Mode {
-    fn draining(ended: Ended, timeout: Duration) -> Self {
-        Self::Draining { ended, until: Instant::now() + timeout }
-    }
 }
 
 /// Frames and answers taken in one turn at most: status updates wait no longer than that (I5).
@@ -173,6 +144,7 @@ where
         drain_timeout,
     } = session;
     let mut mode = Mode::Streaming;
+    let mut broken = None;
     let mut stop = pin!(shutdown.requested());
     flow.observer.began(publishes.waits_for(), flow.wal_budget.limit());
 
@@ -215,13 +187,14 @@ where
 
             // Read only while there is room. Not reading is the back-pressure (I6).
             frame = frames.next(), if flow.may_read(mode) => {
-                flow.take_in(frame?, decoder, feedback)?;
-                for _ in 1..TURN_MAX {
-                    if !flow.may_read(mode) {
-                        break;
+                let taken = flow.take_in(frame?, decoder, feedback);
+                match taken.and_then(|()| flow.take_in_buffered(frames, decoder, feedback, mode)) {
+                    Err(error) if error.is_of_a_row() => {
+                        flow.observer.finishing();
+                        mode = mode.finishing(*drain_timeout);
+                        broken = Some(error);
                     }
-                    let Some(another) = frames.buffered()? else { break };
-                    flow.take_in(another, decoder, feedback)?;
+                    taken => taken?,
                 }
                 // Shutting down, a server has sent everything: it does not ask in mid-transaction.
                 if feedback.server_wants_to_stop() && !flow.tracker.has_open_transaction() {
@@ -240,10 +213,9 @@ where
             // What is waited for must be asked for.
             recorder.leave_out(Vec::new());
         }
-        if let Mode::Draining { ended, until } = mode
-            && (flow.is_drained(recorder) && publishes.is_empty() || Instant::now() >= until)
-        {
-            return Ok(ended);
+        let Some((ended, until)) = mode.end() else { continue };
+        if publishes.is_empty() && flow.is_over(mode, recorder) || Instant::now() >= until {
+            return broken.map_or(Ok(ended), Err);
         }
     }
 }
@@ -293,6 +265,24 @@ impl Flow {
             Change::Delete(_) => return Err(PipelineError::not_insert_only("a delete", at)),
             Change::Truncate(_) => return Err(PipelineError::not_insert_only("a truncate", at)),
             Change::Type(_) | Change::Origin(_) | Change::Message(_) => {}
+        }
+        Ok(())
+    }
+
+    /// What has been read beyond the first frame, as much as one turn takes.
+    fn take_in_buffered<R: AsyncRead + Unpin, W: AsyncWrite + Unpin>(
+        &mut self,
+        frames: &mut Frames<R>,
+        decoder: &mut Decoder,
+        feedback: &mut Feedback<W>,
+        mode: Mode,
+    ) -> Result<(), PipelineError> {
+        for _ in 1..TURN_MAX {
+            if !self.may_read(mode) {
+                break;
+            }
+            let Some(another) = frames.buffered()? else { break };
+            self.take_in(another, decoder, feedback)?;
         }
         Ok(())
     }
@@ -529,6 +519,7 @@ impl Flow {
         match mode {
             Mode::Streaming => self.budget.has_room(),
             Mode::Draining { .. } => self.budget.has_room() && self.tracker.has_open_transaction(),
+            Mode::Finishing { .. } => false,
         }
     }
 
@@ -536,12 +527,21 @@ impl Flow {
         let due = self.lanes.next_due().map(Instant::from_std);
         match mode {
             Mode::Streaming => due,
-            Mode::Draining { until, .. } => Some(due.map_or(until, |due| due.min(until))),
+            Mode::Draining { until, .. } | Mode::Finishing { until } => {
+                Some(due.map_or(until, |due| due.min(until)))
+            }
         }
     }
 
-    fn is_drained<S: Store>(&self, recorder: &Recorder<S>) -> bool {
-        self.tracker.is_settled() && recorder.is_idle()
+    /// Whether all that the end waits for is settled and on record.
+    fn is_over<S: Store>(&self, mode: Mode, recorder: &Recorder<S>) -> bool {
+        let is_settled = match mode {
+            Mode::Streaming => false,
+            Mode::Draining { .. } => self.tracker.is_settled(),
+            // The transaction of the row that cannot be read stays open.
+            Mode::Finishing { .. } => self.budget.rows() == 0,
+        };
+        is_settled && recorder.is_idle()
     }
 }
 

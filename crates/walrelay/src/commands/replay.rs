@@ -19,7 +19,7 @@ use walrelay_relay::replay::{AnchorCopy, Keeping, Paced, Replay, Request, Tally}
 use walrelay_relay::seed::random_seed;
 use walrelay_relay::settings::Settings;
 use walrelay_relay::shutdown::Shutdown;
-use walrelay_relay::stream::pipeline::Ended;
+use walrelay_relay::stream::mode::Ended;
 
 use super::before::at_time;
 use crate::config::{Place, ReplayAction, ReplayConfig, ReplayOrder};
