@@ -1,10 +1,11 @@
 //! What the flow decides by itself; the loop as a whole runs in the simulation.
 
-use pgoutput_parser::PgTimestamp;
+use pgoutput_parser::{PgTimestamp, Position};
 use walrelay_core::{
-    AttributeStyle, Backoff, BudgetLimits, ColumnNames, LanePolicy, OnDead, Retention,
-    RouterConfig, Template,
+    AttributeStyle, Backoff, Batch, BudgetLimits, ColumnNames, LanePolicy, Message, OnDead,
+    Retention, RouterConfig, Template, Window, WindowLimits,
 };
+use walrelay_postgres::Head;
 
 use super::*;
 use crate::observe::health::Health;
@@ -14,6 +15,10 @@ const HOUR: Duration = Duration::from_secs(3_600);
 
 /// Nothing is in flight yet.
 fn flow(budget_bytes: usize) -> Flow {
+    with_parked_lanes(0, budget_bytes)
+}
+
+fn with_parked_lanes(parked_lanes: usize, budget_bytes: usize) -> Flow {
     let backoff = Backoff { base: Duration::from_secs(1), cap: Duration::from_secs(1) };
     let policy = LanePolicy {
         batch_messages: 10,
@@ -23,7 +28,7 @@ fn flow(budget_bytes: usize) -> Flow {
         redelivery: backoff,
         park_after: Duration::from_secs(1),
         max_attempts: 1,
-        parked_lanes: 0,
+        parked_lanes,
         on_dead: OnDead::Continue,
     };
     let router = RouterConfig {
@@ -87,4 +92,98 @@ fn draining_ends_at_its_time_though_nothing_is_due() {
     let until = Instant::now() + HOUR;
     let draining = Mode::Draining { ended: Ended::Stopped, until };
     assert_eq!(flow.next_alarm(draining), Some(until));
+}
+
+/// What dispatch state answered is taken in; there is no session to end.
+fn told(flow: &mut Flow, event: RecorderEvent, goal: Option<&mut Goal>) {
+    flow.recorder_answered(event, goal).expect("nothing is wrong with the publication");
+}
+
+#[test]
+fn a_resting_key_is_woken_when_its_head_has_no_time_and_only_then() {
+    let mut flow = flow(8_000);
+    let (topic, now) = (Topic::from("t"), Instant::now().into_std());
+    let head = |key: &str, is_timed| Head {
+        topic: topic.to_string(),
+        ordering_key: key.to_owned(),
+        is_timed,
+    };
+    for key in ["timed", "untimed"] {
+        flow.lanes.load_parked(&topic, key, Some(HOUR), now);
+    }
+    let heads = vec![head("timed", true), head("untimed", false)];
+    told(&mut flow, RecorderEvent::Heads(heads), None);
+    let after = Instant::now().into_std();
+    let rests = ["timed", "untimed"].map(|key| flow.lanes.rests(&topic, key, after));
+    assert_eq!((flow.lanes.resting_keys(), rests), (1, [true, false]));
+}
+
+#[test]
+fn a_goal_looks_at_what_is_due_only_when_all_of_it_was_told() {
+    let mut flow = flow(8_000);
+    let topic = Topic::from("t");
+    let mut goal = Goal::new(Lsn::ZERO, [(Topic::clone(&topic), "awaited".to_owned())]);
+    let due = |count: usize, has_more| {
+        let keys = (0..count).map(|key| (Topic::clone(&topic), format!("k{key}")));
+        RecorderEvent::Due(Due { keys: keys.collect(), has_more })
+    };
+    let watermark = flow.tracker.watermark();
+    for part in [due(0, true), due(1, true), due(DUE_KEYS_MAX / 2, false)] {
+        told(&mut flow, part, Some(&mut goal));
+        assert!(!goal.is_reached(watermark), "the awaited key may be in the other part");
+    }
+    told(&mut flow, due(0, false), Some(&mut goal));
+    assert!(goal.is_reached(watermark));
+}
+
+#[test]
+fn keys_that_could_not_be_read_back_are_let_alone_for_a_moment() {
+    let mut flow = with_parked_lanes(10, 8_000);
+    let now = Instant::now().into_std();
+    flow.lanes.load_parked(&Topic::from("t"), "k", Some(Duration::ZERO), now);
+    flow.lanes.wake(now);
+    let lanes: Vec<_> = flow.lanes.claims(1, now).into_iter().map(|claim| claim.lane).collect();
+    assert_eq!(lanes.len(), 1);
+    told(&mut flow, RecorderEvent::NotClaimed(lanes), None);
+    let after = Instant::now().into_std();
+    flow.lanes.wake(after);
+    assert!(flow.lanes.claims(1, after).is_empty(), "it failed a moment ago");
+    flow.lanes.wake(after + CLAIM_PAUSE);
+    assert_eq!(flow.lanes.claims(1, after + CLAIM_PAUSE).len(), 1);
+}
+
+/// A service that takes everything and answers nothing.
+#[derive(Clone)]
+struct BlackHole;
+
+impl Publisher for BlackHole {
+    fn publish(
+        &self,
+        _batch: &Batch,
+    ) -> impl Future<Output = Result<Vec<String>, PublishFailure>> + Send + 'static {
+        std::future::pending()
+    }
+}
+
+#[test]
+fn calls_without_an_answer_are_given_up_when_everything_is_spilled_and_only_then() {
+    for (budget, is_given_up) in [(Some(1_000), true), (None, false)] {
+        let mut flow = flow(8_000);
+        flow.wal_budget = WalBudget::new(budget, Retention::Unlimited, Lsn::ZERO);
+        let limits = WindowLimits { min: 1, max: 1 };
+        let mut publishes = Publishes::new(BlackHole, Window::new(limits));
+        let position = Position { commit_lsn: Lsn::new(1), tx_index: 0 };
+        let message = Message::from_encoded("t".into(), position, "e", b"\x2A\x01k");
+        flow.tracker.begin(PgTimestamp::from_micros(0));
+        let ticket = flow.open(Source::Slot);
+        flow.lanes.push(message.expect("a message"), ticket);
+        let sent_at = Instant::now().into_std().checked_sub(GIVE_UP_AFTER * 2);
+        let batch = flow.lanes.next_batch(sent_at.expect("the clock began earlier"));
+        publishes.start(batch.expect("a batch"));
+
+        flow.log_measured(Lsn::new(1_000), &mut publishes);
+        assert_eq!(publishes.is_empty(), is_given_up, "budget {budget:?}");
+        let recorded = flow.lanes.effects().rows_to_record.len();
+        assert_eq!(recorded, usize::from(is_given_up), "what was given up is recorded");
+    }
 }
