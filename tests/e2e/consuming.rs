@@ -84,6 +84,8 @@ async fn poison_is_isolated_and_its_key_waits_while_all_others_go_on() {
     assert_eq!(world.number(waiting).await, 10);
     let status = world.succeed(["consumer", "status", CONSUMER, "--format", "json"]).await;
     assert!(status.contains("\"keys_held\": 1"), "{status}");
+    let page = world.succeed(["consumer", "status", CONSUMER]).await;
+    assert!(page.contains("keys held               1") && page.contains(" 1 dead"), "{page}");
 
     // The verbs of `dispatch`: looked at, tried again in vain, edited; then its key goes on in order.
     let dead = "SELECT event_id FROM app_inbox WHERE status = 'dead'";

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use walrelay_private_postgres::PrivatePostgres;
 use walrelay_testkit::outbox::Workload;
-use walrelay_testkit::postgres::{installation_or_skip, installed_majors};
+use walrelay_testkit::postgres::{TestClient, installation_or_skip, installed_majors};
 use walrelay_testkit::wait_until;
 use walrelay_tests::{DEADLINE, Producer, World, topic};
 
@@ -45,6 +45,45 @@ async fn four_hundred_rows_that_no_slot_has_are_published_in_order_with_little_o
         world.catch_up().await;
         assert_eq!(stored(&world), before);
     }
+}
+
+/// Transactions that write and roll back, one after the other.
+async fn roll_back(client: TestClient, rounds: u32) {
+    for _ in 0..rounds {
+        let write = "BEGIN; CREATE TEMP TABLE IF NOT EXISTS scratch (n int); INSERT INTO scratch VALUES (1)";
+        client.batch_execute(write).await.expect("it is written");
+        client.batch_execute("SELECT pg_sleep(0.02); ROLLBACK").await.expect("it is taken back");
+    }
+}
+
+#[tokio::test]
+async fn transactions_that_roll_back_while_the_new_slot_is_made_are_no_obstacle() {
+    for major in installed_majors() {
+        let Some(world) = World::create_on(major).await else { continue };
+        lose_the_slot(&world, 50).await;
+        let sessions = [world.connect().await, world.connect().await, world.connect().await];
+        let rolling = sessions.map(|session| tokio::spawn(roll_back(session, 150)));
+        world.succeed(["slot", "recover"]).await;
+        for session in rolling {
+            session.await.expect("every transaction is rolled back");
+        }
+        world.catch_up().await;
+        let verdict = world.check(&world.committed().await);
+        assert!(verdict.lost.is_empty() && verdict.reordered.is_empty(), "{major}: {verdict}");
+    }
+}
+
+#[tokio::test]
+async fn what_the_new_slot_waits_for_is_told() {
+    let Some(world) = World::create().await else { return };
+    lose_the_slot(&world, 10).await;
+    let open = world.connect().await;
+    open.batch_execute("BEGIN; SELECT pg_current_xact_id()").await.expect("a transaction");
+    let recover = world.command(["slot", "recover"]).start();
+    recover.wait_for_line(DEADLINE, "the new slot waits for a transaction to end: process").await;
+    open.batch_execute("COMMIT").await.expect("it ends");
+    let done = recover.finish(DEADLINE).await;
+    assert_eq!(done.code, Some(0), "{}", done.text);
 }
 
 #[tokio::test]

@@ -9,11 +9,10 @@ use walrelay_inbox::admin;
 use walrelay_postgres::{SqlClient, connect_sql, inbox_migrations, migrate_inbox};
 use walrelay_pubsub::{Endpoint, Subscriber};
 
-use super::status::render;
 use crate::config::{ConsumerAction, ConsumerConfig, ConsumerSetUp, NewSubscription, OutputFormat};
 use crate::error::Error;
 use crate::options::units::show_duration;
-use crate::output::print;
+use crate::output::{print, visible};
 
 /// What Pub/Sub takes at most: an outage must not send healthy messages away.
 const DELIVERY_ATTEMPTS: i32 = 100;
@@ -116,7 +115,27 @@ fn wanted(name: &str, new: &NewSubscription) -> Subscription {
 
 async fn status(client: &SqlClient, name: &str, format: OutputFormat) -> Result<(), Error> {
     let report: Map<String, Value> = admin::status(client, name).await.map_err(Error::Inbox)?;
-    print(&render(&report, format))
+    print(&match format {
+        OutputFormat::Json => format!("{:#}\n", Value::Object(report)),
+        OutputFormat::Text => page(&report),
+    })
+}
+
+fn page(report: &Map<String, Value>) -> String {
+    let shown = |value: &Value| match value {
+        Value::Null => "-".to_owned(),
+        Value::Bool(is_so) => if *is_so { "yes" } else { "no" }.to_owned(),
+        Value::String(text) => visible(text),
+        Value::Object(counts) => {
+            let counts: Vec<_> = counts.iter().map(|(name, n)| format!("{n} {name}")).collect();
+            counts.join(", ")
+        }
+        Value::Number(_) | Value::Array(_) => value.to_string(),
+    };
+    let line = |(name, value): (&String, &Value)| {
+        format!("{:<23} {}\n", name.replace('_', " "), shown(value))
+    };
+    report.iter().map(line).collect()
 }
 
 async fn prune(
