@@ -98,7 +98,11 @@ fn bash_accepts_its_completions_and_completes_with_them() {
         "{}\nCOMP_WORDS=(walrelay dis); COMP_CWORD=1; _walrelay walrelay dis walrelay; echo \"${{COMPREPLY[@]}}\"",
         text(&script)
     );
-    let answer = Command::new("bash").args(["-c", &asked]).output().unwrap();
+    // In a file: as an argument it would be longer than Linux takes.
+    let file = std::env::temp_dir().join(format!("walrelay-{}-completions", std::process::id()));
+    std::fs::write(&file, asked).unwrap();
+    let answer = Command::new("bash").arg(&file).output().unwrap();
+    std::fs::remove_file(&file).unwrap();
     assert_eq!(text(&answer.stdout).trim(), "dispatch", "{}", text(&answer.stderr));
 }
 

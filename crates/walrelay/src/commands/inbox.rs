@@ -9,7 +9,7 @@ use walrelay_postgres::{SqlClient, connect_sql};
 use super::dispatch::edit::{read, read_attributes};
 use crate::config::{InboxAction, InboxConfig, OutputFormat};
 use crate::error::Error;
-use crate::output::{print, visible};
+use crate::output::{print, shortened, visible};
 
 /// Does it, and says what was done.
 ///
@@ -94,7 +94,9 @@ const CELL_MAX: usize = 80;
 fn table(rows: &[Value]) -> String {
     let cell_of = |row: &Value, field: &str| -> String {
         let text = shown(&row[field]);
-        visible(text.lines().next().unwrap_or_default()).chars().take(CELL_MAX).collect()
+        // The newest attempt; a key as a whole, whatever it holds.
+        let newest = text.lines().next().unwrap_or_default();
+        shortened(&visible(if field == "last_error" { newest } else { &text }), CELL_MAX)
     };
     let mut lines = vec![COLUMNS.map(|(heading, _)| heading.to_owned())];
     lines.extend(rows.iter().map(|row| COLUMNS.map(|(_, field)| cell_of(row, field))));
