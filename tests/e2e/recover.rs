@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use tokio::task::JoinSet;
 use walrelay_private_postgres::PrivatePostgres;
 use walrelay_testkit::outbox::Workload;
 use walrelay_testkit::postgres::{TestClient, installation_or_skip, installed_majors};
@@ -61,12 +62,12 @@ async fn transactions_that_roll_back_while_the_new_slot_is_made_are_no_obstacle(
     for major in installed_majors() {
         let Some(world) = World::create_on(major).await else { continue };
         lose_the_slot(&world, 50).await;
-        let sessions = [world.connect().await, world.connect().await, world.connect().await];
-        let rolling = sessions.map(|session| tokio::spawn(roll_back(session, 150)));
-        world.succeed(["slot", "recover"]).await;
-        for session in rolling {
-            session.await.expect("every transaction is rolled back");
+        let mut rolling = JoinSet::new();
+        for _ in 0..3 {
+            rolling.spawn(roll_back(world.connect().await, 150));
         }
+        world.succeed(["slot", "recover"]).await;
+        rolling.join_all().await;
         world.catch_up().await;
         let verdict = world.check(&world.committed().await);
         assert!(verdict.lost.is_empty() && verdict.reordered.is_empty(), "{major}: {verdict}");
