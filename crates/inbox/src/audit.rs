@@ -7,13 +7,13 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::SystemTime;
 
-use serde_json::{Value, json};
+use serde_json::Value;
 use tokio_postgres::Row;
 use walrelay_postgres::{QualifiedName, SqlClient, quote_identifier};
 
 use crate::admin::failed;
 use crate::error::InboxError;
-use crate::operate::InConsumer;
+use crate::operate::{InConsumer, object};
 
 /// Ids compared at once.
 const PAGE: usize = 10_000;
@@ -21,17 +21,31 @@ const PAGE: usize = 10_000;
 /// Missing events that are listed; the others are counted.
 const LISTED: usize = 1_000;
 
-/// An outbox table and what its columns are called.
+/// An outbox table, and its columns as they stand in SQL.
 #[derive(Debug, Clone)]
 pub struct AuditedTable {
-    /// The table.
-    pub table: QualifiedName,
-    /// Its event id.
-    pub id: String,
-    /// Its moment; every event has one, or the audit says that there is none.
-    pub occurred_at: String,
-    /// What tells which events a consumer reads, and those that count; all of them when empty.
-    pub aggregate_type: String,
+    table: QualifiedName,
+    id: String,
+    occurred_at: String,
+    aggregate_type: Option<String>,
+}
+
+impl AuditedTable {
+    /// A table with the names of its event id, of its moment, and of what tells which events a
+    /// consumer reads, where it has that.
+    #[must_use]
+    pub fn new(
+        table: QualifiedName,
+        (id, occurred_at): (&str, &str),
+        aggregate_type: Option<&str>,
+    ) -> Self {
+        Self {
+            table,
+            id: quote_identifier(id),
+            occurred_at: quote_identifier(occurred_at),
+            aggregate_type: aggregate_type.map(quote_identifier),
+        }
+    }
 }
 
 /// Which rows are looked at.
@@ -80,8 +94,23 @@ struct Digest {
     hash: i64,
 }
 
+impl Digest {
+    /// Adds those of a row: its second column is how many, its third is all of them folded.
+    fn add(&mut self, row: &Row) {
+        self.count += row.get::<_, i64>(1);
+        self.hash ^= row.get::<_, i64>(2);
+    }
+}
+
 /// Minutes since 1970, with what occurred in them.
 type Minutes = BTreeMap<i64, Digest>;
+
+/// What the inbox holds of a time.
+#[derive(Debug, Default)]
+struct Seen {
+    minutes: Minutes,
+    statuses: BTreeMap<String, i64>,
+}
 
 /// Compares the settled rows of the outbox with the inbox of one consumer.
 ///
@@ -97,16 +126,16 @@ pub async fn audit(
     let since = pruned.map_or(scope.since, |pruned| pruned.max(scope.since));
     let scope = Scope { since, ..scope.clone() };
     let settled = settled_minutes(outbox, &scope).await?;
-    let seen = seen_minutes(inbox, consumer, &scope).await?;
+    let seen = consumer.seen(inbox, (scope.since, scope.until)).await?;
     let rows = settled.values().map(|digest| u64::try_from(digest.count).unwrap_or_default()).sum();
     let mut findings = Findings {
         rows,
-        inbox: consumer.statuses(inbox, (scope.since, scope.until)).await?,
+        inbox: seen.statuses,
         since: (since > SystemTime::UNIX_EPOCH).then_some(since),
         ..Findings::default()
     };
     for (minute, digest) in &settled {
-        if seen.get(minute) != Some(digest) {
+        if seen.minutes.get(minute) != Some(digest) {
             for table in &scope.tables {
                 let of = Minute { table, minute: *minute, scope: &scope };
                 of.compare(outbox, (inbox, consumer), &mut findings).await?;
@@ -135,20 +164,16 @@ pub async fn held_back(
 async fn settled_minutes(outbox: &SqlClient, scope: &Scope) -> Result<Minutes, InboxError> {
     let mut minutes = Minutes::new();
     for table in &scope.tables {
-        let AuditedTable { id, occurred_at, .. } = &quoted(table);
+        let AuditedTable { id, occurred_at, .. } = table;
         let sql = format!(
             "SELECT floor(extract(epoch FROM o.{occurred_at}) / 60)::int8, count(*),
                     bit_xor(hashtextextended(o.{id}::text, 0))
                FROM {} GROUP BY 1",
             settled_rows(table)
         );
-        let SettledParameters { since, until, slot, types } = scope.parameters();
-        let rows = outbox.query(&sql, &[since, until, slot, types]).await;
+        let rows = outbox.query(&sql, &scope.parameters()).await;
         for row in &rows.map_err(failed("read the outbox"))? {
-            let (minute, digest) = digest_of(row);
-            let known = minutes.entry(minute).or_default();
-            known.count += digest.count;
-            known.hash ^= digest.hash;
+            minutes.entry(row.get(0)).or_default().add(row);
         }
     }
     Ok(minutes)
@@ -156,10 +181,10 @@ async fn settled_minutes(outbox: &SqlClient, scope: &Scope) -> Result<Minutes, I
 
 /// Parameters: since, until, slot, aggregate types. The comparison of transactions is that of `prune`.
 fn settled_rows(table: &AuditedTable) -> String {
-    let AuditedTable { table, id, occurred_at, aggregate_type } = &quoted(table);
-    let kind = match aggregate_type.as_str() {
-        "" => "NULL::text".to_owned(),
-        column => format!("o.{column}::text"),
+    let AuditedTable { table, id, occurred_at, aggregate_type } = table;
+    let kind = match aggregate_type {
+        None => "NULL::text".to_owned(),
+        Some(column) => format!("o.{column}::text"),
     };
     format!(
         "{table} AS o
@@ -170,25 +195,6 @@ fn settled_rows(table: &AuditedTable) -> String {
             AND NOT EXISTS (SELECT FROM public.app_outbox_dispatch AS d
                              WHERE d.slot = $3 AND d.event_id = o.{id}::text AND d.status <> 'published')"
     )
-}
-
-async fn seen_minutes(
-    inbox: &SqlClient,
-    consumer: &InConsumer,
-    scope: &Scope,
-) -> Result<Minutes, InboxError> {
-    let sql = "SELECT floor(extract(epoch FROM i.occurred_at) / 60)::int8, count(*),
-                      bit_xor(hashtextextended(i.event_id, 0))
-                 FROM public.app_inbox AS i
-                WHERE i.consumer = $1 AND i.generation = $2 AND i.occurred_at >= $3 AND i.occurred_at < $4
-                GROUP BY 1";
-    let (name, generation) = consumer.place();
-    let rows = inbox.query(sql, &[&name, &generation, &scope.since, &scope.until]).await;
-    Ok(rows.map_err(failed("read the inbox"))?.iter().map(digest_of).collect())
-}
-
-fn digest_of(row: &Row) -> (i64, Digest) {
-    (row.get(0), Digest { count: row.get(1), hash: row.get(2) })
 }
 
 /// The settled rows of one minute in one table.
@@ -206,7 +212,7 @@ impl Minute<'_> {
         (inbox, consumer): (&SqlClient, &InConsumer),
         findings: &mut Findings,
     ) -> Result<(), InboxError> {
-        let AuditedTable { id, occurred_at, .. } = &quoted(self.table);
+        let AuditedTable { id, occurred_at, .. } = self.table;
         let sql = format!(
             "SELECT o.{id}::text, o.{occurred_at} FROM {}
                 AND floor(extract(epoch FROM o.{occurred_at}) / 60)::int8 = $5
@@ -214,7 +220,7 @@ impl Minute<'_> {
               ORDER BY o.{id}::text COLLATE \"C\" LIMIT {PAGE}",
             settled_rows(self.table)
         );
-        let SettledParameters { since, until, slot, types } = self.scope.parameters();
+        let [since, until, slot, types] = self.scope.parameters();
         let mut last = String::new();
         loop {
             let parameters: [Parameter<'_>; 6] = [since, until, slot, types, &self.minute, &last];
@@ -234,34 +240,10 @@ impl Minute<'_> {
 
 type Parameter<'a> = &'a (dyn tokio_postgres::types::ToSql + Sync);
 
-struct SettledParameters<'a> {
-    since: Parameter<'a>,
-    until: Parameter<'a>,
-    slot: Parameter<'a>,
-    types: Parameter<'a>,
-}
-
 impl Scope {
-    fn parameters(&self) -> SettledParameters<'_> {
-        SettledParameters {
-            since: &self.since,
-            until: &self.until,
-            slot: &self.slot,
-            types: &self.aggregate_types,
-        }
-    }
-}
-
-fn quoted(table: &AuditedTable) -> AuditedTable {
-    let quote = |name: &str| match name {
-        "" => String::new(),
-        name => quote_identifier(name),
-    };
-    AuditedTable {
-        table: table.table.clone(),
-        id: quote(&table.id),
-        occurred_at: quote(&table.occurred_at),
-        aggregate_type: quote(&table.aggregate_type),
+    /// Those of [`settled_rows`].
+    fn parameters(&self) -> [Parameter<'_>; 4] {
+        [&self.since, &self.until, &self.slot, &self.aggregate_types]
     }
 }
 
@@ -326,18 +308,25 @@ impl InConsumer {
         Ok(rows.map_err(failed("read the inbox"))?.iter().map(|row| row.get(0)).collect())
     }
 
-    async fn statuses(
+    /// What it holds of the events that occurred in this time.
+    async fn seen(
         &self,
         client: &SqlClient,
         (since, until): (SystemTime, SystemTime),
-    ) -> Result<BTreeMap<String, i64>, InboxError> {
-        let sql = "SELECT status, count(*) FROM public.app_inbox
+    ) -> Result<Seen, InboxError> {
+        let sql = "SELECT floor(extract(epoch FROM occurred_at) / 60)::int8, count(*),
+                          bit_xor(hashtextextended(event_id, 0)), status
+                     FROM public.app_inbox
                     WHERE consumer = $1 AND generation = $2 AND occurred_at >= $3 AND occurred_at < $4
-                    GROUP BY status";
+                    GROUP BY 1, status";
         let (name, generation) = self.place();
         let rows = client.query(sql, &[&name, &generation, &since, &until]).await;
-        let rows = rows.map_err(failed("count the inbox"))?;
-        Ok(rows.iter().map(|row| (row.get(0), row.get(1))).collect())
+        let mut seen = Seen::default();
+        for row in &rows.map_err(failed("read the inbox"))? {
+            seen.minutes.entry(row.get(0)).or_default().add(row);
+            *seen.statuses.entry(row.get(3)).or_default() += row.get::<_, i64>(1);
+        }
+        Ok(seen)
     }
 
     /// Finished events received before this moment were deleted.
@@ -355,5 +344,5 @@ async fn one(
     action: &str,
 ) -> Result<Value, InboxError> {
     let row = client.query_opt(sql, parameters).await.map_err(failed(action))?;
-    Ok(row.map_or(Value::Null, |row| serde_json::from_str(row.get(0)).unwrap_or(json!(null))))
+    Ok(row.as_ref().map_or(Value::Null, object))
 }

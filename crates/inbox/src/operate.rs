@@ -293,6 +293,7 @@ struct Change<'a> {
     done: &'static str,
 }
 
-fn object(row: &Row) -> Value {
+/// The object that the first column holds as text.
+pub(crate) fn object(row: &Row) -> Value {
     serde_json::from_str(row.get(0)).unwrap_or(Value::Null)
 }

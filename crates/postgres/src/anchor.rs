@@ -131,17 +131,30 @@ pub async fn read_slot_room(client: &Client) -> Result<SlotRoom, StoreError> {
     Ok(SlotRoom { used: row.get("used"), max: row.get("max"), keep_bytes })
 }
 
+/// How long a slot is there.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum SlotLife {
+    /// Until it is dropped.
+    Kept,
+    /// Until the session ends, however it does.
+    Session,
+}
+
 /// Makes `to` a copy of the slot `from`, which may be in use; returns where it stands.
 ///
 /// # Errors
 ///
 /// `from` is missing or lost, `to` exists, or there is no room for another; or the server refused.
-pub async fn copy_slot(client: &Client, from: &str, to: &str) -> Result<Lsn, StoreError> {
+pub async fn copy_slot(
+    client: &Client,
+    (from, to): (&str, &str),
+    life: SlotLife,
+) -> Result<Lsn, StoreError> {
     check_slot_name(to)?;
     let row = client
         .query_typed_one(
-            "SELECT lsn FROM pg_copy_logical_replication_slot($1, $2, false)",
-            &[(&from, Type::TEXT), (&to, Type::TEXT)],
+            "SELECT lsn FROM pg_copy_logical_replication_slot($1, $2, $3)",
+            &[(&from, Type::TEXT), (&to, Type::TEXT), (&(life == SlotLife::Session), Type::BOOL)],
         )
         .await
         .map_err(StoreError::sql(format!("copy slot {from:?} as {to:?}")))?;

@@ -10,17 +10,17 @@ use crate::store_error::StoreError;
 
 /// A session that another one waits for.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Blocker {
+struct Blocker {
     /// Its server process; 0 is a prepared transaction, which has none.
-    pub pid: i32,
+    pid: i32,
     /// Its role; empty where it is not told.
-    pub user: String,
+    user: String,
     /// Its application name; empty where it is not told.
-    pub application: String,
+    application: String,
     /// What it does, as in `idle in transaction`; empty where the role may not know.
-    pub state: String,
+    state: String,
     /// How long its transaction has been open; zero where the role may not know.
-    pub open_for: Duration,
+    open_for: Duration,
 }
 
 impl fmt::Display for Blocker {
@@ -40,6 +40,35 @@ impl fmt::Display for Blocker {
     }
 }
 
+/// Whom a session waits for, the one that has been open longest first.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Blockers(Vec<Blocker>);
+
+impl Blockers {
+    /// Whether it waits for nobody.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// Whether these are the same sessions, however long they have been open by now.
+    #[must_use]
+    pub fn are_those_of(&self, other: &Self) -> bool {
+        let pids = |it: &Self| it.0.iter().map(|blocker| blocker.pid).collect::<Vec<_>>();
+        pids(self) == pids(other)
+    }
+}
+
+impl fmt::Display for Blockers {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (number, blocker) in self.0.iter().enumerate() {
+            let separator = if number == 0 { "" } else { "; " };
+            write!(f, "{separator}{blocker}")?;
+        }
+        Ok(())
+    }
+}
+
 /// The server process of a session.
 ///
 /// # Errors
@@ -53,12 +82,12 @@ pub async fn backend_pid(client: &Client) -> Result<i32, StoreError> {
     Ok(row.get("pid"))
 }
 
-/// What the session of this server process waits for; nothing when it works.
+/// Whom the session of this server process waits for; nobody when it works.
 ///
 /// # Errors
 ///
 /// The server refused the question, or the connection ended.
-pub async fn blockers(client: &Client, pid: i32) -> Result<Vec<Blocker>, StoreError> {
+pub async fn blockers(client: &Client, pid: i32) -> Result<Blockers, StoreError> {
     let sql = "
         SELECT b.pid, coalesce(a.usename::text, '') AS role,
                coalesce(a.application_name, '') AS application, coalesce(a.state, '') AS state,
@@ -70,7 +99,7 @@ pub async fn blockers(client: &Client, pid: i32) -> Result<Vec<Blocker>, StoreEr
         .query_typed(sql, &[(&pid, Type::INT4)])
         .await
         .map_err(StoreError::sql("ask what is waited for"))?;
-    Ok(rows.iter().map(blocker).collect())
+    Ok(Blockers(rows.iter().map(blocker).collect()))
 }
 
 fn blocker(row: &Row) -> Blocker {

@@ -42,10 +42,10 @@ mod wal_time;
 mod watch;
 
 pub use anchor::{
-    Anchor, SlotRoom, advance_anchor, anchor_slot, copy_slot, find_anchor, read_anchor,
+    Anchor, SlotLife, SlotRoom, advance_anchor, anchor_slot, copy_slot, find_anchor, read_anchor,
     read_anchors, read_history, read_slot_room,
 };
-pub use blocked::{Blocker, backend_pid, blockers, cancel_statement};
+pub use blocked::{Blockers, backend_pid, blockers, cancel_statement};
 pub use connect::{SqlClient, connect_sql};
 pub use conninfo::{CONNECT_TIMEOUT_DEFAULT, ConnectConfig, ConninfoProblem, PgEnv};
 pub use dispatch::{
@@ -65,9 +65,9 @@ pub use migrations::{
 };
 pub use names::{ParseNameError, QualifiedName, quote_identifier, quote_literal};
 pub use operation::{
-    Again, Filling, Recovery, Reset, SlotOperation, begin_recovery, begin_reset,
-    copy_slot_temporarily, finish_recovery, finish_reset, give_up_operation, note_filling,
-    read_operation, release_operation, take_operation, try_decoding,
+    Again, Filling, Recovery, Reset, SlotOperation, begin_recovery, begin_reset, finish_recovery,
+    finish_reset, give_up_operation, note_filling, read_operation, release_operation,
+    take_operation, try_decoding,
 };
 pub use outbox::Outbox;
 pub use preflight::{

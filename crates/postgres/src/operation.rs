@@ -6,9 +6,10 @@
 
 use pgoutput_parser::Lsn;
 use tokio_postgres::Client;
-use tokio_postgres::types::{PgLsn, Type};
+use tokio_postgres::types::{PgLsn, ToSql, Type};
 
 use crate::anchor::anchor_of;
+use crate::relay_row::SLOT_WITH_OLDEST;
 use crate::slot::Failover;
 use crate::store_error::StoreError;
 
@@ -154,24 +155,34 @@ pub async fn read_operation(
 ///
 /// The server refused, or the connection ended.
 pub async fn begin_reset(client: &Client, slot: &str, reset: &Reset) -> Result<bool, StoreError> {
-    let written = client
-        .execute_typed(
-            "UPDATE public.app_outbox_relay
-                SET operation = jsonb_build_object('kind', 'reset', 'anchor_slot', $2, 'target', $3::text,
-                                                   'failover', $4, 'include_dead', $5, 'begun_at', now()),
-                    generation = generation + 1, updated_at = now()
-              WHERE slot = $1 AND operation IS NULL",
-            &[
-                (&slot, Type::TEXT),
-                (&reset.anchor_slot, Type::TEXT),
-                (&reset.target.to_string(), Type::TEXT),
-                (&(reset.failover == Failover::Yes), Type::BOOL),
-                (&(reset.again == Again::PublishedAndDead), Type::BOOL),
-            ],
-        )
-        .await
-        .map_err(StoreError::sql("write app_outbox_relay.operation"))?;
-    Ok(written == 1)
+    begin(
+        client,
+        "'kind', 'reset', 'anchor_slot', $2, 'target', $3::text, 'failover', $4, 'include_dead', $5",
+        &[
+            (&slot, Type::TEXT),
+            (&reset.anchor_slot, Type::TEXT),
+            (&reset.target.to_string(), Type::TEXT),
+            (&(reset.failover == Failover::Yes), Type::BOOL),
+            (&(reset.again == Again::PublishedAndDead), Type::BOOL),
+        ],
+    )
+    .await
+}
+
+/// Puts an operation on the slot `$1` on record, made of these names and values.
+async fn begin(
+    client: &Client,
+    fields: &str,
+    parameters: &[(&(dyn ToSql + Sync), Type)],
+) -> Result<bool, StoreError> {
+    let sql = format!(
+        "UPDATE public.app_outbox_relay
+            SET operation = jsonb_build_object({fields}, 'begun_at', now()),
+                generation = generation + 1, updated_at = now()
+          WHERE slot = $1 AND operation IS NULL"
+    );
+    let written = client.execute_typed(&sql, parameters).await;
+    Ok(written.map_err(StoreError::sql("write app_outbox_relay.operation"))? == 1)
 }
 
 /// The slot is a copy of the anchor: what it is settled up to becomes the target, and rows that were
@@ -184,21 +195,16 @@ pub async fn finish_reset(client: &Client, slot: &str, reset: &Reset) -> Result<
     let statuses: Vec<&str> = reset.again.statuses().to_vec();
     client
         .execute_typed(
-            // catalog_xmin has 32 bits; the epoch is that of the newest transaction, or the one before.
+            &format!(
             "WITH gone AS (
                DELETE FROM public.app_outbox_dispatch
                 WHERE slot = $1 AND commit_lsn >= $2 AND status = ANY ($3)
              )
              UPDATE public.app_outbox_relay r
-                SET operation = NULL, settled_lsn = $2, updated_at = now(),
-                    settled_xid = (CASE WHEN epoch + oldest > newest THEN epoch + oldest - 4294967296
-                                        ELSE epoch + oldest END)::text::xid8
-               FROM (SELECT catalog_xmin::text::bigint AS oldest, newest,
-                            newest / 4294967296 * 4294967296 AS epoch
-                       FROM pg_replication_slots,
-                            (SELECT pg_snapshot_xmax(pg_current_snapshot())::text::bigint AS newest) AS n
-                      WHERE slot_name = $1) AS copy
-              WHERE r.slot = $1 AND r.operation IS NOT NULL",
+                SET operation = NULL, settled_lsn = $2, settled_xid = copy.oldest, updated_at = now()
+               FROM ({SLOT_WITH_OLDEST}) AS copy
+              WHERE r.slot = $1 AND r.operation IS NOT NULL"
+            ),
             &[
                 (&slot, Type::TEXT),
                 (&PgLsn::from(reset.target.as_u64()), Type::PG_LSN),
@@ -220,22 +226,16 @@ pub async fn begin_recovery(
     slot: &str,
     recovery: &Recovery,
 ) -> Result<bool, StoreError> {
-    let written = client
-        .execute_typed(
-            "UPDATE public.app_outbox_relay
-                SET operation = jsonb_build_object('kind', 'recovery', 'id', $2, 'failover', $3,
-                                                   'begun_at', now()),
-                    generation = generation + 1, updated_at = now()
-              WHERE slot = $1 AND operation IS NULL",
-            &[
-                (&slot, Type::TEXT),
-                (&recovery.id, Type::TEXT),
-                (&(recovery.failover == Failover::Yes), Type::BOOL),
-            ],
-        )
-        .await
-        .map_err(StoreError::sql("write app_outbox_relay.operation"))?;
-    Ok(written == 1)
+    begin(
+        client,
+        "'kind', 'recovery', 'id', $2, 'failover', $3",
+        &[
+            (&slot, Type::TEXT),
+            (&recovery.id, Type::TEXT),
+            (&(recovery.failover == Failover::Yes), Type::BOOL),
+        ],
+    )
+    .await
 }
 
 /// Notes that the new slot is there, and what it does not stream.
@@ -347,25 +347,5 @@ pub async fn try_decoding(
         )
         .await
         .map_err(StoreError::sql(format!("decode the log behind slot {slot:?}")))?;
-    Ok(())
-}
-
-/// A copy of a slot that is gone with this session.
-///
-/// # Errors
-///
-/// The slot is missing or lost, or there is no room for another; or the server refused.
-pub async fn copy_slot_temporarily(
-    client: &Client,
-    from: &str,
-    to: &str,
-) -> Result<(), StoreError> {
-    client
-        .query_typed(
-            "SELECT lsn FROM pg_copy_logical_replication_slot($1, $2, true)",
-            &[(&from, Type::TEXT), (&to, Type::TEXT)],
-        )
-        .await
-        .map_err(StoreError::sql(format!("copy slot {from:?}")))?;
     Ok(())
 }

@@ -157,6 +157,18 @@ impl OwnRow {
     }
 }
 
+/// The slot `$1`, with the 64-bit form of its `catalog_xmin` as `oldest`. The server tells 32 bits; the
+/// epoch is that of the newest transaction, or the one before.
+pub(crate) const SLOT_WITH_OLDEST: &str = "
+    SELECT slot_name, confirmed_flush_lsn,
+           (CASE WHEN epoch + xmin > newest THEN epoch + xmin - 4294967296
+                 ELSE epoch + xmin END)::text::xid8 AS oldest
+      FROM (SELECT slot_name, confirmed_flush_lsn, catalog_xmin::text::bigint AS xmin,
+                   newest, newest / 4294967296 * 4294967296 AS epoch
+              FROM pg_replication_slots,
+                   (SELECT pg_snapshot_xmax(pg_current_snapshot())::text::bigint AS newest) AS n
+             WHERE slot_name = $1) AS slot";
+
 /// Takes the row of a slot for a session on this timeline, and says which row that is.
 ///
 /// A slot that has none yet gets one from what the slot itself says: what it has confirmed is settled,
@@ -177,19 +189,13 @@ pub async fn take_relay_row(
     let (on_timeline, _) = row.columns()?;
     let generation: i64 = client
         .query_typed_one(
-            // catalog_xmin has 32 bits; the epoch is that of the newest transaction, or the one before.
-            "WITH begun AS (
+            &format!(
+                "WITH begun AS (
                INSERT INTO public.app_outbox_relay
                       (slot, system_identifier, timeline, generation, settled_lsn, settled_xid)
-               SELECT slot_name, $2, $3, 1, confirmed_flush_lsn,
-                      (CASE WHEN epoch + xmin > newest THEN epoch + xmin - 4294967296
-                            ELSE epoch + xmin END)::text::xid8
-                 FROM (SELECT slot_name, confirmed_flush_lsn, catalog_xmin::text::bigint AS xmin,
-                              newest, newest / 4294967296 * 4294967296 AS epoch
-                         FROM pg_replication_slots,
-                              (SELECT pg_snapshot_xmax(pg_current_snapshot())::text::bigint AS newest) AS n
-                        WHERE slot_name = $1 AND confirmed_flush_lsn IS NOT NULL
-                          AND catalog_xmin IS NOT NULL) AS slot
+               SELECT slot_name, $2, $3, 1, confirmed_flush_lsn, oldest
+                 FROM ({SLOT_WITH_OLDEST}) AS slot
+                WHERE confirmed_flush_lsn IS NOT NULL AND oldest IS NOT NULL
                ON CONFLICT (slot) DO NOTHING
                RETURNING generation
              ), taken AS (
@@ -197,7 +203,8 @@ pub async fn take_relay_row(
                 WHERE slot = $1 AND timeline <> $3
              )
              SELECT coalesce((SELECT generation FROM begun),
-                             (SELECT generation FROM public.app_outbox_relay WHERE slot = $1), 0)",
+                             (SELECT generation FROM public.app_outbox_relay WHERE slot = $1), 0)"
+            ),
             &[(&slot, Type::TEXT), (&system_identifier, Type::TEXT), (&on_timeline, Type::INT4)],
         )
         .await

@@ -15,6 +15,27 @@ pub(crate) fn print(text: &str) -> Result<(), Error> {
     }
 }
 
+/// Lines in columns: each as wide as its widest cell, two spaces between.
+pub(crate) fn columns<const N: usize>(heading: [&str; N], rows: &[[String; N]]) -> String {
+    let mut widths = heading.map(str::len);
+    for row in rows {
+        for (width, cell) in widths.iter_mut().zip(row) {
+            *width = (*width).max(cell.chars().count());
+        }
+    }
+    let heading = heading.map(str::to_owned);
+    let mut text = String::new();
+    for line in std::iter::once(&heading).chain(rows) {
+        let start = text.len();
+        for (cell, width) in line.iter().zip(widths) {
+            text.push_str(&format!("{cell:<width$}  "));
+        }
+        text.truncate(start + text[start..].trim_end().len());
+        text.push('\n');
+    }
+    text
+}
+
 /// How much somebody has to care.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Tone {

@@ -6,7 +6,7 @@ use std::time::Duration;
 use pgoutput_parser::Lsn;
 use tokio::time::timeout;
 use walrelay_postgres::{
-    Blocker, ConnectConfig, Failover, Filling, PgError, Recovery, ReplicationConnection, SqlClient,
+    ConnectConfig, Failover, Filling, PgError, Recovery, ReplicationConnection, SqlClient,
     StoreError, blockers, connect_sql, drop_slot, note_filling, quote_identifier, quote_literal,
 };
 
@@ -96,12 +96,8 @@ async fn telling<T>(
         }
         let Some(pid) = pid else { continue };
         match blockers(client, pid).await {
-            Ok(waited_for) if waited_for.is_empty() => {}
-            Ok(waited_for) => {
-                let who: Vec<String> = waited_for.iter().map(Blocker::to_string).collect();
-                let who = who.join("; ");
-                tracing::warn!("the new slot waits for a transaction to end: {who}");
-            }
+            Ok(who) if who.is_empty() => {}
+            Ok(who) => tracing::warn!("the new slot waits for a transaction to end: {who}"),
             Err(error) => tracing::debug!(error = %Chain(&error), "cannot look what is waited for"),
         }
     }

@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use tokio::time::{Instant, sleep};
 use walrelay_postgres::{
-    ConnectConfig, Failover, Recovery, ReplicationConnection, Reset, ServerErrorKind,
+    ConnectConfig, Failover, Recovery, ReplicationConnection, Reset, ServerErrorKind, SlotLife,
     SlotOperation, SqlClient, StoreError, copy_slot, drop_slot, finish_reset, give_up_operation,
     quote_identifier, read_operation, read_slot, release_operation, take_operation,
 };
@@ -95,7 +95,9 @@ async fn reset(
     }
     drop_when_free(client, slot).await?;
     failpoint::hit("reset-dropped");
-    copy_slot(client, &reset.anchor_slot, slot).await.map_err(RelayError::Survey)?;
+    copy_slot(client, (&reset.anchor_slot, slot), SlotLife::Kept)
+        .await
+        .map_err(RelayError::Survey)?;
     failpoint::hit("reset-copied");
     if reset.failover == Failover::Yes {
         mark_failover(connect, slot).await?;

@@ -21,7 +21,7 @@ use crate::error::RelayError;
 use crate::lifecycle::operation::{self, Outcome};
 use crate::lifecycle::{gate, log_gauge};
 use crate::policy::Kind;
-use crate::settings::{RelaySettings, Settings};
+use crate::settings::{PubSubSettings, RelaySettings, Settings};
 use crate::stream::wal_end::WalEnd;
 
 /// Opens the connections of a session.
@@ -128,8 +128,10 @@ impl fmt::Display for Holder {
     }
 }
 
-/// Claimed rows stay ours this much longer than a publish call may take.
-const LEASE_SLACK: Duration = Duration::from_secs(15);
+/// How long claimed rows stay ours: longer than a publish call may take.
+pub(crate) fn lease_of(pubsub: &PubSubSettings) -> Duration {
+    pubsub.publisher.request_timeout + Duration::from_secs(15)
+}
 
 /// The Postgres server of the service.
 #[derive(Debug)]
@@ -160,7 +162,7 @@ impl Server for Postgres<'_> {
         let system = replication.identify_system().await.map_err(RelayError::Connect)?;
         let server = replication.server_identity(&system).await.map_err(RelayError::Connect)?;
         let store = DispatchStore::new(relay.outbox.slot.clone()).with_on_dead(relay.on_dead);
-        let lease = pubsub.publisher.request_timeout + LEASE_SLACK;
+        let lease = lease_of(pubsub);
         let (connect, relay, watch) = (connect.clone(), relay.clone(), self.watch.clone());
         Ok(Connected {
             replication,

@@ -21,7 +21,7 @@ use crate::observe::observer::Observer;
 use crate::policy::{Disposition, Kind, Met};
 use crate::settings::{RelaySettings, Until};
 use crate::stream::continuity::Continuity;
-use crate::stream::pipeline::{Flow, Session};
+use crate::stream::pipeline::{Flow, Session, Source};
 use crate::stream::publishes::Publishes;
 use crate::stream::recorded_rows::RecordedRows;
 use crate::stream::recorder::{Intervals, Recorder};
@@ -174,6 +174,10 @@ pub async fn open<C: Server, P: Publisher>(
     let reading = store.holdings(from, &mut load);
     let held = with_status_updates(&mut feedback, reading).await.map_err(RelayError::Connect)?;
     let Holdings { parked_keys, recorded } = held.map_err(RelayError::Store)?;
+    let source = match &settings.selection {
+        Some(selection) => Source::Replay(Selected::new(selection.clone())),
+        None => Source::Slot,
+    };
     let session = Session {
         frames,
         feedback,
@@ -189,7 +193,7 @@ pub async fn open<C: Server, P: Publisher>(
             budget: Budget::new(settings.budget),
             wal_budget,
             lanes,
-            selected: settings.selection.clone().map(Selected::new),
+            source,
             may_find_more: false,
             observer,
         },

@@ -42,8 +42,8 @@ pub struct Observer {
     /// Operator failures already logged, by topic and code: one line, not one a retry.
     told: Vec<(Topic, &'static str)>,
     dead_rows: DeadRows,
-    /// Rows that stood where dispatch state holds others.
-    misplaced_rows: u64,
+    /// Rows stand where dispatch state holds others.
+    misplaced_rows: Once,
 }
 
 #[derive(Debug)]
@@ -61,6 +61,16 @@ const LEVELS_INTERVAL: Duration = Duration::from_millis(250);
 
 /// Topics whose counters are kept at hand.
 const TOPICS_KEPT: usize = 256;
+
+/// Something that is told once a session.
+#[derive(Debug, Default)]
+struct Once(bool);
+
+impl Once {
+    fn is_first(&mut self) -> bool {
+        !std::mem::replace(&mut self.0, true)
+    }
+}
 
 impl Observer {
     /// An observer that writes to these.
@@ -82,7 +92,7 @@ impl Observer {
             is_spilling_futile: false,
             told: Vec::new(),
             dead_rows: DeadRows::default(),
-            misplaced_rows: 0,
+            misplaced_rows: Once::default(),
         }
     }
 
@@ -94,8 +104,7 @@ impl Observer {
     /// A row stands where dispatch state holds others. Told once a session: where there is one there
     /// are many.
     pub fn stands_where_others_did(&mut self, position: Position) {
-        self.misplaced_rows += 1;
-        if self.misplaced_rows == 1 {
+        if self.misplaced_rows.is_first() {
             tracing::warn!(
                 %position,
                 "rows stand where dispatch state holds others: the slot was read with another publication before; \

@@ -16,16 +16,13 @@ use walrelay_postgres::{
 use super::rest::Rest;
 use super::stream::TableStream;
 use crate::error::RelayError;
-use crate::lifecycle::server::{Connected, Database, Holder, Positions, Server};
+use crate::lifecycle::server::{Connected, Database, Holder, Positions, Server, lease_of};
 use crate::policy::Chain;
 use crate::settings::Settings;
 use crate::stream::wal_end::WalEnd;
 
 /// What a row and its frame take at most beside what the loop reads at once: back-pressure.
 const SOCKET_BYTES: usize = 256 << 10;
-
-/// Claimed rows stay ours this much longer than a publish call may take.
-const LEASE_SLACK: Duration = Duration::from_secs(15);
 
 /// The table in place of the slot.
 #[derive(Debug)]
@@ -87,7 +84,7 @@ impl Server for TableSource<'_> {
                 connect: connect.clone(),
                 store,
                 server,
-                lease: pubsub.publisher.request_timeout + LEASE_SLACK,
+                lease: lease_of(pubsub),
                 generation: row.map(|row| row.generation),
                 consistent_point: self.rest.consistent_point,
                 recorded: self.recorded.clone(),

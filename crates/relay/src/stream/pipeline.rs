@@ -15,7 +15,7 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::time::{Instant, sleep_until};
 use walrelay_core::{
     Budget, Claimed, FailureClass, LaneId, Lanes, PublishFailure, Routed, Router, RowToRecord,
-    Spill, Ticket, Topic, Tracker, WalBudget,
+    Spill, Topic, Tracker, WalBudget,
 };
 use walrelay_postgres::{DUE_KEYS_MAX, Due, Feedback, Frames, Store, Watch};
 
@@ -73,8 +73,8 @@ pub struct Flow {
     pub wal_budget: WalBudget,
     /// What waits, by key.
     pub lanes: Lanes,
-    /// What is published of the stream, when that is not everything: a replay.
-    pub selected: Option<Selected>,
+    /// Where rows come in from.
+    pub source: Source,
     /// The last look for due keys woke some that rested, so there may be others.
     pub may_find_more: bool,
     /// Metrics and health.
@@ -92,15 +92,15 @@ pub struct Over {
     pub goal: Option<Goal>,
 }
 
-/// Where a row comes in from. It says whom to settle, and what it means that a position has been
+/// Where rows come in from. It says whom to settle, and what it means that a position has been
 /// seen before; everything behind [`Flow::admit`] is the same for all.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Source {
+#[derive(Debug)]
+pub enum Source {
     /// The slot: settling moves the watermark, and a row that dispatch state holds is settled.
     Slot,
     /// A copy of an anchor: settling moves how far the replay has come; whatever is not selected is
     /// settled, and nothing is recorded in dispatch state.
-    Replay,
+    Replay(Selected),
 }
 
 /// Frames and answers taken in one turn at most: status updates wait no longer than that (I5).
@@ -228,7 +228,7 @@ impl Flow {
         decoder: &mut Decoder,
         feedback: &mut Feedback<W>,
     ) -> Result<(), PipelineError> {
-        let Self { router, recorded_rows, continuity, tracker, selected, .. } = self;
+        let Self { router, recorded_rows, continuity, tracker, source, .. } = self;
         let XLogData { wal_start: at, data, .. } = match frame {
             Frame::XLogData(data) => data,
             Frame::Keepalive(keepalive) => {
@@ -240,15 +240,14 @@ impl Flow {
                 return Ok(());
             }
         };
-        match decoder.decode(data).map_err(|source| PipelineError::Decode { at, source })? {
+        match decoder.decode(data).map_err(|it| PipelineError::Decode { at, source: it })? {
             Change::Insert(row) => {
                 continuity.row();
-                let is_replay = self.selected.is_some();
-                self.admit(&row, if is_replay { Source::Replay } else { Source::Slot })?;
+                self.admit(&row)?;
             }
             Change::Begin(begin) => {
                 tracker.begin(begin.commit_timestamp);
-                if let Some(selected) = selected {
+                if let Source::Replay(selected) = source {
                     selected.begin(&begin);
                 }
             }
@@ -288,14 +287,14 @@ impl Flow {
     }
 
     /// One row, from whatever source: it is settled already, or joins its key's lane.
-    fn admit(&mut self, row: &Insert<'_>, source: Source) -> Result<(), PipelineError> {
-        if self.is_settled(row, source)? {
-            let ticket = self.open(source);
+    fn admit(&mut self, row: &Insert<'_>) -> Result<(), PipelineError> {
+        if self.is_settled(row)? {
+            let ticket = self.tracker.open();
             self.tracker.settle(ticket);
             return Ok(());
         }
         let Routed { message, fault } = self.router.route(row)?;
-        let ticket = self.open(source);
+        let ticket = self.tracker.open();
         self.budget.take(message.memory());
         self.observer.row_read();
         match fault {
@@ -308,10 +307,10 @@ impl Flow {
         Ok(())
     }
 
-    /// What it means that a row of this source stands where one has stood before.
-    fn is_settled(&mut self, row: &Insert<'_>, source: Source) -> Result<bool, PipelineError> {
-        let Self { router, recorded_rows, observer, selected, .. } = self;
-        if let (Source::Replay, Some(selected)) = (source, selected) {
+    /// What it means that a row stands where one has stood before.
+    fn is_settled(&mut self, row: &Insert<'_>) -> Result<bool, PipelineError> {
+        let Self { router, recorded_rows, observer, source, .. } = self;
+        if let Source::Replay(selected) = source {
             return Ok(!selected.has(row, router)?);
         }
         match recorded_rows.at(row.position, || router.event_id(row))? {
@@ -325,13 +324,6 @@ impl Flow {
         }
     }
 
-    /// The proof that a row is counted with whoever is told when it is settled.
-    fn open(&mut self, source: Source) -> Ticket {
-        match source {
-            Source::Slot | Source::Replay => self.tracker.open(),
-        }
-    }
-
     /// The second half: whatever may go out goes out.
     fn send<P: Publisher, S: Store>(
         &mut self,
@@ -339,11 +331,11 @@ impl Flow {
         recorder: &mut Recorder<S>,
         mode: Mode,
     ) {
-        let Self { recorded_rows, tracker, budget, lanes, observer, selected, .. } = self;
+        let Self { recorded_rows, tracker, budget, lanes, observer, source, .. } = self;
         let now = Instant::now().into_std();
         lanes.wake(now);
         // A replay records nothing: what fails there waits, and so does what is behind it.
-        if selected.is_none()
+        if matches!(source, Source::Slot)
             && let Some(share) = budget.failing_share()
         {
             lanes.relieve(share, now);

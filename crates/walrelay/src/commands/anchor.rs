@@ -4,9 +4,9 @@ use pgoutput_parser::Lsn;
 use serde_json::{Value, json};
 use walrelay_core::{Retention, WalBudgetLimit};
 use walrelay_postgres::{
-    Anchor, Outbox, SlotRoom, SlotState, SqlClient, StoreError, advance_anchor, anchor_slot,
-    connect_sql, copy_slot, drop_slot, find_anchor, note_wal_time, read_anchor, read_anchors,
-    read_history, read_loss, read_slot, read_slot_room,
+    Anchor, Outbox, SlotLife, SlotRoom, SlotState, SqlClient, StoreError, advance_anchor,
+    anchor_slot, connect_sql, copy_slot, drop_slot, find_anchor, note_wal_time, read_anchor,
+    read_anchors, read_history, read_loss, read_slot, read_slot_room,
 };
 use walrelay_relay::observe::report::{rfc3339, slot_report};
 
@@ -92,7 +92,7 @@ async fn create(
     }
     let room = read_slot_room(client).await?;
     refuse_without_room(&room, &state, wal_budget)?;
-    let at = copy_slot(client, live, &slot).await?;
+    let at = copy_slot(client, (live, &slot), SlotLife::Kept).await?;
     let system = read_history(client, live).await?;
     // Otherwise nobody could tell how far back it reaches until the relay notes a time.
     if let Err(error) = note_wal_time(client, &system).await {

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use tokio::time::{sleep, timeout};
 use walrelay_postgres::{
-    Blocker, ConnectConfig, SqlClient, StoreError, backend_pid, blockers, cancel_statement,
+    Blockers, ConnectConfig, SqlClient, StoreError, backend_pid, blockers, cancel_statement,
     connect_sql,
 };
 use walrelay_relay::shutdown::Shutdown;
@@ -72,18 +72,15 @@ async fn tell(connect: &ConnectConfig, pid: i32) {
 }
 
 async fn watch(client: &SqlClient, pid: i32) -> Result<(), StoreError> {
-    let mut told = Vec::new();
+    let mut told = Blockers::default();
     loop {
-        let waited_for = blockers(client, pid).await?;
-        let pids: Vec<i32> = waited_for.iter().map(|blocker| blocker.pid).collect();
-        if !pids.is_empty() && pids != told {
-            let who: Vec<String> = waited_for.iter().map(Blocker::to_string).collect();
+        let who = blockers(client, pid).await?;
+        if !who.is_empty() && !who.are_those_of(&told) {
             tracing::warn!(
-                "waiting for a transaction to end: {}; end it, or press Ctrl-C and come back later",
-                who.join("; ")
+                "waiting for a transaction to end: {who}; end it, or press Ctrl-C and come back later"
             );
         }
-        told = pids;
+        told = who;
         sleep(PATIENCE).await;
     }
 }

@@ -5,9 +5,10 @@ use std::time::SystemTime;
 
 use serde_json::{Value, json};
 use walrelay_inbox::audit::{AuditedTable, Findings, Scope, audit, held_back};
-use walrelay_postgres::{SqlClient, connect_sql, read_relay_row};
+use walrelay_postgres::{SqlClient, connect_sql};
 use walrelay_relay::observe::report::rfc3339;
 
+use super::before::refuse_unrecorded;
 use super::columns::column_of;
 use super::trace::{Inbox, open_inboxes};
 use crate::config::{AuditConfig, OutputFormat};
@@ -46,26 +47,20 @@ pub async fn execute(config: AuditConfig) -> Result<(), Error> {
 
 async fn scope(outbox: &SqlClient, config: &AuditConfig) -> Result<Scope, Error> {
     let slot = &config.database.outbox.slot;
-    if read_relay_row(outbox, slot).await?.is_none() {
-        return Err(Error::Unfit {
-            what: format!(
-                "nothing is recorded about slot {slot:?}, so no row is known to be settled"
-            ),
-            hint: "let `walrelay run` record it first, or correct --slot",
-        });
-    }
+    refuse_unrecorded(outbox, slot).await?;
     let mut tables = Vec::new();
     for table in &config.database.outbox.tables {
-        let column = async |names: Option<&walrelay_core::Names>| match names {
-            Some(names) => column_of(outbox, table, names).await,
-            None => Ok(String::new()),
+        let id = column_of(outbox, table, &config.id).await?;
+        let occurred_at = column_of(outbox, table, &config.occurred_at).await?;
+        let aggregate_type = match &config.aggregate_type {
+            Some(names) => Some(column_of(outbox, table, names).await?),
+            None => None,
         };
-        tables.push(AuditedTable {
-            table: table.clone(),
-            id: column(Some(&config.columns.id)).await?,
-            occurred_at: column(config.columns.occurred_at.as_ref()).await?,
-            aggregate_type: column(config.columns.aggregate_type.as_ref()).await?,
-        });
+        tables.push(AuditedTable::new(
+            table.clone(),
+            (&id, &occurred_at),
+            aggregate_type.as_deref(),
+        ));
     }
     Ok(Scope {
         slot: slot.clone(),

@@ -5,6 +5,7 @@ use std::time::SystemTime;
 use pgoutput_parser::Lsn;
 use walrelay_postgres::{
     ServerErrorKind, SqlClient, StoreError, position_at, read_history, read_operation,
+    read_relay_row,
 };
 use walrelay_relay::observe::report::rfc3339;
 
@@ -20,6 +21,19 @@ pub(super) async fn refuse_unfinished(client: &SqlClient, slot: &str) -> Result<
     let Some(reset) = unfinished else { return Ok(()) };
     let what = reset.describe(slot);
     Err(StoreError::OperationUnfinished { slot: slot.to_owned(), what }.into())
+}
+
+/// Which rows are settled is known from the record that the relay keeps of its slot.
+pub(super) async fn refuse_unrecorded(client: &SqlClient, slot: &str) -> Result<(), Error> {
+    match read_relay_row(client, slot).await? {
+        Some(_) => Ok(()),
+        None => Err(Error::Unfit {
+            what: format!(
+                "nothing is recorded about slot {slot:?}, so no row is known to be settled"
+            ),
+            hint: "let `walrelay run` record it first, or correct --slot",
+        }),
+    }
 }
 
 /// The position from which on everything committed at `time` or later lies.

@@ -9,7 +9,7 @@ use walrelay_postgres::{SqlClient, connect_sql};
 use super::dispatch::edit::{read, read_attributes};
 use crate::config::{InboxAction, InboxConfig, OutputFormat};
 use crate::error::Error;
-use crate::output::{print, shortened, visible};
+use crate::output::{columns, print, shortened, visible};
 
 /// Does it, and says what was done.
 ///
@@ -98,19 +98,8 @@ fn table(rows: &[Value]) -> String {
         let newest = text.lines().next().unwrap_or_default();
         shortened(&visible(if field == "last_error" { newest } else { &text }), CELL_MAX)
     };
-    let mut lines = vec![COLUMNS.map(|(heading, _)| heading.to_owned())];
-    lines.extend(rows.iter().map(|row| COLUMNS.map(|(_, field)| cell_of(row, field))));
-    let mut widths = [0; COLUMNS.len()];
-    for line in &lines {
-        for (width, cell) in widths.iter_mut().zip(line) {
-            *width = (*width).max(cell.chars().count());
-        }
-    }
-    let padded = |line: &[String; COLUMNS.len()]| {
-        let cells = line.iter().zip(widths).map(|(cell, width)| format!("{cell:<width$}"));
-        format!("{}\n", cells.collect::<Vec<_>>().join("  ").trim_end())
-    };
-    lines.iter().map(padded).collect()
+    let cells = |row| COLUMNS.map(|(_, field)| cell_of(row, field));
+    columns(COLUMNS.map(|(heading, _)| heading), &rows.iter().map(cells).collect::<Vec<_>>())
 }
 
 fn shown(value: &Value) -> String {

@@ -5,9 +5,10 @@
 
 use walrelay_postgres::{
     PgError, QualifiedName, ServerError, ServerErrorKind, SqlClient, StoreError, connect_sql,
-    quote_identifier, read_relay_row, recovering_slot,
+    quote_identifier, recovering_slot,
 };
 
+use super::before::refuse_unrecorded;
 use super::columns::column_of;
 use crate::config::PruneConfig;
 use crate::error::Error;
@@ -30,14 +31,7 @@ pub async fn execute(config: PruneConfig) -> Result<(), Error> {
 
 async fn prune(client: &SqlClient, config: &PruneConfig) -> Result<(), Error> {
     let slot = &config.database.outbox.slot;
-    if read_relay_row(client, slot).await?.is_none() {
-        return Err(Error::Unfit {
-            what: format!(
-                "nothing is recorded about slot {slot:?}, so no row is known to be settled"
-            ),
-            hint: "let `walrelay run` record it first, or correct --slot",
-        });
-    }
+    refuse_unrecorded(client, slot).await?;
     // A recovery that is not finished reads rows that look settled to nobody.
     if let Some(recovering) = recovering_slot(client).await? {
         let what = "a recovery".to_owned();

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::time::{Duration, SystemTime};
 
 use pgoutput_parser::{Lsn, Position};
-use walrelay_core::{ColumnNames, Matching, RouterConfig, WalBudgetLimit};
+use walrelay_core::{ColumnNames, Matching, Names, RouterConfig, WalBudgetLimit};
 use walrelay_emulator::Fault;
 use walrelay_inbox::operate::{InboxFilter, InboxSelection};
 use walrelay_postgres::{Again, ConnectConfig, DispatchQuery, OnLost, Outbox, QualifiedName};
@@ -403,8 +403,12 @@ pub struct InboxPlace {
 pub struct AuditConfig {
     /// Where the outbox is.
     pub database: DatabaseConfig,
-    /// Which column is what.
-    pub columns: ColumnNames,
+    /// The column of the event id.
+    pub id: Names,
+    /// That of the time at which events occurred.
+    pub occurred_at: Names,
+    /// That of the aggregate type.
+    pub aggregate_type: Option<Names>,
     /// The consumers; those of the outbox's own database when empty.
     pub inboxes: Vec<InboxPlace>,
     /// Only events that occurred at this moment or later.

@@ -27,7 +27,9 @@ impl Builder<'_> {
         let format = self.format();
         Some(AuditConfig {
             database: self.database()?,
-            columns,
+            id: columns.id,
+            occurred_at: columns.occurred_at?,
+            aggregate_type: columns.aggregate_type,
             inboxes: inboxes?,
             since,
             grace,

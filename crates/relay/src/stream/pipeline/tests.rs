@@ -43,7 +43,7 @@ fn with_parked_lanes(parked_lanes: usize, budget_bytes: usize) -> Flow {
         router: Router::new(router),
         recorded_rows: RecordedRows::new([]),
         may_find_more: false,
-        selected: None,
+        source: Source::Slot,
         continuity: Continuity::new(1),
         tracker: Tracker::new(),
         budget: Budget::new(BudgetLimits::of_bytes(budget_bytes)),
@@ -175,7 +175,7 @@ fn calls_without_an_answer_are_given_up_when_everything_is_spilled_and_only_then
         let position = Position { commit_lsn: Lsn::new(1), tx_index: 0 };
         let message = Message::from_encoded("t".into(), position, "e", b"\x2A\x01k");
         flow.tracker.begin(PgTimestamp::from_micros(0));
-        let ticket = flow.open(Source::Slot);
+        let ticket = flow.tracker.open();
         flow.lanes.push(message.expect("a message"), ticket);
         let sent_at = Instant::now().into_std().checked_sub(GIVE_UP_AFTER * 2);
         let batch = flow.lanes.next_batch(sent_at.expect("the clock began earlier"));

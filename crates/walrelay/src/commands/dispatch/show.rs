@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 use walrelay_postgres::{DispatchDetail, DispatchRow};
 use walrelay_relay::observe::report::rfc3339;
 
-use crate::output::{shortened, visible};
+use crate::output::{columns, shortened, visible};
 
 pub(super) fn decode(detail: &DispatchDetail) -> Option<PubsubMessage> {
     PubsubMessage::decode(detail.message.as_slice()).ok()
@@ -84,27 +84,7 @@ pub(super) fn table(rows: &[DispatchRow]) -> String {
         let mut cut = COLUMNS.iter();
         cells.map(|cell| cut.next().map_or(cell.clone(), |(_, most)| shortened(&cell, *most)))
     };
-    let lines: Vec<[String; 8]> = rows.iter().map(cells).collect();
-    let mut widths = COLUMNS.map(|(name, _)| name.len());
-    for line in &lines {
-        for (width, cell) in widths.iter_mut().zip(line) {
-            *width = (*width).max(cell.chars().count());
-        }
-    }
-    let mut text = String::new();
-    put_line(&mut text, &widths, &COLUMNS.map(|(name, _)| name.to_owned()));
-    lines.iter().for_each(|line| put_line(&mut text, &widths, line));
-    text
-}
-
-fn put_line(text: &mut String, widths: &[usize; 8], cells: &[String; 8]) {
-    let start = text.len();
-    for (cell, width) in cells.iter().zip(widths) {
-        text.push_str(cell);
-        text.extend(std::iter::repeat_n(' ', width - cell.chars().count() + 2));
-    }
-    text.truncate(start + text[start..].trim_end().len());
-    text.push('\n');
+    columns(COLUMNS.map(|(heading, _)| heading), &rows.iter().map(cells).collect::<Vec<_>>())
 }
 
 fn first_error(row: &DispatchRow) -> String {

@@ -4,10 +4,10 @@ use std::process;
 
 use pgoutput_parser::Lsn;
 use walrelay_postgres::{
-    Failover, Outbox, Reset, SlotOperation, SqlClient, StoreError, begin_reset,
-    copy_slot_temporarily, quote_identifier, read_anchor, read_history, read_operation,
-    read_relay_row, read_server_identity, read_slot, read_slot_room, read_wal_end, take_relay_row,
-    try_decoding, waiting_transactions,
+    Failover, Outbox, Reset, SlotLife, SlotOperation, SqlClient, StoreError, begin_reset,
+    copy_slot, quote_identifier, read_anchor, read_history, read_operation, read_relay_row,
+    read_server_identity, read_slot, read_slot_room, read_wal_end, take_relay_row, try_decoding,
+    waiting_transactions,
 };
 use walrelay_relay::lifecycle::operation::{Outcome, finish};
 
@@ -122,7 +122,7 @@ async fn refuse_skipping(
     skipping: Skipping,
 ) -> Result<(), Error> {
     let copy = format!("walrelay_counting_{}", process::id());
-    copy_slot_temporarily(client, anchor_slot, &copy).await?;
+    copy_slot(client, (anchor_slot, &copy), SlotLife::Session).await?;
     let behind = waiting_transactions(client, &copy, &outbox.publication, Lsn::ZERO).await?;
     let skipped = behind.iter().filter(|it| it.end_lsn > settled && it.end_lsn <= target);
     let rows: u64 = skipped.map(|transaction| transaction.rows).sum();
