@@ -4,14 +4,14 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use pgoutput_parser::Lsn;
+use pgoutput_parser::{Lsn, Position};
 use tokio::sync::Notify;
 use tokio::task::JoinSet;
 use walrelay_core::{
     Batch, BudgetLimits, ClaimKey, Claimed, FailureClass, Finished, PublishFailure, RowToRecord,
     Topic,
 };
-use walrelay_postgres::{Due, Head, Holdings, ParkedKey, Store, StoreFailure, Survey, Watch};
+use walrelay_postgres::{Due, Head, ParkedKey, RecordedPage, Store, StoreFailure, Survey, Watch};
 use walrelay_relay::lifecycle::session::SessionSettings;
 use walrelay_relay::stream::seams::Publisher;
 use walrelay_testkit::walsender::{Seen, Watcher};
@@ -244,11 +244,10 @@ impl Fitting for StoreBug {
 }
 
 impl Store for BuggyStore {
-    async fn holdings(
+    async fn parked_keys(
         &mut self,
-        from: Lsn,
         each: &mut (dyn FnMut(ParkedKey) + Send),
-    ) -> Result<Holdings, StoreFailure> {
+    ) -> Result<usize, StoreFailure> {
         let mut nobody = |_| {};
         let told = match self.bug {
             StoreBug::ForgetsParkedKeys => &mut nobody,
@@ -259,11 +258,23 @@ impl Store for BuggyStore {
             | StoreBug::HoldsForEver
             | StoreBug::ForgetsOutcomes => each,
         };
-        let mut holdings = self.table.holdings(from, told).await?;
-        if self.bug == StoreBug::ForgetsRecordedRows {
-            holdings.recorded.clear();
+        self.table.parked_keys(told).await
+    }
+
+    async fn recorded_from(
+        &mut self,
+        from: Position,
+        rows_max: u32,
+    ) -> Result<RecordedPage, StoreFailure> {
+        match self.bug {
+            StoreBug::ForgetsRecordedRows => Ok(RecordedPage::default()),
+            StoreBug::SettlesBeforeDurable
+            | StoreBug::ClaimsBackwards
+            | StoreBug::ForgetsWhatIsHeld
+            | StoreBug::HoldsForEver
+            | StoreBug::ForgetsParkedKeys
+            | StoreBug::ForgetsOutcomes => self.table.recorded_from(from, rows_max).await,
         }
-        Ok(holdings)
     }
 
     async fn park(&mut self, rows_to_record: &[RowToRecord]) -> Result<(), StoreFailure> {

@@ -60,6 +60,7 @@ pub(crate) async fn run<F: Fitting>(
         on_dead: plan.lanes.on_dead,
         per_key_rows: plan.per_key_rows,
         lease: REQUEST_TIMEOUT + Duration::from_secs(15),
+        recorded_page: u32::try_from(plan.per_key_rows).unwrap_or(u32::MAX),
     };
     let table = Table::new(rules, plan.table, seed.fork(), judge.clone(), server.clone());
     let mut settings = settings(&plan);

@@ -6,7 +6,7 @@ mod script;
 mod simulated;
 mod subject;
 
-use pgoutput_parser::Lsn;
+use pgoutput_parser::{Lsn, Position};
 use proptest::test_runner::{Config, TestCaseError, TestRunner};
 use tokio::sync::Mutex;
 use walrelay_core::{Claimed, OnDead};
@@ -62,12 +62,14 @@ async fn answer<S: Subject>(
             due.keys.sort();
             return Ok(format!("{due:?}"));
         }
-        Step::Open { from } => {
+        Step::Open { from, page } => {
             let mut parked = Vec::new();
             let mut tell = |key: ParkedKey| parked.push(told_of_key(&key));
-            let holdings = subject.store().holdings(Lsn::new(*from), &mut tell).await?;
+            subject.store().parked_keys(&mut tell).await?;
             parked.sort();
-            return Ok(format!("{parked:?} {:?}", holdings.recorded));
+            let from = Position { commit_lsn: Lsn::new(*from), tx_index: 0 };
+            let recorded = subject.store().recorded_from(from, *page).await?;
+            return Ok(format!("{parked:?} {recorded:?}"));
         }
         Step::Settled(to) => subject.store().note_settled(Lsn::new(*to)).await?,
         Step::RetryDead => subject.retry_dead().await,

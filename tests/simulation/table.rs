@@ -3,6 +3,7 @@
 
 mod heads;
 mod operator;
+mod recorded;
 mod spilled;
 
 use std::collections::{BTreeMap, HashMap};
@@ -14,9 +15,7 @@ use tokio::time::{Instant, sleep};
 use walrelay_core::{
     ClaimKey, Claimed, Finished, Message, OnDead, Outcome, Reason, RowToRecord, Topic,
 };
-use walrelay_postgres::{
-    Due, Head, Holdings, ParkedKey, RecordedRow, Store, StoreFailure, Survey, Watch,
-};
+use walrelay_postgres::{Due, Head, ParkedKey, RecordedPage, Store, StoreFailure, Survey, Watch};
 use walrelay_testkit::seed::Seed;
 use walrelay_testkit::walsender::ScriptedServer;
 
@@ -93,6 +92,8 @@ pub(crate) struct Rules {
     pub(crate) on_dead: OnDead,
     pub(crate) per_key_rows: usize,
     pub(crate) lease: Duration,
+    /// Rows of a page of what is recorded, at most.
+    pub(crate) recorded_page: u32,
 }
 
 /// How soon a key is looked at again whose rows were held by somebody else.
@@ -418,26 +419,31 @@ impl Drop for Writing {
 }
 
 impl Store for SessionTable {
-    async fn holdings(
+    async fn parked_keys(
         &mut self,
-        from: Lsn,
         each: &mut (dyn FnMut(ParkedKey) + Send),
-    ) -> Result<Holdings, StoreFailure> {
+    ) -> Result<usize, StoreFailure> {
         let (table, process) = (self.table.clone(), self.process);
         let read = || {
             let mut state = table.state();
             let early = state.read_early.remove(&process);
-            let parked = early.unwrap_or_else(|| state.parked_keys(table.rules.on_dead));
-            let since = state.entries.range((from.as_u64(), 0)..);
-            let recorded = since.map(|((at, tx_index), entry)| RecordedRow {
-                position: position(*at, *tx_index),
-                event_id: entry.event_id(),
-            });
-            (Holdings { parked_keys: parked.len(), recorded: recorded.collect() }, parked)
+            early.unwrap_or_else(|| state.parked_keys(table.rules.on_dead))
         };
-        let (held, parked) = table.command("holdings", read).await?;
+        let parked = table.command("parked keys", read).await?;
+        let count = parked.len();
         parked.into_iter().for_each(each);
-        Ok(held)
+        Ok(count)
+    }
+
+    async fn recorded_from(
+        &mut self,
+        from: Position,
+        rows_max: u32,
+    ) -> Result<RecordedPage, StoreFailure> {
+        let Rules { on_dead, recorded_page, .. } = self.table.rules;
+        let rows_max = rows_max.min(recorded_page);
+        let read = || self.table.state().recorded_from(on_dead, from, rows_max);
+        self.table.command("recorded rows", read).await
     }
 
     async fn park(&mut self, rows_to_record: &[RowToRecord]) -> Result<(), StoreFailure> {

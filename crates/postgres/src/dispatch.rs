@@ -58,7 +58,7 @@ pub use heads::Head;
 pub use keys::ParkedKey;
 pub use operate::{DispatchDetail, DispatchFilter, DispatchRow, RetrySelection};
 pub use park::{ParkRow, ParkStatus};
-pub use recorded::RecordedRow;
+pub use recorded::{RecordedPage, RecordedRow};
 
 /// The channel of `NOTIFY` that tells a relay that an operator changed something; the payload is
 /// the slot.

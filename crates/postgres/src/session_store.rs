@@ -17,13 +17,13 @@ use crate::connect::{SqlClient, connect_sql};
 use crate::conninfo::ConnectConfig;
 use crate::dispatch::{
     Claim, ClaimLimits, ClaimedRow, Counting, DispatchStore, Head, Key, ParkRow, ParkedKey,
-    RecordedRow,
+    RecordedPage, RecordedRow,
 };
 use crate::error::PgError;
 use crate::relay_row::{Horizon, OwnRow, read_horizon, read_relay_row, take_relay_row};
 use crate::report::read_survey;
 use crate::server_identity::{ServerIdentity, read_server_identity};
-use crate::store::{DUE_KEYS_MAX, Due, HEADS_MAX, Holdings, Store, StoreFailure, Survey};
+use crate::store::{DUE_KEYS_MAX, Due, HEADS_MAX, Store, StoreFailure, Survey};
 use crate::store_error::StoreError;
 use crate::wal_time::note_wal_time;
 use crate::watch::{PublicationWatch, Watch};
@@ -252,19 +252,13 @@ SET search_path = pg_catalog, pg_temp;
 LISTEN walrelay_dispatch;";
 
 impl Store for SessionStore {
-    async fn holdings(
+    async fn parked_keys(
         &mut self,
-        from: Lsn,
         each: &mut (dyn FnMut(ParkedKey) + Send),
-    ) -> Result<Holdings, StoreFailure> {
+    ) -> Result<usize, StoreFailure> {
         let (store, server) = (self.store.clone(), self.server.clone());
-        let told = self.recorded.take();
         let client = self.client().await?;
         let parked_keys = store.each_parked_key(client, each).await.map_err(store_failure)?;
-        let recorded = match told {
-            Some(rows) => rows,
-            None => store.recorded_since(client, from).await.map_err(store_failure)?,
-        };
         let system = server.system_identifier.unwrap_or_default();
         let own_row = take_relay_row(client, store.slot(), &system, server.timeline).await;
         let row = read_relay_row(client, store.slot()).await.map_err(store_failure)?;
@@ -278,7 +272,20 @@ impl Store for SessionStore {
         self.spilled.settled = row.map_or(Lsn::ZERO, |row| row.settled_lsn);
         // Read as early as this, so that even a short session notes how far it came.
         self.horizon = Some(self.read_horizon().await?);
-        Ok(Holdings { parked_keys, recorded })
+        Ok(parked_keys)
+    }
+
+    async fn recorded_from(
+        &mut self,
+        from: Position,
+        rows_max: u32,
+    ) -> Result<RecordedPage, StoreFailure> {
+        if let Some(told) = &self.recorded {
+            return Ok(RecordedPage::from_all(told, from, rows_max));
+        }
+        let store = self.store.clone();
+        let client = self.client().await?;
+        store.recorded_from(client, from, rows_max).await.map_err(store_failure)
     }
 
     async fn park(&mut self, rows_to_record: &[RowToRecord]) -> Result<(), StoreFailure> {

@@ -6,10 +6,10 @@
 
 use std::time::Duration;
 
-use pgoutput_parser::Lsn;
+use pgoutput_parser::{Lsn, Position};
 use walrelay_core::{ClaimKey, Claimed, Finished, RowToRecord, Topic};
 
-use crate::dispatch::{DispatchCounts, Head, ParkedKey, RecordedRow};
+use crate::dispatch::{DispatchCounts, Head, ParkedKey, RecordedPage};
 use crate::relay_row::RelayRow;
 use crate::slot::{SlotState, Writer};
 use crate::store_error::StoreError;
@@ -33,15 +33,6 @@ pub enum StoreFailure {
     /// The tables are those of an earlier version.
     #[error("the tables of an earlier version are still in place")]
     TablesOutdated(#[source] StoreError),
-}
-
-/// What dispatch state holds when a session opens.
-#[derive(Debug, Default)]
-pub struct Holdings {
-    /// How many keys must not be published past what is recorded of them; each was told.
-    pub parked_keys: usize,
-    /// Rows recorded at or after the place where the stream starts, in order.
-    pub recorded: Vec<RecordedRow>,
 }
 
 /// Figures for operators.
@@ -78,14 +69,21 @@ pub const HEADS_MAX: usize = 1_000;
 
 /// Dispatch state: one command at a time, each all or nothing.
 pub trait Store: Send + 'static {
-    /// Reads what a session has to know before it may publish, once the slot is its own. Read
-    /// earlier, another relay could record rows in between that this one would publish past (I4).
-    /// `each` is told each parked key as it comes: all of them together may be more than memory holds.
-    fn holdings(
+    /// Reads which keys must not be published past what is recorded of them, once the slot is the
+    /// session's own. Read earlier, another relay could record rows in between that this one would
+    /// publish past (I4). `each` is told each of them as it comes, since all together may be more than
+    /// memory holds; the answer is how many there were.
+    fn parked_keys(
         &mut self,
-        from: Lsn,
         each: &mut (dyn FnMut(ParkedKey) + Send),
-    ) -> impl Future<Output = Result<Holdings, StoreFailure>> + Send;
+    ) -> impl Future<Output = Result<usize, StoreFailure>> + Send;
+
+    /// Reads the rows recorded at and after a position, some of them: about `rows_max` at most.
+    fn recorded_from(
+        &mut self,
+        from: Position,
+        rows_max: u32,
+    ) -> impl Future<Output = Result<RecordedPage, StoreFailure>> + Send;
 
     /// Records rows, in this order. They are durable when this returns.
     fn park(

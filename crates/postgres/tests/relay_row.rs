@@ -109,7 +109,7 @@ async fn a_session_that_writes_sets_what_it_depends_on() {
     let lease = Duration::from_secs(60);
     let mut writing = SessionStore::begin(connect, client, store, server, lease).await.unwrap();
 
-    writing.holdings(Lsn::ZERO, &mut |_| {}).await.unwrap();
+    writing.parked_keys(&mut |_| {}).await.unwrap();
 
     let expected = [
         ("synchronous_commit", "on"),

@@ -2,7 +2,6 @@
 
 use std::time::Duration;
 
-use pgoutput_parser::Lsn;
 use walrelay_core::OnDead;
 use walrelay_postgres::{
     ConnectConfig, DispatchStatus, DispatchStore, PgEnv, QualifiedName, RetrySelection,
@@ -45,7 +44,7 @@ impl InPostgres {
                      (slot, system_identifier, timeline, generation, settled_lsn, settled_xid)
                    VALUES ($1, 'made up', 1, 1, '0/0', '0')";
         self.database.client().execute(sql, &[&self.slot]).await.expect("a row of the relay");
-        session.holdings(Lsn::ZERO, &mut |_| {}).await.expect("nothing is held");
+        session.parked_keys(&mut |_| {}).await.expect("nothing is held");
         self.session = Some(session);
     }
 

@@ -31,6 +31,7 @@ pub(crate) enum Step {
     Due,
     Open {
         from: u64,
+        page: u32,
     },
     RetryDead,
     RetryTopic(usize),
@@ -85,7 +86,7 @@ fn step() -> impl Strategy<Value = Step> {
             .prop_map(|(chosen, bytes_max)| Step::Claim { chosen, bytes_max }),
         5 => prop::collection::vec(what(), 1..6).prop_map(Step::Finish),
         2 => Just(Step::Due),
-        1 => (0_u64..40).prop_map(|from| Step::Open { from }),
+        1 => (0_u64..40, 1_u32..10).prop_map(|(from, page)| Step::Open { from, page }),
         1 => Just(Step::RetryDead),
         1 => (0..TOPICS.len()).prop_map(Step::RetryTopic),
         1 => (1_u64..30).prop_map(Step::Discard),

@@ -29,7 +29,7 @@ impl Simulated {
             take_over_after: Duration::ZERO,
         });
         let server = ScriptedServer::new(TABLE, Box::new(|_| {}));
-        let rules = Rules { on_dead, per_key_rows: 500, lease: LEASE };
+        let rules = Rules { on_dead, per_key_rows: 500, lease: LEASE, recorded_page: u32::MAX };
         let table = Table::new(rules, Intervals::HEALTHY, Seed::new(1), judge, server);
         Self { session: SessionTable::new(table.clone(), 0), table }
     }

@@ -30,6 +30,13 @@ impl Lanes {
         self.resting.len()
     }
 
+    /// Whether rows of a key wait in dispatch state, so that its later ones must wait behind them.
+    #[must_use]
+    pub fn is_parked(&self, topic: &Topic, ordering_key: &str) -> bool {
+        let lane = self.table.find(topic, ordering_key).map(|id| &self.table[id]);
+        lane.is_some_and(|lane| lane.parked.is_some()) || self.resting.contains(topic, ordering_key)
+    }
+
     /// Whether keys rest, and half of the lanes of parked keys are left for them: a look finds more at
     /// once then.
     #[must_use]

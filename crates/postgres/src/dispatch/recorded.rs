@@ -15,6 +15,17 @@ pub struct RecordedRow {
     pub position: Position,
     /// The id it is recorded under.
     pub event_id: String,
+    /// Topic and ordering key that are parked because of it; none if it is finished, or holds nothing.
+    pub parks: Option<(String, String)>,
+}
+
+/// Some recorded rows, in the order of the log.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct RecordedPage {
+    /// All that lie between the position that was asked for and `next`.
+    pub rows: Vec<RecordedRow>,
+    /// Where the next page begins; none behind the last.
+    pub next: Option<Position>,
 }
 
 impl RecordedRow {
@@ -42,35 +53,95 @@ pub(super) fn taken_suffix(Position { commit_lsn, tx_index }: Position) -> Strin
 }
 
 impl DispatchStore {
-    /// All recorded rows at and after `lsn`, in order, whatever became of them.
+    /// Recorded rows at and after `from`, in order, whatever became of them: `rows_max` of them, and
+    /// those that share the last one's position.
     ///
     /// The server may stream these again after a restart; they must neither be published nor parked
-    /// again.
+    /// again. It costs the same however many there are.
     ///
     /// # Errors
     ///
     /// The server refused, or the connection ended.
-    pub async fn recorded_since(
+    pub async fn recorded_from(
         &self,
-        client: &Client,
-        lsn: Lsn,
-    ) -> Result<Vec<RecordedRow>, StoreError> {
-        client
+        client: &mut Client,
+        from: Position,
+        rows_max: u32,
+    ) -> Result<RecordedPage, StoreError> {
+        let failed = || StoreError::sql("read recorded rows");
+        let transaction = client.transaction().await.map_err(failed())?;
+        transaction.batch_execute(IN_ORDER).await.map_err(failed())?;
+        let rows = transaction
             .query_typed(
-                "SELECT commit_lsn, tx_index, event_id FROM public.app_outbox_dispatch
-                  WHERE slot = $1 AND commit_lsn >= $2
-                  ORDER BY commit_lsn, tx_index",
-                &[(&self.slot, Type::TEXT), (&PgLsn::from(lsn.as_u64()), Type::PG_LSN)],
+                RECORDED,
+                &[
+                    (&self.slot, Type::TEXT),
+                    (&PgLsn::from(from.commit_lsn.as_u64()), Type::PG_LSN),
+                    (&i64::from(from.tx_index), Type::INT8),
+                    (&i64::from(rows_max), Type::INT8),
+                    (&self.holds_on_dead(), Type::BOOL),
+                ],
             )
             .await
-            .map_err(StoreError::sql("read recorded rows"))?
+            .map_err(failed())?;
+        transaction.commit().await.map_err(failed())?;
+        let rows = rows
             .iter()
             .map(|row| {
-                Ok(RecordedRow { position: position_of(row)?, event_id: row.get("event_id") })
+                let topic: Option<String> = row.get("topic");
+                Ok(RecordedRow {
+                    position: position_of(row)?,
+                    event_id: row.get("event_id"),
+                    parks: topic.map(|topic| (topic, row.get("ordering_key"))),
+                })
             })
-            .collect()
+            .collect::<Result<_, StoreError>>()?;
+        Ok(RecordedPage::of(rows, rows_max))
     }
 }
+
+impl RecordedPage {
+    /// These rows, which are all there are if they are fewer than were asked for.
+    #[must_use]
+    pub fn of(rows: Vec<RecordedRow>, rows_max: u32) -> Self {
+        let is_full = rows.len() >= rows_max as usize;
+        let next = rows.last().filter(|_| is_full).map(|last| behind(last.position));
+        Self { rows, next }
+    }
+
+    /// The page from there of rows that are in memory, in order.
+    #[must_use]
+    pub fn from_all(rows: &[RecordedRow], from: Position, rows_max: u32) -> Self {
+        let rest = &rows[rows.partition_point(|row| row.position < from)..];
+        let full = rest.len().min(rows_max as usize);
+        let last = rest[..full].last().map(|row| row.position);
+        let end = rest.partition_point(|row| Some(row.position) <= last);
+        Self::of(rest[..end].to_vec(), rows_max)
+    }
+}
+
+/// The first position behind this one.
+fn behind(Position { commit_lsn, tx_index }: Position) -> Position {
+    match tx_index.checked_add(1) {
+        Some(tx_index) => Position { commit_lsn, tx_index },
+        None => Position { commit_lsn: Lsn::new(commit_lsn.as_u64() + 1), tx_index: 0 },
+    }
+}
+
+/// A table that has just been filled has no statistics, and any number of rows looks small then: each
+/// page would be a sort of all of them.
+const IN_ORDER: &str = "SET LOCAL enable_sort = off";
+
+const RECORDED: &str = "
+SELECT commit_lsn, tx_index, event_id,
+       CASE WHEN parks THEN topic END AS topic, CASE WHEN parks THEN ordering_key END AS ordering_key
+  FROM (SELECT commit_lsn, tx_index, event_id, topic, ordering_key,
+               status = 'retrying' OR $5 AND status = 'dead' AND ordering_key <> '' AS parks
+          FROM public.app_outbox_dispatch
+         WHERE slot = $1 AND (commit_lsn, tx_index) >= ($2, $3)
+         ORDER BY commit_lsn, tx_index
+         FETCH FIRST $4 ROWS WITH TIES) AS page
+ ORDER BY commit_lsn, tx_index";
 
 #[cfg(test)]
 mod tests {
@@ -78,7 +149,7 @@ mod tests {
 
     fn recorded(event_id: &str) -> RecordedRow {
         let position = Position { commit_lsn: Lsn::new(0x20), tx_index: 1 };
-        RecordedRow { position, event_id: event_id.to_owned() }
+        RecordedRow { position, event_id: event_id.to_owned(), parks: None }
     }
 
     #[test]

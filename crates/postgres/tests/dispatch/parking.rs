@@ -1,6 +1,6 @@
 //! What is parked is all there, as it was, once, and for its own slot.
 
-use pgoutput_parser::{Lsn, Position};
+use pgoutput_parser::Position;
 use walrelay_core::Outcome;
 use walrelay_postgres::{
     ClaimLimits, DispatchFilter, DispatchStatus, DispatchStore, ParkRow, ParkStatus, RecordedRow,
@@ -42,10 +42,14 @@ async fn what_is_parked_reads_back_as_it_was() {
     let unordered = store.show(&session, "c").await.unwrap().row;
     assert!(unordered.next_attempt_at.is_some(), "an unordered row waits behind nothing");
     assert_eq!(store.show(&session, "d").await.unwrap().row.position, rows[3].position);
-    let recorded = store.recorded_since(&session, Lsn::new(0x1_0000_0005)).await.unwrap();
-    let expected = [&rows[0], &rows[1], &rows[3]]
-        .map(|row| RecordedRow { position: row.position, event_id: row.event_id.to_owned() });
-    assert_eq!(recorded, expected);
+    let recorded = store.recorded_from(&mut session, at(0x1_0000_0005, 0), 100).await.unwrap();
+    let expected = [&rows[0], &rows[1], &rows[3]].map(|row| RecordedRow {
+        position: row.position,
+        event_id: row.event_id.to_owned(),
+        parks: (row.status != ParkStatus::Dead)
+            .then(|| (row.topic.to_owned(), row.ordering_key.to_owned())),
+    });
+    assert_eq!((recorded.rows.as_slice(), recorded.next), (expected.as_slice(), None));
 }
 
 #[tokio::test]
@@ -60,7 +64,34 @@ async fn parking_again_changes_nothing() {
     store.park(&mut session, &[first[0].clone(), first[0].clone()]).await.unwrap();
 
     assert_eq!(status_of(&store, &session, "a").await, DispatchStatus::Discarded);
-    assert_eq!(store.recorded_since(&session, Lsn::ZERO).await.unwrap().len(), 1);
+    assert_eq!(store.recorded_from(&mut session, at(0, 0), 100).await.unwrap().rows.len(), 1);
+}
+
+#[tokio::test]
+async fn recorded_rows_are_read_a_page_at_a_time_and_a_position_never_on_two_pages() {
+    let (_database, mut session) = migrated().await;
+    let store = store();
+    let other_slot = DispatchStore::new("other".to_owned());
+    other_slot.park(&mut session, &[row("x", at(1, 1), "k", NOW)]).await.unwrap();
+    // Of another publication, in which the transaction's rows are counted in another way.
+    let places =
+        [("a", at(1, 0)), ("b", at(1, 1)), ("c", at(1, 1)), ("d", at(1, 2)), ("e", at(9, 0))];
+    let rows = places.map(|(id, position)| row(id, position, "k", NOW));
+    store.park(&mut session, &rows).await.unwrap();
+    store.discard(&mut session, "d", "by hand").await.unwrap();
+
+    let (mut pages, mut next) = (Vec::new(), Some(at(0, 5)));
+    while let Some(from) = next {
+        let page = store.recorded_from(&mut session, from, 2).await.unwrap();
+        let row = |row: &RecordedRow| {
+            format!("{}{}", row.event_id, if row.parks.is_some() { "" } else { " finished" })
+        };
+        pages.push(page.rows.iter().map(row).collect::<Vec<_>>().join(","));
+        next = page.next;
+    }
+
+    let of_the_tie = if pages[0].ends_with("b,c") { "a,b,c" } else { "a,c,b" };
+    assert_eq!(pages, [of_the_tie, "d finished,e", ""]);
 }
 
 #[tokio::test]

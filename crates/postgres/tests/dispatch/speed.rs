@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use walrelay_core::OnDead;
 use walrelay_postgres::{Key, StoreError};
 
-use crate::rows::{LIMITS, RELEASED, TOPIC, all, key, published, store};
+use crate::rows::{LIMITS, RELEASED, TOPIC, all, at, key, published, store};
 use crate::support::{Session, migrated};
 
 /// 100,000 rows, written in one statement; no `ANALYZE`, as just after an outage.
@@ -68,12 +68,38 @@ async fn one_of_a_hundred_thousand_keys_is_claimed_fast() {
     assert_eq!(timed("counts", store.counts(&session)).await.retrying, 99_500);
 }
 
+/// Rows that this transaction has looked at.
+const ROWS_READ: &str = "SELECT (seq_tup_read + idx_tup_fetch)::text FROM pg_stat_xact_user_tables
+                          WHERE relname = 'app_outbox_dispatch'";
+
+/// Rows that finished transactions have looked at.
+async fn rows_read(session: &Session) -> u64 {
+    session.run("SELECT pg_stat_force_next_flush()").await;
+    let read = ROWS_READ.replace("pg_stat_xact_user_tables", "pg_stat_user_tables");
+    session.text(&read).await.parse().expect("a number")
+}
+
+#[tokio::test]
+async fn reading_what_is_recorded_page_by_page_reads_each_row_once() {
+    let (_database, mut session) = migrated().await;
+    fill(&session, "'hot'").await;
+    let before = rows_read(&session).await;
+    let (mut rows, mut next) = (0, Some(at(0, 0)));
+    while let Some(from) = next {
+        let page = timed("a page", store().recorded_from(&mut session, from, 2_000)).await;
+        rows += page.rows.len();
+        next = page.next;
+    }
+    let read = rows_read(&session).await - before;
+    assert_eq!(rows, 100_000);
+    assert!(read < 110_000, "{read} rows read for 100,000");
+}
+
 #[tokio::test]
 async fn a_claim_reads_little_more_than_it_takes() {
     let (_database, session) = migrated().await;
     fill(&session, "'hot'").await;
-    let read = "SELECT (seq_tup_read + idx_tup_fetch)::text FROM pg_stat_xact_user_tables
-                 WHERE relname = 'app_outbox_dispatch'";
+    let read = ROWS_READ;
     session.run("BEGIN").await;
     for store in [store(), store().with_on_dead(OnDead::Hold)] {
         let before: u64 = session.text(read).await.parse().unwrap();

@@ -63,8 +63,8 @@ async fn a_spilled_row_that_is_stored_is_gone_once_the_slot_is_past_it() {
     assert_eq!(store.finish_past(&session, &outcomes, Lsn::new(2)).await.unwrap(), 2);
     assert_eq!(rows_left(&session).await, "b c d");
     assert_eq!(status_of(&store, &session, "b").await, DispatchStatus::Published);
-    let recorded = store.recorded_since(&session, Lsn::ZERO).await.unwrap();
-    let positions: Vec<_> = recorded.iter().map(|recorded| recorded.position).collect();
+    let recorded = store.recorded_from(&mut session, at(0, 0), 100).await.unwrap();
+    let positions: Vec<_> = recorded.rows.iter().map(|recorded| recorded.position).collect();
     assert_eq!(positions, [at(2, 0), at(3, 0), at(4, 0)], "the slot may send it again");
 
     let to = |lsn| (Lsn::ZERO, Lsn::new(lsn));

@@ -12,7 +12,7 @@ use walrelay_core::{
     Random, Router, RouterConfig, Selection, Topic, Tracker, WalBudget, WalBudgetLimit, Window,
     WindowLimits,
 };
-use walrelay_postgres::{Holdings, Outbox, ParkedKey, PgError, Store as _, StreamSettings};
+use walrelay_postgres::{Outbox, ParkedKey, PgError, Store as _, StreamSettings};
 
 use crate::error::RelayError;
 use crate::lifecycle::opening::with_status_updates;
@@ -171,9 +171,9 @@ pub async fn open<C: Server, P: Publisher>(
         }
         lanes.load_parked(&topic, &key.ordering_key, key.next_attempt_in, now);
     };
-    let reading = store.holdings(from, &mut load);
-    let held = with_status_updates(&mut feedback, reading).await.map_err(RelayError::Connect)?;
-    let Holdings { parked_keys, recorded } = held.map_err(RelayError::Store)?;
+    let reading = store.parked_keys(&mut load);
+    let read = with_status_updates(&mut feedback, reading).await.map_err(RelayError::Connect)?;
+    let parked_keys = read.map_err(RelayError::Store)?;
     let source = match &settings.selection {
         Some(selection) => Source::Replay(Selected::new(selection.clone())),
         None => Source::Slot,
@@ -187,7 +187,7 @@ pub async fn open<C: Server, P: Publisher>(
         wal_end,
         flow: Flow {
             router: Router::new(settings.router.clone()),
-            recorded_rows: RecordedRows::new(recorded),
+            recorded_rows: RecordedRows::unread(from),
             continuity: Continuity::new(settings.outbox.tables.len()),
             tracker: Tracker::new(),
             budget: Budget::new(settings.budget),

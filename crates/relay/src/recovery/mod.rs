@@ -175,9 +175,11 @@ async fn publish<P: Publisher>(
         let known = known.map_err(RelayError::Survey)?;
         let at = |n| Position { commit_lsn, tx_index: before + n };
         let rows_known = known.len();
-        recorded.extend(
-            known.into_iter().map(|(n, event_id)| RecordedRow { position: at(n), event_id }),
-        );
+        recorded.extend(known.into_iter().map(|(n, event_id)| RecordedRow {
+            position: at(n),
+            event_id,
+            parks: None,
+        }));
         let rows = rest.gap.count(client, name).await.map_err(RelayError::Survey)?;
         tracing::info!(table = %name, rows, recorded = rows_known, "rows that may not have been settled");
         before += u32::try_from(rows).unwrap_or(u32::MAX);

@@ -2,11 +2,11 @@
 
 use std::time::Duration;
 
-use pgoutput_parser::Lsn;
+use pgoutput_parser::{Lsn, Position};
 use walrelay_core::{ClaimKey, Claimed, Finished, Reason, RowToRecord, Topic};
 use walrelay_postgres::{
-    ConnectConfig, Due, Head, Holdings, ParkedKey, ServerIdentity, SqlClient, Store, StoreFailure,
-    Survey, Watch, advance_replay, connect_sql, read_server_identity,
+    ConnectConfig, Due, Head, ParkedKey, RecordedPage, ServerIdentity, SqlClient, Store,
+    StoreFailure, Survey, Watch, advance_replay, connect_sql, read_server_identity,
 };
 
 use super::tally::Tally;
@@ -75,12 +75,15 @@ fn not_recorded(row: &RowToRecord) -> StoreFailure {
 }
 
 impl Store for ReplayStore {
-    async fn holdings(
+    async fn parked_keys(
         &mut self,
-        _: Lsn,
         _: &mut (dyn FnMut(ParkedKey) + Send),
-    ) -> Result<Holdings, StoreFailure> {
-        Ok(Holdings::default())
+    ) -> Result<usize, StoreFailure> {
+        Ok(0)
+    }
+
+    async fn recorded_from(&mut self, _: Position, _: u32) -> Result<RecordedPage, StoreFailure> {
+        Ok(RecordedPage::default())
     }
 
     async fn park(&mut self, rows_to_record: &[RowToRecord]) -> Result<(), StoreFailure> {

@@ -247,6 +247,7 @@ impl Flow {
             }
             Change::Begin(begin) => {
                 tracker.begin(begin.commit_timestamp);
+                recorded_rows.begin(begin.final_lsn);
                 if let Source::Replay(selected) = source {
                     selected.begin(&begin);
                 }
@@ -360,6 +361,9 @@ impl Flow {
         if recorder.looks_for_due() {
             recorder.leave_out(lanes.topics_at_rest(now));
         }
+        if let Some(from) = recorded_rows.next_page() {
+            recorder.read_recorded(from);
+        }
         // What cannot go out yet is not claimed: its lease would end while it waits.
         let may_claim = mode == Mode::Streaming
             && publishes.waits_for() == 0
@@ -442,6 +446,7 @@ impl Flow {
                 let again_at = now + CLAIM_PAUSE;
                 lanes.into_iter().for_each(|lane| self.lanes.claim_failed(lane, again_at));
             }
+            RecorderEvent::Recorded(page) => self.recorded_rows.learn(page, &self.lanes),
             RecorderEvent::Due(Due { keys, has_more }) => {
                 let resting_keys = self.lanes.resting_keys();
                 for (topic, ordering_key) in &keys {
@@ -504,13 +509,15 @@ impl Flow {
 
     /// What takes memory beside the rows (I6).
     fn hold_beside(&mut self, read_buffer_bytes: usize) {
-        self.budget.hold_beside(self.lanes.resting_memory() + read_buffer_bytes);
+        let keys_and_rows = self.lanes.resting_memory() + self.recorded_rows.memory();
+        self.budget.hold_beside(keys_and_rows + read_buffer_bytes);
     }
 
     fn may_read(&self, mode: Mode) -> bool {
+        let can_take_in = self.budget.has_room() && self.recorded_rows.know_the_next();
         match mode {
-            Mode::Streaming => self.budget.has_room(),
-            Mode::Draining { .. } => self.budget.has_room() && self.tracker.has_open_transaction(),
+            Mode::Streaming => can_take_in,
+            Mode::Draining { .. } => can_take_in && self.tracker.has_open_transaction(),
             Mode::Finishing { .. } => false,
         }
     }

@@ -7,11 +7,13 @@
 use std::pin::Pin;
 use std::time::Duration;
 
+use pgoutput_parser::Position;
 use tokio::time::{Instant, sleep, sleep_until};
 use walrelay_core::{Backoff, ClaimKey, Claimed, Finished, LaneId, RowToRecord, Topic, Watermark};
-use walrelay_postgres::{Due, HEADS_MAX, Head, Store, StoreFailure, Survey, Watch};
+use walrelay_postgres::{Due, HEADS_MAX, Head, RecordedPage, Store, StoreFailure, Survey, Watch};
 
 use crate::stream::record::Record;
+use crate::stream::recorded_rows::RecordedRows;
 
 /// Between two steps of a count of a large table.
 const COUNT_PAUSE: Duration = Duration::from_millis(250);
@@ -30,6 +32,8 @@ pub enum RecorderEvent {
     Claimed(Vec<(LaneId, Claimed)>),
     /// These keys could not be read back; they rest a little.
     NotClaimed(Vec<LaneId>),
+    /// Rows that were recorded before this session.
+    Recorded(RecordedPage),
     /// Keys that an operator, or time, made due.
     Due(Due),
     /// The first rows of some keys.
@@ -50,6 +54,7 @@ enum StoreCommand {
     Park(Vec<RowToRecord>),
     Finish(Vec<Finished>),
     Claim(Vec<ClaimKey>, usize),
+    Recorded(Position),
     Due(Vec<Topic>),
     Heads(Option<Head>),
     Survey,
@@ -118,6 +123,8 @@ pub struct Recorder<S> {
     rows_to_record: Vec<RowToRecord>,
     finished: Vec<Finished>,
     claims: Option<(Vec<ClaimKey>, usize)>,
+    /// Where a page of recorded rows begins that was asked for.
+    recorded_from: Option<Position>,
     /// Topics whose due keys are not asked for, as they were told last.
     topics_at_rest: Vec<Topic>,
     record: Record,
@@ -143,6 +150,7 @@ impl<S: Store> Recorder<S> {
             rows_to_record: Vec::new(),
             finished: Vec::new(),
             claims: None,
+            recorded_from: None,
             topics_at_rest: Vec::new(),
             record: Record::new(now, intervals.settled, intervals.settled_idle),
             due_at: now,
@@ -174,6 +182,11 @@ impl<S: Store> Recorder<S> {
     /// Asks for the next rows of parked keys.
     pub fn claim(&mut self, keys: Vec<ClaimKey>, bytes_max: usize) {
         self.claims = Some((keys, bytes_max));
+    }
+
+    /// Asks which rows from there on were recorded before this session.
+    pub fn read_recorded(&mut self, from: Position) {
+        self.recorded_from = Some(from);
     }
 
     /// Whether due keys are looked for next, once nothing more urgent is to do.
@@ -332,8 +345,9 @@ impl<S: Store> Recorder<S> {
     }
 
     /// What is settled is written down when it is time, whatever else is to do: the slot is confirmed no
-    /// further. So is a short look at the publication, which it waits for. Then outcomes, so that a
-    /// claim finds them written; then rows, for they hold the slot.
+    /// further. So is a short look at the publication, which it waits for, and a page of recorded rows,
+    /// for which reading waits. Then outcomes, so that a claim finds them written; then rows, for they
+    /// hold the slot.
     fn next_command(&mut self) -> Option<StoreCommand> {
         let now = Instant::now();
         if self.watch_at <= now {
@@ -343,6 +357,9 @@ impl<S: Store> Recorder<S> {
         }
         if let Some(watermark) = self.record.take_due(now) {
             return Some(StoreCommand::NoteSettled(watermark));
+        }
+        if let Some(from) = self.recorded_from.take() {
+            return Some(StoreCommand::Recorded(from));
         }
         if !self.finished.is_empty() {
             return Some(StoreCommand::Finish(std::mem::take(&mut self.finished)));
@@ -423,7 +440,7 @@ async fn until_done<S: Store>(
         attempts += 1;
         let name = command.name();
         match command {
-            StoreCommand::Park(_) | StoreCommand::Finish(_) => {
+            StoreCommand::Park(_) | StoreCommand::Finish(_) | StoreCommand::Recorded(_) => {
                 tracing::warn!(
                     command = name,
                     attempts,
@@ -454,6 +471,7 @@ async fn until_done<S: Store>(
 enum Found {
     Nothing,
     Claimed(Vec<Claimed>),
+    Recorded(RecordedPage),
     Due(Due),
     Pruned(u64),
     Heads(Vec<Head>),
@@ -473,6 +491,10 @@ async fn execute<S: Store>(
         StoreCommand::Finish(finished) => store.finish(finished).await.map(|()| Found::Nothing),
         StoreCommand::Claim(keys, bytes_max) => {
             store.claim(keys, *bytes_max).await.map(Found::Claimed)
+        }
+        StoreCommand::Recorded(from) => {
+            let page = store.recorded_from(*from, RecordedRows::PAGE_ROWS).await;
+            page.map(Found::Recorded)
         }
         StoreCommand::Due(except) => store.due_keys(except).await.map(Found::Due),
         StoreCommand::Heads(after) => store.heads_after(after.as_ref()).await.map(Found::Heads),
@@ -497,6 +519,7 @@ impl StoreCommand {
             Self::Park(_) => "park",
             Self::Finish(_) => "finish",
             Self::Claim(..) => "claim",
+            Self::Recorded(_) => "read recorded rows",
             Self::Due(_) => "due",
             Self::Heads(_) => "look through heads",
             Self::Survey => "survey",
@@ -515,6 +538,7 @@ impl StoreCommand {
                 RecorderEvent::Claimed(keys.into_iter().map(|key| key.lane).zip(claimed).collect())
             }
             (Self::NoteSettled(settled), _) => RecorderEvent::Settled(settled),
+            (_, Found::Recorded(page)) => RecorderEvent::Recorded(page),
             (_, Found::Due(due)) => RecorderEvent::Due(due),
             (_, Found::Pruned(rows)) => RecorderEvent::Pruned(rows),
             (_, Found::Heads(heads)) => RecorderEvent::Heads(heads),

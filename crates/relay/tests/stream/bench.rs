@@ -10,7 +10,7 @@ use walrelay_core::{
     Backoff, Batch, ClaimKey, Claimed, Finished, LanePolicy, Lanes, Message, OnDead, Outcome,
     Reason, RowToRecord, Topic, Tracker,
 };
-use walrelay_postgres::{Due, Head, Holdings, ParkedKey, Store, StoreFailure, Survey, Watch};
+use walrelay_postgres::{Due, Head, ParkedKey, RecordedPage, Store, StoreFailure, Survey, Watch};
 
 /// Every command takes so long.
 pub(crate) const LATENCY: Duration = Duration::from_millis(1);
@@ -119,12 +119,20 @@ fn ids<'a>(messages: impl Iterator<Item = &'a Message>) -> String {
 }
 
 impl Store for Desk {
-    async fn holdings(
+    async fn parked_keys(
         &mut self,
-        _from: Lsn,
         _each: &mut (dyn FnMut(ParkedKey) + Send),
-    ) -> Result<Holdings, StoreFailure> {
-        Ok(Holdings::default())
+    ) -> Result<usize, StoreFailure> {
+        Ok(0)
+    }
+
+    async fn recorded_from(
+        &mut self,
+        from: Position,
+        _rows_max: u32,
+    ) -> Result<RecordedPage, StoreFailure> {
+        self.command("recorded", from.to_string()).await?;
+        Ok(RecordedPage::default())
     }
 
     async fn park(&mut self, rows: &[RowToRecord]) -> Result<(), StoreFailure> {

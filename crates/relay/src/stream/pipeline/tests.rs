@@ -41,7 +41,7 @@ fn with_parked_lanes(parked_lanes: usize, budget_bytes: usize) -> Flow {
     };
     Flow {
         router: Router::new(router),
-        recorded_rows: RecordedRows::new([]),
+        recorded_rows: RecordedRows::unread(Lsn::ZERO),
         may_find_more: false,
         source: Source::Slot,
         continuity: Continuity::new(1),

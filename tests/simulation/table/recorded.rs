@@ -1,0 +1,32 @@
+//! What the server may send again although it is recorded, a page at a time.
+
+use pgoutput_parser::Position;
+use walrelay_core::OnDead;
+use walrelay_postgres::{RecordedPage, RecordedRow};
+
+use super::{State, position};
+use crate::judge::Status;
+
+impl State {
+    pub(super) fn recorded_from(
+        &self,
+        on_dead: OnDead,
+        from: Position,
+        rows_max: u32,
+    ) -> RecordedPage {
+        let since = self.entries.range((from.commit_lsn.as_u64(), from.tx_index)..);
+        let row = |(at, entry): (&(u64, u32), &super::Entry)| {
+            let parks = match entry.status {
+                Status::Retrying => true,
+                Status::Dead => on_dead == OnDead::Hold && !entry.key.is_empty(),
+                Status::Published | Status::Discarded => false,
+            };
+            RecordedRow {
+                position: position(at.0, at.1),
+                event_id: entry.event_id(),
+                parks: parks.then(|| (entry.topic.clone(), entry.key.clone())),
+            }
+        };
+        RecordedPage::of(since.take(rows_max as usize).map(row).collect(), rows_max)
+    }
+}
