@@ -71,6 +71,7 @@ BEGIN
       operation         jsonb,                -- what an operator has begun with the slot and not finished
       settled_lsn       pg_lsn      NOT NULL, -- the watermark
       settled_xid       xid8        NOT NULL, -- every committed transaction below this one is settled
+      origin            jsonb,                -- oids of the database and tables whose transaction ids these are
       updated_at        timestamptz NOT NULL DEFAULT now()
     );
 
@@ -94,5 +95,6 @@ BEGIN
       ALTER COLUMN timeline DROP DEFAULT,
       ALTER COLUMN generation DROP DEFAULT;
   END IF;
+  ALTER TABLE public.app_outbox_relay ADD COLUMN IF NOT EXISTS origin jsonb;
 END
 $walrelay$;

@@ -63,3 +63,37 @@ async fn rows_that_a_recovery_parked_before_it_died_keep_their_place_in_their_ke
     let verdict = world.check(&world.committed().await);
     assert!(verdict.lost.is_empty() && verdict.reordered.is_empty(), "{verdict}");
 }
+
+/// Where the first start over a table that has rows dies.
+const FIRST_STEPS: [(&str, &[&str]); 5] = [
+    ("recovery-begun", &["init", "--backfill"]),
+    ("recovery-created", &["init", "--backfill"]),
+    ("recovery-noted", &["init", "--backfill"]),
+    ("after-reply=3", &["run", "--until-caught-up"]),
+    ("recovery-filled", &["run", "--until-caught-up"]),
+];
+
+#[tokio::test]
+async fn a_first_start_over_a_table_with_rows_that_dies_at_any_step_is_finished_and_loses_nothing()
+{
+    for (step, command) in FIRST_STEPS {
+        let Some(world) = World::create().await else { return };
+        world.execute(&format!("SELECT pg_drop_replication_slot('{}')", world.name())).await;
+        Workload::of_rows(200).insert(world.client()).await.expect("rows");
+        if command[0] == "run" {
+            world.succeed(["init", "--backfill"]).await;
+        }
+        let dying = world.command(command.iter().copied()).env("WALRELAY_FAILPOINT", step);
+        let died = dying.finish(DEADLINE).await;
+        assert_eq!(died.code, None, "{step}: {}", died.text);
+        let later = Workload { first_number: 200, ..Workload::of_rows(40) };
+        later.insert(world.client()).await.expect("rows");
+        assert_eq!(world.run(["prune", "--older-than", "1s"]).await.code, Some(3), "{step}");
+        world.catch_up().await;
+
+        let verdict = world.check(&world.committed().await);
+        assert!(verdict.lost.is_empty() && verdict.reordered.is_empty(), "{step}: {verdict}");
+        let unfinished = "SELECT count(*) FROM app_outbox_relay WHERE operation IS NOT NULL";
+        assert_eq!(world.number(unfinished).await, 0, "{step}");
+    }
+}

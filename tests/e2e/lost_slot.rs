@@ -119,7 +119,7 @@ async fn a_slot_that_holds_rows_is_dropped_only_with_their_number() {
     let Some(world) = World::create().await else { return };
     let mut relay = world.start_relay([]).await;
     let held = world.run(["slot", "drop", "--yes"]).await;
-    assert_refused(&held, 6, &["stop the relay"]);
+    assert_refused(&held, 6, &["a relay that streams it"]);
     assert_eq!(relay.terminate(DEADLINE).await, Some(0));
     Workload::of_rows(4).insert(world.client()).await.expect("the rows are inserted");
 

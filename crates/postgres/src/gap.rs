@@ -5,6 +5,7 @@
 //! the new slot streams whatever its snapshot does not see. What lies in between is read here. A row's
 //! number in the order names it, so that a second attempt finds what the first has recorded.
 
+use pgoutput_parser::PgTimestamp;
 use tokio_postgres::types::Type;
 use tokio_postgres::{Client, Row, SimpleQueryStream};
 
@@ -16,8 +17,19 @@ use crate::store_error::StoreError;
 pub struct Gap {
     /// What the new slot does not stream: transactions visible in this snapshot (`pg_snapshot`).
     pub snapshot: String,
-    /// Every transaction below it is settled.
-    pub settled_xid: u64,
+    /// What is settled of it.
+    pub settled: SettledRows,
+}
+
+/// What is settled of the rows that a snapshot sees.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum SettledRows {
+    /// None of them.
+    None,
+    /// Those of every transaction below this one.
+    Below(u64),
+    /// Those of events before this moment.
+    Before(PgTimestamp),
 }
 
 /// An outbox table, as its rows are described in the stream.
@@ -33,6 +45,8 @@ pub struct GapTable {
     pub order: Vec<String>,
     /// The column of the event id.
     pub id: String,
+    /// The column of the event's time, if the table has one.
+    pub occurred_at: Option<String>,
 }
 
 /// A column.
@@ -77,29 +91,46 @@ pub async fn read_columns(
 
 impl Gap {
     /// A condition on the rows of a table called `t`. The missing half of a row's transaction id is that
-    /// of the nearest one before now; one that looks younger than now is ancient, and settled.
-    fn condition(&self) -> String {
-        format!(
-            "age(t.xmin) BETWEEN 0 AND age('{}'::xid8::xid)
-             AND pg_visible_in_snapshot((newest.id - age(t.xmin))::text::xid8, {}::pg_snapshot)",
-            self.settled_xid,
-            quote_literal(&self.snapshot)
-        )
+    /// of the nearest one before now; one that looks younger than now is ancient, and settled where anything
+    /// is.
+    fn condition(&self, table: &GapTable) -> Result<String, StoreError> {
+        let snapshot = quote_literal(&self.snapshot);
+        let seen = format!(
+            "pg_visible_in_snapshot(greatest(newest.id - age(t.xmin), 3)::text::xid8, {snapshot}::pg_snapshot)"
+        );
+        // What is frozen may show any transaction id, or the one that stands for all of them.
+        let seen_or_frozen = format!("(t.xmin::text::bigint < 3 OR age(t.xmin) < 0 OR {seen})");
+        Ok(match self.settled {
+            SettledRows::None => seen_or_frozen,
+            SettledRows::Below(xid) => {
+                format!("age(t.xmin) BETWEEN 0 AND age('{xid}'::xid8::xid) AND {seen}")
+            }
+            SettledRows::Before(moment) => {
+                let Some(column) = &table.occurred_at else {
+                    return Err(StoreError::NoTimeColumn { table: table.name.to_string() });
+                };
+                let (column, micros) = (quote_identifier(column), moment.as_micros());
+                let first = format!(
+                    "timestamptz '2000-01-01 00:00:00+00' + interval '1 microsecond' * {micros}"
+                );
+                format!("t.{column} >= {first} AND {seen_or_frozen}")
+            }
+        })
     }
 
     /// The rows of a table in their order, as the simple protocol gives them.
-    fn query(&self, table: &GapTable, selected: &str) -> String {
+    fn query(&self, table: &GapTable, selected: &str) -> Result<String, StoreError> {
         let mut order = String::new();
         for column in &table.order {
             order.push_str(&format!("t.{}, ", quote_identifier(column)));
         }
-        format!(
+        Ok(format!(
             "SELECT {selected} FROM {} t,
                     (SELECT pg_snapshot_xmax(pg_current_snapshot())::text::bigint AS id) AS newest
               WHERE {} ORDER BY {order}t.tableoid, t.ctid",
             table.name,
-            self.condition()
-        )
+            self.condition(table)?
+        ))
     }
 
     /// The rows, each with the columns of the table as text.
@@ -114,7 +145,7 @@ impl Gap {
     ) -> Result<SimpleQueryStream, StoreError> {
         let selected: Vec<String> =
             table.columns.iter().map(|c| format!("t.{}", quote_identifier(&c.name))).collect();
-        let sql = self.query(table, &selected.join(", "));
+        let sql = self.query(table, &selected.join(", "))?;
         let action = format!("read rows of {}", table.name);
         client.simple_query_raw(&sql).await.map_err(StoreError::sql(action))
     }
@@ -136,7 +167,7 @@ impl Gap {
               WHERE EXISTS (SELECT FROM public.app_outbox_dispatch d
                              WHERE d.slot = $1 AND d.event_id = numbered.id)
               ORDER BY n",
-            self.query(table, &id)
+            self.query(table, &id)?
         );
         let rows = client
             .query_typed(&sql, &[(&slot, Type::TEXT)])
@@ -151,17 +182,18 @@ impl Gap {
     /// # Errors
     ///
     /// The role may not read the table; the server refused, or the connection ended.
-    pub async fn count(&self, client: &Client, table: &QualifiedName) -> Result<u64, StoreError> {
+    pub async fn count(&self, client: &Client, table: &GapTable) -> Result<u64, StoreError> {
+        let name = &table.name;
         let sql = format!(
-            "SELECT count(*) AS rows FROM {table} t,
+            "SELECT count(*) AS rows FROM {name} t,
                     (SELECT pg_snapshot_xmax(pg_current_snapshot())::text::bigint AS id) AS newest
               WHERE {}",
-            self.condition()
+            self.condition(table)?
         );
         let row = client
             .query_typed_one(&sql, &[])
             .await
-            .map_err(StoreError::sql(format!("count the rows of {table}")))?;
+            .map_err(StoreError::sql(format!("count the rows of {name}")))?;
         Ok(row.get::<_, i64>("rows").unsigned_abs())
     }
 

@@ -31,6 +31,18 @@ pub struct InitOptions {
     pub failover: Failover,
     /// What to do when the slot was lost: it existed, and is missing or invalidated.
     pub on_lost: OnLost,
+    /// Whether the slot is made here.
+    pub making: Making,
+}
+
+/// Whether an `init` makes the slot.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Making {
+    /// It does.
+    #[default]
+    Slot,
+    /// A backfill makes it, together with a snapshot of what was there before.
+    AllButSlot,
 }
 
 /// What to do when the slot was lost: it existed, and is missing or invalidated.
@@ -91,10 +103,12 @@ impl InitPlan {
             let title = format!("slot {}: not in place of one that was lost", options.outbox.slot);
             steps.push(InitStep { title, sql: guard_sql(options) });
         }
-        steps.push(InitStep {
-            title: format!("slot {}", options.outbox.slot),
-            sql: slot_sql(options),
-        });
+        if options.making == Making::Slot {
+            steps.push(InitStep {
+                title: format!("slot {}", options.outbox.slot),
+                sql: slot_sql(options),
+            });
+        }
         Ok(Self { steps })
     }
 

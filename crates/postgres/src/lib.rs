@@ -15,6 +15,7 @@ mod error;
 mod feedback;
 mod frames;
 mod gap;
+mod holder;
 mod incoming;
 mod init;
 mod lost;
@@ -57,17 +58,20 @@ pub use dispatch::{
 pub use error::{PgError, ServerError, ServerErrorKind, TlsError};
 pub use feedback::Feedback;
 pub use frames::Frames;
-pub use gap::{Gap, GapColumn, GapTable, read_columns};
-pub use init::{InitOptions, InitPlan, InitReport, InitStep, OnLost, init, shard_filter};
+pub use gap::{Gap, GapColumn, GapTable, SettledRows, read_columns};
+pub use holder::{
+    SlotUse, SlotUser, describe_unfinished, end_session, new_slot_waits_for, read_slot_user,
+};
+pub use init::{InitOptions, InitPlan, InitReport, InitStep, Making, OnLost, init, shard_filter};
 pub use lost::{LostSlot, Settled, loss, read_loss, rows_at_risk};
 pub use migrations::{
     INBOX_TABLES, Migration, RELAY_TABLES, inbox_migrations, migrate, migrate_inbox, migrations,
 };
 pub use names::{ParseNameError, QualifiedName, quote_identifier, quote_literal};
 pub use operation::{
-    Again, Filling, Recovery, Reset, SlotOperation, begin_recovery, begin_reset, finish_recovery,
-    finish_reset, give_up_operation, note_filling, read_operation, release_operation,
-    take_operation, try_decoding,
+    Again, Bound, Filling, Recovery, Reset, SlotOperation, Upgrade, adopt_slot, begin_backfill,
+    begin_recovery, begin_reset, begin_upgrade, finish_recovery, finish_reset, give_up_operation,
+    note_filling, read_operation, release_operation, take_operation, try_decoding,
 };
 pub use outbox::Outbox;
 pub use preflight::{
@@ -79,10 +83,12 @@ pub use publication::{
     Operation, PublicationScope, PublicationState, PublishedTable, read_publication,
 };
 pub use relay_row::{
-    Horizon, OwnRow, RelayRow, advance_relay_row, delete_relay_row, read_horizon, read_relay_row,
-    read_wal_end, recovering_slot, take_relay_row,
+    Horizon, OwnRow, RelayRow, advance_relay_row, delete_relay_row, is_same_origin, read_horizon,
+    read_relay_row, read_wal_end, recovering_slot, take_relay_row,
 };
-pub use replay_row::{ReplayRow, advance_replay, begin_replay, finish_replay, read_replay};
+pub use replay_row::{
+    ReplayRow, advance_replay, begin_replay, finish_replay, read_replay, take_replay,
+};
 pub use replication::{
     NetworkFeedback, NetworkFrames, ReplicationConnection, Startup, SystemIdentity,
 };
@@ -92,7 +98,7 @@ pub use server_identity::{ServerIdentity, read_server_identity};
 pub use session_store::SessionStore;
 pub use slot::{
     Failover, PLUGIN, SlotState, SlotType, WalStatus, Writer, advance_slot, create_slot, drop_slot,
-    read_slot,
+    read_slot, read_version,
 };
 pub use store::{DUE_KEYS_MAX, Due, HEADS_MAX, Store, StoreFailure, Survey};
 pub use store_error::{LOST_SLOT_FIX, StoreError};

@@ -43,7 +43,9 @@ pub fn loss(
     system_identifier: Option<&str>,
 ) -> Option<LostSlot> {
     // In the middle of what an operator has begun a slot may be gone: whoever finishes that makes it again.
-    if settled.is_some_and(|row| row.operation.is_some()) {
+    // For an upgrade it is dropped, and nobody makes it again by himself.
+    let begun = settled.and_then(|row| row.operation.as_deref());
+    if begun.is_some_and(|kind| kind != "upgrade") {
         return None;
     }
     let problem = match (slot, settled) {

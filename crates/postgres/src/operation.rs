@@ -4,6 +4,8 @@
 //! that is gone in the middle of a reset is not lost. Beginning raises the generation, and every write
 //! of a session is conditional on that: a relay that was streaming lets go.
 
+use std::time::SystemTime;
+
 use pgoutput_parser::Lsn;
 use tokio_postgres::Client;
 use tokio_postgres::types::{PgLsn, ToSql, Type};
@@ -33,8 +35,30 @@ pub struct Recovery {
     pub id: String,
     /// What the lost slot was.
     pub failover: Failover,
+    /// What is known to be settled.
+    pub bound: Bound,
     /// Once the new slot is there, and what it does not stream is fixed.
     pub filling: Option<Filling>,
+}
+
+/// What is known to be settled of what a new slot does not stream; the rest is published from the table.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Bound {
+    /// Nothing: there was no slot before.
+    Nothing,
+    /// Every transaction below the horizon on record.
+    Horizon,
+    /// Rows of events before this moment, where transaction ids say nothing.
+    Since(SystemTime),
+}
+
+/// An upgrade of the server: the slot is gone by intention, and nothing is to be made before the upgrade.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Upgrade {
+    /// The server that is to be upgraded.
+    pub system_identifier: String,
+    /// Its version, as `server_version_num` has it.
+    pub version: i32,
 }
 
 /// The new slot, and what it does not stream.
@@ -53,6 +77,8 @@ pub enum SlotOperation {
     Reset(Reset),
     /// A lost slot is replaced by a new one.
     Recovery(Recovery),
+    /// The server is about to be upgraded.
+    Upgrade(Upgrade),
 }
 
 impl SlotOperation {
@@ -61,11 +87,20 @@ impl SlotOperation {
     pub fn describe(&self, slot: &str) -> String {
         match self {
             Self::Reset(reset) => reset.describe(slot),
-            Self::Recovery(Recovery { filling: None, .. }) => "a recovery".to_owned(),
-            Self::Recovery(Recovery { filling: Some(filling), .. }) => format!(
-                "a recovery (the new slot begins at {}; rows before it are still to be published)",
-                filling.consistent_point
-            ),
+            Self::Recovery(Recovery { filling, bound, .. }) => {
+                let what = match bound {
+                    Bound::Nothing => "a backfill",
+                    Bound::Horizon | Bound::Since(_) => "a recovery",
+                };
+                match filling {
+                    None => what.to_owned(),
+                    Some(filling) => format!(
+                        "{what} (the new slot begins at {}; rows before it are still to be published)",
+                        filling.consistent_point
+                    ),
+                }
+            }
+            Self::Upgrade(_) => "an upgrade (the slot is dropped for it)".to_owned(),
         }
     }
 }
@@ -112,7 +147,9 @@ pub async fn read_operation(
                     (operation ->> 'target')::pg_lsn AS target,
                     coalesce((operation ->> 'failover')::bool, false) AS failover,
                     coalesce((operation ->> 'include_dead')::bool, false) AS include_dead,
-                    operation ->> 'id' AS id, operation ->> 'snapshot' AS snapshot,
+                    operation ->> 'bound' AS bound, (operation ->> 'since')::timestamptz AS since,
+                    operation ->> 'system_identifier' AS system_identifier,
+                    (operation ->> 'version')::int AS version, operation ->> 'id' AS id, operation ->> 'snapshot' AS snapshot,
                     (operation ->> 'consistent_point')::pg_lsn AS consistent_point
                FROM (SELECT to_jsonb(r) -> 'operation' AS operation
                        FROM public.app_outbox_relay r WHERE slot = $1) AS row
@@ -137,8 +174,18 @@ pub async fn read_operation(
             let filling = lsn("consistent_point")
                 .zip(text("snapshot"))
                 .map(|(consistent_point, snapshot)| Filling { consistent_point, snapshot });
-            SlotOperation::Recovery(Recovery { id, failover, filling })
+            let bound = match (text("bound").as_deref(), row.get("since")) {
+                (_, Some(since)) => Bound::Since(since),
+                (Some("nothing"), None) => Bound::Nothing,
+                (Some(_) | None, None) => Bound::Horizon,
+            };
+            SlotOperation::Recovery(Recovery { id, failover, bound, filling })
         }),
+        Some("upgrade") => {
+            text("system_identifier").zip(row.get("version")).map(|(system_identifier, version)| {
+                SlotOperation::Upgrade(Upgrade { system_identifier, version })
+            })
+        }
         Some(_) | None => None,
     };
     let unexpected = || StoreError::UnexpectedValue {
@@ -216,7 +263,9 @@ pub async fn finish_reset(client: &Client, slot: &str, reset: &Reset) -> Result<
     Ok(())
 }
 
-/// Puts a recovery on record. False when something has been begun already: then nothing was written.
+/// Puts a recovery on record. False when something has been begun already: then nothing was written. An
+/// upgrade ends with it. On another server than the one on record, positions are forgotten: they mean
+/// nothing there.
 ///
 /// # Errors
 ///
@@ -225,17 +274,139 @@ pub async fn begin_recovery(
     client: &Client,
     slot: &str,
     recovery: &Recovery,
+    (system_identifier, timeline): (&str, u32),
 ) -> Result<bool, StoreError> {
-    begin(
-        client,
-        "'kind', 'recovery', 'id', $2, 'failover', $3",
-        &[
-            (&slot, Type::TEXT),
-            (&recovery.id, Type::TEXT),
-            (&(recovery.failover == Failover::Yes), Type::BOOL),
-        ],
-    )
-    .await
+    let (bound, since) = recovery.bound.columns();
+    let written = client
+        .execute_typed(
+            "UPDATE public.app_outbox_relay
+                SET operation = jsonb_build_object('kind', 'recovery', 'id', $2, 'failover', $3,
+                                                   'bound', $6, 'since', $7, 'begun_at', now()),
+                    settled_lsn = CASE WHEN system_identifier = $4 THEN settled_lsn ELSE '0/0' END,
+                    system_identifier = $4, timeline = $5,
+                    generation = generation + 1, updated_at = now()
+              WHERE slot = $1 AND (operation IS NULL OR operation ->> 'kind' = 'upgrade')",
+            &[
+                (&slot, Type::TEXT),
+                (&recovery.id, Type::TEXT),
+                (&(recovery.failover == Failover::Yes), Type::BOOL),
+                (&system_identifier, Type::TEXT),
+                (&timeline_column(timeline)?, Type::INT4),
+                (&bound, Type::TEXT),
+                (&since, Type::TIMESTAMPTZ),
+            ],
+        )
+        .await
+        .map_err(StoreError::sql("write app_outbox_relay.operation"))?;
+    Ok(written == 1)
+}
+
+/// Puts a backfill on record, of a slot that never was. False when something is on record about it.
+///
+/// # Errors
+///
+/// The server refused, or the connection ended.
+pub async fn begin_backfill(
+    client: &Client,
+    slot: &str,
+    recovery: &Recovery,
+    (system_identifier, timeline): (&str, u32),
+) -> Result<bool, StoreError> {
+    let (bound, since) = recovery.bound.columns();
+    let written = client
+        .execute_typed(
+            // 3 is the first transaction id there is.
+            "INSERT INTO public.app_outbox_relay
+                    (slot, system_identifier, timeline, generation, settled_lsn, settled_xid, operation)
+             VALUES ($1, $4, $5, 1, '0/0', '3',
+                     jsonb_build_object('kind', 'recovery', 'id', $2, 'failover', $3,
+                                        'bound', $6, 'since', $7, 'begun_at', now()))
+             ON CONFLICT (slot) DO NOTHING",
+            &[
+                (&slot, Type::TEXT),
+                (&recovery.id, Type::TEXT),
+                (&(recovery.failover == Failover::Yes), Type::BOOL),
+                (&system_identifier, Type::TEXT),
+                (&timeline_column(timeline)?, Type::INT4),
+                (&bound, Type::TEXT),
+                (&since, Type::TIMESTAMPTZ),
+            ],
+        )
+        .await
+        .map_err(StoreError::sql("write app_outbox_relay.operation"))?;
+    Ok(written == 1)
+}
+
+impl Bound {
+    fn columns(self) -> (&'static str, Option<SystemTime>) {
+        match self {
+            Self::Nothing => ("nothing", None),
+            Self::Horizon => ("horizon", None),
+            Self::Since(at) => ("since", Some(at)),
+        }
+    }
+}
+
+fn timeline_column(timeline: u32) -> Result<i32, StoreError> {
+    let value = u64::from(timeline);
+    i32::try_from(timeline).map_err(|_| StoreError::OutOfRange { what: "timeline", value })
+}
+
+/// Puts an upgrade on record: relays let go of the slot and wait until it has happened. False when
+/// something else has been begun.
+///
+/// # Errors
+///
+/// The server refused, or the connection ended.
+pub async fn begin_upgrade(
+    client: &Client,
+    slot: &str,
+    upgrade: &Upgrade,
+) -> Result<bool, StoreError> {
+    let written = client
+        .execute_typed(
+            "UPDATE public.app_outbox_relay
+                SET operation = jsonb_build_object('kind', 'upgrade', 'system_identifier', $2, 'version', $3,
+                                                   'begun_at', now()),
+                    generation = generation + 1, updated_at = now()
+              WHERE slot = $1 AND (operation IS NULL OR operation ->> 'kind' = 'upgrade')",
+            &[
+                (&slot, Type::TEXT),
+                (&upgrade.system_identifier, Type::TEXT),
+                (&upgrade.version, Type::INT4),
+            ],
+        )
+        .await
+        .map_err(StoreError::sql("write app_outbox_relay.operation"))?;
+    Ok(written == 1)
+}
+
+/// The slot of an upgraded server is the one on record: positions begin anew there, transaction ids go on.
+///
+/// # Errors
+///
+/// The server refused, or the connection ended.
+pub async fn adopt_slot(
+    client: &Client,
+    slot: &str,
+    (system_identifier, timeline, at): (&str, u32, Lsn),
+) -> Result<(), StoreError> {
+    client
+        .execute_typed(
+            "UPDATE public.app_outbox_relay
+                SET system_identifier = $2, timeline = $3, settled_lsn = $4, operation = NULL,
+                    generation = generation + 1, updated_at = now()
+              WHERE slot = $1",
+            &[
+                (&slot, Type::TEXT),
+                (&system_identifier, Type::TEXT),
+                (&timeline_column(timeline)?, Type::INT4),
+                (&PgLsn::from(at.as_u64()), Type::PG_LSN),
+            ],
+        )
+        .await
+        .map_err(StoreError::sql("adopt the slot in app_outbox_relay"))?;
+    Ok(())
 }
 
 /// Notes that the new slot is there, and what it does not stream.

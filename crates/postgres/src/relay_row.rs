@@ -6,6 +6,7 @@ use pgoutput_parser::Lsn;
 use tokio_postgres::Client;
 use tokio_postgres::types::{PgLsn, Type};
 
+use crate::names::QualifiedName;
 use crate::slot::SlotState;
 use crate::store_error::StoreError;
 
@@ -211,6 +212,59 @@ pub async fn take_relay_row(
         .map_err(StoreError::sql("take the row in app_outbox_relay"))?
         .get(0);
     Ok(OwnRow { generation: u64::try_from(generation).unwrap_or_default(), ..row })
+}
+
+/// Oids of this database and of these tables: what makes a transaction id on record one of this place. An
+/// upgrade keeps them, a copy of the data does not.
+const ORIGIN: &str = "
+    jsonb_build_object(
+      'database', (SELECT oid::text FROM pg_database WHERE datname = current_database()),
+      'tables', (SELECT jsonb_object_agg(name, to_regclass(name)::oid::text) FROM unnest($2::text[]) AS name))";
+
+/// Notes which database and tables the record is about.
+///
+/// # Errors
+///
+/// The column is missing; the server refused, or the connection ended.
+pub(crate) async fn note_origin(
+    client: &Client,
+    slot: &str,
+    tables: &[QualifiedName],
+) -> Result<(), StoreError> {
+    let names: Vec<String> = tables.iter().map(ToString::to_string).collect();
+    let sql = format!(
+        "UPDATE public.app_outbox_relay SET origin = {ORIGIN}
+          WHERE slot = $1 AND origin IS DISTINCT FROM {ORIGIN}"
+    );
+    client
+        .execute_typed(&sql, &[(&slot, Type::TEXT), (&names, Type::TEXT_ARRAY)])
+        .await
+        .map_err(StoreError::sql("note the origin of transaction ids in app_outbox_relay"))?;
+    Ok(())
+}
+
+/// Whether the transaction ids on record still hold here: it is the database that they were written in,
+/// with these tables, and it has come past them.
+///
+/// # Errors
+///
+/// The server refused, or the connection ended.
+pub async fn is_same_origin(
+    client: &Client,
+    slot: &str,
+    tables: &[QualifiedName],
+) -> Result<bool, StoreError> {
+    let names: Vec<String> = tables.iter().map(ToString::to_string).collect();
+    let sql = format!(
+        "SELECT to_jsonb(r) -> 'origin' = {ORIGIN}
+                AND pg_snapshot_xmax(pg_current_snapshot()) >= settled_xid AS is_same
+           FROM public.app_outbox_relay r WHERE slot = $1"
+    );
+    let row = client
+        .query_typed_opt(&sql, &[(&slot, Type::TEXT), (&names, Type::TEXT_ARRAY)])
+        .await
+        .map_err(StoreError::sql("compare the origin of transaction ids"))?;
+    Ok(row.and_then(|row| row.get::<_, Option<bool>>("is_same")).unwrap_or(false))
 }
 
 /// Notes that an operator has moved the slot on, so that what was skipped is not taken for a gap.

@@ -61,6 +61,23 @@ pub async fn begin_replay(client: &Client, row: &ReplayRow) -> Result<(), StoreE
     Ok(())
 }
 
+/// Whether this session is now the one that does this replay; until it ends.
+///
+/// # Errors
+///
+/// The server refused, or the connection ended.
+pub async fn take_replay(client: &Client, id: &str) -> Result<bool, StoreError> {
+    let name = format!("walrelay replay {id}");
+    let row = client
+        .query_typed_one(
+            "SELECT pg_try_advisory_lock(hashtextextended($1, 0))",
+            &[(&name, Type::TEXT)],
+        )
+        .await
+        .map_err(StoreError::sql("take the replay"))?;
+    Ok(row.get(0))
+}
+
 /// The replay of this name.
 ///
 /// # Errors

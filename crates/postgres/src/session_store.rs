@@ -20,7 +20,9 @@ use crate::dispatch::{
     RecordedPage, RecordedRow,
 };
 use crate::error::PgError;
-use crate::relay_row::{Horizon, OwnRow, read_horizon, read_relay_row, take_relay_row};
+use crate::relay_row::{
+    Horizon, OwnRow, note_origin, read_horizon, read_relay_row, take_relay_row,
+};
 use crate::report::read_survey;
 use crate::server_identity::{ServerIdentity, read_server_identity};
 use crate::store::{DUE_KEYS_MAX, Due, HEADS_MAX, Store, StoreFailure, Survey};
@@ -218,6 +220,25 @@ impl SessionStore {
         Ok(())
     }
 
+    /// Only a recovery on another server needs it, and that can be told a moment instead.
+    async fn note_origin(&mut self) -> Result<(), StoreFailure> {
+        let Some(tables) = self.watch.as_ref().map(|watch| watch.tables().to_vec()) else {
+            return Ok(());
+        };
+        let slot = self.store.slot().to_owned();
+        match note_origin(self.client().await?, &slot, &tables).await {
+            Err(error) if !error.is_disconnected() => {
+                let error = error.to_string();
+                tracing::warn!(
+                    error,
+                    "a recovery after an upgrade will need --since: run `walrelay init`"
+                );
+                Ok(())
+            }
+            Ok(()) | Err(_) => Ok(()),
+        }
+    }
+
     async fn read_horizon(&mut self) -> Result<Horizon, StoreFailure> {
         read_horizon(self.client().await?).await.map_err(store_failure)
     }
@@ -268,6 +289,7 @@ impl Store for SessionStore {
         {
             return Err(StoreFailure::OtherHistory(OTHER_GENERATION));
         }
+        self.note_origin().await?;
         self.own_row = Some(own_row);
         self.spilled.settled = row.map_or(Lsn::ZERO, |row| row.settled_lsn);
         // Read as early as this, so that even a short session notes how far it came.

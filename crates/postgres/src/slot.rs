@@ -262,13 +262,22 @@ pub(crate) async fn check_failover(client: &Client, failover: Failover) -> Resul
     }
 }
 
-/// The server's major version.
-pub(crate) async fn server_major(client: &Client) -> Result<u32, StoreError> {
+/// The server's version, as `server_version_num` has it.
+///
+/// # Errors
+///
+/// The server refused, or the connection ended.
+pub async fn read_version(client: &Client) -> Result<i32, StoreError> {
     let row = client
         .query_typed_one("SELECT current_setting('server_version_num')::int AS number", &[])
         .await
         .map_err(StoreError::sql("read the server's version"))?;
-    Ok(row.get::<_, i32>("number").unsigned_abs() / 10_000)
+    Ok(row.get("number"))
+}
+
+/// The server's major version.
+pub(crate) async fn server_major(client: &Client) -> Result<u32, StoreError> {
+    Ok(read_version(client).await?.unsigned_abs() / 10_000)
 }
 
 type Param<'a> = (&'a (dyn tokio_postgres::types::ToSql + Sync), Type);

@@ -136,6 +136,25 @@ pub enum StoreError {
         slot: String,
     },
 
+    /// A moment was named, and the table does not say when its events were.
+    #[error(
+        "{table} has no column of the event's time, so --since cannot select its rows: --column-occurred-at"
+    )]
+    NoTimeColumn {
+        /// The table.
+        table: String,
+    },
+
+    /// Nothing on record holds in this database.
+    #[error(
+        "slot {slot:?} is on record as one of another database: neither its positions nor its transaction ids \
+         mean anything here, so nobody knows which rows were published"
+    )]
+    OtherDatabase {
+        /// The slot.
+        slot: String,
+    },
+
     /// Something was begun with the slot, and stands in the way until it is finished.
     #[error("{what} was begun with slot {slot:?} and is not finished")]
     OperationUnfinished {
@@ -143,6 +162,27 @@ pub enum StoreError {
         slot: String,
         /// What was begun.
         what: String,
+    },
+
+    /// Somebody holds the slot, and who that is was found out.
+    #[error("slot {slot:?} is held by {holder}")]
+    SlotHeld {
+        /// The slot.
+        slot: String,
+        /// Who holds it, and what it does.
+        holder: String,
+    },
+
+    /// A new slot was begun by a process that is gone, and the server does not let us end what is left.
+    #[error(
+        "slot {slot:?} is still being made by server process {pid}, whose client is gone; end it as a superuser \
+         or as its role: SELECT pg_terminate_backend({pid})"
+    )]
+    Abandoned {
+        /// The slot.
+        slot: String,
+        /// The server process.
+        pid: i32,
     },
 
     /// The server is a standby.
@@ -198,6 +238,10 @@ impl StoreError {
             | Self::AnchorLost { .. }
             | Self::NotLost { .. }
             | Self::OperationUnfinished { .. }
+            | Self::SlotHeld { .. }
+            | Self::NoTimeColumn { .. }
+            | Self::OtherDatabase { .. }
+            | Self::Abandoned { .. }
             | Self::InRecovery
             | Self::NoRoom(_)
             | Self::ServerTooOld { .. } => None,

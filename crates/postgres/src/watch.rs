@@ -45,6 +45,11 @@ impl PublicationWatch {
         Self { publication, tables, first: Arc::default() }
     }
 
+    /// The outbox tables.
+    pub(crate) fn tables(&self) -> &[QualifiedName] {
+        &self.tables
+    }
+
     /// Looks.
     ///
     /// # Errors

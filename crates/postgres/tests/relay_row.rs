@@ -8,9 +8,9 @@ use std::time::Duration;
 use pgoutput_parser::Lsn;
 use support::Session;
 use walrelay_postgres::{
-    ConnectConfig, DispatchStore, Failover, InitOptions, OnLost, Outbox, PgEnv, QualifiedName,
-    RetrySelection, SessionStore, Store, connect_sql, init, read_horizon, read_relay_row,
-    read_server_identity, take_relay_row,
+    ConnectConfig, DispatchStore, Failover, InitOptions, Making, OnLost, Outbox, PgEnv,
+    QualifiedName, RetrySelection, SessionStore, Store, connect_sql, init, read_horizon,
+    read_relay_row, read_server_identity, take_relay_row,
 };
 use walrelay_testkit::postgres::TestDatabase;
 
@@ -32,6 +32,7 @@ async fn init_again(database: &TestDatabase, session: &Session) {
         row_filter: None,
         failover: Failover::No,
         on_lost: OnLost::Refuse,
+        making: Making::Slot,
     };
     init(session, &options).await.expect("init succeeds");
 }

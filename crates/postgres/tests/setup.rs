@@ -6,9 +6,9 @@ mod support;
 use support::Session;
 use walrelay_core::OnDead;
 use walrelay_postgres::{
-    ColumnRole, ExpectedColumn, Failover, Finding, InitOptions, InitPlan, OnLost, Operation,
-    Outbox, PreflightRequest, PublicationScope, QualifiedName, Severity, SlotType, StoreError,
-    advance_slot, code, create_slot, delete_relay_row, drop_slot, init, preflight,
+    ColumnRole, ExpectedColumn, Failover, Finding, InitOptions, InitPlan, Making, OnLost,
+    Operation, Outbox, PreflightRequest, PublicationScope, QualifiedName, Severity, SlotType,
+    StoreError, advance_slot, code, create_slot, delete_relay_row, drop_slot, init, preflight,
     read_publication, read_slot, shard_filter,
 };
 use walrelay_private_postgres::PrivatePostgres;
@@ -28,6 +28,7 @@ fn options(database: &TestDatabase) -> InitOptions {
         row_filter: None,
         failover: Failover::No,
         on_lost: OnLost::Refuse,
+        making: Making::Slot,
     }
 }
 

@@ -127,6 +127,7 @@ impl RelayError {
             Self::Session(PipelineError::ServerStops) => "server_shutdown",
             Self::Session(PipelineError::Store(_)) => "other_history",
             Self::Session(_) => "stream",
+            Self::Survey(StoreError::OperationUnfinished { .. }) => "operation",
             Self::Store(_) | Self::Survey(_) | Self::Sql { .. } | Self::TableStream { .. } => "sql",
             Self::InRecovery => "in_recovery",
             Self::TakeOver { .. } | Self::Setup { .. } => "setup",

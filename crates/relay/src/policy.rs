@@ -230,6 +230,10 @@ policy! {
     /// The positions on record belong to another server.
     OtherServer: LOST, LOST, LOST,
         "positions on record mean nothing on this server: docs/operations.md, Lost slot";
+    /// Transaction ids on record belong to another database.
+    OtherDatabase: LOST, LOST, LOST,
+        "name a moment with a margin: `walrelay slot recover --since 2026-01-31T12:00:00Z` publishes everything \
+         since then: docs/operations.md, Lost slot";
     /// A reset was begun and is not finished, or another process is at it.
     OperationUnfinished: RECONNECT, RECONNECT, POSTGRES,
         "the command that began it finishes it when it is run again, and so does `walrelay run`: docs/replay.md";
@@ -237,7 +241,8 @@ policy! {
     RecoveryPending: POSTGRES, POSTGRES, POSTGRES,
         "start `walrelay run`, which publishes those rows first: docs/operations.md, Lost slot";
     /// Somebody else holds the slot.
-    SlotHeld: STAND_BY, STAND_BY, HELD, "stop the relay that holds the slot first";
+    SlotHeld: STAND_BY, STAND_BY, HELD,
+        "stop what holds the slot first: a relay, or another command, as the text says";
     /// The holder's session may not be ended.
     TakeOverRefused: HELD, HELD, HELD,
         "only the same role, or a member of pg_signal_backend, may end the holder's session";
@@ -251,6 +256,9 @@ policy! {
         "ALTER PUBLICATION … SET (publish = 'insert'), then start again; the change that is in the log \
          already is skipped with `walrelay slot advance`: docs/operations.md";
 
+    /// Another process does this replay.
+    ReplayTaken: HELD, HELD, HELD,
+        "wait until it is done, or stop it: then it goes on here with the same --resume";
     /// A replay met a row that Pub/Sub would never take.
     NotReplayed: UNEXPECTED, UNEXPECTED, UNEXPECTED,
         "mend what the row's error names, or leave such rows out with --skip-dead: docs/replay.md";
@@ -415,8 +423,12 @@ impl Kind {
             | StoreError::AnchorMissing { .. }
             | StoreError::AnchorLost { .. }
             | StoreError::SlotName { .. } => Self::Argument,
-            StoreError::NotLost { .. } => Self::Argument,
-            StoreError::OperationUnfinished { .. } => Self::OperationUnfinished,
+            StoreError::NotLost { .. } | StoreError::NoTimeColumn { .. } => Self::Argument,
+            StoreError::OtherDatabase { .. } => Self::OtherDatabase,
+            StoreError::OperationUnfinished { .. } | StoreError::Abandoned { .. } => {
+                Self::OperationUnfinished
+            }
+            StoreError::SlotHeld { .. } => Self::SlotHeld,
             StoreError::InRecovery => Self::InRecovery,
             StoreError::NoRoom(_) => Self::NoRoom,
             StoreError::OutOfRange { .. } | StoreError::NoFreeEventId { .. } => Self::Unrecordable,

@@ -54,8 +54,9 @@ pub enum CommandArgs {
     ///
     /// Applies the migrations, then creates the publication (inserts only), then the slot, in that
     /// order: a slot older than its publication never works. What exists already is left alone.
-    #[command(after_help = "Example:\n  \
-        walrelay init --database-url postgresql://postgres@db.example:5432/app --create-topics")]
+    #[command(after_help = "Examples:\n  \
+        walrelay init --database-url postgresql://postgres@db.example:5432/app --create-topics\n  \
+        walrelay init --backfill")]
     Init(InitArgs),
     /// Looks at Postgres, Pub/Sub and the configuration, and names what to fix; changes nothing.
     ///
@@ -182,12 +183,16 @@ pub struct ServiceOptions {
 
 /// `walrelay init`.
 #[derive(Debug, Args)]
+#[expect(clippy::struct_excessive_bools, reason = "each is a switch of the command line")]
 pub struct InitArgs {
     #[command(flatten)]
     pub own: InitOptions,
     /// Make a new slot in place of one that was lost, after printing what may not have been published.
     #[arg(long, help_heading = ARGUMENTS)]
     pub accept_loss: bool,
+    /// Rows that are in the table before there is a slot are published too, by `walrelay run`, first of all.
+    #[arg(long, help_heading = ARGUMENTS, conflicts_with = "accept_loss")]
+    pub backfill: bool,
     #[command(flatten)]
     pub database: DatabaseOptions,
     #[command(flatten)]

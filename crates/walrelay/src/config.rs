@@ -24,6 +24,7 @@ mod layers;
 mod log;
 mod messages;
 mod names;
+mod orders;
 mod postgres;
 mod problem;
 mod proofs;
@@ -34,13 +35,16 @@ mod values;
 
 pub use build::Config;
 pub use command::{
-    AnchorAction, AnchorConfig, AuditConfig, CheckConfig, Chosen, Command, Consent, ConsumeConfig,
-    ConsumerAction, ConsumerConfig, ConsumerSetUp, CreateTopics, DatabaseConfig, DemoConfig,
-    DemoOutput, DispatchAction, DispatchConfig, DispatchEdit, DispatchList, EmulatorConfig,
-    InboxAction, InboxConfig, InboxPlace, InitConfig, NewSubscription, OnSlotLost, OutputFormat,
-    Place, PruneConfig, ReplayAction, ReplayConfig, ReplayOrder, ResetOrder, RunConfig, Shell,
-    Skipping, SlotAction, SlotConfig, SlotKind, StatusConfig, TraceConfig,
+    AlreadyThere, AnchorAction, AnchorConfig, AuditConfig, CheckConfig, Chosen, Command, Consent,
+    ConsumeConfig, ConsumerAction, ConsumerConfig, ConsumerSetUp, CreateTopics, DatabaseConfig,
+    DemoConfig, DemoOutput, DispatchAction, DispatchConfig, DispatchEdit, DispatchList,
+    EmulatorConfig, InboxAction, InboxConfig, InboxPlace, InitConfig, NewSubscription, OnSlotLost,
+    OutputFormat, PruneConfig, RunConfig, Shell, SlotAction, SlotConfig, SlotKind, StatusConfig,
+    TraceConfig,
 };
 pub use layers::{CommandLine, Environment, Refusal};
 pub use log::{LogConfig, LogFormat};
+pub use orders::{
+    Place, RecoverOrder, ReplayAction, ReplayConfig, ReplayOrder, ResetOrder, Skipping,
+};
 pub use problem::Problem;

@@ -4,7 +4,7 @@ use std::fmt;
 use std::net::SocketAddr;
 
 use walrelay_inbox::InboxError;
-use walrelay_postgres::{PgError, StoreError};
+use walrelay_postgres::{PgError, ServerError, ServerErrorKind, StoreError};
 use walrelay_pubsub::PubsubError;
 use walrelay_relay::error::RelayError;
 use walrelay_relay::observe::report::ReportError;
@@ -83,6 +83,16 @@ pub enum Error {
         source: Box<PgError>,
     },
 
+    /// A slot is held, and who that is was found out.
+    #[error("the slot is held by {holder}")]
+    Held {
+        /// Who holds it, and what it does.
+        holder: String,
+        /// What was refused because of it.
+        #[source]
+        source: Box<Error>,
+    },
+
     /// An address that this process is to serve.
     #[error("listen on {address}")]
     Listen {
@@ -135,6 +145,13 @@ pub enum Error {
         published: u64,
     },
 
+    /// Another process does this replay.
+    #[error("replay {id} is being done by another process")]
+    ReplayTaken {
+        /// Its id.
+        id: String,
+    },
+
     /// An audit found events that no inbox has; they are printed already.
     #[error("{missing} event(s) that were published are in no inbox")]
     Missing {
@@ -171,6 +188,8 @@ impl Error {
             Self::PublicationMissing { .. } => Kind::PublicationMissing,
             Self::PubSub(_) => Kind::PubSub,
             Self::PruneDenied { .. } => Kind::Privilege,
+            Self::Held { .. } => Kind::SlotHeld,
+            Self::ReplayTaken { .. } => Kind::ReplayTaken,
             Self::Listen { source, .. } if source.kind() == std::io::ErrorKind::AddrInUse => {
                 Kind::PortTaken
             }
@@ -201,6 +220,23 @@ impl Error {
             },
             other => other.kind().exit(),
         }
+    }
+
+    /// The server process that holds a slot, where the server refused because of it.
+    #[must_use]
+    pub fn holder_pid(&self) -> Option<i32> {
+        let mut cause: Option<&(dyn std::error::Error + 'static)> = Some(self);
+        while let Some(error) = cause {
+            let server = error.downcast_ref::<tokio_postgres::Error>();
+            let answer = server.and_then(tokio_postgres::Error::as_db_error);
+            if let Some(answer) = answer
+                && let ServerErrorKind::SlotActive { pid } = ServerError::from(answer).kind()
+            {
+                return pid;
+            }
+            cause = error.source();
+        }
+        None
     }
 
     /// What to do about it; empty where the text says so already.

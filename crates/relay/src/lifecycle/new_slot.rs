@@ -4,14 +4,15 @@ use std::pin::pin;
 use std::time::Duration;
 
 use pgoutput_parser::Lsn;
-use tokio::time::timeout;
+use tokio::time::{Instant, sleep, timeout};
 use walrelay_postgres::{
-    ConnectConfig, Failover, Filling, PgError, Recovery, ReplicationConnection, SqlClient,
-    StoreError, blockers, connect_sql, drop_slot, note_filling, quote_identifier, quote_literal,
+    Failover, Filling, PgError, Recovery, ReplicationConnection, blockers, cancel_statement,
+    connect_sql, new_slot_waits_for, note_filling, quote_identifier, quote_literal,
 };
 
 use crate::error::RelayError;
 use crate::failpoint;
+use crate::lifecycle::finisher::Finisher;
 use crate::policy::{Chain, Kind};
 
 /// The snapshot as text that can be read back. Where transactions rolled back while the slot was made,
@@ -23,21 +24,24 @@ const SNAPSHOT: &str = "
                 ELSE s::text END
       FROM pg_current_snapshot() AS s";
 
-/// How often it is told what a new slot waits for.
+/// Long enough for a slot that waits for nobody.
+const LOOK_AT_FIRST: Duration = Duration::from_millis(500);
+
+/// How often it is looked what a new slot waits for.
+const LOOK_EVERY: Duration = Duration::from_secs(1);
+
+/// How often that is told.
 const TOLD_EVERY: Duration = Duration::from_secs(5);
 
 /// Makes the slot and puts its snapshot on record. Waits, like every new slot, until the transactions
 /// that are open have ended.
 pub(crate) async fn create(
-    client: &SqlClient,
-    connect: &ConnectConfig,
-    (slot, recovery): (&str, &Recovery),
+    finisher: &Finisher<'_>,
+    recovery: &Recovery,
 ) -> Result<Filling, RelayError> {
-    tracing::info!(slot, "making a new slot in place of the one that was lost");
-    match drop_slot(client, slot).await {
-        Ok(()) | Err(StoreError::SlotMissing { .. }) => {}
-        Err(error) => return Err(RelayError::Survey(error)),
-    }
+    let Finisher { client, connect, slot, .. } = finisher;
+    tracing::info!(slot, "making a new slot");
+    finisher.drop_when_free().await?;
     let mut replication =
         ReplicationConnection::connect(connect, &[]).await.map_err(RelayError::Connect)?;
     let failover = match recovery.failover {
@@ -52,7 +56,7 @@ pub(crate) async fn create(
     let pid = pid.map_err(RelayError::Connect)?.into_iter().flatten().flatten().next();
     let pid = pid.and_then(|text| text.parse().ok());
     let making = replication.simple_query(&sql);
-    let rows = telling(client, pid, making).await.map_err(RelayError::Connect)?;
+    let rows = telling(finisher, pid, making).await.map_err(RelayError::Connect)?;
     failpoint::hit("recovery-created");
     let mut fields = rows.into_iter().next().unwrap_or_default().into_iter().flatten();
     let (_, point, name) = (fields.next(), fields.next(), fields.next());
@@ -83,22 +87,46 @@ pub(crate) async fn create(
 }
 
 /// Does `work`, which the server process `pid` does, and tells what it waits for. Without a word that
-/// looks like a hang.
+/// looks like a hang. Asked to stop, it has the server give it up: otherwise that would make the slot
+/// for nobody.
 async fn telling<T>(
-    client: &SqlClient,
+    Finisher { client, health, stop, .. }: &Finisher<'_>,
     pid: Option<i32>,
     work: impl Future<Output = Result<T, PgError>>,
 ) -> Result<T, PgError> {
     let mut work = pin!(work);
+    let mut pause = LOOK_AT_FIRST;
+    let mut told_at: Option<Instant> = None;
     loop {
-        if let Ok(done) = timeout(TOLD_EVERY, &mut work).await {
-            return done;
+        tokio::select! {
+            biased;
+            done = &mut work => return done,
+            () = stop.requested(), if pid.is_some() => break,
+            () = sleep(pause) => {}
         }
+        pause = LOOK_EVERY;
         let Some(pid) = pid else { continue };
         match blockers(client, pid).await {
-            Ok(who) if who.is_empty() => {}
-            Ok(who) => tracing::warn!("the new slot waits for a transaction to end: {who}"),
+            Ok(waited_for) if waited_for.is_empty() => {}
+            Ok(waited_for) => {
+                let text = new_slot_waits_for(&waited_for);
+                if told_at.is_none_or(|at| at.elapsed() >= TOLD_EVERY) {
+                    tracing::warn!("{text}");
+                    told_at = Some(Instant::now());
+                }
+                health.waits_for(&text);
+            }
             Err(error) => tracing::debug!(error = %Chain(&error), "cannot look what is waited for"),
         }
     }
+    while let Some(pid) = pid {
+        // Our own session may be the one that is being interrupted: then it is tried again.
+        if let Err(error) = cancel_statement(client, pid).await {
+            tracing::debug!(error = %Chain(&error), "the new slot cannot be given up");
+        }
+        if let Ok(done) = timeout(LOOK_AT_FIRST, &mut work).await {
+            return done;
+        }
+    }
+    work.await
 }

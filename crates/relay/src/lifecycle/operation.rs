@@ -7,17 +7,16 @@
 //! Every step may be the last that a process makes. Whoever comes next begins at the first again: a
 //! copy that is made anew loses nothing, because the anchor stays.
 
-use std::time::Duration;
-
-use tokio::time::{Instant, sleep};
 use walrelay_postgres::{
-    ConnectConfig, Failover, Recovery, ReplicationConnection, Reset, ServerErrorKind, SlotLife,
-    SlotOperation, SqlClient, StoreError, copy_slot, drop_slot, finish_reset, give_up_operation,
-    quote_identifier, read_operation, read_slot, release_operation, take_operation,
+    ConnectConfig, Failover, Filling, Recovery, ReplicationConnection, Reset, SlotLife,
+    SlotOperation, Upgrade, copy_slot, describe_unfinished, finish_reset, give_up_operation,
+    quote_identifier, read_history, read_operation, read_slot, read_version, release_operation,
+    take_operation,
 };
 
 use crate::error::RelayError;
 use crate::failpoint;
+use crate::lifecycle::finisher::Finisher;
 use crate::lifecycle::new_slot;
 
 /// What became of an operation.
@@ -27,102 +26,124 @@ pub enum Outcome {
     Nothing,
     /// It is done now.
     Finished(SlotOperation),
+    /// Nothing can finish it any more: its anchor is gone. The slot is what it is without it.
+    GivenUp(Reset),
     /// The slot is there; what it does not stream has to be published before it is used.
     Pending(SlotOperation),
     /// Another process is at it.
-    Elsewhere(SlotOperation),
+    Elsewhere {
+        /// What it is, and what it waits for.
+        what: String,
+    },
 }
 
-/// How long a relay may take to see that the slot is no longer its own, and to let go of it.
-const LETTING_GO: Duration = Duration::from_secs(30);
-
-/// How often it is looked whether it has.
-const PAUSE: Duration = Duration::from_millis(200);
-
-/// Finishes whatever has been begun with the slot, unless another process is at it.
-///
-/// # Errors
-///
-/// The anchor is gone, somebody holds the slot and does not let go, the server refuses, or a
-/// connection ends.
-pub async fn finish(
-    client: &SqlClient,
-    connect: &ConnectConfig,
-    slot: &str,
-) -> Result<Outcome, RelayError> {
-    let read = async || read_operation(client, slot).await.map_err(RelayError::Survey);
-    let Some(seen) = read().await? else { return Ok(Outcome::Nothing) };
-    if !take_operation(client, slot).await.map_err(RelayError::Survey)? {
-        return Ok(Outcome::Elsewhere(seen));
-    }
-    // Read again: whoever had it until now may have finished it.
-    let done = match read().await {
-        Ok(Some(SlotOperation::Reset(begun))) => {
-            let done = reset(client, connect, (slot, &begun)).await;
-            done.map(|()| Outcome::Finished(SlotOperation::Reset(begun)))
+impl Finisher<'_> {
+    /// Finishes whatever has been begun with the slot, unless another process is at it.
+    ///
+    /// # Errors
+    ///
+    /// Somebody holds the slot and does not let go, the server refuses, a connection ends, or it was
+    /// asked to stop.
+    pub async fn finish(&self) -> Result<Outcome, RelayError> {
+        let Self { client, slot, health, .. } = self;
+        let Some(seen) = self.read().await? else {
+            health.set_operation(None);
+            return Ok(Outcome::Nothing);
+        };
+        health.set_operation(Some(seen.describe(slot)));
+        if !take_operation(client, slot).await.map_err(RelayError::Survey)? {
+            let what =
+                describe_unfinished(client, slot, &seen).await.map_err(RelayError::Survey)?;
+            health.set_operation(Some(what.clone()));
+            return Ok(Outcome::Elsewhere { what });
         }
-        Ok(Some(SlotOperation::Recovery(begun))) if begun.filling.is_none() => {
-            let made = new_slot::create(client, connect, (slot, &begun)).await;
-            made.map(|filling| {
-                Outcome::Pending(SlotOperation::Recovery(Recovery {
+        let done = self.finish_taken().await;
+        release_operation(client, slot).await.map_err(RelayError::Survey)?;
+        match &done {
+            Ok(Outcome::Nothing | Outcome::Finished(_) | Outcome::GivenUp(_)) => {
+                health.set_operation(None);
+            }
+            Ok(Outcome::Pending(pending)) => health.set_operation(Some(pending.describe(slot))),
+            Ok(Outcome::Elsewhere { what }) => health.set_operation(Some(what.clone())),
+            Err(_) => {}
+        }
+        done
+    }
+
+    async fn read(&self) -> Result<Option<SlotOperation>, RelayError> {
+        read_operation(self.client, self.slot).await.map_err(RelayError::Survey)
+    }
+
+    /// Reads again: whoever had it until now may have finished it.
+    async fn finish_taken(&self) -> Result<Outcome, RelayError> {
+        match self.read().await? {
+            Some(SlotOperation::Reset(begun)) => self.reset(begun).await,
+            Some(SlotOperation::Recovery(begun)) => {
+                let filling = match begun.filling.clone() {
+                    Some(filling) if self.has_slot(&filling).await? => filling,
+                    // None was made yet, or it was lost again: the bound still stands.
+                    Some(_) | None => new_slot::create(self, &begun).await?,
+                };
+                Ok(Outcome::Pending(SlotOperation::Recovery(Recovery {
                     filling: Some(filling),
                     ..begun
-                }))
-            })
+                })))
+            }
+            Some(SlotOperation::Upgrade(begun)) => self.look_for(begun).await,
+            None => Ok(Outcome::Nothing),
         }
-        Ok(Some(pending @ SlotOperation::Recovery(_))) => Ok(Outcome::Pending(pending)),
-        Ok(None) => Ok(Outcome::Nothing),
-        Err(error) => Err(error),
-    };
-    release_operation(client, slot).await.map_err(RelayError::Survey)?;
-    done
-}
-
-async fn reset(
-    client: &SqlClient,
-    connect: &ConnectConfig,
-    (slot, reset): (&str, &Reset),
-) -> Result<(), RelayError> {
-    let what = reset.describe(slot);
-    tracing::info!(slot, "finishing {what}");
-    failpoint::hit("reset-begun");
-    let anchor = read_slot(client, &reset.anchor_slot).await.map_err(RelayError::Survey)?;
-    if anchor.is_none_or(|anchor| anchor.is_lost()) {
-        // Nothing can finish it any more. Where the slot still is, it goes on; where not, it is lost.
-        give_up_operation(client, slot).await.map_err(RelayError::Survey)?;
-        let gone = StoreError::AnchorLost { anchor: reset.anchor_slot.clone() };
-        return Err(RelayError::Survey(gone));
     }
-    drop_when_free(client, slot).await?;
-    failpoint::hit("reset-dropped");
-    copy_slot(client, (&reset.anchor_slot, slot), SlotLife::Kept)
-        .await
-        .map_err(RelayError::Survey)?;
-    failpoint::hit("reset-copied");
-    if reset.failover == Failover::Yes {
-        mark_failover(connect, slot).await?;
-    }
-    failpoint::hit("reset-marked");
-    finish_reset(client, slot, reset).await.map_err(RelayError::Survey)?;
-    failpoint::hit("reset-finished");
-    tracing::info!(slot, target = %reset.target, "the slot is reset");
-    Ok(())
-}
 
-/// A relay that streams lets go by itself once it sees the new generation.
-async fn drop_when_free(client: &SqlClient, slot: &str) -> Result<(), RelayError> {
-    let until = Instant::now() + LETTING_GO;
-    loop {
-        match drop_slot(client, slot).await {
-            Ok(()) | Err(StoreError::SlotMissing { .. }) => return Ok(()),
-            Err(error) => match error.server_kind() {
-                Some(ServerErrorKind::SlotActive { .. }) if Instant::now() < until => {}
-                // Dropped between our look and our statement.
-                Some(ServerErrorKind::Missing) => return Ok(()),
-                Some(_) | None => return Err(RelayError::Survey(error)),
-            },
+    /// Until the upgrade has happened nobody makes a slot: it would stand in its way.
+    async fn look_for(&self, upgrade: Upgrade) -> Result<Outcome, RelayError> {
+        let here = read_history(self.client, self.slot).await.map_err(RelayError::Survey)?;
+        let version = read_version(self.client).await.map_err(RelayError::Survey)?;
+        if here != upgrade.system_identifier || version != upgrade.version {
+            return Ok(Outcome::Nothing);
         }
-        sleep(PAUSE).await;
+        let what = SlotOperation::Upgrade(upgrade).describe(self.slot);
+        let how = "it has not happened yet; without it, `walrelay slot recover` goes on";
+        Ok(Outcome::Elsewhere { what: format!("{what}: {how}") })
+    }
+
+    /// Whether the slot that was made for a recovery is still there, and is that one.
+    async fn has_slot(&self, filling: &Filling) -> Result<bool, RelayError> {
+        let slot = read_slot(self.client, self.slot).await.map_err(RelayError::Survey)?;
+        Ok(slot.is_some_and(|slot| {
+            let begins = slot.confirmed_flush_lsn;
+            !slot.is_lost() && begins.is_some_and(|at| at <= filling.consistent_point)
+        }))
+    }
+
+    async fn reset(&self, reset: Reset) -> Result<Outcome, RelayError> {
+        let Self { client, connect, slot, .. } = self;
+        let what = reset.describe(slot);
+        tracing::info!(slot, "finishing {what}");
+        failpoint::hit("reset-begun");
+        let anchor = read_slot(client, &reset.anchor_slot).await.map_err(RelayError::Survey)?;
+        if anchor.is_none_or(|anchor| anchor.is_lost()) {
+            give_up_operation(client, slot).await.map_err(RelayError::Survey)?;
+            tracing::error!(
+                slot,
+                "{what} is given up: the anchor is gone. Where the slot still is, it goes on where it was; \
+                 where not, it is lost, and `walrelay slot recover` brings it back from the table"
+            );
+            return Ok(Outcome::GivenUp(reset));
+        }
+        self.drop_when_free().await?;
+        failpoint::hit("reset-dropped");
+        copy_slot(client, (&reset.anchor_slot, slot), SlotLife::Kept)
+            .await
+            .map_err(RelayError::Survey)?;
+        failpoint::hit("reset-copied");
+        if reset.failover == Failover::Yes {
+            mark_failover(connect, slot).await?;
+        }
+        failpoint::hit("reset-marked");
+        finish_reset(client, slot, &reset).await.map_err(RelayError::Survey)?;
+        failpoint::hit("reset-finished");
+        tracing::info!(slot, target = %reset.target, "the slot is reset");
+        Ok(Outcome::Finished(SlotOperation::Reset(reset)))
     }
 }
 

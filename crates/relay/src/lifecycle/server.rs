@@ -18,10 +18,13 @@ use walrelay_postgres::{
 };
 
 use crate::error::RelayError;
-use crate::lifecycle::operation::{self, Outcome};
+use crate::lifecycle::finisher::Finisher;
+use crate::lifecycle::operation::Outcome;
 use crate::lifecycle::{gate, log_gauge};
+use crate::observe::health::Health;
 use crate::policy::Kind;
 use crate::settings::{PubSubSettings, RelaySettings, Settings};
+use crate::shutdown::Shutdown;
 use crate::stream::wal_end::WalEnd;
 
 /// Opens the connections of a session.
@@ -137,16 +140,17 @@ pub(crate) fn lease_of(pubsub: &PubSubSettings) -> Duration {
 #[derive(Debug)]
 pub struct Postgres<'a> {
     settings: &'a Settings,
+    health: Health,
     watch: PublicationWatch,
 }
 
 impl<'a> Postgres<'a> {
-    /// The server that the settings name.
+    /// The server that the settings name; `health` is told what has been begun with the slot.
     #[must_use]
-    pub fn new(settings: &'a Settings) -> Self {
+    pub fn new(settings: &'a Settings, health: Health) -> Self {
         let outbox = &settings.relay.outbox;
         let watch = PublicationWatch::new(outbox.publication.clone(), outbox.tables.clone());
-        Self { settings, watch }
+        Self { settings, health, watch }
     }
 }
 
@@ -170,6 +174,7 @@ impl Server for Postgres<'_> {
                 sql,
                 connect,
                 relay,
+                health: self.health.clone(),
                 store,
                 server,
                 lease,
@@ -203,6 +208,7 @@ pub struct PostgresDatabase {
     sql: SqlClient,
     connect: ConnectConfig,
     relay: RelaySettings,
+    health: Health,
     store: DispatchStore,
     /// Where the replication connection is.
     server: ServerIdentity,
@@ -218,8 +224,7 @@ impl Database for PostgresDatabase {
     async fn finish_operation(&mut self) -> Result<(), RelayError> {
         let slot = &self.relay.outbox.slot;
         match read_operation(&self.sql, slot).await {
-            Ok(Some(_)) => {}
-            Ok(None) => return Ok(()),
+            Ok(_) => {}
             // The look at everything else, which comes next, says what is missing.
             Err(error)
                 if matches!(Kind::of_store(&error), Kind::TableMissing | Kind::Privilege) =>
@@ -228,16 +233,24 @@ impl Database for PostgresDatabase {
             }
             Err(error) => return Err(RelayError::Survey(error)),
         }
-        match operation::finish(&self.sql, &self.connect, slot).await? {
-            Outcome::Nothing | Outcome::Finished(_) => Ok(()),
+        let finisher = Finisher {
+            client: &self.sql,
+            connect: &self.connect,
+            slot,
+            health: &self.health,
+            // A start that is given up is dropped where it waits.
+            stop: &Shutdown::new(),
+        };
+        match finisher.finish().await? {
+            Outcome::Nothing | Outcome::Finished(_) | Outcome::GivenUp(_) => Ok(()),
             Outcome::Pending(recovery) => Err(RelayError::Setup {
                 kind: Kind::RecoveryPending,
                 summary: recovery.describe(slot),
             }),
-            Outcome::Elsewhere(reset) => Err(RelayError::Survey(StoreError::OperationUnfinished {
-                slot: slot.clone(),
-                what: reset.describe(slot),
-            })),
+            Outcome::Elsewhere { what } => {
+                let slot = slot.clone();
+                Err(RelayError::Survey(StoreError::OperationUnfinished { slot, what }))
+            }
         }
     }
 

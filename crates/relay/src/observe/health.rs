@@ -94,10 +94,27 @@ struct State {
     phase: Phase,
     operator_problems: BTreeMap<Topic, String>,
     slot_at_risk: Option<String>,
+    operation: Option<Operation>,
     outage: Option<String>,
     log: Option<LogHeld>,
     report: Map<String, Value>,
     heavy_keys: Vec<HeavyKey>,
+}
+
+/// What an operator has begun with the slot.
+#[derive(Debug, Clone)]
+struct Operation {
+    what: String,
+    waits_for: Option<String>,
+}
+
+impl Operation {
+    fn text(&self) -> String {
+        match &self.waits_for {
+            Some(waits_for) => format!("{}; {waits_for}", self.what),
+            None => self.what.clone(),
+        }
+    }
 }
 
 impl Health {
@@ -110,6 +127,7 @@ impl Health {
                 phase: Phase::Starting,
                 operator_problems: BTreeMap::new(),
                 slot_at_risk: None,
+                operation: None,
                 outage: None,
                 log: None,
                 report: Map::new(),
@@ -188,6 +206,20 @@ impl Health {
         self.state().slot_at_risk = risk;
     }
 
+    /// What an operator has begun with the slot and is not finished; `None` when nothing is.
+    pub fn set_operation(&self, what: Option<String>) {
+        self.beat();
+        self.state().operation = what.map(|what| Operation { what, waits_for: None });
+    }
+
+    /// What that waits for.
+    pub fn waits_for(&self, text: &str) {
+        self.beat();
+        if let Some(operation) = &mut self.state().operation {
+            operation.waits_for = Some(text.to_owned());
+        }
+    }
+
     /// The latest answer to `walrelay status`, for `/status`.
     pub fn set_report(&self, report: Map<String, Value>) {
         self.state().report = report;
@@ -217,8 +249,13 @@ impl Health {
         let problems =
             state.operator_problems.iter().map(|(topic, text)| format!("{topic}: {text}"));
         let exceeded = state.log.as_ref().and_then(LogHeld::reason_not_ready);
+        // In the middle of an operation the phase says little: there may be no slot to stream.
+        let phase = match &state.operation {
+            Some(operation) => Some(format!("not finished: {}", operation.text())),
+            None => state.phase.reason_not_ready(),
+        };
         let risk = state.slot_at_risk.iter().chain(&state.outage).cloned().chain(exceeded);
-        state.phase.reason_not_ready().into_iter().chain(risk).chain(problems).collect()
+        phase.into_iter().chain(risk).chain(problems).collect()
     }
 
     /// What `/status` answers: the latest report, and what this instance knows besides.
@@ -234,6 +271,7 @@ impl Health {
                 "phase": state.phase.name(),
                 "ready": reasons.is_empty(),
                 "reasons": reasons,
+                "operation": state.operation.as_ref().map(Operation::text),
                 "seconds_since_progress": since_progress,
                 "wal_budget": state.log.as_ref().map(LogHeld::json),
                 "heaviest_keys": state.heavy_keys.iter().map(key_json).collect::<Vec<_>>(),
@@ -322,6 +360,20 @@ mod tests {
 
         health.set_phase(Phase::Standby { holder: "process 4711".into() });
         assert_eq!(health.reasons_not_ready(), ["standby: the slot is held by process 4711"]);
+    }
+
+    #[test]
+    fn an_operation_that_is_not_finished_is_named_with_what_it_waits_for() {
+        let health = Health::new();
+        health.set_phase(Phase::Reconnecting { reason: "server_error".into() });
+        health.set_operation(Some("a recovery".into()));
+        assert_eq!(health.reasons_not_ready(), ["not finished: a recovery"]);
+        health.waits_for("the new slot waits for process 7");
+        let text = "a recovery; the new slot waits for process 7";
+        assert_eq!(health.reasons_not_ready(), [format!("not finished: {text}")]);
+        assert_eq!(health.status()["relay"]["operation"], text);
+        health.set_operation(None);
+        assert_eq!(health.reasons_not_ready(), ["reconnecting: server_error"]);
     }
 
     #[test]

@@ -5,7 +5,7 @@ use std::time::SystemTime;
 use serde_json::{Map, Value, json};
 use walrelay_postgres::{
     Counting, DispatchStore, SlotState, SqlClient, StoreError, Survey, WalStatus, Writer,
-    read_survey,
+    describe_unfinished, read_operation, read_survey,
 };
 
 /// Why there is no report.
@@ -37,10 +37,14 @@ pub async fn report(client: &SqlClient, slot: &str) -> Result<Map<String, Value>
     while survey.is_counting {
         survey = read_survey(client, &store, &mut counting).await?;
     }
+    let begun = begun(client, slot, &survey).await?;
     match report_of(&survey) {
-        Some(report) => Ok(report),
+        Some(mut report) => {
+            report.insert("operation".into(), json!(begun));
+            Ok(report)
+        }
         // In the middle of what an operator has begun there may be none.
-        None if let Some(what) = begun(&survey) => {
+        None if let Some(what) = begun => {
             Err(StoreError::OperationUnfinished { slot: slot.to_owned(), what }.into())
         }
         None if survey.relay_row.is_some() => {
@@ -50,9 +54,18 @@ pub async fn report(client: &SqlClient, slot: &str) -> Result<Map<String, Value>
     }
 }
 
-fn begun(survey: &Survey) -> Option<String> {
-    let kind = survey.relay_row.as_ref()?.operation.as_ref()?;
-    Some(format!("a {kind}"))
+/// What was begun with the slot and is not finished, and what it waits for.
+async fn begun(
+    client: &SqlClient,
+    slot: &str,
+    survey: &Survey,
+) -> Result<Option<String>, StoreError> {
+    let has_begun = survey.relay_row.as_ref().is_some_and(|row| row.operation.is_some());
+    let operation = if has_begun { read_operation(client, slot).await? } else { None };
+    match operation {
+        Some(operation) => Ok(Some(describe_unfinished(client, slot, &operation).await?)),
+        None => Ok(None),
+    }
 }
 
 /// What `/status` serves; nothing when there is no slot.
@@ -65,6 +78,7 @@ pub fn report_of(survey: &Survey) -> Option<Map<String, Value>> {
     if slot.as_ref().zip(row).is_some_and(|(slot, row)| row.is_of_another_slot(slot)) {
         report.insert("lost".into(), json!(true));
     }
+    report.insert("operation".into(), json!(row.and_then(|row| row.operation.as_ref())));
     report.insert("lag_seconds".into(), json!(lag_seconds));
     report.insert("settled_lsn".into(), json!(row.map(|row| row.settled_lsn.to_string())));
     report.insert("settled_at".into(), json!(row.map(|row| rfc3339(row.updated_at))));

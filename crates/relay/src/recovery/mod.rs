@@ -13,21 +13,23 @@ mod rest;
 mod source;
 mod stream;
 
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
-use pgoutput_parser::{Lsn, Position};
+use pgoutput_parser::{Lsn, PgTimestamp, Position};
 use tokio::time::sleep;
 use walrelay_core::{ColumnNames, Names, Random, WalBudgetLimit};
 use walrelay_postgres::{
-    Failover, Gap, GapColumn, GapTable, Outbox, QualifiedName, RecordedRow, Recovery,
-    SlotOperation, SqlClient, StoreError, begin_recovery, connect_sql, finish_recovery,
-    read_columns, read_history, read_loss, read_operation, read_publication, read_relay_row,
-    read_slot, release_operation, take_operation,
+    Bound, Failover, Gap, GapColumn, GapTable, Outbox, QualifiedName, RecordedRow, Recovery,
+    SettledRows, SlotOperation, SqlClient, StoreError, begin_backfill, begin_recovery, connect_sql,
+    finish_recovery, is_same_origin, read_columns, read_history, read_loss, read_operation,
+    read_publication, read_relay_row, read_server_identity, read_slot, release_operation,
+    take_operation,
 };
 
 use crate::error::RelayError;
 use crate::failpoint;
-use crate::lifecycle::operation::{Outcome, finish};
+use crate::lifecycle::finisher::Finisher;
+use crate::lifecycle::operation::Outcome;
 use crate::lifecycle::session::SessionSettings;
 use crate::lifecycle::supervisor::Supervisor;
 use crate::observe::health::Health;
@@ -50,28 +52,80 @@ pub enum Filled {
     Stopped,
 }
 
-/// Puts the recovery of a lost slot on record. Nothing when one is there already.
+/// Puts the recovery of a lost slot on record, or of one that was dropped for an upgrade. Nothing when one
+/// is there already. `since` takes the place of what is on record, where that means nothing.
 ///
 /// # Errors
 ///
-/// The slot is not lost, nothing is on record about it, or the record is another server's; there is no
+/// The slot is not lost, nothing is on record about it, or the record is another database's; there is no
 /// publication; or the server refuses.
-pub async fn begin(client: &SqlClient, outbox: &Outbox) -> Result<(), RelayError> {
+pub async fn begin(
+    client: &SqlClient,
+    outbox: &Outbox,
+    since: Option<SystemTime>,
+) -> Result<(), RelayError> {
     let slot = &outbox.slot;
-    if read_operation(client, slot).await.map_err(RelayError::Survey)?.is_some() {
-        return Ok(());
+    match read_operation(client, slot).await.map_err(RelayError::Survey)? {
+        Some(SlotOperation::Reset(_) | SlotOperation::Recovery(_)) => return Ok(()),
+        Some(SlotOperation::Upgrade(_)) | None => {}
     }
     let lost = read_loss(client, slot).await.map_err(RelayError::Survey)?;
     let row = read_relay_row(client, slot).await.map_err(RelayError::Survey)?;
-    let (Some(lost), Some(row)) = (lost, row) else {
+    let (Some(_), Some(row)) = (lost, row) else {
         return Err(RelayError::Survey(StoreError::NotLost { slot: slot.clone() }));
     };
     let here = read_history(client, slot).await.map_err(RelayError::Survey)?;
-    if here != row.system_identifier {
-        let slot = slot.clone();
-        return Err(RelayError::Survey(StoreError::SlotLost { slot, problem: lost.problem }));
+    let bound = match since {
+        Some(since) => Bound::Since(since),
+        None if here == row.system_identifier => Bound::Horizon,
+        None => bound_elsewhere(client, outbox).await?,
+    };
+    let recovery = recovery(client, outbox, bound).await?;
+    let server = read_server_identity(client).await.map_err(RelayError::Survey)?;
+    let whose = (here.as_str(), server.timeline);
+    begin_recovery(client, slot, &recovery, whose).await.map_err(RelayError::Survey)?;
+    failpoint::hit("recovery-begun");
+    Ok(())
+}
+
+/// On another server positions mean nothing, and transaction ids do where that server was made of this
+/// one by an upgrade.
+async fn bound_elsewhere(client: &SqlClient, outbox: &Outbox) -> Result<Bound, RelayError> {
+    let slot = &outbox.slot;
+    let is_same = is_same_origin(client, slot, &outbox.tables).await.map_err(RelayError::Survey)?;
+    match is_same {
+        true => Ok(Bound::Horizon),
+        false => Err(RelayError::Survey(StoreError::OtherDatabase { slot: slot.clone() })),
     }
-    let publication = &outbox.publication;
+}
+
+/// Puts on record that a slot is made for the first time, and that what is there before it is to be
+/// published. False when something is on record about the slot.
+///
+/// # Errors
+///
+/// There is no publication; or the server refuses.
+pub async fn begin_first(
+    client: &SqlClient,
+    outbox: &Outbox,
+    failover: Failover,
+) -> Result<bool, RelayError> {
+    let slot = &outbox.slot;
+    let recovery = Recovery { failover, ..recovery(client, outbox, Bound::Nothing).await? };
+    let here = read_history(client, slot).await.map_err(RelayError::Survey)?;
+    let server = read_server_identity(client).await.map_err(RelayError::Survey)?;
+    let whose = (here.as_str(), server.timeline);
+    let begun = begin_backfill(client, slot, &recovery, whose).await.map_err(RelayError::Survey)?;
+    failpoint::hit("recovery-begun");
+    Ok(begun)
+}
+
+async fn recovery(
+    client: &SqlClient,
+    outbox: &Outbox,
+    bound: Bound,
+) -> Result<Recovery, RelayError> {
+    let Outbox { slot, publication, .. } = outbox;
     if read_publication(client, publication).await.map_err(RelayError::Survey)?.is_none() {
         let summary = format!("publication {publication} does not exist");
         return Err(RelayError::Setup { kind: Kind::PublicationMissing, summary });
@@ -82,10 +136,7 @@ pub async fn begin(client: &SqlClient, outbox: &Outbox) -> Result<(), RelayError
         Some(false) | None => Failover::No,
     };
     let id = format!("{:08x}", random_seed() & u64::from(u32::MAX));
-    let recovery = Recovery { id, failover, filling: None };
-    begin_recovery(client, slot, &recovery).await.map_err(RelayError::Survey)?;
-    failpoint::hit("recovery-begun");
-    Ok(())
+    Ok(Recovery { id, failover, bound, filling: None })
 }
 
 /// The rest of a recovery whose slot is made.
@@ -99,10 +150,19 @@ pub async fn rest(client: &SqlClient, slot: &str) -> Result<Option<(Recovery, Re
     match (operation, row) {
         (Some(SlotOperation::Recovery(recovery)), Some(row)) => {
             let Some(filling) = recovery.filling.clone() else { return Ok(None) };
-            let gap = Gap { snapshot: filling.snapshot, settled_xid: row.settled_xid };
+            let settled = match recovery.bound {
+                Bound::Nothing => SettledRows::None,
+                Bound::Horizon => SettledRows::Below(row.settled_xid),
+                Bound::Since(since) => SettledRows::Before(PgTimestamp::from_system_time(since)),
+            };
+            let gap = Gap { snapshot: filling.snapshot, settled };
             Ok(Some((recovery, Rest { consistent_point: filling.consistent_point, gap })))
         }
-        (Some(SlotOperation::Recovery(_) | SlotOperation::Reset(_)) | None, _) => Ok(None),
+        (
+            Some(SlotOperation::Recovery(_) | SlotOperation::Reset(_) | SlotOperation::Upgrade(_))
+            | None,
+            _,
+        ) => Ok(None),
     }
 }
 
@@ -125,17 +185,29 @@ pub async fn fill<P: Publisher>(
     match read_operation(&client, slot).await {
         Ok(Some(SlotOperation::Recovery(_))) => {}
         // Whatever else there is, or is wrong, the session that follows meets and names.
-        Ok(Some(SlotOperation::Reset(_)) | None) | Err(_) => return Ok(Filled::Done),
+        Ok(Some(SlotOperation::Reset(_) | SlotOperation::Upgrade(_)) | None) | Err(_) => {
+            return Ok(Filled::Done);
+        }
     }
+    let finisher = Finisher {
+        client: &client,
+        connect: &settings.connect,
+        slot,
+        health,
+        // A start that is given up is dropped where it waits.
+        stop: &Shutdown::new(),
+    };
     loop {
-        match finish(&client, &settings.connect, slot).await? {
-            Outcome::Nothing | Outcome::Finished(_) => return Ok(Filled::Done),
+        match finisher.finish().await? {
+            Outcome::Nothing | Outcome::Finished(_) | Outcome::GivenUp(_) => {
+                return Ok(Filled::Done);
+            }
             Outcome::Pending(_)
                 if take_operation(&client, slot).await.map_err(RelayError::Survey)? =>
             {
                 break;
             }
-            Outcome::Pending(_) | Outcome::Elsewhere(_) => {}
+            Outcome::Pending(_) | Outcome::Elsewhere { .. } => {}
         }
         tracing::info!(slot, "waiting: another process recovers the slot");
         tokio::select! {
@@ -155,6 +227,7 @@ pub async fn fill<P: Publisher>(
     failpoint::hit("recovery-filled");
     finish_recovery(&client, slot).await.map_err(RelayError::Survey)?;
     release_operation(&client, slot).await.map_err(RelayError::Survey)?;
+    health.set_operation(None);
     client.close().await;
     tracing::info!(slot, "the slot is recovered");
     Ok(Filled::Done)
@@ -180,7 +253,7 @@ async fn publish<P: Publisher>(
             event_id,
             parks: None,
         }));
-        let rows = rest.gap.count(client, name).await.map_err(RelayError::Survey)?;
+        let rows = rest.gap.count(client, &table).await.map_err(RelayError::Survey)?;
         tracing::info!(table = %name, rows, recorded = rows_known, "rows that may not have been settled");
         before += u32::try_from(rows).unwrap_or(u32::MAX);
         tables.push(table);
@@ -201,7 +274,12 @@ async fn publish<P: Publisher>(
     supervisor.run(shutdown).await
 }
 
-async fn table(
+/// An outbox table, as a recovery reads it.
+///
+/// # Errors
+///
+/// There is no such table; the server refused, or the connection ended.
+pub async fn table(
     client: &SqlClient,
     name: &QualifiedName,
     names: &ColumnNames,
@@ -213,7 +291,8 @@ async fn table(
     let order = wanted.into_iter().flatten().chain([id]);
     let order = order.filter_map(|named| present(named, &columns)).collect();
     let id = present(id, &columns).unwrap_or_else(|| id.to_string());
-    Ok(GapTable { name: name.clone(), oid, columns, order, id })
+    let occurred_at = occurred_at.as_ref().and_then(|named| present(named, &columns));
+    Ok(GapTable { name: name.clone(), oid, columns, order, id, occurred_at })
 }
 
 /// The first of a column's names that the table has.

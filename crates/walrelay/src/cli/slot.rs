@@ -3,7 +3,7 @@
 use clap::{Args, Subcommand};
 
 use super::ARGUMENTS;
-use crate::options::DatabaseOptions;
+use crate::options::{ColumnOptions, DatabaseOptions};
 
 /// `walrelay slot`.
 #[derive(Debug, Args)]
@@ -39,8 +39,15 @@ pub enum SlotActionArgs {
     /// What the lost slot may not have settled is in the outbox table. `walrelay run` publishes those rows
     /// first, in order per aggregate, and then what the new slot streams: a little comes twice, nothing is
     /// left out.
-    #[command(after_help = "Example:\n  walrelay slot recover && walrelay run")]
+    #[command(after_help = "Examples:\n  walrelay slot recover && walrelay run\n  \
+        walrelay slot recover --since 2026-01-31T12:00:00Z")]
     Recover(SlotRecoverArgs),
+    /// Takes over a slot that pg_upgrade has carried over to a new server; Postgres 17 and newer.
+    ///
+    /// Such a slot was confirmed whole before the upgrade, or pg_upgrade would have refused. Do not adopt one
+    /// that somebody made by hand: `slot recover` replaces it, and loses nothing.
+    #[command(after_help = "Example:\n  walrelay slot adopt")]
+    Adopt(SlotAdoptArgs),
 }
 
 /// `walrelay slot show`.
@@ -119,6 +126,19 @@ pub struct SlotResetArgs {
 /// `walrelay slot recover`.
 #[derive(Debug, Args)]
 pub struct SlotRecoverArgs {
+    /// Publish every row of events since this time, where nothing on record holds any more: a moment with a
+    /// margin, 2026-01-31T12:00:00Z, or how long ago (6h).
+    #[arg(long, value_name = "TIME", help_heading = ARGUMENTS)]
+    pub since: Option<String>,
+    #[command(flatten)]
+    pub database: DatabaseOptions,
+    #[command(flatten)]
+    pub columns: ColumnOptions,
+}
+
+/// `walrelay slot adopt`.
+#[derive(Debug, Args)]
+pub struct SlotAdoptArgs {
     #[command(flatten)]
     pub database: DatabaseOptions,
 }

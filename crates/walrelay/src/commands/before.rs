@@ -3,11 +3,13 @@
 use std::time::SystemTime;
 
 use pgoutput_parser::Lsn;
+use walrelay_core::ColumnNames;
 use walrelay_postgres::{
-    ServerErrorKind, SqlClient, StoreError, position_at, read_history, read_operation,
-    read_relay_row,
+    Outbox, Reset, ServerErrorKind, SqlClient, StoreError, describe_unfinished, position_at,
+    read_history, read_loss, read_operation, read_relay_row, read_slot_user,
 };
 use walrelay_relay::observe::report::rfc3339;
+use walrelay_relay::recovery;
 
 use crate::error::Error;
 
@@ -18,8 +20,8 @@ pub(super) async fn refuse_unfinished(client: &SqlClient, slot: &str) -> Result<
         Err(error) if error.server_kind() == Some(ServerErrorKind::TableMissing) => None,
         read => read?,
     };
-    let Some(reset) = unfinished else { return Ok(()) };
-    let what = reset.describe(slot);
+    let Some(operation) = unfinished else { return Ok(()) };
+    let what = describe_unfinished(client, slot, &operation).await?;
     Err(StoreError::OperationUnfinished { slot: slot.to_owned(), what }.into())
 }
 
@@ -50,4 +52,55 @@ pub(super) async fn at_time(
             hint: "the relay notes one a minute while it runs: name a position with its LSN instead",
         }),
     }
+}
+
+/// Whoever holds a slot may be a relay or another command, and what helps is not the same.
+pub(super) async fn naming_the_holder<T>(
+    client: &SqlClient,
+    done: Result<T, Error>,
+) -> Result<T, Error> {
+    let error = match done {
+        Ok(done) => return Ok(done),
+        Err(error) => error,
+    };
+    let Some(pid) = error.holder_pid() else { return Err(error) };
+    match read_slot_user(client, pid).await {
+        Ok(holder) => {
+            let holder = holder.to_string();
+            Err(Error::Held { holder, source: Box::new(error) })
+        }
+        Err(_) => Err(error),
+    }
+}
+
+/// What is left of a reset whose anchor is gone: the slot as it was without it, or none.
+pub(super) async fn given_up(client: &SqlClient, slot: &str, reset: &Reset) -> Error {
+    let what = reset.describe(slot);
+    match read_loss(client, slot).await {
+        Err(error) => error.into(),
+        Ok(Some(lost)) => {
+            let problem = format!("{}; {what} was given up: its anchor is gone", lost.problem);
+            StoreError::SlotLost { slot: slot.to_owned(), problem }.into()
+        }
+        Ok(None) => Error::Unfit {
+            what: format!("{what} was given up: its anchor is gone; the slot stands where it was"),
+            hint: "start the relay, which goes on as before; `walrelay anchor list` shows which anchors there are",
+        },
+    }
+}
+
+/// How many rows of each table are published before the slot streams.
+pub(super) async fn rest_of(
+    client: &SqlClient,
+    outbox: &Outbox,
+    columns: &ColumnNames,
+) -> Result<String, Error> {
+    let mut text = String::new();
+    let Some((_, rest)) = recovery::rest(client, &outbox.slot).await? else { return Ok(text) };
+    for name in &outbox.tables {
+        let table = recovery::table(client, name, columns).await?;
+        let rows = rest.gap.count(client, &table).await.map_err(Error::Store)?;
+        text.push_str(&format!("may not have been published: {rows} row(s) of {name}\n"));
+    }
+    Ok(text)
 }

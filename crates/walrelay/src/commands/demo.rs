@@ -15,7 +15,7 @@ use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep};
 use walrelay_emulator::{Emulator, Options, SubscriptionOptions};
 use walrelay_postgres::{
-    ConnectConfig, Failover, InitOptions, OnLost, Outbox, PgEnv, QualifiedName, connect_sql,
+    ConnectConfig, Failover, InitOptions, Making, OnLost, Outbox, PgEnv, QualifiedName, connect_sql,
 };
 use walrelay_private_postgres::{Installation, PrivatePostgres};
 use walrelay_relay::policy::Exit;
@@ -110,6 +110,7 @@ async fn prepare(url: &str) -> Result<(), Error> {
         row_filter: None,
         failover: Failover::No,
         on_lost: OnLost::Refuse,
+        making: Making::Slot,
     };
     walrelay_postgres::init(&client, &options).await?;
     client

@@ -1,17 +1,22 @@
 //! `walrelay init`: tables, publication, slot, and the topics if asked for; safe to run again.
 
 use walrelay_postgres::{
-    ConnectConfig, Failover, InitOptions, InitPlan, InitReport, LostSlot, OnLost, Settled,
-    SqlClient, StoreError, connect_sql, init, read_loss, rows_at_risk,
+    Bound, ConnectConfig, Failover, InitOptions, InitPlan, InitReport, LostSlot, Making, OnLost,
+    Recovery, ServerErrorKind, Settled, SlotOperation, SqlClient, StoreError, connect_sql,
+    describe_unfinished, finish_recovery, give_up_operation, init, read_loss, read_operation,
+    read_slot, release_operation, rows_at_risk, take_operation,
 };
 use walrelay_pubsub::Admin;
-use walrelay_relay::lifecycle::operation::{self, Outcome};
-use walrelay_relay::policy::Kind;
+use walrelay_relay::lifecycle::finisher::Finisher;
+use walrelay_relay::lifecycle::operation::Outcome;
+use walrelay_relay::observe::health::Health;
+use walrelay_relay::recovery;
 use walrelay_relay::shutdown::Shutdown;
 
 use super::attended::attended;
+use super::before::{naming_the_holder, rest_of};
 use super::topics;
-use crate::config::{CreateTopics, InitConfig, SlotKind};
+use crate::config::{AlreadyThere, CreateTopics, InitConfig, SlotKind};
 use crate::error::Error;
 use crate::output::print;
 
@@ -27,6 +32,7 @@ pub async fn execute(config: InitConfig, shutdown: &Shutdown) -> Result<(), Erro
         row_filter: None,
         failover: failover(config.slot_kind),
         on_lost: config.on_lost,
+        making: Making::Slot,
     };
     let Some(connect) = &config.connect else {
         return print(&InitPlan::new(&options)?.script());
@@ -35,8 +41,9 @@ pub async fn execute(config: InitConfig, shutdown: &Shutdown) -> Result<(), Erro
         connected = connect_sql(connect) => connected?,
         () = shutdown.requested() => return Err(Error::Interrupted),
     };
-    let work = set_up(&client, &config, &options);
+    let work = set_up(&client, (&config, connect), &options, shutdown);
     let done = attended((connect, &client), work, shutdown).await;
+    let done = naming_the_holder(&client, done).await;
     client.close().await;
     done
 }
@@ -50,16 +57,33 @@ pub(super) fn failover(kind: SlotKind) -> Failover {
 
 async fn set_up(
     client: &SqlClient,
-    config: &InitConfig,
+    (config, connect): (&InitConfig, &ConnectConfig),
     options: &InitOptions,
+    stop: &Shutdown,
 ) -> Result<(), Error> {
-    finish_operation(client, config.connect.as_ref(), &options.outbox.slot).await?;
+    let (slot, health) = (options.outbox.slot.as_str(), &Health::new());
+    if let Some(operation) = unfinished(client, slot).await? {
+        match (operation, options.on_lost) {
+            (recovery @ SlotOperation::Recovery(_), OnLost::Accept) => {
+                give_up(client, slot, &recovery).await?;
+            }
+            (SlotOperation::Upgrade(_), _) => {}
+            (SlotOperation::Recovery(_) | SlotOperation::Reset(_), _) => {
+                finish(&Finisher { client, connect, slot, health, stop }).await?;
+            }
+        }
+    }
     if options.on_lost == OnLost::Accept
         && let Some(lost) = read_loss(client, &options.outbox.slot).await?
     {
         print(&told(client, options, &lost).await?)?;
     }
-    print(&report(&init(client, options).await?))?;
+    match config.already_there {
+        AlreadyThere::Left => print(&report(&init(client, options).await?))?,
+        AlreadyThere::Published => {
+            backfill(&Finisher { client, connect, slot, health, stop }, config, options).await?;
+        }
+    }
     let CreateTopics::Yes { named } = &config.create_topics else { return Ok(()) };
     let mut wanted = topics::of_rows(client, &config.router, &config.outbox.tables).await?;
     wanted.extend(named.iter().map(|name| topics::full_name(&config.router.project, name)));
@@ -81,26 +105,78 @@ async fn set_up(
     Ok(())
 }
 
+/// What was begun with the slot. The very first time there is no table yet.
+async fn unfinished(client: &SqlClient, slot: &str) -> Result<Option<SlotOperation>, Error> {
+    match read_operation(client, slot).await {
+        Err(error) if error.server_kind() == Some(ServerErrorKind::TableMissing) => Ok(None),
+        read => Ok(read?),
+    }
+}
+
 /// In the middle of what an operator has begun the slot may be gone; a new one would undo it.
-async fn finish_operation(
-    client: &SqlClient,
-    connect: Option<&ConnectConfig>,
-    slot: &str,
-) -> Result<(), Error> {
-    let Some(connect) = connect else { return Ok(()) };
-    match operation::finish(client, connect, slot).await {
-        Ok(Outcome::Nothing) => Ok(()),
-        Ok(Outcome::Finished(done)) => print(&format!("finished: {}\n", done.describe(slot))),
+async fn finish(finisher: &Finisher<'_>) -> Result<(), Error> {
+    let slot = finisher.slot;
+    match finisher.finish().await? {
+        // Given up: what is left of the slot is looked at next.
+        Outcome::Nothing | Outcome::GivenUp(_) => Ok(()),
+        Outcome::Finished(done) => print(&format!("finished: {}\n", done.describe(slot))),
         // The slot is there, and the relay does the rest.
-        Ok(Outcome::Pending(_)) => Ok(()),
-        Ok(Outcome::Elsewhere(reset)) => {
-            let what = reset.describe(slot);
+        Outcome::Pending(pending) => {
+            print(&format!("to be finished by walrelay run: {}\n", pending.describe(slot)))
+        }
+        Outcome::Elsewhere { what } => {
             Err(StoreError::OperationUnfinished { slot: slot.to_owned(), what }.into())
         }
-        // The very first time there is no table yet.
-        Err(error) if error.kind() == Kind::TableMissing => Ok(()),
-        Err(error) => Err(error.into()),
     }
+}
+
+/// The slot is made together with a snapshot of what was there before. Begun before, only what is missing
+/// is done.
+async fn backfill(
+    finisher: &Finisher<'_>,
+    config: &InitConfig,
+    options: &InitOptions,
+) -> Result<(), Error> {
+    let Finisher { client, slot, .. } = finisher;
+    let is_begun = matches!(
+        unfinished(client, slot).await?,
+        Some(SlotOperation::Recovery(Recovery { bound: Bound::Nothing, .. }))
+    );
+    if !is_begun && read_slot(client, slot).await?.is_some() {
+        return Err(Error::Unfit {
+            what: format!(
+                "slot {slot:?} exists already: --backfill publishes what was there when the slot is made"
+            ),
+            hint: "`walrelay backfill` publishes rows of the table to another topic",
+        });
+    }
+    let all_but_slot = InitOptions { making: Making::AllButSlot, ..options.clone() };
+    print(&report(&init(client, &all_but_slot).await?))?;
+    if !is_begun {
+        recovery::begin_first(client, &options.outbox, options.failover).await?;
+    }
+    let Outcome::Pending(pending) = finisher.finish().await? else {
+        return print("the backfill is finished: a relay has done it\n");
+    };
+    print(&format!("slot {slot}: {}\n", pending.describe(slot)))?;
+    print(&rest_of(client, &options.outbox, &config.router.columns).await?)
+}
+
+/// The loss is accepted: nothing is published from the table any more. A slot that was made for it stays,
+/// and streams from where it begins.
+async fn give_up(client: &SqlClient, slot: &str, recovery: &SlotOperation) -> Result<(), Error> {
+    if !take_operation(client, slot).await? {
+        let what = describe_unfinished(client, slot, recovery).await?;
+        return Err(StoreError::OperationUnfinished { slot: slot.to_owned(), what }.into());
+    }
+    let has_slot = read_slot(client, slot).await?.is_some_and(|slot| !slot.is_lost());
+    let is_filling = matches!(recovery, SlotOperation::Recovery(begun) if begun.filling.is_some());
+    match has_slot && is_filling {
+        true => finish_recovery(client, slot).await?,
+        false => give_up_operation(client, slot).await?,
+    }
+    release_operation(client, slot).await?;
+    print(&format!("given up: {}\n", recovery.describe(slot)))
 }
 
 /// What is given up with a lost slot. Printed before anything is done: afterwards it is not known.

@@ -9,6 +9,7 @@ use walrelay_core::{Random, Template};
 use walrelay_postgres::{
     Anchor, ReplayRow, SqlClient, StoreError, begin_replay, connect_sql, finish_replay,
     first_position_after, read_anchor, read_anchors, read_history, read_replay, read_wal_end,
+    take_replay,
 };
 use walrelay_pubsub::GrpcPublisher;
 use walrelay_relay::lifecycle::supervisor::Supervisor;
@@ -53,9 +54,10 @@ pub async fn execute(config: ReplayConfig, shutdown: &Shutdown) -> Result<(), Er
             return Err(error);
         }
     };
-    client.close().await;
     settings.relay.router.topic = template(&prepared.request.to_topic)?;
     let done = Box::pin(run(&settings, &prepared, shutdown)).await;
+    // Until here, because it is what keeps another process from doing the same replay.
+    client.close().await;
     let Prepared { replay, request, tally } = &prepared;
     let is_kept = replay.keeping == Keeping::OnRecord;
     match done {
@@ -181,6 +183,7 @@ async fn begin(
         is_finished: false,
     };
     if keeping == Keeping::OnRecord {
+        take_replay(client, &row.id).await?;
         begin_replay(client, &row).await?;
     }
     tracing::info!(id = row.id, anchor = anchor.name, %from, %to, "replay begins");
@@ -245,6 +248,10 @@ fn refuse_too_early(anchor: &Anchor, (from, reaches): (Lsn, Lsn)) -> Result<(), 
 async fn resume(client: &SqlClient, settings: &Settings, id: String) -> Result<Prepared, Error> {
     let slot = settings.relay.outbox.slot.as_str();
     let unfit = |what, hint| Error::Unfit { what, hint };
+    // Before the row is read: whoever had it until now may have come further.
+    if !take_replay(client, &id).await? {
+        return Err(Error::ReplayTaken { id });
+    }
     let Some(row) = read_replay(client, &id).await?.filter(|row| row.slot == slot) else {
         let what = format!("slot {slot:?} has no replay {id:?}");
         return Err(unfit(what, "the id stands in the line that told how to go on"));

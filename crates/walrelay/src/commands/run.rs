@@ -61,12 +61,12 @@ pub async fn execute(config: RunConfig, shutdown: &Shutdown) -> Result<(), Error
                 Ok(Filled::Stopped) => return Ok(()),
                 Err(failed) => again_after(failed, shutdown).await?,
             }
-        } else if kind == Kind::SlotLost && recovers {
+        } else if matches!(kind, Kind::SlotLost | Kind::OtherServer) && recovers {
             // Once: a slot that is lost again at once needs a person.
             recovers = false;
             tracing::error!(error = %Chain(&error), "the slot is lost; recovering it");
             let client = connect_sql(&config.settings.connect).await?;
-            recovery::begin(&client, &config.settings.relay.outbox).await?;
+            recovery::begin(&client, &config.settings.relay.outbox, None).await?;
             client.close().await;
         } else {
             return Err(Error::Relay(error));
@@ -101,7 +101,7 @@ async fn stream(
     let settings = SessionSettings::of(relay, pubsub.max_outstanding_requests, *until);
     let supervisor = Supervisor {
         settings: &settings,
-        server: Postgres::new(&config.settings),
+        server: Postgres::new(&config.settings, health.clone()),
         publisher,
         metrics: metrics.clone(),
         health: health.clone(),

@@ -4,20 +4,23 @@ mod reset;
 
 use pgoutput_parser::Lsn;
 use walrelay_postgres::{
-    Failover, LostSlot, Outbox, ServerErrorKind, SqlClient, StoreError, advance_relay_row,
-    advance_slot, connect_sql, create_slot, delete_relay_row, drop_slot, read_loss,
-    read_publication, read_relay_row, read_slot, rows_since, waiting_transactions,
+    Failover, LostSlot, Outbox, ServerErrorKind, SqlClient, StoreError, adopt_slot,
+    advance_relay_row, advance_slot, connect_sql, create_slot, delete_relay_row, drop_slot,
+    is_same_origin, read_history, read_loss, read_publication, read_relay_row,
+    read_server_identity, read_slot, rows_since, waiting_transactions,
 };
-use walrelay_relay::lifecycle::operation::{self, Outcome};
+use walrelay_relay::lifecycle::finisher::Finisher;
+use walrelay_relay::lifecycle::operation::Outcome;
+use walrelay_relay::observe::health::Health;
 use walrelay_relay::observe::report::slot_report;
 use walrelay_relay::recovery;
 use walrelay_relay::shutdown::Shutdown;
 
 use super::attended::attended;
-use super::before::refuse_unfinished;
+use super::before::{given_up, naming_the_holder, refuse_unfinished, rest_of};
 use super::init::failover;
 use super::status;
-use crate::config::{DatabaseConfig, SlotAction, SlotConfig};
+use crate::config::{DatabaseConfig, RecoverOrder, SlotAction, SlotConfig};
 use crate::error::Error;
 use crate::output::print;
 
@@ -32,21 +35,23 @@ pub async fn execute(config: SlotConfig, shutdown: &Shutdown) -> Result<(), Erro
         connected = connect_sql(connect) => connected?,
         () = shutdown.requested() => return Err(Error::Interrupted),
     };
-    let work = act(&client, &config.database, config.action);
+    let work = act(&client, (&config.database, config.action), shutdown);
     let done = attended((connect, &client), work, shutdown).await;
+    let done = naming_the_holder(&client, done).await;
     client.close().await;
     print(&done?)
 }
 
 async fn act(
     client: &SqlClient,
-    database: &DatabaseConfig,
-    action: SlotAction,
+    (database, action): (&DatabaseConfig, SlotAction),
+    shutdown: &Shutdown,
 ) -> Result<String, Error> {
     let outbox = &database.outbox;
     let slot = outbox.slot.as_str();
     match &action {
-        SlotAction::Show(_) | SlotAction::Reset(_) | SlotAction::Recover => {}
+        SlotAction::Show(_) | SlotAction::Reset(_) | SlotAction::Recover(_) | SlotAction::Adopt => {
+        }
         SlotAction::Create(_) | SlotAction::Drop { .. } | SlotAction::Advance { .. } => {
             refuse_unfinished(client, slot).await?;
         }
@@ -60,32 +65,78 @@ async fn act(
         SlotAction::Create(kind) => create(client, outbox, failover(kind)).await,
         SlotAction::Drop { discard_rows } => drop_it(client, outbox, discard_rows).await,
         SlotAction::Advance { to, discard_rows } => advance(client, outbox, to, discard_rows).await,
-        SlotAction::Reset(order) => reset::reset(client, database, &order).await,
-        SlotAction::Recover => recover(client, database).await,
+        SlotAction::Reset(order) => {
+            let health = Health::new();
+            let finisher = finisher(client, database, (&health, shutdown));
+            reset::reset(&finisher, outbox, &order).await
+        }
+        SlotAction::Recover(order) => {
+            let health = Health::new();
+            recover(&finisher(client, database, (&health, shutdown)), outbox, &order).await
+        }
+        SlotAction::Adopt => adopt(client, outbox).await,
     }
 }
 
+fn finisher<'a>(
+    client: &'a SqlClient,
+    database: &'a DatabaseConfig,
+    (health, stop): (&'a Health, &'a Shutdown),
+) -> Finisher<'a> {
+    Finisher { client, connect: &database.connect, slot: &database.outbox.slot, health, stop }
+}
+
 /// Makes the new slot; what it does not stream is left to the relay, which publishes it first.
-async fn recover(client: &SqlClient, database: &DatabaseConfig) -> Result<String, Error> {
-    let slot = database.outbox.slot.as_str();
-    recovery::begin(client, &database.outbox).await?;
-    let what = match operation::finish(client, &database.connect, slot).await? {
+async fn recover(
+    finisher: &Finisher<'_>,
+    outbox: &Outbox,
+    order: &RecoverOrder,
+) -> Result<String, Error> {
+    let Finisher { client, slot, .. } = finisher;
+    recovery::begin(client, outbox, order.since).await?;
+    let what = match finisher.finish().await? {
         Outcome::Pending(recovery) => recovery.describe(slot),
-        Outcome::Elsewhere(other) => {
-            return Ok(format!("{} is being finished by another process\n", other.describe(slot)));
+        Outcome::Elsewhere { what } => {
+            return Ok(format!("{what}: another process is at it\n"));
         }
         Outcome::Finished(done) => return Ok(format!("finished: {}\n", done.describe(slot))),
+        Outcome::GivenUp(reset) => return Err(given_up(client, slot, &reset).await),
         Outcome::Nothing => return Ok("the slot is recovered: a relay has done it\n".to_owned()),
     };
     let mut text = format!("slot {slot}: {what}\n");
-    if let Some((_, rest)) = recovery::rest(client, slot).await? {
-        for table in &database.outbox.tables {
-            let rows = rest.gap.count(client, table).await?;
-            text.push_str(&format!("may not have been published: {rows} row(s) of {table}\n"));
-        }
-    }
+    text.push_str(&rest_of(client, outbox, &order.columns).await?);
     text.push_str("start the relay: it publishes them first, and then what the slot streams\n");
     Ok(text)
+}
+
+/// A slot that an upgrade has carried over was confirmed whole before it.
+async fn adopt(client: &SqlClient, outbox: &Outbox) -> Result<String, Error> {
+    let slot = outbox.slot.as_str();
+    let missing = || StoreError::SlotMissing { slot: slot.to_owned() };
+    let state = read_slot(client, slot).await?.ok_or_else(missing)?;
+    if let Some(problem) = state.mismatch(state.database.as_deref().unwrap_or_default()) {
+        return Err(StoreError::SlotUnusable { slot: slot.to_owned(), problem }.into());
+    }
+    let (Some(at), false) = (state.confirmed_flush_lsn, state.is_lost()) else {
+        let problem = "was carried over and is invalidated".to_owned();
+        return Err(StoreError::SlotLost { slot: slot.to_owned(), problem }.into());
+    };
+    let row = read_relay_row(client, slot).await?;
+    let here = read_history(client, slot).await?;
+    if row.is_none_or(|row| row.system_identifier == here) {
+        return Err(Error::Unfit {
+            what: format!(
+                "slot {slot:?} is on record as this server's own, or not at all: nothing is adopted"
+            ),
+            hint: "after a loss, `walrelay slot recover`; for the first time, `walrelay init`",
+        });
+    }
+    if !is_same_origin(client, slot, &outbox.tables).await? {
+        return Err(StoreError::OtherDatabase { slot: slot.to_owned() }.into());
+    }
+    let timeline = read_server_identity(client).await?.timeline;
+    adopt_slot(client, slot, (&here, timeline, at)).await?;
+    Ok(format!("adopted: slot {slot}, which streams from {at}\n"))
 }
 
 async fn create(client: &SqlClient, outbox: &Outbox, failover: Failover) -> Result<String, Error> {

@@ -38,6 +38,10 @@ impl Standing {
             let advice = Some("do not run init: docs/operations.md, Lost slot, has the way back");
             return stands(Tone::Bad, "the slot is lost".to_owned(), advice);
         }
+        if let Some(what) = report.get("operation").and_then(Value::as_str) {
+            let advice = Some("it is finished by a relay: walrelay run");
+            return stands(Tone::Bad, format!("not finished: {what}"), advice);
+        }
         if let Some(room) = number("safe_wal_bytes").filter(|room| *room < ROOM_BYTES_MIN) {
             let left = human_bytes(u64::try_from(room).unwrap_or(0));
             let advice = match streams {
@@ -259,6 +263,11 @@ mod tests {
                 "streaming, 0 B behind; the slot is lost after 0 B more",
             ),
             (json!({ "lost": true, "active": false }), Tone::Bad, "the slot is lost"),
+            (
+                json!({ "operation": "a recovery; it waits" }),
+                Tone::Bad,
+                "not finished: a recovery; it waits",
+            ),
         ];
         for (changes, tone, text) in cases {
             assert_eq!(headline(changes), (tone, text.to_owned(), tone != Tone::Good));

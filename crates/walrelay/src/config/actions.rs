@@ -10,6 +10,7 @@ use super::command::{
     Chosen, Consent, DispatchAction, DispatchConfig, DispatchEdit, DispatchList, OutputFormat,
     SlotAction, SlotConfig, SlotKind,
 };
+use super::orders::{Place, RecoverOrder};
 use crate::{cli, options};
 
 /// How a command that is not `list` prints.
@@ -159,7 +160,16 @@ impl Builder<'_> {
             cli::SlotActionArgs::Drop(args) => self.slot_drop(args),
             cli::SlotActionArgs::Advance(args) => self.slot_advance(args),
             cli::SlotActionArgs::Reset(args) => self.slot_reset(args),
-            cli::SlotActionArgs::Recover(_) => Some(SlotAction::Recover),
+            cli::SlotActionArgs::Recover(args) => {
+                let place = self.place(("since", None), ("since", args.since.as_deref()));
+                let since = match place {
+                    Some(Place::Time(time)) => Some(time),
+                    Some(Place::Lsn(_)) | None => None,
+                };
+                let columns = Box::new(self.columns());
+                Some(SlotAction::Recover(RecoverOrder { since, columns }))
+            }
+            cli::SlotActionArgs::Adopt(_) => Some(SlotAction::Adopt),
         };
         let database = self.database()?;
         Some(SlotConfig { database, action: action? })

@@ -7,8 +7,9 @@ use walrelay_postgres::Again;
 use walrelay_relay::observe::report::parse_rfc3339;
 
 use super::builder::Builder;
-use super::command::{AnchorAction, AnchorConfig, Place, ResetOrder, Skipping, SlotAction};
+use super::command::{AnchorAction, AnchorConfig, SlotAction};
 use super::names::is_slot_name;
+use super::orders::{Place, ResetOrder, Skipping};
 use super::settings::wal_budget;
 use crate::cli;
 use crate::options::units::parse_duration;

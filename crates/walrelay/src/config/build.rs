@@ -8,8 +8,8 @@ use walrelay_relay::settings::Until;
 
 use super::builder::Builder;
 use super::command::{
-    CheckConfig, Command, CreateTopics, DemoConfig, DemoOutput, EmulatorConfig, InitConfig,
-    OnSlotLost, OutputFormat, PruneConfig, Shell, SlotKind, StatusConfig,
+    AlreadyThere, CheckConfig, Command, CreateTopics, DemoConfig, DemoOutput, EmulatorConfig,
+    InitConfig, OnSlotLost, OutputFormat, PruneConfig, Shell, SlotKind, StatusConfig,
 };
 use super::layers::{CommandLine, Environment};
 use super::log::{LogConfig, LogFormat};
@@ -136,6 +136,11 @@ impl Builder<'_> {
         }
         let pubsub = self.pubsub();
         let outbox = self.outbox();
+        if prints_only && args.backfill {
+            let allowed =
+                "not with --sql: the slot is made together with a snapshot, by this command alone";
+            self.problems.wrong_unseen("backfill", allowed);
+        }
         let connect = match prints_only {
             true => None,
             false => Some(self.connect()?),
@@ -148,6 +153,7 @@ impl Builder<'_> {
             create_topics,
             slot_kind,
             on_lost: if args.accept_loss { OnLost::Accept } else { OnLost::Refuse },
+            already_there: if args.backfill { AlreadyThere::Published } else { AlreadyThere::Left },
         })
     }
 

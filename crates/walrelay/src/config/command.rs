@@ -5,13 +5,14 @@ use std::path::PathBuf;
 use std::time::{Duration, SystemTime};
 
 use pgoutput_parser::{Lsn, Position};
-use walrelay_core::{ColumnNames, Matching, Names, RouterConfig, WalBudgetLimit};
+use walrelay_core::{ColumnNames, Names, RouterConfig, WalBudgetLimit};
 use walrelay_emulator::Fault;
 use walrelay_inbox::operate::{InboxFilter, InboxSelection};
-use walrelay_postgres::{Again, ConnectConfig, DispatchQuery, OnLost, Outbox, QualifiedName};
+use walrelay_postgres::{ConnectConfig, DispatchQuery, OnLost, Outbox, QualifiedName};
 use walrelay_pubsub::Endpoint;
-use walrelay_relay::replay::{DeadRows, Keeping, Rate};
 use walrelay_relay::settings::{PubSubSettings, Settings};
+
+use super::orders::{Place, RecoverOrder, ReplayConfig, ResetOrder};
 
 /// What to do, and everything it needs.
 #[derive(Debug, Clone)]
@@ -92,6 +93,17 @@ pub struct InitConfig {
     pub slot_kind: SlotKind,
     /// What to do when the slot was lost.
     pub on_lost: OnLost,
+    /// What becomes of rows that were there before the slot.
+    pub already_there: AlreadyThere,
+}
+
+/// What becomes of rows that were in the table before there was a slot.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum AlreadyThere {
+    /// They are not published.
+    Left,
+    /// They are published before everything that the slot streams.
+    Published,
 }
 
 /// Which topics `init` creates.
@@ -262,29 +274,9 @@ pub enum SlotAction {
     /// Make it a copy of an anchor.
     Reset(ResetOrder),
     /// Make it anew after it was lost.
-    Recover,
-}
-
-/// What a slot is reset to.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct ResetOrder {
-    /// The anchor.
-    pub anchor: String,
-    /// Where the stream starts; where the anchor stands without it.
-    pub to: Option<Place>,
-    /// Which rows of dispatch state are published again too.
-    pub again: Again,
-    /// Whether rows may be skipped.
-    pub skipping: Skipping,
-}
-
-/// Whether rows may be skipped.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Skipping {
-    /// Not without a word.
-    Refused,
-    /// By `--skip-events`.
-    Agreed,
+    Recover(RecoverOrder),
+    /// Take over one that an upgrade of the server has carried over.
+    Adopt,
 }
 
 /// Everything `walrelay anchor` needs.
@@ -325,57 +317,6 @@ pub enum AnchorAction {
         /// Its name.
         name: String,
     },
-}
-
-/// A place in the log, as operators name it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Place {
-    /// A position.
-    Lsn(Lsn),
-    /// A moment.
-    Time(SystemTime),
-}
-
-/// Everything `walrelay replay` needs.
-#[derive(Debug, Clone)]
-pub struct ReplayConfig {
-    /// The relay's own settings, as far as a replay shares them.
-    pub settings: Settings,
-    /// What to do.
-    pub action: ReplayAction,
-}
-
-/// What to replay.
-#[derive(Debug, Clone)]
-pub enum ReplayAction {
-    /// Something new.
-    Begin(ReplayOrder),
-    /// The rest of one that was interrupted.
-    Resume {
-        /// Its id.
-        id: String,
-    },
-}
-
-/// A new replay.
-#[derive(Debug, Clone)]
-pub struct ReplayOrder {
-    /// Whose log; the nearest one that reaches back far enough without it.
-    pub anchor: Option<String>,
-    /// Where it begins; where the anchor stands without it.
-    pub from: Option<Place>,
-    /// Where it ends; at the end of the log without it.
-    pub to: Option<Place>,
-    /// Which rows.
-    pub matching: Matching,
-    /// The template of the topic.
-    pub to_topic: String,
-    /// How fast.
-    pub rate: Option<Rate>,
-    /// What becomes of rows that Pub/Sub would never take.
-    pub dead_rows: DeadRows,
-    /// Whether anything is published and written down.
-    pub keeping: Keeping,
 }
 
 /// Everything `walrelay prune` needs.

@@ -5,7 +5,8 @@ use std::time::{Duration, SystemTime};
 use walrelay_postgres::ConnectConfig;
 
 use super::builder::Builder;
-use super::command::{AuditConfig, InboxPlace, Place, TraceConfig};
+use super::command::{AuditConfig, InboxPlace, TraceConfig};
+use super::orders::Place;
 use crate::cli;
 
 /// Whoever waits for longer has another problem.

@@ -7,7 +7,7 @@ use walrelay_relay::replay::{DeadRows, Keeping, Rate};
 use walrelay_relay::settings::{RelaySettings, Settings, Until};
 
 use super::builder::Builder;
-use super::command::{ReplayAction, ReplayConfig, ReplayOrder};
+use super::orders::{ReplayAction, ReplayConfig, ReplayOrder};
 use crate::cli::ReplayArgs;
 use crate::options;
 

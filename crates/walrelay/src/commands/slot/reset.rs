@@ -5,14 +5,15 @@ use std::process;
 use pgoutput_parser::Lsn;
 use walrelay_postgres::{
     Failover, Outbox, Reset, SlotLife, SlotOperation, SqlClient, StoreError, begin_reset,
-    copy_slot, quote_identifier, read_anchor, read_history, read_operation, read_relay_row,
-    read_server_identity, read_slot, read_slot_room, read_wal_end, take_relay_row, try_decoding,
-    waiting_transactions,
+    copy_slot, describe_unfinished, quote_identifier, read_anchor, read_history, read_operation,
+    read_relay_row, read_server_identity, read_slot, read_slot_room, read_wal_end, take_relay_row,
+    try_decoding, waiting_transactions,
 };
-use walrelay_relay::lifecycle::operation::{Outcome, finish};
+use walrelay_relay::lifecycle::finisher::Finisher;
+use walrelay_relay::lifecycle::operation::Outcome;
 
-use super::super::before::at_time;
-use crate::config::{DatabaseConfig, Place, ResetOrder, Skipping};
+use super::super::before::{at_time, given_up};
+use crate::config::{Place, ResetOrder, Skipping};
 use crate::error::Error;
 
 /// Puts the reset on record and carries it out; or finishes the one that was begun before.
@@ -22,35 +23,37 @@ use crate::error::Error;
 /// There is no such anchor, the place does not lie behind it, rows would be skipped, or the server
 /// refuses. Once it is on record the relay finishes it too.
 pub(super) async fn reset(
-    client: &SqlClient,
-    database: &DatabaseConfig,
+    finisher: &Finisher<'_>,
+    outbox: &Outbox,
     order: &ResetOrder,
 ) -> Result<String, Error> {
-    let slot = database.outbox.slot.as_str();
+    let Finisher { client, slot, .. } = finisher;
     let whose = match read_operation(client, slot).await? {
-        Some(recovery @ SlotOperation::Recovery(_)) => {
-            let what = recovery.describe(slot);
-            return Err(StoreError::OperationUnfinished { slot: slot.to_owned(), what }.into());
+        Some(recovery @ (SlotOperation::Recovery(_) | SlotOperation::Upgrade(_))) => {
+            let what = describe_unfinished(client, slot, &recovery).await?;
+            let slot = (*slot).to_owned();
+            return Err(StoreError::OperationUnfinished { slot, what }.into());
         }
         Some(SlotOperation::Reset(_)) => {
             ": the reset that was begun before is finished; run the command again for another"
         }
         None => {
-            begin(client, &database.outbox, order).await?;
+            begin(client, outbox, order).await?;
             ""
         }
     };
-    match finish(client, &database.connect, slot).await? {
+    match finisher.finish().await? {
         Outcome::Finished(SlotOperation::Reset(done)) => Ok(format!(
             "slot {slot} starts at {} again{whose}\nrows behind it are published again, to the same topics; a \
              relay that was running goes on by itself\n",
             done.target
         )),
-        Outcome::Finished(other @ SlotOperation::Recovery(_))
-        | Outcome::Pending(other)
-        | Outcome::Elsewhere(other) => {
+        Outcome::Finished(other @ (SlotOperation::Recovery(_) | SlotOperation::Upgrade(_)))
+        | Outcome::Pending(other) => {
             Ok(format!("{} is being finished by another process\n", other.describe(slot)))
         }
+        Outcome::Elsewhere { what } => Ok(format!("{what}: another process is at it\n")),
+        Outcome::GivenUp(reset) => Err(given_up(client, slot, &reset).await),
         Outcome::Nothing => Ok("the reset is finished: another process has done it\n".to_owned()),
     }
 }

@@ -1,0 +1,92 @@
+//! The first start over a table that has rows: all of them are published first, in order, and then the stream.
+
+use std::time::Duration;
+
+use walrelay_testkit::outbox::Workload;
+use walrelay_testkit::postgres::installed_majors;
+use walrelay_testkit::wait_until;
+use walrelay_tests::{DEADLINE, Producer, World, topic};
+
+/// A database whose tables are there, and no slot.
+async fn without_slot(major: Option<u32>) -> Option<World> {
+    let world = match major {
+        Some(major) => World::create_empty_on(major).await?,
+        None => World::create_empty().await?,
+    };
+    world.succeed(["init"]).await;
+    world.execute(&format!("SELECT pg_drop_replication_slot('{}')", world.name())).await;
+    Some(world)
+}
+
+async fn assert_complete(world: &World) {
+    let committed = world.committed().await;
+    let verdict = world.check(&committed);
+    assert!(verdict.lost.is_empty() && verdict.reordered.is_empty(), "{verdict}");
+    let unfinished = "SELECT count(*) FROM app_outbox_relay WHERE operation IS NOT NULL";
+    assert_eq!(world.number(unfinished).await, 0);
+}
+
+#[tokio::test]
+async fn rows_that_were_there_before_the_slot_are_published_once_and_before_what_it_streams() {
+    for major in installed_majors() {
+        let Some(world) = without_slot(Some(major)).await else { continue };
+        Workload::of_rows(300).insert(world.client()).await.expect("rows");
+        // Rows whose transaction id is that of no transaction any more are old, and belong to it.
+        world.execute("VACUUM FREEZE app_outbox").await;
+        let more = Workload { first_number: 300, ..Workload::of_rows(60) };
+        more.insert(world.client()).await.expect("rows");
+
+        let told = world.succeed(["init", "--backfill"]).await;
+        assert!(told.contains("360 row(s) of public.app_outbox"), "{told}");
+        let last = Workload { first_number: 360, ..Workload::of_rows(30) };
+        last.insert(world.client()).await.expect("rows");
+        // Run again it changes nothing, and until it is done nothing is deleted.
+        world.succeed(["init", "--backfill"]).await;
+        assert_eq!(world.run(["prune", "--older-than", "1s"]).await.code, Some(3));
+        let status = world.run(["status"]).await.text;
+        assert!(status.contains("not finished: a backfill"), "{status}");
+        world.catch_up().await;
+
+        assert_complete(&world).await;
+        let messages = world.pubsub.emulator().published(&topic("video.events"));
+        assert_eq!(messages.len(), 390, "{major}: no overlap");
+        let marked = messages.iter().filter(|m| m.attribute("replay_id").is_some()).count();
+        assert_eq!(marked, 360, "{major}: what came from the table is marked");
+        let refused = world.run(["init", "--backfill"]).await;
+        assert_eq!(refused.code, Some(2), "{}", refused.text);
+        world.catch_up().await;
+        assert_eq!(world.pubsub.emulator().published(&topic("video.events")).len(), 390);
+    }
+}
+
+#[tokio::test]
+async fn many_rows_before_the_first_start_survive_concurrent_writers_and_two_kills() {
+    let Some(world) = without_slot(None).await else { return };
+    const ROWS: i64 = 100_000;
+    world
+        .execute(&format!(
+            "INSERT INTO app_outbox (aggregatetype, aggregateid, event_type, version, payload)
+             SELECT 'video', 'old-' || n % 500, 'test.made', n, jsonb_build_object('number', n)
+               FROM generate_series(1, {ROWS}) AS n"
+        ))
+        .await;
+    let producer = Producer::start(world.url(), Duration::from_millis(10));
+    wait_until(DEADLINE, "rows of the producer", async || {
+        (producer.rows_count() > 50).then_some(())
+    })
+    .await;
+    world.succeed(["init", "--backfill"]).await;
+    for kill in 1..=2 {
+        let goal = world.pubsub.stored_count() + 15_000;
+        let mut relay = world.relay([]).start();
+        world.pubsub.wait_stored(DEADLINE, goal).await;
+        relay.kill();
+        let unfinished = "SELECT count(*) FROM app_outbox_relay WHERE operation IS NOT NULL";
+        assert_eq!(world.number(unfinished).await, 1, "kill {kill} came in the middle");
+    }
+    let relay = world.relay([]).start();
+    relay.wait_for_line(DEADLINE, "the slot is recovered").await;
+    producer.stop().await;
+    world.wait_confirmed(DEADLINE).await;
+    assert_complete(&world).await;
+}

@@ -1,0 +1,217 @@
+//! What an operator has begun and not finished: everybody names it, and whoever comes next gets on with it.
+
+use std::time::{Duration, Instant};
+
+use walrelay_testkit::outbox::Workload;
+use walrelay_testkit::postgres::TestClient;
+use walrelay_testkit::process::Signal;
+use walrelay_testkit::relay::Relay;
+use walrelay_testkit::{http_get, wait_until};
+use walrelay_tests::{DEADLINE, World, topic};
+
+/// A slot that was dropped behind the relay, rows that no slot has, and a transaction that a new slot
+/// waits for.
+async fn lost_and_blocked() -> Option<(World, TestClient)> {
+    let world = World::create().await?;
+    Workload::of_rows(30).insert(world.client()).await.expect("rows");
+    world.catch_up().await;
+    world.execute(&format!("SELECT pg_drop_replication_slot('{}')", world.name())).await;
+    let more = Workload { first_number: 30, ..Workload::of_rows(40) };
+    more.insert(world.client()).await.expect("rows");
+    let open = world.connect().await;
+    open.batch_execute("BEGIN; SELECT pg_current_xact_id()").await.expect("a transaction");
+    Some((world, open))
+}
+
+const WAITS: &str = "the new slot waits for a transaction to end: process";
+
+async fn recovering(world: &World) -> Relay {
+    let recover = world.command(["slot", "recover"]).start();
+    recover.wait_for_line(DEADLINE, WAITS).await;
+    recover
+}
+
+async fn assert_nothing_lost(world: &World) {
+    let verdict = world.check(&world.committed().await);
+    assert!(verdict.lost.is_empty() && verdict.reordered.is_empty(), "{verdict}");
+    let unfinished = "SELECT count(*) FROM app_outbox_relay WHERE operation IS NOT NULL";
+    assert_eq!(world.number(unfinished).await, 0);
+}
+
+#[tokio::test]
+async fn status_and_probes_name_the_recovery_and_the_transaction_that_it_waits_for() {
+    let Some((world, open)) = lost_and_blocked().await else { return };
+    let relay = world.relay(["--on-slot-lost", "recover"]).start();
+    for path in ["/readyz", "/status"] {
+        wait_until(DEADLINE, "the operation and what it waits for", async || {
+            let (code, body) = http_get(relay.http_address(), path).await.ok()?;
+            let is_told = body.contains("a recovery") && body.contains(WAITS);
+            (is_told && (code == 503 || path == "/status")).then_some(())
+        })
+        .await;
+    }
+    let status = world.run(["status"]).await;
+    assert!(status.text.contains("not finished: a recovery"), "{}", status.text);
+    assert!(status.text.contains(WAITS), "{}", status.text);
+    assert!(!status.text.contains("nothing parked"), "{}", status.text);
+
+    // A second relay waits for the first, and says for what.
+    let other = world.relay([]).start();
+    wait_until(DEADLINE, "the other to name it", async || {
+        let (_, body) = http_get(other.http_address(), "/readyz").await.ok()?;
+        (body.contains("a recovery") && body.contains(WAITS)).then_some(())
+    })
+    .await;
+    open.batch_execute("COMMIT").await.expect("it ends");
+    relay.wait_for_line(DEADLINE, "the slot is recovered").await;
+    world.wait_confirmed(DEADLINE).await;
+    drop((relay, other));
+    world.wait_slot_free(DEADLINE).await;
+    world.catch_up().await;
+    assert_nothing_lost(&world).await;
+}
+
+#[tokio::test]
+async fn a_new_slot_that_nobody_waits_for_any_more_is_ended_by_the_next_start() {
+    let Some((world, open)) = lost_and_blocked().await else { return };
+    let mut killed = recovering(&world).await;
+    killed.kill();
+
+    let next = world.command(["slot", "recover"]).start();
+    next.wait_for_line(DEADLINE, "begun by a process that is gone").await;
+    next.wait_for_line(DEADLINE, WAITS).await;
+    open.batch_execute("COMMIT").await.expect("it ends");
+    let done = next.finish(DEADLINE).await;
+    assert_eq!(done.code, Some(0), "{}", done.text);
+    assert!(!done.text.contains("is active for PID"), "{}", done.text);
+    world.catch_up().await;
+    assert_nothing_lost(&world).await;
+}
+
+#[tokio::test]
+async fn an_interrupted_recovery_ends_at_once_and_leaves_no_half_made_slot() {
+    let Some((world, open)) = lost_and_blocked().await else { return };
+    let mut recover = recovering(&world).await;
+    let asked = Instant::now();
+    recover.signal(Signal::Interrupt);
+    assert_eq!(recover.wait_ended(DEADLINE).await.code(), Some(1));
+    assert!(asked.elapsed() < Duration::from_secs(4), "{:?}", asked.elapsed());
+    let slots = "SELECT count(*) FROM pg_replication_slots WHERE database = current_database()";
+    assert_eq!(world.number(slots).await, 0);
+    open.batch_execute("COMMIT").await.expect("it ends");
+    world.catch_up().await;
+    assert_nothing_lost(&world).await;
+}
+
+/// A reset that died at this step, and whose anchor is gone since.
+async fn reset_without_anchor(step: &str) -> Option<World> {
+    let world = World::create().await?;
+    world.succeed(["anchor", "create", "a"]).await;
+    Workload::of_rows(30).insert(world.client()).await.expect("rows");
+    world.catch_up().await;
+    let dying = world.command(["slot", "reset", "--to-anchor", "a"]);
+    let died = dying.env("WALRELAY_FAILPOINT", step).finish(DEADLINE).await;
+    assert_eq!(died.code, None, "{}", died.text);
+    let drop = format!("SELECT pg_drop_replication_slot('{}_anchor_a')", world.name());
+    world.execute(&drop).await;
+    let more = Workload { first_number: 30, ..Workload::of_rows(12) };
+    more.insert(world.client()).await.expect("rows");
+    Some(world)
+}
+
+#[tokio::test]
+async fn a_reset_whose_anchor_is_gone_is_given_up_and_the_slot_goes_on() {
+    let Some(world) = reset_without_anchor("reset-begun").await else { return };
+    let told = world.succeed(["run", "--until-caught-up"]).await;
+    assert!(told.contains("is given up: the anchor is gone"), "{told}");
+    assert_nothing_lost(&world).await;
+    assert_eq!(world.pubsub.emulator().published(&topic("video.events")).len(), 42);
+}
+
+#[tokio::test]
+async fn a_reset_whose_anchor_is_gone_after_the_slot_was_dropped_is_a_lost_slot() {
+    for command in [&["run"][..], &["slot", "reset", "--to-anchor", "a"], &["init"]] {
+        let Some(world) = reset_without_anchor("reset-dropped").await else { return };
+        let refused = world.run(command.iter().copied()).await;
+        assert_eq!(refused.code, Some(5), "{command:?}: {}", refused.text);
+        assert!(refused.text.contains("walrelay slot recover"), "{}", refused.text);
+        world.succeed(["slot", "recover"]).await;
+        world.catch_up().await;
+        assert_nothing_lost(&world).await;
+    }
+}
+
+#[tokio::test]
+async fn a_recovery_whose_slot_is_lost_again_makes_another_and_keeps_its_bound() {
+    for command in [&["init"][..], &["slot", "recover"], &["run", "--until-caught-up"]] {
+        let Some((world, open)) = lost_and_blocked().await else { return };
+        open.batch_execute("COMMIT").await.expect("it ends");
+        world.succeed(["slot", "recover"]).await;
+        world.execute(&format!("SELECT pg_drop_replication_slot('{}')", world.name())).await;
+        let more = Workload { first_number: 70, ..Workload::of_rows(20) };
+        more.insert(world.client()).await.expect("rows");
+        world.succeed(command.iter().copied()).await;
+        world.catch_up().await;
+        assert_nothing_lost(&world).await;
+    }
+}
+
+#[tokio::test]
+async fn an_accepted_loss_gives_up_a_recovery_that_is_not_finished() {
+    for has_slot in [true, false] {
+        let Some((world, open)) = lost_and_blocked().await else { return };
+        open.batch_execute("COMMIT").await.expect("it ends");
+        world.succeed(["slot", "recover"]).await;
+        if !has_slot {
+            world.execute(&format!("SELECT pg_drop_replication_slot('{}')", world.name())).await;
+        }
+        let told = world.succeed(["init", "--accept-loss"]).await;
+        assert!(told.contains("given up: a recovery"), "{told}");
+        let last = Workload { first_number: 70, ..Workload::of_rows(5) };
+        last.insert(world.client()).await.expect("rows");
+        world.catch_up().await;
+        let published = world.pubsub.emulator().published(&topic("video.events")).len();
+        assert_eq!(published, 35, "{has_slot}: what no slot had is given up");
+        let unfinished = "SELECT count(*) FROM app_outbox_relay WHERE operation IS NOT NULL";
+        assert_eq!(world.number(unfinished).await, 0, "{has_slot}");
+    }
+}
+
+#[tokio::test]
+async fn who_holds_a_slot_is_told_by_what_it_does() {
+    let Some(world) = World::create_empty().await else { return };
+    let open = world.connect().await;
+    open.batch_execute("BEGIN; CREATE TABLE held (n int)").await.expect("a transaction");
+    let init = world.command(["init"]).start();
+    init.wait_for_line(DEADLINE, "waiting for a transaction to end").await;
+    let refused = world.run(["slot", "drop", "--yes"]).await;
+    assert_eq!(refused.code, Some(6), "{}", refused.text);
+    assert!(refused.text.contains("held by a command that"), "{}", refused.text);
+    open.batch_execute("COMMIT").await.expect("it ends");
+    assert_eq!(init.finish(DEADLINE).await.code, Some(0));
+
+    let relay = world.start_relay([]).await;
+    let streamed = world.run(["slot", "drop", "--yes"]).await;
+    assert_eq!(streamed.code, Some(6), "{}", streamed.text);
+    assert!(streamed.text.contains("held by a relay that streams it"), "{}", streamed.text);
+    drop(relay);
+}
+
+#[tokio::test]
+async fn a_replay_that_is_being_done_is_not_taken_up_by_a_second_process() {
+    let Some(world) = World::create().await else { return };
+    world.succeed(["anchor", "create", "a"]).await;
+    world.pubsub.create_topic("again");
+    Workload::of_rows(200).insert(world.client()).await.expect("rows");
+    let begin = ["replay", "--from-anchor", "a", "--to-topic", "again", "--rate", "100"];
+    let first = world.command(begin).start();
+    let line = first.wait_for_line(DEADLINE, "replay begins").await;
+    let line: serde_json::Value = serde_json::from_str(&line).expect("a line of log");
+    let id = line["id"].as_str().expect("an id");
+    let second = world.run(["replay", "--resume", id]).await;
+    assert_eq!(second.code, Some(6), "{}", second.text);
+    assert!(second.text.contains("another process"), "{}", second.text);
+    let done = first.finish(DEADLINE).await;
+    assert_eq!(done.code, Some(0), "{}", done.text);
+    assert_eq!(world.pubsub.emulator().published(&topic("again")).len(), 200);
+}
