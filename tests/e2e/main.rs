@@ -1,6 +1,7 @@
 //! End to end: the real binary between a real Postgres and the embedded Pub/Sub.
 
 mod anchors;
+mod backfill;
 mod check;
 mod columns;
 mod consuming;
@@ -25,5 +26,6 @@ mod sick;
 mod stop;
 mod take_over;
 mod unfinished;
+mod upgrade;
 mod wal_budget;
 mod weight;

@@ -19,6 +19,28 @@ pub struct Gap {
     pub snapshot: String,
     /// What is settled of it.
     pub settled: SettledRows,
+    /// Which of the rest are wanted.
+    pub scope: Scope,
+}
+
+/// Which rows are wanted; all, where nothing is named.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Scope {
+    /// Those of these aggregate types.
+    pub aggregate_types: Vec<String>,
+    /// Those of these aggregates.
+    pub aggregate_ids: Vec<String>,
+    /// Those from this aggregate on, in the order in which rows are read.
+    pub from: Option<AggregateKey>,
+}
+
+/// An aggregate, as text; empty where the table has no such column.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct AggregateKey {
+    /// Its type.
+    pub aggregate_type: String,
+    /// Its id.
+    pub aggregate_id: String,
 }
 
 /// What is settled of the rows that a snapshot sees.
@@ -41,7 +63,11 @@ pub struct GapTable {
     pub oid: u32,
     /// Its columns that are published.
     pub columns: Vec<GapColumn>,
-    /// Those that give the order: aggregate type, aggregate id, version, event id; as far as it has them.
+    /// That of the aggregate type, if it has one.
+    pub aggregate_type: Option<String>,
+    /// That of the aggregate id, if it has one.
+    pub aggregate_id: Option<String>,
+    /// Those that give the order within an aggregate: version, time, event id; as far as it has them.
     pub order: Vec<String>,
     /// The column of the event id.
     pub id: String,
@@ -89,6 +115,22 @@ pub async fn read_columns(
     Ok((oid, columns.collect()))
 }
 
+impl GapTable {
+    /// Type and id of a row's aggregate as text, in an order that every database has.
+    fn key(&self) -> [String; 2] {
+        [&self.aggregate_type, &self.aggregate_id].map(|column| match column {
+            Some(name) => format!("coalesce(t.{}::text, '') COLLATE \"C\"", quote_identifier(name)),
+            None => "''::text COLLATE \"C\"".to_owned(),
+        })
+    }
+
+    /// Which column of its rows this one is.
+    #[must_use]
+    pub fn column(&self, name: Option<&str>) -> Option<usize> {
+        self.columns.iter().position(|column| Some(column.name.as_str()) == name)
+    }
+}
+
 impl Gap {
     /// A condition on the rows of a table called `t`. The missing half of a row's transaction id is that
     /// of the nearest one before now; one that looks younger than now is ancient, and settled where anything
@@ -118,18 +160,37 @@ impl Gap {
         })
     }
 
+    /// A condition on the aggregates of the rows, and before it `AND`; nothing where all are wanted.
+    fn wanted(&self, table: &GapTable) -> String {
+        let Scope { aggregate_types, aggregate_ids, from } = &self.scope;
+        let [by_type, by_id] = table.key();
+        let mut text = String::new();
+        for (expression, values) in [(&by_type, aggregate_types), (&by_id, aggregate_ids)] {
+            if !values.is_empty() {
+                let values: Vec<String> = values.iter().map(|value| quote_literal(value)).collect();
+                text.push_str(&format!(" AND {expression} IN ({})", values.join(", ")));
+            }
+        }
+        if let Some(AggregateKey { aggregate_type, aggregate_id }) = from {
+            let (first, second) = (quote_literal(aggregate_type), quote_literal(aggregate_id));
+            text.push_str(&format!(" AND ({by_type}, {by_id}) >= ({first}, {second})"));
+        }
+        text
+    }
+
     /// The rows of a table in their order, as the simple protocol gives them.
     fn query(&self, table: &GapTable, selected: &str) -> Result<String, StoreError> {
-        let mut order = String::new();
+        let mut order = format!("{}, ", table.key().join(", "));
         for column in &table.order {
             order.push_str(&format!("t.{}, ", quote_identifier(column)));
         }
         Ok(format!(
             "SELECT {selected} FROM {} t,
                     (SELECT pg_snapshot_xmax(pg_current_snapshot())::text::bigint AS id) AS newest
-              WHERE {} ORDER BY {order}t.tableoid, t.ctid",
+              WHERE {}{} ORDER BY {order}t.tableoid, t.ctid",
             table.name,
-            self.condition(table)?
+            self.condition(table)?,
+            self.wanted(table)
         ))
     }
 
@@ -187,8 +248,9 @@ impl Gap {
         let sql = format!(
             "SELECT count(*) AS rows FROM {name} t,
                     (SELECT pg_snapshot_xmax(pg_current_snapshot())::text::bigint AS id) AS newest
-              WHERE {}",
-            self.condition(table)?
+              WHERE {}{}",
+            self.condition(table)?,
+            self.wanted(table)
         );
         let row = client
             .query_typed_one(&sql, &[])

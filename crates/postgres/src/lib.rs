@@ -58,7 +58,7 @@ pub use dispatch::{
 pub use error::{PgError, ServerError, ServerErrorKind, TlsError};
 pub use feedback::Feedback;
 pub use frames::Frames;
-pub use gap::{Gap, GapColumn, GapTable, SettledRows, read_columns};
+pub use gap::{AggregateKey, Gap, GapColumn, GapTable, Scope, SettledRows, read_columns};
 pub use holder::{
     SlotUse, SlotUser, describe_unfinished, end_session, new_slot_waits_for, read_slot_user,
 };
@@ -87,7 +87,8 @@ pub use relay_row::{
     read_relay_row, read_wal_end, recovering_slot, take_relay_row,
 };
 pub use replay_row::{
-    ReplayRow, advance_replay, begin_replay, finish_replay, read_replay, take_replay,
+    ReplayRow, advance_replay, begin_replay, finish_replay, note_resumption, read_replay,
+    take_replay,
 };
 pub use replication::{
     NetworkFeedback, NetworkFrames, ReplicationConnection, Startup, SystemIdentity,

@@ -100,7 +100,10 @@ impl SlotOperation {
                     ),
                 }
             }
-            Self::Upgrade(_) => "an upgrade (the slot is dropped for it)".to_owned(),
+            Self::Upgrade(_) => {
+                "an upgrade (the slot is dropped for it; after it `walrelay slot recover` goes on)"
+                    .to_owned()
+            }
         }
     }
 }

@@ -4,6 +4,7 @@ use pgoutput_parser::Lsn;
 use tokio_postgres::Client;
 use tokio_postgres::types::{PgLsn, Type};
 
+use crate::gap::AggregateKey;
 use crate::store_error::StoreError;
 
 /// One replay.
@@ -130,6 +131,36 @@ pub async fn advance_replay(
                 (&id, Type::TEXT),
                 (&PgLsn::from(settled.as_u64()), Type::PG_LSN),
                 (&rows, Type::INT8),
+            ],
+        )
+        .await
+        .map_err(StoreError::sql("write app_outbox_replay"))?;
+    Ok(())
+}
+
+/// Notes with which aggregate of which table a backfill goes on.
+///
+/// # Errors
+///
+/// The server refused, or the connection ended.
+pub async fn note_resumption(
+    client: &Client,
+    id: &str,
+    (table, key): (usize, &AggregateKey),
+) -> Result<(), StoreError> {
+    let table = i32::try_from(table).unwrap_or(i32::MAX);
+    client
+        .execute_typed(
+            "UPDATE public.app_outbox_replay
+                SET request = request || jsonb_build_object('from', jsonb_build_object(
+                      'table', $2, 'aggregate_type', $3, 'aggregate_id', $4)),
+                    updated_at = now()
+              WHERE id = $1",
+            &[
+                (&id, Type::TEXT),
+                (&table, Type::INT4),
+                (&key.aggregate_type, Type::TEXT),
+                (&key.aggregate_id, Type::TEXT),
             ],
         )
         .await

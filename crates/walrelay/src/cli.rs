@@ -6,12 +6,14 @@
 #![expect(missing_docs, reason = "doc comments are the text of --help; groups are named by type")]
 
 mod anchor;
+mod backfill;
 mod inbox;
 mod proof;
 mod replay;
 mod slot;
 
 pub use anchor::*;
+pub use backfill::*;
 use clap::{Args, Parser, Subcommand};
 pub use inbox::*;
 pub use proof::*;
@@ -96,6 +98,21 @@ pub enum CommandArgs {
         walrelay replay --from-time 6h --aggregate-id 4711 --to-topic video.again --rate 500\n  \
         walrelay replay --resume 5f3a9c01")]
     Replay(Box<ReplayArgs>),
+    /// Publishes rows of the table to another topic, where no log reaches, by version per aggregate.
+    ///
+    /// The table is read beside the running relay, as it is when this begins. Every message has the attribute
+    /// `replay_id`. Interrupted, it says how to go on.
+    #[command(after_help = "Examples:\n  \
+        walrelay backfill --since 30d --aggregate-type video --to-topic video.again --dry-run\n  \
+        walrelay backfill --to-topic video.again --rate 500\n  \
+        walrelay backfill --resume 5f3a9c01")]
+    Backfill(Box<BackfillArgs>),
+    /// Before an upgrade of the server: publishes and confirms everything, and drops slot and anchors.
+    ///
+    /// An upgrade is refused while there are slots. Relays let go of theirs and wait; producers need not stop.
+    /// Afterwards `slot recover`, or a relay with --on-slot-lost recover, goes on without loss.
+    #[command(after_help = "Example:\n  walrelay prepare-upgrade --project my-project")]
+    PrepareUpgrade(PrepareUpgradeArgs),
     /// Deletes outbox rows that are old, confirmed and not parked.
     #[command(after_help = "Example:\n  walrelay prune --older-than 30d")]
     Prune(PruneArgs),
@@ -219,6 +236,13 @@ pub struct RunArgs {
     pub own: RunOptions,
     #[command(flatten)]
     pub lost_slot: LostSlotOptions,
+    #[command(flatten)]
+    pub options: ServiceOptions,
+}
+
+/// `walrelay prepare-upgrade`.
+#[derive(Debug, Args)]
+pub struct PrepareUpgradeArgs {
     #[command(flatten)]
     pub options: ServiceOptions,
 }

@@ -14,6 +14,7 @@
 
 mod actions;
 mod anchors;
+mod backfills;
 mod build;
 mod builder;
 mod command;
@@ -45,6 +46,7 @@ pub use command::{
 pub use layers::{CommandLine, Environment, Refusal};
 pub use log::{LogConfig, LogFormat};
 pub use orders::{
-    Place, RecoverOrder, ReplayAction, ReplayConfig, ReplayOrder, ResetOrder, Skipping,
+    BackfillAction, BackfillConfig, BackfillOrder, Place, RecoverOrder, ReplayAction, ReplayConfig,
+    ReplayOrder, ResetOrder, Skipping,
 };
 pub use problem::Problem;

@@ -137,8 +137,10 @@ pub enum Error {
     SecondSignal,
 
     /// A replay was stopped before it was done.
-    #[error("stopped after {published} row(s); to go on: walrelay replay --resume {id}")]
+    #[error("stopped after {published} row(s); to go on: walrelay {command} --resume {id}")]
     ReplayStopped {
+        /// `replay` or `backfill`.
+        command: &'static str,
         /// Its id.
         id: String,
         /// How many rows it has published.

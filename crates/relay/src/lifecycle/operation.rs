@@ -102,7 +102,7 @@ impl Finisher<'_> {
             return Ok(Outcome::Nothing);
         }
         let what = SlotOperation::Upgrade(upgrade).describe(self.slot);
-        let how = "it has not happened yet; without it, `walrelay slot recover` goes on";
+        let how = "it has not happened yet, and without it the same command goes on here";
         Ok(Outcome::Elsewhere { what: format!("{what}: {how}") })
     }
 

@@ -141,7 +141,17 @@ pub(crate) fn lease_of(pubsub: &PubSubSettings) -> Duration {
 pub struct Postgres<'a> {
     settings: &'a Settings,
     health: Health,
+    purpose: Purpose,
     watch: PublicationWatch,
+}
+
+/// What the slot is streamed for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Purpose {
+    /// The service: what has been begun with the slot comes first.
+    Service,
+    /// What has been begun is an upgrade, and this is part of it.
+    Upgrade,
 }
 
 impl<'a> Postgres<'a> {
@@ -150,7 +160,13 @@ impl<'a> Postgres<'a> {
     pub fn new(settings: &'a Settings, health: Health) -> Self {
         let outbox = &settings.relay.outbox;
         let watch = PublicationWatch::new(outbox.publication.clone(), outbox.tables.clone());
-        Self { settings, health, watch }
+        Self { settings, health, purpose: Purpose::Service, watch }
+    }
+
+    /// The same, of the command that has begun an upgrade.
+    #[must_use]
+    pub fn for_an_upgrade(self) -> Self {
+        Self { purpose: Purpose::Upgrade, ..self }
     }
 }
 
@@ -175,6 +191,7 @@ impl Server for Postgres<'_> {
                 connect,
                 relay,
                 health: self.health.clone(),
+                purpose: self.purpose,
                 store,
                 server,
                 lease,
@@ -209,6 +226,7 @@ pub struct PostgresDatabase {
     connect: ConnectConfig,
     relay: RelaySettings,
     health: Health,
+    purpose: Purpose,
     store: DispatchStore,
     /// Where the replication connection is.
     server: ServerIdentity,
@@ -223,6 +241,9 @@ impl Database for PostgresDatabase {
 
     async fn finish_operation(&mut self) -> Result<(), RelayError> {
         let slot = &self.relay.outbox.slot;
+        if self.purpose == Purpose::Upgrade {
+            return Ok(());
+        }
         match read_operation(&self.sql, slot).await {
             Ok(_) => {}
             // The look at everything else, which comes next, says what is missing.

@@ -9,6 +9,8 @@
 //! horizon does not cover. Whatever it does not see is streamed by the slot. A crash before begins anew
 //! with another slot; a crash behind publishes those rows once more from the first.
 
+mod batches;
+mod marks;
 mod rest;
 mod source;
 mod stream;
@@ -19,7 +21,7 @@ use pgoutput_parser::{Lsn, PgTimestamp, Position};
 use tokio::time::sleep;
 use walrelay_core::{ColumnNames, Names, Random, WalBudgetLimit};
 use walrelay_postgres::{
-    Bound, Failover, Gap, GapColumn, GapTable, Outbox, QualifiedName, RecordedRow, Recovery,
+    Bound, Failover, Gap, GapColumn, GapTable, Outbox, QualifiedName, RecordedRow, Recovery, Scope,
     SettledRows, SlotOperation, SqlClient, StoreError, begin_backfill, begin_recovery, connect_sql,
     finish_recovery, is_same_origin, read_columns, read_history, read_loss, read_operation,
     read_publication, read_relay_row, read_server_identity, read_slot, release_operation,
@@ -40,8 +42,13 @@ use crate::settings::{Settings, Until};
 use crate::shutdown::Shutdown;
 use crate::stream::mode::Ended;
 use crate::stream::seams::Publisher;
+pub(crate) use batches::Batches;
+pub use marks::{Marks, Resumption};
 pub use rest::Rest;
+pub use source::Serving;
 use source::TableSource;
+pub(crate) use source::reading;
+pub(crate) use stream::TableStream;
 
 /// How filling ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -155,7 +162,7 @@ pub async fn rest(client: &SqlClient, slot: &str) -> Result<Option<(Recovery, Re
                 Bound::Horizon => SettledRows::Below(row.settled_xid),
                 Bound::Since(since) => SettledRows::Before(PgTimestamp::from_system_time(since)),
             };
-            let gap = Gap { snapshot: filling.snapshot, settled };
+            let gap = Gap { snapshot: filling.snapshot, settled, scope: Scope::default() };
             Ok(Some((recovery, Rest { consistent_point: filling.consistent_point, gap })))
         }
         (
@@ -286,13 +293,19 @@ pub async fn table(
 ) -> Result<GapTable, RelayError> {
     let (oid, columns) = read_columns(client, name).await.map_err(RelayError::Survey)?;
     let ColumnNames { id, aggregate_type, aggregate_id, version, occurred_at, .. } = names;
-    let wanted =
-        [aggregate_type.as_ref(), aggregate_id.as_ref(), version.as_ref(), occurred_at.as_ref()];
-    let order = wanted.into_iter().flatten().chain([id]);
-    let order = order.filter_map(|named| present(named, &columns)).collect();
-    let id = present(id, &columns).unwrap_or_else(|| id.to_string());
-    let occurred_at = occurred_at.as_ref().and_then(|named| present(named, &columns));
-    Ok(GapTable { name: name.clone(), oid, columns, order, id, occurred_at })
+    let found = |named: &Option<Names>| named.as_ref().and_then(|one| present(one, &columns));
+    let occurred_at = found(occurred_at);
+    let order = [found(version), occurred_at.clone(), present(id, &columns)];
+    Ok(GapTable {
+        name: name.clone(),
+        oid,
+        aggregate_type: found(aggregate_type),
+        aggregate_id: found(aggregate_id),
+        order: order.into_iter().flatten().collect(),
+        id: present(id, &columns).unwrap_or_else(|| id.to_string()),
+        occurred_at,
+        columns,
+    })
 }
 
 /// The first of a column's names that the table has.

@@ -13,6 +13,7 @@ use walrelay_postgres::{
     read_server_identity,
 };
 
+use super::batches::Batches;
 use super::rest::Rest;
 use super::stream::TableStream;
 use crate::error::RelayError;
@@ -32,7 +33,7 @@ pub(super) struct TableSource<'a> {
     tables: Vec<GapTable>,
     recorded: Vec<RecordedRow>,
     /// The other end of the socket, one at a time.
-    serving: Mutex<JoinSet<()>>,
+    serving: Serving,
 }
 
 impl<'a> TableSource<'a> {
@@ -41,7 +42,7 @@ impl<'a> TableSource<'a> {
         rest: Rest,
         (tables, recorded): (Vec<GapTable>, Vec<RecordedRow>),
     ) -> Self {
-        Self { settings, rest, tables, recorded, serving: Mutex::new(JoinSet::new()) }
+        Self { settings, rest, tables, recorded, serving: Serving::default() }
     }
 }
 
@@ -51,12 +52,7 @@ impl Server for TableSource<'_> {
 
     async fn connect(&self) -> Result<Connected<DuplexStream, TableDatabase>, RelayError> {
         let Settings { connect, relay, pubsub, .. } = self.settings;
-        let reading = connect_sql(connect).await.map_err(RelayError::Connect)?;
-        // Rows as text in the forms the router reads, as over a replication connection.
-        let settings = "SET DateStyle = 'ISO'; SET TimeZone = 'UTC'; SET bytea_output = 'hex';
-                        SET statement_timeout = 0; SET idle_in_transaction_session_timeout = 0";
-        let failed = RelayError::sql("set up the session");
-        reading.batch_execute(settings).await.map_err(failed)?;
+        let reading = reading(connect).await?;
         let server = read_server_identity(&reading).await.map_err(RelayError::Survey)?;
         let sql = connect_sql(connect).await.map_err(RelayError::Connect)?;
         let row = read_relay_row(&sql, &relay.outbox.slot).await.map_err(RelayError::Survey)?;
@@ -64,21 +60,13 @@ impl Server for TableSource<'_> {
             client: reading,
             gap: self.rest.gap.clone(),
             tables: self.tables.clone(),
-            consistent_point: self.rest.consistent_point,
+            end: self.rest.consistent_point,
+            batches: Batches::One { commit_lsn: Lsn::new(self.rest.consistent_point.as_u64() - 1) },
         };
-        let (ours, theirs) = tokio::io::duplex(SOCKET_BYTES);
-        {
-            let mut serving = self.serving.lock().unwrap_or_else(PoisonError::into_inner);
-            // The session before is over, and so is its stream.
-            *serving = JoinSet::new();
-            serving.spawn(serve(stream, theirs));
-        }
-        let startup =
-            Startup { user: "", database: "", application_name: "", password: None, options: "" };
-        let replication = ReplicationConnection::handshake(ours, &startup).await;
+        let replication = self.serving.serve(stream).await?;
         let store = DispatchStore::new(relay.outbox.slot.clone()).with_on_dead(relay.on_dead);
         Ok(Connected {
-            replication: replication.map_err(RelayError::Connect)?,
+            replication,
             database: TableDatabase {
                 sql,
                 connect: connect.clone(),
@@ -90,6 +78,38 @@ impl Server for TableSource<'_> {
                 recorded: self.recorded.clone(),
             },
         })
+    }
+}
+
+/// A connection that reads rows as text in the forms the router reads, as over a replication connection.
+pub(crate) async fn reading(connect: &ConnectConfig) -> Result<SqlClient, RelayError> {
+    let client = connect_sql(connect).await.map_err(RelayError::Connect)?;
+    let settings = "SET DateStyle = 'ISO'; SET TimeZone = 'UTC'; SET bytea_output = 'hex';
+                    SET statement_timeout = 0; SET idle_in_transaction_session_timeout = 0";
+    client.batch_execute(settings).await.map_err(RelayError::sql("set up the session"))?;
+    Ok(client)
+}
+
+/// The other end of a socket in memory, one at a time.
+#[derive(Debug, Default)]
+pub struct Serving(Mutex<JoinSet<()>>);
+
+impl Serving {
+    /// Serves a stream, and connects to it. The session before is over, and so is its stream.
+    pub(crate) async fn serve(
+        &self,
+        stream: TableStream,
+    ) -> Result<ReplicationConnection<DuplexStream>, RelayError> {
+        let (ours, theirs) = tokio::io::duplex(SOCKET_BYTES);
+        {
+            let mut serving = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+            *serving = JoinSet::new();
+            serving.spawn(serve(stream, theirs));
+        }
+        let startup =
+            Startup { user: "", database: "", application_name: "", password: None, options: "" };
+        let replication = ReplicationConnection::handshake(ours, &startup).await;
+        replication.map_err(RelayError::Connect)
     }
 }
 

@@ -21,6 +21,7 @@ use tokio::time::{Instant, interval, sleep};
 use tokio_postgres::SimpleQueryMessage;
 use walrelay_postgres::{Gap, GapTable, SqlClient};
 
+use super::batches::{Batches, Open};
 use crate::error::RelayError;
 
 /// How often a silent stream says that it is alive.
@@ -31,12 +32,14 @@ const VISIBLE_PAUSE: Duration = Duration::from_millis(100);
 
 /// What is streamed.
 #[derive(Debug)]
-pub(super) struct TableStream {
-    pub(super) client: SqlClient,
-    pub(super) gap: Gap,
-    pub(super) tables: Vec<GapTable>,
-    /// Where the new slot begins; the rows are committed one before it.
-    pub(super) consistent_point: Lsn,
+pub(crate) struct TableStream {
+    pub(crate) client: SqlClient,
+    pub(crate) gap: Gap,
+    pub(crate) tables: Vec<GapTable>,
+    /// Where the last transaction ends, and the stream with it.
+    pub(crate) end: Lsn,
+    /// Into which transactions the rows are put.
+    pub(crate) batches: Batches,
 }
 
 /// Text format, no columns.
@@ -67,16 +70,18 @@ impl TableStream {
             write_keepalive(writer, Lsn::ZERO).await.map_err(io)?;
             sleep(VISIBLE_PAUSE).await;
         }
-        let commit_lsn = Lsn::new(self.consistent_point.as_u64() - 1);
-        let commit_timestamp = PgTimestamp::from_system_time(SystemTime::now());
-        let begin = Begin { final_lsn: commit_lsn, commit_timestamp, xid: 0 };
-        write_change(writer, &encode::begin(&begin)).await.map_err(io)?;
-        for table in &self.tables {
-            self.send_table(writer, table).await?;
+        let beginning = self.batches.beginning();
+        let first = beginning.as_ref().map_or(0, |beginning| beginning.table);
+        let mut open = self.batches.first(self.end);
+        begin(writer, &open).await.map_err(io)?;
+        for (number, table) in self.tables.iter().enumerate().skip(first) {
+            let mut gap = self.gap.clone();
+            gap.scope.from =
+                beginning.as_ref().filter(|_| number == first).map(|from| from.key.clone());
+            self.send_table(writer, (number, table, &gap), &mut open).await?;
         }
-        let end_lsn = self.consistent_point;
-        let commit = Commit { commit_lsn, end_lsn, commit_timestamp };
-        write_change(writer, &encode::commit(&commit)).await.map_err(io)?;
+        commit(writer, &open).await.map_err(io)?;
+        let end_lsn = self.end;
         let mut pace = interval(KEEPALIVE);
         loop {
             pace.tick().await;
@@ -87,7 +92,8 @@ impl TableStream {
     async fn send_table(
         &self,
         writer: &mut WriteHalf<DuplexStream>,
-        table: &GapTable,
+        (number, table, gap): (usize, &GapTable, &Gap),
+        open: &mut Open,
     ) -> Result<(), RelayError> {
         let io = |source| RelayError::TableStream { source };
         let columns: Vec<RelationColumn> = table
@@ -104,7 +110,7 @@ impl TableStream {
         let relation =
             encode::relation(table.oid, schema, name, ReplicaIdentity::Default, &columns);
         write_change(writer, &relation).await.map_err(io)?;
-        let rows = self.gap.rows(&self.client, table).await.map_err(RelayError::Survey)?;
+        let rows = gap.rows(&self.client, table).await.map_err(RelayError::Survey)?;
         let mut rows = pin!(rows);
         let mut written_at = Instant::now();
         loop {
@@ -129,11 +135,37 @@ impl TableStream {
                         .collect();
                     let insert = encode::insert(table.oid, &values);
                     write_change(writer, &insert).await.map_err(io)?;
+                    let following = self.batches.next(open, (number, table, &row));
+                    begin_following(writer, open, following).await.map_err(io)?;
                 }
                 Some(_) => {}
             }
         }
     }
+}
+
+/// The open transaction ends where another follows it.
+async fn begin_following(
+    writer: &mut WriteHalf<DuplexStream>,
+    open: &mut Open,
+    following: Option<Open>,
+) -> io::Result<()> {
+    let Some(following) = following else { return Ok(()) };
+    commit(writer, open).await?;
+    *open = following;
+    begin(writer, open).await
+}
+
+async fn begin(writer: &mut WriteHalf<DuplexStream>, open: &Open) -> io::Result<()> {
+    let commit_timestamp = PgTimestamp::from_system_time(SystemTime::now());
+    let begin = Begin { final_lsn: open.commit_lsn, commit_timestamp, xid: 0 };
+    write_change(writer, &encode::begin(&begin)).await
+}
+
+async fn commit(writer: &mut WriteHalf<DuplexStream>, open: &Open) -> io::Result<()> {
+    let commit_timestamp = PgTimestamp::from_system_time(SystemTime::now());
+    let Open { commit_lsn, end_lsn, .. } = *open;
+    write_change(writer, &encode::commit(&Commit { commit_lsn, end_lsn, commit_timestamp })).await
 }
 
 /// The answers that a client expects before it streams.

@@ -10,6 +10,7 @@
 
 mod paced;
 mod request;
+mod rows;
 mod server;
 mod store;
 mod tally;
@@ -21,6 +22,7 @@ use walrelay_core::{OnDead, Selection, WalBudgetLimit};
 
 pub use paced::Paced;
 pub use request::{Rate, Request, UnreadableRequest};
+pub use rows::{BACKFILL_END, RowsRequest, TableRows};
 pub use server::AnchorCopy;
 pub use store::{DeadRows, Keeping};
 pub use tally::Tally;

@@ -51,6 +51,12 @@ pub struct Request {
 #[error("app_outbox_replay.request has no usable {0}")]
 pub struct UnreadableRequest(&'static str);
 
+impl UnreadableRequest {
+    pub(super) const fn of(part: &'static str) -> Self {
+        Self(part)
+    }
+}
+
 impl Request {
     /// The rows it selects between two positions.
     #[must_use]

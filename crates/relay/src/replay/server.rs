@@ -126,6 +126,15 @@ impl Database for CopyDatabase {
     async fn into_store(self, _: SystemIdentity) -> Result<ReplayStore, RelayError> {
         let Self { sql, connect, server, replay, tally, .. } = self;
         let Replay { id, dead_rows, keeping, .. } = replay;
-        Ok(ReplayStore { connect, client: Some(sql), server, id, dead_rows, keeping, tally })
+        Ok(ReplayStore {
+            connect,
+            client: Some(sql),
+            server,
+            id,
+            dead_rows,
+            keeping,
+            tally,
+            marks: None,
+        })
     }
 }

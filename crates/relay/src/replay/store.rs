@@ -6,10 +6,12 @@ use pgoutput_parser::{Lsn, Position};
 use walrelay_core::{ClaimKey, Claimed, Finished, Reason, RowToRecord, Topic};
 use walrelay_postgres::{
     ConnectConfig, Due, Head, ParkedKey, RecordedPage, ServerIdentity, SqlClient, Store,
-    StoreFailure, Survey, Watch, advance_replay, connect_sql, read_server_identity,
+    StoreFailure, Survey, Watch, advance_replay, connect_sql, note_resumption,
+    read_server_identity,
 };
 
 use super::tally::Tally;
+use crate::recovery::{Marks, Resumption};
 
 /// What becomes of a row that Pub/Sub would never take.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -40,6 +42,8 @@ pub struct ReplayStore {
     pub(super) dead_rows: DeadRows,
     pub(super) keeping: Keeping,
     pub(super) tally: Tally,
+    /// Of a backfill: with which aggregate it goes on.
+    pub(super) marks: Option<Marks>,
 }
 
 impl ReplayStore {
@@ -122,10 +126,15 @@ impl Store for ReplayStore {
 
     async fn note_settled(&mut self, settled: Lsn) -> Result<(), StoreFailure> {
         self.tally.settled_to(settled);
+        let passed = self.marks.as_ref().and_then(|marks| marks.settled_to(settled));
         if self.keeping == Keeping::OnRecord {
             let (id, rows) = (self.id.clone(), self.tally.published());
             let noted = advance_replay(self.client().await?, &id, (settled, rows)).await;
             noted.map_err(|error| StoreFailure::Unavailable(Box::new(error)))?;
+            if let Some(Resumption { table, key }) = passed {
+                let place = note_resumption(self.client().await?, &id, (table, &key)).await;
+                place.map_err(|error| StoreFailure::Unavailable(Box::new(error)))?;
+            }
         }
         Ok(())
     }

@@ -8,6 +8,7 @@ use crate::error::Error;
 pub mod anchor;
 mod attended;
 pub mod audit;
+pub mod backfill;
 mod before;
 pub mod check;
 mod columns;
@@ -19,6 +20,7 @@ pub mod dispatch;
 pub mod emulator;
 pub mod inbox;
 pub mod init;
+pub mod prepare_upgrade;
 pub mod prune;
 pub mod replay;
 pub mod run;
@@ -51,6 +53,10 @@ pub async fn execute(command: Command, shutdown: &Shutdown) -> Result<(), Error>
         Command::Init(config) => init::execute(*config, shutdown).await,
         Command::Slot(config) => slot::execute(config, shutdown).await,
         Command::Anchor(config) => unless_stopped(anchor::execute(config), shutdown).await,
+        Command::PrepareUpgrade(config) => {
+            Box::pin(prepare_upgrade::execute(*config, shutdown)).await
+        }
+        Command::Backfill(config) => Box::pin(backfill::execute(*config, shutdown)).await,
         Command::Replay(config) => Box::pin(replay::execute(*config, shutdown)).await,
         // Nothing of the others is worth draining, and each may be run again.
         Command::Check(config) => Box::pin(unless_stopped(check::execute(*config), shutdown)).await,

@@ -12,11 +12,12 @@ use walrelay_postgres::{
     take_replay,
 };
 use walrelay_pubsub::GrpcPublisher;
+use walrelay_relay::lifecycle::server::Server;
 use walrelay_relay::lifecycle::supervisor::Supervisor;
 use walrelay_relay::observe::health::Health;
 use walrelay_relay::observe::metrics::Metrics;
 use walrelay_relay::observe::report::rfc3339;
-use walrelay_relay::replay::{AnchorCopy, Keeping, Paced, Replay, Request, Tally};
+use walrelay_relay::replay::{AnchorCopy, Keeping, Paced, Rate, Replay, Request, Tally};
 use walrelay_relay::seed::random_seed;
 use walrelay_relay::settings::Settings;
 use walrelay_relay::shutdown::Shutdown;
@@ -55,75 +56,100 @@ pub async fn execute(config: ReplayConfig, shutdown: &Shutdown) -> Result<(), Er
         }
     };
     settings.relay.router.topic = template(&prepared.request.to_topic)?;
-    let done = Box::pin(run(&settings, &prepared, shutdown)).await;
+    let Prepared { replay, request, tally } = &prepared;
+    let server = AnchorCopy { settings: &settings, replay, tally: tally.clone() };
+    let run = Run { command: "replay", settings: &settings, replay, rate: request.rate, tally };
+    let done = Box::pin(run.to_the_end(server, shutdown)).await;
     // Until here, because it is what keeps another process from doing the same replay.
     client.close().await;
-    let Prepared { replay, request, tally } = &prepared;
-    let is_kept = replay.keeping == Keeping::OnRecord;
-    match done {
-        Ok(Some(Ended::CaughtUp)) => {}
-        Ok(Some(Ended::Stopped) | None) if is_kept => {
-            let (id, published) = (replay.id.clone(), tally.published());
-            return Err(Error::ReplayStopped { id, published });
-        }
-        Ok(Some(Ended::Stopped) | None) => return Err(Error::Interrupted),
-        Err(error) => {
-            if is_kept {
-                tracing::warn!("to go on: walrelay replay --resume {}", replay.id);
-            }
-            return Err(error);
-        }
-    }
-    if is_kept {
-        let recording = connect_sql(&settings.connect).await?;
-        finish_replay(&recording, &replay.id, tally.published()).await?;
-        recording.close().await;
-    }
+    done?;
     print(&summary(replay, request, tally))
 }
 
-async fn run(
-    settings: &Settings,
-    prepared: &Prepared,
-    shutdown: &Shutdown,
-) -> Result<Option<Ended>, Error> {
-    let Prepared { replay, request, tally } = prepared;
-    let publisher = match replay.keeping {
-        Keeping::Nothing => None,
-        Keeping::OnRecord => {
-            let publisher =
-                GrpcPublisher::connect(&settings.pubsub.publisher).map_err(Error::PubSub)?;
-            tokio::select! {
-                biased;
-                () = shutdown.requested() => return Ok(None),
-                token = publisher.authenticate() => token.map_err(Error::PubSub)?,
-            }
-            Some(publisher)
-        }
-    };
-    let sessions = replay.session_settings(settings, request.rate);
-    let supervisor = Supervisor {
-        settings: &sessions,
-        server: AnchorCopy { settings, replay, tally: tally.clone() },
-        publisher: Paced::new(publisher, request.rate, tally.clone()),
-        metrics: Metrics::new(),
-        health: Health::new(),
-        random: Random::new(random_seed()),
-    };
-    let mut shown = progress::Progress::new(replay.start, replay.goal, tally.clone());
-    let mut running = Box::pin(supervisor.run(shutdown));
-    let ended = loop {
-        tokio::select! {
-            biased;
-            ended = &mut running => break ended,
-            () = shown.next() => {}
-        }
-    };
-    shown.end();
-    ended.map_err(Error::Relay)
+/// A replay that is ready to be published, from whatever source.
+pub(super) struct Run<'a> {
+    /// What it is taken up again with.
+    pub(super) command: &'static str,
+    pub(super) settings: &'a Settings,
+    pub(super) replay: &'a Replay,
+    pub(super) rate: Option<Rate>,
+    pub(super) tally: &'a Tally,
 }
 
-fn template(text: &str) -> Result<Template, Error> {
+impl Run<'_> {
+    /// Publishes it, and notes that it is done; interrupted, tells how to go on.
+    pub(super) async fn to_the_end<C: Server>(
+        &self,
+        server: C,
+        shutdown: &Shutdown,
+    ) -> Result<(), Error> {
+        let Self { command, settings, replay, tally, .. } = self;
+        let is_kept = replay.keeping == Keeping::OnRecord;
+        match Box::pin(self.publish(server, shutdown)).await {
+            Ok(Some(Ended::CaughtUp)) => {}
+            Ok(Some(Ended::Stopped) | None) if is_kept => {
+                let (id, published) = (replay.id.clone(), tally.published());
+                return Err(Error::ReplayStopped { command, id, published });
+            }
+            Ok(Some(Ended::Stopped) | None) => return Err(Error::Interrupted),
+            Err(error) => {
+                if is_kept {
+                    tracing::warn!("to go on: walrelay {command} --resume {}", replay.id);
+                }
+                return Err(error);
+            }
+        }
+        if is_kept {
+            let recording = connect_sql(&settings.connect).await?;
+            finish_replay(&recording, &replay.id, tally.published()).await?;
+            recording.close().await;
+        }
+        Ok(())
+    }
+
+    async fn publish<C: Server>(
+        &self,
+        server: C,
+        shutdown: &Shutdown,
+    ) -> Result<Option<Ended>, Error> {
+        let Self { settings, replay, rate, tally, .. } = *self;
+        let publisher = match replay.keeping {
+            Keeping::Nothing => None,
+            Keeping::OnRecord => {
+                let publisher =
+                    GrpcPublisher::connect(&settings.pubsub.publisher).map_err(Error::PubSub)?;
+                tokio::select! {
+                    biased;
+                    () = shutdown.requested() => return Ok(None),
+                    token = publisher.authenticate() => token.map_err(Error::PubSub)?,
+                }
+                Some(publisher)
+            }
+        };
+        let sessions = replay.session_settings(settings, rate);
+        let supervisor = Supervisor {
+            settings: &sessions,
+            server,
+            publisher: Paced::new(publisher, rate, tally.clone()),
+            metrics: Metrics::new(),
+            health: Health::new(),
+            random: Random::new(random_seed()),
+        };
+        let mut shown = progress::Progress::new(replay.start, replay.goal, tally.clone());
+        let mut running = Box::pin(supervisor.run(shutdown));
+        let ended = loop {
+            tokio::select! {
+                biased;
+                ended = &mut running => break ended,
+                () = shown.next() => {}
+            }
+        };
+        shown.end();
+        ended.map_err(Error::Relay)
+    }
+}
+
+pub(super) fn template(text: &str) -> Result<Template, Error> {
     Template::parse(text).map_err(|error| Error::Unfit {
         what: format!("the topic {text:?} cannot be read: {error}"),
         hint: "begin anew with another --to-topic",

@@ -4,10 +4,10 @@ mod reset;
 
 use pgoutput_parser::Lsn;
 use walrelay_postgres::{
-    Failover, LostSlot, Outbox, ServerErrorKind, SqlClient, StoreError, adopt_slot,
+    Failover, LostSlot, Outbox, ServerErrorKind, SlotOperation, SqlClient, StoreError, adopt_slot,
     advance_relay_row, advance_slot, connect_sql, create_slot, delete_relay_row, drop_slot,
-    is_same_origin, read_history, read_loss, read_publication, read_relay_row,
-    read_server_identity, read_slot, rows_since, waiting_transactions,
+    give_up_operation, is_same_origin, read_history, read_loss, read_operation, read_publication,
+    read_relay_row, read_server_identity, read_slot, rows_since, waiting_transactions,
 };
 use walrelay_relay::lifecycle::finisher::Finisher;
 use walrelay_relay::lifecycle::operation::Outcome;
@@ -93,6 +93,14 @@ async fn recover(
     order: &RecoverOrder,
 ) -> Result<String, Error> {
     let Finisher { client, slot, .. } = finisher;
+    if let Some(SlotOperation::Upgrade(_)) = read_operation(client, slot).await?
+        && read_loss(client, slot).await?.is_none()
+    {
+        give_up_operation(client, slot).await?;
+        return Ok(format!(
+            "slot {slot} is still there: the upgrade is called off, and relays go on\n"
+        ));
+    }
     recovery::begin(client, outbox, order.since).await?;
     let what = match finisher.finish().await? {
         Outcome::Pending(recovery) => recovery.describe(slot),

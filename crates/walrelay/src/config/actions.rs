@@ -10,7 +10,7 @@ use super::command::{
     Chosen, Consent, DispatchAction, DispatchConfig, DispatchEdit, DispatchList, OutputFormat,
     SlotAction, SlotConfig, SlotKind,
 };
-use super::orders::{Place, RecoverOrder};
+use super::orders::RecoverOrder;
 use crate::{cli, options};
 
 /// How a command that is not `list` prints.
@@ -161,11 +161,7 @@ impl Builder<'_> {
             cli::SlotActionArgs::Advance(args) => self.slot_advance(args),
             cli::SlotActionArgs::Reset(args) => self.slot_reset(args),
             cli::SlotActionArgs::Recover(args) => {
-                let place = self.place(("since", None), ("since", args.since.as_deref()));
-                let since = match place {
-                    Some(Place::Time(time)) => Some(time),
-                    Some(Place::Lsn(_)) | None => None,
-                };
+                let since = self.moment("since", args.since.as_deref());
                 let columns = Box::new(self.columns());
                 Some(SlotAction::Recover(RecoverOrder { since, columns }))
             }

@@ -81,6 +81,11 @@ impl Builder<'_> {
                 }
             };
         }
+        self.moment(time_option, time).map(Place::Time)
+    }
+
+    /// A time, or how long ago.
+    pub(super) fn moment(&mut self, option: &str, time: Option<&str>) -> Option<SystemTime> {
         let text = time?;
         let ago = parse_duration(text).filter(|ago| *ago <= LONGEST_AGO);
         let moment = match ago {
@@ -89,9 +94,9 @@ impl Builder<'_> {
         };
         if moment.is_none() {
             let allowed = "a time such as 2026-01-31T12:00:00Z, or how long ago, such as 6h";
-            self.problems.wrong(time_option, text, allowed);
+            self.problems.wrong(option, text, allowed);
         }
-        moment.map(Place::Time)
+        moment
     }
 }
 

@@ -87,6 +87,13 @@ impl Builder<'_> {
             cli::CommandArgs::Dispatch(args) => self.dispatch(&args.action).map(Command::Dispatch),
             cli::CommandArgs::Slot(args) => self.slot(&args.action).map(Command::Slot),
             cli::CommandArgs::Anchor(args) => self.anchor(&args.action).map(Command::Anchor),
+            cli::CommandArgs::Backfill(args) => {
+                Some(Command::Backfill(Box::new(self.backfill(args)?)))
+            }
+            cli::CommandArgs::PrepareUpgrade(_) => {
+                let run = self.run(Until::CaughtUp, OnSlotLost::Stop)?;
+                Some(Command::PrepareUpgrade(Box::new(run)))
+            }
             cli::CommandArgs::Replay(args) => Some(Command::Replay(Box::new(self.replay(args)?))),
             cli::CommandArgs::Prune(_) => self.prune().map(Command::Prune),
             cli::CommandArgs::Consume(args) => {

@@ -12,7 +12,7 @@ use walrelay_postgres::{ConnectConfig, DispatchQuery, OnLost, Outbox, QualifiedN
 use walrelay_pubsub::Endpoint;
 use walrelay_relay::settings::{PubSubSettings, Settings};
 
-use super::orders::{Place, RecoverOrder, ReplayConfig, ResetOrder};
+use super::orders::{BackfillConfig, Place, RecoverOrder, ReplayConfig, ResetOrder};
 
 /// What to do, and everything it needs.
 #[derive(Debug, Clone)]
@@ -26,6 +26,8 @@ pub enum Command {
     Slot(SlotConfig),
     Anchor(AnchorConfig),
     Replay(Box<ReplayConfig>),
+    Backfill(Box<BackfillConfig>),
+    PrepareUpgrade(Box<RunConfig>),
     Prune(PruneConfig),
     Consume(Box<ConsumeConfig>),
     Consumer(Box<ConsumerConfig>),

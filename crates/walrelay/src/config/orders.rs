@@ -89,3 +89,43 @@ pub struct ReplayOrder {
     /// Whether anything is published and written down.
     pub keeping: Keeping,
 }
+
+/// Everything `walrelay backfill` needs.
+#[derive(Debug, Clone)]
+pub struct BackfillConfig {
+    /// The relay's own settings, as far as a backfill shares them.
+    pub settings: Settings,
+    /// What to do.
+    pub action: BackfillAction,
+}
+
+/// What to backfill.
+#[derive(Debug, Clone)]
+pub enum BackfillAction {
+    /// Something new.
+    Begin(BackfillOrder),
+    /// The rest of one that was interrupted.
+    Resume {
+        /// Its id.
+        id: String,
+    },
+}
+
+/// A new backfill.
+#[derive(Debug, Clone)]
+pub struct BackfillOrder {
+    /// Events of this moment or later.
+    pub since: Option<SystemTime>,
+    /// Which rows.
+    pub matching: Matching,
+    /// The template of the topic.
+    pub to_topic: String,
+    /// Columns that give the order within an aggregate.
+    pub order_by: Vec<String>,
+    /// How fast.
+    pub rate: Option<Rate>,
+    /// What becomes of rows that Pub/Sub would never take.
+    pub dead_rows: DeadRows,
+    /// Whether anything is published and written down.
+    pub keeping: Keeping,
+}

@@ -17,7 +17,7 @@ impl Builder<'_> {
         let relay = self.relay_of_a_replay();
         let pubsub = self.pubsub();
         let action = match &args.resume {
-            Some(id) => self.resume(id),
+            Some(id) => self.replay_id(id).map(|id| ReplayAction::Resume { id }),
             None => self.order(args, &relay.router),
         };
         let settings = Settings { connect: connect?, relay, pubsub, until: Until::CaughtUp };
@@ -26,7 +26,7 @@ impl Builder<'_> {
 
     /// What a replay shares with the relay. It parks nothing and takes nothing over, so the rest has no
     /// effect on it.
-    fn relay_of_a_replay(&mut self) -> RelaySettings {
+    pub(super) fn relay_of_a_replay(&mut self) -> RelaySettings {
         let outbox = self.outbox();
         let router = self.router();
         let problems = &mut self.problems;
@@ -48,12 +48,12 @@ impl Builder<'_> {
         relay
     }
 
-    fn resume(&mut self, id: &str) -> Option<ReplayAction> {
+    pub(super) fn replay_id(&mut self, id: &str) -> Option<String> {
         let is_id = id.len() == 8 && id.bytes().all(|b| b.is_ascii_hexdigit());
         if !is_id {
             self.problems.wrong("resume", id, "the id that the replay printed, eight hex digits");
         }
-        is_id.then(|| ReplayAction::Resume { id: id.to_owned() })
+        is_id.then(|| id.to_owned())
     }
 
     fn order(&mut self, args: &ReplayArgs, router: &RouterConfig) -> Option<ReplayAction> {
@@ -69,7 +69,8 @@ impl Builder<'_> {
             self.problems.wrong_unseen("from-anchor", allowed);
         }
         let keeping = if args.dry_run { Keeping::Nothing } else { Keeping::OnRecord };
-        let to_topic = self.topic_of_a_replay(args, router)?;
+        let asked = (args.to_topic.as_deref(), args.dry_run);
+        let to_topic = self.topic_of_a_replay(asked, router)?;
         let rate = args.rate.as_deref().map(|text| self.problems.count("rate", text, 1..=u32::MAX));
         let matching = Matching {
             aggregate_types: args.aggregate_type.clone(),
@@ -90,16 +91,20 @@ impl Builder<'_> {
     }
 
     /// Of a dry run the topic that the rows would have had otherwise.
-    fn topic_of_a_replay(&mut self, args: &ReplayArgs, router: &RouterConfig) -> Option<String> {
+    pub(super) fn topic_of_a_replay(
+        &mut self,
+        (to_topic, is_dry_run): (Option<&str>, bool),
+        router: &RouterConfig,
+    ) -> Option<String> {
         let live = router.topic.to_string();
-        let Some(text) = &args.to_topic else {
-            if args.dry_run {
+        let Some(text) = to_topic else {
+            if is_dry_run {
                 return Some(live);
             }
             self.problems.wrong_unseen("to-topic", "not set; the topic to publish to");
             return None;
         };
-        if router.project.is_empty() && !text.starts_with("projects/") && !args.dry_run {
+        if router.project.is_empty() && !text.starts_with("projects/") && !is_dry_run {
             let allowed = "not set; needed unless --to-topic is a full projects/…/topics/… name";
             self.problems.wrong_unseen("project", allowed);
         }
@@ -121,7 +126,7 @@ impl Builder<'_> {
                 }
             }
         }
-        template.is_ok().then(|| text.clone())
+        template.is_ok().then(|| text.to_owned())
     }
 }
 

@@ -1,0 +1,240 @@
+//! A backfill: rows of the table, instead of a stretch of the log, to another topic.
+//!
+//! The rows come as transactions of the stream, a thousand rows each, at positions of their own that lie
+//! before everything in the log. What is settled of them is known by the aggregate that a transaction
+//! ends with: from there it is resumed.
+
+use pgoutput_parser::{Lsn, PgTimestamp};
+use serde_json::{Value, json};
+use tokio::io::DuplexStream;
+use walrelay_core::{Matching, Retention, Selection};
+use walrelay_postgres::{
+    AggregateKey, Gap, GapTable, ServerIdentity, SqlClient, SystemIdentity, connect_sql,
+    read_server_identity,
+};
+
+use super::Replay;
+use super::request::{Rate, UnreadableRequest};
+use super::store::{DeadRows, ReplayStore};
+use super::tally::Tally;
+use crate::error::RelayError;
+use crate::lifecycle::server::{Connected, Database, Holder, Positions, Server};
+use crate::recovery::{Batches, Marks, Resumption, Serving, TableStream};
+use crate::settings::Settings;
+use crate::stream::wal_end::WalEnd;
+
+/// What was asked for.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct RowsRequest {
+    /// The template of the topic.
+    pub to_topic: String,
+    /// What is published: what this snapshot sees (`pg_snapshot`).
+    pub snapshot: String,
+    /// Events of this moment or later.
+    pub since: Option<PgTimestamp>,
+    /// Rows with these values.
+    pub matching: Matching,
+    /// Columns that give the order within an aggregate; version, time and id where none is named.
+    pub order_by: Vec<String>,
+    /// How fast.
+    pub rate: Option<Rate>,
+    /// What becomes of rows that Pub/Sub would never take.
+    pub dead_rows: DeadRows,
+    /// Where it goes on, once that is not the first row.
+    pub resumption: Option<Resumption>,
+}
+
+impl RowsRequest {
+    /// As it is stored.
+    #[must_use]
+    pub fn to_json(&self) -> String {
+        json!({
+            "table": true,
+            "to_topic": self.to_topic,
+            "snapshot": self.snapshot,
+            "since": self.since.map(PgTimestamp::as_micros),
+            "aggregate_types": self.matching.aggregate_types,
+            "aggregate_ids": self.matching.aggregate_ids,
+            "order_by": self.order_by,
+            "rate": self.rate.map(Rate::per_second),
+            "skip_dead": self.dead_rows == DeadRows::LeaveOut,
+        })
+        .to_string()
+    }
+
+    /// What is stored.
+    ///
+    /// # Errors
+    ///
+    /// It is not what this version writes, or it is a replay of the log.
+    pub fn from_json(text: &str) -> Result<Self, UnreadableRequest> {
+        let value: Value = serde_json::from_str(text).map_err(|_| UnreadableRequest::of("JSON"))?;
+        let word = |name: &'static str| {
+            let word = value.get(name).and_then(Value::as_str).map(str::to_owned);
+            word.ok_or(UnreadableRequest::of(name))
+        };
+        let words = |name: &'static str| {
+            let words = value.get(name).and_then(Value::as_array);
+            let words = words.ok_or(UnreadableRequest::of(name))?;
+            let one = |item: &Value| item.as_str().map(str::to_owned);
+            let all: Option<Vec<String>> = words.iter().map(one).collect();
+            all.ok_or(UnreadableRequest::of(name))
+        };
+        let rate = value.get("rate").and_then(Value::as_u64).and_then(|n| u32::try_from(n).ok());
+        let leaves_out = value.get("skip_dead").and_then(Value::as_bool).unwrap_or(false);
+        let resumption = value.get("from").and_then(|from| {
+            let part = |name| from.get(name).and_then(Value::as_str).map(str::to_owned);
+            Some(Resumption {
+                table: usize::try_from(from.get("table")?.as_u64()?).ok()?,
+                key: AggregateKey {
+                    aggregate_type: part("aggregate_type")?,
+                    aggregate_id: part("aggregate_id")?,
+                },
+            })
+        });
+        Ok(Self {
+            to_topic: word("to_topic")?,
+            snapshot: word("snapshot")?,
+            since: value.get("since").and_then(Value::as_i64).map(PgTimestamp::from_micros),
+            matching: Matching {
+                aggregate_types: words("aggregate_types")?,
+                aggregate_ids: words("aggregate_ids")?,
+                event_types: Vec::new(),
+            },
+            order_by: words("order_by")?,
+            rate: rate.and_then(Rate::new),
+            dead_rows: if leaves_out { DeadRows::LeaveOut } else { DeadRows::Stop },
+            resumption,
+        })
+    }
+
+    /// Everything that the stream has: what is left out is left out when the table is read.
+    #[must_use]
+    pub fn selection() -> Selection {
+        let (from, to) = (Lsn::ZERO, Lsn::new(u64::MAX));
+        Selection { from, to, since: None, until: None, matching: Matching::default() }
+    }
+}
+
+/// Behind every position that a row of a backfill has.
+pub const BACKFILL_END: Lsn = Lsn::new(1 << 40);
+
+/// The tables in place of an anchor's copy.
+#[derive(Debug)]
+pub struct TableRows<'a> {
+    /// How to connect, and as what.
+    pub settings: &'a Settings,
+    /// What is published, as a replay.
+    pub replay: &'a Replay,
+    /// Which rows.
+    pub gap: Gap,
+    /// Of these tables.
+    pub tables: Vec<GapTable>,
+    /// How far it has come.
+    pub tally: Tally,
+    /// How far it has come, by aggregate.
+    pub marks: Marks,
+    /// The other end of the socket.
+    pub serving: Serving,
+}
+
+impl Server for TableRows<'_> {
+    type Socket = DuplexStream;
+    type Database = RowsDatabase;
+
+    async fn connect(&self) -> Result<Connected<DuplexStream, RowsDatabase>, RelayError> {
+        let connect = &self.settings.connect;
+        let sql = connect_sql(connect).await.map_err(RelayError::Connect)?;
+        let server = read_server_identity(&sql).await.map_err(RelayError::Survey)?;
+        let stream = TableStream {
+            client: crate::recovery::reading(connect).await?,
+            gap: self.gap.clone(),
+            tables: self.tables.clone(),
+            end: BACKFILL_END,
+            batches: Batches::Many {
+                after: self.replay.start.max(self.tally.settled()),
+                marks: self.marks.clone(),
+            },
+        };
+        Ok(Connected {
+            replication: self.serving.serve(stream).await?,
+            database: RowsDatabase {
+                sql,
+                server,
+                settings: self.settings.clone(),
+                replay: self.replay.clone(),
+                tally: self.tally.clone(),
+                marks: self.marks.clone(),
+            },
+        })
+    }
+}
+
+/// The ordinary connection beside it.
+#[derive(Debug)]
+pub struct RowsDatabase {
+    sql: SqlClient,
+    server: ServerIdentity,
+    settings: Settings,
+    replay: Replay,
+    tally: Tally,
+    marks: Marks,
+}
+
+impl Database for RowsDatabase {
+    type Store = ReplayStore;
+
+    async fn check(&mut self) -> Result<(), RelayError> {
+        Ok(())
+    }
+
+    async fn holder(&mut self) -> Result<Option<Holder>, RelayError> {
+        Ok(None)
+    }
+
+    async fn end_holder(&mut self, _: &Holder) -> Result<(), RelayError> {
+        Ok(())
+    }
+
+    async fn settled(&mut self) -> Result<Lsn, RelayError> {
+        Ok(self.replay.start.max(self.tally.settled()))
+    }
+
+    async fn positions(&mut self) -> Result<Positions, RelayError> {
+        let (confirmed_flush, wal_end) = (self.replay.start, BACKFILL_END);
+        Ok(Positions { confirmed_flush, wal_end, retention: Retention::Unlimited })
+    }
+
+    fn measure_log(&self, _: Option<u64>) -> WalEnd {
+        WalEnd::measured(async |_| {})
+    }
+
+    async fn into_store(self, _: SystemIdentity) -> Result<ReplayStore, RelayError> {
+        let Self { sql, server, settings, replay, tally, marks } = self;
+        let Replay { id, dead_rows, keeping, .. } = replay;
+        let connect = settings.connect;
+        let (client, marks) = (Some(sql), Some(marks));
+        Ok(ReplayStore { connect, client, server, id, dead_rows, keeping, tally, marks })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_was_asked_for_is_read_back_as_it_was() {
+        let request = RowsRequest {
+            to_topic: "again".into(),
+            snapshot: "5:9:7".into(),
+            since: Some(PgTimestamp::from_micros(-5)),
+            matching: Matching { aggregate_ids: vec!["a\"b".into()], ..Matching::default() },
+            order_by: vec!["n".into()],
+            rate: Rate::new(250),
+            dead_rows: DeadRows::Stop,
+            resumption: None,
+        };
+        assert_eq!(RowsRequest::from_json(&request.to_json()), Ok(request));
+        assert!(RowsRequest::from_json("{}").is_err());
+    }
+}

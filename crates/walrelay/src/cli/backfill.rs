@@ -1,0 +1,52 @@
+//! The command line of `walrelay backfill`.
+
+use clap::Args;
+
+use super::ARGUMENTS;
+use crate::options::{
+    ColumnOptions, DatabaseOptions, MessageOptions, PubSubOptions, ReplayLoopOptions,
+};
+
+/// `walrelay backfill`.
+#[derive(Debug, Args)]
+#[expect(clippy::struct_excessive_bools, reason = "each is a switch of the command line")]
+pub struct BackfillArgs {
+    /// Only events of this time or later: 2026-01-31T12:00:00Z, or how long ago (30d).
+    #[arg(long, value_name = "TIME", help_heading = ARGUMENTS)]
+    pub since: Option<String>,
+    /// Only rows of this aggregate type; may be given several times.
+    #[arg(long, value_name = "TYPE", help_heading = ARGUMENTS)]
+    pub aggregate_type: Vec<String>,
+    /// Only rows of this aggregate; may be given several times.
+    #[arg(long, value_name = "ID", help_heading = ARGUMENTS)]
+    pub aggregate_id: Vec<String>,
+    /// Topic to publish to, which may have columns in braces; not one of the relay's own.
+    #[arg(long, value_name = "TEMPLATE", help_heading = ARGUMENTS)]
+    pub to_topic: Option<String>,
+    /// Columns that give the order within an aggregate, with commas; without it version, time and id.
+    #[arg(long, value_name = "COLUMNS", value_delimiter = ',', help_heading = ARGUMENTS)]
+    pub order_by: Vec<String>,
+    /// Rows a second, at most.
+    #[arg(long, value_name = "ROWS", help_heading = ARGUMENTS)]
+    pub rate: Option<String>,
+    /// Leave out rows that Pub/Sub would never take, and name them, instead of stopping there.
+    #[arg(long, help_heading = ARGUMENTS)]
+    pub skip_dead: bool,
+    /// Read and count what would be published, and publish nothing.
+    #[arg(long, help_heading = ARGUMENTS)]
+    pub dry_run: bool,
+    /// Go on with a backfill that was interrupted, with the aggregate where it stopped.
+    #[arg(long, value_name = "ID", help_heading = ARGUMENTS, conflicts_with_all = [
+        "since", "aggregate_type", "aggregate_id", "to_topic", "order_by", "rate", "skip_dead", "dry_run"])]
+    pub resume: Option<String>,
+    #[command(flatten)]
+    pub database: DatabaseOptions,
+    #[command(flatten)]
+    pub columns: ColumnOptions,
+    #[command(flatten)]
+    pub messages: MessageOptions,
+    #[command(flatten)]
+    pub pubsub: PubSubOptions,
+    #[command(flatten)]
+    pub service: ReplayLoopOptions,
+}

@@ -1,0 +1,168 @@
+//! `walrelay prepare-upgrade`: everything published and confirmed, then the slot and the anchors go, because
+//! an upgrade of the server is refused while there are any.
+//!
+//! ```text
+//! on record ──▶ relays let go ──▶ drained, confirmed ──▶ anchors and slot dropped ──▶ upgrade ──▶ slot recover
+//! ```
+//!
+//! Producers need not stop: what they write from the drain on lies above the settled horizon, and a
+//! recovery publishes it from the table. Until the upgrade has happened relays wait, and make no slot.
+
+use std::time::Duration;
+
+use tokio::time::{Instant, sleep};
+use walrelay_core::Random;
+use walrelay_postgres::{
+    SlotOperation, SqlClient, StoreError, Upgrade, begin_upgrade, connect_sql, drop_slot,
+    give_up_operation, read_anchors, read_history, read_loss, read_operation, read_relay_row,
+    read_slot, read_slot_user, read_version,
+};
+use walrelay_pubsub::GrpcPublisher;
+use walrelay_relay::lifecycle::server::Postgres;
+use walrelay_relay::lifecycle::session::SessionSettings;
+use walrelay_relay::lifecycle::supervisor::Supervisor;
+use walrelay_relay::observe::health::Health;
+use walrelay_relay::observe::metrics::Metrics;
+use walrelay_relay::seed::random_seed;
+use walrelay_relay::settings::{Settings, Until};
+use walrelay_relay::shutdown::Shutdown;
+use walrelay_relay::stream::mode::Ended;
+
+use super::before::refuse_unfinished;
+use crate::config::RunConfig;
+use crate::error::Error;
+use crate::output::print;
+
+/// How long a relay may take to let go of the slot.
+const LETTING_GO: Duration = Duration::from_secs(30);
+
+/// How often it is looked whether it has.
+const PAUSE: Duration = Duration::from_millis(200);
+
+/// Drains, drops, and says what comes next. Until the slot is dropped, a failure leaves all as it was.
+///
+/// # Errors
+///
+/// The slot is missing or lost, something else was begun with it, a relay does not let go of it, Pub/Sub
+/// refuses, or it was interrupted.
+pub async fn execute(config: RunConfig, shutdown: &Shutdown) -> Result<(), Error> {
+    let settings = &config.settings;
+    let client = connect_sql(&settings.connect).await?;
+    let done = Box::pin(prepare(&client, settings, shutdown)).await;
+    client.close().await;
+    print(&done?)
+}
+
+async fn prepare(
+    client: &SqlClient,
+    settings: &Settings,
+    shutdown: &Shutdown,
+) -> Result<String, Error> {
+    let slot = settings.relay.outbox.slot.as_str();
+    let operation = read_operation(client, slot).await?;
+    let is_begun = matches!(operation, Some(SlotOperation::Upgrade(_)));
+    if !is_begun {
+        refuse_unfinished(client, slot).await?;
+    }
+    if read_slot(client, slot).await?.is_none() && is_begun {
+        // It died between dropping the slot and saying so.
+        return told(client, slot, 0).await;
+    }
+    if let Some(lost) = read_loss(client, slot).await? {
+        return Err(StoreError::SlotLost { slot: slot.to_owned(), problem: lost.problem }.into());
+    }
+    if read_relay_row(client, slot).await?.is_none() {
+        return Err(Error::Unfit {
+            what: format!("nothing is on record about slot {slot:?}: no relay has ever used it"),
+            hint: "let `walrelay run` begin, or correct --slot",
+        });
+    }
+    let system_identifier = read_history(client, slot).await?;
+    let upgrade = Upgrade { system_identifier, version: read_version(client).await? };
+    begin_upgrade(client, slot, &upgrade).await?;
+    match Box::pin(drain(client, settings, shutdown)).await {
+        Ok(()) => {}
+        Err(error) => {
+            // Nothing is dropped yet: relays go on as before.
+            give_up_operation(client, slot).await?;
+            return Err(error);
+        }
+    }
+    let anchors = read_anchors(client, slot).await?;
+    for anchor in &anchors {
+        drop_slot(client, &anchor.slot.name).await?;
+    }
+    drop_slot(client, slot).await?;
+    told(client, slot, anchors.len()).await
+}
+
+/// Everything that was committed before is published and confirmed.
+async fn drain(client: &SqlClient, settings: &Settings, shutdown: &Shutdown) -> Result<(), Error> {
+    let slot = settings.relay.outbox.slot.as_str();
+    tokio::select! {
+        free = wait_until_free(client, slot) => free?,
+        () = shutdown.requested() => return Err(Error::Interrupted),
+    }
+    let publisher = GrpcPublisher::connect(&settings.pubsub.publisher).map_err(Error::PubSub)?;
+    tokio::select! {
+        biased;
+        () = shutdown.requested() => return Err(Error::Interrupted),
+        token = publisher.authenticate() => token.map_err(Error::PubSub)?,
+    }
+    let requests_max = settings.pubsub.max_outstanding_requests;
+    let sessions = SessionSettings::of(&settings.relay, requests_max, Until::CaughtUp);
+    let health = Health::new();
+    let supervisor = Supervisor {
+        settings: &sessions,
+        server: Postgres::new(settings, health.clone()).for_an_upgrade(),
+        publisher,
+        metrics: Metrics::new(),
+        health,
+        random: Random::new(random_seed()),
+    };
+    tracing::info!(slot, "draining: what is committed is published and confirmed");
+    match Box::pin(supervisor.run(shutdown)).await.map_err(Error::Relay)? {
+        Some(Ended::CaughtUp) => wait_until_free(client, slot).await,
+        Some(Ended::Stopped) | None => Err(Error::Interrupted),
+    }
+}
+
+/// A relay lets go once it sees what is on record.
+async fn wait_until_free(client: &SqlClient, slot: &str) -> Result<(), Error> {
+    let until = Instant::now() + LETTING_GO;
+    loop {
+        let missing = || StoreError::SlotMissing { slot: slot.to_owned() };
+        let state = read_slot(client, slot).await?.ok_or_else(missing)?;
+        let Some(pid) = state.active_pid else { return Ok(()) };
+        if Instant::now() >= until {
+            let holder = read_slot_user(client, pid).await?.to_string();
+            return Err(StoreError::SlotHeld { slot: slot.to_owned(), holder }.into());
+        }
+        sleep(PAUSE).await;
+    }
+}
+
+async fn told(client: &SqlClient, slot: &str, anchors: usize) -> Result<String, Error> {
+    let row = read_relay_row(client, slot).await?;
+    let horizon = row.map_or(0, |row| row.settled_xid);
+    let mut text = format!(
+        "drained: everything committed before is published\ndropped: slot {slot} and {anchors} anchor(s)\n\
+         on record: every transaction below {horizon} is settled\n"
+    );
+    let others = "SELECT slot_name::text FROM pg_replication_slots WHERE NOT temporary ORDER BY 1";
+    let others = client
+        .query_typed(others, &[])
+        .await
+        .map_err(|source| StoreError::Sql { action: "look for other slots".to_owned(), source });
+    let others: Vec<String> = others?.iter().map(|other| other.get(0)).collect();
+    if !others.is_empty() {
+        let others = others.join(", ");
+        text.push_str(&format!("other slots stand in the way of an upgrade too: {others}\n"));
+    }
+    text.push_str(
+        "next: upgrade the server; producers need not stop, and relays wait\n\
+         then: walrelay slot recover, unless relays run with --on-slot-lost recover, which do it by themselves\n\
+         instead of an upgrade: walrelay slot recover goes on here\n",
+    );
+    Ok(text)
+}

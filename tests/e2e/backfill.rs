@@ -1,0 +1,133 @@
+//! A backfill publishes rows of the table to another topic, in order per aggregate, and is taken up again.
+
+use std::collections::{BTreeMap, HashSet};
+
+use walrelay_testkit::outbox::Workload;
+use walrelay_testkit::postgres::installed_majors;
+use walrelay_testkit::process::Signal;
+use walrelay_tests::{DEADLINE, World, topic};
+
+/// Key and version of each message, in the order of storing.
+fn published(world: &World, name: &str) -> Vec<(String, i64)> {
+    let messages = world.pubsub.emulator().published(&topic(name));
+    let version = |text: Option<&str>| text.and_then(|text| text.parse().ok()).unwrap_or(-1);
+    let told = messages.iter().map(|m| (m.key().to_owned(), version(m.attribute("version"))));
+    told.collect()
+}
+
+fn by_key(rows: &[(String, i64)]) -> BTreeMap<&str, Vec<i64>> {
+    let mut keys: BTreeMap<&str, Vec<i64>> = BTreeMap::new();
+    for (key, version) in rows {
+        keys.entry(key).or_default().push(*version);
+    }
+    keys
+}
+
+#[tokio::test]
+async fn all_rows_of_the_table_come_once_by_version_per_aggregate_and_the_live_slot_does_not_move()
+{
+    for major in installed_majors() {
+        let Some(world) = World::create_on(major).await else { continue };
+        world.pubsub.create_topic("again");
+        Workload::of_rows(2_500).insert(world.client()).await.expect("rows");
+        world.catch_up().await;
+        let confirmed = world.confirmed_flush().await;
+
+        let dry = world.succeed(["backfill", "--dry-run"]).await;
+        assert!(dry.contains("would publish 2500 row(s)"), "{dry}");
+        let told = world.succeed(["backfill", "--to-topic", "again"]).await;
+        assert!(told.contains("2500 row(s) are in again"), "{told}");
+
+        let again = published(&world, "again");
+        assert_eq!(again.len(), 2_500, "{major}");
+        for (key, versions) in by_key(&again) {
+            assert!(versions.is_sorted(), "{major} {key}: {versions:?}");
+        }
+        let messages = world.pubsub.emulator().published(&topic("again"));
+        let ids: HashSet<_> =
+            messages.iter().map(|m| m.attribute("replay_id").map(str::to_owned)).collect();
+        assert!(ids.len() == 1 && !ids.contains(&None), "{ids:?}");
+        let positions: HashSet<_> = messages
+            .iter()
+            .map(|m| {
+                (
+                    m.attribute("commit_lsn").map(str::to_owned),
+                    m.attribute("tx_index").map(str::to_owned),
+                )
+            })
+            .collect();
+        assert_eq!(positions.len(), 2_500, "{major}: each row has a position of its own");
+        assert_eq!(world.confirmed_flush().await, confirmed);
+        assert_eq!(world.dispatch_count("published").await, 0);
+    }
+}
+
+#[tokio::test]
+async fn an_aggregate_a_type_or_a_time_is_backfilled_alone_in_the_order_that_is_asked_for() {
+    let Some(world) = World::create().await else { return };
+    world.pubsub.create_topic("again");
+    Workload::of_rows(90).insert(world.client()).await.expect("rows");
+    let one = ["--aggregate-id", "v-1", "--aggregate-type", "video"];
+    let told = world
+        .succeed(
+            ["backfill", "--to-topic", "again", "--order-by", "occurred_at,version"]
+                .into_iter()
+                .chain(one),
+        )
+        .await;
+    assert!(told.contains("30 row(s)"), "{told}");
+    assert!(published(&world, "again").iter().all(|(key, _)| key == "v-1"));
+    let none = world.succeed(["backfill", "--dry-run", "--aggregate-type", "audio"]).await;
+    assert!(none.contains("would publish 0 row(s)"), "{none}");
+    let recent = world.succeed(["backfill", "--dry-run", "--since", "1h"]).await;
+    assert!(recent.contains("would publish 90 row(s)"), "{recent}");
+    let future = world.succeed(["backfill", "--dry-run", "--since", "2100-01-01T00:00:00Z"]).await;
+    assert!(future.contains("would publish 0 row(s)"), "{future}");
+    let wrong = world.run(["backfill", "--dry-run", "--order-by", "nothing"]).await;
+    assert_eq!(wrong.code, Some(2), "{}", wrong.text);
+    let live = world.run(["backfill", "--to-topic", "video.events"]).await;
+    assert_eq!(live.code, Some(2), "{}", live.text);
+}
+
+#[tokio::test]
+async fn an_interrupted_backfill_goes_on_with_the_aggregate_where_it_stopped() {
+    let Some(world) = World::create().await else { return };
+    world.pubsub.create_topic("again");
+    world
+        .execute(
+            "INSERT INTO app_outbox (aggregatetype, aggregateid, event_type, version, payload)
+             SELECT 'video', 'a-' || lpad((n % 600)::text, 3, '0'), 'test.made', n, '{}'
+               FROM generate_series(1, 12000) AS n",
+        )
+        .await;
+    for signal in [Signal::Interrupt, Signal::Kill] {
+        let before = published(&world, "again").len();
+        let begin = ["backfill", "--to-topic", "again", "--rate", "3000"];
+        let mut first = world.command(begin).start();
+        let line = first.wait_for_line(DEADLINE, "backfill begins").await;
+        let line: serde_json::Value = serde_json::from_str(&line).expect("a line of log");
+        let id = line["id"].as_str().expect("an id").to_owned();
+        let settled =
+            "SELECT count(*) FROM app_outbox_replay WHERE finished_at IS NULL AND request ? 'from'";
+        walrelay_testkit::wait_until(DEADLINE, "some of it on record", async || {
+            (world.number(settled).await == 1).then_some(())
+        })
+        .await;
+        first.signal(signal);
+        first.wait_ended(DEADLINE).await;
+        let wrong = world.run(["replay", "--resume", &id]).await;
+        assert_eq!(wrong.code, Some(2), "{}", wrong.text);
+        let told = world.succeed(["backfill", "--resume", &id]).await;
+        assert!(told.contains("are in again"), "{told}");
+
+        let rows = published(&world, "again").split_off(before);
+        assert!(rows.len() < 2 * 12_000, "{}: it began anew", rows.len());
+        let distinct: HashSet<_> = rows.iter().collect();
+        assert_eq!(distinct.len(), 12_000, "nothing is left out");
+        for (key, versions) in by_key(&rows) {
+            // Once, or a part of it and then all of it.
+            let all = &versions[versions.len() - 20..];
+            assert!(all.is_sorted(), "{key}: {versions:?}");
+        }
+    }
+}

@@ -1,0 +1,156 @@
+//! An upgrade of the server, rehearsed: the slot is dropped for it, and nothing is lost while producers write.
+
+use std::time::Duration;
+
+use walrelay_private_postgres::PrivatePostgres;
+use walrelay_testkit::outbox::Workload;
+use walrelay_testkit::postgres::installation_or_skip;
+use walrelay_testkit::wait_until;
+use walrelay_tests::{DEADLINE, Producer, World};
+
+async fn assert_nothing_lost(world: &World) {
+    let verdict = world.check(&world.committed().await);
+    assert!(verdict.lost.is_empty() && verdict.reordered.is_empty(), "{verdict}");
+    let unfinished = "SELECT count(*) FROM app_outbox_relay WHERE operation IS NOT NULL";
+    assert_eq!(world.number(unfinished).await, 0);
+}
+
+const SLOTS: &str = "SELECT count(*) FROM pg_replication_slots WHERE database = current_database()";
+
+/// As after pg_upgrade: the same database with the same transaction ids, and another system identifier.
+async fn as_if_upgraded(world: &World) {
+    world
+        .execute(
+            "UPDATE app_outbox_relay SET system_identifier = '1',
+               operation = CASE WHEN operation IS NOT NULL
+                                THEN jsonb_set(operation, '{system_identifier}', '\"1\"') END",
+        )
+        .await;
+}
+
+async fn more_rows(producer: &Producer) {
+    let goal = producer.rows_count() + 100;
+    wait_until(DEADLINE, "rows of the producer", async || {
+        (producer.rows_count() > goal).then_some(())
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn an_upgrade_is_prepared_under_a_running_relay_and_nothing_is_lost_with_producers_writing() {
+    let Some(installation) = installation_or_skip() else { return };
+    let settings = [("wal_level", "logical")];
+    let mut server = PrivatePostgres::start(&installation, &settings).expect("a server");
+    let Some(mut world) = World::create_at(&server.url("postgres")).await else { return };
+    world.succeed(["anchor", "create", "a"]).await;
+    let producer = Producer::start(world.url(), Duration::from_millis(20));
+    let relay = world.start_relay(["--on-slot-lost", "recover"]).await;
+    world.pubsub.wait_stored(DEADLINE, 200).await;
+
+    let told = world.succeed(["prepare-upgrade"]).await;
+    assert!(told.contains("and 1 anchor(s)") && told.contains("walrelay slot recover"), "{told}");
+    more_rows(&producer).await;
+    // Nobody makes a slot before the upgrade, which it would stand in the way of.
+    let body = relay.wait_for_http(DEADLINE, "/readyz", 503).await;
+    assert!(body.contains("an upgrade"), "{body}");
+    assert_eq!(world.number(SLOTS).await, 0);
+    // Run again it says the same.
+    world.succeed(["prepare-upgrade"]).await;
+
+    server.restart().expect("the server comes back");
+    world.reconnect().await;
+    as_if_upgraded(&world).await;
+    relay.wait_for_line(DEADLINE, "the slot is recovered").await;
+    more_rows(&producer).await;
+    producer.stop().await;
+    world.wait_confirmed(DEADLINE).await;
+    assert_nothing_lost(&world).await;
+    drop(relay);
+    drop(world);
+}
+
+#[tokio::test]
+async fn after_an_upgrade_the_command_recovers_and_without_one_it_goes_on_here() {
+    for is_upgraded in [true, false] {
+        let Some(world) = World::create().await else { return };
+        Workload::of_rows(60).insert(world.client()).await.expect("rows");
+        world.succeed(["run", "--until-caught-up"]).await;
+        let told = world.succeed(["prepare-upgrade"]).await;
+        assert!(told.contains("dropped: slot"), "{told}");
+        let more = Workload { first_number: 60, ..Workload::of_rows(40) };
+        more.insert(world.client()).await.expect("rows");
+        if is_upgraded {
+            as_if_upgraded(&world).await;
+            let stopped = world.run(["run"]).await;
+            assert_eq!(stopped.code, Some(5), "{}", stopped.text);
+        }
+        world.succeed(["slot", "recover"]).await;
+        world.catch_up().await;
+        assert_nothing_lost(&world).await;
+        let stored = world.pubsub.stored_count();
+        assert!((100..=160).contains(&stored), "{stored}: what was settled is not repeated");
+    }
+}
+
+#[tokio::test]
+async fn a_prepared_upgrade_that_cannot_drain_leaves_everything_as_it_was() {
+    let Some(world) = World::create().await else { return };
+    world.catch_up().await;
+    let held = world.connect().await;
+    Workload::of_rows(30).insert(&held).await.expect("rows");
+    world.pubsub.fault("reject=UNAVAILABLE");
+    let mut prepare = world.command(["prepare-upgrade"]).start();
+    prepare.wait_for_line(DEADLINE, "draining").await;
+    prepare.signal(walrelay_testkit::process::Signal::Interrupt);
+    assert_eq!(prepare.wait_ended(DEADLINE).await.code(), Some(1));
+    assert_eq!(world.number(SLOTS).await, 1);
+    world.pubsub.heal();
+    world.catch_up().await;
+    assert_nothing_lost(&world).await;
+}
+
+#[tokio::test]
+async fn a_slot_that_the_upgrade_carried_over_is_adopted() {
+    let Some(world) = World::create().await else { return };
+    Workload::of_rows(30).insert(world.client()).await.expect("rows");
+    world.catch_up().await;
+    let refused = world.run(["slot", "adopt"]).await;
+    assert_eq!(refused.code, Some(2), "{}", refused.text);
+    as_if_upgraded(&world).await;
+    assert_eq!(world.run(["run"]).await.code, Some(5));
+    world.succeed(["slot", "adopt"]).await;
+    let more = Workload { first_number: 30, ..Workload::of_rows(10) };
+    more.insert(world.client()).await.expect("rows");
+    world.catch_up().await;
+    assert_nothing_lost(&world).await;
+    assert_eq!(world.pubsub.stored_count(), 40, "nothing comes twice");
+}
+
+#[tokio::test]
+async fn a_database_that_is_not_the_one_on_record_is_refused_and_a_moment_takes_the_place_of_the_horizon()
+ {
+    let Some(world) = World::create().await else { return };
+    Workload::of_rows(30).insert(world.client()).await.expect("rows");
+    world.catch_up().await;
+    let at =
+        "SELECT to_char(clock_timestamp() AT TIME ZONE 'UTC', 'YYYY-MM-DD\"T\"HH24:MI:SS.US\"Z\"')";
+    let moment: String = world.client().query_one(at, &[]).await.expect("a time").get(0);
+    let more = Workload { first_number: 30, ..Workload::of_rows(12) };
+    more.insert(world.client()).await.expect("rows");
+    world.execute(&format!("SELECT pg_drop_replication_slot('{}')", world.name())).await;
+    as_if_upgraded(&world).await;
+    world
+        .execute("UPDATE app_outbox_relay SET origin = jsonb_set(origin, '{database}', '\"1\"')")
+        .await;
+
+    for command in [&["slot", "recover"][..], &["run", "--on-slot-lost", "recover"]] {
+        let refused = world.run(command.iter().copied()).await;
+        assert_eq!(refused.code, Some(5), "{}", refused.text);
+        assert!(refused.text.contains("--since"), "{}", refused.text);
+    }
+    let told = world.succeed(["slot", "recover", "--since", &moment]).await;
+    assert!(told.contains("12 row(s)"), "{told}");
+    world.catch_up().await;
+    assert_nothing_lost(&world).await;
+    assert_eq!(world.pubsub.stored_count(), 42);
+}
