@@ -58,6 +58,8 @@ impl Server {
             ("checkpoint_timeout", "1h"),
             // Neither side of a comparison shall meet a vacuum that the other did not.
             ("autovacuum", "off"),
+            // Where nothing bounds the log, rows are not spilled that are most of it.
+            ("max_slot_wal_keep_size", "64GB"),
         ];
         Ok(Self { postgres: PrivatePostgres::start(&installation, &settings)?, relay })
     }

@@ -83,7 +83,8 @@ pub(crate) fn start_relay(
     Process::start("walrelay run", command, Output::Log)
 }
 
-async fn relay(
+/// Drains the backlog once.
+pub(crate) async fn relay(
     server: &Server,
     database: &mut Database,
     drain: Drain,

@@ -11,6 +11,7 @@ mod failure;
 mod figures;
 mod live;
 mod machine;
+mod outage;
 mod process;
 mod raw_codec;
 mod report;

@@ -8,6 +8,7 @@ use crate::clients::{PublishRound, Publishing};
 use crate::drain::Drained;
 use crate::failure::Failure;
 use crate::figures::{median, number};
+use crate::process::Usage;
 use crate::results::Results;
 
 const MIB: f64 = 1024.0 * 1024.0;
@@ -24,8 +25,14 @@ pub(crate) fn write(results: &Results, dir: &Path) -> Result<(), Failure> {
 
 /// Everything as Markdown.
 pub(crate) fn markdown(results: &Results) -> String {
-    let sections =
-        [heading(results), targets(results), drains(results), lives(results), publishers(results)];
+    let sections = [
+        heading(results),
+        targets(results),
+        drains(results),
+        lives(results),
+        outages(results),
+        publishers(results),
+    ];
     sections.into_iter().filter(|section| !section.is_empty()).collect::<Vec<_>>().join("\n")
 }
 
@@ -135,6 +142,47 @@ fn lives(results: &Results) -> String {
         "CPU s per million rows, user + sys",
         "Peak MiB",
         "Requests per row",
+        "Duplicates",
+    ];
+    table(&head, rows)
+}
+
+fn outages(results: &Results) -> String {
+    let rows = results.outages.iter().map(|outage| {
+        let per_million = |usage: Usage| {
+            let of = |seconds: f64| number(seconds * 1e6 / f64::from(outage.rows));
+            format!("{} + {}", of(usage.user_seconds), of(usage.system_seconds))
+        };
+        let peak = |usage: Usage| {
+            number(f64::from(u32::try_from(usage.peak_bytes).unwrap_or(u32::MAX)) / MIB)
+        };
+        vec![
+            outage.name.to_owned(),
+            number(f64::from(outage.rows)),
+            number(f64::from(outage.keys)),
+            number(outage.live_rows_per_second),
+            number(outage.spilled_rows_per_second),
+            number(outage.ready_seconds),
+            number(outage.redelivered_rows_per_second),
+            per_million(outage.spilling),
+            per_million(outage.redelivering),
+            peak(outage.spilling),
+            peak(outage.redelivering),
+            outage.duplicates.to_string(),
+        ]
+    });
+    let head = [
+        "Outage",
+        "Rows",
+        "Keys",
+        "Live, rows/s",
+        "Spilled, rows/s",
+        "Start to ready, s",
+        "Redelivered, rows/s",
+        "CPU s per million spilled, user + sys",
+        "CPU s per million redelivered",
+        "Peak MiB spilling",
+        "Peak MiB redelivering",
         "Duplicates",
     ];
     table(&head, rows)

@@ -6,6 +6,7 @@ use crate::clients::Published;
 use crate::drain::Drained;
 use crate::live::Live;
 use crate::machine::Machine;
+use crate::outage::Overcome;
 use crate::size::Size;
 
 /// Everything that was measured.
@@ -19,6 +20,7 @@ pub(crate) struct Results {
     pub(crate) load_before: f64,
     pub(crate) drains: Vec<Drained>,
     pub(crate) lives: Vec<Live>,
+    pub(crate) outages: Vec<Overcome>,
     pub(crate) publishers: Vec<Published>,
     pub(crate) targets: Vec<Verdict>,
 }
@@ -29,6 +31,8 @@ pub(crate) const SINGLE_KEY: &str = "single-key";
 pub(crate) const ONE_TRANSACTION: &str = "one-transaction";
 pub(crate) const FAR_AWAY: &str = "many-keys-50ms";
 pub(crate) const STEADY: &str = "steady-2000";
+pub(crate) const OUTAGE: &str = "outage-hot-keys";
+pub(crate) const OUTAGE_MANY: &str = "outage-many-keys";
 pub(crate) const BARE: [&str; 3] = ["bare-1", "bare-1-more", "bare-1-threads"];
 pub(crate) const OFFICIAL: &str = "official-many-keys";
 

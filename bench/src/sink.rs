@@ -122,6 +122,16 @@ impl Sink {
         Ok(serde_json::from_slice(&self.get("/stats").await?)?)
     }
 
+    /// From now on nothing is stored.
+    pub(crate) async fn refuse_all(&mut self) -> Result<(), Failure> {
+        self.request("POST", "/faults", "reject=UNAVAILABLE").await.map(drop)
+    }
+
+    /// From now on everything is.
+    pub(crate) async fn heal(&mut self) -> Result<(), Failure> {
+        self.request("DELETE", "/faults", "").await.map(drop)
+    }
+
     /// Everything that was kept, in the order in which it was stored.
     pub(crate) async fn published(&mut self) -> Result<Vec<Stored>, Failure> {
         let mut all: Vec<Stored> = Vec::new();
@@ -136,9 +146,16 @@ impl Sink {
         }
     }
 
-    /// As much of HTTP/1.1 as our own control port answers with.
     async fn get(&mut self, path: &str) -> Result<Vec<u8>, Failure> {
-        let request = format!("GET {path} HTTP/1.1\r\nHost: sink\r\n\r\n");
+        self.request("GET", path, "").await
+    }
+
+    /// As much of HTTP/1.1 as our own control port answers with.
+    async fn request(&mut self, method: &str, path: &str, body: &str) -> Result<Vec<u8>, Failure> {
+        let length = body.len();
+        let request = format!(
+            "{method} {path} HTTP/1.1\r\nHost: sink\r\nContent-Length: {length}\r\n\r\n{body}"
+        );
         self.control.write_all(request.as_bytes()).await?;
         let mut length = 0;
         loop {

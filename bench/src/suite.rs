@@ -10,8 +10,10 @@ use crate::drain::{self, Drain};
 use crate::failure::Failure;
 use crate::live::{self, Burst, Steady};
 use crate::machine::{self, Machine};
+use crate::outage::{self, Outage};
 use crate::results::{
-    BARE, FAR_AWAY, HOT_KEYS, MANY_KEYS, OFFICIAL, ONE_TRANSACTION, Results, SINGLE_KEY, STEADY,
+    BARE, FAR_AWAY, HOT_KEYS, MANY_KEYS, OFFICIAL, ONE_TRANSACTION, OUTAGE, OUTAGE_MANY, Results,
+    SINGLE_KEY, STEADY,
 };
 use crate::sink::Keeping;
 use crate::size::Size;
@@ -58,6 +60,15 @@ fn drains(size: Size) -> Vec<Drain> {
         Drain { delay_millis: 50, ..drain(FAR_AWAY, 300_000, 10, 0, 200) },
         Drain { delay_millis: 50, ..drain("hot-keys-50ms", 300_000, 10, 1_000, 200) },
     ]
+}
+
+fn outages(size: Size) -> [Outage; 2] {
+    let outage = |name, count, aggregates| {
+        let rows = Rows { count, per_transaction: 10, aggregates, payload_bytes: 200 };
+        Outage { name, rows }
+    };
+    let many = size.rows(1_000_000);
+    [outage(OUTAGE, size.rows(300_000), 1_000), outage(OUTAGE_MANY, many, many / 10)]
 }
 
 fn publishers(size: Size) -> Vec<Publishing> {
@@ -137,6 +148,7 @@ async fn measure(server: &Server, options: &SuiteOptions) -> Result<Results, Fai
         load_before: machine::load(),
         drains: Vec::new(),
         lives: Vec::new(),
+        outages: Vec::new(),
         publishers: Vec::new(),
         targets: Vec::new(),
     };
@@ -166,6 +178,10 @@ async fn measure(server: &Server, options: &SuiteOptions) -> Result<Results, Fai
     for drain in drains(size).into_iter().filter(|drain| is_wanted(drain.name)) {
         terminal::progress(drain.name);
         results.drains.push(drain::run(server, drain, arguments).await?);
+    }
+    for outage in outages(size).into_iter().filter(|outage| is_wanted(outage.name)) {
+        terminal::progress(outage.name);
+        results.outages.push(outage::run(server, outage, arguments).await?);
     }
     results.targets = targets::judge(&results);
     Ok(results)

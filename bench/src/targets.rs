@@ -3,9 +3,10 @@
 use crate::drain::Drained;
 use crate::figures::{median, number};
 use crate::live::Live;
+use crate::outage::Overcome;
 use crate::results::{
-    BARE, FAR_AWAY, HOT_KEYS, MANY_KEYS, OFFICIAL, ONE_TRANSACTION, Results, SINGLE_KEY, STEADY,
-    Verdict,
+    BARE, FAR_AWAY, HOT_KEYS, MANY_KEYS, OFFICIAL, ONE_TRANSACTION, OUTAGE, OUTAGE_MANY, Results,
+    SINGLE_KEY, STEADY, Verdict,
 };
 
 const MIB: f64 = 1024.0 * 1024.0;
@@ -47,6 +48,25 @@ pub(crate) fn judge(results: &Results) -> Vec<Verdict> {
         let Live { p50_millis, p99_millis, .. } = *steady;
         verdicts.push(below(STEADY, 3.0, p50_millis, "ms commit → stored, p50"));
         verdicts.push(below(STEADY, 15.0, p99_millis, "ms commit → stored, p99"));
+    }
+    verdicts.extend(results.outages.iter().flat_map(overcome));
+    verdicts
+}
+
+fn overcome(outage: &Overcome) -> Vec<Verdict> {
+    let name = outage.name;
+    let peak = outage.spilling.peak_bytes.max(outage.redelivering.peak_bytes);
+    let peak = f64::from(u32::try_from(peak / 1024).unwrap_or(u32::MAX)) / 1024.0;
+    let what = format!("MiB peak memory, {} rows of {} keys", outage.rows, outage.keys);
+    let mut verdicts = vec![below(name, 64.0, peak, &what)];
+    if name == OUTAGE {
+        let share = outage.redelivered_rows_per_second / outage.live_rows_per_second;
+        verdicts.push(at_least(name, 20_000.0, outage.spilled_rows_per_second, "rows/s spilled"));
+        verdicts.push(at_least(name, 0.5, share, "× the live rate redelivered"));
+    }
+    if name == OUTAGE_MANY {
+        let what = format!("s from start to ready, {} rows parked", outage.rows);
+        verdicts.push(below(name, 5.0, outage.ready_seconds, &what));
     }
     verdicts
 }

@@ -25,7 +25,7 @@ fn every_workload_runs_and_every_target_is_judged() {
     let json = std::fs::read(file).unwrap();
     std::fs::remove_dir_all(&results).unwrap();
     let json: serde_json::Value = serde_json::from_slice(&json).unwrap();
-    for (part, count) in [("drains", 9), ("lives", 3), ("publishers", 14)] {
+    for (part, count) in [("drains", 9), ("lives", 3), ("outages", 2), ("publishers", 14)] {
         assert_eq!(json[part].as_array().unwrap().len(), count, "{part}");
     }
     // The two that compare with pg_recvlogical are left out where there is none.
@@ -34,6 +34,9 @@ fn every_workload_runs_and_every_target_is_judged() {
         for round in drain["rounds"].as_array().unwrap() {
             assert_eq!(round["relay"]["duplicates"], 0, "{drain}");
         }
+    }
+    for outage in json["outages"].as_array().unwrap() {
+        assert_eq!(outage["duplicates"], 0, "{outage}");
     }
     for live in json["lives"].as_array().unwrap() {
         assert!(live["p50_millis"].as_f64().unwrap() > 0.0, "{live}");

@@ -1,0 +1,169 @@
+//! Pub/Sub is gone while much log waits: the rows are spilled. Then a start with all of them in dispatch
+//! state, and the way back.
+//!
+//! A server that bounds what a slot may keep (`max_slot_wal_keep_size`), and log of others behind the
+//! rows: where the outbox is most of the log, spilling is not worth what it writes, and is not begun.
+
+use std::net::TcpListener;
+use std::time::{Duration, Instant};
+
+use serde::Serialize;
+use tokio::time::sleep;
+use walrelay_testkit::http_get;
+
+use crate::database::{Database, Rows, Server};
+use crate::drain::{self, Drain, start_relay, wait_stored};
+use crate::failure::Failure;
+use crate::process::{Process, Usage};
+use crate::sink::{Sink, SinkOptions};
+
+/// How often the relay is asked how it is.
+const POLL_INTERVAL: Duration = Duration::from_millis(10);
+
+/// Nothing here takes as long.
+const LIMIT: Duration = Duration::from_mins(5);
+
+/// A mebibyte of log that is none of ours.
+const FOREIGN: &str = "SELECT pg_logical_emit_message(false, 'foreign', repeat('x', 1 << 20))";
+
+/// Mebibytes of it: the budget is exceeded until the last row is recorded.
+const FOREIGN_MEBIBYTES: usize = 32;
+
+const WAL_BUDGET: &str = "--wal-budget=16MiB";
+
+/// Rows that are spilled and redelivered.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Outage {
+    pub(crate) name: &'static str,
+    pub(crate) rows: Rows,
+}
+
+/// A workload's result.
+#[derive(Debug, Clone, Serialize)]
+pub(crate) struct Overcome {
+    pub(crate) name: &'static str,
+    pub(crate) rows: u32,
+    pub(crate) keys: u32,
+    /// The same rows without an outage.
+    pub(crate) live_rows_per_second: f64,
+    /// From the first to the last that is recorded.
+    pub(crate) spilled_rows_per_second: f64,
+    /// What the relay used until then.
+    pub(crate) spilling: Usage,
+    /// From the start of the process, with all rows in dispatch state, until it says that it is ready.
+    pub(crate) ready_seconds: f64,
+    /// From then to the last message stored.
+    pub(crate) redelivered_rows_per_second: f64,
+    /// What the relay used that redelivered them.
+    pub(crate) redelivering: Usage,
+    pub(crate) duplicates: u64,
+}
+
+pub(crate) async fn run(
+    server: &Server,
+    outage: Outage,
+    arguments: &[String],
+) -> Result<Overcome, Failure> {
+    let Outage { name, rows } = outage;
+    let mut database = server.create(&name.replace('-', "_")).await?;
+    database.load(rows).await?;
+    let live = Drain { name, rows, delay_millis: 0, rounds: 1 };
+    let live = drain::relay(server, &mut database, live, arguments).await?;
+
+    let slot = database.copy_slot().await?;
+    for _ in 0..FOREIGN_MEBIBYTES {
+        database.client().execute(FOREIGN, &[]).await?;
+    }
+    let mut sink = Sink::start(SinkOptions::default()).await?;
+    sink.refuse_all().await?;
+    let options = [arguments, &[WAL_BUDGET.to_owned()]].concat();
+    let (spilled_rows_per_second, spilling) =
+        spill(server, &database, (&slot, &sink, rows.count), &options).await?;
+
+    sink.heal().await?;
+    let (mut relay, address) = start(server, &database, (&slot, &sink), &options)?;
+    while http_get(&address, "/readyz").await.map_or(0, |(code, _)| code) != 200 {
+        check(&relay)?;
+        sleep(POLL_INTERVAL).await;
+    }
+    let ready = relay.started().elapsed();
+    wait_stored(&mut sink, &relay, rows.count).await?;
+    let redelivered = relay.started().elapsed() - ready;
+    let redelivering = relay.usage()?;
+    relay.terminate().await?;
+    let stored = sink.counts().await?.messages_stored;
+    server.remove(database).await?;
+    Ok(Overcome {
+        name,
+        rows: rows.count,
+        keys: rows.aggregates,
+        live_rows_per_second: live.measured.rows_per_second,
+        spilled_rows_per_second,
+        spilling,
+        ready_seconds: ready.as_secs_f64(),
+        redelivered_rows_per_second: f64::from(rows.count) / redelivered.as_secs_f64(),
+        redelivering,
+        duplicates: stored.saturating_sub(u64::from(rows.count)),
+    })
+}
+
+/// Starts a relay and stops it once every row is recorded; how fast that went, and what it used.
+async fn spill(
+    server: &Server,
+    database: &Database,
+    (slot, sink, rows): (&str, &Sink, u32),
+    options: &[String],
+) -> Result<(f64, Usage), Failure> {
+    let (mut relay, address) = start(server, database, (slot, sink), options)?;
+    let mut begun: Option<(Instant, i64)> = None;
+    let rate = loop {
+        check(&relay)?;
+        let recorded = recorded(database, &address, rows).await;
+        match begun {
+            None if recorded > 0 => begun = Some((Instant::now(), recorded)),
+            Some((since, first)) if recorded >= i64::from(rows) => {
+                let counted = u32::try_from(recorded - first)?.max(1);
+                break f64::from(counted) / since.elapsed().as_secs_f64();
+            }
+            None | Some(_) => {}
+        }
+        sleep(POLL_INTERVAL).await;
+    };
+    let usage = relay.usage()?;
+    relay.terminate().await?;
+    Ok((rate, usage))
+}
+
+/// Rows that are recorded, by the relay's own count until it says all.
+async fn recorded(database: &Database, address: &str, rows: u32) -> i64 {
+    let metrics = http_get(address, "/metrics").await.map(|(_, body)| body).unwrap_or_default();
+    let told = metrics.lines().find_map(|line| line.strip_prefix("walrelay_spilled_total "));
+    let told = told.and_then(|count| count.trim().parse::<i64>().ok()).unwrap_or(0);
+    if told < i64::from(rows) {
+        return told;
+    }
+    // It counts what it hands over; only what is committed is recorded.
+    let count = "SELECT count(*) FROM app_outbox_dispatch";
+    let counted = database.client().query_one(count, &[]).await.and_then(|row| row.try_get(0));
+    counted.unwrap_or(0)
+}
+
+fn start(
+    server: &Server,
+    database: &Database,
+    (slot, sink): (&str, &Sink),
+    options: &[String],
+) -> Result<(Process, String), Failure> {
+    let address = TcpListener::bind("127.0.0.1:0")?.local_addr()?.to_string();
+    let options = [options, &[format!("--http={address}")]].concat();
+    let relay = start_relay(server.relay(), database, (slot, sink), &options)?;
+    Ok((relay, address))
+}
+
+fn check(relay: &Process) -> Result<(), Failure> {
+    relay.check_alive()?;
+    match relay.started().elapsed() > LIMIT {
+        true => Err("the rows of an outage are not through after five minutes".into()),
+        false => Ok(()),
+    }
+}
