@@ -96,10 +96,10 @@ pub enum ParkStatus {
 
 /// Bytes of one statement: large enough to be rare, small enough for both ends' memory. A message
 /// that is larger alone makes a statement of its own.
-const STATEMENT_BYTES_MAX: usize = 12 << 20;
+const STATEMENT_BYTES_MAX: usize = 4 << 20;
 
 /// Rows of one statement: what the arrays hold beside the messages stays small too.
-const STATEMENT_ROWS_MAX: usize = 20_000;
+const STATEMENT_ROWS_MAX: usize = 5_000;
 
 /// What a row adds to a statement beside its texts.
 const ROW_BYTES: usize = 128;
@@ -159,8 +159,10 @@ impl DispatchStore {
         let mut rest = candidates.as_slice();
         while !rest.is_empty() {
             let (chunk, after) = rest.split_at(chunk_len(rest));
-            let recorded = self.insert_chunk(transaction, chunk, characters).await?;
-            taken.extend(chunk.iter().filter(|c| !recorded.contains(&c.identity())).cloned());
+            let inserted = self.insert_chunk(transaction, chunk, characters).await?;
+            if inserted < chunk.len() as u64 {
+                taken.extend(chunk.iter().cloned());
+            }
             rest = after;
         }
         if taken.is_empty() {
@@ -171,15 +173,16 @@ impl DispatchStore {
         Ok(taken)
     }
 
+    /// How many of them are recorded now and were not before.
     async fn insert_chunk(
         &self,
         transaction: &Transaction<'_>,
         chunk: &[Candidate<'_>],
         characters: Characters,
-    ) -> Result<HashSet<(String, Position)>, StoreError> {
+    ) -> Result<u64, StoreError> {
         let columns = Columns::of(chunk, characters)?;
-        let inserted = transaction
-            .query_typed(
+        transaction
+            .execute_typed(
                 &insert_sql(),
                 &[
                     (&self.slot, Type::TEXT),
@@ -197,8 +200,7 @@ impl DispatchStore {
                 ],
             )
             .await
-            .map_err(StoreError::sql("park rows"))?;
-        inserted.iter().map(|row| Ok((row.get("event_id"), position_of(row)?))).collect()
+            .map_err(StoreError::sql("park rows"))
     }
 
     /// What is recorded under the ids of these candidates.
@@ -333,7 +335,6 @@ fn insert_sql() -> String {
                    FROM unnest($2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12)
                         AS u(event_id, commit_lsn, tx_index, topic, ordering_key, message, status,
                              attempts, delay, error_code, error)) AS p
-         ON CONFLICT (slot, event_id) DO NOTHING
-         RETURNING event_id, commit_lsn, tx_index"
+         ON CONFLICT (slot, event_id) DO NOTHING"
     )
 }

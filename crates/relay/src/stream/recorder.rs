@@ -15,6 +15,10 @@ use walrelay_postgres::{Due, HEADS_MAX, Head, RecordedPage, Store, StoreFailure,
 use crate::stream::record::Record;
 use crate::stream::recorded_rows::RecordedRows;
 
+/// Rows recorded by one command: a quarter of those that may be in flight, so that others are read
+/// meanwhile, and enough that the commit costs little.
+const PARK_ROWS_MAX: usize = 5_000;
+
 /// Between two steps of a count of a large table.
 const COUNT_PAUSE: Duration = Duration::from_millis(250);
 
@@ -365,7 +369,8 @@ impl<S: Store> Recorder<S> {
             return Some(StoreCommand::Finish(std::mem::take(&mut self.finished)));
         }
         if !self.rows_to_record.is_empty() {
-            return Some(StoreCommand::Park(std::mem::take(&mut self.rows_to_record)));
+            let count = self.rows_to_record.len().min(PARK_ROWS_MAX);
+            return Some(StoreCommand::Park(self.rows_to_record.drain(..count).collect()));
         }
         if let Some((keys, bytes_max)) = self.claims.take() {
             return Some(StoreCommand::Claim(keys, bytes_max));
