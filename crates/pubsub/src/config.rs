@@ -152,8 +152,8 @@ pub struct PublisherConfig {
 }
 
 impl PublisherConfig {
-    /// 16 × the 100 streams that Google allows on a connection carry 1,600 requests at once.
-    pub const CONNECTIONS_MAX_DEFAULT: usize = 16;
+    /// 40 × the 100 streams that Google allows on a connection carry 4,000 requests at once.
+    pub const CONNECTIONS_MAX_DEFAULT: usize = 40;
     /// The official clients' deadline for one attempt.
     pub const REQUEST_TIMEOUT_DEFAULT: Duration = Duration::from_secs(60);
     /// Several round trips to the far side of the world, and one lost packet.

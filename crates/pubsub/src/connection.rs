@@ -13,6 +13,8 @@ use tokio::time::{sleep, timeout};
 
 use crate::cork::{Corked, Drain};
 
+/// Requests on a connection before another is opened: Google's limit of streams.
+pub(crate) const STREAMS_PER_CONNECTION: usize = 100;
 /// How often a connection is looked at.
 const LOOK_EVERY: Duration = Duration::from_secs(10);
 /// How long a PING may stay unanswered. Together with [`LOOK_EVERY`] a dead connection is found
@@ -49,6 +51,11 @@ impl Live {
 
     pub(crate) fn in_flight(&self) -> usize {
         self.in_flight.load(Ordering::Relaxed)
+    }
+
+    /// Whether a request may begin here at once.
+    pub(crate) fn has_room(&self) -> bool {
+        !self.is_retired() && self.in_flight() < STREAMS_PER_CONNECTION
     }
 
     pub(crate) fn begin(&self) {

@@ -1,4 +1,8 @@
-//! The connections: opened as demand grows, the least loaded picked, the broken replaced.
+//! The connections: opened as demand grows, filled one after the other, the broken replaced.
+//!
+//! Requests that start together go to one connection until it is full, and then to the least loaded:
+//! so they leave in one system call, and so do their replies. Spread over thirty connections, as many
+//! as it takes where the service is far away, each request would cost two of its own.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -10,13 +14,11 @@ use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 
-use crate::connection::{Live, drive};
+use crate::connection::{Live, STREAMS_PER_CONNECTION, drive};
 use crate::dial::{ConnectFailure, Dialer};
 
-/// Requests on a connection before another is opened: Google's limit of streams.
-const STREAMS_PER_CONNECTION: usize = 100;
-/// How long a failure to connect is answered from memory. 1,600 lanes retrying against a dead
-/// endpoint make ten attempts a second, not 1,600.
+/// How long a failure to connect is answered from memory. 4,000 lanes retrying against a dead
+/// endpoint make ten attempts a second, not 4,000.
 const PAUSE_WHEN_DOWN: Duration = Duration::from_millis(100);
 /// The same while other connections serve: they are enough to go on with.
 const PAUSE_WHEN_UP: Duration = Duration::from_secs(5);
@@ -42,6 +44,8 @@ struct Shared {
 #[derive(Debug, Default)]
 struct State {
     live: Vec<Arc<Live>>,
+    /// The one that is being filled.
+    filling: Option<Arc<Live>>,
     opening: usize,
     failure: Option<(Instant, ConnectFailure)>,
 }
@@ -80,7 +84,7 @@ impl Pool {
         }
     }
 
-    /// A place on the least loaded connection, opening one if need be.
+    /// A place on the connection that is being filled, or on the least loaded one; opens one if need be.
     pub(crate) async fn lease(&self) -> Result<Lease, ConnectFailure> {
         let mut waiting = None;
         loop {
@@ -97,11 +101,14 @@ impl Pool {
 
     fn pick(&self) -> Pick {
         let mut state = self.shared.state();
+        if let Some(live) = state.filling.as_ref().filter(|live| live.has_room()) {
+            return place(live);
+        }
+        state.filling = None;
         state.live.retain(|live| !live.is_retired());
         let least = state.live.iter().min_by_key(|live| live.in_flight()).map(Arc::clone);
-        if let Some(live) = &least
-            && live.in_flight() < STREAMS_PER_CONNECTION
-        {
+        if let Some(live) = least.as_ref().filter(|live| live.has_room()) {
+            state.filling = Some(Arc::clone(live));
             return place(live);
         }
         self.grow(&mut state);
@@ -187,6 +194,7 @@ impl Shared {
         if live.in_flight() > 0 {
             return false;
         }
+        state.filling = None;
         state.live.retain(|other| !Arc::ptr_eq(other, live));
         true
     }

@@ -309,6 +309,28 @@ async fn many_requests_spread_over_connections() {
 }
 
 #[tokio::test]
+async fn requests_that_start_together_share_a_connection_until_it_is_full() {
+    let together = [350, 250].map(|count| Arc::new(Barrier::new(count)));
+    let server = Server::start(move |number| {
+        Answer::IdsTogether(Arc::clone(&together[usize::from(number >= 350)]))
+    })
+    .await;
+    let publisher = publisher(&server);
+    for count in [350, 250] {
+        let calls = (0..count).map(|_| publish(&publisher, &["a"]));
+        assert!(join_all(calls).await.iter().all(Result::is_ok));
+    }
+
+    let mut of_each = HashMap::new();
+    for seen in server.seen(600).await.split_off(350) {
+        *of_each.entry(seen.connection).or_insert(0) += 1;
+    }
+    let mut counts: Vec<i32> = of_each.into_values().collect();
+    counts.sort_unstable();
+    assert_eq!(counts, [50, 100, 100]);
+}
+
+#[tokio::test]
 async fn the_limit_of_connections_holds() {
     let server = Server::start(|_| Answer::Ids).await;
     let mut config = config(&server);

@@ -141,10 +141,10 @@ options! {
     PUBLISH_TIMEOUT: Duration = Setting::duration("publish-timeout", "60s", SECOND, Duration::from_mins(10))
         .means("How long one Publish call may take before it is sent again")
         .detail("The official clients' value.");
-    MAX_OUTSTANDING_REQUESTS: u32 = Setting::count("max-outstanding-requests", "1600", 1, 10_000)
+    MAX_OUTSTANDING_REQUESTS: u32 = Setting::count("max-outstanding-requests", "4000", 1, 10_000)
         .means("Publish calls out at once, at most; the relay adapts below this")
-        .detail("16 connections of 100 calls.");
-    CONNECTIONS: u32 = Setting::count("connections", "16", 1, 64)
+        .detail("40 connections of 100 calls.");
+    CONNECTIONS: u32 = Setting::count("connections", "40", 1, 64)
         .means("HTTP/2 connections to Pub/Sub, at most; opened as demand grows");
 }
 

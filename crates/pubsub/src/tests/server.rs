@@ -46,6 +46,8 @@ pub(super) enum Answer {
 /// A request as it arrived.
 #[derive(Clone)]
 pub(super) struct Seen {
+    /// The number of its connection, from 0.
+    pub(super) connection: usize,
     pub(super) uri: String,
     pub(super) headers: HeaderMap,
     pub(super) body: PublishRequest,
@@ -137,13 +139,13 @@ async fn listen(listener: TcpListener, shared: Arc<Shared>) {
     let mut connections = JoinSet::new();
     loop {
         let (tcp, _) = listener.accept().await.unwrap();
-        shared.connections.fetch_add(1, Ordering::SeqCst);
-        connections.spawn(serve(tcp, Arc::clone(&shared)));
+        let number = shared.connections.fetch_add(1, Ordering::SeqCst);
+        connections.spawn(serve(tcp, number, Arc::clone(&shared)));
         while connections.try_join_next().is_some() {}
     }
 }
 
-async fn serve(tcp: TcpStream, shared: Arc<Shared>) {
+async fn serve(tcp: TcpStream, number: usize, shared: Arc<Shared>) {
     let Ok(mut connection) = Builder::new()
         .max_concurrent_streams(100)
         .initial_window_size(1024 * 1024)
@@ -156,7 +158,7 @@ async fn serve(tcp: TcpStream, shared: Arc<Shared>) {
     let mut accepted = 0;
     // Ends when the client is gone, or when a request asks for the connection to be cut.
     while let Some(Ok((request, respond))) = next(&mut connection, &mut requests).await {
-        requests.spawn(answer(request, respond, Arc::clone(&shared)));
+        requests.spawn(answer((number, request), respond, Arc::clone(&shared)));
         accepted += 1;
         {
             let mut most = shared.most_streams.lock().unwrap();
@@ -194,7 +196,7 @@ enum Next {
 }
 
 async fn answer(
-    request: Request<RecvStream>,
+    (connection, request): (usize, Request<RecvStream>),
     mut respond: SendResponse<Bytes>,
     shared: Arc<Shared>,
 ) -> Next {
@@ -216,7 +218,7 @@ async fn answer(
     let mut number = 0;
     shared.seen.send_modify(|seen| {
         number = seen.len();
-        seen.push(Seen { uri: head.uri.to_string(), headers: head.headers, body });
+        seen.push(Seen { connection, uri: head.uri.to_string(), headers: head.headers, body });
     });
     let answer = (shared.script)(number);
     if let Answer::IdsTogether(barrier) = &answer {
