@@ -7,6 +7,8 @@ use tokio::time::interval;
 use walrelay_private_postgres::PrivatePostgres;
 use walrelay_testkit::outbox::Workload;
 use walrelay_testkit::postgres::installation_or_skip;
+use walrelay_testkit::relay::Relay;
+use walrelay_testkit::wait_until;
 use walrelay_tests::{DEADLINE, World};
 
 const MIB: u64 = 1 << 20;
@@ -17,7 +19,8 @@ const FOREIGN: &str = "SELECT pg_logical_emit_message(false, 'foreign', repeat('
 /// A server of its own: on a shared one everybody's log would wait for this slot.
 async fn own_server() -> Option<(PrivatePostgres, World)> {
     let installation = installation_or_skip()?;
-    let settings = [("wal_level", "logical"), ("max_wal_size", "256MB")];
+    let settings =
+        [("wal_level", "logical"), ("max_wal_size", "256MB"), ("max_prepared_transactions", "2")];
     let server = PrivatePostgres::start(&installation, &settings).expect("a server");
     let world = World::create_at(&server.url("postgres")).await?;
     Some((server, world))
@@ -120,4 +123,39 @@ async fn without_a_budget_the_log_waits() {
     assert!(most > 50 * MIB, "{most} bytes of log waited");
     world.pubsub.heal();
     assert_all_came_in_order(&world).await;
+}
+
+/// Waits until `/status` names who keeps confirmed log, and that satisfies.
+async fn wait_pinned_by(relay: &Relay, what: &str, is_so: impl Fn(&Value) -> bool) {
+    wait_until(DEADLINE, what, async || {
+        let status = relay.wait_for_http(DEADLINE, "/status", 200).await;
+        let status: Value = serde_json::from_str(&status).expect("/status is JSON");
+        is_so(&status["pinned_by"]).then_some(())
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn who_keeps_log_that_is_confirmed_is_named() {
+    let Some((_server, world)) = own_server().await else { return };
+    let relay = world.start_relay([]).await;
+
+    let writer = world.connect().await;
+    let begin = "BEGIN; SELECT pg_current_xact_id()";
+    writer.batch_execute(begin).await.expect("a transaction that writes");
+    let pid = writer.query_one("SELECT pg_backend_pid()", &[]).await.expect("a row");
+    let pid: i32 = pid.get(0);
+    wait_pinned_by(&relay, "the writer to be named", |by| {
+        by["pid"] == pid && by["seconds"].as_f64().is_some_and(|seconds| seconds >= 0.0)
+    })
+    .await;
+
+    writer.batch_execute("PREPARE TRANSACTION 'forgotten'").await.expect("it is prepared");
+    wait_pinned_by(&relay, "the prepared transaction to be named", |by| {
+        by["prepared"] == "forgotten" && by["pid"].is_null()
+    })
+    .await;
+
+    writer.batch_execute("ROLLBACK PREPARED 'forgotten'").await.expect("it is rolled back");
+    wait_pinned_by(&relay, "nobody to be named", Value::is_null).await;
 }
