@@ -311,6 +311,8 @@ impl<'a> Columns<'a> {
     }
 }
 
+// `LIMIT 1` is for the planner: of `EXISTS` it would rather make one hash of all that is parked, for each
+// statement.
 fn insert_sql() -> String {
     let line = attempt_line("p.attempts", "p.error_code", "p.error");
     format!(
@@ -321,10 +323,11 @@ fn insert_sql() -> String {
                 p.status, p.attempts,
                 CASE WHEN p.status <> 'retrying' THEN NULL
                      WHEN p.ordering_key = '' THEN now() + make_interval(secs => coalesce(p.delay, 0))
-                     WHEN p.delay IS NULL AND p.place = 1 AND NOT EXISTS (
-                       SELECT FROM public.app_outbox_dispatch h
+                     WHEN p.delay IS NULL AND p.place = 1 AND (
+                       SELECT true FROM public.app_outbox_dispatch h
                         WHERE h.slot = $1 AND h.topic = p.topic AND h.ordering_key = p.ordering_key
-                          AND h.status = 'retrying')
+                          AND h.status = 'retrying'
+                        LIMIT 1) IS NULL
                      THEN now()
                      ELSE now() + make_interval(secs => p.delay)
                 END,

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use walrelay_core::OnDead;
 use walrelay_postgres::{Key, StoreError};
 
-use crate::rows::{LIMITS, RELEASED, TOPIC, all, at, key, published, store};
+use crate::rows::{BEHIND, LIMITS, RELEASED, TOPIC, all, at, key, published, row, store};
 use crate::support::{Session, migrated};
 
 /// 100,000 rows, written in one statement; no `ANALYZE`, as just after an outage.
@@ -93,6 +93,19 @@ async fn reading_what_is_recorded_page_by_page_reads_each_row_once() {
     let read = rows_read(&session).await - before;
     assert_eq!(rows, 100_000);
     assert!(read < 110_000, "{read} rows read for 100,000");
+}
+
+#[tokio::test]
+async fn recording_rows_beside_a_hundred_thousand_parked_keys_reads_none_of_those() {
+    let (_database, mut session) = migrated().await;
+    fill(&session, "'k' || n").await;
+    let names: Vec<String> = (0..2_000).map(|n| format!("new {n}")).collect();
+    let rows: Vec<_> =
+        (1_000_000..).zip(&names).map(|(lsn, name)| row(name, at(lsn, 0), name, BEHIND)).collect();
+    let before = rows_read(&session).await;
+    timed("park", store().park(&mut session, &rows)).await;
+    let read = rows_read(&session).await - before;
+    assert!(read < 10_000, "{read} rows read to record 2,000");
 }
 
 #[tokio::test]
