@@ -151,10 +151,10 @@ impl Sink {
     }
 
     /// As much of HTTP/1.1 as our own control port answers with.
-    async fn request(&mut self, method: &str, path: &str, body: &str) -> Result<Vec<u8>, Failure> {
-        let length = body.len();
+    async fn request(&mut self, method: &str, path: &str, sent: &str) -> Result<Vec<u8>, Failure> {
+        let sent_bytes = sent.len();
         let request = format!(
-            "{method} {path} HTTP/1.1\r\nHost: sink\r\nContent-Length: {length}\r\n\r\n{body}"
+            "{method} {path} HTTP/1.1\r\nHost: sink\r\nContent-Length: {sent_bytes}\r\n\r\n{sent}"
         );
         self.control.write_all(request.as_bytes()).await?;
         let mut length = 0;

@@ -57,16 +57,16 @@ fn overcome(outage: &Overcome) -> Vec<Verdict> {
     let name = outage.name;
     let peak = outage.spilling.peak_bytes.max(outage.redelivering.peak_bytes);
     let peak = f64::from(u32::try_from(peak / 1024).unwrap_or(u32::MAX)) / 1024.0;
-    let what = format!("MiB peak memory, {} rows of {} keys", outage.rows, outage.keys);
-    let mut verdicts = vec![below(name, 64.0, peak, &what)];
+    let of_peak = format!("MiB peak memory, {} rows of {} keys", outage.rows, outage.keys);
+    let mut verdicts = vec![below(name, 64.0, peak, &of_peak)];
     if name == OUTAGE {
         let share = outage.redelivered_rows_per_second / outage.live_rows_per_second;
         verdicts.push(at_least(name, 20_000.0, outage.spilled_rows_per_second, "rows/s spilled"));
         verdicts.push(at_least(name, 0.5, share, "× the live rate redelivered"));
     }
     if name == OUTAGE_MANY {
-        let what = format!("s from start to ready, {} rows parked", outage.rows);
-        verdicts.push(below(name, 5.0, outage.ready_seconds, &what));
+        let of_start = format!("s from start to ready, {} rows parked", outage.rows);
+        verdicts.push(below(name, 5.0, outage.ready_seconds, &of_start));
     }
     verdicts
 }
