@@ -16,6 +16,7 @@ mod matrix;
 mod parking;
 mod pgbouncer;
 mod proof;
+mod prune;
 mod publication;
 mod recover;
 mod refusals;

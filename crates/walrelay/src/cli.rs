@@ -114,7 +114,11 @@ pub enum CommandArgs {
     #[command(after_help = "Example:\n  walrelay prepare-upgrade --project my-project")]
     PrepareUpgrade(PrepareUpgradeArgs),
     /// Deletes outbox rows that are old, confirmed and not parked.
-    #[command(after_help = "Example:\n  walrelay prune --older-than 30d")]
+    ///
+    /// Never rows that a recovery would need. Of a partitioned outbox, partitions whose rows may all go are dropped.
+    #[command(
+        after_help = "Examples:\n  walrelay prune --older-than 30d\n  walrelay prune --older-than 30d --dry-run"
+    )]
     Prune(PruneArgs),
     /// The other end: applies a subscription's events to a database, each once, in order per key.
     ///
@@ -576,6 +580,9 @@ pub struct ConsumerPruneArgs {
 pub struct PruneArgs {
     #[command(flatten)]
     pub own: PruneOptions,
+    /// Tell how many rows would be deleted, and delete none.
+    #[arg(long, help_heading = ARGUMENTS)]
+    pub dry_run: bool,
     #[command(flatten)]
     pub database: DatabaseOptions,
     #[command(flatten)]

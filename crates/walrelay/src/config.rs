@@ -40,8 +40,8 @@ pub use command::{
     ConsumeConfig, ConsumerAction, ConsumerConfig, ConsumerSetUp, CreateTopics, DatabaseConfig,
     DemoConfig, DemoOutput, DispatchAction, DispatchConfig, DispatchEdit, DispatchList,
     EmulatorConfig, InboxAction, InboxConfig, InboxPlace, InitConfig, NewSubscription, OnSlotLost,
-    OutputFormat, PruneConfig, RunConfig, Shell, SlotAction, SlotConfig, SlotKind, StatusConfig,
-    TraceConfig,
+    OutputFormat, PruneConfig, Pruning, RunConfig, Shell, SlotAction, SlotConfig, SlotKind,
+    StatusConfig, TraceConfig,
 };
 pub use layers::{CommandLine, Environment, Refusal};
 pub use log::{LogConfig, LogFormat};

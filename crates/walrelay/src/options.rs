@@ -286,6 +286,9 @@ options! {
         .shown_as("POLICY")
         .means("When the slot was lost: stop with exit 5, or make a new one and publish the rest from the table")
         .detail("`recover` needs SELECT on the outbox table. See docs/operations.md, Lost slot.");
+    ANCHOR_KEEP: Option<Duration> = Setting::optional_duration("anchor-keep", "no anchor is kept", MINUTE, DECADE)
+        .means("Keep an anchor that reaches back this far, as in 6h, for replays and resets")
+        .detail("It is called `kept`, and keeps no more log than its share of `max_slot_wal_keep_size`. See docs/replay.md.");
 }
 
 options! {

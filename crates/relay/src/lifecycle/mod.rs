@@ -1,5 +1,6 @@
 //! How sessions begin, end and follow each other; [`supervisor`] is meant to be read first.
 
+pub mod anchor_keeper;
 pub mod finisher;
 pub mod gate;
 mod log_gauge;

@@ -2,12 +2,13 @@
 
 use pgoutput_parser::Lsn;
 use serde_json::{Value, json};
-use walrelay_core::{Retention, WalBudgetLimit};
+use walrelay_core::WalBudgetLimit;
 use walrelay_postgres::{
     Anchor, Outbox, SlotLife, SlotRoom, SlotState, SqlClient, StoreError, advance_anchor,
     anchor_slot, connect_sql, copy_slot, drop_slot, find_anchor, note_wal_time, read_anchor,
     read_anchors, read_history, read_loss, read_slot, read_slot_room,
 };
+use walrelay_relay::lifecycle::anchor_keeper::share_of_an_anchor;
 use walrelay_relay::observe::report::{rfc3339, slot_report};
 
 use super::before::{at_time, refuse_unfinished};
@@ -42,7 +43,7 @@ async fn act(client: &SqlClient, outbox: &Outbox, action: AnchorAction) -> Resul
         AnchorAction::List { wal_budget, format } => {
             let room = read_slot_room(client).await?;
             let anchors = read_anchors(client, &outbox.slot).await?;
-            let share = share(room.keep_bytes, wal_budget);
+            let share = share_of_an_anchor(room.keep_bytes, wal_budget);
             Ok(match format {
                 OutputFormat::Json => format!("{:#}\n", as_json(&anchors, share)),
                 OutputFormat::Text => as_table(&anchors, share, &outbox.slot),
@@ -99,7 +100,7 @@ async fn create(
         tracing::warn!(%error, "times cannot be turned into positions: run `walrelay init`");
     }
     let mut text = format!("created: anchor {name} (slot {slot}), from {at}\n");
-    match share(room.keep_bytes, wal_budget) {
+    match share_of_an_anchor(room.keep_bytes, wal_budget) {
         Some(share) => text.push_str(&format!(
             "advance it before it keeps {} of log: beyond that the relay's own --wal-budget has no room\n",
             human_bytes(share)
@@ -117,15 +118,6 @@ async fn create(
     Ok(text)
 }
 
-/// How much log an anchor may keep so that the relay's budget fits behind it after a reset; none
-/// where the server sets no limit.
-fn share(keep_bytes: Option<u64>, wal_budget: WalBudgetLimit) -> Option<u64> {
-    let keep = keep_bytes?;
-    // Without a budget nothing is known about how far the relay may fall behind: half is its own.
-    let budget = wal_budget.bytes(Retention::Bytes(keep)).unwrap_or(keep / 2);
-    Some(keep.saturating_sub(budget))
-}
-
 fn refuse_without_room(
     room: &SlotRoom,
     live: &SlotState,
@@ -138,7 +130,9 @@ fn refuse_without_room(
         ))
         .into());
     }
-    let (Some(keep), Some(share)) = (room.keep_bytes, share(room.keep_bytes, wal_budget)) else {
+    let (Some(keep), Some(share)) =
+        (room.keep_bytes, share_of_an_anchor(room.keep_bytes, wal_budget))
+    else {
         return Ok(());
     };
     let kept = retained(live);
@@ -234,26 +228,4 @@ fn as_table(anchors: &[Anchor], share: Option<u64>, slot: &str) -> String {
         ));
     }
     text
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    const GIB: u64 = 1 << 30;
-
-    #[test]
-    fn the_relays_budget_and_an_anchors_share_fit_into_what_the_server_keeps() {
-        for keep in [GIB, 4 * GIB, 64 * GIB] {
-            for budget in
-                [WalBudgetLimit::Auto, WalBudgetLimit::Off, WalBudgetLimit::Bytes(GIB / 2)]
-            {
-                let share = share(Some(keep), budget).unwrap();
-                let own = budget.bytes(Retention::Bytes(keep)).unwrap_or(keep / 2);
-                assert!(share > 0 && share + own <= keep, "{keep} {budget:?}");
-            }
-        }
-        assert_eq!(share(Some(GIB), WalBudgetLimit::Bytes(2 * GIB)), Some(0), "it takes it all");
-        assert_eq!(share(None, WalBudgetLimit::Auto), None);
-    }
 }

@@ -1,21 +1,26 @@
-//! `walrelay prune`: deletes outbox rows that are old, confirmed and not parked.
+//! `walrelay prune`: deletes outbox rows that are old, confirmed and not parked; of a partitioned outbox whole
+//! partitions where all rows are.
 //!
 //! Confirmed is known without an LSN in the table: every committed transaction below `settled_xid`
 //! of `app_outbox_relay` is settled. A row whose transaction cannot be compared with it stays.
 
 use walrelay_postgres::{
     PgError, QualifiedName, ServerError, ServerErrorKind, SqlClient, StoreError, connect_sql,
-    quote_identifier, recovering_slot,
+    quote_identifier, read_history, recovering_slot,
 };
 
 use super::before::refuse_unrecorded;
 use super::columns::column_of;
-use crate::config::PruneConfig;
+use crate::config::{PruneConfig, Pruning};
 use crate::error::Error;
 use crate::output::print;
 
 /// Rows deleted in one transaction: small enough to hold locks for moments.
 const BATCH_ROWS: u64 = 10_000;
+
+/// Dropping a partition holds up writers of all of them: so long at most, twice.
+const PARTITION_PATIENCE: &str =
+    "SET LOCAL lock_timeout = '2s'; SET LOCAL statement_timeout = '5s'";
 
 /// Deletes, table by table, and prints how many rows are gone.
 ///
@@ -23,40 +28,168 @@ const BATCH_ROWS: u64 = 10_000;
 ///
 /// Postgres cannot be reached or refuses, or the relay has not recorded yet what is settled.
 pub async fn execute(config: PruneConfig) -> Result<(), Error> {
-    let client = connect_sql(&config.database.connect).await?;
-    let done = prune(&client, &config).await;
+    let mut client = connect_sql(&config.database.connect).await?;
+    let done = prune(&mut client, &config).await;
     client.close().await;
     done
 }
 
-async fn prune(client: &SqlClient, config: &PruneConfig) -> Result<(), Error> {
+/// Which rows of a table may go.
+struct Condition {
+    table: QualifiedName,
+    /// About a row of `c`; `$1` is the age in seconds.
+    text: String,
+    seconds: f64,
+}
+
+async fn prune(client: &mut SqlClient, config: &PruneConfig) -> Result<(), Error> {
     let slot = &config.database.outbox.slot;
     refuse_unrecorded(client, slot).await?;
+    refuse_other_history(client, slot).await?;
     // A recovery that is not finished reads rows that look settled to nobody.
     if let Some(recovering) = recovering_slot(client).await? {
         let what = "a recovery".to_owned();
         return Err(StoreError::OperationUnfinished { slot: recovering, what }.into());
     }
-    let seconds = config.older_than.as_secs_f64();
     for table in &config.database.outbox.tables {
         let id = column_of(client, table, &config.columns.id).await?;
         let occurred_at = match &config.columns.occurred_at {
             Some(names) => column_of(client, table, names).await?,
             None => String::new(),
         };
-        let sql = delete_sql(table, &id, &occurred_at);
-        let mut total = 0;
-        loop {
-            let refused = |error| refusal(table, error);
-            let deleted = client.execute(&sql, &[&seconds]).await.map_err(refused)?;
-            total += deleted;
-            if deleted < BATCH_ROWS {
-                break;
+        let condition = Condition {
+            table: table.clone(),
+            text: condition(&id, &occurred_at),
+            seconds: config.older_than.as_secs_f64(),
+        };
+        match config.pruning {
+            Pruning::Counted => count(client, &condition).await?,
+            Pruning::Done => {
+                drop_partitions(client, &condition).await?;
+                delete(client, &condition).await?;
             }
         }
-        print(&format!("{total} row(s) deleted from {table}\n"))?;
     }
     Ok(())
+}
+
+/// Transaction ids on record say nothing about a server that is another.
+async fn refuse_other_history(client: &SqlClient, slot: &str) -> Result<(), Error> {
+    let here = read_history(client, slot).await?;
+    let sql = "SELECT slot FROM public.app_outbox_relay WHERE system_identifier <> $1 LIMIT 1";
+    let other = client.query_opt(sql, &[&here]).await.map_err(PgError::from)?;
+    match other {
+        None => Ok(()),
+        Some(other) => Err(StoreError::OtherDatabase { slot: other.get(0) }.into()),
+    }
+}
+
+/// Every relay on record counts, so that a second one still finds its rows for a recovery.
+fn condition(id: &str, occurred_at: &str) -> String {
+    let (id, occurred_at) = (quote_identifier(id), quote_identifier(occurred_at));
+    format!(
+        "c.{occurred_at} < now() - make_interval(secs => $1)
+         AND age(c.xmin) > (SELECT max(age(r.settled_xid::xid)) FROM public.app_outbox_relay r)
+         AND NOT EXISTS (SELECT FROM public.app_outbox_dispatch d
+                          WHERE d.event_id = c.{id}::text AND d.status IN ('retrying', 'dead'))"
+    )
+}
+
+async fn count(client: &SqlClient, condition: &Condition) -> Result<(), Error> {
+    let Condition { table, text, seconds } = condition;
+    let refused = |error| refusal(table, error);
+    let sql = format!("SELECT count(*) FROM {table} c WHERE {text}");
+    let rows: i64 = client.query_one(&sql, &[seconds]).await.map_err(refused)?.get(0);
+    print(&format!("{rows} row(s) of {table} would be deleted\n"))?;
+    for partition in partitions(client, table).await? {
+        if is_all_old(client, (&partition, condition)).await? {
+            print(&format!("of these, all of partition {partition}, which would be dropped\n"))?;
+        }
+    }
+    Ok(())
+}
+
+/// A row's table stands beside its ctid, because partitions have ctids of their own.
+async fn delete(client: &SqlClient, condition: &Condition) -> Result<(), Error> {
+    let Condition { table, text, seconds } = condition;
+    let sql = format!(
+        "DELETE FROM {table} o USING (
+           SELECT c.tableoid AS part, c.ctid AS place FROM {table} c WHERE {text} LIMIT {BATCH_ROWS}) old
+          WHERE o.tableoid = old.part AND o.ctid = old.place"
+    );
+    let mut total = 0;
+    loop {
+        let refused = |error| refusal(table, error);
+        let deleted = client.execute(&sql, &[seconds]).await.map_err(refused)?;
+        total += deleted;
+        if deleted < BATCH_ROWS {
+            break;
+        }
+    }
+    print(&format!("{total} row(s) deleted from {table}\n"))
+}
+
+/// The partitions that hold rows themselves, oldest name first; not the one for all other values. None of
+/// a table that has none.
+async fn partitions(client: &SqlClient, table: &QualifiedName) -> Result<Vec<String>, Error> {
+    let sql = "SELECT t.relid::regclass::text
+                 FROM pg_partition_tree($1::text::regclass) t
+                 JOIN pg_class c ON c.oid = t.relid
+                WHERE t.isleaf AND t.level > 0 AND c.relkind = 'r'
+                  AND pg_get_expr(c.relpartbound, c.oid) <> 'DEFAULT'
+                ORDER BY 1";
+    let found = client.query(sql, &[&table.to_string()]).await.map_err(PgError::from)?;
+    Ok(found.iter().map(|row| row.get(0)).collect())
+}
+
+/// Whether a partition has rows, and all of them may go. One that is empty is there for rows to come.
+async fn is_all_old(
+    client: &SqlClient,
+    (partition, condition): (&str, &Condition),
+) -> Result<bool, Error> {
+    let Condition { table, text, seconds } = condition;
+    let sql = format!(
+        "SELECT EXISTS (SELECT FROM {partition}) AND NOT EXISTS (SELECT FROM {partition} c WHERE NOT ({text}))"
+    );
+    let refused = |error| refusal(table, error);
+    Ok(client.query_one(&sql, &[seconds]).await.map_err(refused)?.get(0))
+}
+
+/// Looked at twice: without holding anybody up, and again when nobody can write.
+async fn drop_partitions(client: &mut SqlClient, condition: &Condition) -> Result<(), Error> {
+    let table = &condition.table;
+    for partition in partitions(client, table).await? {
+        if !is_all_old(client, (&partition, condition)).await? {
+            continue;
+        }
+        let locked =
+            format!("BEGIN; {PARTITION_PATIENCE}; LOCK TABLE {table} IN ACCESS EXCLUSIVE MODE");
+        let dropped = match client.batch_execute(&locked).await {
+            Err(error) => Err(refusal(table, error)),
+            Ok(()) => drop_locked(client, (&partition, condition)).await,
+        };
+        let end = if matches!(dropped, Ok(true)) { "COMMIT" } else { "ROLLBACK" };
+        client.batch_execute(end).await.map_err(PgError::from)?;
+        match dropped {
+            Ok(true) => print(&format!("dropped: partition {partition} of {table}\n"))?,
+            Ok(false) => {}
+            // Its rows are deleted one by one, like others.
+            Err(error) => tracing::warn!(%error, partition, "the partition is not dropped"),
+        }
+    }
+    Ok(())
+}
+
+async fn drop_locked(
+    client: &SqlClient,
+    (partition, condition): (&str, &Condition),
+) -> Result<bool, Error> {
+    if !is_all_old(client, (partition, condition)).await? {
+        return Ok(false);
+    }
+    let refused = |error| refusal(&condition.table, error);
+    client.batch_execute(&format!("DROP TABLE {partition}")).await.map_err(refused)?;
+    Ok(true)
 }
 
 /// The rights that pruning needs are others than the relay's.
@@ -67,20 +200,4 @@ fn refusal(table: &QualifiedName, error: tokio_postgres::Error) -> Error {
         true => Error::PruneDenied { table: table.to_string(), source: Box::new(error) },
         false => error.into(),
     }
-}
-
-/// Every relay on record counts, so that a second one still finds its rows for a recovery. A row's
-/// table stands beside its ctid, because partitions have ctids of their own.
-fn delete_sql(table: &QualifiedName, id: &str, occurred_at: &str) -> String {
-    let (id, occurred_at) = (quote_identifier(id), quote_identifier(occurred_at));
-    format!(
-        "DELETE FROM {table} o USING (
-           SELECT c.tableoid AS part, c.ctid AS place FROM {table} c
-            WHERE c.{occurred_at} < now() - make_interval(secs => $1)
-              AND age(c.xmin) > (SELECT max(age(r.settled_xid::xid)) FROM public.app_outbox_relay r)
-              AND NOT EXISTS (SELECT FROM public.app_outbox_dispatch d
-                               WHERE d.event_id = c.{id}::text AND d.status IN ('retrying', 'dead'))
-            LIMIT {BATCH_ROWS}) old
-          WHERE o.tableoid = old.part AND o.ctid = old.place"
-    )
 }

@@ -8,6 +8,7 @@ use walrelay_core::Random;
 use walrelay_postgres::connect_sql;
 use walrelay_pubsub::GrpcPublisher;
 use walrelay_relay::error::RelayError;
+use walrelay_relay::lifecycle::anchor_keeper::AnchorKeeper;
 use walrelay_relay::lifecycle::server::Postgres;
 use walrelay_relay::lifecycle::session::SessionSettings;
 use walrelay_relay::lifecycle::supervisor::Supervisor;
@@ -46,6 +47,20 @@ pub async fn execute(config: RunConfig, shutdown: &Shutdown) -> Result<(), Error
         token = publisher.authenticate() => token.map_err(Error::PubSub)?,
     }
     let observed = (&metrics, &health);
+    if let Some(keep) = config.anchor_keep {
+        let Settings { connect, relay, .. } = &config.settings;
+        let keeper = AnchorKeeper {
+            connect: connect.clone(),
+            slot: relay.outbox.slot.clone(),
+            keep,
+            wal_budget: relay.wal_budget,
+        };
+        let health = health.clone();
+        tasks.spawn(async {
+            keeper.run(health).await;
+            Ok(())
+        });
+    }
     let mut recovers = config.on_slot_lost == OnSlotLost::Recover;
     loop {
         let error = match stream(&config, publisher.clone(), observed, shutdown).await {

@@ -9,7 +9,8 @@ use walrelay_relay::settings::Until;
 use super::builder::Builder;
 use super::command::{
     AlreadyThere, CheckConfig, Command, CreateTopics, DemoConfig, DemoOutput, EmulatorConfig,
-    InitConfig, OnSlotLost, OutputFormat, PruneConfig, Shell, SlotKind, StatusConfig,
+    InitConfig, OnSlotLost, OutputFormat, PruneConfig, Pruning, RunConfig, Shell, SlotKind,
+    StatusConfig,
 };
 use super::layers::{CommandLine, Environment};
 use super::log::{LogConfig, LogFormat};
@@ -81,7 +82,9 @@ impl Builder<'_> {
                     "recover" => OnSlotLost::Recover,
                     _ => OnSlotLost::Stop,
                 };
-                Some(Command::Run(Box::new(self.run(until, on_slot_lost)?)))
+                let anchor_keep = self.problems.read(options::ANCHOR_KEEP);
+                let run = self.run(until, on_slot_lost)?;
+                Some(Command::Run(Box::new(RunConfig { anchor_keep, ..run })))
             }
             cli::CommandArgs::Status(args) => self.status(args).map(Command::Status),
             cli::CommandArgs::Dispatch(args) => self.dispatch(&args.action).map(Command::Dispatch),
@@ -95,7 +98,7 @@ impl Builder<'_> {
                 Some(Command::PrepareUpgrade(Box::new(run)))
             }
             cli::CommandArgs::Replay(args) => Some(Command::Replay(Box::new(self.replay(args)?))),
-            cli::CommandArgs::Prune(_) => self.prune().map(Command::Prune),
+            cli::CommandArgs::Prune(args) => self.prune(args).map(Command::Prune),
             cli::CommandArgs::Consume(args) => {
                 Some(Command::Consume(Box::new(self.consume(&args.name)?)))
             }
@@ -164,7 +167,7 @@ impl Builder<'_> {
         })
     }
 
-    fn prune(&mut self) -> Option<PruneConfig> {
+    fn prune(&mut self, args: &cli::PruneArgs) -> Option<PruneConfig> {
         let older_than = self.problems.read(options::OLDER_THAN);
         let columns = self.columns();
         if columns.occurred_at.is_none() {
@@ -172,7 +175,8 @@ impl Builder<'_> {
             self.problems.wrong_unseen("column-occurred-at", allowed);
         }
         let database = self.database()?;
-        Some(PruneConfig { database, columns, older_than })
+        let pruning = if args.dry_run { Pruning::Counted } else { Pruning::Done };
+        Some(PruneConfig { database, columns, older_than, pruning })
     }
 
     fn emulator(&mut self) -> Option<EmulatorConfig> {

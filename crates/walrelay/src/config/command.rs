@@ -65,6 +65,8 @@ pub struct RunConfig {
     pub settings: Settings,
     /// Whether a lost slot is recovered without a person.
     pub on_slot_lost: OnSlotLost,
+    /// How far back an anchor of the relay's own reaches; none is kept without.
+    pub anchor_keep: Option<Duration>,
     /// The address that serves `/livez`, `/readyz`, `/metrics` and `/status`; `None` serves none.
     pub http: Option<SocketAddr>,
 }
@@ -330,6 +332,17 @@ pub struct PruneConfig {
     pub columns: ColumnNames,
     /// The age a row must have to be deleted.
     pub older_than: Duration,
+    /// Whether anything is deleted.
+    pub pruning: Pruning,
+}
+
+/// Whether old rows are deleted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Pruning {
+    /// They are.
+    Done,
+    /// Their number is told.
+    Counted,
 }
 
 /// A consumer in a database of its own.

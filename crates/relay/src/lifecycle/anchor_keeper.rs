@@ -1,0 +1,214 @@
+//! `run --anchor-keep`: one anchor of the relay's own, which always covers that much time, and never keeps
+//! more log than its share.
+
+use std::time::{Duration, SystemTime};
+
+use pgoutput_parser::Lsn;
+use tokio::time::sleep;
+use walrelay_core::{Retention, WalBudgetLimit};
+use walrelay_postgres::{
+    Anchor, ConnectConfig, SlotLife, SqlClient, StoreError, advance_anchor, anchor_slot,
+    connect_sql, copy_slot, drop_slot, position_at, read_anchors, read_history, read_operation,
+    read_slot, read_slot_room,
+};
+
+use crate::error::RelayError;
+use crate::observe::health::{Health, Phase};
+use crate::policy::Chain;
+
+/// The name of the anchor.
+pub const KEPT_ANCHOR: &str = "kept";
+
+/// How often it is moved: as often as times are noted, and more often than any server drops idle slots.
+const PACE: Duration = Duration::from_secs(60);
+
+/// How soon it is looked whether the relay streams.
+const FIRST: Duration = Duration::from_secs(1);
+
+/// What is kept, and of which slot.
+#[derive(Debug, Clone)]
+pub struct AnchorKeeper {
+    /// How to connect.
+    pub connect: ConnectConfig,
+    /// The live slot.
+    pub slot: String,
+    /// How far back the anchor reaches.
+    pub keep: Duration,
+    /// What has to stay free for the relay.
+    pub wal_budget: WalBudgetLimit,
+}
+
+/// How much log an anchor may keep so that the relay's budget fits behind it after a reset; none
+/// where the server sets no limit.
+#[must_use]
+pub fn share_of_an_anchor(keep_bytes: Option<u64>, wal_budget: WalBudgetLimit) -> Option<u64> {
+    let keep = keep_bytes?;
+    // Without a budget nothing is known about how far the relay may fall behind: half is its own.
+    let budget = wal_budget.bytes(Retention::Bytes(keep)).unwrap_or(keep / 2);
+    Some(keep.saturating_sub(budget))
+}
+
+/// What the anchor and the log are like.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Standing {
+    /// Where the anchor stands.
+    at: Lsn,
+    /// Where the log of the wanted time begins, if that is noted.
+    wanted: Option<Lsn>,
+    /// Where the live slot stands: an anchor stays behind it.
+    live: Lsn,
+    /// Where the log ends.
+    end: Lsn,
+    /// How much log is kept for the anchor.
+    kept: u64,
+    /// How much may be.
+    share: Option<u64>,
+}
+
+impl Standing {
+    /// Where it is moved to, if it has to move. Its share wins over its time.
+    fn target(&self) -> Option<Lsn> {
+        // A quarter below, so that it is not moved at every look. What is kept begins before the position, by
+        // the transactions that were open there.
+        let of_share = self.share.filter(|share| self.kept > *share).map(|share| {
+            let open = self.kept.saturating_sub(self.end.bytes_since(self.at));
+            let room = (share / 4 * 3).saturating_sub(open);
+            Lsn::new(self.end.as_u64().saturating_sub(room))
+        });
+        let target = self.wanted.max(of_share)?.min(self.live);
+        (target > self.at).then_some(target)
+    }
+}
+
+impl AnchorKeeper {
+    /// Keeps it, for as long as this runs. What fails is told, and tried again: the relay does not need it.
+    pub async fn run(self, health: Health) {
+        loop {
+            let pause = match health.phase() {
+                Phase::Streaming => {
+                    self.keep_or_tell().await;
+                    PACE
+                }
+                Phase::Starting
+                | Phase::Standby { .. }
+                | Phase::Reconnecting { .. }
+                | Phase::Ending { .. }
+                | Phase::Draining => FIRST,
+            };
+            sleep(pause).await;
+        }
+    }
+
+    async fn keep_or_tell(&self) {
+        if let Err(error) = self.keep().await {
+            tracing::warn!(error = %Chain(&error), "the anchor of --anchor-keep is not kept");
+        }
+    }
+
+    async fn keep(&self) -> Result<(), RelayError> {
+        let client = connect_sql(&self.connect).await.map_err(RelayError::Connect)?;
+        let kept = self.keep_once(&client).await;
+        client.close().await;
+        kept.map_err(RelayError::Survey)
+    }
+
+    async fn keep_once(&self, client: &SqlClient) -> Result<(), StoreError> {
+        // What was begun may need the slots as they are.
+        if read_operation(client, &self.slot).await?.is_some() {
+            return Ok(());
+        }
+        let name = anchor_slot(&self.slot, KEPT_ANCHOR)?;
+        let anchors = read_anchors(client, &self.slot).await?;
+        match anchors.into_iter().find(|anchor| anchor.slot.name == name) {
+            None => self.create(client, &name).await,
+            Some(anchor) if anchor.slot.is_lost() => {
+                tracing::warn!(anchor = name, "the kept anchor was lost; another begins now");
+                drop_slot(client, &name).await?;
+                self.create(client, &name).await
+            }
+            Some(anchor) => self.advance(client, &anchor).await,
+        }
+    }
+
+    async fn create(&self, client: &SqlClient, name: &str) -> Result<(), StoreError> {
+        let room = read_slot_room(client).await?;
+        if room.used >= room.max {
+            return Err(StoreError::NoRoom(format!(
+                "all {} replication slots are in use, and an anchor is one (max_replication_slots)",
+                room.max
+            )));
+        }
+        let at = copy_slot(client, (&self.slot, name), SlotLife::Kept).await?;
+        tracing::info!(anchor = name, %at, "an anchor is kept from here on");
+        Ok(())
+    }
+
+    async fn advance(&self, client: &SqlClient, anchor: &Anchor) -> Result<(), StoreError> {
+        let Some(live) = read_slot(client, &self.slot).await? else { return Ok(()) };
+        let system = read_history(client, &self.slot).await?;
+        let since = SystemTime::now().checked_sub(self.keep).unwrap_or(SystemTime::UNIX_EPOCH);
+        let wanted = position_at(client, &system, since).await?;
+        let room = read_slot_room(client).await?;
+        let standing = Standing {
+            at: anchor.slot.confirmed_flush_lsn.unwrap_or(Lsn::ZERO),
+            wanted: wanted.map(|noted| noted.lsn),
+            live: live.confirmed_flush_lsn.unwrap_or(Lsn::ZERO),
+            end: live.wal_end,
+            kept: anchor.slot.retained_bytes().unwrap_or(0),
+            share: share_of_an_anchor(room.keep_bytes, self.wal_budget),
+        };
+        let Some(target) = standing.target() else { return Ok(()) };
+        if standing.wanted.is_none_or(|of_time| of_time < target) {
+            tracing::warn!(
+                anchor = anchor.slot.name,
+                kept = standing.kept,
+                "the kept anchor has grown past its share of max_slot_wal_keep_size: it covers less time"
+            );
+        }
+        advance_anchor(client, anchor, target).await.map(drop)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const GIB: u64 = 1 << 30;
+
+    #[test]
+    fn the_relays_budget_and_an_anchors_share_fit_into_what_the_server_keeps() {
+        for keep in [GIB, 4 * GIB, 64 * GIB] {
+            for budget in
+                [WalBudgetLimit::Auto, WalBudgetLimit::Off, WalBudgetLimit::Bytes(GIB / 2)]
+            {
+                let share = share_of_an_anchor(Some(keep), budget).unwrap();
+                let own = budget.bytes(Retention::Bytes(keep)).unwrap_or(keep / 2);
+                assert!(share > 0 && share + own <= keep, "{keep} {budget:?}");
+            }
+        }
+        let all = share_of_an_anchor(Some(GIB), WalBudgetLimit::Bytes(2 * GIB));
+        assert_eq!(all, Some(0), "it takes it all");
+        assert_eq!(share_of_an_anchor(None, WalBudgetLimit::Auto), None);
+    }
+
+    #[test]
+    fn a_kept_anchor_follows_its_time_stays_behind_the_slot_and_within_its_share() {
+        let at = Standing {
+            at: Lsn::new(1_000),
+            wanted: Some(Lsn::new(1_500)),
+            live: Lsn::new(9_000),
+            end: Lsn::new(9_500),
+            kept: 8_600,
+            share: None,
+        };
+        assert_eq!(at.target(), Some(Lsn::new(1_500)), "as far back as was asked for");
+        assert_eq!(Standing { wanted: None, ..at }.target(), None, "no time is noted yet");
+        assert_eq!(Standing { wanted: Some(Lsn::new(900)), ..at }.target(), None);
+        let share = Standing { share: Some(4_000), ..at };
+        // Three quarters of the share, less what is kept for transactions that were open: 100.
+        assert_eq!(share.target(), Some(Lsn::new(9_500 - 2_900)), "its share wins");
+        assert_eq!(Standing { share: Some(8_600), ..at }.target(), Some(Lsn::new(1_500)));
+        let stuck = Standing { live: Lsn::new(1_200), share: Some(10), ..at };
+        assert_eq!(stuck.target(), Some(Lsn::new(1_200)), "never past the slot");
+    }
+}
