@@ -13,3 +13,4 @@ mod network;
 mod recoveries;
 mod resets;
 mod state;
+mod upgrades;

@@ -18,6 +18,7 @@ use walrelay_postgres::{
     read_slot, read_slot_user, read_version,
 };
 use walrelay_pubsub::GrpcPublisher;
+use walrelay_relay::failpoint;
 use walrelay_relay::lifecycle::server::Postgres;
 use walrelay_relay::lifecycle::session::SessionSettings;
 use walrelay_relay::lifecycle::supervisor::Supervisor;
@@ -80,6 +81,7 @@ async fn prepare(
     let system_identifier = read_history(client, slot).await?;
     let upgrade = Upgrade { system_identifier, version: read_version(client).await? };
     begin_upgrade(client, slot, &upgrade).await?;
+    failpoint::hit("upgrade-begun");
     match Box::pin(drain(client, settings, shutdown)).await {
         Ok(()) => {}
         Err(error) => {
@@ -88,11 +90,14 @@ async fn prepare(
             return Err(error);
         }
     }
+    failpoint::hit("upgrade-drained");
     let anchors = read_anchors(client, slot).await?;
     for anchor in &anchors {
         drop_slot(client, &anchor.slot.name).await?;
     }
+    failpoint::hit("upgrade-unanchored");
     drop_slot(client, slot).await?;
+    failpoint::hit("upgrade-dropped");
     told(client, slot, anchors.len()).await
 }
 

@@ -1,0 +1,51 @@
+//! A prepared upgrade that dies at each of its steps: run again it finishes, or the slot goes on.
+
+use walrelay_testkit::outbox::Workload;
+use walrelay_tests::{DEADLINE, World};
+
+/// Where it dies, and whether the slot is still there then.
+const STEPS: [(&str, bool); 4] = [
+    ("upgrade-begun", true),
+    ("upgrade-drained", true),
+    ("upgrade-unanchored", true),
+    ("upgrade-dropped", false),
+];
+
+/// Who comes next.
+const FINISHERS: [&[&str]; 2] = [&["prepare-upgrade"], &["slot", "recover"]];
+
+#[tokio::test]
+async fn a_prepared_upgrade_that_dies_at_any_step_is_finished_or_called_off_and_loses_nothing() {
+    let cases = STEPS.iter().flat_map(|step| FINISHERS.map(|finisher| (*step, finisher)));
+    for (step, finisher) in cases {
+        let Some(world) = World::create().await else { return };
+        die_and_finish(&world, step, finisher).await;
+    }
+}
+
+async fn die_and_finish(world: &World, (step, has_slot): (&str, bool), finisher: &[&str]) {
+    world.succeed(["anchor", "create", "a"]).await;
+    Workload::of_rows(60).insert(world.client()).await.expect("rows");
+    world.catch_up().await;
+    let more = Workload { first_number: 60, ..Workload::of_rows(30) };
+    more.insert(world.client()).await.expect("rows");
+    let dying = world.command(["prepare-upgrade"]).env("WALRELAY_FAILPOINT", step);
+    let died = dying.finish(DEADLINE).await;
+    assert_eq!(died.code, None, "{step}: {}", died.text);
+    let slot =
+        format!("SELECT count(*) FROM pg_replication_slots WHERE slot_name = '{}'", world.name());
+    assert_eq!(world.number(&slot).await, i64::from(has_slot), "{step}");
+
+    world.succeed(finisher.iter().copied()).await;
+    let last = Workload { first_number: 90, ..Workload::of_rows(20) };
+    last.insert(world.client()).await.expect("rows");
+    if finisher == FINISHERS[0] {
+        assert_eq!(world.number(&slot).await, 0, "{step}");
+        world.succeed(["slot", "recover"]).await;
+    }
+    world.catch_up().await;
+    let verdict = world.check(&world.committed().await);
+    assert!(verdict.lost.is_empty() && verdict.reordered.is_empty(), "{step}: {verdict}");
+    let unfinished = "SELECT count(*) FROM app_outbox_relay WHERE operation IS NOT NULL";
+    assert_eq!(world.number(unfinished).await, 0, "{step}");
+}
