@@ -118,8 +118,8 @@ impl DispatchStore {
 // SKIP LOCKED below a LIMIT passes over a locked head and hands out the rows behind it.
 //
 // A table that has just been filled has no statistics, and any row count looks small then. Rows are
-// therefore found by `= ANY (ARRAY(SELECT ..))`, which is an index scan where a join may be a scan of
-// the table, and `coalesce(status, '')` keeps the partial indexes out of it: one of them would be read
+// therefore found by `= ANY (ARRAY(SELECT ..))`, which is an index scan where a join, or an array of
+// thousands that the planner can see, may be a scan of the table, and `coalesce(status, '')` keeps the partial indexes out of it: one of them would be read
 // from end to end. A row changed since our snapshot is looked at
 // again under its lock, so a status or lease set meanwhile is seen, and its newest message returned.
 const CLAIM: &str = "

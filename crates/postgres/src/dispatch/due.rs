@@ -58,7 +58,9 @@ impl DispatchStore {
 }
 
 // The topics are found by jumping from one to the next, and in each of them the rows that are due
-// through the index of what has a time. Every other subquery reads one row through an index.
+// through the index of what has a time. Every other subquery reads one row through an index. Whether a
+// dead row comes first is not asked with `EXISTS`: with the statistics of a time when nothing was parked
+// the planner scans the table for it.
 //
 // A row behind its head loses its time only under a lock on the head: whatever makes it the head has
 // to change that one first. A head that is held is moved only while its time is what we saw; whoever
@@ -77,11 +79,15 @@ WITH RECURSIVE topics AS (
 ), seen AS MATERIALIZED (
   SELECT w.topic, r.ordering_key, r.event_id, r.next_attempt_at, h.event_id AS head,
          h.next_attempt_at AS head_at, h.event_id = r.event_id AS is_head,
-         $2 AND EXISTS (
-           SELECT FROM public.app_outbox_dispatch x
-            WHERE x.slot = $1 AND x.topic = w.topic AND x.ordering_key = r.ordering_key
-              AND x.status = 'dead' AND (x.commit_lsn, x.tx_index) < (h.commit_lsn, h.tx_index)
-         ) AS is_held,
+         $2 AND coalesce((
+           SELECT (x.topic, x.ordering_key) = (w.topic, r.ordering_key)
+                  AND (x.commit_lsn, x.tx_index) < (h.commit_lsn, h.tx_index)
+             FROM public.app_outbox_dispatch x
+            WHERE x.slot = $1 AND x.status = 'dead'
+              AND (x.topic, x.ordering_key) >= (w.topic, r.ordering_key)
+            ORDER BY x.topic, x.ordering_key, x.commit_lsn, x.tx_index
+            LIMIT 1
+         ), false) AS is_held,
          count(*) OVER (PARTITION BY w.topic) >= $4 AS is_crowded
     FROM wanted w
    CROSS JOIN LATERAL (

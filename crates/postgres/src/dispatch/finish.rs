@@ -142,7 +142,8 @@ fn finish_sql() -> String {
          ), held AS MATERIALIZED (
            SELECT event_id
              FROM public.app_outbox_dispatch
-            WHERE slot = $1 AND event_id = ANY ($2) AND coalesce(status, '') = 'retrying'
+            WHERE slot = $1 AND event_id = ANY (ARRAY(SELECT unnest($2)))
+              AND coalesce(status, '') = 'retrying'
             ORDER BY event_id
               FOR UPDATE
          )
@@ -160,7 +161,8 @@ fn finish_sql() -> String {
                 updated_at = greatest(clock_timestamp(), d.updated_at + interval '1 microsecond')
            FROM outcome AS o
            JOIN held USING (event_id)
-          WHERE d.slot = $1 AND d.event_id = o.event_id AND d.event_id = ANY ($2)
+          WHERE d.slot = $1 AND d.event_id = o.event_id
+            AND d.event_id = ANY (ARRAY(SELECT unnest($2)))
             AND coalesce(d.status, '') = 'retrying' AND d.updated_at = o.version"
     )
 }

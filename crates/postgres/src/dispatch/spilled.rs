@@ -113,7 +113,8 @@ impl DispatchStore {
         client
             .execute_typed(
                 "DELETE FROM public.app_outbox_dispatch
-                  WHERE slot = $1 AND event_id = ANY ($2) AND coalesce(status, '') = 'retrying'
+                  WHERE slot = $1 AND event_id = ANY (ARRAY(SELECT unnest($2)))
+                    AND coalesce(status, '') = 'retrying'
                     AND error_code = $3 AND updated_at <= $4",
                 &[
                     (&self.slot, Type::TEXT),

@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use walrelay_core::OnDead;
-use walrelay_postgres::{Key, StoreError};
+use walrelay_postgres::{ClaimLimits, Key, StoreError};
 
 use crate::rows::{BEHIND, LIMITS, RELEASED, TOPIC, all, at, key, published, row, store};
 use crate::support::{Session, migrated};
@@ -106,6 +106,30 @@ async fn recording_rows_beside_a_hundred_thousand_parked_keys_reads_none_of_thos
     timed("park", store().park(&mut session, &rows)).await;
     let read = rows_read(&session).await - before;
     assert!(read < 10_000, "{read} rows read to record 2,000");
+}
+
+#[tokio::test]
+async fn outcomes_of_a_few_thousand_of_a_hundred_thousand_rows_read_only_those() {
+    let (_database, session) = migrated().await;
+    fill(&session, "'k' || n").await;
+    session
+        .run("UPDATE app_outbox_dispatch SET error_code = 'SPILLED' WHERE commit_lsn < '0/800'")
+        .await;
+    let names: Vec<String> = (1..=2_000).map(|n| format!("k{n}")).collect();
+    let spilled: Vec<Key<'_>> = names.iter().map(|name| key(name)).collect();
+    let others: Vec<String> = (3_000..5_000).map(|n| format!("k{n}")).collect();
+    let others: Vec<Key<'_>> = others.iter().map(|name| key(name)).collect();
+    let limits = ClaimLimits { bytes_max: 64 << 20, ..LIMITS };
+    let mut rows = store().read_spilled(&session, &spilled, limits).await.unwrap();
+    rows.extend(store().claim(&session, &others, limits).await.unwrap());
+    let published = published();
+    let outcomes = all(rows, &published);
+    let before = rows_read(&session).await;
+    let settled = at(u64::MAX, 0).commit_lsn;
+    let written = timed("outcomes", store().finish_past(&session, &outcomes, settled)).await;
+    let read = rows_read(&session).await - before;
+    assert_eq!(written, 4_000);
+    assert!(read < 30_000, "{read} rows read to write 4,000 outcomes");
 }
 
 #[tokio::test]
