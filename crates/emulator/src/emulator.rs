@@ -135,6 +135,19 @@ impl Emulator {
         self.broker().insert_topic(proto::Topic { name: name.to_owned(), ..Default::default() })
     }
 
+    /// Lets a topic keep what it is given from now on, so that any subscription can be sought back to it.
+    ///
+    /// # Errors
+    ///
+    /// The topic does not exist, or no topic keeps messages for that long.
+    pub fn retain(&self, topic: &str, period: Duration) -> Result<(), Status> {
+        let mut broker = self.broker();
+        let topic = broker.topic_mut(topic)?;
+        let period = prost_types::Duration::try_from(period).ok();
+        let config = proto::Topic { message_retention_duration: period, ..topic.config.clone() };
+        topic.configure(config)
+    }
+
     /// Creates a subscription, `projects/P/subscriptions/S`, to a topic's full name.
     ///
     /// # Errors

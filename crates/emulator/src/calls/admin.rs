@@ -34,7 +34,7 @@ pub(crate) fn call(broker: &mut Broker, path: &str, frame: &Bytes) -> Result<Byt
             typed(frame, |subscription| subscriptions::create_subscription(broker, subscription))
         }
         "Subscriber/GetSubscription" => typed(frame, |request: proto::GetSubscriptionRequest| {
-            Ok(broker.subscription_mut(&request.subscription)?.config.clone())
+            broker.described_subscription(&request.subscription)
         }),
         "Subscriber/UpdateSubscription" => {
             typed(frame, |request| subscriptions::update_subscription(broker, request))

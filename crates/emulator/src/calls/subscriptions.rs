@@ -63,7 +63,7 @@ pub(crate) fn update_subscription(
     let updated = broker.subscription_mut(&update.name)?;
     updated.configure(config)?;
     updated.ack_deadline = deadline;
-    Ok(updated.config.clone())
+    broker.described_subscription(&update.name)
 }
 
 fn subscription_deadline(seconds: i32) -> Result<Duration, Status> {
@@ -85,7 +85,7 @@ pub(crate) fn list_subscriptions(
         names::belongs_to(name, &request.project)
     });
     Ok(proto::ListSubscriptionsResponse {
-        subscriptions: page.found.into_iter().map(|its| its.config.clone()).collect(),
+        subscriptions: page.found.into_iter().map(|its| broker.described(&its.config)).collect(),
         next_page_token: page.next_token,
     })
 }

@@ -156,7 +156,7 @@ fn subscription(broker: &mut Broker, method: &Method, name: String, body: &[u8])
         Method::PATCH => decode::<json::Update>(body).and_then(|update| {
             subscriptions::update_subscription(broker, update.subscription(name)).map(shown)
         }),
-        Method::GET => broker.subscription_mut(&name).map(|its| shown(its.config.clone())),
+        Method::GET => broker.described_subscription(&name).map(shown),
         Method::DELETE => broker.remove_subscription(&name).map(|()| json!({})),
         _ => return None,
     })

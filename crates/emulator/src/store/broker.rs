@@ -248,9 +248,26 @@ impl Broker {
         let subscription = Subscription::new(config, ack_deadline)?;
         let name = subscription.config.name.clone();
         self.topic_mut(&subscription.config.topic)?.subscriptions.push(name.clone());
-        let made = subscription.config.clone();
+        let made = self.described(&subscription.config);
         self.subscriptions.insert(name, subscription);
         Ok(made)
+    }
+
+    /// What a subscription is set up as, with what the service tells of its topic.
+    pub(crate) fn described_subscription(&self, name: &str) -> Result<proto::Subscription, Status> {
+        let found = self.subscriptions.get(name);
+        let missing = || missing(names::check_subscription(name), "subscription", name);
+        let found = found.ok_or_else(missing)?;
+        Ok(self.described(&found.config))
+    }
+
+    pub(crate) fn described(&self, config: &proto::Subscription) -> proto::Subscription {
+        let topic = self.topics.get(&config.topic);
+        proto::Subscription {
+            topic_message_retention_duration: topic
+                .and_then(|topic| topic.config.message_retention_duration),
+            ..config.clone()
+        }
     }
 
     pub(crate) fn remove_subscription(&mut self, name: &str) -> Result<(), Status> {
