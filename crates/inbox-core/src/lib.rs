@@ -20,3 +20,4 @@ mod pace;
 pub use backoff::Backoff;
 pub use failure::Failure;
 pub use intake::{Arrival, Batch, BatchId, Bounds, Delivery, Fate, Intake, Outcome};
+pub use pace::Portion;

@@ -15,11 +15,41 @@ const OUTAGE_WAIT_LONGEST: Duration = Duration::from_secs(5);
 /// After so many conflicts in a row the workers are in each other's way.
 const CONFLICTS_MAX: u32 = 3;
 
+/// How much is tried at once: half of what has failed, and twice as much after each success.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Portion {
+    most: usize,
+    size: usize,
+}
+
+impl Portion {
+    /// So much, at first and at most.
+    #[must_use]
+    pub const fn of(most: usize) -> Self {
+        Self { most, size: most }
+    }
+
+    /// So much now; never nothing.
+    #[must_use]
+    pub const fn size(&self) -> usize {
+        self.size
+    }
+
+    /// So much was too much.
+    pub fn failed(&mut self, size: usize) {
+        self.size = self.size.min((size / 2).max(1));
+    }
+
+    /// It was not too much.
+    pub fn worked(&mut self) {
+        self.size = (self.size * 2).min(self.most);
+    }
+}
+
 #[derive(Debug)]
 pub(crate) struct Pace {
-    batch_max: usize,
     workers: usize,
-    limit: usize,
+    limit: Portion,
     conflict: Backoff,
     outage: Backoff,
     not_before: Option<Instant>,
@@ -28,9 +58,8 @@ pub(crate) struct Pace {
 impl Pace {
     pub(crate) fn new(batch_max: usize, workers: usize) -> Self {
         Self {
-            batch_max,
             workers,
-            limit: batch_max,
+            limit: Portion::of(batch_max),
             conflict: Backoff::new(CONFLICT_WAIT_FIRST, CONFLICT_WAIT_LONGEST),
             outage: Backoff::new(OUTAGE_WAIT_FIRST, OUTAGE_WAIT_LONGEST),
             not_before: None,
@@ -49,7 +78,7 @@ impl Pace {
     /// Messages of the next batch, at most.
     pub(crate) fn batch_size(&self) -> usize {
         // One to find out whether the database is there again.
-        if self.is_outage() { self.limit.min(10) } else { self.limit }
+        if self.is_outage() { self.limit.size().min(10) } else { self.limit.size() }
     }
 
     pub(crate) fn is_outage(&self) -> bool {
@@ -65,12 +94,12 @@ impl Pace {
         self.outage.worked();
         self.conflict.worked();
         self.not_before = None;
-        self.limit = (self.limit * 2).min(self.batch_max);
+        self.limit.worked();
     }
 
     /// A batch of this size met others.
     pub(crate) fn conflicted(&mut self, size: usize, now: Instant, random: &mut Random) {
-        self.limit = self.limit.min((size / 2).max(1));
+        self.limit.failed(size);
         let wait = self.conflict.failed(random);
         self.wait_until(now + wait);
     }

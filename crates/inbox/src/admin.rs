@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use serde_json::{Map, Value, json};
+use tokio_postgres::Transaction;
 use walrelay_postgres::{QualifiedName, SqlClient, StoreError, quote_identifier, quote_literal};
 
 use crate::error::InboxError;
@@ -77,6 +78,43 @@ pub async fn pause(client: &SqlClient, consumer: &str) -> Result<(), InboxError>
 /// There is no such consumer, or the database refuses.
 pub async fn resume(client: &SqlClient, consumer: &str) -> Result<(), InboxError> {
     update(client, consumer, "paused = false").await
+}
+
+/// Begins a new generation, which reads another subscription, and runs `reset` with it: all of it or
+/// nothing. Waits until nothing is being applied. Returns the generation.
+///
+/// # Errors
+///
+/// There is no such consumer, the reset fails or commits by itself, or the database refuses.
+pub async fn rebuild(
+    client: &mut SqlClient,
+    consumer: &str,
+    subscription: &str,
+    reset: &str,
+) -> Result<i32, InboxError> {
+    let transaction = client.transaction().await.map_err(failed("begin a transaction"))?;
+    // As the new generation takes it: whatever is being applied ends first, and is reset too.
+    let lock = "LOCK TABLE public.app_inbox_key IN SHARE ROW EXCLUSIVE MODE";
+    transaction.batch_execute(lock).await.map_err(failed("lock the inbox"))?;
+    let begun_in = transaction_id(&transaction).await?;
+    transaction.batch_execute(reset).await.map_err(failed("run the reset"))?;
+    // Otherwise the rest would not be in one transaction with it.
+    if transaction_id(&transaction).await? != begun_in {
+        return Err(InboxError::ResetCommits);
+    }
+    let beginning = "SELECT public.app_inbox_new_generation($1)";
+    let row = transaction.query_one(beginning, &[&consumer]).await;
+    let generation = row.map_err(failed("begin a generation"))?.get(0);
+    let moving = "UPDATE public.app_inbox_consumer SET subscription = $2 WHERE consumer = $1";
+    let moved = transaction.execute(moving, &[&consumer, &subscription]).await;
+    moved.map_err(failed("record the subscription"))?;
+    transaction.commit().await.map_err(failed("commit the generation"))?;
+    Ok(generation)
+}
+
+async fn transaction_id(transaction: &Transaction<'_>) -> Result<String, InboxError> {
+    let row = transaction.query_one("SELECT pg_catalog.pg_current_xact_id()::text", &[]).await;
+    Ok(row.map_err(failed("ask for the transaction"))?.get(0))
 }
 
 async fn update(client: &SqlClient, consumer: &str, set: &str) -> Result<(), InboxError> {

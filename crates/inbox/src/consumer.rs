@@ -1,16 +1,24 @@
 //! Before the loop: is everything there that it needs, and in which shape.
 
+use std::pin::pin;
 use std::sync::Arc;
+use std::time::Duration;
 
+use tokio::time::sleep;
 use walrelay_postgres::connect_sql;
 use walrelay_pubsub::Subscriber;
 
-use crate::database::{Connection, Plan, Unapplied, resolve_handler};
+use crate::database::{Connection, Unapplied, resolve_handler};
+use crate::effect::{Effect, Kind};
 use crate::error::InboxError;
 use crate::health::Health;
 use crate::metrics::Metrics;
-use crate::run::{Observed, Run};
+use crate::plan::Plan;
+use crate::run::{End, Observed, Run};
 use crate::settings::Settings;
+
+/// Until the next look when a subscription cannot be followed to.
+const AGAIN_AFTER: Duration = Duration::from_secs(1);
 
 /// A consumer that has found everything it needs, and has read nothing yet.
 #[derive(Debug)]
@@ -29,11 +37,10 @@ impl Consumer {
     ///
     /// One of them is missing, or nobody answers.
     pub async fn prepare(settings: Settings) -> Result<Self, InboxError> {
-        let client = connect_sql(&settings.connect).await.map_err(InboxError::Connect)?;
-        let found = resolve_handler(&client, name_of(&settings.handler)).await;
-        client.close().await;
-        let found = found.map_err(|error| unusable(&Unapplied::Sql(error)))?;
-        let handler = choose(&settings.handler, found)?;
+        let effect = match &settings.effect.0 {
+            Kind::Function(name) => Effect::function(look_up(&settings, name).await?),
+            Kind::Handler(_) => settings.effect.clone(),
+        };
         let mut connection = Connection::new(Arc::new(settings.connect.clone()));
         let registration = connection.registration(&settings.consumer).await;
         connection.close().await;
@@ -62,11 +69,11 @@ impl Consumer {
         let plan = Plan {
             consumer: settings.consumer.clone(),
             generation: registration.generation,
-            handler,
+            effect,
             on_dead: settings.on_dead,
             max_attempts: i32::try_from(settings.max_attempts).unwrap_or(i32::MAX),
             dedupe: settings.dedupe,
-            batch: i32::try_from(settings.batch).unwrap_or(i32::MAX),
+            handler_timeout: settings.handler_timeout,
         };
         let is_paused = registration.paused;
         Ok(Self { settings, subscriber, subscription, plan, is_paused })
@@ -90,12 +97,53 @@ impl Consumer {
         metrics: Metrics,
         health: Health,
     ) -> Result<(), InboxError> {
-        let Self { settings, subscriber, subscription, plan, is_paused } = self;
-        let observed = Observed { metrics, health };
-        let run = Run::new(settings, subscriber, &subscription, plan, observed);
-        let run = if is_paused { run.paused() } else { run };
-        run.consume(stop).await
+        let mut stop = pin!(stop);
+        let mut consumer = self;
+        loop {
+            let settings = consumer.settings.clone();
+            let run = consumer.begin(Observed { metrics: metrics.clone(), health: health.clone() });
+            match run.consume(stop.as_mut()).await? {
+                End::Over => return Ok(()),
+                End::Moved => {}
+            }
+            consumer = tokio::select! {
+                biased;
+                () = &mut stop => return Ok(()),
+                found = Self::prepare_again(settings) => found?,
+            };
+        }
     }
+
+    fn begin(self, observed: Observed) -> Run {
+        let Self { settings, subscriber, subscription, plan, is_paused } = self;
+        let run = Run::new(settings, subscriber, &subscription, plan, observed);
+        if is_paused { run.paused() } else { run }
+    }
+
+    /// A consumer that ran finds everything again; failures that pass are waited out.
+    async fn prepare_again(settings: Settings) -> Result<Self, InboxError> {
+        loop {
+            match Self::prepare(settings.clone()).await {
+                Err(
+                    error @ (InboxError::Connect(_)
+                    | InboxError::PubSub(_)
+                    | InboxError::Inbox { .. }),
+                ) => {
+                    tracing::warn!(%error, "cannot follow to another subscription yet");
+                    sleep(AGAIN_AFTER).await;
+                }
+                prepared => return prepared,
+            }
+        }
+    }
+}
+
+/// The one function that is meant, as `regprocedure` reads it.
+async fn look_up(settings: &Settings, name: &str) -> Result<String, InboxError> {
+    let client = connect_sql(&settings.connect).await.map_err(InboxError::Connect)?;
+    let found = resolve_handler(&client, name_of(name)).await;
+    client.close().await;
+    choose(name, found.map_err(|error| unusable(&Unapplied::Sql(error)))?)
 }
 
 fn unusable(error: &Unapplied) -> InboxError {

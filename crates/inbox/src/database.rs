@@ -3,63 +3,42 @@
 //! Nothing here needs a session: each exchange is a transaction of its own with unnamed statements, so
 //! that all of it works through a pooler in transaction mode.
 
-use std::sync::Arc;
-use std::time::{Duration, SystemTime};
+use std::sync::{Arc, LazyLock};
+use std::time::Duration;
 
 use tokio::time::timeout;
 use tokio_postgres::error::SqlState;
-use tokio_postgres::types::{PgLsn, ToSql, Type};
+use tokio_postgres::types::Type;
 use tokio_postgres::{Error as SqlError, Row};
 use walrelay_inbox_core::{Failure, Fate};
 use walrelay_postgres::{ConnectConfig, PgError, SqlClient, connect_sql};
 
+use crate::columns::{Columns, MESSAGES, Parameter, borrowed};
+use crate::effect::Kind;
 use crate::event::Event;
-use crate::settings::{Dedupe, OnDead};
+use crate::handler::{HandlerError, Verdict};
+use crate::plan::Plan;
 
-/// How long a batch may take in the server. A handler that takes longer is tried with fewer events.
-const STATEMENT_TIMEOUT: Duration = Duration::from_secs(60);
 /// Beyond the server's own time-out: it is gone, and nobody knows whether it committed.
-const EXCHANGE_TIMEOUT: Duration = Duration::from_secs(75);
+const SLACK: Duration = Duration::from_secs(15);
+
+/// How long the consumer's row may take to be read.
+const LOOK_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// READ COMMITTED, because whoever has waited for a lock must see what the other has done (C11). Only
 /// a commit that is on disk may be acknowledged (C2).
-const BEGIN: &str = "BEGIN ISOLATION LEVEL READ COMMITTED; \
-     SELECT pg_catalog.set_config('statement_timeout', '60s', true), \
-            pg_catalog.set_config('lock_timeout', '5s', true), \
-            pg_catalog.set_config('idle_in_transaction_session_timeout', '30s', true), \
-            CASE pg_catalog.current_setting('synchronous_commit') \
-              WHEN 'off' THEN pg_catalog.set_config('synchronous_commit', 'local', true) END";
+const BEGIN: &str = "BEGIN ISOLATION LEVEL READ COMMITTED";
 
-/// Columns travel as arrays of built-in types, which need no look-up of the composite type's number.
-const APPLY: &str = "SELECT a.result, a.error_code \
-     FROM public.app_inbox_apply($1, $2, $3::text::pg_catalog.regprocedure, ARRAY( \
-       SELECT ROW(m.event_id, m.event_type, m.aggregate_type, m.aggregate_id, m.ordering_key, \
-                  m.version, m.schema_version, m.occurred_at, m.commit_lsn, m.tx_index, \
-                  m.system_identifier, m.message_id, m.publish_time, m.attributes, m.data \
-              )::public.app_inbox_message \
-         FROM unnest($4::text[], $5::text[], $6::text[], $7::text[], $8::text[], \
-                $9::int8[], $10::int4[], $11::timestamptz[], $12::pg_lsn[], $13::int4[], \
-                $14::text[], $15::text[], $16::timestamptz[], $17::text[], $18::bytea[]) \
-           AS m(event_id, event_type, aggregate_type, aggregate_id, ordering_key, \
-                version, schema_version, occurred_at, commit_lsn, tx_index, \
-                system_identifier, message_id, publish_time, attributes, data)), \
-       on_dead => $19, max_attempts => $20, dedupe => $21) AS a ORDER BY a.index";
+static APPLY: LazyLock<String> = LazyLock::new(|| {
+    format!(
+        "SELECT a.result, a.error_code \
+     FROM public.app_inbox_apply($1, $2, $18::text::pg_catalog.regprocedure, {MESSAGES}, \
+       on_dead => $19, max_attempts => $20, dedupe => $21) AS a ORDER BY a.index"
+    )
+});
 
 const REDELIVER: &str = "SELECT r.result, r.error_code FROM public.app_inbox_redeliver( \
        $1, $2, $3::text::pg_catalog.regprocedure, on_dead => $4, max_attempts => $5, batch => $6) AS r";
-
-/// What every batch of this consumer is applied with.
-#[derive(Debug, Clone)]
-pub(crate) struct Plan {
-    pub(crate) consumer: String,
-    pub(crate) generation: i32,
-    /// As `regprocedure` reads it.
-    pub(crate) handler: String,
-    pub(crate) on_dead: OnDead,
-    pub(crate) max_attempts: i32,
-    pub(crate) dedupe: Dedupe,
-    pub(crate) batch: i32,
-}
 
 /// The consumer's row.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -84,6 +63,11 @@ impl Applied {
         Self { result: row.get(0), error_code: row.get(1) }
     }
 
+    /// It was unseen, and is recorded: the handler is to see it.
+    pub(crate) fn is_new(&self) -> bool {
+        matches!(self.result.as_str(), "done" | "late")
+    }
+
     pub(crate) fn fate(&self) -> Fate {
         if self.result == "deferred" { Fate::Deferred } else { Fate::Finished }
     }
@@ -96,8 +80,12 @@ pub(crate) enum Unapplied {
     Connect(PgError),
     /// The server's answer, or a connection that broke.
     Sql(SqlError),
+    /// The handler's error is about the whole batch.
+    Handler(HandlerError, Failure),
     /// No answer at all.
     Silent,
+    /// The handler has not ended, wherever it is.
+    Overdue,
     /// Fewer answers than events: not our functions.
     Garbled,
 }
@@ -110,9 +98,31 @@ impl Unapplied {
                 None => Failure::Outage,
             },
             Self::Sql(error) => Failure::of_sqlstate(error.code().map(SqlState::code)),
+            Self::Handler(_, failure) => *failure,
             Self::Silent => Failure::Outage,
+            // A smaller batch may be done in time.
+            Self::Overdue => Failure::Conflict,
             Self::Garbled => Failure::Operator,
         }
+    }
+}
+
+impl Unapplied {
+    /// Whether the handler took too long; what does so alone is at fault itself.
+    pub(crate) fn is_timeout(&self) -> bool {
+        let code = match self {
+            Self::Sql(error) => error.code(),
+            Self::Handler(error, _) => error.sql().and_then(SqlError::code),
+            Self::Overdue => return true,
+            Self::Connect(_) | Self::Silent | Self::Garbled => None,
+        };
+        code == Some(&SqlState::QUERY_CANCELED)
+    }
+
+    /// What it is for the event that took too long.
+    pub(crate) fn verdict(&self) -> Verdict {
+        let code = SqlState::QUERY_CANCELED.code().to_owned();
+        Verdict::Failed { code, text: self.to_string(), is_final: false }
     }
 }
 
@@ -128,9 +138,9 @@ impl std::fmt::Display for Unapplied {
                 }
                 None => write!(f, "{}", chain(error)),
             },
-            Self::Silent => {
-                write!(f, "the database did not answer within {} s", EXCHANGE_TIMEOUT.as_secs())
-            }
+            Self::Handler(error, _) => write!(f, "{error}"),
+            Self::Overdue => f.write_str("the handler did not end in time (--handler-timeout)"),
+            Self::Silent => f.write_str("the database did not answer in time"),
             Self::Garbled => f.write_str("app_inbox_apply is not the one of this version"),
         }
     }
@@ -141,6 +151,24 @@ fn chain(error: &(dyn std::error::Error + 'static)) -> String {
         .map(ToString::to_string)
         .collect::<Vec<_>>()
         .join(": ")
+}
+
+/// What holds in a transaction that applies. A handler may wait for something else than the database, so
+/// an idle transaction is left alone until our own time-out is over.
+pub(crate) fn settings(plan: &Plan) -> String {
+    let most = plan.handler_timeout.as_millis();
+    let (lock, idle) = (most.min(10_000) / 2, most + 30_000);
+    format!(
+        "SELECT pg_catalog.set_config('statement_timeout', '{most}', true), \
+                pg_catalog.set_config('lock_timeout', '{lock}', true), \
+                pg_catalog.set_config('idle_in_transaction_session_timeout', '{idle}', true), \
+                CASE pg_catalog.current_setting('synchronous_commit') \
+                  WHEN 'off' THEN pg_catalog.set_config('synchronous_commit', 'local', true) END"
+    )
+}
+
+pub(crate) fn exchange_timeout(plan: &Plan) -> Duration {
+    plan.handler_timeout + SLACK
 }
 
 /// A connection that is opened when it is needed, and again after it broke.
@@ -168,41 +196,83 @@ impl Connection {
         plan: &Plan,
         events: &[Arc<Event>],
     ) -> Result<Vec<Applied>, Unapplied> {
-        let columns = Columns::of(events);
-        let parameters = columns.parameters(plan);
-        let applied = self.transact(APPLY, &borrowed(&parameters)).await?;
+        let ended = match &plan.effect.0 {
+            Kind::Function(name) => self.apply_by(name, plan, events).await,
+            Kind::Handler(handler) => self.apply_with(&**handler, plan, events).await,
+        };
+        let applied = match (ended, events) {
+            (Err(cause), [event]) if cause.is_timeout() => self.refuse(plan, event, &cause).await,
+            (ended, _) => ended,
+        }?;
         if applied.len() == events.len() { Ok(applied) } else { Err(Unapplied::Garbled) }
     }
 
-    /// Tries again what has failed and is due.
-    pub(crate) async fn redeliver(&mut self, plan: &Plan) -> Result<Vec<Applied>, Unapplied> {
+    async fn apply_by(
+        &mut self,
+        function: &str,
+        plan: &Plan,
+        events: &[Arc<Event>],
+    ) -> Result<Vec<Applied>, Unapplied> {
+        let columns = Columns::of(events);
+        let mut parameters = columns.parameters(plan);
+        parameters.push((Box::new(function), Type::TEXT));
+        parameters.push((Box::new(plan.on_dead.name()), Type::TEXT));
+        parameters.push((Box::new(plan.max_attempts), Type::INT4));
+        parameters.push((Box::new(plan.dedupe.name()), Type::TEXT));
+        self.transact(plan, &APPLY, &borrowed(&parameters)).await
+    }
+
+    /// Tries again what has failed and is due, `limit` events at most.
+    pub(crate) async fn redeliver(
+        &mut self,
+        plan: &Plan,
+        limit: i32,
+    ) -> Result<Vec<Applied>, Unapplied> {
+        let ended = match &plan.effect.0 {
+            Kind::Function(name) => self.redeliver_by(name, plan, limit).await,
+            Kind::Handler(handler) => self.redeliver_with(&**handler, plan, limit).await,
+        };
+        match ended {
+            Err(cause) if limit == 1 && cause.is_timeout() => self.refuse_due(plan, &cause).await,
+            ended => ended,
+        }
+    }
+
+    async fn redeliver_by(
+        &mut self,
+        function: &str,
+        plan: &Plan,
+        limit: i32,
+    ) -> Result<Vec<Applied>, Unapplied> {
         let on_dead = plan.on_dead.name();
         let parameters: [Parameter<'_>; 6] = [
             (&plan.consumer, Type::TEXT),
             (&plan.generation, Type::INT4),
-            (&plan.handler, Type::TEXT),
+            (&function, Type::TEXT),
             (&on_dead, Type::TEXT),
             (&plan.max_attempts, Type::INT4),
-            (&plan.batch, Type::INT4),
+            (&limit, Type::INT4),
         ];
-        self.transact(REDELIVER, &parameters).await
+        self.transact(plan, REDELIVER, &parameters).await
     }
 
     /// One round trip: everything is on its way before the first answer is waited for.
     async fn transact(
         &mut self,
+        plan: &Plan,
         sql: &str,
         parameters: &[Parameter<'_>],
     ) -> Result<Vec<Applied>, Unapplied> {
+        let begin = format!("{BEGIN}; {}", settings(plan));
         let client = self.client().await?;
         let exchange = async {
             futures_util::join!(
-                client.batch_execute(BEGIN),
+                client.batch_execute(&begin),
                 client.query_typed(sql, parameters),
                 client.batch_execute("COMMIT"),
             )
         };
-        let Ok((begun, rows, committed)) = timeout(EXCHANGE_TIMEOUT, exchange).await else {
+        let Ok((begun, rows, committed)) = timeout(exchange_timeout(plan), exchange).await else {
             self.client = None;
             return Err(Unapplied::Silent);
         };
@@ -226,7 +296,7 @@ impl Connection {
         let client = self.client().await?;
         let sql = "SELECT subscription, generation, paused FROM public.app_inbox_consumer WHERE consumer = $1";
         let parameters: [Parameter<'_>; 1] = [(&consumer, Type::TEXT)];
-        let answer = timeout(STATEMENT_TIMEOUT, client.query_typed(sql, &parameters)).await;
+        let answer = timeout(LOOK_TIMEOUT, client.query_typed(sql, &parameters)).await;
         if client.is_closed() || answer.is_err() {
             self.client = None;
         }
@@ -238,68 +308,17 @@ impl Connection {
         }))
     }
 
-    async fn client(&mut self) -> Result<&SqlClient, Unapplied> {
+    /// The next one to ask gets a new connection.
+    pub(crate) fn forget(&mut self) {
+        self.client = None;
+    }
+
+    pub(crate) async fn client(&mut self) -> Result<&mut SqlClient, Unapplied> {
         let client = match self.client.take().filter(|client| !client.is_closed()) {
             Some(client) => client,
             None => connect_sql(&self.config).await.map_err(Unapplied::Connect)?,
         };
         Ok(self.client.insert(client))
-    }
-}
-
-type Parameter<'a> = (&'a (dyn ToSql + Sync), Type);
-
-fn borrowed<'a>(owned: &'a [(Box<dyn ToSql + Sync + Send + 'a>, Type)]) -> Vec<Parameter<'a>> {
-    owned.iter().map(|(value, kind)| (&**value as &(dyn ToSql + Sync), kind.clone())).collect()
-}
-
-/// The events of a batch, column by column.
-struct Columns<'a> {
-    events: &'a [Arc<Event>],
-    attributes: Vec<String>,
-}
-
-impl<'a> Columns<'a> {
-    fn of(events: &'a [Arc<Event>]) -> Self {
-        let attributes = events.iter().map(|event| event.attributes_json()).collect();
-        Self { events, attributes }
-    }
-
-    fn column<T: ToSql + Sync + Send + 'a>(
-        &self,
-        kind: Type,
-        value: impl Fn(&'a Event) -> T,
-    ) -> (Box<dyn ToSql + Sync + Send + 'a>, Type) {
-        let values: Vec<T> = self.events.iter().map(|event| value(event)).collect();
-        (Box::new(values), kind)
-    }
-
-    fn parameters(&'a self, plan: &'a Plan) -> Vec<(Box<dyn ToSql + Sync + Send + 'a>, Type)> {
-        let lsn = |event: &'a Event| event.commit_lsn.map(|lsn| PgLsn::from(lsn.as_u64()));
-        let time = |time: Option<SystemTime>| time;
-        vec![
-            (Box::new(&plan.consumer), Type::TEXT),
-            (Box::new(plan.generation), Type::INT4),
-            (Box::new(&plan.handler), Type::TEXT),
-            self.column(Type::TEXT_ARRAY, |event| &event.event_id),
-            self.column(Type::TEXT_ARRAY, |event| &event.event_type),
-            self.column(Type::TEXT_ARRAY, |event| &event.aggregate_type),
-            self.column(Type::TEXT_ARRAY, |event| &event.aggregate_id),
-            self.column(Type::TEXT_ARRAY, |event| &event.ordering_key),
-            self.column(Type::INT8_ARRAY, |event| event.version),
-            self.column(Type::INT4_ARRAY, |event| event.schema_version),
-            self.column(Type::TIMESTAMPTZ_ARRAY, |event| time(event.occurred_at)),
-            self.column(Type::PG_LSN_ARRAY, lsn),
-            self.column(Type::INT4_ARRAY, |event| event.tx_index),
-            self.column(Type::TEXT_ARRAY, |event| &event.system_identifier),
-            self.column(Type::TEXT_ARRAY, |event| &event.message_id),
-            self.column(Type::TIMESTAMPTZ_ARRAY, |event| time(event.publish_time)),
-            (Box::new(&self.attributes), Type::TEXT_ARRAY),
-            self.column(Type::BYTEA_ARRAY, |event| event.data.as_ref()),
-            (Box::new(plan.on_dead.name()), Type::TEXT),
-            (Box::new(plan.max_attempts), Type::INT4),
-            (Box::new(plan.dedupe.name()), Type::TEXT),
-        ]
     }
 }
 

@@ -56,6 +56,9 @@ pub enum InboxError {
         /// Theirs.
         names: String,
     },
+    /// The SQL that empties a read model ended the transaction.
+    #[error("the reset ends its transaction: leave COMMIT and ROLLBACK out of it")]
+    ResetCommits,
     /// No handler can be printed for a table.
     #[error("table {table}: {problem}")]
     Table {

@@ -12,23 +12,33 @@
 
 pub mod admin;
 pub mod audit;
+mod columns;
 mod consumer;
 mod course;
 mod database;
+mod effect;
 mod error;
 mod event;
+mod handler;
 mod health;
 mod link;
 mod metrics;
 pub mod operate;
+mod plan;
 mod run;
 mod settings;
+mod steps;
 mod time;
 
 pub use consumer::Consumer;
 pub use database::Registration;
+pub use effect::Effect;
 pub use error::InboxError;
 pub use event::Event;
+pub use handler::{BoxError, Handler, HandlerError};
 pub use health::{Health, Phase};
 pub use metrics::Metrics;
 pub use settings::{Dedupe, OnDead, Settings, Until};
+pub use tokio_postgres::{self, Transaction};
+pub use walrelay_postgres::{ConnectConfig, PgEnv};
+pub use walrelay_pubsub::Endpoint;

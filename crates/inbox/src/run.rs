@@ -14,17 +14,20 @@ use googleapis_tonic_google_pubsub_v1::google::pubsub::v1::{
 use tokio::time::{Instant, sleep_until};
 use tonic::Status;
 use walrelay_core::Random;
-use walrelay_inbox_core::{Arrival, Batch, BatchId, Bounds, Delivery, Failure, Intake, Outcome};
+use walrelay_inbox_core::{
+    Arrival, Batch, BatchId, Bounds, Delivery, Failure, Intake, Outcome, Portion,
+};
 use walrelay_postgres::ConnectConfig;
 use walrelay_pubsub::Subscriber;
 
 use crate::course::{Chore, Course, Stored};
-use crate::database::{Applied, Connection, Plan, Registration, Unapplied};
+use crate::database::{Applied, Connection, Registration, Unapplied};
 use crate::error::InboxError;
 use crate::event::Event;
 use crate::health::{Health, Holdings, Phase};
 use crate::link::{Heard, LEASE, Link, Wanted, operator_hint};
 use crate::metrics::{Metrics, OutcomeLabel, ReasonLabel};
+use crate::plan::Plan;
 use crate::settings::{Settings, Until};
 
 /// Messages held: more than all workers can have out, so that batches fill while others are out.
@@ -56,6 +59,15 @@ enum Done {
     Looked(Result<Option<Registration>, Unapplied>),
 }
 
+/// Why the loop has ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum End {
+    /// It was asked to, or is caught up.
+    Over,
+    /// The consumer has another subscription.
+    Moved,
+}
+
 /// Where the loop says how it is doing.
 #[derive(Debug)]
 pub(crate) struct Observed {
@@ -76,6 +88,9 @@ pub(crate) struct Run {
     look: Chore,
     redeliver: Chore,
     stored: Stored,
+    /// How much of what is stored is tried at once.
+    portion: Portion,
+    wanted_end: End,
     is_paused: bool,
     course: Course,
     quiet_since: Instant,
@@ -124,6 +139,8 @@ impl Run {
             look: Chore::Due(now + LOOK_EVERY),
             redeliver: Chore::Due(now),
             stored: Stored::Perhaps,
+            portion: Portion::of(settings.batch as usize),
+            wanted_end: End::Over,
             is_paused: false,
             course: Course::On,
             quiet_since: now,
@@ -144,13 +161,13 @@ impl Run {
     pub(crate) async fn consume(
         mut self,
         stop: impl Future<Output = ()>,
-    ) -> Result<(), InboxError> {
+    ) -> Result<End, InboxError> {
         let mut stop = std::pin::pin!(stop);
         tracing::info!(
             consumer = self.plan.consumer,
             subscription = self.subscription,
             generation = self.plan.generation,
-            handler = self.plan.handler,
+            handler = %self.plan.effect,
             "consuming"
         );
         loop {
@@ -174,8 +191,9 @@ impl Run {
                 () = sleep_until(wake_at) => {}
             }
         }
+        let end = self.wanted_end;
         self.end().await;
-        Ok(())
+        Ok(end)
     }
 
     /// Does everything that can be done without waiting.
@@ -218,8 +236,9 @@ impl Run {
         }
         if self.redeliver.is_due(now) && self.may_redeliver() {
             self.redeliver = Chore::Running;
-            self.begin(|mut connection, plan| async move {
-                let ended = connection.redeliver(&plan).await;
+            let limit = i32::try_from(self.portion.size()).unwrap_or(i32::MAX);
+            self.begin(move |mut connection, plan| async move {
+                let ended = connection.redeliver(&plan, limit).await;
                 (connection, Done::Redelivered(ended))
             });
         }
@@ -358,6 +377,7 @@ impl Run {
         let mut next = now + REDELIVER_EVERY;
         let failure = match ended {
             Ok(applied) => {
+                self.portion.worked();
                 self.stored = match applied.is_empty() {
                     true => Stored::Nothing,
                     false => Stored::Perhaps,
@@ -371,6 +391,9 @@ impl Run {
                 None
             }
             Err(error) => {
+                if error.failure() == Failure::Conflict {
+                    self.portion.failed(self.portion.size());
+                }
                 self.complain(error.failure(), error);
                 Some(error.failure())
             }
@@ -400,6 +423,12 @@ impl Run {
         if row.paused != self.is_paused {
             tracing::info!(paused = row.paused, "an operator has changed the consumer");
             self.is_paused = row.paused;
+        }
+        let is_moved =
+            self.settings.subscription.is_none() && row.subscription != self.subscription;
+        if is_moved && self.course == Course::On {
+            self.wanted_end = End::Moved;
+            self.drain("the consumer reads another subscription now");
         }
         if row.generation != self.plan.generation {
             tracing::info!(generation = row.generation, "a new generation has begun");

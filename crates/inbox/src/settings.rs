@@ -5,6 +5,8 @@ use std::time::Duration;
 use walrelay_postgres::ConnectConfig;
 use walrelay_pubsub::Endpoint;
 
+use crate::effect::Effect;
+
 /// After an event that is dead.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum OnDead {
@@ -54,19 +56,22 @@ pub enum Until {
     CaughtUp,
 }
 
-/// Everything a consumer is told.
+/// Everything a consumer is told; [`Settings::new`] has what `walrelay consume` has by default.
 #[derive(Debug, Clone)]
 pub struct Settings {
     /// Its name, which its row in the database has.
     pub consumer: String,
     /// Another subscription than its row's: that of its dead letters.
     pub subscription: Option<String>,
-    /// The SQL function: `schema.function`, or with its argument's type.
-    pub handler: String,
+    /// What is done with events.
+    pub effect: Effect,
     /// The database.
     pub connect: ConnectConfig,
     /// Where Pub/Sub is.
     pub endpoint: Endpoint,
+    /// How long a handler may take: a batch that takes longer is tried in halves, and an event that does
+    /// alone has failed.
+    pub handler_timeout: Duration,
     /// Events in a transaction.
     pub batch: u32,
     /// Transactions at once.
@@ -85,4 +90,33 @@ pub struct Settings {
     pub drain_timeout: Duration,
     /// When to stop.
     pub until: Until,
+}
+
+impl Settings {
+    /// A consumer of this name, as its row in the database has it.
+    #[must_use]
+    pub fn new(
+        consumer: impl Into<String>,
+        effect: Effect,
+        connect: ConnectConfig,
+        endpoint: Endpoint,
+    ) -> Self {
+        Self {
+            consumer: consumer.into(),
+            subscription: None,
+            effect,
+            connect,
+            endpoint,
+            handler_timeout: Duration::from_mins(1),
+            batch: 200,
+            workers: 4,
+            max_lease: Duration::from_mins(30),
+            max_attempts: 10,
+            on_dead: OnDead::Hold,
+            dedupe: Dedupe::Event,
+            max_in_flight_bytes: 64 << 20,
+            drain_timeout: Duration::from_secs(7),
+            until: Until::Stopped,
+        }
+    }
 }

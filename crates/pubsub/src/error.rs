@@ -34,7 +34,7 @@ pub enum PubsubError {
     /// A topic could not be looked up or created.
     #[error("cannot {action} topic {topic}: {}", code.unwrap_or("no answer"))]
     Topic {
-        /// `look up` or `create`.
+        /// `look up`, `create` or `seek`.
         action: &'static str,
         /// The full name.
         topic: String,

@@ -4,15 +4,15 @@
 //! consumer has one long call, where a publisher has a thousand short ones.
 
 use std::fmt;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use futures_util::stream::{BoxStream, StreamExt as _, TryStreamExt as _, once, unfold};
 use googleapis_tonic_google_pubsub_v1::google::pubsub::v1 as proto;
 use http::header::{HeaderMap, HeaderValue};
 use proto::subscriber_client::SubscriberClient;
 use proto::{
-    AcknowledgeRequest, GetSubscriptionRequest, StreamingPullRequest, StreamingPullResponse,
-    Subscription,
+    AcknowledgeRequest, GetSubscriptionRequest, SeekRequest, StreamingPullRequest,
+    StreamingPullResponse, Subscription,
 };
 use tokio::sync::mpsc;
 use tonic::metadata::MetadataMap;
@@ -157,6 +157,21 @@ impl Subscriber {
             Err(status) if status.code() == Code::AlreadyExists => Ok(false),
             Err(status) => Err(refused(ACTION, &name, status)),
         }
+    }
+
+    /// Seeks a subscription to a time: what was published since counts as not acknowledged.
+    ///
+    /// # Errors
+    ///
+    /// The service does not answer, or refuses.
+    pub async fn seek(&self, name: &str, time: SystemTime) -> Result<(), PubsubError> {
+        let target = proto::seek_request::Target::Time(time.into());
+        let message = SeekRequest { subscription: name.to_owned(), target: Some(target) };
+        let answer = match self.short(name, message).await {
+            Ok(request) => self.client.clone().seek(request).await,
+            Err(status) => Err(status),
+        };
+        answer.map(drop).map_err(|status| refused("seek", name, status))
     }
 
     async fn short<T>(&self, subscription: &str, message: T) -> Result<Request<T>, Status> {

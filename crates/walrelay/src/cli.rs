@@ -9,6 +9,7 @@ mod anchor;
 mod backfill;
 mod inbox;
 mod proof;
+mod rebuild;
 mod replay;
 mod slot;
 
@@ -17,6 +18,7 @@ pub use backfill::*;
 use clap::{Args, Parser, Subcommand};
 pub use inbox::*;
 pub use proof::*;
+pub use rebuild::*;
 pub use replay::*;
 pub use slot::*;
 
@@ -488,6 +490,14 @@ pub enum ConsumerActionArgs {
     /// Goes on after a pause; running instances notice within a second.
     #[command(after_help = "Example:\n  walrelay consumer resume billing")]
     Resume(ConsumerNameArgs),
+    /// Applies everything published since a time again, in a new generation and from a new subscription.
+    ///
+    /// For a read model that has to be made anew. Pauses the consumer, creates a subscription to the same
+    /// topic and seeks it back, empties the read model and begins a new generation in one transaction, and
+    /// goes on. Running instances follow by themselves. The topic has to keep messages as far back.
+    #[command(after_help = "Example:\n  \
+        walrelay consumer rebuild billing --seek-to 7d --reset-sql truncate.sql")]
+    Rebuild(ConsumerRebuildArgs),
     /// Deletes rows of the inbox that are finished and old.
     ///
     /// Refuses an age within which Pub/Sub may deliver the event again: it would be applied twice.

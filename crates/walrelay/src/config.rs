@@ -19,6 +19,7 @@ mod build;
 mod builder;
 mod command;
 mod consumers;
+mod consuming;
 mod given;
 mod inbox;
 mod layers;
@@ -26,6 +27,7 @@ mod log;
 mod messages;
 mod names;
 mod orders;
+mod output_format;
 mod postgres;
 mod problem;
 mod proofs;
@@ -37,11 +39,13 @@ mod values;
 pub use build::Config;
 pub use command::{
     AlreadyThere, AnchorAction, AnchorConfig, AuditConfig, CheckConfig, Chosen, Command, Consent,
-    ConsumeConfig, ConsumerAction, ConsumerConfig, ConsumerSetUp, CreateTopics, DatabaseConfig,
-    DemoConfig, DemoOutput, DispatchAction, DispatchConfig, DispatchEdit, DispatchList,
-    EmulatorConfig, InboxAction, InboxConfig, InboxPlace, InitConfig, NewSubscription, OnSlotLost,
-    OutputFormat, PruneConfig, Pruning, RunConfig, Shell, SlotAction, SlotConfig, SlotKind,
-    StatusConfig, TraceConfig,
+    CreateTopics, DatabaseConfig, DemoConfig, DemoOutput, DispatchAction, DispatchConfig,
+    DispatchEdit, DispatchList, EmulatorConfig, InboxPlace, InitConfig, OnSlotLost, PruneConfig,
+    Pruning, RunConfig, Shell, SlotAction, SlotConfig, SlotKind, StatusConfig, TraceConfig,
+};
+pub use consuming::{
+    ConsumeConfig, ConsumerAction, ConsumerConfig, ConsumerSetUp, InboxAction, InboxConfig,
+    NewSubscription, Rebuild,
 };
 pub use layers::{CommandLine, Environment, Refusal};
 pub use log::{LogConfig, LogFormat};
@@ -49,4 +53,5 @@ pub use orders::{
     BackfillAction, BackfillConfig, BackfillOrder, Place, RecoverOrder, ReplayAction, ReplayConfig,
     ReplayOrder, ResetOrder, Skipping,
 };
+pub use output_format::OutputFormat;
 pub use problem::Problem;

@@ -280,6 +280,7 @@ pub(crate) fn kind_of_inbox(error: &InboxError) -> Kind {
         InboxError::OtherSubscription { .. }
         | InboxError::UnknownEvent { .. }
         | InboxError::SeveralConsumers { .. }
+        | InboxError::ResetCommits
         | InboxError::Table { .. } => Kind::Argument,
         InboxError::PubSub(_) => Kind::PubSub,
         InboxError::SubscriptionMissing { .. } => Kind::SubscriptionMissing,

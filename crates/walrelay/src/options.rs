@@ -216,6 +216,9 @@ options! {
         .means("Events applied in one transaction, at most; there is no waiting for more");
     WORKERS: u32 = Setting::count("workers", "4", 1, 64)
         .means("Transactions at once, each on its own connection");
+    HANDLER_TIMEOUT: Duration = Setting::duration("handler-timeout", "1m", Duration::from_secs(1), Duration::from_mins(10))
+        .means("How long the handler may take for a batch")
+        .detail("One that takes longer is tried in halves; an event that does so alone has failed, and is tried again later.");
     MAX_LEASE: Duration = Setting::duration("max-lease", "30m", MINUTE, DAY)
         .means("How long a message is held while the database is not there")
         .detail("Then Pub/Sub may give it to another instance.");

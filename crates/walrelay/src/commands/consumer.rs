@@ -9,6 +9,7 @@ use walrelay_inbox::admin;
 use walrelay_postgres::{SqlClient, connect_sql, inbox_migrations, migrate_inbox};
 use walrelay_pubsub::{Endpoint, Subscriber};
 
+use super::rebuild::rebuild;
 use crate::config::{ConsumerAction, ConsumerConfig, ConsumerSetUp, NewSubscription, OutputFormat};
 use crate::error::Error;
 use crate::options::units::show_duration;
@@ -39,16 +40,17 @@ pub async fn execute(config: ConsumerConfig) -> Result<(), Error> {
             ConsumerAction::Scaffold(_)
             | ConsumerAction::Status { .. }
             | ConsumerAction::Pause { .. }
+            | ConsumerAction::Rebuild(_)
             | ConsumerAction::Prune { .. } => unreachable!("only init prints without a database"),
         };
     };
-    let client = connect_sql(connect).await?;
-    let done = act(&client, &config.action).await;
+    let mut client = connect_sql(connect).await?;
+    let done = act(&mut client, &config.action).await;
     client.close().await;
     done
 }
 
-async fn act(client: &SqlClient, action: &ConsumerAction) -> Result<(), Error> {
+async fn act(client: &mut SqlClient, action: &ConsumerAction) -> Result<(), Error> {
     match action {
         ConsumerAction::Init(set_up) => init(client, set_up).await,
         ConsumerAction::Scaffold(table) => {
@@ -62,6 +64,7 @@ async fn act(client: &SqlClient, action: &ConsumerAction) -> Result<(), Error> {
             };
             print(&format!("{}: consumer {name}\n", done.map_err(Error::Inbox)?))
         }
+        ConsumerAction::Rebuild(order) => rebuild(client, order).await,
         ConsumerAction::Prune { name, older_than, endpoint } => {
             prune(client, name, *older_than, endpoint).await
         }

@@ -22,6 +22,7 @@ pub mod inbox;
 pub mod init;
 pub mod prepare_upgrade;
 pub mod prune;
+mod rebuild;
 pub mod replay;
 pub mod run;
 pub mod slot;

@@ -7,10 +7,11 @@ use walrelay_postgres::{DispatchQuery, DispatchState, DispatchStatus};
 
 use super::builder::Builder;
 use super::command::{
-    Chosen, Consent, DispatchAction, DispatchConfig, DispatchEdit, DispatchList, OutputFormat,
-    SlotAction, SlotConfig, SlotKind,
+    Chosen, Consent, DispatchAction, DispatchConfig, DispatchEdit, DispatchList, SlotAction,
+    SlotConfig, SlotKind,
 };
 use super::orders::RecoverOrder;
+use super::output_format::OutputFormat;
 use crate::{cli, options};
 
 /// How a command that is not `list` prints.

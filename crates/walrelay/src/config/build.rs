@@ -9,11 +9,11 @@ use walrelay_relay::settings::Until;
 use super::builder::Builder;
 use super::command::{
     AlreadyThere, CheckConfig, Command, CreateTopics, DemoConfig, DemoOutput, EmulatorConfig,
-    InitConfig, OnSlotLost, OutputFormat, PruneConfig, Pruning, RunConfig, Shell, SlotKind,
-    StatusConfig,
+    InitConfig, OnSlotLost, PruneConfig, Pruning, RunConfig, Shell, SlotKind, StatusConfig,
 };
 use super::layers::{CommandLine, Environment};
 use super::log::{LogConfig, LogFormat};
+use super::output_format::OutputFormat;
 use super::problem::{Problem, Problems};
 use crate::{cli, options, telemetry};
 

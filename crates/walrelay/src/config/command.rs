@@ -7,12 +7,12 @@ use std::time::{Duration, SystemTime};
 use pgoutput_parser::{Lsn, Position};
 use walrelay_core::{ColumnNames, Names, RouterConfig, WalBudgetLimit};
 use walrelay_emulator::Fault;
-use walrelay_inbox::operate::{InboxFilter, InboxSelection};
-use walrelay_postgres::{ConnectConfig, DispatchQuery, OnLost, Outbox, QualifiedName};
-use walrelay_pubsub::Endpoint;
+use walrelay_postgres::{ConnectConfig, DispatchQuery, OnLost, Outbox};
 use walrelay_relay::settings::{PubSubSettings, Settings};
 
+use super::consuming::{ConsumeConfig, ConsumerConfig, InboxConfig};
 use super::orders::{BackfillConfig, Place, RecoverOrder, ReplayConfig, ResetOrder};
+use super::output_format::OutputFormat;
 
 /// What to do, and everything it needs.
 #[derive(Debug, Clone)]
@@ -129,15 +129,6 @@ pub enum SlotKind {
     Plain,
     /// It survives a failover; needs Postgres 17 or newer.
     Failover,
-}
-
-/// The form of what a command prints.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum OutputFormat {
-    /// For people.
-    Text,
-    /// For programs.
-    Json,
 }
 
 /// Everything `walrelay check` needs.
@@ -425,128 +416,4 @@ pub enum DemoOutput {
     Messages,
     /// The summary.
     Summary,
-}
-
-/// Everything `walrelay consume` needs.
-#[derive(Debug, Clone)]
-pub struct ConsumeConfig {
-    /// The consumer's own settings.
-    pub settings: walrelay_inbox::Settings,
-    /// Where `/livez` and the others are served; `None` is nowhere.
-    pub http: Option<SocketAddr>,
-}
-
-/// Everything `walrelay consumer` needs.
-#[derive(Debug, Clone)]
-pub struct ConsumerConfig {
-    /// The consumer's database; absent when only SQL is printed.
-    pub connect: Option<ConnectConfig>,
-    /// What to do.
-    pub action: ConsumerAction,
-}
-
-/// What to do with a consumer.
-#[derive(Debug, Clone)]
-pub enum ConsumerAction {
-    /// Set it up.
-    Init(ConsumerSetUp),
-    /// Print a handler for a table.
-    Scaffold(QualifiedName),
-    /// Print how it is doing.
-    Status {
-        /// Its name.
-        name: String,
-        /// How.
-        format: OutputFormat,
-    },
-    /// Pause it, or let it go on.
-    Pause {
-        /// Its name.
-        name: String,
-        /// Whether it is to be paused.
-        paused: bool,
-    },
-    /// Delete what is old.
-    Prune {
-        /// Its name.
-        name: String,
-        /// Age a row must have.
-        older_than: Duration,
-        /// Where Pub/Sub is, which says how long it keeps messages.
-        endpoint: Endpoint,
-    },
-}
-
-/// Everything `walrelay inbox` needs.
-#[derive(Debug, Clone)]
-pub struct InboxConfig {
-    /// The consumer's database.
-    pub connect: ConnectConfig,
-    /// Which consumer; `None` is the only one.
-    pub consumer: Option<String>,
-    /// What to do.
-    pub action: InboxAction,
-}
-
-/// What to do with events that failed.
-#[derive(Debug, Clone)]
-pub enum InboxAction {
-    /// Print events.
-    List {
-        /// Which.
-        filter: InboxFilter,
-        /// How.
-        format: OutputFormat,
-    },
-    /// Print one event, decoded.
-    Show {
-        /// Its id.
-        id: String,
-        /// How.
-        format: OutputFormat,
-    },
-    /// Make events due at once.
-    Retry(InboxSelection),
-    /// Replace parts of a stored message.
-    Edit {
-        /// Its event id.
-        id: String,
-        /// Where the new payload is.
-        payload_file: Option<PathBuf>,
-        /// Where the new attributes are.
-        attributes_file: Option<PathBuf>,
-    },
-    /// Give an event up.
-    Discard {
-        /// Its id.
-        id: String,
-        /// Why.
-        reason: String,
-    },
-}
-
-/// A consumer to be set up.
-#[derive(Debug, Clone)]
-pub struct ConsumerSetUp {
-    /// Its name.
-    pub name: String,
-    /// Full name of its subscription.
-    pub subscription: String,
-    /// Where Pub/Sub is.
-    pub endpoint: Endpoint,
-    /// The subscription to create, if it is to be created.
-    pub create: Option<NewSubscription>,
-}
-
-/// A subscription to be created.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct NewSubscription {
-    /// Full name of its topic.
-    pub topic: String,
-    /// Full name of the topic for dead letters.
-    pub dead_letter_topic: Option<String>,
-    /// With exactly-once delivery.
-    pub exactly_once: bool,
-    /// In Pub/Sub's filter language; empty lets everything through.
-    pub filter: String,
 }

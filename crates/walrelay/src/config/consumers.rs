@@ -1,11 +1,12 @@
 //! `consume` and `consumer`, as the command line gives them.
 
-use walrelay_inbox::{Dedupe, OnDead, Settings, Until};
+use walrelay_inbox::{Dedupe, Effect, OnDead, Settings, Until};
 
 use super::builder::Builder;
-use super::command::{
-    ConsumeConfig, ConsumerAction, ConsumerConfig, ConsumerSetUp, NewSubscription,
+use super::consuming::{
+    ConsumeConfig, ConsumerAction, ConsumerConfig, ConsumerSetUp, NewSubscription, Rebuild,
 };
+use super::orders::Place;
 use crate::{cli, options};
 
 /// Longer names than any index likes are a mistake.
@@ -27,9 +28,10 @@ impl Builder<'_> {
         let settings = Settings {
             consumer,
             subscription,
-            handler: handler?,
+            effect: Effect::function(handler?),
             connect: connect?,
             endpoint,
+            handler_timeout: problems.read(options::HANDLER_TIMEOUT),
             batch: problems.read(options::BATCH),
             workers: problems.read(options::WORKERS),
             max_lease: problems.read(options::MAX_LEASE),
@@ -59,6 +61,7 @@ impl Builder<'_> {
             | cli::ConsumerActionArgs::Status(_)
             | cli::ConsumerActionArgs::Pause(_)
             | cli::ConsumerActionArgs::Resume(_)
+            | cli::ConsumerActionArgs::Rebuild(_)
             | cli::ConsumerActionArgs::Prune(_) => false,
         };
         let action = self.consumer_action(action);
@@ -92,6 +95,7 @@ impl Builder<'_> {
             cli::ConsumerActionArgs::Resume(args) => {
                 ConsumerAction::Pause { name: self.consumer_name(&args.name), paused: false }
             }
+            cli::ConsumerActionArgs::Rebuild(args) => ConsumerAction::Rebuild(self.rebuild(args)?),
             cli::ConsumerActionArgs::Prune(args) => ConsumerAction::Prune {
                 name: self.consumer_name(&args.name),
                 older_than: self.problems.read(options::OLDER_THAN),
@@ -123,6 +127,15 @@ impl Builder<'_> {
             (true | false, _) => None,
         };
         Some(ConsumerSetUp { name, subscription: subscription?, endpoint, create })
+    }
+
+    fn rebuild(&mut self, args: &cli::ConsumerRebuildArgs) -> Option<Rebuild> {
+        let since = self.place(("seek-to", None), ("seek-to", Some(&args.seek_to)));
+        let name = self.consumer_name(&args.name);
+        let endpoint = self.endpoint();
+        let subscription = self.subscription();
+        let Some(Place::Time(since)) = since else { return None };
+        Some(Rebuild { name, since, reset_sql: args.reset_sql.clone(), subscription, endpoint })
     }
 
     fn consumer_name(&mut self, name: &str) -> String {

@@ -5,7 +5,8 @@ use std::time::Duration;
 use walrelay_inbox::operate::{InboxFilter, InboxSelection};
 
 use super::builder::Builder;
-use super::command::{InboxAction, InboxConfig, OutputFormat};
+use super::consuming::{InboxAction, InboxConfig};
+use super::output_format::OutputFormat;
 use crate::cli;
 
 /// How a command that is not `list` prints.

@@ -1,0 +1,114 @@
+//! The events of a batch as parameters of a statement, and back.
+//!
+//! Columns travel as arrays of built-in types, which need no look-up of the composite type's number.
+
+use std::borrow::Borrow;
+use std::time::SystemTime;
+
+use bytes::Bytes;
+use tokio_postgres::Row;
+use tokio_postgres::types::{PgLsn, ToSql, Type};
+use walrelay_envelope::Lsn;
+
+use crate::event::Event;
+use crate::plan::Plan;
+
+/// A parameter with its type, so that nothing has to be prepared.
+pub(crate) type Parameter<'a> = (&'a (dyn ToSql + Sync), Type);
+
+/// One that is owned.
+pub(crate) type Owned<'a> = (Box<dyn ToSql + Sync + Send + 'a>, Type);
+
+pub(crate) fn borrowed<'a>(owned: &'a [Owned<'a>]) -> Vec<Parameter<'a>> {
+    owned.iter().map(|(value, kind)| (&**value as &(dyn ToSql + Sync), kind.clone())).collect()
+}
+
+/// The messages, in terms of the parameters `$3` to `$17`; `$1` is the consumer, `$2` its generation.
+pub(crate) const MESSAGES: &str = "ARRAY( \
+   SELECT ROW(m.event_id, m.event_type, m.aggregate_type, m.aggregate_id, m.ordering_key, \
+              m.version, m.schema_version, m.occurred_at, m.commit_lsn, m.tx_index, \
+              m.system_identifier, m.message_id, m.publish_time, m.attributes, m.data \
+          )::public.app_inbox_message \
+     FROM unnest($3::text[], $4::text[], $5::text[], $6::text[], $7::text[], \
+            $8::int8[], $9::int4[], $10::timestamptz[], $11::pg_lsn[], $12::int4[], \
+            $13::text[], $14::text[], $15::timestamptz[], $16::text[], $17::bytea[]) \
+       AS m(event_id, event_type, aggregate_type, aggregate_id, ordering_key, \
+            version, schema_version, occurred_at, commit_lsn, tx_index, \
+            system_identifier, message_id, publish_time, attributes, data))";
+
+/// The columns of an `app_inbox_message`, in the order in which [`of_row`] reads them.
+pub(crate) const FIELDS: &str = "m.event_id, m.event_type, m.aggregate_type, m.aggregate_id, m.ordering_key, \
+   m.version, m.schema_version, m.occurred_at, m.commit_lsn, m.tx_index, \
+   m.system_identifier, m.message_id, m.publish_time, m.attributes, m.data";
+
+/// The events of a batch, column by column.
+pub(crate) struct Columns<'a, E> {
+    events: &'a [E],
+    attributes: Vec<String>,
+}
+
+impl<'a, E: Borrow<Event>> Columns<'a, E> {
+    pub(crate) fn of(events: &'a [E]) -> Self {
+        let attributes = events.iter().map(|event| event.borrow().attributes_json()).collect();
+        Self { events, attributes }
+    }
+
+    fn column<T: ToSql + Sync + Send + 'a>(
+        &self,
+        kind: Type,
+        value: impl Fn(&'a Event) -> T,
+    ) -> Owned<'a> {
+        let values: Vec<T> = self.events.iter().map(|event| value(event.borrow())).collect();
+        (Box::new(values), kind)
+    }
+
+    /// `$1` to `$17`.
+    pub(crate) fn parameters(&'a self, plan: &'a Plan) -> Vec<Owned<'a>> {
+        let lsn = |event: &'a Event| event.commit_lsn.map(|lsn| PgLsn::from(lsn.as_u64()));
+        vec![
+            (Box::new(&plan.consumer), Type::TEXT),
+            (Box::new(plan.generation), Type::INT4),
+            self.column(Type::TEXT_ARRAY, |event| &event.event_id),
+            self.column(Type::TEXT_ARRAY, |event| &event.event_type),
+            self.column(Type::TEXT_ARRAY, |event| &event.aggregate_type),
+            self.column(Type::TEXT_ARRAY, |event| &event.aggregate_id),
+            self.column(Type::TEXT_ARRAY, |event| &event.ordering_key),
+            self.column(Type::INT8_ARRAY, |event| event.version),
+            self.column(Type::INT4_ARRAY, |event| event.schema_version),
+            self.column(Type::TIMESTAMPTZ_ARRAY, |event| event.occurred_at),
+            self.column(Type::PG_LSN_ARRAY, lsn),
+            self.column(Type::INT4_ARRAY, |event| event.tx_index),
+            self.column(Type::TEXT_ARRAY, |event| &event.system_identifier),
+            self.column(Type::TEXT_ARRAY, |event| &event.message_id),
+            self.column(Type::TIMESTAMPTZ_ARRAY, |event| event.publish_time),
+            (Box::new(&self.attributes), Type::TEXT_ARRAY),
+            self.column(Type::BYTEA_ARRAY, |event| event.data.as_ref()),
+        ]
+    }
+}
+
+/// A stored message, of [`FIELDS`].
+pub(crate) fn of_row(row: &Row) -> Event {
+    let lsn: Option<PgLsn> = row.get(8);
+    let attributes: Option<String> = row.get(13);
+    // What was stored was written from a map of strings.
+    let attributes = attributes.and_then(|text| serde_json::from_str(&text).ok());
+    let time = |index: usize| row.get::<_, Option<SystemTime>>(index);
+    Event {
+        event_id: row.get(0),
+        event_type: row.get(1),
+        aggregate_type: row.get(2),
+        aggregate_id: row.get(3),
+        ordering_key: row.get(4),
+        version: row.get(5),
+        schema_version: row.get(6),
+        occurred_at: time(7),
+        commit_lsn: lsn.map(|lsn| Lsn::new(lsn.into())),
+        tx_index: row.get(9),
+        system_identifier: row.get(10),
+        message_id: row.get::<_, Option<String>>(11).unwrap_or_default(),
+        publish_time: time(12),
+        attributes: attributes.unwrap_or_default(),
+        data: Bytes::from(row.get::<_, Option<Vec<u8>>>(14).unwrap_or_default()),
+    }
+}

@@ -1,0 +1,18 @@
+//! What stands for all batches of a consumer.
+
+use std::time::Duration;
+
+use crate::effect::Effect;
+use crate::settings::{Dedupe, OnDead};
+
+/// What every batch of this consumer is applied with.
+#[derive(Debug, Clone)]
+pub(crate) struct Plan {
+    pub(crate) consumer: String,
+    pub(crate) generation: i32,
+    pub(crate) effect: Effect,
+    pub(crate) on_dead: OnDead,
+    pub(crate) max_attempts: i32,
+    pub(crate) dedupe: Dedupe,
+    pub(crate) handler_timeout: Duration,
+}

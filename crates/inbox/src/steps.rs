@@ -1,0 +1,230 @@
+//! A batch step by step, as `app_inbox_apply` does it within the server: take, run, settle, commit. For
+//! handlers in Rust, and for events whose handler does not end in time: what has been cancelled cannot be
+//! caught inside the statement that was.
+
+use std::sync::Arc;
+
+use tokio::time::timeout;
+use tokio_postgres::types::Type;
+use tokio_postgres::{IsolationLevel, Transaction};
+
+use crate::columns::{Columns, FIELDS, MESSAGES, Parameter, borrowed, of_row};
+use crate::database::{Applied, Connection, Unapplied, exchange_timeout, settings};
+use crate::event::Event;
+use crate::handler::{AnyHandler, Stopped, Verdict, run};
+use crate::plan::Plan;
+
+/// An event that came with this batch, or one that is stored.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum From {
+    Subscription,
+    Inbox,
+}
+
+impl Connection {
+    /// Applies a batch and commits. A fate for each event, only if the commit is known (C2).
+    pub(crate) async fn apply_with(
+        &mut self,
+        handler: &dyn AnyHandler,
+        plan: &Plan,
+        events: &[Arc<Event>],
+    ) -> Result<Vec<Applied>, Unapplied> {
+        self.in_transaction(plan, async |transaction| {
+            let mut applied = take(transaction, plan, events).await?;
+            let chosen: Vec<usize> = (0..events.len()).filter(|i| applied[*i].is_new()).collect();
+            let batch: Vec<Event> = chosen.iter().map(|i| Event::clone(&events[*i])).collect();
+            let verdicts = run_in_time(plan, run(handler, transaction, &batch)).await?;
+            let settling =
+                Settling { events: &batch, verdicts: &verdicts, from: From::Subscription };
+            for (index, settled) in settling.settle(transaction, plan).await? {
+                applied[chosen[index]] = settled;
+            }
+            Ok(applied)
+        })
+        .await
+    }
+
+    /// Tries again what has failed and is due, `limit` events at most.
+    pub(crate) async fn redeliver_with(
+        &mut self,
+        handler: &dyn AnyHandler,
+        plan: &Plan,
+        limit: i32,
+    ) -> Result<Vec<Applied>, Unapplied> {
+        self.in_transaction(plan, async |transaction| {
+            let events = take_due(transaction, plan, limit).await?;
+            let verdicts = run_in_time(plan, run(handler, transaction, &events)).await?;
+            let settling = Settling { events: &events, verdicts: &verdicts, from: From::Inbox };
+            let settled = settling.settle(transaction, plan).await?;
+            Ok(settled.into_iter().map(|(_, settled)| settled).collect())
+        })
+        .await
+    }
+
+    /// Stores an event as failed, without running its handler: alone, it did not end in time.
+    pub(crate) async fn refuse(
+        &mut self,
+        plan: &Plan,
+        event: &Arc<Event>,
+        cause: &Unapplied,
+    ) -> Result<Vec<Applied>, Unapplied> {
+        let verdicts = [cause.verdict()];
+        self.in_transaction(plan, async |transaction| {
+            let events = [Event::clone(event)];
+            let mut applied = take(transaction, plan, &events).await?;
+            if applied.iter().all(Applied::is_new) {
+                let settling =
+                    Settling { events: &events, verdicts: &verdicts, from: From::Subscription };
+                let settled = settling.settle(transaction, plan).await?;
+                applied = settled.into_iter().map(|(_, settled)| settled).collect();
+            }
+            Ok(applied)
+        })
+        .await
+    }
+
+    /// The same for the stored event that is due first.
+    pub(crate) async fn refuse_due(
+        &mut self,
+        plan: &Plan,
+        cause: &Unapplied,
+    ) -> Result<Vec<Applied>, Unapplied> {
+        self.in_transaction(plan, async |transaction| {
+            let events = take_due(transaction, plan, 1).await?;
+            let verdicts: Vec<Verdict> = events.iter().map(|_| cause.verdict()).collect();
+            let settling = Settling { events: &events, verdicts: &verdicts, from: From::Inbox };
+            let settled = settling.settle(transaction, plan).await?;
+            Ok(settled.into_iter().map(|(_, settled)| settled).collect())
+        })
+        .await
+    }
+
+    async fn in_transaction<T>(
+        &mut self,
+        plan: &Plan,
+        work: impl AsyncFnOnce(&mut Transaction<'_>) -> Result<T, Stopped>,
+    ) -> Result<T, Unapplied> {
+        let client = self.client().await?;
+        let builder = client.build_transaction().isolation_level(IsolationLevel::ReadCommitted);
+        let exchange = async {
+            let mut transaction = builder.start().await?;
+            transaction.batch_execute(&settings(plan)).await?;
+            // Rolled back by being dropped when anything fails.
+            let done = work(&mut transaction).await?;
+            transaction.commit().await?;
+            Ok(done)
+        };
+        let ended = timeout(exchange_timeout(plan), exchange).await;
+        let is_closed = client.is_closed();
+        let done = match ended {
+            Ok(Ok(done)) => Ok(done),
+            Ok(Err(Stopped::Sql(error))) => Err(Unapplied::Sql(error)),
+            Ok(Err(Stopped::Handler(error, failure))) => Err(Unapplied::Handler(error, failure)),
+            Ok(Err(Stopped::Overdue)) => Err(Unapplied::Overdue),
+            Err(_) => Err(Unapplied::Silent),
+        };
+        // A statement of a handler that was given up may still run there.
+        if is_closed || matches!(done, Err(Unapplied::Overdue | Unapplied::Silent)) {
+            self.forget();
+        }
+        done
+    }
+}
+
+/// A handler may wait for something else than the database, whose own time-out then never comes.
+async fn run_in_time(
+    plan: &Plan,
+    running: impl Future<Output = Result<Vec<Verdict>, Stopped>>,
+) -> Result<Vec<Verdict>, Stopped> {
+    timeout(plan.handler_timeout, running).await.unwrap_or(Err(Stopped::Overdue))
+}
+
+async fn take<E: std::borrow::Borrow<Event>>(
+    transaction: &Transaction<'_>,
+    plan: &Plan,
+    events: &[E],
+) -> Result<Vec<Applied>, Stopped> {
+    let columns = Columns::of(events);
+    let mut parameters = columns.parameters(plan);
+    parameters.push((Box::new(plan.dedupe.name()), Type::TEXT));
+    let sql = format!("SELECT public.app_inbox_take($1, $2, {MESSAGES}, dedupe => $18)");
+    let rows = transaction.query_typed(&sql, &borrowed(&parameters)).await?;
+    let results: Vec<String> = rows.first().map(|row| row.get(0)).unwrap_or_default();
+    Ok(results.into_iter().map(|result| Applied { result, error_code: None }).collect())
+}
+
+async fn take_due(
+    transaction: &Transaction<'_>,
+    plan: &Plan,
+    limit: i32,
+) -> Result<Vec<Event>, Stopped> {
+    let sql = format!("SELECT {FIELDS} FROM unnest(public.app_inbox_take_due($1, $2, $3)) AS m");
+    let parameters: [Parameter<'_>; 3] =
+        [(&plan.consumer, Type::TEXT), (&plan.generation, Type::INT4), (&limit, Type::INT4)];
+    let rows = transaction.query_typed(&sql, &parameters).await?;
+    Ok(rows.iter().map(of_row).collect())
+}
+
+/// What became of events, still to be written down.
+struct Settling<'a> {
+    events: &'a [Event],
+    verdicts: &'a [Verdict],
+    from: From,
+}
+
+impl Settling<'_> {
+    /// What rows are now, by the event's place; without those that are as they were taken.
+    async fn settle(
+        &self,
+        transaction: &Transaction<'_>,
+        plan: &Plan,
+    ) -> Result<Vec<(usize, Applied)>, Stopped> {
+        let is_final =
+            |index: &usize| matches!(self.verdicts[*index], Verdict::Failed { is_final: true, .. });
+        let (last, rest): (Vec<usize>, Vec<usize>) = (0..self.events.len()).partition(is_final);
+        let mut settled = Vec::new();
+        // What will never work is dead at its first attempt; and stands before what waits behind it.
+        for (chosen, max_attempts) in [(last, 1), (rest, plan.max_attempts)] {
+            if !chosen.is_empty() {
+                let results = self.write(transaction, plan, (&chosen, max_attempts)).await?;
+                settled
+                    .extend(chosen.into_iter().zip(results).filter_map(|(i, it)| Some((i, it?))));
+            }
+        }
+        Ok(settled)
+    }
+
+    async fn write(
+        &self,
+        transaction: &Transaction<'_>,
+        plan: &Plan,
+        (chosen, max_attempts): (&[usize], i32),
+    ) -> Result<Vec<Option<Applied>>, Stopped> {
+        let events: Vec<&Event> = chosen.iter().map(|index| &self.events[*index]).collect();
+        let columns = Columns::of(&events);
+        let mut parameters = columns.parameters(plan);
+        let outcomes: Vec<&str> = chosen.iter().map(|index| self.verdicts[*index].name()).collect();
+        let failure = |index: &usize| match &self.verdicts[*index] {
+            Verdict::Failed { code, text, .. } => (Some(code.clone()), Some(text.as_str())),
+            Verdict::Applied | Verdict::Held | Verdict::Deferred => (None, None),
+        };
+        let (codes, texts): (Vec<Option<String>>, Vec<Option<&str>>) =
+            chosen.iter().map(failure).unzip();
+        parameters.push((Box::new(outcomes), Type::TEXT_ARRAY));
+        parameters.push((Box::new(codes.clone()), Type::TEXT_ARRAY));
+        parameters.push((Box::new(texts), Type::TEXT_ARRAY));
+        parameters.push((Box::new(self.from == From::Inbox), Type::BOOL));
+        parameters.push((Box::new(plan.on_dead.name()), Type::TEXT));
+        parameters.push((Box::new(max_attempts), Type::INT4));
+        let sql = format!(
+            "SELECT public.app_inbox_settle( \
+               $1, $2, {MESSAGES}, $18, $19, $20, $21, on_dead => $22, max_attempts => $23)"
+        );
+        let rows = transaction.query_typed(&sql, &borrowed(&parameters)).await?;
+        let results: Vec<Option<String>> = rows.first().map(|row| row.get(0)).unwrap_or_default();
+        let settled = results.into_iter().zip(codes);
+        let settled =
+            settled.map(|(result, error_code)| result.map(|result| Applied { result, error_code }));
+        Ok(settled.collect())
+    }
+}

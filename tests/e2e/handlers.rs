@@ -1,0 +1,162 @@
+//! Handlers in Rust, and handlers that do not end: the effect is applied once and the culprit is found.
+
+use std::time::Duration;
+
+use walrelay_inbox::{
+    ConnectConfig, Consumer, Effect, Endpoint, Event, Handler, HandlerError, Health, Metrics,
+    PgEnv, Settings, Transaction, Until,
+};
+use walrelay_testkit::wait_until;
+use walrelay_tests::{CONSUMER, DEADLINE, World};
+
+async fn world() -> Option<World> {
+    let world = World::create().await?;
+    world.set_up_consumer().await;
+    Some(world)
+}
+
+/// Writes what the SQL handler of these tests writes, and fails where an event says so.
+struct Adding;
+
+impl Handler for Adding {
+    async fn handle(
+        &self,
+        transaction: &Transaction<'_>,
+        events: &[Event],
+    ) -> Result<(), HandlerError> {
+        for event in events {
+            let data = String::from_utf8_lossy(&event.data).into_owned();
+            let lsn = event.commit_lsn.map(|lsn| lsn.to_string());
+            let index = event.tx_index.map(|index| index.to_string());
+            let insert = "INSERT INTO effect.applied (event_id, key, lsn, tx_index, data) VALUES ($1, $2, $3, $4, $5)";
+            let values: [&(dyn walrelay_inbox::tokio_postgres::types::ToSql + Sync); 5] =
+                [&event.event_id, &event.ordering_key, &lsn, &index, &event.data.as_ref()];
+            transaction.execute(insert, &values).await?;
+            let add = "INSERT INTO effect.balance AS b VALUES ($1, 1)
+                ON CONFLICT (key) DO UPDATE SET events = b.events + 1";
+            transaction.execute(add, &[&event.ordering_key]).await?;
+            // After its effect, which has to be taken back.
+            if data.contains("\"hangs\"") {
+                std::future::pending::<()>().await;
+            }
+            if data.contains("\"fails\"") {
+                transaction.batch_execute("SELECT 1 / 0").await?;
+            }
+            if data.contains("\"never\"") {
+                return Err(HandlerError::dead("no such thing"));
+            }
+        }
+        Ok(())
+    }
+}
+
+async fn consume(world: &World, until: Until) {
+    let connect = ConnectConfig::parse(world.url(), &PgEnv::default()).expect("a URL");
+    let endpoint = Endpoint::emulator(world.pubsub.address()).expect("an address");
+    let settings = Settings {
+        until,
+        max_attempts: 2,
+        handler_timeout: Duration::from_secs(1),
+        ..Settings::new(CONSUMER, Effect::handler(Adding), connect, endpoint)
+    };
+    let consumer = Consumer::prepare(settings).await.expect("everything is there");
+    let stop = std::future::pending();
+    consumer.run(stop, Metrics::new(), Health::new(CONSUMER)).await.expect("it is caught up");
+}
+
+async fn insert(world: &World, key: &str, payload: &str) {
+    world
+        .execute(&format!(
+            "INSERT INTO app_outbox (aggregatetype, aggregateid, event_type, version, payload)
+             VALUES ('video', '{key}', 'made', 1000, '{payload}')"
+        ))
+        .await;
+}
+
+#[tokio::test]
+async fn with_a_handler_in_rust_every_event_takes_effect_once_and_in_order() {
+    let Some(world) = world().await else { return };
+    world.pubsub.fault(&format!("on=acknowledge,subscription={CONSUMER},first=3,lose"));
+    world.insert_events(20, 600).await;
+    world.catch_up().await;
+    consume(&world, Until::CaughtUp).await;
+    world.assert_applied_exactly_once().await;
+}
+
+#[tokio::test]
+async fn what_a_handler_in_rust_fails_on_is_isolated_and_its_key_waits() {
+    let Some(world) = world().await else { return };
+    world.insert_events(10, 100).await;
+    insert(&world, "key-1", r#"{"fails": 1}"#).await;
+    insert(&world, "key-2", r#"{"never": 1}"#).await;
+    world.insert_events(10, 100).await;
+    world.catch_up().await;
+    let until_caught_up = consume(&world, Until::CaughtUp);
+    until_caught_up.await;
+
+    assert_eq!(world.applied_count().await, 180);
+    let dead = "SELECT string_agg(ordering_key || ' ' || attempts || ' ' || error_code, ', ' ORDER BY ordering_key)
+        FROM app_inbox WHERE status = 'dead'";
+    let dead: String = world.client().query_one(dead, &[]).await.expect("dead rows").get(0);
+    assert_eq!(dead, "key-1 2 22012, key-2 1 HANDLER_DEAD");
+    let waiting = "SELECT count(*) FROM app_inbox WHERE status = 'retrying' AND ordering_key IN ('key-1', 'key-2')";
+    assert_eq!(world.number(waiting).await, 20);
+    // Given up, their keys go on in order, each event once.
+    let ids = "SELECT event_id FROM app_inbox WHERE status = 'dead'";
+    for row in world.client().query(ids, &[]).await.expect("dead rows") {
+        world.succeed(["inbox", "discard", row.get(0), "--reason", "poison"]).await;
+    }
+    consume(&world, Until::CaughtUp).await;
+    assert_eq!(world.applied_count().await, 200);
+    let sum = "SELECT sum(events)::bigint FROM effect.balance";
+    assert_eq!(world.number(sum).await, 200);
+}
+
+#[tokio::test]
+async fn an_event_on_which_a_handler_in_rust_hangs_is_parked_and_the_others_go_on() {
+    let Some(world) = world().await else { return };
+    insert(&world, "key-1", r#"{"hangs": 1}"#).await;
+    world.insert_events(4, 20).await;
+    world.catch_up().await;
+    let told = "SELECT count(*) FROM app_inbox WHERE status = 'dead' AND error_code = '57014'";
+    let parked = wait_until(DEADLINE, "the event to be dead", async || {
+        (world.number(told).await == 1).then_some(())
+    });
+    tokio::select! {
+        () = consume(&world, Until::Stopped) => unreachable!("nobody stops it"),
+        () = parked => {}
+    }
+    world.wait_applied(15).await;
+}
+
+#[tokio::test]
+async fn an_event_whose_sql_handler_never_ends_is_parked_and_the_others_go_on() {
+    let Some(world) = world().await else { return };
+    world
+        .execute(
+            "CREATE FUNCTION effect.slow(events app_inbox_event[]) RETURNS void LANGUAGE plpgsql AS $$
+             BEGIN
+               IF EXISTS (SELECT FROM unnest(events) AS e WHERE e.payload ->> 'hangs' IS NOT NULL) THEN
+                 PERFORM pg_sleep(60);
+               END IF;
+               PERFORM effect.add(events);
+             END $$",
+        )
+        .await;
+    world.insert_events(4, 20).await;
+    insert(&world, "key-1", r#"{"hangs": 1}"#).await;
+    world.insert_events(4, 20).await;
+    world.catch_up().await;
+    let options = ["--handler-timeout", "1s", "--max-attempts", "2"];
+    let consume = ["consume", CONSUMER, "--handler", "effect.slow"];
+    let consumer = world.command(consume.into_iter().chain(options)).start();
+    world.wait_applied(35).await;
+    // Tried again from the inbox, where it is one of many that are due.
+    let dead = "SELECT count(*) FROM app_inbox WHERE status = 'dead' AND error_code = '57014' AND attempts = 2";
+    wait_until(DEADLINE, "the event to be dead", async || {
+        (world.number(dead).await == 1).then_some(())
+    })
+    .await;
+    drop(consumer);
+    assert_eq!(world.applied_count().await, 35);
+}
