@@ -1,11 +1,13 @@
-//! `walrelay demo`: Postgres, Pub/Sub, a producer and a consumer around the real relay.
+//! `walrelay demo`: the whole pipe, from a business table to a read model, around the real relay.
 //!
 //! ```text
-//! producer ──▶ private Postgres ──▶ the relay ──▶ embedded Pub/Sub ──▶ subscriber
-//!    └────────── what was committed ───────────────────────────────▶ compared
+//! producer ──▶ orders, outbox ──▶ the relay ──▶ embedded Pub/Sub ──▶ inbox ──▶ read model
+//!    │             │                                   └──▶ subscriber            │
+//!    └─ what was committed ────────────────────────────────▶ compared ◀───────────┘
 //! ```
 //!
-//! The relay is started as `walrelay run` starts it, from a configuration of the same kind.
+//! The relay is started as `walrelay run` starts it, from a configuration of the same kind. The tables
+//! and the read model are two databases of one private Postgres.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -18,18 +20,20 @@ use walrelay_postgres::{
     ConnectConfig, Failover, InitOptions, Making, OnLost, Outbox, PgEnv, QualifiedName, connect_sql,
 };
 use walrelay_private_postgres::{Installation, PrivatePostgres};
+use walrelay_pubsub::Endpoint;
 use walrelay_relay::policy::Exit;
 use walrelay_relay::shutdown::Shutdown;
 
 use super::run;
 use crate::config::{Command, CommandLine, Config, DemoConfig, Environment, RunConfig};
-use crate::demo::{Ledger, produce, subscribe};
+use crate::demo::{Comparison, Ledger, ReadModel, produce, subscribe};
 use crate::error::Error;
 use crate::output::print;
 
 const PROJECT: &str = "demo";
 const TOPIC: &str = "projects/demo/topics/orders.events";
 const SUBSCRIPTION: &str = "projects/demo/subscriptions/demo";
+const INBOX_SUBSCRIPTION: &str = "projects/demo/subscriptions/order_state";
 
 /// Rows that are on their way when the producer stops arrive within this, or count as lost.
 const ARRIVAL_MAX: Duration = Duration::from_secs(30);
@@ -50,8 +54,10 @@ pub async fn execute(config: DemoConfig, shutdown: &Shutdown) -> Result<(), Erro
 
     let emulator = Emulator::new(Options::default());
     emulator.create_topic(TOPIC).map_err(refused)?;
-    let options = SubscriptionOptions::default();
-    emulator.create_subscription(SUBSCRIPTION, TOPIC, options).map_err(refused)?;
+    for subscription in [SUBSCRIPTION, INBOX_SUBSCRIPTION] {
+        let options = SubscriptionOptions::default();
+        emulator.create_subscription(subscription, TOPIC, options).map_err(refused)?;
+    }
     let mut servers = JoinSet::new();
     servers.spawn({
         let emulator = emulator.clone();
@@ -64,13 +70,18 @@ pub async fn execute(config: DemoConfig, shutdown: &Shutdown) -> Result<(), Erro
     ))?;
 
     let ledger = Arc::new(Ledger::default());
-    let relay_stop = Shutdown::new();
-    let mut relay = JoinSet::new();
+    let stop = Shutdown::new();
+    let mut services = JoinSet::new();
     let relay_config = relay_config(&url, &pubsub.to_string())?;
-    relay.spawn({
-        let stop = relay_stop.clone();
+    services.spawn({
+        let stop = stop.clone();
         async move { Box::pin(run::execute(relay_config, &stop)).await }
     });
+    let endpoint = Endpoint::emulator(&pubsub.to_string()).map_err(demo_error)?;
+    let read_model =
+        ReadModel::create(|database| postgres.url(database), INBOX_SUBSCRIPTION, endpoint).await?;
+    let kept = read_model.keep(stop.clone());
+    services.spawn(async move { kept.await.map_err(Error::Inbox) });
     let output = config.output;
     servers.spawn({
         let (ledger, host) = (Arc::clone(&ledger), format!("http://{pubsub}"));
@@ -86,14 +97,16 @@ pub async fn execute(config: DemoConfig, shutdown: &Shutdown) -> Result<(), Erro
     tokio::select! {
         produced = producing => produced?,
         () = shutdown.requested() => {}
-        Some(ended) = relay.join_next() => return relay_ended(ended),
+        Some(ended) = services.join_next() => return service_ended(ended),
     }
     let (produced_in, arrived) = (began.elapsed(), arrival(&ledger).await);
-    relay_stop.request();
-    if let Some(ended) = relay.join_next().await {
-        relay_ended(ended)?;
+    let comparison = read_model.compare(ARRIVAL_MAX).await?;
+    read_model.close().await;
+    stop.request();
+    while let Some(ended) = services.join_next().await {
+        service_ended(ended)?;
     }
-    report(&ledger, produced_in, arrived)
+    report(&ledger, (produced_in, arrived), comparison)
 }
 
 /// Tables, publication and slot, as `walrelay init` makes them, and a business table.
@@ -140,7 +153,11 @@ async fn arrival(ledger: &Ledger) -> Duration {
     began.elapsed()
 }
 
-fn report(ledger: &Ledger, produced_in: Duration, arrived: Duration) -> Result<(), Error> {
+fn report(
+    ledger: &Ledger,
+    (produced_in, arrived): (Duration, Duration),
+    comparison: Comparison,
+) -> Result<(), Error> {
     let sum = ledger.sum();
     print(&format!(
         "committed {} rows (and rolled {} back) in {:.1} s, delivered {}, lost {}, \
@@ -154,13 +171,19 @@ fn report(ledger: &Ledger, produced_in: Duration, arrived: Duration) -> Result<(
         sum.duplicates,
         arrived.as_secs_f64() * 1_000.0,
     ))?;
-    match (sum.lost(), sum.out_of_order) {
-        (0, 0) => Ok(()),
+    let Comparison { orders, different, applied, missing, repeated } = comparison;
+    print(&format!(
+        "applied {applied} events to the read model, not applied {missing}, applied twice {repeated}; \
+         {} of {orders} orders are as in the source\n",
+        orders - different
+    ))?;
+    match (sum.lost(), sum.out_of_order, comparison.is_equal()) {
+        (0, 0, true) => Ok(()),
         _ => Err(Error::Demo { what: "the promise was broken".into(), exit: Exit::Unexpected }),
     }
 }
 
-fn relay_ended(ended: Result<Result<(), Error>, tokio::task::JoinError>) -> Result<(), Error> {
+fn service_ended(ended: Result<Result<(), Error>, tokio::task::JoinError>) -> Result<(), Error> {
     match ended {
         Ok(ended) => ended,
         Err(error) => Err(demo_error(error)),

@@ -1,0 +1,209 @@
+//! The pipe's other end: a read model in another database, which the consuming half keeps up to date.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use serde_json::Value;
+use tokio::time::{Instant, sleep};
+use walrelay_inbox::{
+    Consumer, Effect, Endpoint, Event, Handler, HandlerError, Health, InboxError, Metrics,
+    Settings, Transaction, admin,
+};
+use walrelay_postgres::{ConnectConfig, PgEnv, SqlClient, connect_sql, migrate_inbox};
+use walrelay_relay::policy::{Chain, Exit};
+use walrelay_relay::shutdown::Shutdown;
+
+use crate::error::Error;
+
+const CONSUMER: &str = "order_state";
+const DATABASE: &str = "read_model";
+
+/// Counts, because an UPSERT alone would hide an event that was applied twice.
+const WRITE: &str = "
+    INSERT INTO order_state AS o VALUES ($1, $2, $3, 1)
+    ON CONFLICT (id) DO UPDATE
+       SET version = excluded.version, status = excluded.status, events = o.events + 1";
+
+/// What the source says of each order, to be compared with the read model.
+const SOURCE: &str = "
+    SELECT o.id, max(e.version)::bigint, o.status, count(*)
+      FROM orders AS o JOIN app_outbox AS e ON e.aggregateid = o.id GROUP BY o.id, o.status";
+
+const READ_MODEL: &str = "SELECT id, version, status, events FROM order_state";
+
+/// The effect of an event on the read model.
+struct OrderState;
+
+impl Handler for OrderState {
+    async fn handle(
+        &self,
+        transaction: &Transaction<'_>,
+        events: &[Event],
+    ) -> Result<(), HandlerError> {
+        let mut events: Vec<&Event> = events.iter().collect();
+        // Batches that lock the same rows in other orders would deadlock; within an order it stays theirs.
+        events.sort_by_key(|event| event.ordering_key.as_str());
+        let write = transaction.prepare(WRITE).await?;
+        for event in events {
+            let order: Value = serde_json::from_slice(&event.data).map_err(HandlerError::dead)?;
+            let status = order["status"].as_str();
+            transaction.execute(&write, &[&event.ordering_key, &event.version, &status]).await?;
+        }
+        Ok(())
+    }
+}
+
+/// The read model, and what applies events to it.
+#[derive(Debug)]
+pub struct ReadModel {
+    source: SqlClient,
+    own: SqlClient,
+    settings: Settings,
+}
+
+impl ReadModel {
+    /// Makes its database, the inbox and the table.
+    ///
+    /// # Errors
+    ///
+    /// The server refuses.
+    pub async fn create(
+        server_url: impl Fn(&str) -> String,
+        subscription: &str,
+        endpoint: Endpoint,
+    ) -> Result<Self, Error> {
+        let at = |url: &str| {
+            ConnectConfig::parse(url, &PgEnv::default()).map_err(|_| failed("no such database"))
+        };
+        let source = connect_sql(&at(&server_url("postgres"))?).await?;
+        let refused = |error: tokio_postgres::Error| failed(Chain(&error));
+        source.batch_execute(&format!("CREATE DATABASE {DATABASE}")).await.map_err(refused)?;
+        let connect = at(&server_url(DATABASE))?;
+        let own = connect_sql(&connect).await?;
+        migrate_inbox(&own).await?;
+        admin::register(&own, CONSUMER, subscription).await.map_err(Error::Inbox)?;
+        own.batch_execute(
+            "CREATE TABLE order_state (
+               id text PRIMARY KEY, version bigint NOT NULL, status text, events bigint NOT NULL)",
+        )
+        .await
+        .map_err(refused)?;
+        let settings = Settings::new(CONSUMER, Effect::handler(OrderState), connect, endpoint);
+        Ok(Self { source, own, settings })
+    }
+
+    /// Applies events until it is stopped.
+    ///
+    /// # Errors
+    ///
+    /// What it needs is gone.
+    pub fn keep(&self, stop: Shutdown) -> impl Future<Output = Result<(), InboxError>> + use<> {
+        let settings = self.settings.clone();
+        async move {
+            let consumer = Consumer::prepare(settings).await?;
+            let (metrics, health) = (Metrics::new(), Health::new(CONSUMER));
+            Box::pin(consumer.run(stop.requested(), metrics, health)).await
+        }
+    }
+
+    /// Waits until everything committed is applied, `patience` long at most, and compares.
+    ///
+    /// # Errors
+    ///
+    /// A database refuses.
+    pub async fn compare(&self, patience: Duration) -> Result<Comparison, Error> {
+        let until = Instant::now() + patience;
+        loop {
+            let comparison = Comparison::of(
+                &read(&self.source, SOURCE).await?,
+                &read(&self.own, READ_MODEL).await?,
+            );
+            if comparison.is_equal() || Instant::now() >= until {
+                return Ok(comparison);
+            }
+            sleep(Duration::from_millis(50)).await;
+        }
+    }
+
+    /// Says goodbye.
+    pub async fn close(self) {
+        self.source.close().await;
+        self.own.close().await;
+    }
+}
+
+/// An order as one side has it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Order {
+    version: i64,
+    status: Option<String>,
+    events: i64,
+}
+
+async fn read(client: &SqlClient, sql: &str) -> Result<BTreeMap<String, Order>, Error> {
+    let rows = client.query(sql, &[]).await.map_err(|error| failed(Chain(&error)))?;
+    let order = |row: &tokio_postgres::Row| Order {
+        version: row.get(1),
+        status: row.get(2),
+        events: row.get(3),
+    };
+    Ok(rows.iter().map(|row| (row.get(0), order(row))).collect())
+}
+
+/// The read model against the tables it is made of.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Comparison {
+    /// Orders of the source.
+    pub orders: u64,
+    /// Those that the read model has otherwise, or not.
+    pub different: u64,
+    /// Events applied.
+    pub applied: u64,
+    /// Events that had no effect.
+    pub missing: u64,
+    /// Events that had their effect more than once.
+    pub repeated: u64,
+}
+
+impl Comparison {
+    fn of(source: &BTreeMap<String, Order>, read_model: &BTreeMap<String, Order>) -> Self {
+        let mut comparison = Self::default();
+        for (id, order) in source {
+            let found = read_model.get(id);
+            let applied = found.map_or(0, |found| found.events);
+            comparison.orders += 1;
+            comparison.different += u64::from(found != Some(order));
+            comparison.applied += applied.unsigned_abs();
+            comparison.missing += u64::try_from(order.events - applied).unwrap_or(0);
+            comparison.repeated += u64::try_from(applied - order.events).unwrap_or(0);
+        }
+        comparison
+    }
+
+    /// Whether every event has had its effect once.
+    #[must_use]
+    pub const fn is_equal(&self) -> bool {
+        self.different == 0
+    }
+}
+
+fn failed(what: impl ToString) -> Error {
+    Error::Demo { what: format!("the read model: {}", what.to_string()), exit: Exit::Unexpected }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_missing_event_and_a_repeated_one_are_told_apart() {
+        let order = |version, events| Order { version, status: Some("paid".into()), events };
+        let source: BTreeMap<String, Order> =
+            [("a".into(), order(2, 2)), ("b".into(), order(3, 3)), ("c".into(), order(1, 1))]
+                .into();
+        let read_model = [("a".into(), order(2, 3)), ("b".into(), order(3, 3))].into();
+        let expected = Comparison { orders: 3, different: 2, applied: 6, missing: 1, repeated: 1 };
+        assert_eq!(Comparison::of(&source, &read_model), expected);
+        assert!(!expected.is_equal() && Comparison::of(&source, &source).is_equal());
+    }
+}
