@@ -59,6 +59,30 @@ async fn an_event_deleted_from_the_inbox_is_named_and_nothing_else() {
     assert!(traced.contains("settled            true"), "{traced}");
     assert!(traced.contains("inbox of ledger\n  not there"), "{traced}");
     assert!(!traced.contains("payload"), "{traced}");
+    let nowhere = world.run(["trace", "00000000-0000-4000-8000-00000000none"]).await;
+    assert_eq!(nowhere.code, Some(1), "{}", nowhere.text);
+    assert!(nowhere.text.contains("is in no outbox"), "{}", nowhere.text);
+}
+
+#[tokio::test]
+async fn what_is_too_young_to_be_audited_is_counted() {
+    let Some(world) = world(30).await else { return };
+    let report = audited(&world, &["--grace", "1h"]).await;
+    assert_eq!((&report["rows"], &report["left_out"]), (&0.into(), &30.into()), "{report}");
+    let text = world.succeed(["audit", "--grace", "1h"]).await;
+    assert!(text.contains("left out: 30 row(s)"), "{text}");
+}
+
+#[tokio::test]
+async fn the_ledger_shows_the_way_of_each_event() {
+    let Some(world) = world(40).await else { return };
+    let ledger = "SELECT count(*) FROM app_event_ledger
+        WHERE settled AND dispatch_status IS NULL AND consumer = 'ledger' AND inbox_status = 'done'";
+    assert_eq!(world.number(ledger).await, 40);
+    world.insert_events(1, 1).await;
+    let on_its_way =
+        "SELECT count(*) FROM app_event_ledger WHERE NOT settled AND inbox_status IS NULL";
+    assert_eq!(world.number(on_its_way).await, 1);
 }
 
 #[tokio::test]

@@ -74,6 +74,8 @@ pub struct Findings {
     pub missing_count: u64,
     /// What the inbox holds of the same time, by status.
     pub inbox: BTreeMap<String, i64>,
+    /// Rows of the outbox that were left out: not settled yet, or younger than the scope's end.
+    pub left_out: u64,
     /// Since when the audit looks: later than asked for where the inbox was pruned.
     pub since: Option<SystemTime>,
 }
@@ -130,6 +132,7 @@ pub async fn audit(
     let rows = settled.values().map(|digest| u64::try_from(digest.count).unwrap_or_default()).sum();
     let mut findings = Findings {
         rows,
+        left_out: left_out(outbox, &scope).await?,
         inbox: seen.statuses,
         since: (since > SystemTime::UNIX_EPOCH).then_some(since),
         ..Findings::default()
@@ -179,7 +182,28 @@ async fn settled_minutes(outbox: &SqlClient, scope: &Scope) -> Result<Minutes, I
     Ok(minutes)
 }
 
-/// Parameters: since, until, slot, aggregate types. The comparison of transactions is that of `prune`.
+/// Rows of the time that nothing is said about.
+async fn left_out(outbox: &SqlClient, scope: &Scope) -> Result<u64, InboxError> {
+    let mut rows = 0;
+    for table in &scope.tables {
+        let AuditedTable { table, occurred_at, .. } = table;
+        let sql = format!(
+            "SELECT count(*) FROM {table} AS o
+              WHERE o.{occurred_at} >= $1 AND (o.{occurred_at} >= $2 OR NOT {SETTLED})"
+        );
+        let [since, until, slot, _] = scope.parameters();
+        let row = outbox.query_one(&sql, &[since, until, slot]).await;
+        let counted: i64 = row.map_err(failed("count the outbox"))?.get(0);
+        rows += u64::try_from(counted).unwrap_or_default();
+    }
+    Ok(rows)
+}
+
+/// Whether the transaction of a row is settled, as `prune` asks it; `$3` is the slot.
+const SETTLED: &str = "age(o.xmin) > (SELECT age(r.settled_xid::xid)
+                                        FROM public.app_outbox_relay AS r WHERE r.slot = $3)";
+
+/// Parameters: since, until, slot, aggregate types.
 fn settled_rows(table: &AuditedTable) -> String {
     let AuditedTable { table, id, occurred_at, aggregate_type } = table;
     let kind = match aggregate_type {
@@ -189,8 +213,7 @@ fn settled_rows(table: &AuditedTable) -> String {
     format!(
         "{table} AS o
           WHERE o.{occurred_at} >= $1 AND o.{occurred_at} < $2
-            AND age(o.xmin) > (SELECT age(r.settled_xid::xid) FROM public.app_outbox_relay AS r
-                                WHERE r.slot = $3)
+            AND {SETTLED}
             AND (cardinality($4::text[]) = 0 OR {kind} = ANY ($4))
             AND NOT EXISTS (SELECT FROM public.app_outbox_dispatch AS d
                              WHERE d.slot = $3 AND d.event_id = o.{id}::text AND d.status <> 'published')"
@@ -289,7 +312,11 @@ impl InConsumer {
     ///
     /// The database refuses.
     pub async fn trace(&self, client: &SqlClient, event_id: &str) -> Result<Value, InboxError> {
-        let sql = "SELECT (to_jsonb(i) - 'message')::text FROM public.app_inbox AS i
+        // A dead event that holds its key has no next attempt.
+        let sql = "SELECT (to_jsonb(i) - 'message' || jsonb_build_object(
+                             'next_attempt_at', nullif(i.next_attempt_at, 'infinity'),
+                             'holds_its_key', i.next_attempt_at = 'infinity'))::text
+                     FROM public.app_inbox AS i
                     WHERE i.consumer = $1 AND i.generation = $2 AND i.event_id = $3";
         let (name, generation) = self.place();
         one(client, sql, &[&name, &generation, &event_id], "read the inbox").await

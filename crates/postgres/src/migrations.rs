@@ -19,6 +19,7 @@ const INBOX_TAKE: &str = include_str!("../../../migrations/inbox/0002_app_inbox_
 const INBOX_RUN: &str = include_str!("../../../migrations/inbox/0003_app_inbox_run.sql");
 const INBOX_SETTLE: &str = include_str!("../../../migrations/inbox/0004_app_inbox_settle.sql");
 const INBOX_APPLY: &str = include_str!("../../../migrations/inbox/0005_app_inbox_apply.sql");
+const LEDGER: &str = include_str!("../../../migrations/inbox/0006_app_event_ledger.sql");
 
 /// The tables a consumer keeps in its own database, in the order they are created.
 pub const INBOX_TABLES: [&str; 3] = ["app_inbox_consumer", "app_inbox", "app_inbox_key"];
@@ -73,13 +74,15 @@ pub fn migrations(outbox_tables: &[QualifiedName]) -> Vec<Migration> {
 #[must_use]
 pub fn inbox_migrations() -> Vec<Migration> {
     let tables = INBOX_TABLES.map(|table| QualifiedName::new("public", table)).into();
-    let functions = |file, sql: &str| Migration { file, tables: Vec::new(), sql: sql.to_owned() };
+    let without_tables =
+        |file, sql: &str| Migration { file, tables: Vec::new(), sql: sql.to_owned() };
     vec![
         Migration { file: "inbox/0001_app_inbox.sql", tables, sql: APP_INBOX.to_owned() },
-        functions("inbox/0002_app_inbox_take.sql", INBOX_TAKE),
-        functions("inbox/0003_app_inbox_run.sql", INBOX_RUN),
-        functions("inbox/0004_app_inbox_settle.sql", INBOX_SETTLE),
-        functions("inbox/0005_app_inbox_apply.sql", INBOX_APPLY),
+        without_tables("inbox/0002_app_inbox_take.sql", INBOX_TAKE),
+        without_tables("inbox/0003_app_inbox_run.sql", INBOX_RUN),
+        without_tables("inbox/0004_app_inbox_settle.sql", INBOX_SETTLE),
+        without_tables("inbox/0005_app_inbox_apply.sql", INBOX_APPLY),
+        without_tables("inbox/0006_app_event_ledger.sql", LEDGER),
     ]
 }
 

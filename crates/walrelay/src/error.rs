@@ -161,6 +161,13 @@ pub enum Error {
         missing: u64,
     },
 
+    /// An event that was asked for is nowhere.
+    #[error("event {event_id:?} is in no outbox, in no dispatch state and in no inbox")]
+    NoTrace {
+        /// The id asked for.
+        event_id: String,
+    },
+
     /// A signal ended a command before it was done.
     #[error("stopped by a signal before it was done")]
     Interrupted,
@@ -199,7 +206,7 @@ impl Error {
             Self::Unfit { .. } => Kind::Argument,
             Self::File { .. } => Kind::File,
             Self::Io { .. } => Kind::Machine,
-            Self::Demo { .. } | Self::Missing { .. } => Kind::Refused,
+            Self::Demo { .. } | Self::Missing { .. } | Self::NoTrace { .. } => Kind::Refused,
             Self::SecondSignal | Self::Interrupted | Self::ReplayStopped { .. } => {
                 Kind::Interrupted
             }
@@ -251,6 +258,9 @@ impl Error {
         match self {
             Self::Demo { .. } | Self::SecondSignal | Self::ReplayStopped { .. } => "",
             Self::Missing { .. } => MISSING,
+            Self::NoTrace { .. } => {
+                "compare the id with what was inserted; --outbox-table and --inbox name where to look"
+            }
             Self::Findings { .. } => "each finding above names its fix",
             Self::PruneDenied { .. } => PRUNE_RIGHTS,
             Self::Unfit { hint, .. } => hint,

@@ -79,6 +79,7 @@ fn as_json(reports: &[(String, Findings)], held_back: &BTreeMap<String, i64>) ->
         json!({
             "consumer": name,
             "rows": findings.rows,
+            "left_out": findings.left_out,
             "since": findings.since.map(rfc3339),
             "missing": findings.missing_count,
             "missing_events": missing.collect::<Vec<_>>(),
@@ -102,6 +103,12 @@ fn as_text(reports: &[(String, Findings)], held_back: &BTreeMap<String, i64>) ->
             findings.rows
         ));
         text.push_str(&counted("  in the inbox", &findings.inbox));
+        if findings.left_out > 0 {
+            text.push_str(&format!(
+                "  left out: {} row(s) that are not settled yet, or younger than --grace\n",
+                findings.left_out
+            ));
+        }
         for (id, at) in findings.missing.iter().take(NAMED) {
             text.push_str(&format!("  missing: {}, occurred at {}\n", visible(id), rfc3339(*at)));
         }
@@ -129,7 +136,8 @@ mod tests {
     fn what_is_missing_is_counted_and_the_first_are_named() {
         let missing = (0..30).map(|n| (format!("e-{n}"), SystemTime::UNIX_EPOCH)).collect();
         let inbox = BTreeMap::from([("done".to_owned(), 70), ("dead".to_owned(), 2)]);
-        let findings = Findings { rows: 100, missing, missing_count: 30, inbox, since: None };
+        let findings =
+            Findings { rows: 100, missing, missing_count: 30, inbox, left_out: 2, since: None };
         let text = as_text(&[("ledger".to_owned(), findings)], &BTreeMap::new());
         assert!(text.starts_with("ledger: 100 settled event(s), 30 are MISSING\n"), "{text}");
         assert!(text.contains("in the inbox: 2 dead, 70 done\n"), "{text}");

@@ -14,7 +14,7 @@ use crate::output::{print, visible};
 ///
 /// # Errors
 ///
-/// A database cannot be reached or refuses.
+/// A database cannot be reached or refuses, or the event is nowhere.
 pub async fn execute(config: TraceConfig) -> Result<(), Error> {
     let outbox = connect_sql(&config.database.connect).await?;
     let found = trace(&outbox, &config).await?;
@@ -22,7 +22,12 @@ pub async fn execute(config: TraceConfig) -> Result<(), Error> {
     print(&match config.format {
         OutputFormat::Json => format!("{found:#}\n"),
         OutputFormat::Text => as_text(&found),
-    })
+    })?;
+    let inboxes = found["inboxes"].as_object().into_iter().flatten().map(|(_, row)| row);
+    match inboxes.chain([&found["outbox"], &found["dispatch"]]).all(Value::is_null) {
+        true => Err(Error::NoTrace { event_id: config.event_id }),
+        false => Ok(()),
+    }
 }
 
 async fn trace(outbox: &SqlClient, config: &TraceConfig) -> Result<Value, Error> {
