@@ -134,6 +134,18 @@ impl Database {
         &self.url
     }
 
+    /// The server's address.
+    pub(crate) fn address(&self) -> Result<String, Failure> {
+        let rest = self.url.rsplit_once('@').map_or(self.url.as_str(), |(_, rest)| rest);
+        let address = rest.trim_start_matches("postgresql://").split('/').next();
+        Ok(address.ok_or("the URL has no address")?.to_owned())
+    }
+
+    /// The same database, reached by another address.
+    pub(crate) fn url_at(&self, address: &str) -> Result<String, Failure> {
+        Ok(self.url.replace(&self.address()?, address))
+    }
+
     pub(crate) fn client(&self) -> &Client {
         &self.client
     }

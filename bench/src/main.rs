@@ -1,10 +1,11 @@
 //! The benchmark suite: the relay beside what else could be picked, on one machine in one run.
 //!
 //! Everything measured is a process of its own: Postgres, the sink, the relay, `pg_recvlogical`, and
-//! the publishers that the relay is compared with, which are this program under another command.
+//! the clients that it is compared with, which are this program under another command.
 //! Owns those processes and takes them away again. Ratios are the result: the machine is shared.
 
 mod clients;
+mod consume;
 mod database;
 mod drain;
 mod failure;
@@ -27,6 +28,7 @@ use std::process::ExitCode;
 use clap::{Parser, Subcommand};
 
 use crate::clients::PublishOptions;
+use crate::consume::SubscribeOptions;
 use crate::sink::SinkOptions;
 use crate::suite::SuiteOptions;
 
@@ -46,6 +48,8 @@ enum Part {
     Sink(SinkOptions),
     /// A publisher that the relay is compared with.
     Publish(PublishOptions),
+    /// The subscriber that the consumer is compared with.
+    Subscribe(SubscribeOptions),
 }
 
 fn main() -> ExitCode {
@@ -54,6 +58,7 @@ fn main() -> ExitCode {
         None => suite::execute(&line.suite),
         Some(Part::Sink(options)) => sink::execute(options),
         Some(Part::Publish(options)) => clients::execute(&options),
+        Some(Part::Subscribe(options)) => consume::execute(&options),
     };
     match done {
         Ok(()) => ExitCode::SUCCESS,

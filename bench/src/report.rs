@@ -8,7 +8,7 @@ use crate::clients::{PublishRound, Publishing};
 use crate::drain::Drained;
 use crate::failure::Failure;
 use crate::figures::{median, number};
-use crate::process::Usage;
+use crate::process::{Measured, Usage};
 use crate::results::Results;
 
 const MIB: f64 = 1024.0 * 1024.0;
@@ -32,6 +32,7 @@ pub(crate) fn markdown(results: &Results) -> String {
         lives(results),
         outages(results),
         publishers(results),
+        consumers(results),
     ];
     sections.into_iter().filter(|section| !section.is_empty()).collect::<Vec<_>>().join("\n")
 }
@@ -220,6 +221,28 @@ fn publishers(results: &Results) -> String {
         "Sink's CPU s",
         "Peak MiB",
     ];
+    table(&head, rows)
+}
+
+fn consumers(results: &Results) -> String {
+    let rows = results.consumers.iter().map(|consumed| {
+        let of = |value: fn(&Measured) -> f64| median(consumed.rounds_measured.iter().map(value));
+        let per_million = 1e6 / f64::from(consumed.events);
+        let peaks = consumed.rounds_measured.iter().map(|round| round.usage.peak_bytes);
+        let peak_kibibytes = u32::try_from(peaks.max().unwrap_or(0) / 1024).unwrap_or(u32::MAX);
+        vec![
+            consumed.consume.name.to_owned(),
+            number(f64::from(consumed.events)),
+            number(of(|round| round.rows_per_second)),
+            format!(
+                "{} + {}",
+                number(of(|round| round.usage.user_seconds) * per_million),
+                number(of(|round| round.usage.system_seconds) * per_million)
+            ),
+            number(f64::from(peak_kibibytes) / 1024.0),
+        ]
+    });
+    let head = ["Consumer", "Events", "Events/s", "CPU s per million, user + sys", "Peak MiB"];
     table(&head, rows)
 }
 

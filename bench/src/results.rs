@@ -3,6 +3,7 @@
 use serde::Serialize;
 
 use crate::clients::Published;
+use crate::consume::Consumed;
 use crate::drain::Drained;
 use crate::live::Live;
 use crate::machine::Machine;
@@ -22,6 +23,7 @@ pub(crate) struct Results {
     pub(crate) lives: Vec<Live>,
     pub(crate) outages: Vec<Overcome>,
     pub(crate) publishers: Vec<Published>,
+    pub(crate) consumers: Vec<Consumed>,
     pub(crate) targets: Vec<Verdict>,
 }
 
@@ -34,6 +36,11 @@ pub(crate) const STEADY: &str = "steady-2000";
 pub(crate) const OUTAGE: &str = "outage-hot-keys";
 pub(crate) const OUTAGE_MANY: &str = "outage-many-keys";
 pub(crate) const BARE: [&str; 3] = ["bare-1", "bare-1-more", "bare-1-threads"];
+pub(crate) const CONSUME_HOT: &str = "consume-hot-keys";
+pub(crate) const CONSUME_MANY: &str = "consume-many-keys";
+pub(crate) const CONSUME_FAR: &str = "consume-hot-keys-3ms";
+pub(crate) const CONSUME_POISON: &str = "consume-poison";
+pub(crate) const CONSUME_OFFICIAL: &str = "consume-official";
 pub(crate) const OFFICIAL: &str = "official-many-keys";
 
 /// A target and what was measured.

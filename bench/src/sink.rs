@@ -18,7 +18,7 @@ use crate::terminal;
 /// The topic that the rows of every workload are routed to.
 pub(crate) const TOPIC: &str = "projects/bench/topics/bench.events";
 
-const SUBSCRIPTION: &str = "projects/bench/subscriptions/bench";
+pub(crate) const SUBSCRIPTION: &str = "projects/bench/subscriptions/bench";
 
 /// How the sink behaves.
 #[derive(Debug, Clone, Copy, Default, Args)]
@@ -38,7 +38,7 @@ pub(crate) enum Keeping {
     Nothing,
     /// Kept, to be read afterwards.
     Log,
-    /// Stored for a subscriber that never comes.
+    /// Stored for a subscriber.
     Subscription,
 }
 

@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use clap::Args;
 
 use crate::clients::{self, Client, PublishOptions, Published, Publishing};
+use crate::consume::{self, Consume, Reader};
 use crate::database::{Rows, Server};
 use crate::drain::{self, Drain};
 use crate::failure::Failure;
@@ -12,8 +13,9 @@ use crate::live::{self, Burst, Steady};
 use crate::machine::{self, Machine};
 use crate::outage::{self, Outage};
 use crate::results::{
-    BARE, FAR_AWAY, HOT_KEYS, MANY_KEYS, OFFICIAL, ONE_TRANSACTION, OUTAGE, OUTAGE_MANY, Results,
-    SINGLE_KEY, STEADY,
+    BARE, CONSUME_FAR, CONSUME_HOT, CONSUME_MANY, CONSUME_OFFICIAL, CONSUME_POISON, FAR_AWAY,
+    HOT_KEYS, MANY_KEYS, OFFICIAL, ONE_TRANSACTION, OUTAGE, OUTAGE_MANY, Results, SINGLE_KEY,
+    STEADY,
 };
 use crate::sink::Keeping;
 use crate::size::Size;
@@ -69,6 +71,24 @@ fn outages(size: Size) -> [Outage; 2] {
     };
     let many = size.rows(1_000_000);
     [outage(OUTAGE, size.rows(300_000), 1_000), outage(OUTAGE_MANY, many, many / 10)]
+}
+
+fn consumers(size: Size) -> Vec<Consume> {
+    let consume = |name, count, aggregates| Consume {
+        name,
+        reader: Reader::Walrelay,
+        rows: Rows { count: size.rows(count), per_transaction: 10, aggregates, payload_bytes: 200 },
+        poison_every: 0,
+        database_millis: 0,
+        rounds: size.rounds(),
+    };
+    vec![
+        consume(CONSUME_HOT, 500_000, 1_000),
+        consume(CONSUME_MANY, 500_000, 0),
+        Consume { database_millis: 3, ..consume(CONSUME_FAR, 300_000, 1_000) },
+        Consume { poison_every: 100, ..consume(CONSUME_POISON, 300_000, 1_000) },
+        Consume { reader: Reader::Official, ..consume(CONSUME_OFFICIAL, 100_000, 1_000) },
+    ]
 }
 
 fn publishers(size: Size) -> Vec<Publishing> {
@@ -150,6 +170,7 @@ async fn measure(server: &Server, options: &SuiteOptions) -> Result<Results, Fai
         lives: Vec::new(),
         outages: Vec::new(),
         publishers: Vec::new(),
+        consumers: Vec::new(),
         targets: Vec::new(),
     };
     for publishing in publishers(size).into_iter().filter(|it| is_wanted(it.name)) {
@@ -182,6 +203,10 @@ async fn measure(server: &Server, options: &SuiteOptions) -> Result<Results, Fai
     for outage in outages(size).into_iter().filter(|outage| is_wanted(outage.name)) {
         terminal::progress(outage.name);
         results.outages.push(outage::run(server, outage, arguments).await?);
+    }
+    for consumer in consumers(size).into_iter().filter(|it| is_wanted(it.name)) {
+        terminal::progress(consumer.name);
+        results.consumers.push(consume::run(server, consumer).await?);
     }
     results.targets = targets::judge(&results);
     Ok(results)

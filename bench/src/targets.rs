@@ -5,8 +5,9 @@ use crate::figures::{median, number};
 use crate::live::Live;
 use crate::outage::Overcome;
 use crate::results::{
-    BARE, FAR_AWAY, HOT_KEYS, MANY_KEYS, OFFICIAL, ONE_TRANSACTION, OUTAGE, OUTAGE_MANY, Results,
-    SINGLE_KEY, STEADY, Verdict,
+    BARE, CONSUME_FAR, CONSUME_HOT, CONSUME_MANY, CONSUME_OFFICIAL, CONSUME_POISON, FAR_AWAY,
+    HOT_KEYS, MANY_KEYS, OFFICIAL, ONE_TRANSACTION, OUTAGE, OUTAGE_MANY, Results, SINGLE_KEY,
+    STEADY, Verdict,
 };
 
 const MIB: f64 = 1024.0 * 1024.0;
@@ -50,6 +51,7 @@ pub(crate) fn judge(results: &Results) -> Vec<Verdict> {
         verdicts.push(below(STEADY, 15.0, p99_millis, "ms commit → stored, p99"));
     }
     verdicts.extend(results.outages.iter().flat_map(overcome));
+    verdicts.extend(consuming(results));
     verdicts
 }
 
@@ -69,6 +71,26 @@ fn overcome(outage: &Overcome) -> Vec<Verdict> {
         verdicts.push(below(name, 5.0, outage.ready_seconds, &of_start));
     }
     verdicts
+}
+
+/// Those of the consumer.
+fn consuming(results: &Results) -> Vec<Verdict> {
+    let found = |name| {
+        let consumed = results.consumers.iter().find(|it| it.consume.name == name)?;
+        Some(median(consumed.rounds_measured.iter().map(|round| round.rows_per_second)))
+    };
+    let absolute = [(CONSUME_HOT, 20_000.0), (CONSUME_MANY, 12_000.0), (CONSUME_FAR, 10_000.0)];
+    let rates = absolute.into_iter().filter_map(|(name, target)| {
+        found(name).map(|rate| at_least(name, target, rate, "events/s"))
+    });
+    let shares = [
+        (CONSUME_HOT, CONSUME_OFFICIAL, 8.0, "× a transaction for each message"),
+        (CONSUME_POISON, CONSUME_HOT, 0.5, "× the rate without poison"),
+    ];
+    let shares = shares.into_iter().filter_map(|(name, other, target, what)| {
+        Some(at_least(name, target, found(name)? / found(other)?, what))
+    });
+    rates.chain(shares).collect()
 }
 
 fn at_least(workload: &'static str, target: f64, measured: f64, what: &str) -> Verdict {

@@ -1,0 +1,299 @@
+//! Applying a subscription's events: the consumer, and a loop with a transaction for each message on
+//! Google's subscriber.
+//!
+//! The subscription is filled by the relay itself, so that messages are what they are in production. Time
+//! runs from the start of the process to the last commit.
+
+use std::collections::BTreeMap;
+use std::hash::{BuildHasher as _, BuildHasherDefault, DefaultHasher};
+use std::io::Read as _;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::{Duration, Instant};
+
+use clap::Args;
+use google_cloud_auth::credentials::anonymous;
+use google_cloud_pubsub::client::Subscriber;
+use google_cloud_pubsub::model::Message;
+use google_cloud_pubsub::subscriber::handler::Handler;
+use serde::Serialize;
+use tokio::sync::mpsc;
+use tokio::task::JoinSet;
+use tokio::time::sleep;
+use tokio_postgres::Client;
+use walrelay_testkit::postgres::TestClient;
+use walrelay_testkit::process::clean_command;
+use walrelay_testkit::proxy::{Network, Proxy};
+
+use crate::database::{Database, Rows, Server};
+use crate::drain::{start_relay, wait_stored};
+use crate::failure::Failure;
+use crate::process::{Measured, Output, Process};
+use crate::sink::{Keeping, SUBSCRIPTION, Sink, SinkOptions};
+use crate::terminal;
+
+const POLL_INTERVAL: Duration = Duration::from_millis(10);
+/// Nothing is applied for so long: it will not be.
+const STALL: Duration = Duration::from_secs(60);
+/// Transactions at once, of both readers.
+const WORKERS: usize = 4;
+
+/// The newest state of each key, as a projection keeps it, for a whole batch; and what counts, so that
+/// an event applied twice is noticed.
+const HANDLER: &str = "
+CREATE TABLE bench_state (id text PRIMARY KEY, version bigint NOT NULL, events bigint NOT NULL, text text);
+CREATE TABLE bench_seen (event_id text PRIMARY KEY);
+CREATE FUNCTION bench_apply(events app_inbox_event[]) RETURNS void LANGUAGE plpgsql AS $$
+BEGIN
+  IF EXISTS (SELECT FROM unnest(events) AS e WHERE e.version % poison_every() = 1) THEN
+    RAISE EXCEPTION 'poison' USING ERRCODE = '22000';
+  END IF;
+  INSERT INTO bench_state AS s (id, version, events, text)
+  SELECT e.aggregate_id, max(e.version), count(*), max(e.payload ->> 'text')
+    FROM unnest(events) AS e GROUP BY e.aggregate_id ORDER BY e.aggregate_id
+  ON CONFLICT (id) DO UPDATE
+     SET version = excluded.version, events = s.events + excluded.events, text = excluded.text;
+END $$;";
+
+/// A backlog of events and who applies them.
+#[derive(Debug, Clone, Copy, Serialize)]
+pub(crate) struct Consume {
+    pub(crate) name: &'static str,
+    pub(crate) reader: Reader,
+    #[serde(skip)]
+    pub(crate) rows: Rows,
+    /// One event in so many fails; none when this is 0.
+    pub(crate) poison_every: u32,
+    /// Added to each round trip to the database.
+    pub(crate) database_millis: u64,
+    pub(crate) rounds: u32,
+}
+
+/// Who reads the subscription.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub(crate) enum Reader {
+    Walrelay,
+    /// Google's subscriber and a transaction for each message.
+    Official,
+}
+
+/// A workload's result.
+#[derive(Debug, Clone, Serialize)]
+pub(crate) struct Consumed {
+    #[serde(flatten)]
+    pub(crate) consume: Consume,
+    pub(crate) events: u32,
+    pub(crate) rounds_measured: Vec<Measured>,
+}
+
+/// Fills a subscription and applies it, once in each round.
+pub(crate) async fn run(server: &Server, consume: Consume) -> Result<Consumed, Failure> {
+    let mut rounds_measured = Vec::new();
+    for _ in 0..consume.rounds {
+        let mut database = server.create(&consume.name.replace('-', "_")).await?;
+        database.load(consume.rows).await?;
+        rounds_measured.push(round(server, &mut database, consume).await?);
+        server.remove(database).await?;
+    }
+    Ok(Consumed { consume, events: consume.rows.count, rounds_measured })
+}
+
+async fn round(
+    server: &Server,
+    database: &mut Database,
+    consume: Consume,
+) -> Result<Measured, Failure> {
+    let events = consume.rows.count;
+    let slot = database.copy_slot().await?;
+    let keeping = SinkOptions { keeping: Keeping::Subscription, ..SinkOptions::default() };
+    let mut sink = Sink::start(keeping).await?;
+    let relay = start_relay(server.relay(), database, (&slot, &sink), &[])?;
+    wait_stored(&mut sink, &relay, events).await?;
+    relay.terminate().await?;
+    set_up(server, database, consume, &sink).await?;
+    // What was loaded is in no way what is measured.
+    database.client().batch_execute("CHECKPOINT").await?;
+
+    let proxy = Proxy::start(&database.address()?).await;
+    proxy.set(Network::Delayed(Duration::from_millis(consume.database_millis) / 2));
+    let url = match consume.database_millis {
+        0 => database.url().to_owned(),
+        _ => database.url_at(&proxy.address().to_string())?,
+    };
+    let mut reader = match consume.reader {
+        Reader::Walrelay => start_consumer(server, &url, &sink)?,
+        Reader::Official => start_official(&url, &sink, events)?,
+    };
+    let elapsed = wait_applied(database.client(), &reader, consume).await?;
+    let usage = reader.usage()?;
+    reader.terminate().await?;
+    drop(proxy);
+    Ok(Measured::new(events, elapsed, usage))
+}
+
+async fn set_up(
+    server: &Server,
+    database: &Database,
+    consume: Consume,
+    sink: &Sink,
+) -> Result<(), Failure> {
+    let mut init = clean_command(server.relay());
+    init.args(["consumer", "init", "bench", "--subscription", SUBSCRIPTION]);
+    init.args(["--database-url", database.url()]).env("PUBSUB_EMULATOR_HOST", sink.address());
+    let init = Process::start("walrelay consumer init", init, Output::Log)?;
+    init.finish(Duration::from_secs(60)).await?;
+    let every = if consume.poison_every == 0 { i64::MAX } else { consume.poison_every.into() };
+    let poison = format!(
+        "CREATE FUNCTION poison_every() RETURNS bigint IMMUTABLE LANGUAGE sql AS 'SELECT {every}'"
+    );
+    database.client().batch_execute(&poison).await?;
+    Ok(database.client().batch_execute(HANDLER).await?)
+}
+
+fn start_consumer(server: &Server, url: &str, sink: &Sink) -> Result<Process, Failure> {
+    let mut command = clean_command(server.relay());
+    command.args(["consume", "bench", "--handler", "bench_apply", "--log-format", "text"]);
+    // What fails is dead at once and lets its key go on: its cost is measured, not its waiting.
+    command.args(["--max-attempts", "1", "--on-dead", "continue", "--database-url", url]);
+    command.env("PUBSUB_EMULATOR_HOST", sink.address());
+    Process::start("walrelay consume", command, Output::Log)
+}
+
+fn start_official(url: &str, sink: &Sink, events: u32) -> Result<Process, Failure> {
+    let mut command = clean_command(std::env::current_exe()?);
+    command.args(["subscribe", "--url", url, "--sink", &sink.address()]);
+    command.args(["--events", &events.to_string()]);
+    Process::start("the subscriber", command, Output::Log)
+}
+
+/// Waits until every event has had its effect, and none of them twice.
+async fn wait_applied(
+    client: &Client,
+    reader: &Process,
+    consume: Consume,
+) -> Result<Duration, Failure> {
+    let poison = match consume.poison_every {
+        0 => 0,
+        every => (0..consume.rows.count).filter(|version| version % every == 1).count(),
+    };
+    let wanted = i64::from(consume.rows.count) - i64::try_from(poison)?;
+    // Numbers are taken before the commit and cost nothing to look at; the count is looked at then.
+    let nearly = match consume.reader {
+        Reader::Walrelay => "SELECT last_value FROM app_inbox_arrival_seq",
+        Reader::Official => "SELECT coalesce(sum(events), 0)::bigint FROM bench_state",
+    };
+    let exactly = "SELECT coalesce(sum(events), 0)::bigint FROM bench_state";
+    let (mut seen, mut seen_at) = (0, Instant::now());
+    loop {
+        let mut applied: i64 = client.query_one(nearly, &[]).await?.get(0);
+        if applied >= i64::from(consume.rows.count) {
+            applied = client.query_one(exactly, &[]).await?.get(0);
+            if applied >= wanted {
+                return match applied == wanted {
+                    true => Ok(reader.started().elapsed()),
+                    false => Err(format!("{applied} effects of {wanted} events").into()),
+                };
+            }
+        }
+        if applied != seen {
+            (seen, seen_at) = (applied, Instant::now());
+        }
+        reader.check_alive()?;
+        if seen_at.elapsed() > STALL {
+            return Err(format!("{applied} of {wanted} events were applied, and then none").into());
+        }
+        sleep(POLL_INTERVAL).await;
+    }
+}
+
+/// The loop that the consumer is compared with.
+#[derive(Debug, Clone, Args)]
+pub(crate) struct SubscribeOptions {
+    /// The database.
+    #[arg(long)]
+    url: String,
+    /// Where the sink is.
+    #[arg(long)]
+    sink: String,
+    /// Events to apply.
+    #[arg(long)]
+    events: u32,
+}
+
+/// Applies each message in a transaction of its own, the messages of a key one after the other.
+pub(crate) fn execute(options: &SubscribeOptions) -> Result<(), Failure> {
+    std::thread::spawn(|| {
+        drop(std::io::stdin().read_to_end(&mut Vec::new()));
+        std::process::abort();
+    });
+    let mut builder = tokio::runtime::Builder::new_multi_thread();
+    let runtime = builder.worker_threads(2).enable_all().build()?;
+    runtime.block_on(subscribe(options))
+}
+
+async fn subscribe(options: &SubscribeOptions) -> Result<(), Failure> {
+    walrelay_pubsub::install_crypto_provider();
+    let applied = Arc::new(AtomicU32::new(0));
+    let mut workers = JoinSet::new();
+    let mut queues = Vec::new();
+    for _ in 0..WORKERS {
+        let (queue, receiver) = mpsc::channel(1_000);
+        queues.push(queue);
+        workers.spawn(work(options.url.clone(), receiver, Arc::clone(&applied)));
+    }
+    let subscriber = Subscriber::builder()
+        .with_endpoint(format!("http://{}", options.sink))
+        .with_credentials(anonymous::Builder::new().build())
+        .build()
+        .await?;
+    let mut stream = subscriber.subscribe(SUBSCRIPTION).build();
+    let hash = BuildHasherDefault::<DefaultHasher>::default();
+    while applied.load(Ordering::Relaxed) < options.events {
+        let Some(received) = stream.next().await else { break };
+        let (message, handler) = received?;
+        let number = hash.hash_one(&message.ordering_key) % u64::try_from(WORKERS)?;
+        let queue = queues.get(usize::try_from(number)?).ok_or("a worker for each remainder")?;
+        queue.send((message, handler)).await?;
+    }
+    drop(queues);
+    while let Some(worker) = workers.join_next().await {
+        worker??;
+    }
+    terminal::say("done");
+    std::future::pending().await
+}
+
+const SEEN: &str = "INSERT INTO bench_seen VALUES ($1) ON CONFLICT DO NOTHING";
+const APPLY: &str = "
+  INSERT INTO bench_state AS s VALUES ($1, $2, 1, $3)
+  ON CONFLICT (id) DO UPDATE
+     SET version = excluded.version, events = s.events + 1, text = excluded.text";
+
+async fn work(
+    url: String,
+    mut queue: mpsc::Receiver<(Message, Handler)>,
+    applied: Arc<AtomicU32>,
+) -> Result<(), Failure> {
+    let mut client = TestClient::try_connect(&url).await?;
+    let (seen, apply) = (client.prepare(SEEN).await?, client.prepare(APPLY).await?);
+    while let Some((message, handler)) = queue.recv().await {
+        let attributes: BTreeMap<&str, &str> = message
+            .attributes
+            .iter()
+            .map(|(name, value)| (name.as_str(), value.as_str()))
+            .collect();
+        let of = |name| attributes.get(name).copied().unwrap_or_default();
+        let version: i64 = of("version").parse()?;
+        let payload: serde_json::Value = serde_json::from_slice(&message.data)?;
+        let transaction = client.transaction().await?;
+        if transaction.execute(&seen, &[&of("event_id")]).await? == 1 {
+            let text = payload["text"].as_str();
+            transaction.execute(&apply, &[&of("aggregate_id"), &version, &text]).await?;
+        }
+        transaction.commit().await?;
+        handler.ack();
+        applied.fetch_add(1, Ordering::Relaxed);
+    }
+    Ok(())
+}
