@@ -45,7 +45,7 @@ CREATE TABLE bench_state (id text PRIMARY KEY, version bigint NOT NULL, events b
 CREATE TABLE bench_seen (event_id text PRIMARY KEY);
 CREATE FUNCTION bench_apply(events app_inbox_event[]) RETURNS void LANGUAGE plpgsql AS $$
 BEGIN
-  IF EXISTS (SELECT FROM unnest(events) AS e WHERE e.version % poison_every() = 1) THEN
+  IF EXISTS (SELECT FROM unnest(events) AS e WHERE e.version % poison_every() = poison_every() - 1) THEN
     RAISE EXCEPTION 'poison' USING ERRCODE = '22000';
   END IF;
   INSERT INTO bench_state AS s (id, version, events, text)
@@ -175,7 +175,7 @@ async fn wait_applied(
 ) -> Result<Duration, Failure> {
     let poison = match consume.poison_every {
         0 => 0,
-        every => (0..consume.rows.count).filter(|version| version % every == 1).count(),
+        every => (0..consume.rows.count).filter(|version| version % every == every - 1).count(),
     };
     let wanted = i64::from(consume.rows.count) - i64::try_from(poison)?;
     // Numbers are taken before the commit and cost nothing to look at; the count is looked at then.

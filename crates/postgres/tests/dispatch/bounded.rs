@@ -49,10 +49,18 @@ async fn fill(session: &Session, rows: u32) {
 
 /// Buffers of the table and its indexes that the session has touched so far.
 async fn buffers(session: &Session) -> u64 {
-    session.run("SELECT pg_stat_force_next_flush()").await;
     let sql = "SELECT (heap_blks_read + heap_blks_hit + idx_blks_read + idx_blks_hit)::text
                  FROM pg_statio_user_tables WHERE relname = 'app_outbox_dispatch'";
-    session.text(sql).await.parse().expect("a number")
+    // Counts of one command may be written out with those of the next; looking touches nothing.
+    let mut before = None;
+    loop {
+        session.run("SELECT pg_stat_force_next_flush()").await;
+        let now: u64 = session.text(sql).await.parse().expect("a number");
+        if before == Some(now) {
+            return now;
+        }
+        before = Some(now);
+    }
 }
 
 /// Dispatch state as it is most of the time: nothing waits. It is looked at, and goes.
