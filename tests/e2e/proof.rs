@@ -67,8 +67,8 @@ async fn an_event_deleted_from_the_inbox_is_named_and_nothing_else() {
 #[tokio::test]
 async fn what_is_too_young_to_be_audited_is_counted() {
     let Some(world) = world(30).await else { return };
-    let report = audited(&world, &["--grace", "1h"]).await;
-    assert_eq!((&report["rows"], &report["left_out"]), (&0.into(), &30.into()), "{report}");
+    let report = world.succeed(["audit", "--grace", "1h", "--format", "json"]).await;
+    assert!(report.contains("\"left_out\": 30") && report.contains("\"rows\": 0"), "{report}");
     let text = world.succeed(["audit", "--grace", "1h"]).await;
     assert!(text.contains("left out: 30 row(s)"), "{text}");
 }
