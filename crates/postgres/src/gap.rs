@@ -135,10 +135,18 @@ impl Gap {
     /// A condition on the rows of a table called `t`. The missing half of a row's transaction id is that
     /// of the nearest one before now; one that looks younger than now is ancient, and settled where anything
     /// is.
+    ///
+    /// How far a row's transaction lies before the end of the snapshot is the difference of two ages, because
+    /// all ages of a transaction count from one number, which is read when the first is asked for
+    /// (`GetStableLatestTransactionId`). Counted from anything else, such as the end of the snapshot that the
+    /// query runs under, the ids are shifted by whoever has begun or committed in between, and a row that
+    /// seems to be of a running transaction is left out.
     fn condition(&self, table: &GapTable) -> Result<String, StoreError> {
         let snapshot = quote_literal(&self.snapshot);
+        let end = format!("pg_snapshot_xmax({snapshot}::pg_snapshot)");
+        let of_row = format!("{end}::text::bigint - (age(t.xmin)::bigint - age({end}::xid))");
         let seen = format!(
-            "pg_visible_in_snapshot(greatest(newest.id - age(t.xmin), 3)::text::xid8, {snapshot}::pg_snapshot)"
+            "pg_visible_in_snapshot(greatest({of_row}, 3)::text::xid8, {snapshot}::pg_snapshot)"
         );
         // What is frozen may show any transaction id, or the one that stands for all of them.
         let seen_or_frozen = format!("(t.xmin::text::bigint < 3 OR age(t.xmin) < 0 OR {seen})");
@@ -185,9 +193,7 @@ impl Gap {
             order.push_str(&format!("t.{}, ", quote_identifier(column)));
         }
         Ok(format!(
-            "SELECT {selected} FROM {} t,
-                    (SELECT pg_snapshot_xmax(pg_current_snapshot())::text::bigint AS id) AS newest
-              WHERE {}{} ORDER BY {order}t.tableoid, t.ctid",
+            "SELECT {selected} FROM {} t WHERE {}{} ORDER BY {order}t.tableoid, t.ctid",
             table.name,
             self.condition(table)?,
             self.wanted(table)
@@ -246,9 +252,7 @@ impl Gap {
     pub async fn count(&self, client: &Client, table: &GapTable) -> Result<u64, StoreError> {
         let name = &table.name;
         let sql = format!(
-            "SELECT count(*) AS rows FROM {name} t,
-                    (SELECT pg_snapshot_xmax(pg_current_snapshot())::text::bigint AS id) AS newest
-              WHERE {}{}",
+            "SELECT count(*) AS rows FROM {name} t WHERE {}{}",
             self.condition(table)?,
             self.wanted(table)
         );
