@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use walrelay_emulator::SubscriptionOptions;
 use walrelay_tests::{CONSUMER, World, topic};
 
 /// What the read model of these tests holds, whoever has written it.
@@ -86,6 +87,20 @@ async fn a_rebuild_that_cannot_be_whole_changes_nothing() {
     let beyond = world.run(rebuild.into_iter().chain(["2h"])).await;
     assert_eq!(beyond.code, Some(2), "{}", beyond.text);
     assert!(beyond.text.contains("keeps messages for 10m"), "{}", beyond.text);
+
+    let future = world.run(rebuild.into_iter().chain(["2099-01-01T00:00:00Z"])).await;
+    assert_eq!(future.code, Some(2), "{}", future.text);
+    assert!(future.text.contains("is in the future"), "{}", future.text);
+    world.pubsub.create_topic("other.events");
+    let other = "projects/test/subscriptions/other";
+    world
+        .pubsub
+        .emulator()
+        .create_subscription(other, &topic("other.events"), SubscriptionOptions::default())
+        .expect("a subscription");
+    let elsewhere = world.run(rebuild.into_iter().chain(["5m", "--subscription", other])).await;
+    assert_eq!(elsewhere.code, Some(2), "{}", elsewhere.text);
+    assert!(elsewhere.text.contains("its topic, filter or ordering"), "{}", elsewhere.text);
 
     let wrong = reset_file(&world, "TRUNCATE effect.balance; TRUNCATE no_such_table");
     let failed = world.run(rebuild.into_iter().chain(["5m", "--reset-sql", &wrong])).await;

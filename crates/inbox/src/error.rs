@@ -57,7 +57,9 @@ pub enum InboxError {
         names: String,
     },
     /// The SQL that empties a read model ended the transaction.
-    #[error("the reset ends its transaction: leave COMMIT and ROLLBACK out of it")]
+    #[error(
+        "the reset has ended its transaction: what it did before that stands, and no generation was begun; leave COMMIT and ROLLBACK out of it, and run it again"
+    )]
     ResetCommits,
     /// No handler can be printed for a table.
     #[error("table {table}: {problem}")]

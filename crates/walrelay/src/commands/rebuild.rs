@@ -37,6 +37,7 @@ pub(super) async fn rebuild(client: &mut SqlClient, order: &Rebuild) -> Result<(
         Error::Inbox(walrelay_inbox::InboxError::SubscriptionMissing { subscription: old.clone() })
     })?;
     refuse_beyond(*since, &found)?;
+    refuse_future(*since)?;
     let next_generation = before["generation"].as_i64().unwrap_or_default() + 1;
     let new = order.subscription.clone().unwrap_or_else(|| format!("{old}-g{next_generation}"));
     if new == old {
@@ -45,7 +46,11 @@ pub(super) async fn rebuild(client: &mut SqlClient, order: &Rebuild) -> Result<(
             hint: "name another --subscription, or none: a rebuild needs one that nobody has pulled from",
         });
     }
-    let is_new = subscriber.create_subscription(successor(&found, &new)).await?;
+    let wanted = successor(&found, &new);
+    let is_new = subscriber.create_subscription(wanted.clone()).await?;
+    if !is_new {
+        refuse_other(subscriber.subscription(&new).await?, &wanted)?;
+    }
     print(&format!("{}: subscription {new}\n", if is_new { "created" } else { "already there" }))?;
     admin::pause(client, name).await.map_err(Error::Inbox)?;
     print(&format!("paused: consumer {name}\n"))?;
@@ -74,7 +79,8 @@ pub(super) async fn rebuild(client: &mut SqlClient, order: &Rebuild) -> Result<(
     }
     admin::resume(client, name).await.map_err(Error::Inbox)?;
     print(&format!(
-        "resumed: consumer {name}; running instances follow within seconds. Nobody reads {old} any more\n"
+        "resumed: consumer {name}; running instances follow within seconds, but for those that were given a \
+         --subscription: start them anew. Then nobody reads {old} any more\n"
     ))
 }
 
@@ -110,6 +116,36 @@ fn refuse_beyond(since: SystemTime, of: &Subscription) -> Result<(), Error> {
         });
     }
     Ok(())
+}
+
+/// What is published later would be passed over as well.
+fn refuse_future(since: SystemTime) -> Result<(), Error> {
+    match since > SystemTime::now() {
+        false => Ok(()),
+        true => Err(Error::Unfit {
+            what: format!("--seek-to {} is in the future", rfc3339(since)),
+            hint: "name a time from which on everything is applied again",
+        }),
+    }
+}
+
+/// One that is there already has to bring the same messages in the same order.
+fn refuse_other(found: Option<Subscription>, wanted: &Subscription) -> Result<(), Error> {
+    let is_alike = found.is_some_and(|found| {
+        found.topic == wanted.topic
+            && found.filter == wanted.filter
+            && found.enable_message_ordering == wanted.enable_message_ordering
+    });
+    match is_alike {
+        true => Ok(()),
+        false => Err(Error::Unfit {
+            what: format!(
+                "subscription {} exists, and its topic, filter or ordering is another one",
+                wanted.name
+            ),
+            hint: "leave --subscription out, or name one that does not exist",
+        }),
+    }
 }
 
 /// As the old one, under another name.
