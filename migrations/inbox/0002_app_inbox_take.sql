@@ -39,9 +39,10 @@ BEGIN
         USING ERRCODE = 'WR004', HINT = 'BEGIN ISOLATION LEVEL READ COMMITTED.';
     END IF;
 
-    -- A new generation begins under a stronger lock of this table: it waits for this transaction, or
-    -- this one for it and then sees it. The reading is a statement of its own, after the lock.
-    LOCK TABLE public.app_inbox_key IN ROW EXCLUSIVE MODE;
+    -- A new generation begins under the exclusive form of this lock: it waits for this transaction, or
+    -- this one for it and then sees it. It is the consumer's own, so that no other consumer waits too,
+    -- and no row's, which every batch would have to share. The reading is a statement after the lock.
+    PERFORM pg_advisory_xact_lock_shared(hashtextextended('walrelay inbox ' || consumer, 0));
     SELECT c.* INTO current FROM public.app_inbox_consumer AS c WHERE c.consumer = consumer;
 
     IF current.consumer IS NULL THEN

@@ -136,17 +136,22 @@ BEGIN
         CONTINUE;
       END IF;
 
-      chosen := '{}';
-      FOR i IN first .. last LOOP
-        IF messages[i].ordering_key = ANY (held_keys) THEN
-          outcomes[i] := 'held';
-        ELSIF savepoints >= savepoints_max THEN
-          -- And so does everything after it.
-          outcomes[i] := 'deferred';
-        ELSE
-          chosen := chosen || i;
-        END IF;
-      END LOOP;
+      IF is_first_pass THEN
+        -- Nothing has failed: all of it, without a look at each.
+        chosen := ARRAY(SELECT generate_series(first, last));
+      ELSE
+        chosen := '{}';
+        FOR i IN first .. last LOOP
+          IF messages[i].ordering_key = ANY (held_keys) THEN
+            outcomes[i] := 'held';
+          ELSIF savepoints >= savepoints_max THEN
+            -- And so does everything after it.
+            outcomes[i] := 'deferred';
+          ELSE
+            chosen := chosen || i;
+          END IF;
+        END LOOP;
+      END IF;
       CONTINUE WHEN chosen = '{}';
 
       reached := NULL;
@@ -189,9 +194,13 @@ BEGIN
         -- What would fail at COMMIT fails here, where it is still known whose fault it is.
         SET CONSTRAINTS ALL IMMEDIATE;
 
-        FOREACH reached IN ARRAY chosen LOOP
-          outcomes[reached] := 'applied';
-        END LOOP;
+        IF is_first_pass THEN
+          outcomes := array_fill('applied'::text, ARRAY[size]);
+        ELSE
+          FOREACH reached IN ARRAY chosen LOOP
+            outcomes[reached] := 'applied';
+          END LOOP;
+        END IF;
       EXCEPTION WHEN OTHERS OR assert_failure THEN
         GET STACKED DIAGNOSTICS
           code = RETURNED_SQLSTATE, error = MESSAGE_TEXT, detail = PG_EXCEPTION_DETAIL;

@@ -136,8 +136,8 @@ BEGIN
   $accept$;
 
   -- Begins a new generation, in which every event is unseen, and returns it. Waits until nothing is
-  -- being applied, and keeps everything from being applied until the transaction ends: reset the
-  -- projection in the same transaction.
+  -- being applied for this consumer, and keeps everything from being applied until the transaction
+  -- ends: reset the projection in the same transaction, after this.
   CREATE FUNCTION public.app_inbox_new_generation(consumer text) RETURNS int
     LANGUAGE plpgsql
   AS $new_generation$
@@ -146,7 +146,7 @@ BEGIN
     generation int;
   BEGIN
     -- Not a lock of the consumer's row: whoever applies would have to share it, batch by batch.
-    LOCK TABLE public.app_inbox_key IN SHARE ROW EXCLUSIVE MODE;
+    PERFORM pg_advisory_xact_lock(hashtextextended('walrelay inbox ' || consumer, 0));
     UPDATE public.app_inbox_consumer AS c SET generation = c.generation + 1, updated_at = now()
      WHERE c.consumer = consumer
      RETURNING c.generation INTO generation;

@@ -32,6 +32,6 @@ async fn soak_killed_again_and_again_under_load() {
 }
 
 #[expect(clippy::disallowed_methods, reason = "a test's switch, not configuration")]
-fn setting(name: &str) -> Option<u64> {
+pub(crate) fn setting(name: &str) -> Option<u64> {
     std::env::var(name).ok()?.parse().ok()
 }

@@ -98,7 +98,7 @@ fn variable(entry: &Value) -> (String, String) {
         (None, "WALRELAY_DATABASE_URL") => {
             "postgresql://u@db.example:5432/d?sslmode=verify-full".into()
         }
-        (None, "WALRELAY_SSLROOTCERT_PEM") => text_of("crates/pubsub/testdata/localhost.crt"),
+        (None, "WALRELAY_SSLROOTCERT_PEM") => text_of("crates/testkit/testdata/localhost.crt"),
         (None, other) => panic!("a secret that is no known one: {other}"),
     };
     (name, value)

@@ -63,6 +63,25 @@ async fn all_rows_of_the_table_come_once_by_version_per_aggregate_and_the_live_s
 }
 
 #[tokio::test]
+async fn a_topic_that_does_not_exist_is_refused_before_anything_is_begun() {
+    let Some(world) = World::create().await else { return };
+    Workload::of_rows(30).insert(world.client()).await.expect("rows");
+    world.succeed(["anchor", "create", "a"]).await;
+    let nowhere = ["--to-topic", "nowhere"];
+    let by_type = ["--to-topic", "{aggregatetype}.again"];
+    let replay: &[&str] = &["replay", "--from-anchor", "a"];
+    for (command, topic) in
+        [(replay, nowhere), (replay, by_type), (&["backfill"], nowhere), (&["backfill"], by_type)]
+    {
+        let refused = world.run(command.iter().copied().chain(topic)).await;
+        assert_eq!(refused.code, Some(4), "{}", refused.text);
+        assert!(refused.text.contains("does not exist"), "{}", refused.text);
+        assert!(refused.text.contains("gcloud pubsub topics create"), "{}", refused.text);
+    }
+    assert_eq!(world.number("SELECT count(*) FROM app_outbox_replay").await, 0);
+}
+
+#[tokio::test]
 async fn an_aggregate_a_type_or_a_time_is_backfilled_alone_in_the_order_that_is_asked_for() {
     let Some(world) = World::create().await else { return };
     world.pubsub.create_topic("again");

@@ -166,4 +166,19 @@ async fn what_is_missing_is_named_with_its_exit_code() {
     let prune = ["consumer", "prune", CONSUMER, "--older-than"];
     ends(&world, &[&prune[..], &["30d"]].concat(), 0, "0 row(s) deleted").await;
     ends(&world, &[&prune[..], &["7d"]].concat(), 2, "applied again").await;
+    let retry = world.run(["inbox", "retry"]).await;
+    assert_eq!(retry.code, Some(2), "{}", retry.text);
+    assert!(retry.text.contains("\n  ID: not set; name the events"), "{}", retry.text);
+}
+
+#[tokio::test]
+async fn a_consumer_that_reads_another_subscription_is_refused_before_one_is_created() {
+    let Some(world) = World::create().await else { return };
+    world.set_up_consumer().await;
+    let init = ["consumer", "init", CONSUMER, "--create", "--topic", "video.events"];
+    let other = [&init[..], &["--subscription", "another"]].concat();
+    ends(&world, &other, 2, "reads projects/test/subscriptions/ledger already").await;
+    let subscriptions = world.pubsub.emulator().subscriptions();
+    assert_eq!(subscriptions, ["projects/test/subscriptions/ledger"]);
+    ends(&world, &[&init[..], &["--subscription", CONSUMER]].concat(), 0, "already there").await;
 }

@@ -1,8 +1,9 @@
 //! `audit` and `trace`: what was published is proved to be in the inbox.
 
 use serde_json::Value;
+use walrelay_emulator::{Ordering, SubscriptionOptions};
 use walrelay_testkit::wait_until;
-use walrelay_tests::{CONSUMER, DEADLINE, World};
+use walrelay_tests::{CONSUMER, DEADLINE, World, topic};
 
 /// So many events published, settled on record, and applied.
 async fn world(events: u32) -> Option<World> {
@@ -62,6 +63,72 @@ async fn an_event_deleted_from_the_inbox_is_named_and_nothing_else() {
     let nowhere = world.run(["trace", "00000000-0000-4000-8000-00000000none"]).await;
     assert_eq!(nowhere.code, Some(1), "{}", nowhere.text);
     assert!(nowhere.text.contains("is in no outbox"), "{}", nowhere.text);
+}
+
+#[tokio::test]
+async fn of_several_consumers_the_one_that_lacks_events_is_named_and_why_it_may() {
+    let Some(world) = world(40).await else { return };
+    let young = "projects/test/subscriptions/young";
+    world.execute(&format!("INSERT INTO app_inbox_consumer VALUES ('young', '{young}')")).await;
+    world
+        .execute(
+            "ALTER TABLE app_outbox DISABLE TRIGGER USER;
+             UPDATE app_outbox SET occurred_at = occurred_at - interval '1 hour' WHERE version <= 30;
+             UPDATE app_inbox SET occurred_at = o.occurred_at FROM app_outbox AS o WHERE o.id::text = event_id;
+             INSERT INTO app_inbox (consumer, generation, event_id, ordering_key, occurred_at, status)
+             SELECT 'young', 1, event_id, ordering_key, occurred_at, 'done' FROM app_inbox WHERE version > 30",
+        )
+        .await;
+    // An update makes a row that is settled only with its own transaction.
+    let mut relay = world.start_relay([]).await;
+    wait_until(DEADLINE, "everything to be settled on record", async || {
+        (audited(&world, &[]).await["rows"] == 40).then_some(())
+    })
+    .await;
+    assert_eq!(relay.terminate(DEADLINE).await, Some(0));
+    let told = world.run(["audit", "--grace", "0s"]).await;
+    assert_eq!(told.code, Some(1), "{}", told.text);
+    assert!(told.text.contains("young lacks 30"), "{}", told.text);
+    assert!(told.text.contains("ledger: 40 settled event(s), all are there"), "{}", told.text);
+    assert!(told.text.contains("before the first event that it has"), "{}", told.text);
+}
+
+#[tokio::test]
+async fn a_subscription_of_its_own_proves_it_without_an_inbox_and_keeps_what_it_holds() {
+    let Some(world) = World::create().await else { return };
+    let name = "projects/test/subscriptions/audit";
+    let ordered =
+        SubscriptionOptions { ordering: Ordering::PerKey, ..SubscriptionOptions::default() };
+    let created =
+        world.pubsub.emulator().create_subscription(name, &topic("video.events"), ordered);
+    created.expect("a subscription");
+    world.insert_events(20, 300).await;
+    let mut relay = world.start_relay([]).await;
+    let against = ["--subscription", "audit"];
+    wait_until(DEADLINE, "everything to be settled on record", async || {
+        let report = audited(&world, &against).await;
+        (report["rows"] == 300).then_some(())
+    })
+    .await;
+    assert_eq!(relay.terminate(DEADLINE).await, Some(0));
+    // Nothing of it was acknowledged: it proves the same again.
+    let whole = audited(&world, &against).await;
+    assert_eq!((&whole["missing"], &whole["exit"]), (&0.into(), &0.into()), "{whole}");
+    assert_eq!(whole["inbox"]["delivered"], 300, "{whole}");
+
+    // A row that is settled and was never published: that of a replica that skipped it.
+    world.execute("ALTER TABLE app_outbox DISABLE TRIGGER USER").await;
+    let lost = "UPDATE app_outbox SET id = gen_random_uuid() WHERE version = 7 RETURNING id::text";
+    let lost: String = world.client().query_one(lost, &[]).await.expect("one is changed").get(0);
+    let mut settling = world.start_relay([]).await;
+    wait_until(DEADLINE, "the row to be settled on record", async || {
+        let report = audited(&world, &against).await;
+        (report["rows"] == 300 && report["missing_events"][0]["event_id"] == *lost).then_some(())
+    })
+    .await;
+    assert_eq!(settling.terminate(DEADLINE).await, Some(0));
+    let nowhere = world.run(["audit", "--subscription", "nowhere"]).await;
+    assert_eq!(nowhere.code, Some(4), "{}", nowhere.text);
 }
 
 #[tokio::test]

@@ -3,7 +3,8 @@
 use std::time::Duration;
 
 use walrelay_emulator::SubscriptionOptions;
-use walrelay_tests::{CONSUMER, World, topic};
+use walrelay_testkit::process::Signal;
+use walrelay_tests::{CONSUMER, DEADLINE, World, topic};
 
 /// What the read model of these tests holds, whoever has written it.
 const READ_MODEL: &str =
@@ -56,10 +57,12 @@ async fn a_rebuild_gives_the_same_read_model_while_an_instance_runs_and_events_c
 
     // Once more, with nobody running and a consumer that an operator has paused.
     world.succeed(["consumer", "pause", CONSUMER]).await;
-    world
+    let again = world
         .succeed(["consumer", "rebuild", CONSUMER, "--seek-to", "1h", "--reset-sql", &reset])
         .await;
     std::fs::remove_file(&reset).expect("it is there");
+    // The names of subscriptions do not grow.
+    assert!(again.contains("/ledger-g3\n") && again.contains("it was paused before"), "{again}");
     assert_eq!(world.applied_count().await, 0);
     world.succeed(["consumer", "resume", CONSUMER]).await;
     world.consume_all().await;
@@ -102,15 +105,121 @@ async fn a_rebuild_that_cannot_be_whole_changes_nothing() {
     assert_eq!(elsewhere.code, Some(2), "{}", elsewhere.text);
     assert!(elsewhere.text.contains("its topic, filter or ordering"), "{}", elsewhere.text);
 
-    let wrong = reset_file(&world, "TRUNCATE effect.balance; TRUNCATE no_such_table");
-    let failed = world.run(rebuild.into_iter().chain(["5m", "--reset-sql", &wrong])).await;
-    assert_ne!(failed.code, Some(0), "{}", failed.text);
-    let commits = reset_file(&world, "SELECT 1; COMMIT; BEGIN");
-    let ended = world.run(rebuild.into_iter().chain(["5m", "--reset-sql", &commits])).await;
-    assert!(ended.text.contains("leave COMMIT and ROLLBACK out"), "{}", ended.text);
-    std::fs::remove_file(&commits).expect("it is there");
+    assert_unchanged(&world).await;
+}
+
+/// As before any rebuild, and what one has created is gone.
+async fn assert_unchanged(world: &World) {
     assert_eq!(world.number("SELECT sum(events)::bigint FROM effect.balance").await, 50);
     let status = world.succeed(["consumer", "status", CONSUMER, "--format", "json"]).await;
     assert!(status.contains("\"paused\": false"), "{status}");
     assert!(status.contains("\"generation\": 1"), "{status}");
+    assert!(!has_successor(world), "a subscription is left behind");
+}
+
+fn has_successor(world: &World) -> bool {
+    world.pubsub.emulator().subscriptions().iter().any(|name| name.ends_with("/ledger-g2"))
+}
+
+#[tokio::test]
+async fn a_reset_that_fails_or_would_commit_has_no_effect_and_the_hint_is_about_it() {
+    let Some(world) = world().await else { return };
+    world.insert_events(5, 50).await;
+    world.catch_up().await;
+    world.consume_all().await;
+    world
+        .execute(
+            "CREATE PROCEDURE effect.commits() LANGUAGE plpgsql AS
+             'BEGIN DELETE FROM effect.balance; COMMIT; END'",
+        )
+        .await;
+    for sql in [
+        "DELETE FROM effect.balance; DELETE FROM no_such_table",
+        "DELETE FROM effect.balance; COMMIT; BEGIN",
+        "DELETE FROM effect.balance; ROLLBACK",
+        "COMMIT; DELETE FROM effect.balance",
+        "CALL effect.commits()",
+        "DELETE FROM effect.balance; SELECT 'it''s \\' || 1 / 0",
+        "DELETE FROM effect.balance; this is no SQL",
+    ] {
+        let file = reset_file(&world, sql);
+        let rebuild = ["consumer", "rebuild", CONSUMER, "--seek-to", "5m", "--reset-sql", &file];
+        let refused = world.run(rebuild).await;
+        assert_eq!(refused.code, Some(2), "{sql}: {}", refused.text);
+        assert!(refused.text.contains("nothing has changed"), "{sql}: {}", refused.text);
+        assert!(refused.text.contains("mend the SQL of --reset-sql"), "{sql}: {}", refused.text);
+        assert_unchanged(&world).await;
+        std::fs::remove_file(&file).expect("it is there");
+    }
+}
+
+#[tokio::test]
+async fn a_rebuild_waits_for_batches_of_its_consumer_alone_and_says_for_whom() {
+    let Some(world) = world().await else { return };
+    world.insert_events(5, 50).await;
+    world.catch_up().await;
+    world.consume_all().await;
+    world
+        .execute("INSERT INTO app_inbox_consumer (consumer, subscription) VALUES ('other', 's')")
+        .await;
+    // A batch that does not end.
+    let stuck = world.connect().await;
+    let batch = "SET application_name = 'stuck'; BEGIN; SELECT app_inbox_accept('ledger', 'e', 'k', 1, NULL, NULL)";
+    stuck.batch_execute(batch).await.expect("it is accepted");
+    let rebuild = ["consumer", "rebuild", CONSUMER, "--seek-to", "5m"];
+    for ends_by_itself in [false, true] {
+        let mut rebuild = world.command(rebuild).start();
+        rebuild.wait_for_line(DEADLINE, "application stuck").await;
+        // Not behind it: another consumer of this database.
+        let accept =
+            "SET lock_timeout = '1s'; SELECT app_inbox_accept('other', 'e', 'k', 1, NULL, NULL)";
+        world.execute(accept).await;
+        if ends_by_itself {
+            stuck.batch_execute("ROLLBACK").await.expect("it ends");
+            assert!(rebuild.wait_ended(DEADLINE).await.success(), "{:?}", rebuild.lines());
+        } else {
+            rebuild.signal(Signal::Interrupt);
+            assert!(!rebuild.wait_ended(DEADLINE).await.success());
+            assert_unchanged(&world).await;
+        }
+    }
+    assert_eq!(
+        world
+            .number("SELECT generation::bigint FROM app_inbox_consumer WHERE consumer = 'ledger'")
+            .await,
+        2
+    );
+}
+
+#[tokio::test]
+async fn a_rebuild_that_is_killed_anywhere_leaves_the_consumer_at_work_and_is_run_again() {
+    // The last has begun its generation: another run begins one more, and comes to the same.
+    for (place, generation) in
+        [("rebuild-subscribed", 2), ("rebuild-sought", 2), ("rebuild-begun", 3)]
+    {
+        let Some(world) = world().await else { return };
+        world.insert_events(5, 50).await;
+        world.catch_up().await;
+        let consumer = world.start_consumer([]).await;
+        world.wait_applied(50).await;
+        let before = read_model(&world).await;
+        let reset = reset_file(&world, "TRUNCATE effect.balance, effect.applied");
+        let rebuild = ["consumer", "rebuild", CONSUMER, "--seek-to", "1h", "--reset-sql", &reset];
+        let killed = world.command(rebuild).env("WALRELAY_FAILPOINT", place).finish(DEADLINE).await;
+        assert_eq!(killed.code, None, "{place}: {}", killed.text);
+        // Nothing has to be done by hand for what comes next.
+        world.insert_events(5, 50).await;
+        world.catch_up().await;
+        world.wait_applied(100).await;
+        world.assert_applied_exactly_once().await;
+
+        world.succeed(rebuild).await;
+        std::fs::remove_file(&reset).expect("it is there");
+        world.wait_applied(100).await;
+        drop(consumer);
+        world.assert_applied_exactly_once().await;
+        assert_ne!(read_model(&world).await, before);
+        let reached = "SELECT generation::bigint FROM app_inbox_consumer";
+        assert_eq!(world.number(reached).await, generation, "{place}");
+    }
 }

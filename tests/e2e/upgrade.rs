@@ -77,6 +77,12 @@ async fn after_an_upgrade_the_command_recovers_and_without_one_it_goes_on_here()
         world.succeed(["run", "--until-caught-up"]).await;
         let told = world.succeed(["prepare-upgrade"]).await;
         assert!(told.contains("dropped: slot"), "{told}");
+        for command in [&["status"][..], &["slot", "create"]] {
+            let refused = world.run(command.iter().copied()).await;
+            assert_eq!(refused.code, Some(3), "{}", refused.text);
+            assert!(refused.text.contains("then run `walrelay slot recover`"), "{}", refused.text);
+            assert!(!refused.text.contains("finishes it"), "{}", refused.text);
+        }
         let more = Workload { first_number: 60, ..Workload::of_rows(40) };
         more.insert(world.client()).await.expect("rows");
         if is_upgraded {
@@ -89,6 +95,10 @@ async fn after_an_upgrade_the_command_recovers_and_without_one_it_goes_on_here()
         assert_nothing_lost(&world).await;
         let stored = world.pubsub.stored_count();
         assert!((100..=160).contains(&stored), "{stored}: what was settled is not repeated");
+        let done = world.run(["slot", "recover"]).await;
+        assert_eq!(done.code, Some(2), "{}", done.text);
+        assert!(done.text.contains("there is nothing to recover"), "{}", done.text);
+        assert!(!done.text.contains("set-up"), "{}", done.text);
     }
 }
 
@@ -118,6 +128,11 @@ async fn a_slot_that_the_upgrade_carried_over_is_adopted() {
     assert_eq!(refused.code, Some(2), "{}", refused.text);
     as_if_upgraded(&world).await;
     assert_eq!(world.run(["run"]).await.code, Some(5));
+    let another = world.command(["slot", "adopt"]).env("WALRELAY_SLOT", "not_carried_over");
+    let missing = another.finish(DEADLINE).await;
+    assert_eq!(missing.code, Some(2), "{}", missing.text);
+    assert!(missing.text.contains("walrelay slot recover"), "{}", missing.text);
+    assert!(!missing.text.contains("walrelay init"), "{}", missing.text);
     world.succeed(["slot", "adopt"]).await;
     let more = Workload { first_number: 30, ..Workload::of_rows(10) };
     more.insert(world.client()).await.expect("rows");

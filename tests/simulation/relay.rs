@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use tokio::time::{Instant, sleep};
 use walrelay_core::{AttributeStyle, ColumnNames, Random, RouterConfig, Template};
-use walrelay_postgres::Outbox;
+use walrelay_postgres::{Outbox, Shard};
 use walrelay_relay::error::RelayError;
 use walrelay_relay::lifecycle::session::SessionSettings;
 use walrelay_relay::lifecycle::supervisor::Supervisor;
@@ -105,6 +105,7 @@ pub(crate) fn settings(plan: &Plan) -> SessionSettings {
             slot: "walrelay".into(),
             publication: "walrelay".into(),
             tables: Vec::new(),
+            shard: Shard::WHOLE,
         },
         router: router(),
         park_after: plan.lanes.park_after,

@@ -87,7 +87,8 @@ impl Template {
     }
 
     /// Its pieces: `Ok` literal text, `Err` the name of a column.
-    pub(crate) fn parts(&self) -> Vec<Result<&str, &str>> {
+    #[must_use]
+    pub fn parts(&self) -> Vec<Result<&str, &str>> {
         self.pieces.iter().map(Piece::part).collect()
     }
 }

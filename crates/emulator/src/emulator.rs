@@ -182,6 +182,12 @@ impl Emulator {
         self.broker().topics.keys().cloned().collect()
     }
 
+    /// The names of all subscriptions.
+    #[must_use]
+    pub fn subscriptions(&self) -> Vec<String> {
+        self.broker().subscriptions.keys().cloned().collect()
+    }
+
     /// Puts a fault in force. Of several that hit a request, the one set first decides.
     pub fn set_fault(&self, fault: Fault) -> FaultId {
         self.broker().faults.set(fault)

@@ -38,6 +38,7 @@ pub use emulator::{Emulator, Options, Stats, SubscriptionOptions};
 pub use faults::fault::{Call, Effect, Fault, Unconfirmed};
 pub use faults::in_force::{FaultId, FaultReport};
 pub use faults::text::FaultSyntaxError;
+pub use serve::tls::Tls;
 pub use store::broker::Log;
 pub use store::message::StoredMessage;
 pub use store::queue::Ordering;

@@ -102,7 +102,7 @@ pub enum Outcome {
 #[derive(Debug)]
 struct Held<M> {
     message: Arc<M>,
-    message_id: String,
+    message_id: Arc<str>,
     ack_id: String,
     key: Option<Arc<str>>,
     bytes: usize,
@@ -142,7 +142,7 @@ pub struct Intake<M> {
     bounds: Bounds,
     random: Random,
     held: BTreeMap<Ticket, Held<M>>,
-    by_message: HashMap<String, Ticket>,
+    by_message: HashMap<Arc<str>, Ticket>,
     lanes: HashMap<Arc<str>, Lane>,
     ready: VecDeque<Turn>,
     resting: BTreeSet<(Instant, Arc<str>)>,
@@ -226,7 +226,7 @@ impl<M> Intake<M> {
     /// Takes a delivery in.
     pub fn arrive(&mut self, delivery: Delivery, message: M, now: Instant) -> Arrival {
         let Delivery { message_id, ack_id, ordering_key, bytes } = delivery;
-        if let Some(ticket) = self.by_message.get(&message_id).copied() {
+        if let Some(ticket) = self.by_message.get(message_id.as_str()).copied() {
             if let Some(held) = self.held.get_mut(&ticket) {
                 held.ack_id = ack_id;
                 self.leases.end(ticket, &held.lease);
@@ -242,7 +242,8 @@ impl<M> Intake<M> {
         }
         let lease = self.leases.begin(ticket, now, now, &mut self.random);
         self.bytes += bytes;
-        self.by_message.insert(message_id.clone(), ticket);
+        let message_id: Arc<str> = message_id.into();
+        self.by_message.insert(Arc::clone(&message_id), ticket);
         let message = Arc::new(message);
         let held =
             Held { message, message_id, ack_id, key, bytes, since: now, lease, is_out: false };

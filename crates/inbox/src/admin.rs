@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use serde_json::{Map, Value, json};
-use tokio_postgres::Transaction;
+use tokio_postgres::error::SqlState;
 use walrelay_postgres::{QualifiedName, SqlClient, StoreError, quote_identifier, quote_literal};
 
 use crate::error::InboxError;
@@ -44,11 +44,28 @@ pub async fn register(
 ) -> Result<bool, InboxError> {
     let sql = registering(consumer, subscription);
     let is_new = client.execute(&sql, &[]).await.map_err(failed("record the consumer"))? == 1;
-    let found = self::subscription(client, consumer).await?;
-    if found == subscription {
-        return Ok(is_new);
+    refuse_other_subscription(client, consumer, subscription).await?;
+    Ok(is_new)
+}
+
+/// Refuses a consumer that is known, and reads another subscription than this.
+///
+/// # Errors
+///
+/// It does, or the database refuses.
+pub async fn refuse_other_subscription(
+    client: &SqlClient,
+    consumer: &str,
+    subscription: &str,
+) -> Result<(), InboxError> {
+    match self::subscription(client, consumer).await {
+        Ok(found) if found != subscription => Err(InboxError::OtherSubscription {
+            consumer: consumer.to_owned(),
+            subscription: found,
+        }),
+        Ok(_) | Err(InboxError::Unregistered { .. }) => Ok(()),
+        Err(error) => Err(error),
     }
-    Err(InboxError::OtherSubscription { consumer: consumer.to_owned(), subscription: found })
 }
 
 /// The subscription a consumer was set up with.
@@ -80,12 +97,17 @@ pub async fn resume(client: &SqlClient, consumer: &str) -> Result<(), InboxError
     update(client, consumer, "paused = false").await
 }
 
+/// How long a rebuild waits for others in one try: what it waits for keeps whoever comes behind it waiting
+/// too, batches of the consumer and readers of its tables.
+const LOCK_TIMEOUT: &str = "SET LOCAL lock_timeout = '5s'";
+
 /// Begins a new generation, which reads another subscription, and runs `reset` with it: all of it or
-/// nothing. Waits until nothing is being applied. Returns the generation.
+/// nothing. Waits until nothing is being applied for this consumer. Returns the generation.
 ///
 /// # Errors
 ///
-/// There is no such consumer, the reset fails or commits by itself, or the database refuses.
+/// There is no such consumer, the reset fails, or the database refuses; after
+/// [`InboxError::is_in_the_way`] it may be tried again.
 pub async fn rebuild(
     client: &mut SqlClient,
     consumer: &str,
@@ -93,18 +115,12 @@ pub async fn rebuild(
     reset: &str,
 ) -> Result<i32, InboxError> {
     let transaction = client.transaction().await.map_err(failed("begin a transaction"))?;
-    // As the new generation takes it: whatever is being applied ends first, and is reset too.
-    let lock = "LOCK TABLE public.app_inbox_key IN SHARE ROW EXCLUSIVE MODE";
-    transaction.batch_execute(lock).await.map_err(failed("lock the inbox"))?;
-    let begun_in = transaction_id(&transaction).await?;
-    transaction.batch_execute(reset).await.map_err(failed("run the reset"))?;
-    // Otherwise the rest would not be in one transaction with it.
-    if transaction_id(&transaction).await? != begun_in {
-        return Err(InboxError::ResetCommits);
-    }
+    transaction.batch_execute(LOCK_TIMEOUT).await.map_err(failed("limit the wait"))?;
+    // First, because it waits for whatever is being applied, which is reset too.
     let beginning = "SELECT public.app_inbox_new_generation($1)";
     let row = transaction.query_one(beginning, &[&consumer]).await;
     let generation = row.map_err(failed("begin a generation"))?.get(0);
+    transaction.batch_execute(&contained(reset)).await.map_err(reset_failed)?;
     let moving = "UPDATE public.app_inbox_consumer SET subscription = $2 WHERE consumer = $1";
     let moved = transaction.execute(moving, &[&consumer, &subscription]).await;
     moved.map_err(failed("record the subscription"))?;
@@ -112,9 +128,18 @@ pub async fn rebuild(
     Ok(generation)
 }
 
-async fn transaction_id(transaction: &Transaction<'_>) -> Result<String, InboxError> {
-    let row = transaction.query_one("SELECT pg_catalog.pg_current_xact_id()::text", &[]).await;
-    Ok(row.map_err(failed("ask for the transaction"))?.get(0))
+/// Statements as one, in which the server refuses to begin or end a transaction: nothing of them can take
+/// effect by itself.
+fn contained(statements: &str) -> String {
+    format!("DO {}", quote_literal(&format!("BEGIN EXECUTE {}; END", quote_literal(statements))))
+}
+
+/// What the server refuses is the fault of the reset, unless others were in the way or the server was.
+fn reset_failed(source: Sql) -> InboxError {
+    let code = source.code().map_or("", SqlState::code);
+    let is_others =
+        code == "55P03" || ["08", "25", "40", "53", "57"].contains(&code.get(..2).unwrap_or("08"));
+    if is_others { failed("run the reset")(source) } else { InboxError::Reset(source) }
 }
 
 async fn update(client: &SqlClient, consumer: &str, set: &str) -> Result<(), InboxError> {

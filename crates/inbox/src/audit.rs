@@ -13,6 +13,7 @@ use walrelay_postgres::{QualifiedName, SqlClient, quote_identifier};
 
 use crate::admin::failed;
 use crate::error::InboxError;
+use crate::messages::Messages;
 use crate::operate::{InConsumer, object};
 
 /// Ids compared at once.
@@ -51,8 +52,8 @@ impl AuditedTable {
 /// Which rows are looked at.
 #[derive(Debug, Clone)]
 pub struct Scope {
-    /// The relay that published them.
-    pub slot: String,
+    /// The relays that published them: several, where the outbox is divided into shards.
+    pub slots: Vec<String>,
     /// The outbox.
     pub tables: Vec<AuditedTable>,
     /// Only rows that occurred at this moment or later.
@@ -76,13 +77,25 @@ pub struct Findings {
     pub inbox: BTreeMap<String, i64>,
     /// Rows of the outbox that were left out: not settled yet, or younger than the scope's end.
     pub left_out: u64,
+    /// When the last of those that are missing occurred.
+    pub last_missing: Option<SystemTime>,
+    /// When the first of those that the inbox has occurred: it may have been set up later than others.
+    pub first_seen: Option<SystemTime>,
     /// Since when the audit looks: later than asked for where the inbox was pruned.
     pub since: Option<SystemTime>,
 }
 
 impl Findings {
+    /// Whether everything that is missing occurred before anything that the inbox has: then it was set up
+    /// later.
+    #[must_use]
+    pub fn is_younger(&self) -> bool {
+        matches!((self.last_missing, self.first_seen), (Some(last), Some(first)) if last < first)
+    }
+
     fn miss(&mut self, event_id: String, occurred_at: SystemTime) {
         self.missing_count += 1;
+        self.last_missing = self.last_missing.max(Some(occurred_at));
         if self.missing.len() < LISTED {
             self.missing.push((event_id, occurred_at));
         }
@@ -112,28 +125,72 @@ type Minutes = BTreeMap<i64, Digest>;
 struct Seen {
     minutes: Minutes,
     statuses: BTreeMap<String, i64>,
+    first: Option<SystemTime>,
 }
 
-/// Compares the settled rows of the outbox with the inbox of one consumer.
+/// What the outbox is compared with.
+#[derive(Debug, Clone, Copy)]
+pub enum Against<'a> {
+    /// The inbox of a consumer.
+    Inbox(&'a SqlClient, &'a InConsumer),
+    /// What a subscription holds.
+    Subscription(&'a Messages),
+}
+
+impl Against<'_> {
+    async fn pruned_before(self) -> Result<Option<SystemTime>, InboxError> {
+        match self {
+            Self::Inbox(client, consumer) => consumer.pruned_before(client).await,
+            Self::Subscription(_) => Ok(None),
+        }
+    }
+
+    /// Messages are not counted by minute: each is looked for.
+    async fn seen(self, time: (SystemTime, SystemTime)) -> Result<Seen, InboxError> {
+        match self {
+            Self::Inbox(client, consumer) => consumer.seen(client, time).await,
+            Self::Subscription(messages) => Ok(Seen {
+                statuses: [(
+                    "delivered".to_owned(),
+                    messages.count().try_into().unwrap_or(i64::MAX),
+                )]
+                .into(),
+                ..Seen::default()
+            }),
+        }
+    }
+
+    async fn held(self, ids: &[String]) -> Result<BTreeSet<String>, InboxError> {
+        match self {
+            Self::Inbox(client, consumer) => consumer.held(client, ids).await,
+            Self::Subscription(messages) => {
+                Ok(ids.iter().filter(|id| messages.has(id)).cloned().collect())
+            }
+        }
+    }
+}
+
+/// Compares the settled rows of the outbox with the inbox of one consumer, or with a subscription.
 ///
 /// # Errors
 ///
 /// One of the databases refuses.
 pub async fn audit(
     outbox: &SqlClient,
-    (inbox, consumer): (&SqlClient, &InConsumer),
+    against: Against<'_>,
     scope: &Scope,
 ) -> Result<Findings, InboxError> {
-    let pruned = consumer.pruned_before(inbox).await?;
+    let pruned = against.pruned_before().await?;
     let since = pruned.map_or(scope.since, |pruned| pruned.max(scope.since));
     let scope = Scope { since, ..scope.clone() };
     let settled = settled_minutes(outbox, &scope).await?;
-    let seen = consumer.seen(inbox, (scope.since, scope.until)).await?;
+    let seen = against.seen((scope.since, scope.until)).await?;
     let rows = settled.values().map(|digest| u64::try_from(digest.count).unwrap_or_default()).sum();
     let mut findings = Findings {
         rows,
         left_out: left_out(outbox, &scope).await?,
         inbox: seen.statuses,
+        first_seen: seen.first,
         since: (since > SystemTime::UNIX_EPOCH).then_some(since),
         ..Findings::default()
     };
@@ -141,7 +198,7 @@ pub async fn audit(
         if seen.minutes.get(minute) != Some(digest) {
             for table in &scope.tables {
                 let of = Minute { table, minute: *minute, scope: &scope };
-                of.compare(outbox, (inbox, consumer), &mut findings).await?;
+                of.compare(outbox, against, &mut findings).await?;
             }
         }
     }
@@ -156,11 +213,11 @@ pub async fn audit(
 /// The database refuses.
 pub async fn held_back(
     outbox: &SqlClient,
-    slot: &str,
+    slots: &[String],
 ) -> Result<BTreeMap<String, i64>, InboxError> {
     let sql = "SELECT status, count(*) FROM public.app_outbox_dispatch
-                WHERE slot = $1 AND status <> 'published' GROUP BY status";
-    let rows = outbox.query(sql, &[&slot]).await.map_err(failed("count dispatch state"))?;
+                WHERE slot = ANY ($1) AND status <> 'published' GROUP BY status";
+    let rows = outbox.query(sql, &[&slots]).await.map_err(failed("count dispatch state"))?;
     Ok(rows.iter().map(|row| (row.get(0), row.get(1))).collect())
 }
 
@@ -191,19 +248,19 @@ async fn left_out(outbox: &SqlClient, scope: &Scope) -> Result<u64, InboxError> 
             "SELECT count(*) FROM {table} AS o
               WHERE o.{occurred_at} >= $1 AND (o.{occurred_at} >= $2 OR NOT {SETTLED})"
         );
-        let [since, until, slot, _] = scope.parameters();
-        let row = outbox.query_one(&sql, &[since, until, slot]).await;
+        let [since, until, slots, _] = scope.parameters();
+        let row = outbox.query_one(&sql, &[since, until, slots]).await;
         let counted: i64 = row.map_err(failed("count the outbox"))?.get(0);
         rows += u64::try_from(counted).unwrap_or_default();
     }
     Ok(rows)
 }
 
-/// Whether the transaction of a row is settled, as `prune` asks it; `$3` is the slot.
-const SETTLED: &str = "age(o.xmin) > (SELECT age(r.settled_xid::xid)
-                                        FROM public.app_outbox_relay AS r WHERE r.slot = $3)";
+/// Whether the transaction of a row is settled by every relay, as `prune` asks it; `$3` are the slots.
+const SETTLED: &str = "age(o.xmin) > (SELECT max(age(r.settled_xid::xid))
+                                        FROM public.app_outbox_relay AS r WHERE r.slot = ANY ($3))";
 
-/// Parameters: since, until, slot, aggregate types.
+/// Parameters: since, until, slots, aggregate types.
 fn settled_rows(table: &AuditedTable) -> String {
     let AuditedTable { table, id, occurred_at, aggregate_type } = table;
     let kind = match aggregate_type {
@@ -216,7 +273,7 @@ fn settled_rows(table: &AuditedTable) -> String {
             AND {SETTLED}
             AND (cardinality($4::text[]) = 0 OR {kind} = ANY ($4))
             AND NOT EXISTS (SELECT FROM public.app_outbox_dispatch AS d
-                             WHERE d.slot = $3 AND d.event_id = o.{id}::text AND d.status <> 'published')"
+                             WHERE d.slot = ANY ($3) AND d.event_id = o.{id}::text AND d.status <> 'published')"
     )
 }
 
@@ -232,7 +289,7 @@ impl Minute<'_> {
     async fn compare(
         &self,
         outbox: &SqlClient,
-        (inbox, consumer): (&SqlClient, &InConsumer),
+        against: Against<'_>,
         findings: &mut Findings,
     ) -> Result<(), InboxError> {
         let AuditedTable { id, occurred_at, .. } = self.table;
@@ -243,13 +300,13 @@ impl Minute<'_> {
               ORDER BY o.{id}::text COLLATE \"C\" LIMIT {PAGE}",
             settled_rows(self.table)
         );
-        let [since, until, slot, types] = self.scope.parameters();
+        let [since, until, slots, types] = self.scope.parameters();
         let mut last = String::new();
         loop {
-            let parameters: [Parameter<'_>; 6] = [since, until, slot, types, &self.minute, &last];
+            let parameters: [Parameter<'_>; 6] = [since, until, slots, types, &self.minute, &last];
             let page = outbox.query(&sql, &parameters).await.map_err(failed("read the outbox"))?;
             let ids: Vec<String> = page.iter().map(|row| row.get(0)).collect();
-            let held = consumer.held(inbox, &ids).await?;
+            let held = against.held(&ids).await?;
             for row in page.iter().filter(|row| !held.contains(row.get::<_, &str>(0))) {
                 findings.miss(row.get(0), row.get(1));
             }
@@ -266,7 +323,7 @@ type Parameter<'a> = &'a (dyn tokio_postgres::types::ToSql + Sync);
 impl Scope {
     /// Those of [`settled_rows`].
     fn parameters(&self) -> [Parameter<'_>; 4] {
-        [&self.since, &self.until, &self.slot, &self.aggregate_types]
+        [&self.since, &self.until, &self.slots, &self.aggregate_types]
     }
 }
 
@@ -277,17 +334,17 @@ impl Scope {
 /// The database refuses.
 pub async fn trace_outbox(
     outbox: &SqlClient,
-    (slot, table): (&str, &QualifiedName),
+    (slots, table): (&[String], &QualifiedName),
     (id, event_id): (&str, &str),
 ) -> Result<Value, InboxError> {
     let id = quote_identifier(id);
     let sql = format!(
         "SELECT (to_jsonb(o) - ARRAY['payload', 'headers'] || jsonb_build_object(
-                  'settled', age(o.xmin) > (SELECT age(r.settled_xid::xid)
-                                              FROM public.app_outbox_relay AS r WHERE r.slot = $2)))::text
+                  'settled', age(o.xmin) > (SELECT max(age(r.settled_xid::xid))
+                                              FROM public.app_outbox_relay AS r WHERE r.slot = ANY ($2))))::text
            FROM {table} AS o WHERE o.{id}::text = $1"
     );
-    one(outbox, &sql, &[&event_id, &slot], "read the outbox").await
+    one(outbox, &sql, &[&event_id, &slots], "read the outbox").await
 }
 
 /// An event's row in dispatch state, without its message; null when there is none.
@@ -297,12 +354,12 @@ pub async fn trace_outbox(
 /// The database refuses.
 pub async fn trace_dispatch(
     outbox: &SqlClient,
-    slot: &str,
+    slots: &[String],
     event_id: &str,
 ) -> Result<Value, InboxError> {
     let sql = "SELECT (to_jsonb(d) - 'message')::text FROM public.app_outbox_dispatch AS d
-                WHERE d.slot = $1 AND d.event_id = $2";
-    one(outbox, sql, &[&slot, &event_id], "read dispatch state").await
+                WHERE d.slot = ANY ($1) AND d.event_id = $2 LIMIT 1";
+    one(outbox, sql, &[&slots, &event_id], "read dispatch state").await
 }
 
 impl InConsumer {
@@ -342,7 +399,7 @@ impl InConsumer {
         (since, until): (SystemTime, SystemTime),
     ) -> Result<Seen, InboxError> {
         let sql = "SELECT floor(extract(epoch FROM occurred_at) / 60)::int8, count(*),
-                          bit_xor(hashtextextended(event_id, 0)), status
+                          bit_xor(hashtextextended(event_id, 0)), status, min(occurred_at)
                      FROM public.app_inbox
                     WHERE consumer = $1 AND generation = $2 AND occurred_at >= $3 AND occurred_at < $4
                     GROUP BY 1, status";
@@ -352,6 +409,8 @@ impl InConsumer {
         for row in &rows.map_err(failed("read the inbox"))? {
             seen.minutes.entry(row.get(0)).or_default().add(row);
             *seen.statuses.entry(row.get(3)).or_default() += row.get::<_, i64>(1);
+            let first: SystemTime = row.get(4);
+            seen.first = Some(seen.first.map_or(first, |other| other.min(first)));
         }
         Ok(seen)
     }

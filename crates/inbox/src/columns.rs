@@ -10,6 +10,7 @@ use tokio_postgres::Row;
 use tokio_postgres::types::{PgLsn, ToSql, Type};
 use walrelay_envelope::Lsn;
 
+use crate::attributes::Attributes;
 use crate::event::Event;
 use crate::plan::Plan;
 
@@ -44,13 +45,11 @@ pub(crate) const FIELDS: &str = "m.event_id, m.event_type, m.aggregate_type, m.a
 /// The events of a batch, column by column.
 pub(crate) struct Columns<'a, E> {
     events: &'a [E],
-    attributes: Vec<String>,
 }
 
 impl<'a, E: Borrow<Event>> Columns<'a, E> {
     pub(crate) fn of(events: &'a [E]) -> Self {
-        let attributes = events.iter().map(|event| event.borrow().attributes_json()).collect();
-        Self { events, attributes }
+        Self { events }
     }
 
     fn column<T: ToSql + Sync + Send + 'a>(
@@ -81,7 +80,7 @@ impl<'a, E: Borrow<Event>> Columns<'a, E> {
             self.column(Type::TEXT_ARRAY, |event| &event.system_identifier),
             self.column(Type::TEXT_ARRAY, |event| &event.message_id),
             self.column(Type::TIMESTAMPTZ_ARRAY, |event| event.publish_time),
-            (Box::new(&self.attributes), Type::TEXT_ARRAY),
+            self.column(Type::TEXT_ARRAY, |event| event.attributes.as_json()),
             self.column(Type::BYTEA_ARRAY, |event| event.data.as_ref()),
         ]
     }
@@ -91,8 +90,6 @@ impl<'a, E: Borrow<Event>> Columns<'a, E> {
 pub(crate) fn of_row(row: &Row) -> Event {
     let lsn: Option<PgLsn> = row.get(8);
     let attributes: Option<String> = row.get(13);
-    // What was stored was written from a map of strings.
-    let attributes = attributes.and_then(|text| serde_json::from_str(&text).ok());
     let time = |index: usize| row.get::<_, Option<SystemTime>>(index);
     Event {
         event_id: row.get(0),
@@ -108,7 +105,7 @@ pub(crate) fn of_row(row: &Row) -> Event {
         system_identifier: row.get(10),
         message_id: row.get::<_, Option<String>>(11).unwrap_or_default(),
         publish_time: time(12),
-        attributes: attributes.unwrap_or_default(),
+        attributes: attributes.map(Attributes::of_json).unwrap_or_default(),
         data: Bytes::from(row.get::<_, Option<Vec<u8>>>(14).unwrap_or_default()),
     }
 }

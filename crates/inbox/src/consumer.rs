@@ -8,13 +8,14 @@ use tokio::time::sleep;
 use walrelay_postgres::connect_sql;
 use walrelay_pubsub::Subscriber;
 
+use crate::course::End;
 use crate::database::{Connection, Unapplied, resolve_handler};
 use crate::effect::{Effect, Kind};
 use crate::error::InboxError;
 use crate::health::Health;
 use crate::metrics::Metrics;
 use crate::plan::Plan;
-use crate::run::{End, Observed, Run};
+use crate::run::{Observed, Run};
 use crate::settings::Settings;
 
 /// Until the next look when a subscription cannot be followed to.

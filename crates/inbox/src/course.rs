@@ -39,3 +39,12 @@ pub(crate) enum Stored {
     /// The last look found nothing, and nothing has failed since.
     Nothing,
 }
+
+/// Why the loop has ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum End {
+    /// It was asked to, or is caught up.
+    Over,
+    /// The consumer has another subscription.
+    Moved,
+}

@@ -31,13 +31,13 @@ const BEGIN: &str = "BEGIN ISOLATION LEVEL READ COMMITTED";
 
 static APPLY: LazyLock<String> = LazyLock::new(|| {
     format!(
-        "SELECT a.result, a.error_code \
+        "SELECT array_agg(a.result), array_agg(a.error_code) FROM (SELECT o.result, o.error_code \
      FROM public.app_inbox_apply($1, $2, $18::text::pg_catalog.regprocedure, {MESSAGES}, \
-       on_dead => $19, max_attempts => $20, dedupe => $21) AS a ORDER BY a.index"
+       on_dead => $19, max_attempts => $20, dedupe => $21) AS o ORDER BY o.index) AS a"
     )
 });
 
-const REDELIVER: &str = "SELECT r.result, r.error_code FROM public.app_inbox_redeliver( \
+const REDELIVER: &str = "SELECT array_agg(r.result), array_agg(r.error_code) FROM public.app_inbox_redeliver( \
        $1, $2, $3::text::pg_catalog.regprocedure, on_dead => $4, max_attempts => $5, batch => $6) AS r";
 
 /// The consumer's row.
@@ -54,18 +54,31 @@ pub struct Registration {
 /// What became of one event: a status of the inbox, `duplicate` or `deferred`; and why it failed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Applied {
-    pub(crate) result: String,
+    pub(crate) result: &'static str,
     pub(crate) error_code: Option<String>,
 }
 
 impl Applied {
-    fn of_row(row: &Row) -> Self {
-        Self { result: row.get(0), error_code: row.get(1) }
+    /// What the functions of the inbox have answered.
+    pub(crate) fn of(result: &str, error_code: Option<String>) -> Self {
+        const RESULTS: [&str; 7] =
+            ["done", "duplicate", "late", "deferred", "retrying", "dead", "discarded"];
+        let known = RESULTS.into_iter().find(|known| *known == result);
+        Self { result: known.unwrap_or("other"), error_code }
+    }
+
+    /// All of a batch in one row, because a row for each costs more than what it says; null when there
+    /// are none.
+    fn of_row(row: &Row) -> Vec<Self> {
+        let results: Option<Vec<&str>> = row.get(0);
+        let codes: Option<Vec<Option<String>>> = row.get(1);
+        let both = results.unwrap_or_default().into_iter().zip(codes.unwrap_or_default());
+        both.map(|(result, code)| Self::of(result, code)).collect()
     }
 
     /// It was unseen, and is recorded: the handler is to see it.
     pub(crate) fn is_new(&self) -> bool {
-        matches!(self.result.as_str(), "done" | "late")
+        matches!(self.result, "done" | "late")
     }
 
     pub(crate) fn fate(&self) -> Fate {
@@ -285,7 +298,7 @@ impl Connection {
         if client.is_closed() {
             self.client = None;
         }
-        outcome.map(|applied| applied.iter().map(Applied::of_row).collect())
+        outcome.map(|applied| applied.iter().flat_map(Applied::of_row).collect())
     }
 
     /// The consumer's row; `None` when there is none.

@@ -56,11 +56,9 @@ pub enum InboxError {
         /// Theirs.
         names: String,
     },
-    /// The SQL that empties a read model ended the transaction.
-    #[error(
-        "the reset has ended its transaction: what it did before that stands, and no generation was begun; leave COMMIT and ROLLBACK out of it, and run it again"
-    )]
-    ResetCommits,
+    /// The SQL that empties a read model was refused, and nothing of it or of the rebuild has taken effect.
+    #[error("the SQL of --reset-sql was refused, and nothing has changed")]
+    Reset(#[source] tokio_postgres::Error),
     /// No handler can be printed for a table.
     #[error("table {table}: {problem}")]
     Table {
@@ -72,10 +70,27 @@ pub enum InboxError {
     /// Pub/Sub cannot be used.
     #[error(transparent)]
     PubSub(#[from] PubsubError),
+    /// A subscription cannot be read.
+    #[error("cannot pull from {subscription}")]
+    Pull {
+        /// The full name.
+        subscription: String,
+        /// What the service said.
+        #[source]
+        source: Box<tonic::Status>,
+    },
     /// There is no such subscription.
     #[error("subscription {subscription} does not exist")]
     SubscriptionMissing {
         /// The full name.
         subscription: String,
     },
+}
+
+impl InboxError {
+    /// Whether only others were in the way, so that the same may simply be tried again.
+    #[must_use]
+    pub fn is_in_the_way(&self) -> bool {
+        matches!(self, Self::Store(error) if error.is_transient_conflict())
+    }
 }

@@ -8,10 +8,11 @@ use googleapis_tonic_google_pubsub_v1::google::pubsub::v1::PubsubMessage;
 use walrelay_envelope::Lsn;
 use walrelay_envelope::attribute::{self, cloudevents};
 
+use crate::attributes::Attributes;
 use crate::time::{at, parse_rfc3339};
 
 /// What a held message takes besides its contents: names, queues, its place in three maps.
-const OVERHEAD_BYTES: usize = 512;
+const OVERHEAD_BYTES: usize = 1024;
 
 /// An event. What a message does not say, or says in a form of its own, is missing here; the
 /// attributes are all there as they came.
@@ -44,7 +45,7 @@ pub struct Event {
     /// When Pub/Sub stored it.
     pub publish_time: Option<SystemTime>,
     /// All of them.
-    pub attributes: BTreeMap<String, String>,
+    pub attributes: Attributes,
     /// The payload.
     pub data: Bytes,
 }
@@ -82,22 +83,17 @@ impl Event {
             message_id: storable(&message_id),
             publish_time: publish_time
                 .and_then(|time| at(time.seconds, u32::try_from(time.nanos).unwrap_or(0))),
-            attributes,
-            data,
+            attributes: Attributes::of(&attributes),
+            // As it comes it is a part of the whole response, and would keep all of that.
+            data: Bytes::copy_from_slice(&data),
         }
     }
 
     /// What it takes of the budget.
     #[must_use]
     pub fn bytes(&self) -> usize {
-        let attributes = self.attributes.iter().map(|(name, value)| name.len() + value.len());
-        OVERHEAD_BYTES + self.data.len() + self.ordering_key.len() + attributes.sum::<usize>()
-    }
-
-    /// The attributes as a JSON object of strings.
-    pub(crate) fn attributes_json(&self) -> String {
-        // A map of strings always can be written.
-        serde_json::to_string(&self.attributes).unwrap_or_else(|_| "{}".to_owned())
+        let attributes = self.attributes.as_json().len();
+        OVERHEAD_BYTES + self.data.len() + self.ordering_key.len() + attributes
     }
 }
 

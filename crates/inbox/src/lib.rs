@@ -11,6 +11,7 @@
 //! in the inbox.
 
 pub mod admin;
+mod attributes;
 pub mod audit;
 mod columns;
 mod consumer;
@@ -22,6 +23,7 @@ mod event;
 mod handler;
 mod health;
 mod link;
+mod messages;
 mod metrics;
 pub mod operate;
 mod plan;
@@ -30,6 +32,7 @@ mod settings;
 mod steps;
 mod time;
 
+pub use attributes::Attributes;
 pub use consumer::Consumer;
 pub use database::Registration;
 pub use effect::Effect;
@@ -37,6 +40,7 @@ pub use error::InboxError;
 pub use event::Event;
 pub use handler::{BoxError, Handler, HandlerError};
 pub use health::{Health, Phase};
+pub use messages::Messages;
 pub use metrics::Metrics;
 pub use settings::{Dedupe, OnDead, Settings, Until};
 pub use tokio_postgres::{self, Transaction};

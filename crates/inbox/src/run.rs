@@ -20,7 +20,7 @@ use walrelay_inbox_core::{
 use walrelay_postgres::ConnectConfig;
 use walrelay_pubsub::Subscriber;
 
-use crate::course::{Chore, Course, Stored};
+use crate::course::{Chore, Course, End, Stored};
 use crate::database::{Applied, Connection, Registration, Unapplied};
 use crate::error::InboxError;
 use crate::event::Event;
@@ -57,15 +57,6 @@ enum Done {
     },
     Redelivered(Result<Vec<Applied>, Unapplied>),
     Looked(Result<Option<Registration>, Unapplied>),
-}
-
-/// Why the loop has ended.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum End {
-    /// It was asked to, or is caught up.
-    Over,
-    /// The consumer has another subscription.
-    Moved,
 }
 
 /// Where the loop says how it is doing.
@@ -205,9 +196,15 @@ impl Run {
                 self.drain("caught up");
             }
         }
-        self.link.acknowledge(self.intake.acknowledgements(usize::MAX));
+        self.acknowledge();
         self.link.flush(now);
         self.observe(now);
+    }
+
+    fn acknowledge(&mut self) {
+        let ids = self.intake.acknowledgements(usize::MAX);
+        self.metrics.acknowledged.inc_by(ids.len() as u64);
+        self.link.acknowledge(ids);
     }
 
     fn keep_stream(&mut self, now: Instant) {
@@ -313,8 +310,8 @@ impl Run {
         }
         let time = SystemTime::now();
         for (event, its) in events.iter().zip(applied) {
-            self.metrics.event(&its.result);
-            match its.result.as_str() {
+            self.metrics.event(its.result);
+            match its.result {
                 "done" | "late" => {
                     let stored = event.publish_time.and_then(|at| time.duration_since(at).ok());
                     let seconds = stored.unwrap_or_default().as_secs_f64();
@@ -382,8 +379,8 @@ impl Run {
                     true => Stored::Nothing,
                     false => Stored::Perhaps,
                 };
-                applied.iter().for_each(|it| self.metrics.event(&it.result));
-                if applied.iter().any(|it| matches!(it.result.as_str(), "done" | "late")) {
+                applied.iter().for_each(|it| self.metrics.event(it.result));
+                if applied.iter().any(Applied::is_new) {
                     // What stood behind it may follow at once.
                     next = now;
                     self.health.progress();
@@ -535,7 +532,7 @@ impl Run {
             tracing::warn!(out, "not everything ended in time; what was out is delivered again");
         }
         self.jobs.clear();
-        self.link.acknowledge(self.intake.acknowledgements(usize::MAX));
+        self.acknowledge();
         let returned = self.intake.give_up();
         self.link.close(returned).await;
         for connection in self.idle {

@@ -150,7 +150,7 @@ async fn take<E: std::borrow::Borrow<Event>>(
     let sql = format!("SELECT public.app_inbox_take($1, $2, {MESSAGES}, dedupe => $18)");
     let rows = transaction.query_typed(&sql, &borrowed(&parameters)).await?;
     let results: Vec<String> = rows.first().map(|row| row.get(0)).unwrap_or_default();
-    Ok(results.into_iter().map(|result| Applied { result, error_code: None }).collect())
+    Ok(results.iter().map(|result| Applied::of(result, None)).collect())
 }
 
 async fn take_due(
@@ -223,8 +223,7 @@ impl Settling<'_> {
         let rows = transaction.query_typed(&sql, &borrowed(&parameters)).await?;
         let results: Vec<Option<String>> = rows.first().map(|row| row.get(0)).unwrap_or_default();
         let settled = results.into_iter().zip(codes);
-        let settled =
-            settled.map(|(result, error_code)| result.map(|result| Applied { result, error_code }));
+        let settled = settled.map(|(result, error_code)| Some(Applied::of(&result?, error_code)));
         Ok(settled.collect())
     }
 }

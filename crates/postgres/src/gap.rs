@@ -73,6 +73,8 @@ pub struct GapTable {
     pub id: String,
     /// The column of the event's time, if the table has one.
     pub occurred_at: Option<String>,
+    /// Only rows for which this holds are read: those that the publication has of it.
+    pub row_filter: Option<String>,
 }
 
 /// A column.
@@ -168,11 +170,15 @@ impl Gap {
         })
     }
 
-    /// A condition on the aggregates of the rows, and before it `AND`; nothing where all are wanted.
+    /// A condition on the columns of the rows, and before it `AND`; nothing where all are wanted.
     fn wanted(&self, table: &GapTable) -> String {
         let Scope { aggregate_types, aggregate_ids, from } = &self.scope;
         let [by_type, by_id] = table.key();
-        let mut text = String::new();
+        let mut text = match &table.row_filter {
+            // As the server shows it: columns without the table, functions of the server's own.
+            Some(filter) => format!(" AND ({filter})"),
+            None => String::new(),
+        };
         for (expression, values) in [(&by_type, aggregate_types), (&by_id, aggregate_ids)] {
             if !values.is_empty() {
                 let values: Vec<String> = values.iter().map(|value| quote_literal(value)).collect();

@@ -17,6 +17,8 @@ use crate::names::{QualifiedName, quote_identifier, quote_literal};
 use crate::outbox::Outbox;
 use crate::publication::read_publication;
 use crate::relay_row::delete_relay_row;
+use crate::shard::ShardKey;
+use crate::sharding::read_sharding;
 use crate::slot::{Failover, check_failover, check_slot_name, drop_slot, read_slot};
 use crate::store_error::{LOST_SLOT_FIX, StoreError};
 
@@ -25,8 +27,8 @@ use crate::store_error::{LOST_SLOT_FIX, StoreError};
 pub struct InitOptions {
     /// The slot and the publication to create, and the tables it publishes.
     pub outbox: Outbox,
-    /// Only rows for which this SQL expression holds are published: one shard of several.
-    pub row_filter: Option<String>,
+    /// What rows are distributed by, where the outbox is one shard of several.
+    pub shard_key: Option<ShardKey>,
     /// Whether the slot is synchronised to standbys.
     pub failover: Failover,
     /// What to do when the slot was lost: it existed, and is missing or invalidated.
@@ -112,6 +114,18 @@ impl InitPlan {
         Ok(Self { steps })
     }
 
+    /// Several plans as one: what they have in common is done once.
+    #[must_use]
+    pub fn joined(plans: impl IntoIterator<Item = Self>) -> Self {
+        let mut steps: Vec<InitStep> = Vec::new();
+        for step in plans.into_iter().flat_map(|plan| plan.steps) {
+            if !steps.contains(&step) {
+                steps.push(step);
+            }
+        }
+        Self { steps }
+    }
+
     /// The statements.
     #[must_use]
     pub fn steps(&self) -> &[InitStep] {
@@ -136,6 +150,7 @@ impl InitPlan {
 /// old; or the server refused. What came before has taken effect, and running it again goes on.
 pub async fn init(client: &Client, options: &InitOptions) -> Result<InitReport, StoreError> {
     let plan = InitPlan::new(options)?;
+    refuse_other_number(client, &options.outbox).await?;
     check_failover(client, options.failover).await?;
     let lost = read_loss(client, &options.outbox.slot).await?;
     if let Some(lost) = &lost {
@@ -164,20 +179,6 @@ pub async fn init(client: &Client, options: &InitOptions) -> Result<InitReport, 
     Ok(report)
 }
 
-/// The row filter of shard `index` of `count` (a power of two), by the column of the ordering key.
-///
-/// A mask and not `abs(..) %`: `abs` of the least integer is an error, raised while decoding, where
-/// it would stop the slot for ever.
-///
-/// # Panics
-///
-/// When `count` is not a power of two or `index` is not below it.
-#[must_use]
-pub fn shard_filter(column: &str, index: u32, count: u32) -> String {
-    assert!(count.is_power_of_two() && index < count, "shard {index} of {count}");
-    format!("(hashtext({}) & {}) = {index}", quote_identifier(column), count - 1)
-}
-
 /// Refuses to replace a lost slot, or drops what is left of it when its loss is accepted.
 async fn give_up(
     client: &Client,
@@ -191,6 +192,15 @@ async fn give_up(
     match read_slot(client, slot).await? {
         Some(state) if state.is_lost() => drop_slot(client, slot).await,
         Some(_) | None => Ok(()),
+    }
+}
+
+/// Two numbers of shards at once would publish rows twice and out of order.
+async fn refuse_other_number(client: &Client, outbox: &Outbox) -> Result<(), StoreError> {
+    let (sharding, wanted) = (read_sharding(client, outbox).await?, outbox.shard.count());
+    match sharding.other_than(wanted) {
+        Some(count) => Err(StoreError::OtherNumber { count, wanted }),
+        None => Ok(()),
     }
 }
 
@@ -250,15 +260,17 @@ async fn parts(client: &Client, options: &InitOptions) -> Result<Vec<Part>, Stor
 /// `publish_via_partition_root` has no effect on a table without partitions; with them, rows would
 /// otherwise come under the names of partitions, which nobody has configured.
 fn publication_sql(options: &InitOptions) -> String {
-    let Outbox { slot, publication, tables } = &options.outbox;
-    let filter = options.row_filter.as_ref().map_or_else(String::new, |f| format!(" WHERE ({f})"));
-    let entries: Vec<String> = tables.iter().map(|t| format!("{t}{filter}")).collect();
-    let name = quote_identifier(publication);
+    let Outbox { slot, publication, tables, shard } = &options.outbox;
     let literal = quote_literal(publication);
+    let key = options.shard_key.as_ref().filter(|_| !shard.is_whole());
+    let (filters, create, add) = match key {
+        Some(key) => filtered(options, key),
+        None => plain(options),
+    };
     let additions: String = tables
         .iter()
-        .zip(&entries)
-        .map(|(table, entry)| {
+        .zip(add)
+        .map(|(table, statement)| {
             format!(
                 "
   IF NOT EXISTS (
@@ -270,7 +282,7 @@ fn publication_sql(options: &InitOptions) -> String {
                     JOIN pg_catalog.pg_class c ON c.relnamespace = n.pnnspid
                    WHERE n.pnpubid = p.oid AND c.oid = {relation}::regclass)))
   THEN
-    ALTER PUBLICATION {name} ADD TABLE {entry};
+    {statement};
   END IF;",
                 relation = quote_literal(&table.to_string()),
             )
@@ -278,22 +290,76 @@ fn publication_sql(options: &InitOptions) -> String {
         .collect();
     format!(
         "DO $walrelay$
-BEGIN
+{filters}BEGIN{refusal}
   IF NOT EXISTS (SELECT FROM pg_catalog.pg_publication WHERE pubname = {literal}) THEN
     IF EXISTS (SELECT FROM pg_catalog.pg_replication_slots WHERE slot_name = {slot}) THEN
       RAISE EXCEPTION 'slot % is older than publication %, which does not exist', {slot}, {literal}
         USING HINT = 'The slot would fail on every change in between: name its publication, or a new slot.';
     END IF;
-    CREATE PUBLICATION {name} FOR TABLE {tables}
-      WITH (publish = 'insert', publish_via_partition_root = true);
+    {create};
     RETURN;
   END IF;
 {additions}
 END
 $walrelay$;",
         slot = quote_literal(slot),
-        tables = entries.join(", "),
+        refusal = if key.is_some() { REFUSAL } else { "" },
     )
+}
+
+/// A null would make the whole statement null, and the server's complaint about that says nothing.
+const REFUSAL: &str = "
+  IF array_position(filters, NULL) IS NOT NULL THEN
+    RAISE EXCEPTION '% cannot be divided into shards by --ordering-key', tables[array_position(filters, NULL)]
+      USING HINT = 'It lacks a column of the key, or a column is generated or of a type that no row filter '
+                   'turns into text; text, numbers, uuid and boolean will do.';
+  END IF;";
+
+/// What is published: inserts.
+const PUBLISHED: &str = "WITH (publish = 'insert', publish_via_partition_root = true)";
+
+/// The parts of a publication of whole tables: nothing to declare, how to create it, and how to add each
+/// table.
+fn plain(options: &InitOptions) -> (String, String, Vec<String>) {
+    let Outbox { publication, tables, .. } = &options.outbox;
+    let name = quote_identifier(publication);
+    let create =
+        format!("CREATE PUBLICATION {name} FOR TABLE {}\n      {PUBLISHED}", names(tables));
+    let add = tables.iter().map(|table| format!("ALTER PUBLICATION {name} ADD TABLE {table}"));
+    (String::new(), create, add.collect())
+}
+
+/// The same of one shard. The filters depend on the types of columns, so the server writes them; the
+/// tables are there by then.
+fn filtered(options: &InitOptions, key: &ShardKey) -> (String, String, Vec<String>) {
+    let Outbox { publication, tables, shard, .. } = &options.outbox;
+    let name = quote_identifier(publication);
+    let declared: Vec<String> =
+        tables.iter().map(|table| format!("    {}", key.filter_sql(table, *shard))).collect();
+    let named: Vec<String> = tables.iter().map(|table| quote_literal(&table.to_string())).collect();
+    let filters = format!(
+        "DECLARE
+  tables text[] := ARRAY[{}];
+  filters text[] := ARRAY[
+{}];
+",
+        named.join(", "),
+        declared.join(",\n")
+    );
+    let entry = |(number, table): (usize, &QualifiedName)| {
+        let table = quote_literal(&format!("{table} WHERE ("));
+        format!("{table} || filters[{}] || ')'", number + 1)
+    };
+    let entries: Vec<String> = tables.iter().enumerate().map(entry).collect();
+    let create = format!(
+        "EXECUTE {} || {} || {}",
+        quote_literal(&format!("CREATE PUBLICATION {name} FOR TABLE ")),
+        entries.join(" || ', ' || "),
+        quote_literal(&format!(" {PUBLISHED}"))
+    );
+    let alter = quote_literal(&format!("ALTER PUBLICATION {name} ADD TABLE "));
+    let add = entries.iter().map(|it| format!("EXECUTE {alter} || {it}")).collect();
+    (filters, create, add)
 }
 
 /// Refuses to create the slot if it is on record and does not exist: that is a lost slot, and a new

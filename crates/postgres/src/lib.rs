@@ -32,6 +32,8 @@ mod report;
 mod secret;
 mod server_identity;
 mod session_store;
+mod shard;
+mod sharding;
 mod slot;
 mod store;
 mod store_error;
@@ -62,7 +64,7 @@ pub use gap::{AggregateKey, Gap, GapColumn, GapTable, Scope, SettledRows, read_c
 pub use holder::{
     SlotUse, SlotUser, describe_unfinished, end_session, new_slot_waits_for, read_slot_user,
 };
-pub use init::{InitOptions, InitPlan, InitReport, InitStep, Making, OnLost, init, shard_filter};
+pub use init::{InitOptions, InitPlan, InitReport, InitStep, Making, OnLost, init};
 pub use lost::{LostSlot, Settled, loss, read_loss, rows_at_risk};
 pub use migrations::{
     INBOX_TABLES, Migration, RELAY_TABLES, inbox_migrations, migrate, migrate_inbox, migrations,
@@ -97,6 +99,8 @@ pub use report::read_survey;
 pub use secret::Secret;
 pub use server_identity::{ServerIdentity, read_server_identity};
 pub use session_store::SessionStore;
+pub use shard::{KeyPiece, ParseShardError, Shard, ShardKey};
+pub use sharding::{FoundShards, Sharding, expected_filter, read_sharding};
 pub use slot::{
     Failover, PLUGIN, SlotState, SlotType, WalStatus, Writer, advance_slot, create_slot, drop_slot,
     read_slot, read_version,

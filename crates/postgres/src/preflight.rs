@@ -9,6 +9,7 @@ mod finding;
 mod gather;
 mod request;
 mod resemble;
+mod shards;
 mod tables;
 #[cfg(test)]
 mod tests;

@@ -3,6 +3,7 @@
 use tokio_postgres::error::SqlState;
 
 use crate::error::ServerErrorKind;
+use crate::shard::Shard;
 
 /// What to do about a slot that is lost, in every place that says so.
 pub const LOST_SLOT_FIX: &str = "walrelay slot recover, which has what may be missing published from the table: \
@@ -164,6 +165,13 @@ pub enum StoreError {
         what: String,
     },
 
+    /// The slot was dropped for an upgrade of the server, which has still to be recovered from.
+    #[error("slot {slot:?} was dropped for an upgrade of the server")]
+    UpgradePrepared {
+        /// The slot.
+        slot: String,
+    },
+
     /// Somebody holds the slot, and who that is was found out.
     #[error("slot {slot:?} is held by {holder}")]
     SlotHeld {
@@ -183,6 +191,32 @@ pub enum StoreError {
         slot: String,
         /// The server process.
         pid: i32,
+    },
+
+    /// The outbox is divided into another number of shards.
+    #[error(
+        "the outbox has {} on this server, and {} asked for; the number is chosen with the first `walrelay init`",
+        shards(*count),
+        if *wanted == 1 { "one for all rows is".to_owned() } else { format!("{wanted} are") }
+    )]
+    OtherNumber {
+        /// How many there are.
+        count: u32,
+        /// How many were asked for.
+        wanted: u32,
+    },
+
+    /// A shard was named of another number of shards than there are, or none was and there are some.
+    #[error(
+        "the outbox has {} on this server, and {}",
+        shards(*count),
+        if wanted.is_whole() { "--shard says which".to_owned() } else { format!("{wanted} is none of them") }
+    )]
+    OtherShard {
+        /// How many there are.
+        count: u32,
+        /// Which was asked for.
+        wanted: Shard,
     },
 
     /// The server is a standby.
@@ -212,6 +246,14 @@ pub enum StoreError {
     },
 }
 
+/// A number of shards, in words.
+pub(crate) fn shards(count: u32) -> String {
+    match count {
+        1 => "one slot for all rows".to_owned(),
+        _ => format!("{count} shards"),
+    }
+}
+
 impl StoreError {
     /// For `map_err`: names what was being done.
     pub(crate) fn sql(action: impl Into<String>) -> impl FnOnce(tokio_postgres::Error) -> Self {
@@ -238,10 +280,13 @@ impl StoreError {
             | Self::AnchorLost { .. }
             | Self::NotLost { .. }
             | Self::OperationUnfinished { .. }
+            | Self::UpgradePrepared { .. }
             | Self::SlotHeld { .. }
             | Self::NoTimeColumn { .. }
             | Self::OtherDatabase { .. }
             | Self::Abandoned { .. }
+            | Self::OtherNumber { .. }
+            | Self::OtherShard { .. }
             | Self::InRecovery
             | Self::NoRoom(_)
             | Self::ServerTooOld { .. } => None,

@@ -21,6 +21,7 @@ async fn count(session: &Session, snapshot: &str, settled: SettledRows) -> u64 {
         order: Vec::new(),
         id: "id".to_owned(),
         occurred_at: None,
+        row_filter: None,
     };
     let gap = Gap { snapshot: snapshot.to_owned(), settled, scope: Scope::default() };
     gap.count(session, &table).await.expect("a count")

@@ -9,7 +9,7 @@ use pgoutput_parser::Lsn;
 use support::Session;
 use walrelay_postgres::{
     ConnectConfig, DispatchStore, Failover, InitOptions, Making, OnLost, Outbox, PgEnv,
-    QualifiedName, RetrySelection, SessionStore, Store, connect_sql, init, read_horizon,
+    QualifiedName, RetrySelection, SessionStore, Shard, Store, connect_sql, init, read_horizon,
     read_relay_row, read_server_identity, take_relay_row,
 };
 use walrelay_testkit::postgres::TestDatabase;
@@ -28,8 +28,9 @@ async fn init_again(database: &TestDatabase, session: &Session) {
             slot: database.name().to_owned(),
             publication: "walrelay".to_owned(),
             tables: vec![QualifiedName::new("public", "app_outbox")],
+            shard: Shard::WHOLE,
         },
-        row_filter: None,
+        shard_key: None,
         failover: Failover::No,
         on_lost: OnLost::Refuse,
         making: Making::Slot,

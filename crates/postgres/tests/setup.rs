@@ -6,10 +6,10 @@ mod support;
 use support::Session;
 use walrelay_core::OnDead;
 use walrelay_postgres::{
-    ColumnRole, ExpectedColumn, Failover, Finding, InitOptions, InitPlan, Making, OnLost,
-    Operation, Outbox, PreflightRequest, PublicationScope, QualifiedName, Severity, SlotType,
-    StoreError, advance_slot, code, create_slot, delete_relay_row, drop_slot, init, preflight,
-    read_publication, read_slot, shard_filter,
+    ColumnRole, ExpectedColumn, Failover, Finding, InitOptions, InitPlan, KeyPiece, Making, OnLost,
+    Operation, Outbox, PreflightRequest, PublicationScope, QualifiedName, Severity, Shard,
+    ShardKey, SlotType, StoreError, advance_slot, code, create_slot, delete_relay_row, drop_slot,
+    init, migrate, preflight, read_publication, read_slot,
 };
 use walrelay_private_postgres::PrivatePostgres;
 use walrelay_testkit::postgres::{TestDatabase, installation_or_skip, installed_majors};
@@ -24,8 +24,9 @@ fn options(database: &TestDatabase) -> InitOptions {
             slot: database.name().to_owned(),
             publication: "walrelay".to_owned(),
             tables: vec![outbox()],
+            shard: Shard::WHOLE,
         },
-        row_filter: None,
+        shard_key: None,
         failover: Failover::No,
         on_lost: OnLost::Refuse,
         making: Making::Slot,
@@ -40,6 +41,7 @@ fn request(options: &InitOptions) -> PreflightRequest {
     };
     PreflightRequest {
         outbox: options.outbox.clone(),
+        shard_key: options.shard_key.clone(),
         columns: vec![
             column("id", "--column-id", ColumnRole::Required),
             column("event_type", "--column-event-type", ColumnRole::Required),
@@ -277,44 +279,130 @@ async fn a_failover_slot_needs_a_server_that_knows_them() {
     }
 }
 
+/// The options of every shard of four, by these pieces of the key.
+fn shards(database: &TestDatabase, pieces: &[KeyPiece]) -> Vec<InitOptions> {
+    let whole = options(database);
+    let shard_key = Some(ShardKey { pieces: pieces.to_vec() });
+    let of_shard = |outbox| InitOptions { outbox, shard_key: shard_key.clone(), ..whole.clone() };
+    whole.outbox.shards(4).into_iter().map(of_shard).collect()
+}
+
+fn column(name: &str) -> KeyPiece {
+    KeyPiece::Column(vec!["not_there".to_owned(), name.to_owned()])
+}
+
+/// How many inserts each shard's slot streams.
+async fn streamed(session: &Session, shards: &[InitOptions]) -> Vec<u32> {
+    let mut streamed = Vec::new();
+    for InitOptions { outbox, .. } in shards {
+        let peek = format!(
+            "SELECT count(*) FILTER (WHERE get_byte(data, 0) = ascii('I'))::text
+               FROM pg_logical_slot_peek_binary_changes('{}', NULL, NULL, 'proto_version', '1', 'publication_names', '{}')",
+            outbox.slot, outbox.publication
+        );
+        streamed.push(session.text(&peek).await.parse().expect("a number"));
+    }
+    streamed
+}
+
 #[tokio::test]
-async fn shards_publish_each_row_once() {
-    let (database, session) = fresh().await;
-    for index in 0..4 {
-        let options = InitOptions {
-            outbox: Outbox {
-                slot: format!("{}_{index}", database.name()),
-                publication: format!("shard_{index}"),
-                tables: vec![outbox()],
-            },
-            row_filter: Some(shard_filter("aggregateid", index, 4)),
-            ..options(&database)
-        };
-        init(&session, &options).await.unwrap();
-        let publication =
-            read_publication(&session, &options.outbox.publication).await.unwrap().unwrap();
-        assert!(publication.tables[0].row_filter.as_ref().unwrap().contains("hashtext"));
-        let found_ok = findings(&session, &options).await;
-        assert!(problems(&found_ok).is_empty(), "{found_ok:#?}");
+async fn shards_publish_each_row_once_whatever_columns_make_its_key() {
+    let keys = [
+        vec![column("aggregateid")],
+        vec![
+            column("aggregatetype"),
+            KeyPiece::Literal("it's\\-".to_owned()),
+            column("aggregateid"),
+        ],
+        vec![column("version"), column("id"), KeyPiece::Literal(String::new())],
+        vec![column("odd Name")],
+        vec![column("short"), column("flag"), column("amount")],
+    ];
+    for major in installed_majors() {
+        for key in &keys {
+            publish_by(major, key).await;
+        }
+    }
+}
+
+async fn publish_by(major: u32, key: &[KeyPiece]) {
+    let Some(database) = TestDatabase::create_on(major).await else { return };
+    let session = Session::on(&database).await;
+    migrate(&session, &[outbox()]).await.expect("the server does");
+    session
+        .run(
+            "ALTER TABLE app_outbox ADD \"odd Name\" text COLLATE \"C\", ADD short varchar(9), ADD flag bool,
+                                    ADD amount numeric",
+        )
+        .await;
+    let shards = shards(&database, key);
+    for options in &shards {
+        init(&session, options).await.expect("the server does");
+        // Once more: it is safe to run again.
+        init(&session, options).await.expect("the server does");
+    }
+    for options in &shards {
+        let found = findings(&session, options).await;
+        assert!(problems(&found).is_empty(), "{found:#?}");
     }
     session
         .run(
-            "INSERT INTO app_outbox (aggregatetype, aggregateid, event_type, version, payload)
-              SELECT 'order', n, 'made', 1, '{}' FROM generate_series(1, 100) n",
+            "INSERT INTO app_outbox (aggregatetype, aggregateid, event_type, version, payload, \"odd Name\", short, flag, amount)
+             SELECT 'order', n, 'made', n, '{}', nullif(n::text, '7'), left(n::text, 2), n % 2 = 0, nullif(n, 9)
+               FROM generate_series(1, 100) n",
         )
         .await;
-    let mut inserts = 0;
-    for index in 0..4 {
-        let peek = format!(
-            "SELECT count(*) FILTER (WHERE get_byte(data, 0) = ascii('I'))::text
-               FROM pg_logical_slot_peek_binary_changes('{}_{index}', NULL, NULL, 'proto_version', '1', 'publication_names', 'shard_{index}')",
-            database.name()
-        );
-        let of_shard: u32 = session.text(&peek).await.parse().unwrap();
-        assert!(of_shard > 0 && of_shard < 100, "shard {index} has {of_shard}");
-        inserts += of_shard;
+    let streamed = streamed(&session, &shards).await;
+    assert_eq!(streamed.iter().sum::<u32>(), 100, "{key:?} on {major}: {streamed:?}");
+    assert!(streamed.iter().all(|rows| *rows > 0), "{key:?} on {major}: {streamed:?}");
+    database.drop_all().await;
+}
+
+#[tokio::test]
+async fn a_key_that_no_filter_takes_is_refused_and_another_filter_is_found() {
+    let (database, session) = fresh().await;
+    migrate(&session, &[outbox()]).await.unwrap();
+    session.run("CREATE TYPE mood AS ENUM ('good'); ALTER TABLE app_outbox ADD mood mood").await;
+    for name in ["mood", "occurred_at", "missing"] {
+        let refused = init(&session, &shards(&database, &[column(name)])[0]).await.unwrap_err();
+        let text = format!("{refused:?}");
+        assert!(text.contains("cannot be divided into shards"), "{text}");
     }
-    assert_eq!(inserts, 100);
+    let shards = shards(&database, &[column("aggregateid")]);
+    for options in &shards {
+        init(&session, options).await.unwrap();
+    }
+    let tampered = &shards[2];
+    session
+        .run(&format!(
+            "ALTER PUBLICATION {} SET TABLE app_outbox WHERE (hashtext(aggregateid) & 3 = 1)",
+            tampered.outbox.publication
+        ))
+        .await;
+    let found = findings(&session, tampered).await;
+    assert_eq!(problems(&found), [code::SHARDS]);
+    // Made for another key than the one that is configured now.
+    let other_key = Some(ShardKey { pieces: vec![column("aggregatetype")] });
+    let other = InitOptions { shard_key: other_key, ..shards[0].clone() };
+    assert_eq!(problems(&findings(&session, &other).await), [code::SHARDS]);
+    let no_key = InitOptions { shard_key: None, ..shards[0].clone() };
+    assert_eq!(problems(&findings(&session, &no_key).await), [code::SHARDS]);
+}
+
+#[tokio::test]
+async fn another_number_of_shards_is_refused_beside_those_that_are_there() {
+    let (database, session) = fresh().await;
+    let key = Some(ShardKey { pieces: vec![column("aggregateid")] });
+    let whole = options(&database);
+    init(&session, &shards(&database, &[column("aggregateid")])[1]).await.unwrap();
+    for count in [1, 2] {
+        let outbox = whole.outbox.of_shard(Shard::all(count).next().unwrap());
+        let other = InitOptions { outbox, shard_key: key.clone(), ..whole.clone() };
+        let refused = init(&session, &other).await.unwrap_err();
+        assert!(matches!(refused, StoreError::OtherNumber { count: 4, .. }), "{refused:?}");
+        let found = findings(&session, &other).await;
+        assert_eq!(problems(&found), [code::SHARDS], "{found:#?}");
+    }
 }
 
 #[tokio::test]

@@ -1,45 +1,41 @@
 //! Topics: does it exist, create it. For `init` and `check`, never in the data path (I9).
 
+use std::fmt;
 use std::time::Duration;
 
-use google_cloud_auth::credentials::anonymous;
-use google_cloud_pubsub::Error;
-use google_cloud_pubsub::client::TopicAdmin;
-use tokio::time::timeout;
+use googleapis_tonic_google_pubsub_v1::google::pubsub::v1 as proto;
+use proto::publisher_client::PublisherClient;
+use proto::{GetTopicRequest, Topic};
+use tokio::time::{sleep, timeout};
+use tonic::{Code, Response, Status};
 
+use crate::channel::AuthorisedChannel;
+use crate::classify::classify;
 use crate::config::Endpoint;
-use crate::credentials::application_default;
 use crate::error::PubsubError;
 
-/// Longer than the client's own retries need over a hiccup; a person waits for the answer.
+/// Longer than a hiccup of the service; a person waits for the answer.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(30);
+/// Between two tries while nobody answers.
+const PAUSE: Duration = Duration::from_millis(500);
 
 /// Looks topics up and creates them.
-#[derive(Debug, Clone)]
+#[derive(Clone)]
 pub struct Admin {
-    client: TopicAdmin,
+    authorised: AuthorisedChannel,
     patience: Duration,
 }
 
 impl Admin {
     /// A client for `endpoint`, with the application default credentials or none for an emulator.
+    /// Connects when first used.
     ///
     /// # Errors
     ///
-    /// No credentials were found, or the client cannot be made.
-    pub async fn connect(endpoint: &Endpoint) -> Result<Self, PubsubError> {
-        let credentials = if endpoint.is_emulator() {
-            anonymous::Builder::new().build()
-        } else {
-            application_default()?
-        };
-        let client = TopicAdmin::builder()
-            .with_endpoint(endpoint.to_string())
-            .with_credentials(credentials)
-            .build()
-            .await
-            .map_err(|error| PubsubError::AdminClient(Box::new(error)))?;
-        Ok(Self { client, patience: ANSWER_TIMEOUT })
+    /// No credentials were found, or TLS cannot be set up.
+    pub fn connect(endpoint: &Endpoint) -> Result<Self, PubsubError> {
+        let authorised = AuthorisedChannel::open(endpoint)?;
+        Ok(Self { authorised, patience: ANSWER_TIMEOUT })
     }
 
     /// The same, for somebody who waits this long for an answer.
@@ -54,14 +50,12 @@ impl Admin {
     ///
     /// The service did not answer, or does not let us look: roles/pubsub.viewer is needed.
     pub async fn topic_exists(&self, topic: &str) -> Result<bool, PubsubError> {
-        const ACTION: &str = "look up";
-        let call = self.client.get_topic().set_topic(topic).send();
-        match timeout(self.patience, call).await {
-            Err(_) => Err(self.no_answer(ACTION, topic)),
-            Ok(Ok(_)) => Ok(true),
-            Ok(Err(error)) if code(&error) == Some("NOT_FOUND") => Ok(false),
-            Ok(Err(error)) => Err(refused(ACTION, topic, error)),
-        }
+        let call = async || {
+            let message = GetTopicRequest { topic: topic.to_owned() };
+            let request = self.authorised.request(("topic", topic), message).await?;
+            self.client().get_topic(request).await
+        };
+        self.is_done("look up", topic, (Code::NotFound, call)).await
     }
 
     /// Creates `topic`; one that is there already stays as it is.
@@ -70,26 +64,66 @@ impl Admin {
     ///
     /// The service did not answer, or refuses.
     pub async fn create_topic(&self, topic: &str) -> Result<(), PubsubError> {
-        const ACTION: &str = "create";
-        let call = self.client.create_topic().set_name(topic).send();
-        match timeout(self.patience, call).await {
-            Err(_) => Err(self.no_answer(ACTION, topic)),
-            Ok(Ok(_)) => Ok(()),
-            Ok(Err(error)) if code(&error) == Some("ALREADY_EXISTS") => Ok(()),
-            Ok(Err(error)) => Err(refused(ACTION, topic, error)),
+        let call = async || {
+            let message = Topic { name: topic.to_owned(), ..Topic::default() };
+            let request = self.authorised.request(("name", topic), message).await?;
+            self.client().create_topic(request).await
+        };
+        self.is_done("create", topic, (Code::AlreadyExists, call)).await.map(drop)
+    }
+
+    fn client(&self) -> PublisherClient<tonic::transport::Channel> {
+        PublisherClient::new(self.authorised.channel())
+    }
+
+    /// Calls until somebody answers: true when it is done, false when the answer is `otherwise`.
+    /// For calls that may be made twice.
+    async fn is_done<T>(
+        &self,
+        action: &'static str,
+        topic: &str,
+        (otherwise, call): (Code, impl AsyncFn() -> Result<Response<T>, Status>),
+    ) -> Result<bool, PubsubError> {
+        let mut last = None;
+        // A topic has many fields, and callers would carry room for them through their lives.
+        let calls = Box::pin(until_answered(call, &mut last));
+        let answered = timeout(self.patience, calls).await;
+        let topic = topic.to_owned();
+        match answered {
+            Ok(Ok(())) => Ok(true),
+            Ok(Err(status)) if status.code() == otherwise => Ok(false),
+            Ok(Err(status)) => Err(PubsubError::Topic {
+                action,
+                topic,
+                code: classify(status.code(), "").code,
+                source: Box::new(status),
+            }),
+            Err(_) => {
+                Err(PubsubError::NoAnswer { action, topic, waited: self.patience, source: last })
+            }
         }
     }
+}
 
-    fn no_answer(&self, action: &'static str, topic: &str) -> PubsubError {
-        PubsubError::NoAnswer { action, topic: topic.to_owned(), waited: self.patience }
+/// Calls until the service answers; keeps what came instead of an answer in `last`.
+async fn until_answered<T>(
+    call: impl AsyncFn() -> Result<Response<T>, Status>,
+    last: &mut Option<Box<Status>>,
+) -> Result<(), Status> {
+    loop {
+        let Err(status) = call().await else { return Ok(()) };
+        let is_answer =
+            !matches!(status.code(), Code::Unavailable | Code::DeadlineExceeded | Code::Internal);
+        if is_answer {
+            return Err(status);
+        }
+        *last = Some(Box::new(status));
+        sleep(PAUSE).await;
     }
 }
 
-fn code(error: &Error) -> Option<&'static str> {
-    error.status().map(|status| status.code.name())
-}
-
-fn refused(action: &'static str, topic: &str, error: Error) -> PubsubError {
-    let code = code(&error);
-    PubsubError::Topic { action, topic: topic.to_owned(), code, source: Box::new(error) }
+impl fmt::Debug for Admin {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Admin").field("patience", &self.patience).finish_non_exhaustive()
+    }
 }

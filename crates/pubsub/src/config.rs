@@ -6,6 +6,7 @@ use std::time::Duration;
 use http::Uri;
 
 use crate::error::PubsubError;
+use crate::roots::Roots;
 
 const PRODUCTION: &str = "pubsub.googleapis.com";
 const TLS_PORT: u16 = 443;
@@ -23,6 +24,7 @@ pub struct Endpoint {
     kind: Kind,
     host: String,
     port: u16,
+    roots: Roots,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -36,7 +38,12 @@ impl Endpoint {
     /// Google's global endpoint, which answers from the nearest region.
     #[must_use]
     pub fn production() -> Self {
-        Self { kind: Kind::Production, host: PRODUCTION.to_owned(), port: TLS_PORT }
+        Self {
+            kind: Kind::Production,
+            host: PRODUCTION.to_owned(),
+            port: TLS_PORT,
+            roots: Roots::Public,
+        }
     }
 
     /// An endpoint pinned by the operator: `HOST`, `HOST:PORT` or `https://HOST[:PORT]`.
@@ -49,7 +56,12 @@ impl Endpoint {
             return Err(refused(text, PLAINTEXT));
         }
         let (host, port) = address(text, "https://", NOT_AN_ADDRESS)?;
-        Ok(Self { kind: Kind::Regional, host, port: port.unwrap_or(TLS_PORT) })
+        Ok(Self {
+            kind: Kind::Regional,
+            host,
+            port: port.unwrap_or(TLS_PORT),
+            roots: Roots::Public,
+        })
     }
 
     /// An emulator: plaintext, no credentials. `HOST:PORT`, as `PUBSUB_EMULATOR_HOST` has it.
@@ -60,7 +72,17 @@ impl Endpoint {
     pub fn emulator(text: &str) -> Result<Self, PubsubError> {
         let (host, port) = address(text, "http://", NOT_AN_EMULATOR)?;
         let port = port.ok_or_else(|| refused(text, NOT_AN_EMULATOR))?;
-        Ok(Self { kind: Kind::Emulator, host, port })
+        Ok(Self { kind: Kind::Emulator, host, port, roots: Roots::Public })
+    }
+
+    /// The same, with a certificate that one of these authorities (PEM) has signed, and no public
+    /// one: for a proxy or a private endpoint with a certificate of its owner's.
+    ///
+    /// # Errors
+    ///
+    /// There is no certificate in it, or one of them cannot be read.
+    pub fn trusting(self, pem: &[u8]) -> Result<Self, PubsubError> {
+        Ok(Self { roots: Roots::private(pem)?, ..self })
     }
 
     /// It stands for an emulator.
@@ -82,6 +104,10 @@ impl Endpoint {
 
     pub(crate) fn port(&self) -> u16 {
         self.port
+    }
+
+    pub(crate) fn roots(&self) -> &Roots {
+        &self.roots
     }
 
     /// `host:port`, without the port where the scheme implies it.
@@ -228,6 +254,18 @@ mod tests {
         );
         let plain = Endpoint::regional("http://pubsub.example.com").unwrap_err().to_string();
         assert!(plain.contains("no TLS"), "{plain}");
+    }
+
+    #[test]
+    fn certificates_that_cannot_be_used_are_named() {
+        let trusting = |pem: &[u8]| Endpoint::production().trusting(pem);
+        let certificate = String::from_utf8_lossy(walrelay_testkit::tls::CERTIFICATE);
+        trusting(certificate.as_bytes()).unwrap();
+        let empty = trusting(b"hello").unwrap_err().to_string();
+        assert!(empty.contains("no certificate"), "{empty}");
+        let damaged = certificate.replacen("MII", "AAA", 1);
+        let second = trusting(format!("{certificate}{damaged}").as_bytes()).unwrap_err();
+        assert!(second.to_string().starts_with("certificate 2 in it: "), "{second}");
     }
 
     #[test]

@@ -45,13 +45,12 @@ pub(crate) struct ConnectFailure {
 
 impl Dialer {
     pub(crate) fn new(config: &PublisherConfig) -> Result<Self, PubsubError> {
-        let roots = webpki_roots::TLS_SERVER_ROOTS.iter().cloned().collect();
-        Self::with_roots(config, roots)
-    }
-
-    fn with_roots(config: &PublisherConfig, roots: RootCertStore) -> Result<Self, PubsubError> {
-        let tls = if config.endpoint.is_emulator() { None } else { Some(connector(roots)?) };
-        Ok(Self { endpoint: config.endpoint.clone(), tls, timeout: config.connect_timeout })
+        let endpoint = config.endpoint.clone();
+        let tls = match endpoint.is_emulator() {
+            true => None,
+            false => Some(connector(endpoint.roots().store()?)?),
+        };
+        Ok(Self { endpoint, tls, timeout: config.connect_timeout })
     }
 
     pub(crate) async fn open(&self) -> Result<(SendRequest<Bytes>, Driver), ConnectFailure> {
@@ -72,10 +71,7 @@ impl Dialer {
             Some(connector) => {
                 let name = ServerName::try_from(self.endpoint.host().to_owned())
                     .map_err(|error| format!("the host is no TLS name: {error}"))?;
-                let stream = connector
-                    .connect(name, tcp)
-                    .await
-                    .map_err(|error| format!("TLS handshake failed: {error}"))?;
+                let stream = connector.connect(name, tcp).await.map_err(|error| told(&error))?;
                 if stream.get_ref().1.alpn_protocol() != Some(b"h2") {
                     return Err("the server does not offer HTTP/2 over TLS".to_owned());
                 }
@@ -124,6 +120,14 @@ async fn connect(address: SocketAddr) -> io::Result<TcpStream> {
     Ok(tcp)
 }
 
+fn told(error: &io::Error) -> String {
+    let problem = format!("TLS handshake failed: {error}");
+    match problem.contains("UnknownIssuer") {
+        true => format!("{problem}; --pubsub-ca names a private authority"),
+        false => problem,
+    }
+}
+
 fn connector(roots: RootCertStore) -> Result<TlsConnector, PubsubError> {
     let provider = Arc::new(rustls::crypto::ring::default_provider());
     let mut config = ClientConfig::builder_with_provider(provider)
@@ -149,12 +153,13 @@ mod tests {
     use tokio::net::TcpListener;
     use tokio::task::JoinSet;
     use tokio_rustls::TlsAcceptor;
-
-    const CERTIFICATE: &[u8] = include_bytes!("../testdata/localhost.crt");
-    const KEY: &[u8] = include_bytes!("../testdata/localhost.key");
+    use walrelay_testkit::tls::{CERTIFICATE, KEY};
 
     /// Dials a TLS server that offers `alpn`.
-    async fn dial(roots: RootCertStore, alpn: &[&[u8]]) -> Result<(), ConnectFailure> {
+    async fn dial(
+        trust: impl FnOnce(Endpoint) -> Endpoint,
+        alpn: &[&[u8]],
+    ) -> Result<(), ConnectFailure> {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let port = listener.local_addr().unwrap().port();
         let provider = Arc::new(rustls::crypto::ring::default_provider());
@@ -176,33 +181,31 @@ mod tests {
             while connection.accept().await.is_some() {}
         });
         let endpoint = Endpoint::regional(&format!("https://localhost:{port}")).unwrap();
-        let config = PublisherConfig::new(endpoint);
-        Dialer::with_roots(&config, roots).unwrap().open().await.map(drop)
+        let config = PublisherConfig::new(trust(endpoint));
+        Dialer::new(&config).unwrap().open().await.map(drop)
     }
 
-    fn trusting() -> RootCertStore {
-        let mut roots = RootCertStore::empty();
-        roots.add(CertificateDer::from_pem_slice(CERTIFICATE).unwrap()).unwrap();
-        roots
+    fn trusting(endpoint: Endpoint) -> Endpoint {
+        endpoint.trusting(CERTIFICATE).unwrap()
     }
 
     #[tokio::test]
     async fn a_trusted_server_that_speaks_http2_is_connected_to() {
-        dial(trusting(), &[b"h2"]).await.unwrap();
+        dial(trusting, &[b"h2"]).await.unwrap();
     }
 
     #[tokio::test]
     async fn an_untrusted_certificate_is_named() {
-        let roots = webpki_roots::TLS_SERVER_ROOTS.iter().cloned().collect();
-        let failure = dial(roots, &[b"h2"]).await.unwrap_err().to_string();
+        let failure = dial(|endpoint| endpoint, &[b"h2"]).await.unwrap_err().to_string();
         assert!(failure.contains("cannot connect to https://localhost:"), "{failure}");
         assert!(failure.contains("TLS handshake failed"), "{failure}");
         assert!(failure.contains("certificate"), "{failure}");
+        assert!(failure.contains("--pubsub-ca"), "{failure}");
     }
 
     #[tokio::test]
     async fn a_server_without_http2_is_named() {
-        let failure = dial(trusting(), &[]).await.unwrap_err().to_string();
+        let failure = dial(trusting, &[]).await.unwrap_err().to_string();
         assert!(failure.contains("does not offer HTTP/2"), "{failure}");
     }
 
@@ -219,7 +222,7 @@ mod tests {
             tokio::io::AsyncReadExt::read_to_end(&mut tcp, &mut Vec::new()).await.ok();
         });
         let endpoint = Endpoint::regional(&format!("localhost:{port}")).unwrap();
-        let dialer = Dialer::with_roots(&PublisherConfig::new(endpoint), trusting()).unwrap();
+        let dialer = Dialer::new(&PublisherConfig::new(trusting(endpoint))).unwrap();
         let failure = dialer.open().await.map(drop).unwrap_err().to_string();
         assert!(failure.contains("TLS handshake failed"), "{failure}");
     }
@@ -240,7 +243,7 @@ mod tests {
         let endpoint = Endpoint::regional(&format!("localhost:{port}")).unwrap();
         let mut config = PublisherConfig::new(endpoint);
         config.connect_timeout = Duration::from_millis(50);
-        let dialer = Dialer::with_roots(&config, trusting()).unwrap();
+        let dialer = Dialer::new(&config).unwrap();
         let failure = dialer.open().await.map(drop).unwrap_err().to_string();
         assert!(failure.contains("no answer within"), "{failure}");
     }

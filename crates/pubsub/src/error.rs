@@ -32,17 +32,17 @@ pub enum PubsubError {
     #[error("TLS cannot be set up")]
     Tls(#[from] rustls::Error),
     /// A topic could not be looked up or created.
-    #[error("cannot {action} topic {topic}: {}", code.unwrap_or("no answer"))]
+    #[error("cannot {action} topic {topic}: {code}")]
     Topic {
-        /// `look up`, `create` or `seek`.
+        /// `look up` or `create`.
         action: &'static str,
         /// The full name.
         topic: String,
-        /// The gRPC code, when the service answered.
-        code: Option<&'static str>,
-        /// What the client reported.
+        /// The gRPC code.
+        code: &'static str,
+        /// What the service said.
         #[source]
-        source: Box<dyn Error + Send + Sync>,
+        source: Box<tonic::Status>,
     },
     /// A subscription could not be looked up or created.
     #[error("cannot {action} subscription {subscription}: {code}")]
@@ -57,9 +57,15 @@ pub enum PubsubError {
         #[source]
         source: Box<tonic::Status>,
     },
-    /// The administration client could not be made.
-    #[error("the Pub/Sub administration client cannot be made")]
-    AdminClient(#[source] Box<dyn Error + Send + Sync>),
+    /// The certificates of a private authority cannot be used.
+    #[error("{problem}")]
+    Roots {
+        /// Which one, and why.
+        problem: String,
+    },
+    /// The channel for administration and pulling cannot be made.
+    #[error("the connection to Pub/Sub cannot be set up")]
+    Channel(#[source] Box<dyn Error + Send + Sync>),
     /// The service did not answer an administrative call.
     #[error("cannot {action} topic {topic}: no answer within {} s", waited.as_secs())]
     NoAnswer {
@@ -69,5 +75,8 @@ pub enum PubsubError {
         topic: String,
         /// How long it was waited for.
         waited: Duration,
+        /// What came of the last try, when it came to an end.
+        #[source]
+        source: Option<Box<tonic::Status>>,
     },
 }

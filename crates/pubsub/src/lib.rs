@@ -7,6 +7,7 @@
 //! `walrelay-core`. Never logs a payload, a key or a token.
 
 mod admin;
+mod channel;
 mod classify;
 mod config;
 mod connection;
@@ -16,6 +17,7 @@ mod dial;
 mod error;
 mod grpc;
 mod pool;
+mod roots;
 mod subscriber;
 mod wire;
 

@@ -1,48 +1,35 @@
 //! The Subscriber service: a streaming pull, and looking subscriptions up and creating them.
-//!
-//! Over a channel of `tonic`, not the connections of [`GrpcPublisher`](crate::GrpcPublisher): a
-//! consumer has one long call, where a publisher has a thousand short ones.
 
 use std::fmt;
 use std::time::{Duration, SystemTime};
 
 use futures_util::stream::{BoxStream, StreamExt as _, TryStreamExt as _, once, unfold};
 use googleapis_tonic_google_pubsub_v1::google::pubsub::v1 as proto;
-use http::header::{HeaderMap, HeaderValue};
 use proto::subscriber_client::SubscriberClient;
 use proto::{
-    AcknowledgeRequest, GetSubscriptionRequest, SeekRequest, StreamingPullRequest,
-    StreamingPullResponse, Subscription,
+    AcknowledgeRequest, DeleteSubscriptionRequest, GetSubscriptionRequest,
+    ModifyAckDeadlineRequest, SeekRequest, StreamingPullRequest, StreamingPullResponse,
+    Subscription,
 };
 use tokio::sync::mpsc;
-use tonic::metadata::MetadataMap;
-use tonic::transport::{Channel, ClientTlsConfig, Endpoint as Transport};
+use tonic::transport::Channel;
 use tonic::{Code, Request, Status};
 
+use crate::channel::AuthorisedChannel;
 use crate::config::Endpoint;
-use crate::credentials::{RequestHeaders, application_default};
 use crate::error::PubsubError;
-use crate::grpc::routing_by;
 
 /// How long a short call may take.
 const CALL_TIMEOUT: Duration = Duration::from_secs(30);
-const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
-/// A connection that is dead without a word is found within half a minute.
-const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(20);
-const KEEPALIVE_TIMEOUT: Duration = Duration::from_secs(10);
 /// Requests that wait to be written. Acknowledgements are gathered before they get here.
 const REQUESTS_MAX: usize = 16;
 /// The service delivers at most 20 MB at a time.
 const RESPONSE_BYTES_MAX: usize = 32 << 20;
-/// Receive windows: a backlog is not to wait for a round trip a message.
-const STREAM_WINDOW_BYTES: u32 = 4 << 20;
-const CONNECTION_WINDOW_BYTES: u32 = 8 << 20;
-
 /// A client of the Subscriber service. Clones share connection and credentials.
 #[derive(Clone)]
 pub struct Subscriber {
     client: SubscriberClient<Channel>,
-    headers: std::sync::Arc<RequestHeaders>,
+    authorised: AuthorisedChannel,
     endpoint: Endpoint,
 }
 
@@ -61,28 +48,10 @@ impl Subscriber {
     ///
     /// No credentials were found, or TLS cannot be set up.
     pub fn connect(endpoint: &Endpoint) -> Result<Self, PubsubError> {
-        let unusable = |error: tonic::transport::Error| PubsubError::AdminClient(Box::new(error));
-        let mut transport = Transport::from_shared(endpoint.to_string())
-            .map_err(unusable)?
-            .user_agent(concat!("walrelay/", env!("CARGO_PKG_VERSION")))
-            .map_err(unusable)?
-            .connect_timeout(CONNECT_TIMEOUT)
-            .http2_keep_alive_interval(KEEPALIVE_INTERVAL)
-            .keep_alive_timeout(KEEPALIVE_TIMEOUT)
-            .keep_alive_while_idle(true)
-            .initial_stream_window_size(STREAM_WINDOW_BYTES)
-            .initial_connection_window_size(CONNECTION_WINDOW_BYTES)
-            .tcp_nodelay(true);
-        let mut credentials = None;
-        if !endpoint.is_emulator() {
-            let tls = ClientTlsConfig::new().with_webpki_roots();
-            transport = transport.tls_config(tls).map_err(unusable)?;
-            credentials = Some(application_default()?);
-        }
-        let client = SubscriberClient::new(transport.connect_lazy())
+        let authorised = AuthorisedChannel::open(endpoint)?;
+        let client = SubscriberClient::new(authorised.channel())
             .max_decoding_message_size(RESPONSE_BYTES_MAX);
-        let headers = RequestHeaders::new(credentials, HeaderMap::new()).into();
-        Ok(Self { client, headers, endpoint: endpoint.clone() })
+        Ok(Self { client, authorised, endpoint: endpoint.clone() })
     }
 
     /// Begins a streaming pull with this first request. The service may answer only once it has
@@ -118,6 +87,21 @@ impl Subscriber {
         let message = AcknowledgeRequest { subscription: subscription.to_owned(), ack_ids };
         let request = self.short(subscription, message).await?;
         self.client.clone().acknowledge(request).await.map(drop)
+    }
+
+    /// Hands messages back at once, without a stream.
+    ///
+    /// # Errors
+    ///
+    /// The service does not answer, or refuses.
+    pub async fn hand_back(&self, subscription: &str, ack_ids: Vec<String>) -> Result<(), Status> {
+        let message = ModifyAckDeadlineRequest {
+            subscription: subscription.to_owned(),
+            ack_ids,
+            ack_deadline_seconds: 0,
+        };
+        let request = self.short(subscription, message).await?;
+        self.client.clone().modify_ack_deadline(request).await.map(drop)
     }
 
     /// What a subscription (`projects/P/subscriptions/S`) is set up as; `None` when it does not exist.
@@ -159,6 +143,24 @@ impl Subscriber {
         }
     }
 
+    /// Deletes a subscription with what it holds; one that does not exist is as good as deleted.
+    ///
+    /// # Errors
+    ///
+    /// The service does not answer, or refuses.
+    pub async fn delete_subscription(&self, name: &str) -> Result<(), PubsubError> {
+        let message = DeleteSubscriptionRequest { subscription: name.to_owned() };
+        let answer = match self.short(name, message).await {
+            Ok(request) => self.client.clone().delete_subscription(request).await,
+            Err(status) => Err(status),
+        };
+        match answer {
+            Ok(_) => Ok(()),
+            Err(status) if status.code() == Code::NotFound => Ok(()),
+            Err(status) => Err(refused("delete", name, status)),
+        }
+    }
+
     /// Seeks a subscription to a time: what was published since counts as not acknowledged.
     ///
     /// # Errors
@@ -180,16 +182,8 @@ impl Subscriber {
         Ok(request)
     }
 
-    /// A request with credentials and the header by which Google routes it.
     async fn request<T>(&self, subscription: &str, message: T) -> Result<Request<T>, Status> {
-        let headers = self.headers.get().await;
-        let mut headers =
-            headers.map_err(|failure| Status::unauthenticated(failure.message.to_string()))?;
-        let routing: HeaderValue = routing_by("subscription", subscription);
-        headers.insert("x-goog-request-params", routing);
-        let mut request = Request::new(message);
-        *request.metadata_mut() = MetadataMap::from_headers(headers);
-        Ok(request)
+        self.authorised.request(("subscription", subscription), message).await
     }
 }
 

@@ -222,6 +222,9 @@ policy! {
     /// There is no slot and never was one.
     SlotMissing: POSTGRES, POSTGRES, POSTGRES,
         "correct --slot, or run `walrelay init`, which creates it";
+    /// The outbox is divided into shards otherwise than the command says.
+    ShardsDiffer: POSTGRES, POSTGRES, POSTGRES,
+        "name the shard as in --shard 0/4; their number is chosen with the first init: docs/shards.md";
     /// The slot is of another kind, plugin or database, or older than its publication.
     SlotUnfit: POSTGRES, POSTGRES, POSTGRES, "choose another name with --slot";
     /// The slot existed, and is missing or invalidated.
@@ -237,6 +240,12 @@ policy! {
     /// A reset was begun and is not finished, or another process is at it.
     OperationUnfinished: RECONNECT, RECONNECT, POSTGRES,
         "the command that began it finishes it when it is run again, and so does `walrelay run`: docs/replay.md";
+    /// The slot was dropped for an upgrade.
+    UpgradePrepared: RECONNECT, RECONNECT, POSTGRES,
+        "upgrade the server, then run `walrelay slot recover`, which goes on; without an upgrade it goes on here";
+    /// There is no loss.
+    NotLost: USAGE, USAGE, USAGE,
+        "nothing is left to do if it was recovered already: `walrelay status` shows how the slot stands";
     /// What a lost slot may not have settled is still to be published.
     RecoveryPending: POSTGRES, POSTGRES, POSTGRES,
         "start `walrelay run`, which publishes those rows first: docs/operations.md, Lost slot";
@@ -273,14 +282,21 @@ policy! {
     /// The handler is missing, or is none.
     HandlerUnfit: POSTGRES, POSTGRES, POSTGRES,
         "create the function in the consumer's database, or correct --handler";
+    /// The SQL that is to empty a read model.
+    ResetUnfit: USAGE, USAGE, USAGE,
+        "mend the SQL of --reset-sql, and run it again; it runs inside one transaction: leave BEGIN, COMMIT and \
+         ROLLBACK out of it, and what psql alone understands";
     /// There is no such subscription.
     SubscriptionMissing: PUBSUB, PUBSUB, PUBSUB,
         "correct --subscription, or create it: `walrelay consumer init NAME --subscription S --create --topic T`";
 
     // Pub/Sub, and whoever types.
+    /// Rows are to be published again to a topic that is not there.
+    TopicMissing: PUBSUB, PUBSUB, PUBSUB,
+        "create it: `gcloud pubsub topics create TOPIC`; or correct --to-topic";
     /// Pub/Sub cannot be used.
     PubSub: PUBSUB, PUBSUB, PUBSUB,
-        "check credentials, --project, --endpoint and network; roles/pubsub.viewer lets check look";
+        "check credentials, --project, --endpoint, --pubsub-ca and network; roles/pubsub.viewer lets check look";
     /// The configuration.
     Configuration: USAGE, USAGE, USAGE, "see `walrelay <command> --help` and docs/configuration.md";
     /// An argument names something that does not exist or cannot exist.
@@ -416,6 +432,7 @@ impl Kind {
             StoreError::SlotUnusable { .. } | StoreError::SlotBeforePublication { .. } => {
                 Self::SlotUnfit
             }
+            StoreError::OtherNumber { .. } | StoreError::OtherShard { .. } => Self::ShardsDiffer,
             StoreError::ServerTooOld { .. } => Self::ServerUnfit,
             StoreError::UnexpectedValue { .. } => Self::ServerUnknown,
             StoreError::UnknownEvent { .. }
@@ -423,7 +440,9 @@ impl Kind {
             | StoreError::AnchorMissing { .. }
             | StoreError::AnchorLost { .. }
             | StoreError::SlotName { .. } => Self::Argument,
-            StoreError::NotLost { .. } | StoreError::NoTimeColumn { .. } => Self::Argument,
+            StoreError::NoTimeColumn { .. } => Self::Argument,
+            StoreError::NotLost { .. } => Self::NotLost,
+            StoreError::UpgradePrepared { .. } => Self::UpgradePrepared,
             StoreError::OtherDatabase { .. } => Self::OtherDatabase,
             StoreError::OperationUnfinished { .. } | StoreError::Abandoned { .. } => {
                 Self::OperationUnfinished
@@ -446,6 +465,7 @@ impl Kind {
             code::ROLE_REPLICATION => Self::Privilege,
             code::REPLICATION_SLOTS => Self::SlotsExhausted,
             code::WAL_SENDERS => Self::ConnectionsExhausted,
+            code::SHARDS => Self::ShardsDiffer,
             code::SLOT_MISSING => Self::SlotMissing,
             code::SLOT_UNUSABLE => Self::SlotUnfit,
             code::SLOT_ACTIVE => Self::SlotHeld,

@@ -10,6 +10,7 @@ pub mod checker;
 pub mod emulator;
 mod environment;
 mod http;
+pub mod metadata;
 pub mod outbox;
 pub mod postgres;
 pub mod process;
@@ -17,6 +18,7 @@ pub mod proxy;
 pub mod relay;
 pub mod seed;
 pub mod skip;
+pub mod tls;
 mod waiting;
 pub mod walsender;
 

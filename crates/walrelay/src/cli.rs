@@ -7,6 +7,7 @@
 
 mod anchor;
 mod backfill;
+mod dispatch;
 mod inbox;
 mod proof;
 mod rebuild;
@@ -16,6 +17,7 @@ mod slot;
 pub use anchor::*;
 pub use backfill::*;
 use clap::{Args, Parser, Subcommand};
+pub use dispatch::*;
 pub use inbox::*;
 pub use proof::*;
 pub use rebuild::*;
@@ -132,7 +134,7 @@ pub enum CommandArgs {
         walrelay consume billing --handler shop.apply --database-url postgresql://app@db.example:6543/app\n  \
         PUBSUB_EMULATOR_HOST=localhost:8085 walrelay consume billing --handler shop.apply --until-caught-up")]
     Consume(ConsumeArgs),
-    /// Consumers: init, scaffold, status, pause, resume, prune.
+    /// Consumers: init, scaffold, status, pause, resume, rebuild, prune.
     Consumer(ConsumerArgs),
     /// Events that a consumer could not apply: list, show, retry, edit, discard.
     ///
@@ -144,7 +146,8 @@ pub enum CommandArgs {
     /// the minutes that differ id by id. Events that are missing are named, and the exit code is 1. What the
     /// relay holds back (parked, dead, discarded) and what the inbox was pruned of is told apart.
     #[command(after_help = "Examples:\n  walrelay audit --since 7d\n  \
-        walrelay audit --inbox billing=postgresql://app@billing.example:5432/app --aggregate-type order")]
+        walrelay audit --inbox billing=postgresql://app@billing.example:5432/app --aggregate-type order\n  \
+        walrelay audit --subscription audit --since 2d")]
     Audit(AuditArgs),
     /// One event's life: outbox row, position, dispatch state, each consumer's inbox.
     #[command(after_help = "Example:\n  walrelay trace 6f1c9a9e-…")]
@@ -269,178 +272,6 @@ pub struct StatusArgs {
     pub database: DatabaseOptions,
 }
 
-/// `walrelay dispatch`.
-#[derive(Debug, Args)]
-pub struct DispatchArgs {
-    #[command(subcommand)]
-    pub action: DispatchActionArgs,
-}
-
-/// What to do with dispatch state.
-#[derive(Debug, Subcommand)]
-pub enum DispatchActionArgs {
-    /// Lists rows, oldest position first; unless asked otherwise those that need a person.
-    ///
-    /// Dead rows need a person, and rows that wait for a missing topic or right.
-    #[command(after_help = "Examples:\n  walrelay dispatch list\n  \
-        walrelay dispatch list --status all --all --format json\n  \
-        walrelay dispatch list --error NOT_FOUND --older-than 1h")]
-    List(DispatchListArgs),
-    /// Shows one row: the decoded message and its history of errors.
-    #[command(after_help = "Example:\n  walrelay dispatch show 6f1c9a9e-…")]
-    Show(DispatchShowArgs),
-    /// Makes rows due at once; dead rows get a new round of attempts.
-    ///
-    /// Rows by their ids, or all dead and retrying ones that match the filters: their number is told,
-    /// and whoever sits at a terminal is asked.
-    #[command(after_help = "Examples:\n  walrelay dispatch retry 6f1c9a9e-…\n  \
-        walrelay dispatch retry --all-dead\n  walrelay dispatch retry --topic order.events")]
-    Retry(DispatchRetryArgs),
-    /// Replaces payload or attributes from files, or a topic or key that was never valid; then retries.
-    #[command(after_help = "Example:\n  \
-        walrelay dispatch edit 6f1c9a9e-… --payload-file fixed.json")]
-    Edit(DispatchEditArgs),
-    /// Gives rows up for good; the reason stays in the table.
-    ///
-    /// Rows by their ids, or all dead ones that match the filters: their number is told and asked about.
-    #[command(after_help = "Examples:\n  \
-        walrelay dispatch discard 6f1c9a9e-… --reason 'test order, agreed with billing'\n  \
-        walrelay dispatch discard --topic test.events --reason 'load test' --yes")]
-    Discard(DispatchDiscardArgs),
-}
-
-/// Which rows of dispatch state.
-#[derive(Debug, Args)]
-pub struct DispatchRowsArgs {
-    /// Only rows in this state: retrying, dead, published, discarded, or all.
-    #[arg(long, value_name = "STATUS", help_heading = ARGUMENTS)]
-    pub status: Option<String>,
-    /// Only rows of this topic, short or full name.
-    #[arg(long, value_name = "TOPIC", help_heading = ARGUMENTS)]
-    pub topic: Option<String>,
-    /// Only rows of this ordering key.
-    #[arg(long, value_name = "KEY", help_heading = ARGUMENTS)]
-    pub key: Option<String>,
-    /// Only rows whose last failure has this code, as in NOT_FOUND.
-    #[arg(long, value_name = "CODE", help_heading = ARGUMENTS)]
-    pub error: Option<String>,
-    /// Only rows parked longer ago than this, as in 1h.
-    #[arg(long, value_name = "DURATION", help_heading = ARGUMENTS)]
-    pub older_than: Option<String>,
-}
-
-impl DispatchRowsArgs {
-    /// Whether any of them is given.
-    pub(crate) fn is_given(&self) -> bool {
-        let given = [&self.status, &self.topic, &self.key, &self.error, &self.older_than];
-        given.into_iter().any(Option::is_some)
-    }
-}
-
-/// What is acted on when no ids are given.
-#[derive(Debug, Args)]
-pub struct BulkArgs {
-    #[command(flatten)]
-    pub filters: DispatchRowsArgs,
-    /// Do not ask.
-    #[arg(long, help_heading = ARGUMENTS)]
-    pub yes: bool,
-}
-
-/// `walrelay dispatch list`.
-#[derive(Debug, Args)]
-pub struct DispatchListArgs {
-    #[command(flatten)]
-    pub rows: DispatchRowsArgs,
-    /// How many rows at most; 1 to 100000.
-    #[arg(long, value_name = "COUNT", default_value = "100", help_heading = ARGUMENTS)]
-    pub limit: String,
-    /// Every row that matches.
-    #[arg(long, help_heading = ARGUMENTS)]
-    pub all: bool,
-    /// Only rows behind this position, which the page before it names.
-    #[arg(long, value_name = "POSITION", help_heading = ARGUMENTS)]
-    pub after: Option<String>,
-    /// `table` for people, `json` for programs.
-    #[arg(long, value_name = "FORMAT", default_value = "table", help_heading = ARGUMENTS)]
-    pub format: String,
-    #[command(flatten)]
-    pub project: ProjectOption,
-    #[command(flatten)]
-    pub database: DatabaseOptions,
-}
-
-/// `walrelay dispatch show`.
-#[derive(Debug, Args)]
-pub struct DispatchShowArgs {
-    /// Event id of the row.
-    #[arg(value_name = "ID", help_heading = ARGUMENTS)]
-    pub id: String,
-    /// `text` for people, `json` for programs.
-    #[arg(long, value_name = "FORMAT", default_value = "text", help_heading = ARGUMENTS)]
-    pub format: String,
-    #[command(flatten)]
-    pub database: DatabaseOptions,
-}
-
-/// `walrelay dispatch retry`.
-#[derive(Debug, Args)]
-pub struct DispatchRetryArgs {
-    /// Event ids.
-    #[arg(value_name = "ID", help_heading = ARGUMENTS)]
-    pub ids: Vec<String>,
-    /// Every dead row of this slot.
-    #[arg(long, help_heading = ARGUMENTS)]
-    pub all_dead: bool,
-    #[command(flatten)]
-    pub rows: BulkArgs,
-    #[command(flatten)]
-    pub project: ProjectOption,
-    #[command(flatten)]
-    pub database: DatabaseOptions,
-}
-
-/// `walrelay dispatch edit`.
-#[derive(Debug, Args)]
-pub struct DispatchEditArgs {
-    /// Event id of the row.
-    #[arg(value_name = "ID", help_heading = ARGUMENTS)]
-    pub id: String,
-    /// File whose bytes become the payload.
-    #[arg(long, value_name = "FILE", help_heading = ARGUMENTS)]
-    pub payload_file: Option<String>,
-    /// File with a JSON object of strings, which becomes all the attributes.
-    #[arg(long, value_name = "FILE", help_heading = ARGUMENTS)]
-    pub attributes_file: Option<String>,
-    /// Another topic, short or full name, for a row whose topic cannot exist.
-    #[arg(long, value_name = "TOPIC", help_heading = ARGUMENTS)]
-    pub topic: Option<String>,
-    /// Another ordering key, for a row whose topic cannot exist or whose key is too long.
-    #[arg(long, value_name = "KEY", help_heading = ARGUMENTS)]
-    pub key: Option<String>,
-    #[command(flatten)]
-    pub project: ProjectOption,
-    #[command(flatten)]
-    pub database: DatabaseOptions,
-}
-
-/// `walrelay dispatch discard`.
-#[derive(Debug, Args)]
-pub struct DispatchDiscardArgs {
-    /// Event ids.
-    #[arg(value_name = "ID", help_heading = ARGUMENTS)]
-    pub ids: Vec<String>,
-    #[command(flatten)]
-    pub rows: BulkArgs,
-    #[command(flatten)]
-    pub project: ProjectOption,
-    /// Why; kept in the table.
-    #[arg(long, value_name = "TEXT", help_heading = ARGUMENTS)]
-    pub reason: Option<String>,
-    #[command(flatten)]
-    pub database: DatabaseOptions,
-}
-
 /// `walrelay consume`.
 #[derive(Debug, Args)]
 pub struct ConsumeArgs {
@@ -492,9 +323,8 @@ pub enum ConsumerActionArgs {
     Resume(ConsumerNameArgs),
     /// Applies everything published since a time again, in a new generation and from a new subscription.
     ///
-    /// For a read model that has to be made anew. Pauses the consumer, creates a subscription to the same
-    /// topic and seeks it back, empties the read model and begins a new generation in one transaction, and
-    /// goes on. Running instances follow by themselves. The topic has to keep messages as far back.
+    /// For a new read model. Creates a subscription to the same topic and seeks it back, then empties the read
+    /// model and moves the consumer to a new generation and to it, in one transaction. Running instances follow.
     #[command(after_help = "Example:\n  \
         walrelay consumer rebuild billing --seek-to 7d --reset-sql truncate.sql")]
     Rebuild(ConsumerRebuildArgs),

@@ -57,6 +57,13 @@ pub enum Error {
     #[error(transparent)]
     PubSub(#[from] PubsubError),
 
+    /// Rows are to be published again to a topic that does not exist; nothing was begun.
+    #[error("topic {topic} does not exist")]
+    TopicMissing {
+        /// The full name.
+        topic: String,
+    },
+
     /// The slot is lost; what it had not confirmed can no longer be read from the log.
     #[error("slot {slot:?} {how}")]
     SlotLost {
@@ -155,10 +162,10 @@ pub enum Error {
     },
 
     /// An audit found events that no inbox has; they are printed already.
-    #[error("{missing} event(s) that were published are in no inbox")]
+    #[error("events that were published are missing: {lacking}")]
     Missing {
-        /// How many.
-        missing: u64,
+        /// Which consumers, and how many each.
+        lacking: String,
     },
 
     /// An event that was asked for is nowhere.
@@ -196,6 +203,7 @@ impl Error {
             Self::SlotLost { .. } => Kind::SlotLost,
             Self::PublicationMissing { .. } => Kind::PublicationMissing,
             Self::PubSub(_) => Kind::PubSub,
+            Self::TopicMissing { .. } => Kind::TopicMissing,
             Self::PruneDenied { .. } => Kind::Privilege,
             Self::Held { .. } => Kind::SlotHeld,
             Self::ReplayTaken { .. } => Kind::ReplayTaken,
@@ -287,12 +295,12 @@ pub(crate) fn kind_of_inbox(error: &InboxError) -> Kind {
         InboxError::Inbox { .. } => Kind::InboxUnfit,
         InboxError::Unregistered { .. } => Kind::ConsumerMissing,
         InboxError::Handler { .. } => Kind::HandlerUnfit,
+        InboxError::Reset(_) => Kind::ResetUnfit,
         InboxError::OtherSubscription { .. }
         | InboxError::UnknownEvent { .. }
         | InboxError::SeveralConsumers { .. }
-        | InboxError::ResetCommits
         | InboxError::Table { .. } => Kind::Argument,
-        InboxError::PubSub(_) => Kind::PubSub,
+        InboxError::PubSub(_) | InboxError::Pull { .. } => Kind::PubSub,
         InboxError::SubscriptionMissing { .. } => Kind::SubscriptionMissing,
     }
 }

@@ -66,6 +66,10 @@ options! {
         .shown_as("NAME")
         .means("Replication slot this relay reads")
         .detail("Also its name in dispatch state.");
+    SHARD: Option<String> = Setting::optional_text("shard", "the only one, or all", "`i/N`, as in `0/4`")
+        .shown_as("SHARD")
+        .means("Which of the shards that `init --shards` has made: `0/4` is the first of four")
+        .detail("Slot and publication are then those of that shard: walrelay_0_of_4.");
     PUBLICATION: String = Setting::text("publication", "walrelay", "1 to 63 bytes")
         .shown_as("NAME")
         .means("Publication the slot is read through");
@@ -138,6 +142,10 @@ options! {
         .shown_as("URL")
         .means("Regional endpoint, https://REGION-pubsub.googleapis.com: pin one when order matters")
         .detail("PUBSUB_EMULATOR_HOST selects an emulator instead, without credentials.");
+    PUBSUB_CA: Option<String> = Setting::optional_text("pubsub-ca", "the public authorities", "a PEM file")
+        .shown_as("FILE")
+        .means("Authorities that Pub/Sub's certificate must be signed by, instead of the public ones")
+        .detail("For a proxy or a private endpoint with a certificate of its owner's.");
     PUBLISH_TIMEOUT: Duration = Setting::duration("publish-timeout", "60s", SECOND, Duration::from_mins(10))
         .means("How long one Publish call may take before it is sent again")
         .detail("The official clients' value.");
@@ -235,7 +243,7 @@ group! {
 
 group! {
     /// The endpoint alone, for commands that do not publish.
-    EndpointOption "Pub/Sub" ENDPOINT
+    EndpointOption "Pub/Sub" ENDPOINT PUBSUB_CA
 }
 
 group! {
@@ -263,6 +271,9 @@ options! {
         .means("Create the topics the outbox's rows lead to through --topic, and those named here")
         .detail("As in --create-topics=order.events,video.events.");
     SQL: bool = Setting::switch("sql").means("Print the SQL and touch nothing");
+    SHARDS: u32 = Setting::count("shards", "1", 1, 64)
+        .besides("a power of two")
+        .means("Into how many shards the outbox is divided, each with a publication, a slot and an instance of its own");
     FAILOVER: bool = Setting::switch("failover")
         .means("Make it a failover slot, which standbys keep in step; Postgres 17 or newer");
 }
@@ -279,7 +290,8 @@ options! {
     /// What `run` alone takes.
     RunOptions "This command"
     UNTIL_CAUGHT_UP: bool = Setting::switch("until-caught-up")
-        .means("Stop with 0 once everything committed before the start is confirmed and nothing is due");
+        .means("Stop with 0 once everything committed before the start is confirmed and nothing is due")
+        .detail("`consume` stops once nothing has come for 3 s, and nothing is held or due.");
 }
 
 options! {

@@ -5,6 +5,7 @@ use clap::{Command, CommandFactory};
 use serde_json::{Map, Value, json};
 
 use crate::cli::{ARGUMENTS, Cli};
+use crate::config::is_section;
 use crate::options::declaration::{Declaration, Fallback, Group, Kind};
 use crate::options::{CONFIG, GROUPS};
 
@@ -152,7 +153,8 @@ pub fn example() -> String {
     let mut text = String::from(
         "#:schema ./walrelay.schema.json\n\
          # Every option with its default; take the lines you need. `walrelay run --config walrelay.toml`\n\
-         # A flag beats the environment, the environment beats this file. docs/configuration.md says more.\n",
+         # A flag beats the environment, the environment beats this file. What stands below [consume], or the name\n\
+         # of another command, at the end of the file is for that command alone. docs/configuration.md says more.\n",
     );
     let mut heading = "";
     for group in GROUPS {
@@ -196,11 +198,21 @@ fn example_of(option: &Declaration, commands: &[String]) -> String {
 /// The JSON schema of the configuration file.
 #[must_use]
 pub fn schema() -> String {
-    let properties: Map<String, Value> = GROUPS
+    let mut properties: Map<String, Value> = GROUPS
         .iter()
         .flat_map(keys)
         .map(|option| (option.name.to_owned(), property(option)))
         .collect();
+    let section = json!({
+        "type": "object",
+        "additionalProperties": false,
+        "properties": properties,
+    });
+    // What holds for one command alone.
+    let cli = Cli::command();
+    let names = cli.get_subcommands().map(|command| command.get_name().to_owned());
+    let section_of = |name| (name, json!({ "$ref": "#/definitions/section" }));
+    properties.extend(names.filter(|name| is_section(name)).map(section_of));
     let schema = json!({
         "$schema": "http://json-schema.org/draft-07/schema#",
         "title": "walrelay.toml",
@@ -208,6 +220,7 @@ pub fn schema() -> String {
         "type": "object",
         "additionalProperties": false,
         "properties": properties,
+        "definitions": { "section": section },
     });
     format!("{schema:#}\n")
 }

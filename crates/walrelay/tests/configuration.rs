@@ -183,6 +183,35 @@ fn unknown_keys_and_shapes_of_the_file_are_problems() {
 }
 
 #[test]
+fn a_section_of_the_file_is_for_its_command_alone_and_beats_what_is_for_all() {
+    let text = "project = \"p\"\nmax-attempts = 3\nmax-in-flight-bytes = \"1MiB\"\n\
+        [consume]\nhandler = \"a.b\"\nmax-attempts = 7\nworkers = 2\n";
+    let file = TemporaryFile::new("sections.toml", text);
+    let consume = ["consume", "c", "--config", file.path()];
+    let settings = |given: &[(&str, &str)]| {
+        let given = [&[("DATABASE_URL", URL)], given].concat();
+        let Command::Consume(consumed) = config(&consume, &given).unwrap().command else {
+            panic!("another command")
+        };
+        consumed.settings
+    };
+    let own = settings(&[]);
+    assert_eq!((own.workers, own.max_attempts, own.max_in_flight_bytes), (2, 7, 1 << 20));
+    assert_eq!(settings(&[("WALRELAY_MAX_ATTEMPTS", "8")]).max_attempts, 8);
+    let run = ["run", "--config", file.path()];
+    let Command::Run(run) = config(&run, &[("DATABASE_URL", URL)]).unwrap().command else {
+        panic!("another command")
+    };
+    assert_eq!(run.settings.relay.max_attempts, 3);
+
+    let wrong = TemporaryFile::new("section.toml", "[consume]\nworkerz = 7\n[nothing]\na = 1\n");
+    let problems = texts(&config(&["consume", "c", "--config", wrong.path()], &[]).unwrap_err());
+    for name in ["workerz", "nothing"] {
+        assert!(problems.iter().any(|it| it.starts_with(name)), "{problems:#?}");
+    }
+}
+
+#[test]
 fn values_that_contradict_each_other_are_problems() {
     let slow = ["run", "--status-interval", "10s", "--wal-sender-timeout", "15s"];
     let given = [("DATABASE_URL", URL), ("PUBSUB_PROJECT_ID", "p")];

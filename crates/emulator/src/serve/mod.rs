@@ -4,3 +4,4 @@ mod control;
 mod json;
 mod rest;
 mod server;
+pub(crate) mod tls;

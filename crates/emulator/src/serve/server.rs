@@ -15,6 +15,7 @@ use futures_util::stream::{FuturesUnordered, Stream};
 use h2::RecvStream;
 use h2::server::{Connection, SendResponse};
 use http::Request;
+use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
@@ -26,6 +27,7 @@ use crate::calls::pull::pull;
 use crate::calls::streaming_pull::streaming_pull;
 use crate::emulator::{Emulator, InFlight};
 use crate::serve::rest;
+use crate::serve::tls::Tls;
 use crate::wire::grpc::{self, Messages};
 
 /// How long streams may go on after a shutdown; requests that are held would wait for ever.
@@ -47,6 +49,25 @@ const RESET_STREAMS_MAX: usize = 100_000;
 impl Emulator {
     /// Serves gRPC until `shutdown`: then streams get a moment to end, and connections are closed.
     pub async fn serve(&self, listener: TcpListener, shutdown: impl Future<Output = ()>) {
+        self.accept(listener, None, shutdown).await;
+    }
+
+    /// The same over TLS, as production serves it, and nothing in plain text.
+    pub async fn serve_tls(
+        &self,
+        listener: TcpListener,
+        tls: &Tls,
+        shutdown: impl Future<Output = ()>,
+    ) {
+        self.accept(listener, Some(tls), shutdown).await;
+    }
+
+    async fn accept(
+        &self,
+        listener: TcpListener,
+        tls: Option<&Tls>,
+        shutdown: impl Future<Output = ()>,
+    ) {
         let (stop, stopped) = watch::channel(());
         let mut connections = JoinSet::new();
         let (json, to_json) = mpsc::channel(JSON_CONNECTIONS_WAITING);
@@ -65,7 +86,16 @@ impl Emulator {
                 accepted = listener.accept() => match accepted {
                     Ok(accepted) => {
                         let (emulator, stopped) = (self.clone(), stopped.clone());
-                        connections.spawn(connection(emulator, accepted, stopped, json.clone()));
+                        match tls {
+                            None => {
+                                let json = json.clone();
+                                connections.spawn(plain(emulator, accepted, stopped, json))
+                            }
+                            Some(tls) => {
+                                let (socket, _) = accepted;
+                                connections.spawn(secured(emulator, tls.clone(), socket, stopped))
+                            }
+                        };
                     }
                     Err(error) => {
                         tracing::warn!(%error, "accept failed");
@@ -82,7 +112,7 @@ impl Emulator {
     }
 }
 
-async fn connection(
+async fn plain(
     emulator: Emulator,
     (socket, peer): (TcpStream, SocketAddr),
     mut stopped: watch::Receiver<()>,
@@ -97,9 +127,38 @@ async fn connection(
         return drop(json.send((socket, peer)).await);
     }
     drop(json);
+    at_once(&socket);
+    http2(emulator, socket, stopped).await;
+}
+
+async fn secured(
+    emulator: Emulator,
+    tls: Tls,
+    socket: TcpStream,
+    mut stopped: watch::Receiver<()>,
+) {
+    at_once(&socket);
+    let handshake = tokio::select! {
+        handshake = tls.accept(socket) => handshake,
+        _ = stopped.changed() => return,
+    };
+    match handshake {
+        Ok(stream) => http2(emulator, stream, stopped).await,
+        Err(error) => tracing::debug!(%error, "TLS handshake failed"),
+    }
+}
+
+fn at_once(socket: &TcpStream) {
     if let Err(error) = socket.set_nodelay(true) {
         tracing::debug!(%error, "no TCP_NODELAY");
     }
+}
+
+async fn http2<S: AsyncRead + AsyncWrite + Unpin>(
+    emulator: Emulator,
+    socket: S,
+    mut stopped: watch::Receiver<()>,
+) {
     let shaking_hands = h2::server::Builder::new()
         .initial_window_size(STREAM_WINDOW_BYTES)
         .initial_connection_window_size(CONNECTION_WINDOW_BYTES)
@@ -149,14 +208,14 @@ async fn is_http2(socket: &TcpStream) -> bool {
 type Call = Pin<Box<dyn Future<Output = Option<InFlight>> + Send>>;
 
 /// One connection and the calls on it.
-struct Calls {
+struct Calls<S> {
     emulator: Emulator,
-    connection: Connection<TcpStream, Bytes>,
+    connection: Connection<S, Bytes>,
     /// Calls that could not be answered at once.
     running: FuturesUnordered<Call>,
 }
 
-impl Calls {
+impl<S: AsyncRead + AsyncWrite + Unpin> Calls<S> {
     /// Answers calls until the connection is closed.
     fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), h2::Error>> {
         loop {

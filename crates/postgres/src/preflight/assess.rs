@@ -4,6 +4,7 @@ use super::facts::{Facts, RelationKind, ServerFacts, ServerHost, ServerMode, Tab
 use super::finding::{Finding, Findings, code};
 use super::request::{ColumnRole, PreflightRequest};
 use super::resemble::or_resembling;
+use super::shards::{is_of_another_number, shard_findings};
 use super::tables::{outbox_findings, relay_table_findings};
 use crate::lost::loss;
 use crate::publication::{Operation, PublicationScope, PublicationState};
@@ -27,8 +28,12 @@ pub fn assess(request: &PreflightRequest, facts: &Facts) -> Vec<Finding> {
     server_findings(&mut findings, facts);
     capacity_findings(&mut findings, facts);
     outbox_findings(&mut findings, request, facts);
-    publication_findings(&mut findings, request, facts);
-    slot_findings(&mut findings, request, facts);
+    shard_findings(&mut findings, request, facts);
+    // Of another number of shards nothing of this one is there, and none of it is to be made.
+    if !is_of_another_number(request, facts) {
+        publication_findings(&mut findings, request, facts);
+        slot_findings(&mut findings, request, facts);
+    }
     relay_table_findings(&mut findings, facts);
     identity_findings(&mut findings, facts);
     findings.into_list()
@@ -283,7 +288,9 @@ fn table_findings(
         );
     }
     let Some(published) = publication.listed(&table.name) else { return };
-    if let Some(filter) = &published.row_filter {
+    if let Some(filter) = &published.row_filter
+        && request.outbox.shard.is_whole()
+    {
         let message = format!("publishes only rows of {} for which {filter}", table.name);
         findings.ok(code::PUBLICATION_ROW_FILTER, subject, message);
     }

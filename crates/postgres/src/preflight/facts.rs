@@ -5,6 +5,7 @@ use std::time::Duration;
 use crate::lost::Settled;
 use crate::names::QualifiedName;
 use crate::publication::PublicationState;
+use crate::sharding::Sharding;
 use crate::slot::SlotState;
 
 /// What the server said.
@@ -24,6 +25,11 @@ pub struct Facts {
     pub relay_tables: Vec<TableFacts>,
     /// What is on record about the slot; None when nothing is, or we may not read it.
     pub relay_row: Option<Settled>,
+    /// Which shards of the outbox there are.
+    pub sharding: Sharding,
+    /// The row filters that a shard's publication should have, in the order of the tables, where they can
+    /// be; nothing where the outbox is no shard.
+    pub filters: Vec<Option<String>>,
     /// Names that exist, for suggestions; empty when nothing is missing.
     pub neighbours: Neighbours,
 }

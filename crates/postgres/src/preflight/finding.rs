@@ -48,6 +48,8 @@ pub mod code {
     pub const SLOT_WAL_KEEP_SIZE: &str = "max_slot_wal_keep_size";
     /// The setting `wal_sender_timeout`.
     pub const WAL_SENDER_TIMEOUT: &str = "wal_sender_timeout";
+    /// Into how many shards the outbox is divided, and whether they fit the ordering key.
+    pub const SHARDS: &str = "shards";
     /// There is no slot, and none is on record: a first start.
     pub const SLOT_MISSING: &str = "slot_missing";
     /// Something was begun with the slot and is not finished.

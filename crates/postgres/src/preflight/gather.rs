@@ -13,8 +13,10 @@ use super::request::PreflightRequest;
 use crate::lost::{Settled, read_settled};
 use crate::migrations::RELAY_TABLES;
 use crate::names::QualifiedName;
+use crate::outbox::Outbox;
 use crate::publication::read_publication;
 use crate::server_identity::read_system_identifier;
+use crate::sharding::{expected_filter, read_sharding};
 use crate::slot::read_slot;
 use crate::store_error::StoreError;
 
@@ -53,8 +55,26 @@ pub async fn gather(client: &Client, request: &PreflightRequest) -> Result<Facts
         outbox_tables,
         relay_tables,
         relay_row,
+        sharding: read_sharding(client, &request.outbox).await?,
+        filters: filters(client, request).await?,
         neighbours,
     })
+}
+
+/// What the publication of a shard should filter by.
+async fn filters(
+    client: &Client,
+    request: &PreflightRequest,
+) -> Result<Vec<Option<String>>, StoreError> {
+    let Outbox { tables, shard, .. } = &request.outbox;
+    let Some(key) = request.shard_key.as_ref().filter(|_| !shard.is_whole()) else {
+        return Ok(Vec::new());
+    };
+    let mut filters = Vec::with_capacity(tables.len());
+    for table in tables {
+        filters.push(expected_filter(client, key, (table, *shard)).await?);
+    }
+    Ok(filters)
 }
 
 async fn server_and_role(client: &Client) -> Result<(ServerFacts, RoleFacts), StoreError> {

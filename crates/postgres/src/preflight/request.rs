@@ -1,12 +1,15 @@
 //! What the relay is going to use, which the server is looked at for.
 
 use crate::outbox::Outbox;
+use crate::shard::ShardKey;
 
 /// What the relay is going to use.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PreflightRequest {
     /// Which slot, publication and tables.
     pub outbox: Outbox,
+    /// What rows are distributed by among shards; none where all rows have the same ordering key.
+    pub shard_key: Option<ShardKey>,
     /// The columns that are read from each of them.
     pub columns: Vec<ExpectedColumn>,
 }

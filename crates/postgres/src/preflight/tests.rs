@@ -11,6 +11,8 @@ use crate::lost::Settled;
 use crate::names::QualifiedName;
 use crate::outbox::Outbox;
 use crate::publication::{Operation, PublicationScope, PublicationState, PublishedTable};
+use crate::shard::Shard;
+use crate::sharding::Sharding;
 use crate::slot::{SlotState, SlotType, WalStatus};
 
 fn outbox() -> QualifiedName {
@@ -23,7 +25,9 @@ fn request() -> PreflightRequest {
             slot: "walrelay".to_owned(),
             publication: "walrelay".to_owned(),
             tables: vec![outbox()],
+            shard: Shard::WHOLE,
         },
+        shard_key: None,
         columns: Vec::new(),
     }
 }
@@ -92,6 +96,8 @@ fn facts() -> Facts {
             wal_end: Some(Lsn::new(1 << 40)),
             operation: None,
         }),
+        sharding: Sharding::default(),
+        filters: Vec::new(),
         neighbours: Neighbours::default(),
     }
 }

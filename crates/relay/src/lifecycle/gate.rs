@@ -1,8 +1,9 @@
 //! Before a session: is the server what the configuration says?
 
-use walrelay_core::Field;
+use walrelay_core::{Field, Names, RouterConfig};
 use walrelay_postgres::{
-    ColumnRole, ExpectedColumn, Finding, PreflightRequest, Severity, SqlClient, preflight,
+    ColumnRole, ExpectedColumn, Finding, KeyPiece, PreflightRequest, Severity, ShardKey, SqlClient,
+    preflight,
 };
 
 use crate::error::RelayError;
@@ -72,5 +73,24 @@ pub fn preflight_request(relay: &RelaySettings) -> PreflightRequest {
             expected.push(ExpectedColumn { names, option: option.to_owned(), role });
         }
     }
-    PreflightRequest { outbox: relay.outbox.clone(), columns: expected }
+    let shard_key = shard_key(&relay.router);
+    PreflightRequest { outbox: relay.outbox.clone(), shard_key, columns: expected }
+}
+
+/// What rows are distributed by among shards: their ordering key, or the event id where they have none.
+/// Nothing where all rows have one key.
+#[must_use]
+pub fn shard_key(router: &RouterConfig) -> Option<ShardKey> {
+    let names = |names: Names| names.iter().map(str::to_owned).collect();
+    let parts = router.ordering_key.parts();
+    if parts.is_empty() {
+        return Some(ShardKey { pieces: vec![KeyPiece::Column(names(router.columns.id.clone()))] });
+    }
+    let piece = |part: Result<&str, &str>| match part {
+        Ok(literal) => Some(KeyPiece::Literal(literal.to_owned())),
+        Err(column) => router.columns.resolve(column).map(|it| KeyPiece::Column(names(it))),
+    };
+    let pieces: Vec<KeyPiece> = parts.into_iter().filter_map(piece).collect();
+    let has_column = pieces.iter().any(|it| matches!(it, KeyPiece::Column(_)));
+    has_column.then_some(ShardKey { pieces })
 }

@@ -12,6 +12,7 @@ use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::histogram::Histogram;
 use prometheus_client::registry::{Registry, Unit};
+use walrelay_postgres::Outbox;
 
 use crate::observe::health::Phase;
 
@@ -69,6 +70,8 @@ pub struct Metrics {
     pub parked: Family<ReasonLabel, Counter>,
     /// Sessions that ended and were begun again.
     pub reconnects: Family<ReasonLabel, Counter>,
+    /// Which relay this is: always 1.
+    pub info: Family<InfoLabels, Level>,
     /// What the relay is doing: 1 for that phase, 0 for the others.
     pub phase: Family<PhaseLabel, Level>,
     /// Time since the watermark last moved, or since nothing was outstanding.
@@ -97,6 +100,15 @@ pub struct RequestLabels {
 pub struct ReasonLabel {
     /// One of a few words.
     pub reason: &'static str,
+}
+
+/// Which relay of several.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+pub struct InfoLabels {
+    /// Its slot.
+    pub slot: String,
+    /// Which shard it has, as in `0/4`; `0/1` is the whole outbox.
+    pub shard: String,
 }
 
 /// What the relay is doing.
@@ -137,12 +149,19 @@ impl Metrics {
             dead: Family::default(),
             parked: Family::default(),
             reconnects: Family::default(),
+            info: Family::default(),
             phase: Family::default(),
             seconds_since_progress: Gauge::default(),
             registry: std::sync::Arc::default(),
         };
         metrics.registry = std::sync::Arc::new(metrics.describe());
         metrics
+    }
+
+    /// Which relay this is.
+    pub fn set_info(&self, outbox: &Outbox) {
+        let labels = InfoLabels { slot: outbox.slot.clone(), shard: outbox.shard.to_string() };
+        self.info.get_or_create(&labels).set(1);
     }
 
     /// What the relay is doing now.
@@ -252,6 +271,7 @@ impl Metrics {
             "Rows in dispatch state, by status",
             self.dispatch_rows.clone(),
         );
+        registry.register("info", "Which relay this is: slot and shard", self.info.clone());
         registry.register("phase", "1 for what the relay is doing", self.phase.clone());
         registry.register(
             "seconds_since_progress",
@@ -287,6 +307,12 @@ mod tests {
             family.get_or_create(&ReasonLabel { reason: "test" }).inc();
         }
         metrics.dispatch_rows.get_or_create(&StatusLabel { status: "dead" }).set(3);
+        metrics.set_info(&Outbox {
+            slot: "walrelay_0_of_4".to_owned(),
+            publication: "walrelay_0_of_4".to_owned(),
+            tables: Vec::new(),
+            shard: "0/4".parse().unwrap(),
+        });
         metrics.set_phase(&Phase::Standby { holder: "another".into() });
         let text = metrics.encode().unwrap();
         for line in [
@@ -310,6 +336,7 @@ mod tests {
             "walrelay_parked_total{reason=\"test\"} 1",
             "walrelay_reconnects_total{reason=\"test\"} 1",
             "walrelay_seconds_since_progress 0.0",
+            "walrelay_info{slot=\"walrelay_0_of_4\",shard=\"0/4\"} 1",
             "walrelay_phase{phase=\"standby\"} 1",
             "walrelay_phase{phase=\"streaming\"} 0",
         ] {

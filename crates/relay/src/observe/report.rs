@@ -4,8 +4,8 @@ use std::time::SystemTime;
 
 use serde_json::{Map, Value, json};
 use walrelay_postgres::{
-    Counting, DispatchStore, SlotState, SqlClient, StoreError, Survey, WalStatus, Writer,
-    describe_unfinished, read_operation, read_survey,
+    Counting, DispatchStore, SlotOperation, SlotState, SqlClient, StoreError, Survey, WalStatus,
+    Writer, describe_unfinished, read_operation, read_survey,
 };
 
 /// Why there is no report.
@@ -37,11 +37,18 @@ pub async fn report(client: &SqlClient, slot: &str) -> Result<Map<String, Value>
     while survey.is_counting {
         survey = read_survey(client, &store, &mut counting).await?;
     }
-    let begun = begun(client, slot, &survey).await?;
+    let operation = operation(client, slot, &survey).await?;
+    let begun = match &operation {
+        Some(operation) => Some(describe_unfinished(client, slot, operation).await?),
+        None => None,
+    };
     match report_of(&survey) {
         Some(mut report) => {
             report.insert("operation".into(), json!(begun));
             Ok(report)
+        }
+        None if let Some(SlotOperation::Upgrade(_)) = operation => {
+            Err(StoreError::UpgradePrepared { slot: slot.to_owned() }.into())
         }
         // In the middle of what an operator has begun there may be none.
         None if let Some(what) = begun => {
@@ -54,18 +61,14 @@ pub async fn report(client: &SqlClient, slot: &str) -> Result<Map<String, Value>
     }
 }
 
-/// What was begun with the slot and is not finished, and what it waits for.
-async fn begun(
+/// What was begun with the slot and is not finished.
+async fn operation(
     client: &SqlClient,
     slot: &str,
     survey: &Survey,
-) -> Result<Option<String>, StoreError> {
+) -> Result<Option<SlotOperation>, StoreError> {
     let has_begun = survey.relay_row.as_ref().is_some_and(|row| row.operation.is_some());
-    let operation = if has_begun { read_operation(client, slot).await? } else { None };
-    match operation {
-        Some(operation) => Ok(Some(describe_unfinished(client, slot, &operation).await?)),
-        None => Ok(None),
-    }
+    if has_begun { read_operation(client, slot).await } else { Ok(None) }
 }
 
 /// What `/status` serves; nothing when there is no slot.

@@ -250,7 +250,8 @@ async fn publish<P: Publisher>(
     let commit_lsn = Lsn::new(rest.consistent_point.as_u64() - 1);
     let (mut tables, mut recorded, mut before) = (Vec::new(), Vec::new(), 0);
     for name in &outbox.tables {
-        let table = table(client, name, &settings.relay.router.columns).await?;
+        let columns = &settings.relay.router.columns;
+        let table = published_table(client, (outbox, name), columns).await?;
         let known = rest.gap.recorded(client, (&table, &outbox.slot)).await;
         let known = known.map_err(RelayError::Survey)?;
         let at = |n| Position { commit_lsn, tx_index: before + n };
@@ -305,7 +306,25 @@ pub async fn table(
         id: present(id, &columns).unwrap_or_else(|| id.to_string()),
         occurred_at,
         columns,
+        row_filter: None,
     })
+}
+
+/// The same, of the rows that the outbox's publication has of it: one that is a shard has not all of them.
+///
+/// # Errors
+///
+/// There is no such table; the server refused, or the connection ended.
+pub async fn published_table(
+    client: &SqlClient,
+    (outbox, name): (&Outbox, &QualifiedName),
+    names: &ColumnNames,
+) -> Result<GapTable, RelayError> {
+    let table = table(client, name, names).await?;
+    let publication = read_publication(client, &outbox.publication).await;
+    let publication = publication.map_err(RelayError::Survey)?;
+    let row_filter = publication.and_then(|it| it.listed(name)?.row_filter.clone());
+    Ok(GapTable { row_filter, ..table })
 }
 
 /// The first of a column's names that the table has.

@@ -5,7 +5,9 @@
 use clap::Args;
 
 use super::ARGUMENTS;
-use crate::options::{ColumnOptions, DatabaseOptions, OutputOptions};
+use crate::options::{
+    ColumnOptions, DatabaseOptions, EndpointOption, OutputOptions, ProjectOption,
+};
 
 /// Where inboxes are.
 #[derive(Debug, Args)]
@@ -29,6 +31,11 @@ pub struct AuditArgs {
     /// several times.
     #[arg(long, value_name = "TYPE", help_heading = ARGUMENTS)]
     pub aggregate_type: Vec<String>,
+    /// Compare with what this subscription holds, short or full name, instead of with inboxes: it is read and
+    /// handed back, and nothing of it is acknowledged. For consumers without an inbox, a subscription that
+    /// nobody else reads.
+    #[arg(long, value_name = "SUBSCRIPTION", conflicts_with = "inbox", help_heading = ARGUMENTS)]
+    pub subscription: Option<String>,
     #[command(flatten)]
     pub places: InboxPlaces,
     #[command(flatten)]
@@ -37,6 +44,10 @@ pub struct AuditArgs {
     pub database: DatabaseOptions,
     #[command(flatten)]
     pub columns: ColumnOptions,
+    #[command(flatten)]
+    pub project: ProjectOption,
+    #[command(flatten)]
+    pub endpoint: EndpointOption,
 }
 
 /// `walrelay trace`.

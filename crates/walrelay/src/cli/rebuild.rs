@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use clap::Args;
 
 use super::ARGUMENTS;
-use crate::options::{ConsumerDatabaseOptions, EndpointOption, ProjectOption, SubscriptionOption};
+use crate::options::{ConsumerDatabaseOptions, EndpointOption, ProjectOption};
 
 /// `walrelay consumer rebuild`.
 #[derive(Debug, Args)]
@@ -22,8 +22,10 @@ pub struct ConsumerRebuildArgs {
     /// transaction that begins the generation.
     #[arg(long, value_name = "FILE", help_heading = ARGUMENTS)]
     pub reset_sql: Option<PathBuf>,
-    #[command(flatten)]
-    pub subscription: SubscriptionOption,
+    /// Subscription to create and to read from then on; short or full name. Without it: the name of the one
+    /// read so far with -g and the number of the generation, as in billing-g2.
+    #[arg(long, value_name = "SUBSCRIPTION", help_heading = ARGUMENTS)]
+    pub subscription: Option<String>,
     #[command(flatten)]
     pub database: ConsumerDatabaseOptions,
     #[command(flatten)]

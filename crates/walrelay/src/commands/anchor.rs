@@ -11,7 +11,7 @@ use walrelay_postgres::{
 use walrelay_relay::lifecycle::anchor_keeper::share_of_an_anchor;
 use walrelay_relay::observe::report::{rfc3339, slot_report};
 
-use super::before::{at_time, refuse_unfinished};
+use super::before::{at_time, refuse_other_shards, refuse_unfinished};
 use crate::config::{AnchorAction, AnchorConfig, OutputFormat, Place};
 use crate::error::Error;
 use crate::output::{human_bytes, print};
@@ -29,6 +29,7 @@ pub async fn execute(config: AnchorConfig) -> Result<(), Error> {
 }
 
 async fn act(client: &SqlClient, outbox: &Outbox, action: AnchorAction) -> Result<String, Error> {
+    refuse_other_shards(client, outbox).await?;
     match &action {
         AnchorAction::List { .. } => {}
         // What was begun may need the anchor, and the slot may not be there.

@@ -22,6 +22,21 @@ const PATIENCE: Duration = Duration::from_secs(2);
 /// How long a cancelled statement may take to end.
 const CANCEL_TIMEOUT: Duration = Duration::from_secs(5);
 
+/// Does what has nothing to take back when it is stopped.
+///
+/// # Errors
+///
+/// Those of the command, or that it was interrupted.
+pub(super) async fn unless_stopped<T>(
+    command: impl Future<Output = Result<T, Error>>,
+    shutdown: &Shutdown,
+) -> Result<T, Error> {
+    tokio::select! {
+        done = command => done,
+        () = shutdown.requested() => Err(Error::Interrupted),
+    }
+}
+
 /// Does `work`, which is done in the session of `client`.
 ///
 /// # Errors
@@ -32,7 +47,19 @@ pub(super) async fn attended<T>(
     work: impl Future<Output = Result<T, Error>>,
     shutdown: &Shutdown,
 ) -> Result<T, Error> {
-    let pid = backend_pid(client).await?;
+    attended_in((connect, backend_pid(client).await?), work, shutdown).await
+}
+
+/// The same for work that needs the client for itself: in the session of this server process.
+///
+/// # Errors
+///
+/// Those of the work, or that it was interrupted.
+pub(super) async fn attended_in<T>(
+    (connect, pid): (&ConnectConfig, i32),
+    work: impl Future<Output = Result<T, Error>>,
+    shutdown: &Shutdown,
+) -> Result<T, Error> {
     let mut work = pin!(work);
     tokio::select! {
         done = &mut work => return done,
@@ -80,7 +107,10 @@ async fn watch(client: &SqlClient, pid: i32) -> Result<(), StoreError> {
                 "waiting for a transaction to end: {who}; end it, or press Ctrl-C and come back later"
             );
         }
-        told = who;
+        // Between two tries it waits for nobody, and then for the same.
+        if !who.is_empty() {
+            told = who;
+        }
         sleep(PATIENCE).await;
     }
 }

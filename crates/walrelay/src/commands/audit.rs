@@ -4,13 +4,15 @@ use std::collections::BTreeMap;
 use std::time::SystemTime;
 
 use serde_json::{Value, json};
-use walrelay_inbox::audit::{AuditedTable, Findings, Scope, audit, held_back};
+use walrelay_inbox::Messages;
+use walrelay_inbox::audit::{Against, AuditedTable, Findings, Scope, audit, held_back};
 use walrelay_postgres::{SqlClient, connect_sql};
+use walrelay_pubsub::Subscriber;
 use walrelay_relay::observe::report::rfc3339;
 
-use super::before::refuse_unrecorded;
+use super::before::{every_shard, refuse_unrecorded};
 use super::columns::column_of;
-use super::trace::{Inbox, open_inboxes};
+use super::trace::open_inboxes;
 use crate::config::{AuditConfig, OutputFormat};
 use crate::error::Error;
 use crate::output::{print, visible};
@@ -26,28 +28,39 @@ const NAMED: usize = 20;
 pub async fn execute(config: AuditConfig) -> Result<(), Error> {
     let outbox = connect_sql(&config.database.connect).await?;
     let scope = scope(&outbox, &config).await?;
-    let held_back = held_back(&outbox, &scope.slot).await?;
-    let mut reports = Vec::new();
-    for inbox in open_inboxes(&outbox, &config.inboxes).await? {
-        let Inbox { consumer, .. } = &inbox;
-        let findings = audit(&outbox, (inbox.client(&outbox), consumer), &scope).await?;
-        reports.push((consumer.name().to_owned(), findings));
-        inbox.close().await;
+    let held_back = held_back(&outbox, &scope.slots).await?;
+    let mut reports: Vec<(String, Findings)> = Vec::new();
+    if let Some((subscription, endpoint)) = &config.subscription {
+        let messages = Messages::read(&Subscriber::connect(endpoint)?, subscription).await?;
+        let findings = audit(&outbox, Against::Subscription(&messages), &scope).await?;
+        reports.push((subscription.clone(), findings));
+    } else {
+        for inbox in open_inboxes(&outbox, &config.inboxes).await? {
+            let against = Against::Inbox(inbox.client(&outbox), &inbox.consumer);
+            reports
+                .push((inbox.consumer.name().to_owned(), audit(&outbox, against, &scope).await?));
+            inbox.close().await;
+        }
     }
     outbox.close().await;
     print(&match config.format {
         OutputFormat::Json => format!("{:#}\n", as_json(&reports, &held_back)),
         OutputFormat::Text => as_text(&reports, &held_back),
     })?;
-    match reports.iter().map(|(_, findings)| findings.missing_count).sum() {
-        0 => Ok(()),
-        missing => Err(Error::Missing { missing }),
+    let lacking = reports.iter().filter(|(_, findings)| findings.missing_count > 0);
+    let lacking =
+        lacking.map(|(name, its)| format!("{} lacks {}", visible(name), its.missing_count));
+    match lacking.collect::<Vec<_>>().as_slice() {
+        [] => Ok(()),
+        lacking => Err(Error::Missing { lacking: lacking.join(", ") }),
     }
 }
 
 async fn scope(outbox: &SqlClient, config: &AuditConfig) -> Result<Scope, Error> {
-    let slot = &config.database.outbox.slot;
-    refuse_unrecorded(outbox, slot).await?;
+    let shards = every_shard(outbox, &config.database.outbox).await?;
+    for shard in &shards {
+        refuse_unrecorded(outbox, &shard.slot).await?;
+    }
     let mut tables = Vec::new();
     for table in &config.database.outbox.tables {
         let id = column_of(outbox, table, &config.id).await?;
@@ -63,7 +76,7 @@ async fn scope(outbox: &SqlClient, config: &AuditConfig) -> Result<Scope, Error>
         ));
     }
     Ok(Scope {
-        slot: slot.clone(),
+        slots: shards.into_iter().map(|shard| shard.slot).collect(),
         tables,
         since: config.since,
         until: SystemTime::now().checked_sub(config.grace).unwrap_or(SystemTime::UNIX_EPOCH),
@@ -82,6 +95,7 @@ fn as_json(reports: &[(String, Findings)], held_back: &BTreeMap<String, i64>) ->
             "left_out": findings.left_out,
             "since": findings.since.map(rfc3339),
             "missing": findings.missing_count,
+            "first_seen": findings.first_seen.map(rfc3339),
             "missing_events": missing.collect::<Vec<_>>(),
             "inbox": findings.inbox,
         })
@@ -94,7 +108,7 @@ fn as_text(reports: &[(String, Findings)], held_back: &BTreeMap<String, i64>) ->
     for (name, findings) in reports {
         let since = findings.since.map(|at| format!(" since {}", rfc3339(at))).unwrap_or_default();
         let verdict = match findings.missing_count {
-            0 => "all are in the inbox".to_owned(),
+            0 => "all are there".to_owned(),
             missing => format!("{missing} are MISSING"),
         };
         text.push_str(&format!(
@@ -102,7 +116,7 @@ fn as_text(reports: &[(String, Findings)], held_back: &BTreeMap<String, i64>) ->
             visible(name),
             findings.rows
         ));
-        text.push_str(&counted("  in the inbox", &findings.inbox));
+        text.push_str(&counted("  there", &findings.inbox));
         if findings.left_out > 0 {
             text.push_str(&format!(
                 "  left out: {} row(s) that are not settled yet, or younger than --grace\n",
@@ -114,6 +128,13 @@ fn as_text(reports: &[(String, Findings)], held_back: &BTreeMap<String, i64>) ->
         }
         if findings.missing_count > NAMED as u64 {
             text.push_str("  and others: --format json names the first thousand\n");
+        }
+        if let Some(first) = findings.first_seen.filter(|_| findings.is_younger()) {
+            let first = rfc3339(first);
+            text.push_str(&format!(
+                "  all of them occurred before the first event that it has: if it was set up then, --since {first} \
+                 leaves out what it never was to have\n"
+            ));
         }
     }
     text.push_str(&counted("held back by the relay, in no inbox", held_back));
@@ -136,11 +157,17 @@ mod tests {
     fn what_is_missing_is_counted_and_the_first_are_named() {
         let missing = (0..30).map(|n| (format!("e-{n}"), SystemTime::UNIX_EPOCH)).collect();
         let inbox = BTreeMap::from([("done".to_owned(), 70), ("dead".to_owned(), 2)]);
-        let findings =
-            Findings { rows: 100, missing, missing_count: 30, inbox, left_out: 2, since: None };
+        let findings = Findings {
+            rows: 100,
+            missing,
+            missing_count: 30,
+            inbox,
+            left_out: 2,
+            ..Findings::default()
+        };
         let text = as_text(&[("ledger".to_owned(), findings)], &BTreeMap::new());
         assert!(text.starts_with("ledger: 100 settled event(s), 30 are MISSING\n"), "{text}");
-        assert!(text.contains("in the inbox: 2 dead, 70 done\n"), "{text}");
+        assert!(text.contains("there: 2 dead, 70 done\n"), "{text}");
         assert_eq!(text.matches("missing: ").count(), NAMED, "{text}");
     }
 }

@@ -12,7 +12,8 @@ use walrelay_relay::seed::random_seed;
 use walrelay_relay::settings::Settings;
 use walrelay_relay::shutdown::Shutdown;
 
-use super::replay::{Run, template};
+use super::replay::Run;
+use super::topics;
 use crate::config::{BackfillAction, BackfillConfig, BackfillOrder};
 use crate::error::Error;
 use crate::output::print;
@@ -41,7 +42,7 @@ pub async fn execute(config: BackfillConfig, shutdown: &Shutdown) -> Result<(), 
     };
     let done = match prepared {
         Ok(prepared) => {
-            settings.relay.router.topic = template(&prepared.request.to_topic)?;
+            settings.relay.router.topic = topics::template(&prepared.request.to_topic)?;
             Box::pin(publish(&client, &settings, &prepared, shutdown)).await
         }
         Err(error) => Err(error),
@@ -125,7 +126,7 @@ async fn begin(
     settings: &Settings,
     order: BackfillOrder,
 ) -> Result<Prepared, Error> {
-    let slot = settings.relay.outbox.slot.as_str();
+    let slot = settings.relay.outbox.base_slot();
     let snapshot = client
         .query_typed_one("SELECT pg_current_snapshot()::text AS snapshot", &[])
         .await
@@ -143,6 +144,7 @@ async fn begin(
     };
     let id = format!("{:08x}", random_seed() & u64::from(u32::MAX));
     if keeping == Keeping::OnRecord {
+        topics::refuse_missing(client, settings, &request.to_topic).await?;
         let row = ReplayRow {
             id: id.clone(),
             slot: slot.to_owned(),
@@ -162,7 +164,7 @@ async fn begin(
 }
 
 async fn resume(client: &SqlClient, settings: &Settings, id: String) -> Result<Prepared, Error> {
-    let slot = settings.relay.outbox.slot.as_str();
+    let slot = settings.relay.outbox.base_slot();
     let unfit = |what, hint| Error::Unfit { what, hint };
     // Before the row is read: whoever had it until now may have come further.
     if !take_replay(client, &id).await? {
@@ -188,6 +190,7 @@ async fn resume(client: &SqlClient, settings: &Settings, id: String) -> Result<P
             "take it up with `walrelay replay --resume`",
         )
     })?;
+    topics::refuse_missing(client, settings, &request.to_topic).await?;
     Ok(Prepared { id, request, keeping: Keeping::OnRecord, settled: (row.settled, row.rows) })
 }
 

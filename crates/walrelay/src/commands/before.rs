@@ -5,8 +5,9 @@ use std::time::SystemTime;
 use pgoutput_parser::Lsn;
 use walrelay_core::ColumnNames;
 use walrelay_postgres::{
-    Outbox, Reset, ServerErrorKind, SqlClient, StoreError, describe_unfinished, position_at,
-    read_history, read_loss, read_operation, read_relay_row, read_slot_user,
+    Outbox, Reset, ServerErrorKind, SlotOperation, SqlClient, StoreError, describe_unfinished,
+    position_at, read_history, read_loss, read_operation, read_relay_row, read_sharding,
+    read_slot_user,
 };
 use walrelay_relay::observe::report::rfc3339;
 use walrelay_relay::recovery;
@@ -21,8 +22,32 @@ pub(super) async fn refuse_unfinished(client: &SqlClient, slot: &str) -> Result<
         read => read?,
     };
     let Some(operation) = unfinished else { return Ok(()) };
+    if let SlotOperation::Upgrade(_) = operation {
+        return Err(StoreError::UpgradePrepared { slot: slot.to_owned() }.into());
+    }
     let what = describe_unfinished(client, slot, &operation).await?;
     Err(StoreError::OperationUnfinished { slot: slot.to_owned(), what }.into())
+}
+
+/// Every shard that is there or on record, whichever one is named; the outbox itself where none is. While
+/// their number is being changed they are those of both numbers.
+pub(super) async fn every_shard(client: &SqlClient, outbox: &Outbox) -> Result<Vec<Outbox>, Error> {
+    let counts: Vec<u32> = read_sharding(client, outbox).await?.of_count.into_keys().collect();
+    Ok(match counts.is_empty() {
+        true => vec![outbox.clone()],
+        false => counts.into_iter().flat_map(|count| outbox.shards(count)).collect(),
+    })
+}
+
+/// What is about one slot needs to be told which, where there are several.
+pub(super) async fn refuse_other_shards(client: &SqlClient, outbox: &Outbox) -> Result<(), Error> {
+    let (sharding, wanted) = (read_sharding(client, outbox).await?, outbox.shard);
+    match sharding.other_than(wanted.count()) {
+        Some(count) if !sharding.has(wanted.count()) => {
+            Err(StoreError::OtherShard { count, wanted }.into())
+        }
+        Some(_) | None => Ok(()),
+    }
 }
 
 /// Which rows are settled is known from the record that the relay keeps of its slot.
@@ -98,7 +123,7 @@ pub(super) async fn rest_of(
     let mut text = String::new();
     let Some((_, rest)) = recovery::rest(client, &outbox.slot).await? else { return Ok(text) };
     for name in &outbox.tables {
-        let table = recovery::table(client, name, columns).await?;
+        let table = recovery::published_table(client, (outbox, name), columns).await?;
         let rows = rest.gap.count(client, &table).await.map_err(Error::Store)?;
         text.push_str(&format!("may not have been published: {rows} row(s) of {name}\n"));
     }

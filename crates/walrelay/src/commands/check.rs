@@ -3,16 +3,15 @@
 use std::time::Duration;
 
 use serde_json::{Value, json};
-use tokio::time::timeout;
 use walrelay_core::RouterConfig;
 use walrelay_postgres::{
-    ConnectConfig, Finding, PgError, ReplicationConnection, Severity, SqlClient, StoreError, code,
-    connect_sql, preflight,
+    ConnectConfig, Finding, PgError, PreflightRequest, ReplicationConnection, Severity, SqlClient,
+    StoreError, code, connect_sql, preflight, read_sharding,
 };
 use walrelay_pubsub::{Admin, Endpoint, PubsubError};
 use walrelay_relay::lifecycle::gate::preflight_request;
 use walrelay_relay::policy::{Chain, Kind};
-use walrelay_relay::settings::{PubSubSettings, Settings};
+use walrelay_relay::settings::{PubSubSettings, RelaySettings, Settings};
 
 use super::topics;
 use crate::config::{CheckConfig, OutputFormat};
@@ -76,11 +75,8 @@ pub async fn execute(config: CheckConfig) -> Result<(), Error> {
 async fn look(config: &Settings) -> Found {
     let mut found = Found::default();
     let connect = config.connect.clone().with_patience(PATIENCE);
-    let (replication, sql, admin) = tokio::join!(
-        replicates(&connect),
-        connect_sql(&connect),
-        administration(&config.pubsub.publisher.endpoint)
-    );
+    let (replication, sql) = tokio::join!(replicates(&connect), connect_sql(&connect));
+    let admin = administration(&config.pubsub.publisher.endpoint);
     let is_pooler = matches!(replication, Err(PgError::Pooler));
     if let Err(error) = &replication {
         found.unusable("replication connection", Kind::of_postgres(error), error);
@@ -110,13 +106,13 @@ async fn replicates(connect: &ConnectConfig) -> Result<(), PgError> {
 
 /// Returns the topics that the rows lead to.
 async fn look_at_postgres(client: &SqlClient, config: &Settings, found: &mut Found) -> Vec<String> {
-    match preflight(client, &preflight_request(&config.relay)).await {
+    match findings(client, &config.relay).await {
         Ok(findings) => {
             for finding in findings {
                 found.add(Kind::of_finding(finding.code), finding);
             }
         }
-        Err(error) => found.unusable("connection", Kind::of_store(&error), &error),
+        Err(error) => found.unusable("connection", error.kind(), &error),
     }
     let tables = &config.relay.outbox.tables;
     match topics::of_rows(client, &config.relay.router, tables).await {
@@ -130,6 +126,28 @@ async fn look_at_postgres(client: &SqlClient, config: &Settings, found: &mut Fou
             Vec::new()
         }
     }
+}
+
+/// Of the slot, and where there are shards of all of them: a row that one leaves out has to be on another.
+async fn findings(client: &SqlClient, relay: &RelaySettings) -> Result<Vec<Finding>, Error> {
+    let request = preflight_request(relay);
+    let own = match relay.outbox.shard.is_whole() {
+        true => read_sharding(client, &relay.outbox).await?.count().unwrap_or(1),
+        false => relay.outbox.shard.count(),
+    };
+    let mut shards = relay.outbox.shards(own);
+    if let Some(first) = shards.iter().position(|shard| *shard == relay.outbox) {
+        shards.swap(0, first);
+    }
+    let mut findings = Vec::new();
+    for (number, outbox) in shards.into_iter().enumerate() {
+        let is_of_it = |finding: &Finding| {
+            ["slot ", "publication ", "shard "].iter().any(|it| finding.subject.starts_with(it))
+        };
+        let found = preflight(client, &PreflightRequest { outbox, ..request.clone() }).await?;
+        findings.extend(found.into_iter().filter(|finding| number == 0 || is_of_it(finding)));
+    }
+    Ok(findings)
 }
 
 async fn look_at_pubsub(
@@ -166,15 +184,10 @@ async fn look_at_pubsub(
     }
 }
 
-async fn administration(endpoint: &Endpoint) -> Result<Admin, Finding> {
-    match timeout(PATIENCE, Admin::connect(endpoint)).await {
-        Ok(Ok(admin)) => Ok(admin.with_patience(PATIENCE)),
-        Ok(Err(error)) => Err(no_access(&error)),
-        Err(_) => {
-            let message = format!("no credentials came within {} s", PATIENCE.as_secs());
-            let fix = Kind::PubSub.hint();
-            Err(finding(PUBSUB_ACCESS, Severity::Error, "Pub/Sub".into(), &message, fix))
-        }
+fn administration(endpoint: &Endpoint) -> Result<Admin, Finding> {
+    match Admin::connect(endpoint) {
+        Ok(admin) => Ok(admin.with_patience(PATIENCE)),
+        Err(error) => Err(no_access(&error)),
     }
 }
 

@@ -8,7 +8,9 @@ use std::time::Duration;
 use walrelay_inbox::admin;
 use walrelay_postgres::{SqlClient, connect_sql, inbox_migrations, migrate_inbox};
 use walrelay_pubsub::{Endpoint, Subscriber};
+use walrelay_relay::shutdown::Shutdown;
 
+use super::attended::unless_stopped;
 use super::rebuild::rebuild;
 use crate::config::{ConsumerAction, ConsumerConfig, ConsumerSetUp, NewSubscription, OutputFormat};
 use crate::error::Error;
@@ -33,7 +35,7 @@ for a role of its own (the handler runs with its rights): docs and migrations/RE
 /// # Errors
 ///
 /// Postgres or Pub/Sub cannot be reached or refuse; there is no such consumer.
-pub async fn execute(config: ConsumerConfig) -> Result<(), Error> {
+pub async fn execute(config: ConsumerConfig, shutdown: &Shutdown) -> Result<(), Error> {
     let Some(connect) = &config.connect else {
         return match &config.action {
             ConsumerAction::Init(set_up) => print(&script(set_up)),
@@ -44,13 +46,18 @@ pub async fn execute(config: ConsumerConfig) -> Result<(), Error> {
             | ConsumerAction::Prune { .. } => unreachable!("only init prints without a database"),
         };
     };
-    let mut client = connect_sql(connect).await?;
-    let done = act(&mut client, &config.action).await;
+    let connected = unless_stopped(async { Ok(connect_sql(connect).await?) }, shutdown);
+    let mut client = connected.await?;
+    let done = if let ConsumerAction::Rebuild(order) = &config.action {
+        Box::pin(rebuild((connect, &mut client), order, shutdown)).await
+    } else {
+        Box::pin(unless_stopped(act(&client, &config.action), shutdown)).await
+    };
     client.close().await;
     done
 }
 
-async fn act(client: &mut SqlClient, action: &ConsumerAction) -> Result<(), Error> {
+async fn act(client: &SqlClient, action: &ConsumerAction) -> Result<(), Error> {
     match action {
         ConsumerAction::Init(set_up) => init(client, set_up).await,
         ConsumerAction::Scaffold(table) => {
@@ -64,7 +71,7 @@ async fn act(client: &mut SqlClient, action: &ConsumerAction) -> Result<(), Erro
             };
             print(&format!("{}: consumer {name}\n", done.map_err(Error::Inbox)?))
         }
-        ConsumerAction::Rebuild(order) => rebuild(client, order).await,
+        ConsumerAction::Rebuild(_) => unreachable!("it needs the client for itself"),
         ConsumerAction::Prune { name, older_than, endpoint } => {
             prune(client, name, *older_than, endpoint).await
         }
@@ -85,6 +92,7 @@ async fn init(client: &SqlClient, set_up: &ConsumerSetUp) -> Result<(), Error> {
     let ConsumerSetUp { name, subscription, endpoint, create } = set_up;
     migrate_inbox(client).await?;
     print("in place: tables and functions of the inbox\n")?;
+    admin::refuse_other_subscription(client, name, subscription).await.map_err(Error::Inbox)?;
     if let Some(new) = create {
         // Before the consumer is known: what is published from now on is kept for it.
         let subscriber = Subscriber::connect(endpoint)?;

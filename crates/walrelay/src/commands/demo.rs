@@ -17,7 +17,8 @@ use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep};
 use walrelay_emulator::{Emulator, Options, SubscriptionOptions};
 use walrelay_postgres::{
-    ConnectConfig, Failover, InitOptions, Making, OnLost, Outbox, PgEnv, QualifiedName, connect_sql,
+    ConnectConfig, Failover, InitOptions, Making, OnLost, Outbox, PgEnv, QualifiedName, Shard,
+    connect_sql,
 };
 use walrelay_private_postgres::{Installation, PrivatePostgres};
 use walrelay_pubsub::Endpoint;
@@ -119,8 +120,9 @@ async fn prepare(url: &str) -> Result<(), Error> {
             slot: "walrelay".into(),
             publication: "walrelay".into(),
             tables: vec![outbox],
+            shard: Shard::WHOLE,
         },
-        row_filter: None,
+        shard_key: None,
         failover: Failover::No,
         on_lost: OnLost::Refuse,
         making: Making::Slot,

@@ -12,6 +12,7 @@ use walrelay_postgres::{
 
 use self::bulk::Verb;
 use self::show::{detail_json, detail_text, pretty, row_json, table};
+use super::before::refuse_other_shards;
 use crate::config::{DispatchAction, DispatchConfig, DispatchList, OutputFormat};
 use crate::error::Error;
 use crate::output::print;
@@ -28,7 +29,10 @@ const PAGE_ROWS: u32 = 1_000;
 pub async fn execute(config: DispatchConfig) -> Result<(), Error> {
     let mut client = connect_sql(&config.database.connect).await?;
     let store = DispatchStore::new(config.database.outbox.slot.clone());
-    let done = act(&store, &mut client, &config.action).await;
+    let done = match refuse_other_shards(&client, &config.database.outbox).await {
+        Ok(()) => act(&store, &mut client, &config.action).await,
+        Err(error) => Err(error),
+    };
     client.close().await;
     print(&done?)
 }

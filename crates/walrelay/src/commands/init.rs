@@ -8,6 +8,7 @@ use walrelay_postgres::{
 };
 use walrelay_pubsub::Admin;
 use walrelay_relay::lifecycle::finisher::Finisher;
+use walrelay_relay::lifecycle::gate::shard_key;
 use walrelay_relay::lifecycle::operation::Outcome;
 use walrelay_relay::observe::health::Health;
 use walrelay_relay::recovery;
@@ -27,25 +28,33 @@ use crate::output::print;
 /// Postgres or Pub/Sub cannot be reached, or refuse. What came before has taken effect, and
 /// running it again goes on.
 pub async fn execute(config: InitConfig, shutdown: &Shutdown) -> Result<(), Error> {
-    let options = InitOptions {
-        outbox: config.outbox.clone(),
-        row_filter: None,
-        failover: failover(config.slot_kind),
-        on_lost: config.on_lost,
-        making: Making::Slot,
-    };
+    let shards = options(&config);
     let Some(connect) = &config.connect else {
-        return print(&InitPlan::new(&options)?.script());
+        let plans = shards.iter().map(InitPlan::new).collect::<Result<Vec<_>, _>>()?;
+        return print(&InitPlan::joined(plans).script());
     };
     let client = tokio::select! {
         connected = connect_sql(connect) => connected?,
         () = shutdown.requested() => return Err(Error::Interrupted),
     };
-    let work = set_up(&client, (&config, connect), &options, shutdown);
+    let work = set_up(&client, (&config, connect), &shards, shutdown);
     let done = attended((connect, &client), work, shutdown).await;
     let done = naming_the_holder(&client, done).await;
     client.close().await;
     done
+}
+
+/// One for each shard; one in all where there are none.
+fn options(config: &InitConfig) -> Vec<InitOptions> {
+    let shard_key = shard_key(&config.router);
+    let of_shard = |outbox| InitOptions {
+        outbox,
+        shard_key: shard_key.clone(),
+        failover: failover(config.slot_kind),
+        on_lost: config.on_lost,
+        making: Making::Slot,
+    };
+    config.outbox.shards(config.shards).into_iter().map(of_shard).collect()
 }
 
 pub(super) fn failover(kind: SlotKind) -> Failover {
@@ -58,9 +67,27 @@ pub(super) fn failover(kind: SlotKind) -> Failover {
 async fn set_up(
     client: &SqlClient,
     (config, connect): (&InitConfig, &ConnectConfig),
-    options: &InitOptions,
+    shards: &[InitOptions],
     stop: &Shutdown,
 ) -> Result<(), Error> {
+    let mut told = InitReport::default();
+    for options in shards {
+        // Tables are those of all shards: they are told once.
+        let made = set_up_slot(client, (config, connect), options, stop).await?;
+        print(&report(&made, &told))?;
+        told.created.extend(made.created);
+        told.already_there.extend(made.already_there);
+    }
+    create_topics(client, config).await
+}
+
+/// What one slot needs; of several shards each has its own.
+async fn set_up_slot(
+    client: &SqlClient,
+    (config, connect): (&InitConfig, &ConnectConfig),
+    options: &InitOptions,
+    stop: &Shutdown,
+) -> Result<InitReport, Error> {
     let (slot, health) = (options.outbox.slot.as_str(), &Health::new());
     if let Some(operation) = unfinished(client, slot).await? {
         match (operation, options.on_lost) {
@@ -74,16 +101,19 @@ async fn set_up(
         }
     }
     if options.on_lost == OnLost::Accept
-        && let Some(lost) = read_loss(client, &options.outbox.slot).await?
+        && let Some(lost) = read_loss(client, slot).await?
     {
         print(&told(client, options, &lost).await?)?;
     }
     match config.already_there {
-        AlreadyThere::Left => print(&report(&init(client, options).await?))?,
+        AlreadyThere::Left => Ok(init(client, options).await?),
         AlreadyThere::Published => {
-            backfill(&Finisher { client, connect, slot, health, stop }, config, options).await?;
+            backfill(&Finisher { client, connect, slot, health, stop }, config, options).await
         }
     }
+}
+
+async fn create_topics(client: &SqlClient, config: &InitConfig) -> Result<(), Error> {
     let CreateTopics::Yes { named } = &config.create_topics else { return Ok(()) };
     let mut wanted = topics::of_rows(client, &config.router, &config.outbox.tables).await?;
     wanted.extend(named.iter().map(|name| topics::full_name(&config.router.project, name)));
@@ -93,7 +123,7 @@ async fn set_up(
              --create-topics=NAME,NAME\n",
         );
     }
-    let admin = Admin::connect(&config.pubsub.publisher.endpoint).await?;
+    let admin = Admin::connect(&config.pubsub.publisher.endpoint)?;
     for topic in wanted {
         let existed = admin.topic_exists(&topic).await?;
         if !existed {
@@ -136,7 +166,7 @@ async fn backfill(
     finisher: &Finisher<'_>,
     config: &InitConfig,
     options: &InitOptions,
-) -> Result<(), Error> {
+) -> Result<InitReport, Error> {
     let Finisher { client, slot, .. } = finisher;
     let is_begun = matches!(
         unfinished(client, slot).await?,
@@ -151,15 +181,17 @@ async fn backfill(
         });
     }
     let all_but_slot = InitOptions { making: Making::AllButSlot, ..options.clone() };
-    print(&report(&init(client, &all_but_slot).await?))?;
+    let made = init(client, &all_but_slot).await?;
     if !is_begun {
         recovery::begin_first(client, &options.outbox, options.failover).await?;
     }
     let Outcome::Pending(pending) = finisher.finish().await? else {
-        return print("the backfill is finished: a relay has done it\n");
+        print("the backfill is finished: a relay has done it\n")?;
+        return Ok(made);
     };
     print(&format!("slot {slot}: {}\n", pending.describe(slot)))?;
-    print(&rest_of(client, &options.outbox, &config.router.columns).await?)
+    print(&rest_of(client, &options.outbox, &config.router.columns).await?)?;
+    Ok(made)
 }
 
 /// The loss is accepted: nothing is published from the table any more. A slot that was made for it stays,
@@ -198,8 +230,11 @@ async fn told(client: &SqlClient, options: &InitOptions, lost: &LostSlot) -> Res
     Ok(text)
 }
 
-fn report(report: &InitReport) -> String {
-    let created = report.created.iter().map(|part| format!("created: {part}\n"));
-    let present = report.already_there.iter().map(|part| format!("already there: {part}\n"));
-    created.chain(present).collect()
+/// What of it was not told before.
+fn report(made: &InitReport, told: &InitReport) -> String {
+    let is_new =
+        |part: &&String| !told.created.contains(part) && !told.already_there.contains(part);
+    let created = made.created.iter().filter(is_new).map(|part| format!("created: {part}\n"));
+    let present = made.already_there.iter().filter(is_new);
+    created.chain(present.map(|part| format!("already there: {part}\n"))).collect()
 }

@@ -2,6 +2,7 @@
 
 use walrelay_relay::shutdown::Shutdown;
 
+use self::attended::unless_stopped;
 use crate::config::Command;
 use crate::error::Error;
 
@@ -40,9 +41,7 @@ pub async fn execute(command: Command, shutdown: &Shutdown) -> Result<(), Error>
     match command {
         Command::Run(config) => Box::pin(run::execute(*config, shutdown)).await,
         Command::Consume(config) => Box::pin(consume::execute(*config, shutdown)).await,
-        Command::Consumer(config) => {
-            Box::pin(unless_stopped(consumer::execute(*config), shutdown)).await
-        }
+        Command::Consumer(config) => Box::pin(consumer::execute(*config, shutdown)).await,
         Command::Audit(config) => Box::pin(unless_stopped(audit::execute(*config), shutdown)).await,
         Command::Trace(config) => Box::pin(unless_stopped(trace::execute(*config), shutdown)).await,
         Command::Inbox(config) => unless_stopped(inbox::execute(config), shutdown).await,
@@ -64,15 +63,5 @@ pub async fn execute(command: Command, shutdown: &Shutdown) -> Result<(), Error>
         Command::Status(config) => status::execute(config, shutdown).await,
         Command::Dispatch(config) => unless_stopped(dispatch::execute(config), shutdown).await,
         Command::Prune(config) => unless_stopped(prune::execute(config), shutdown).await,
-    }
-}
-
-async fn unless_stopped(
-    command: impl Future<Output = Result<(), Error>>,
-    shutdown: &Shutdown,
-) -> Result<(), Error> {
-    tokio::select! {
-        done = command => done,
-        () = shutdown.requested() => Err(Error::Interrupted),
     }
 }

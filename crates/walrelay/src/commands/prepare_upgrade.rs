@@ -29,7 +29,7 @@ use walrelay_relay::settings::{Settings, Until};
 use walrelay_relay::shutdown::Shutdown;
 use walrelay_relay::stream::mode::Ended;
 
-use super::before::refuse_unfinished;
+use super::before::{refuse_other_shards, refuse_unfinished};
 use crate::config::RunConfig;
 use crate::error::Error;
 use crate::output::print;
@@ -60,6 +60,7 @@ async fn prepare(
     shutdown: &Shutdown,
 ) -> Result<String, Error> {
     let slot = settings.relay.outbox.slot.as_str();
+    refuse_other_shards(client, &settings.relay.outbox).await?;
     let operation = read_operation(client, slot).await?;
     let is_begun = matches!(operation, Some(SlotOperation::Upgrade(_)));
     if !is_begun {

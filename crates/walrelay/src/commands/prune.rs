@@ -9,7 +9,7 @@ use walrelay_postgres::{
     quote_identifier, read_history, recovering_slot,
 };
 
-use super::before::refuse_unrecorded;
+use super::before::{every_shard, refuse_unrecorded};
 use super::columns::column_of;
 use crate::config::{PruneConfig, Pruning};
 use crate::error::Error;
@@ -43,9 +43,11 @@ struct Condition {
 }
 
 async fn prune(client: &mut SqlClient, config: &PruneConfig) -> Result<(), Error> {
-    let slot = &config.database.outbox.slot;
-    refuse_unrecorded(client, slot).await?;
-    refuse_other_history(client, slot).await?;
+    // Each shard has rows of its own to be settled; one that never ran has settled none.
+    for shard in every_shard(client, &config.database.outbox).await? {
+        refuse_unrecorded(client, &shard.slot).await?;
+        refuse_other_history(client, &shard.slot).await?;
+    }
     // A recovery that is not finished reads rows that look settled to nobody.
     if let Some(recovering) = recovering_slot(client).await? {
         let what = "a recovery".to_owned();

@@ -3,16 +3,26 @@
 //! Seeking the subscription that a consumer reads would rebuild nothing: the copies count as seen; and an
 //! acknowledgement that is under way after a seek punches a hole into what comes again. Hence a new
 //! generation of the inbox, and a new subscription that is sought before anybody pulls from it (C9).
+//!
+//! ```text
+//! new subscription ──▶ sought, a minute ──▶ reset, generation and subscription in one transaction
+//! ```
+//!
+//! Until that transaction commits the consumer goes on as before, and whatever ends the command leaves the
+//! database as it was; once it has, nothing is left to do.
 
 use std::time::{Duration, SystemTime};
 
 use googleapis_tonic_google_pubsub_v1::google::pubsub::v1::Subscription;
 use tokio::time::sleep;
 use walrelay_inbox::admin;
-use walrelay_postgres::SqlClient;
+use walrelay_postgres::{ConnectConfig, SqlClient, backend_pid, connect_sql};
 use walrelay_pubsub::Subscriber;
+use walrelay_relay::failpoint;
 use walrelay_relay::observe::report::rfc3339;
+use walrelay_relay::shutdown::Shutdown;
 
+use super::attended::{attended_in, unless_stopped};
 use super::dispatch::edit::read;
 use crate::config::Rebuild;
 use crate::error::Error;
@@ -25,12 +35,66 @@ const SEEK_SETTLES: Duration = Duration::from_secs(60);
 /// `--seek-to 7d` is a little more than seven days ago by the time it is compared.
 const ROUNDING: Duration = Duration::from_mins(1);
 
+/// Between two tries, so that whoever waits behind a rebuild that waits gets on.
+const AGAIN_AFTER: Duration = Duration::from_secs(1);
+
 /// Makes it, and says each step.
-pub(super) async fn rebuild(client: &mut SqlClient, order: &Rebuild) -> Result<(), Error> {
-    let Rebuild { name, since, endpoint, .. } = order;
+pub(super) async fn rebuild(
+    (connect, client): (&ConnectConfig, &mut SqlClient),
+    order: &Rebuild,
+    shutdown: &Shutdown,
+) -> Result<(), Error> {
     let reset = reset(order)?;
-    let before = admin::status(client, name).await.map_err(Error::Inbox)?;
-    let was_paused = before["paused"] == true;
+    let prepared = Box::pin(unless_stopped(prepare(client, order), shutdown));
+    let (subscriber, successor) = prepared.await?;
+    let Successor { old, name: new, is_new } = &successor;
+    print(&format!("{}: subscription {new}\n", if *is_new { "created" } else { "already there" }))?;
+    failpoint::hit("rebuild-subscribed");
+    let begun = async {
+        unless_stopped(settle(&subscriber, new, order), shutdown).await?;
+        failpoint::hit("rebuild-sought");
+        let pid = backend_pid(client).await?;
+        attended_in((connect, pid), begin(client, (order, &reset), new), shutdown).await
+    };
+    if let Err(error) = begun.await {
+        match is_moved(connect, &order.name, new).await {
+            Ok(true) => tracing::warn!("it was done all the same: the answer was lost"),
+            Ok(false) => {
+                take_back(&subscriber, &successor).await;
+                return Err(error);
+            }
+            // Perhaps it was: then the subscription is needed.
+            Err(_) => return Err(error),
+        }
+    }
+    failpoint::hit("rebuild-begun");
+    let now = connect_sql(connect).await?;
+    let status = admin::status(&now, &order.name).await;
+    now.close().await;
+    let status = status.map_err(Error::Inbox)?;
+    print(&format!("begun: generation {}, from {}\n", status["generation"], rfc3339(order.since)))?;
+    if status["paused"] == true {
+        let name = &order.name;
+        print(&format!("it was paused before and stays so: walrelay consumer resume {name}\n"))?;
+    }
+    print(&format!(
+        "running instances follow within seconds, but for those that were given a --subscription: start them \
+         anew. Then nobody reads {old} any more: delete it\n"
+    ))
+}
+
+/// A subscription in place of another.
+struct Successor {
+    old: String,
+    name: String,
+    /// This command has created it.
+    is_new: bool,
+}
+
+/// Refuses what cannot be whole, and creates the subscription.
+async fn prepare(client: &SqlClient, order: &Rebuild) -> Result<(Subscriber, Successor), Error> {
+    let Rebuild { name, since, endpoint, .. } = order;
+    let status = admin::status(client, name).await.map_err(Error::Inbox)?;
     let old = admin::subscription(client, name).await.map_err(Error::Inbox)?;
     let subscriber = Subscriber::connect(endpoint)?;
     let found = subscriber.subscription(&old).await?.ok_or_else(|| {
@@ -38,8 +102,8 @@ pub(super) async fn rebuild(client: &mut SqlClient, order: &Rebuild) -> Result<(
     })?;
     refuse_beyond(*since, &found)?;
     refuse_future(*since)?;
-    let next_generation = before["generation"].as_i64().unwrap_or_default() + 1;
-    let new = order.subscription.clone().unwrap_or_else(|| format!("{old}-g{next_generation}"));
+    let generation = status["generation"].as_i64().unwrap_or_default();
+    let new = order.subscription.clone().unwrap_or_else(|| successor_name(&old, generation));
     if new == old {
         return Err(Error::Unfit {
             what: format!("consumer {name:?} reads {old} already"),
@@ -51,37 +115,60 @@ pub(super) async fn rebuild(client: &mut SqlClient, order: &Rebuild) -> Result<(
     if !is_new {
         refuse_other(subscriber.subscription(&new).await?, &wanted)?;
     }
-    print(&format!("{}: subscription {new}\n", if is_new { "created" } else { "already there" }))?;
-    admin::pause(client, name).await.map_err(Error::Inbox)?;
-    print(&format!("paused: consumer {name}\n"))?;
-    let moved = async {
-        subscriber.seek(&new, *since).await?;
-        admin::rebuild(client, name, &new, &reset).await.map_err(Error::Inbox)
-    };
-    let generation = match moved.await {
-        Ok(generation) => generation,
-        Err(error) => {
-            if !was_paused {
-                admin::resume(client, name).await.map_err(Error::Inbox)?;
-            }
-            return Err(error);
-        }
-    };
-    print(&format!("begun: generation {generation}, from {}\n", rfc3339(*since)))?;
-    if was_paused {
-        return print(&format!(
-            "it was paused before and stays so: walrelay consumer resume {name}, in a minute at the earliest\n"
-        ));
-    }
-    if !endpoint.is_emulator() {
-        print("waiting a minute for the seek to take effect\n")?;
+    Ok((subscriber, Successor { old, name: new, is_new }))
+}
+
+/// `billing`, `billing-g2`, `billing-g3`: what an earlier rebuild has added is replaced.
+fn successor_name(old: &str, generation: i64) -> String {
+    let base = old.strip_suffix(&format!("-g{generation}")).unwrap_or(old);
+    format!("{base}-g{}", generation + 1)
+}
+
+/// Seeks it, and waits until that is in effect.
+async fn settle(subscriber: &Subscriber, name: &str, order: &Rebuild) -> Result<(), Error> {
+    subscriber.seek(name, order.since).await?;
+    if !order.endpoint.is_emulator() {
+        print("waiting a minute for the seek to take effect; the consumer goes on meanwhile\n")?;
         sleep(SEEK_SETTLES).await;
     }
-    admin::resume(client, name).await.map_err(Error::Inbox)?;
-    print(&format!(
-        "resumed: consumer {name}; running instances follow within seconds, but for those that were given a \
-         --subscription: start them anew. Then nobody reads {old} any more\n"
-    ))
+    Ok(())
+}
+
+/// The transaction, again and again while others are in its way.
+async fn begin(
+    client: &mut SqlClient,
+    (order, reset): (&Rebuild, &str),
+    new: &str,
+) -> Result<(), Error> {
+    loop {
+        match admin::rebuild(client, &order.name, new, reset).await {
+            Ok(_) => return Ok(()),
+            Err(error) if error.is_in_the_way() => {
+                tracing::debug!(%error, "trying again");
+                sleep(AGAIN_AFTER).await;
+            }
+            Err(error) => return Err(Error::Inbox(error)),
+        }
+    }
+}
+
+/// Whether the transaction has committed, whatever was heard of it.
+async fn is_moved(connect: &ConnectConfig, name: &str, new: &str) -> Result<bool, Error> {
+    let client = connect_sql(connect).await?;
+    let reads = admin::subscription(&client, name).await;
+    client.close().await;
+    Ok(reads.map_err(Error::Inbox)? == new)
+}
+
+/// Nobody has pulled from it, and nobody will.
+async fn take_back(subscriber: &Subscriber, Successor { name, is_new, .. }: &Successor) {
+    if !is_new {
+        return;
+    }
+    match subscriber.delete_subscription(name).await {
+        Ok(()) => tracing::info!(subscription = name, "deleted again"),
+        Err(error) => tracing::warn!(%error, "the new subscription stays behind: delete it"),
+    }
 }
 
 fn reset(order: &Rebuild) -> Result<String, Error> {
@@ -155,5 +242,19 @@ fn successor(old: &Subscription, name: &str) -> Subscription {
         topic_message_retention_duration: None,
         state: 0,
         ..old.clone()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_of_subscriptions_do_not_grow_with_rebuilds() {
+        assert_eq!(successor_name("billing", 1), "billing-g2");
+        assert_eq!(successor_name("billing-g2", 2), "billing-g3");
+        assert_eq!(successor_name("billing-g9", 9), "billing-g10");
+        // Somebody else's own name.
+        assert_eq!(successor_name("billing-g2", 1), "billing-g2-g2");
     }
 }

@@ -5,7 +5,7 @@ mod progress;
 use std::time::Duration;
 
 use pgoutput_parser::{Lsn, PgTimestamp};
-use walrelay_core::{Random, Template};
+use walrelay_core::Random;
 use walrelay_postgres::{
     Anchor, ReplayRow, SqlClient, StoreError, begin_replay, connect_sql, finish_replay,
     first_position_after, read_anchor, read_anchors, read_history, read_replay, read_wal_end,
@@ -23,7 +23,8 @@ use walrelay_relay::settings::Settings;
 use walrelay_relay::shutdown::Shutdown;
 use walrelay_relay::stream::mode::Ended;
 
-use super::before::at_time;
+use super::before::{at_time, refuse_other_shards};
+use super::topics;
 use crate::config::{Place, ReplayAction, ReplayConfig, ReplayOrder};
 use crate::error::Error;
 use crate::output::print;
@@ -44,18 +45,21 @@ struct Prepared {
 pub async fn execute(config: ReplayConfig, shutdown: &Shutdown) -> Result<(), Error> {
     let ReplayConfig { mut settings, action } = config;
     let client = connect_sql(&settings.connect).await?;
-    let prepared = match action {
-        ReplayAction::Begin(order) => begin(&client, &settings, order).await,
-        ReplayAction::Resume { id } => resume(&client, &settings, id).await,
+    let prepared = async {
+        refuse_other_shards(&client, &settings.relay.outbox).await?;
+        match action {
+            ReplayAction::Begin(order) => begin(&client, &settings, order).await,
+            ReplayAction::Resume { id } => resume(&client, &settings, id).await,
+        }
     };
-    let prepared = match prepared {
+    let prepared = match prepared.await {
         Ok(prepared) => prepared,
         Err(error) => {
             client.close().await;
             return Err(error);
         }
     };
-    settings.relay.router.topic = template(&prepared.request.to_topic)?;
+    settings.relay.router.topic = topics::template(&prepared.request.to_topic)?;
     let Prepared { replay, request, tally } = &prepared;
     let server = AnchorCopy { settings: &settings, replay, tally: tally.clone() };
     let run = Run { command: "replay", settings: &settings, replay, rate: request.rate, tally };
@@ -112,7 +116,7 @@ impl Run<'_> {
         server: C,
         shutdown: &Shutdown,
     ) -> Result<Option<Ended>, Error> {
-        let Self { settings, replay, rate, tally, .. } = *self;
+        let Self { command, settings, replay, rate, tally } = *self;
         let publisher = match replay.keeping {
             Keeping::Nothing => None,
             Keeping::OnRecord => {
@@ -135,7 +139,8 @@ impl Run<'_> {
             health: Health::new(),
             random: Random::new(random_seed()),
         };
-        let mut shown = progress::Progress::new(replay.start, replay.goal, tally.clone());
+        let mut shown =
+            progress::Progress::new(command, (replay.start, replay.goal), tally.clone());
         let mut running = Box::pin(supervisor.run(shutdown));
         let ended = loop {
             tokio::select! {
@@ -147,13 +152,6 @@ impl Run<'_> {
         shown.end();
         ended.map_err(Error::Relay)
     }
-}
-
-pub(super) fn template(text: &str) -> Result<Template, Error> {
-    Template::parse(text).map_err(|error| Error::Unfit {
-        what: format!("the topic {text:?} cannot be read: {error}"),
-        hint: "begin anew with another --to-topic",
-    })
 }
 
 async fn begin(
@@ -209,6 +207,7 @@ async fn begin(
         is_finished: false,
     };
     if keeping == Keeping::OnRecord {
+        topics::refuse_missing(client, settings, &request.to_topic).await?;
         take_replay(client, &row.id).await?;
         begin_replay(client, &row).await?;
     }
@@ -296,6 +295,7 @@ async fn resume(client: &SqlClient, settings: &Settings, id: String) -> Result<P
     refuse_too_early(&anchor, (row.settled, reaches))?;
     let request = Request::from_json(&row.request)
         .map_err(|error| unfit(error.to_string(), "begin a new one"))?;
+    topics::refuse_missing(client, settings, &request.to_topic).await?;
     let end = read_wal_end(client).await?.ok_or(StoreError::InRecovery)?;
     tracing::info!(id, from = %row.settled, to = %row.to, "replay goes on");
     let tally = Tally::resumed(row.rows, row.settled);

@@ -31,6 +31,7 @@ use crate::http;
 /// The error that ended it.
 pub async fn execute(config: RunConfig, shutdown: &Shutdown) -> Result<(), Error> {
     let (metrics, health) = (Metrics::new(), Health::new());
+    metrics.set_info(&config.settings.relay.outbox);
     // Dropping the set at the end of this function ends its tasks.
     let mut tasks = JoinSet::new();
     if let Some(address) = config.http {

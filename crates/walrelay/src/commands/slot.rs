@@ -9,6 +9,7 @@ use walrelay_postgres::{
     give_up_operation, is_same_origin, read_history, read_loss, read_operation, read_publication,
     read_relay_row, read_server_identity, read_slot, rows_since, waiting_transactions,
 };
+use walrelay_relay::error::RelayError;
 use walrelay_relay::lifecycle::finisher::Finisher;
 use walrelay_relay::lifecycle::operation::Outcome;
 use walrelay_relay::observe::health::Health;
@@ -17,7 +18,7 @@ use walrelay_relay::recovery;
 use walrelay_relay::shutdown::Shutdown;
 
 use super::attended::attended;
-use super::before::{given_up, naming_the_holder, refuse_unfinished, rest_of};
+use super::before::{given_up, naming_the_holder, refuse_other_shards, refuse_unfinished, rest_of};
 use super::init::failover;
 use super::status;
 use crate::config::{DatabaseConfig, RecoverOrder, SlotAction, SlotConfig};
@@ -49,6 +50,7 @@ async fn act(
 ) -> Result<String, Error> {
     let outbox = &database.outbox;
     let slot = outbox.slot.as_str();
+    refuse_other_shards(client, outbox).await?;
     match &action {
         SlotAction::Show(_) | SlotAction::Reset(_) | SlotAction::Recover(_) | SlotAction::Adopt => {
         }
@@ -101,7 +103,12 @@ async fn recover(
             "slot {slot} is still there: the upgrade is called off, and relays go on\n"
         ));
     }
-    recovery::begin(client, outbox, order.since).await?;
+    match recovery::begin(client, outbox, order.since).await {
+        Ok(()) => {}
+        // What is wrong is the question, not the set-up.
+        Err(RelayError::Survey(refusal @ StoreError::NotLost { .. })) => return Err(refusal.into()),
+        Err(error) => return Err(error.into()),
+    }
     let what = match finisher.finish().await? {
         Outcome::Pending(recovery) => recovery.describe(slot),
         Outcome::Elsewhere { what } => {
@@ -120,8 +127,12 @@ async fn recover(
 /// A slot that an upgrade has carried over was confirmed whole before it.
 async fn adopt(client: &SqlClient, outbox: &Outbox) -> Result<String, Error> {
     let slot = outbox.slot.as_str();
-    let missing = || StoreError::SlotMissing { slot: slot.to_owned() };
-    let state = read_slot(client, slot).await?.ok_or_else(missing)?;
+    let Some(state) = read_slot(client, slot).await? else {
+        return Err(Error::Unfit {
+            what: format!("slot {slot:?} does not exist: the upgrade has not carried it over"),
+            hint: "`walrelay slot recover` makes a new one, and has what may be missing published from the table",
+        });
+    };
     if let Some(problem) = state.mismatch(state.database.as_deref().unwrap_or_default()) {
         return Err(StoreError::SlotUnusable { slot: slot.to_owned(), problem }.into());
     }
@@ -198,7 +209,7 @@ async fn drop_it(client: &SqlClient, outbox: &Outbox, discard_rows: u64) -> Resu
 /// How many rows the slot holds. Without its publication the slot cannot be decoded; then the rows
 /// are counted in the tables.
 async fn waiting_rows(client: &SqlClient, outbox: &Outbox) -> Result<u64, Error> {
-    let Outbox { slot, publication, tables } = outbox;
+    let Outbox { slot, publication, tables, .. } = outbox;
     match waiting_transactions(client, slot, publication, Lsn::ZERO).await {
         Ok(transactions) => Ok(transactions.iter().map(|transaction| transaction.rows).sum()),
         Err(error) if error.server_kind() == Some(ServerErrorKind::Missing) => {

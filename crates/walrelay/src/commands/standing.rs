@@ -18,7 +18,7 @@ pub(super) struct Standing {
     /// One line.
     pub(super) headline: String,
     /// The command that helps; nothing when there is nothing to do.
-    pub(super) advice: Option<&'static str>,
+    pub(super) advice: Option<String>,
 }
 
 impl Standing {
@@ -32,7 +32,11 @@ impl Standing {
         let streams = report.get("active") == Some(&Value::Bool(true));
         let behind = format!("{} behind", human_bytes(lag));
         let flow = format!("{}, {behind}", if streams { "streaming" } else { "nothing streams" });
-        let stands = |tone, headline, advice| Self { tone, headline, advice };
+        let stands = |tone, headline, advice: Option<&str>| Self {
+            tone,
+            headline,
+            advice: advice.map(str::to_owned),
+        };
 
         if report.get("lost") == Some(&Value::Bool(true)) {
             let advice = Some("do not run init: docs/operations.md, Lost slot, has the way back");
@@ -70,10 +74,59 @@ impl Standing {
         }
     }
 
+    /// Of a report that says itself how it stands, as one of several shards does.
+    pub(super) fn told(report: &Map<String, Value>) -> Self {
+        let text =
+            |name: &str| report.get(name).and_then(Value::as_str).filter(|it| !it.is_empty());
+        let found = match report.get("shards").and_then(Value::as_array) {
+            Some(shards) => {
+                shards.iter().filter_map(Value::as_object).map(Self::told).max_by_key(Self::rank)
+            }
+            // Without the positions of a slot it is no report, but why there is none.
+            None if report.contains_key("wal_end") => Some(Self::of(report)),
+            None => None,
+        };
+        let tone = found.map_or(Tone::Bad, |standing| standing.tone);
+        let headline = text("headline").unwrap_or_default().to_owned();
+        Self { tone, headline, advice: text("advice").map(str::to_owned) }
+    }
+
+    /// Of all shards together: what is gravest among them, and of how many it is true.
+    pub(super) fn of_shards(shards: &[(String, Self)]) -> Self {
+        let gravest = shards.iter().map(|(_, standing)| standing.rank()).max().unwrap_or(0);
+        let mut concerned = shards.iter().filter(|(_, standing)| standing.rank() == gravest);
+        let count = shards.len();
+        let Some((name, first)) = concerned.next() else {
+            return Self { tone: Tone::Bad, headline: "no shards".to_owned(), advice: None };
+        };
+        if gravest == 0 {
+            let headline = format!("all {count} shards are streaming, nothing parked");
+            return Self { tone: Tone::Good, headline, advice: None };
+        }
+        let others = match concerned.count() {
+            0 => String::new(),
+            others => format!("; as bad are {others} more of {count} shards"),
+        };
+        Self {
+            tone: first.tone,
+            headline: format!("shard {name}: {}{others}", first.headline),
+            advice: first.advice.as_ref().map(|advice| format!("with --shard {name}: {advice}")),
+        }
+    }
+
+    /// How much somebody has to care, compared with others.
+    const fn rank(&self) -> u8 {
+        match self.tone {
+            Tone::Good | Tone::Heading => 0,
+            Tone::Attention => 1,
+            Tone::Bad => 2,
+        }
+    }
+
     /// The headline as it is printed.
     pub(super) fn text(&self, paint: Paint) -> String {
         let headline = paint.text(self.tone, &self.headline);
-        match self.advice {
+        match &self.advice {
             Some(advice) => format!("{headline}\n  {advice}\n"),
             None => format!("{headline}\n"),
         }
@@ -82,7 +135,10 @@ impl Standing {
 
 /// The rest of the report, section by section; fields that it does not have are left out.
 pub(super) fn sections(report: &Map<String, Value>, paint: Paint) -> String {
-    let mut text = String::new();
+    let mut text = shards(report, paint);
+    if !text.is_empty() && !report.contains_key("relay") {
+        return text;
+    }
     let mut section = |title: &str, lines: Vec<(&str, String)>| {
         if lines.is_empty() {
             return;
@@ -92,13 +148,28 @@ pub(super) fn sections(report: &Map<String, Value>, paint: Paint) -> String {
             text.push_str(&format!("  {name:<16} {value}\n"));
         }
     };
-    section("slot", slot(report));
-    section("log", log(report));
-    section("dispatch state", dispatch(report));
+    if report.contains_key("wal_end") {
+        section("slot", slot(report));
+        section("log", log(report));
+        section("dispatch state", dispatch(report));
+    }
     if let Some(relay) = report.get("relay") {
         section("relay", own(relay));
         section("heaviest keys", heaviest(relay));
     }
+    text
+}
+
+/// A line for each shard; nothing where there are none. The rest of one is shown where it is named.
+fn shards(report: &Map<String, Value>, paint: Paint) -> String {
+    let Some(all) = report.get("shards").and_then(Value::as_array) else { return String::new() };
+    let mut text = format!("{}\n", paint.text(Tone::Heading, "shards"));
+    for shard in all.iter().filter_map(Value::as_object) {
+        let name = field(shard, "shard").map(plain).unwrap_or_default();
+        let standing = Standing::told(shard);
+        text.push_str(&format!("  {name:<6} {}\n", paint.text(standing.tone, &standing.headline)));
+    }
+    text.push_str("  one of them: walrelay status --shard I/N\n");
     text
 }
 
@@ -272,6 +343,43 @@ mod tests {
         for (changes, tone, text) in cases {
             assert_eq!(headline(changes), (tone, text.to_owned(), tone != Tone::Good));
         }
+    }
+
+    #[test]
+    fn of_several_shards_the_gravest_is_told_and_each_has_a_line() {
+        let standing = |changes: Value| Standing::of(&report(changes));
+        let of = |changes: [Value; 3]| {
+            let names = ["0/4", "1/4", "2/4"].map(str::to_owned);
+            let shards: Vec<_> = names.into_iter().zip(changes.map(standing)).collect();
+            let Standing { headline, advice, .. } = Standing::of_shards(&shards);
+            (headline, advice.is_some())
+        };
+        let (good, gone) = (json!({}), json!({ "active": false }));
+        let dead = json!({ "dispatch": { "dead": 2, "retrying": 0 } });
+        assert_eq!(
+            of([good.clone(), good.clone(), good.clone()]),
+            ("all 3 shards are streaming, nothing parked".to_owned(), false)
+        );
+        assert_eq!(
+            of([dead.clone(), gone.clone(), good.clone()]),
+            ("shard 1/4: nothing streams, 0 B behind".to_owned(), true)
+        );
+        assert_eq!(
+            of([gone.clone(), good, gone]),
+            (
+                "shard 0/4: nothing streams, 0 B behind; as bad are 1 more of 3 shards".to_owned(),
+                true
+            )
+        );
+        let mut first = report(dead);
+        first.insert("shard".into(), json!("0/2"));
+        first.insert("headline".into(), json!("two dead"));
+        let missing = json!({ "shard": "1/2", "headline": "slot is missing", "advice": "make it" });
+        let all = json!({ "headline": "h", "shards": [first, missing] });
+        let all = all.as_object().unwrap();
+        assert_eq!(Standing::told(all).tone, Tone::Bad);
+        let text = sections(all, Paint::Plain);
+        assert!(text.contains("  0/2    two dead\n  1/2    slot is missing\n"), "{text}");
     }
 
     #[test]

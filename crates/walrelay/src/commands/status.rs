@@ -8,10 +8,12 @@ use serde_json::{Map, Value, json};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 use tokio::time::{sleep, timeout};
-use walrelay_postgres::{SqlClient, connect_sql};
+use walrelay_postgres::{Outbox, SqlClient, StoreError, connect_sql};
 use walrelay_relay::observe::report::report;
+use walrelay_relay::policy::{Chain, Kind};
 use walrelay_relay::shutdown::Shutdown;
 
+use super::before::{every_shard, refuse_other_shards};
 use super::standing::{Standing, sections};
 use crate::config::{OutputFormat, StatusConfig};
 use crate::error::Error;
@@ -48,25 +50,34 @@ async fn once(config: &StatusConfig) -> Result<(), Error> {
     client.close().await;
     let report = report?;
     print(&text(&report, config.format, Paint::of_output()))?;
-    match report.get("lost") {
-        Some(Value::Bool(true)) => {
-            let slot = config.database.outbox.slot.clone();
-            let how = match report.get("wal_status").and_then(Value::as_str) {
-                Some("lost") => "is invalidated",
-                Some(_) | None => "is another slot of the same name than the one on record",
-            };
-            Err(Error::SlotLost { slot, how })
-        }
-        Some(_) | None => Ok(()),
-    }
+    let shards = report.get("shards").and_then(Value::as_array);
+    let mut all = shards.into_iter().flatten().filter_map(Value::as_object).chain([&report]);
+    let Some(lost) = all.find(|one| one.get("lost") == Some(&Value::Bool(true))) else {
+        return Ok(());
+    };
+    let text = |name| lost.get(name).and_then(Value::as_str);
+    let how = match text("wal_status") {
+        Some("lost") => "is invalidated",
+        Some(_) => "is another slot of the same name than the one on record",
+        None => "no longer exists",
+    };
+    Err(Error::SlotLost { slot: text("slot").unwrap_or_default().to_owned(), how })
 }
 
-/// The report, and what the relay itself says where it was named.
+/// The report of the slot, or those of all shards; and what the relay itself says where it was named.
 async fn look(client: &SqlClient, config: &StatusConfig) -> Result<Map<String, Value>, Error> {
-    let mut report = report(client, &config.database.outbox.slot).await?;
-    let standing = Standing::of(&report);
-    report.insert("headline".into(), json!(standing.headline));
-    report.insert("advice".into(), json!(standing.advice));
+    let outbox = &config.database.outbox;
+    let shards = match outbox.shard.is_whole() {
+        true => every_shard(client, outbox).await?,
+        false => vec![outbox.clone()],
+    };
+    let mut report = match shards.as_slice() {
+        [one] => {
+            refuse_other_shards(client, outbox).await?;
+            standing_report(client, one).await?
+        }
+        all => report_of_all(client, all).await?,
+    };
     if let Some(address) = config.relay {
         let asked = timeout(PATIENCE, ask(address)).await;
         let told = match asked.unwrap_or_else(|_| Err(std::io::ErrorKind::TimedOut.into())) {
@@ -75,6 +86,51 @@ async fn look(client: &SqlClient, config: &StatusConfig) -> Result<Map<String, V
         };
         report.insert("relay".into(), told);
     }
+    Ok(report)
+}
+
+/// One slot, and how it stands.
+async fn standing_report(client: &SqlClient, outbox: &Outbox) -> Result<Map<String, Value>, Error> {
+    let mut report = report(client, &outbox.slot).await?;
+    if !outbox.shard.is_whole() {
+        report.insert("shard".into(), json!(outbox.shard.to_string()));
+    }
+    let standing = Standing::of(&report);
+    report.insert("headline".into(), json!(standing.headline));
+    report.insert("advice".into(), json!(standing.advice));
+    Ok(report)
+}
+
+/// All shards. What is wrong with one of them hides none of the others.
+async fn report_of_all(client: &SqlClient, shards: &[Outbox]) -> Result<Map<String, Value>, Error> {
+    let (mut reports, mut standings) = (Vec::new(), Vec::new());
+    for shard in shards {
+        let name = shard.shard.to_string();
+        let mut report = match standing_report(client, shard).await {
+            Ok(report) => report,
+            Err(error @ (Error::Store(StoreError::Sql { .. }) | Error::Postgres(_))) => {
+                return Err(error);
+            }
+            Err(error) => {
+                let report = json!({
+                    "slot": shard.slot,
+                    "active": false,
+                    "lost": error.kind() == Kind::SlotLost,
+                    "headline": Chain(&error).to_string(),
+                    "advice": error.hint(),
+                });
+                report.as_object().cloned().unwrap_or_default()
+            }
+        };
+        report.insert("shard".into(), json!(name));
+        standings.push((name, Standing::told(&report)));
+        reports.push(Value::Object(report));
+    }
+    let standing = Standing::of_shards(&standings);
+    let mut report = Map::new();
+    report.insert("headline".into(), json!(standing.headline));
+    report.insert("advice".into(), json!(standing.advice));
+    report.insert("shards".into(), Value::Array(reports));
     Ok(report)
 }
 
@@ -126,7 +182,7 @@ fn text(report: &Map<String, Value>, format: OutputFormat, paint: Paint) -> Stri
     match format {
         OutputFormat::Json => format!("{:#}\n", Value::Object(report.clone())),
         OutputFormat::Text => {
-            format!("{}\n{}", Standing::of(report).text(paint), sections(report, paint))
+            format!("{}\n{}", Standing::told(report).text(paint), sections(report, paint))
         }
     }
 }

@@ -2,8 +2,10 @@
 
 use std::collections::BTreeSet;
 
-use walrelay_core::{Names, RouterConfig};
+use walrelay_core::{Names, RouterConfig, Template};
 use walrelay_postgres::{PgError, QualifiedName, SqlClient, quote_identifier};
+use walrelay_pubsub::{Admin, PubsubError};
+use walrelay_relay::settings::Settings;
 
 use super::columns::column_of;
 use crate::error::Error;
@@ -45,6 +47,43 @@ pub(super) async fn of_rows(
         }
     }
     Ok(topics)
+}
+
+/// Refuses to publish rows again to a topic that does not exist: it would be waited for, for ever.
+/// Whoever may not look may still publish, and is only told.
+///
+/// # Errors
+///
+/// One does not exist, a table cannot be read, or Pub/Sub does not answer.
+pub(super) async fn refuse_missing(
+    client: &SqlClient,
+    settings: &Settings,
+    to_topic: &str,
+) -> Result<(), Error> {
+    let relay = &settings.relay;
+    let router = RouterConfig { topic: template(to_topic)?, ..relay.router.clone() };
+    let topics = of_rows(client, &router, &relay.outbox.tables).await?;
+    let admin = Admin::connect(&settings.pubsub.publisher.endpoint)?;
+    for topic in topics {
+        match admin.topic_exists(&topic).await {
+            Ok(true) => {}
+            Ok(false) => return Err(Error::TopicMissing { topic }),
+            Err(error @ PubsubError::Topic { code: "PERMISSION_DENIED", .. }) => {
+                tracing::warn!(%error, "whether the topic exists cannot be told");
+                break;
+            }
+            Err(error) => return Err(error.into()),
+        }
+    }
+    Ok(())
+}
+
+/// The topic of a replay, as it was given.
+pub(super) fn template(text: &str) -> Result<Template, Error> {
+    Template::parse(text).map_err(|error| Error::Unfit {
+        what: format!("the topic {text:?} cannot be read: {error}"),
+        hint: "begin anew with another --to-topic",
+    })
 }
 
 /// `name` in `project`, unless it is a full name already.

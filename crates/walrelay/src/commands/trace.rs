@@ -5,6 +5,7 @@ use walrelay_inbox::audit::{trace_dispatch, trace_outbox};
 use walrelay_inbox::operate::InConsumer;
 use walrelay_postgres::{SqlClient, connect_sql};
 
+use super::before::every_shard;
 use super::columns::column_of;
 use crate::config::{InboxPlace, OutputFormat, TraceConfig};
 use crate::error::Error;
@@ -31,11 +32,13 @@ pub async fn execute(config: TraceConfig) -> Result<(), Error> {
 }
 
 async fn trace(outbox: &SqlClient, config: &TraceConfig) -> Result<Value, Error> {
-    let (id, slot) = (&config.event_id, &config.database.outbox.slot);
+    let id = &config.event_id;
+    let shards = every_shard(outbox, &config.database.outbox).await?;
+    let slots: Vec<String> = shards.into_iter().map(|shard| shard.slot).collect();
     let mut row = Value::Null;
     for table in &config.database.outbox.tables {
         let column = column_of(outbox, table, &config.columns.id).await?;
-        let found = trace_outbox(outbox, (slot, table), (&column, id)).await?;
+        let found = trace_outbox(outbox, (&slots, table), (&column, id)).await?;
         if !found.is_null() {
             row = found;
         }
@@ -46,7 +49,7 @@ async fn trace(outbox: &SqlClient, config: &TraceConfig) -> Result<Value, Error>
         inboxes.insert(inbox.consumer.name().to_owned(), found);
         inbox.close().await;
     }
-    let dispatch = trace_dispatch(outbox, slot, id).await?;
+    let dispatch = trace_dispatch(outbox, &slots, id).await?;
     Ok(json!({ "event_id": id, "outbox": row, "dispatch": dispatch, "inboxes": inboxes }))
 }
 

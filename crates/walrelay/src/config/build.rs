@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use walrelay_emulator::FaultSyntaxError;
 use walrelay_postgres::OnLost;
+use walrelay_relay::lifecycle::gate::shard_key;
 use walrelay_relay::settings::Until;
 
 use super::builder::Builder;
@@ -145,7 +146,11 @@ impl Builder<'_> {
             self.require_project(&router);
         }
         let pubsub = self.pubsub();
-        let outbox = self.outbox();
+        let (outbox, shards) = self.divided_outbox();
+        if shards > 1 && shard_key(&router).is_none() {
+            let allowed = "names no column, so all rows have one key and cannot be divided";
+            self.problems.wrong("ordering-key", &router.ordering_key.to_string(), allowed);
+        }
         if prints_only && args.backfill {
             let allowed =
                 "not with --sql: the slot is made together with a snapshot, by this command alone";
@@ -158,6 +163,7 @@ impl Builder<'_> {
         Some(InitConfig {
             connect,
             outbox,
+            shards,
             router,
             pubsub,
             create_topics,

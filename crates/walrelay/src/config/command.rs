@@ -8,6 +8,7 @@ use pgoutput_parser::{Lsn, Position};
 use walrelay_core::{ColumnNames, Names, RouterConfig, WalBudgetLimit};
 use walrelay_emulator::Fault;
 use walrelay_postgres::{ConnectConfig, DispatchQuery, OnLost, Outbox};
+use walrelay_pubsub::Endpoint;
 use walrelay_relay::settings::{PubSubSettings, Settings};
 
 use super::consuming::{ConsumeConfig, ConsumerConfig, InboxConfig};
@@ -87,6 +88,8 @@ pub struct InitConfig {
     pub connect: Option<ConnectConfig>,
     /// The slot and the publication to create, and the tables it publishes.
     pub outbox: Outbox,
+    /// Into how many shards it is divided.
+    pub shards: u32,
     /// How rows become messages: their topics are created if asked for.
     pub router: RouterConfig,
     /// Where Pub/Sub is.
@@ -358,6 +361,8 @@ pub struct AuditConfig {
     pub aggregate_type: Option<Names>,
     /// The consumers; those of the outbox's own database when empty.
     pub inboxes: Vec<InboxPlace>,
+    /// The full name of a subscription to compare with instead, and where Pub/Sub is.
+    pub subscription: Option<(String, Endpoint)>,
     /// Only events that occurred at this moment or later.
     pub since: SystemTime,
     /// Younger events are left out.

@@ -133,7 +133,10 @@ impl Builder<'_> {
         let since = self.place(("seek-to", None), ("seek-to", Some(&args.seek_to)));
         let name = self.consumer_name(&args.name);
         let endpoint = self.endpoint();
-        let subscription = self.subscription();
+        let subscription = args.subscription.as_ref().and_then(|given| {
+            let project = self.project();
+            self.full_name("subscription", given, &project, "subscriptions")
+        });
         let Some(Place::Time(since)) = since else { return None };
         Some(Rebuild { name, since, reset_sql: args.reset_sql.clone(), subscription, endpoint })
     }
@@ -153,7 +156,7 @@ impl Builder<'_> {
         self.full_name("subscription", &given, &project, "subscriptions")
     }
 
-    fn full_name(
+    pub(super) fn full_name(
         &mut self,
         option: &str,
         given: &str,

@@ -51,8 +51,13 @@ impl Builder<'_> {
         match (args.ids.as_slice(), args.all_dead) {
             ([], true) => Some(InboxAction::Retry(InboxSelection::AllDead)),
             ([_, ..], false) => Some(InboxAction::Retry(InboxSelection::Events(args.ids.clone()))),
-            ([], false) | ([_, ..], true) => {
-                let allowed = "give either event ids or --all-dead";
+            ([], false) => {
+                let allowed = "not set; name the events to retry, or give --all-dead";
+                self.problems.wrong_unseen("ID", allowed);
+                None
+            }
+            ([_, ..], true) => {
+                let allowed = "given together with event ids: give one of them";
                 self.problems.wrong_unseen("all-dead", allowed);
                 None
             }

@@ -112,33 +112,35 @@ struct Layers<'a> {
 
 impl Layers<'_> {
     fn read(&self, arguments: &[OsString]) -> Result<CommandLine, clap::Error> {
-        let command = self.lay(Cli::command());
+        let command = self.lay(Cli::command(), None);
         let mut matches = command.clone().try_get_matches_from(arguments)?;
         let mut given = Given::default();
-        self.trace(&command, &matches, &mut given);
+        self.trace((&command, None), &matches, &mut given);
         let cli = Cli::from_arg_matches_mut(&mut matches)?;
         Ok(CommandLine { cli, given, problems: Vec::new() })
     }
 
     /// Makes environment and file the defaults of a command and of all below it.
-    fn lay(&self, mut command: Command) -> Command {
+    /// `section` is what the file says for the command alone.
+    fn lay(&self, mut command: Command, section: Option<&Values>) -> Command {
         let options: Vec<_> = command
             .get_arguments()
             .filter_map(|argument| Some((argument.get_id().clone(), option_of(argument)?)))
             .collect();
         for (id, option) in options {
-            command = command.mut_arg(id, |argument| self.lay_option(argument, option));
+            command = command.mut_arg(id, |argument| self.lay_option(argument, option, section));
         }
         let names: Vec<String> =
             command.get_subcommands().map(|command| command.get_name().to_owned()).collect();
         for name in names {
-            command = command.mut_subcommand(name, |command| self.lay(command));
+            let section = section.or_else(|| self.file.sections.get(&name));
+            command = command.mut_subcommand(name, |command| self.lay(command, section));
         }
         command
     }
 
-    fn lay_option(&self, argument: Arg, option: &Declaration) -> Arg {
-        let argument = match self.value(option) {
+    fn lay_option(&self, argument: Arg, option: &Declaration, section: Option<&Values>) -> Arg {
+        let argument = match self.value(option, section) {
             Some((_, values)) => {
                 let values: Vec<String> = values.iter().flat_map(|v| split(option, v)).collect();
                 argument.default_values(values)
@@ -159,29 +161,40 @@ impl Layers<'_> {
     }
 
     /// What environment or file say about an option, and which of them said it.
-    fn value(&self, option: &Declaration) -> Option<(Origin, Vec<String>)> {
+    fn value(
+        &self,
+        option: &Declaration,
+        section: Option<&Values>,
+    ) -> Option<(Origin, Vec<String>)> {
         if let Some((name, value)) = self.environment.of_option(option) {
             return Some((Origin::Environment(name), vec![value.to_owned()]));
         }
-        let values = self.file.values.get(option.name)?.clone();
+        let own = section.and_then(|section| section.get(option.name));
+        let values = own.or_else(|| self.file.values.get(option.name))?.clone();
         Some((Origin::File(self.file.path.clone()), values))
     }
 
     /// Notes what each option of the command was given, down to the innermost command.
-    fn trace(&self, command: &Command, matches: &ArgMatches, given: &mut Given) {
+    fn trace(
+        &self,
+        (command, section): (&Command, Option<&Values>),
+        matches: &ArgMatches,
+        given: &mut Given,
+    ) {
         for option in command.get_arguments().filter_map(option_of) {
             let values = matches.get_many::<String>(option.name);
             let values = values.map(|values| values.cloned().collect()).unwrap_or_default();
             let origin = match matches.value_source(option.name) {
                 Some(ValueSource::CommandLine) => Origin::Flag,
-                _ => self.value(option).map_or(Origin::Default, |(origin, _)| origin),
+                _ => self.value(option, section).map_or(Origin::Default, |(origin, _)| origin),
             };
             given.note(option.name, values, origin);
         }
         if let Some((name, below)) = matches.subcommand()
             && let Some(command) = command.find_subcommand(name)
         {
-            self.trace(command, below, given);
+            let section = section.or_else(|| self.file.sections.get(name));
+            self.trace((command, section), below, given);
         }
     }
 }
@@ -207,8 +220,13 @@ fn split(option: &Declaration, value: &str) -> Vec<String> {
 #[derive(Debug, Default)]
 struct ConfigFile {
     path: String,
-    values: BTreeMap<String, Vec<String>>,
+    values: Values,
+    /// What holds for one command alone, by its name; it beats what holds for all.
+    sections: BTreeMap<String, Values>,
 }
+
+/// Texts by the long name of the option.
+type Values = BTreeMap<String, Vec<String>>;
 
 impl ConfigFile {
     /// The file, and what is wrong with single keys of it.
@@ -230,27 +248,51 @@ impl ConfigFile {
     }
 
     fn from_table(path: &str, table: toml::Table) -> (Self, Vec<Problem>) {
-        let mut file = Self { path: path.to_owned(), values: BTreeMap::new() };
+        let mut file = Self { path: path.to_owned(), ..Self::default() };
         let mut problems = Vec::new();
-        for (key, value) in table {
-            let is_key = key != options::CONFIG.declaration.name && options::find(&key).is_some();
-            let allowed = match is_key {
-                false => Err(unknown_key(&key)),
-                true => texts(&value)
-                    .ok_or_else(|| "a string, a number, a boolean or a list".to_owned()),
-            };
-            match allowed {
-                Ok(values) => drop(file.values.insert(key, values)),
-                Err(allowed) => problems.push(Problem {
-                    option: key,
-                    value: None,
-                    origin: Some(path.to_owned()),
-                    allowed,
-                }),
-            }
+        let (sections, table): (Vec<_>, Vec<_>) =
+            table.into_iter().partition(|(key, value)| value.is_table() && is_section(key));
+        file.values = values(path, table, &mut problems);
+        for (name, section) in sections {
+            let toml::Value::Table(section) = section else { continue };
+            let section = values(path, section, &mut problems);
+            file.sections.insert(name, section);
         }
         (file, problems)
     }
+}
+
+/// Whether this is a command's name, and not an option's besides, as `slot` is.
+pub(crate) fn is_section(name: &str) -> bool {
+    Cli::command().find_subcommand(name).is_some() && options::find(name).is_none()
+}
+
+/// The keys of a table, as far as they are options.
+fn values(
+    path: &str,
+    table: impl IntoIterator<Item = (String, toml::Value)>,
+    problems: &mut Vec<Problem>,
+) -> Values {
+    let mut values = Values::new();
+    for (key, value) in table {
+        let is_key = key != options::CONFIG.declaration.name && options::find(&key).is_some();
+        let allowed = match is_key {
+            false => Err(unknown_key(&key)),
+            true => {
+                texts(&value).ok_or_else(|| "a string, a number, a boolean or a list".to_owned())
+            }
+        };
+        match allowed {
+            Ok(texts) => drop(values.insert(key, texts)),
+            Err(allowed) => problems.push(Problem {
+                option: key,
+                value: None,
+                origin: Some(path.to_owned()),
+                allowed,
+            }),
+        }
+    }
+    values
 }
 
 fn unknown_key(key: &str) -> String {
@@ -258,7 +300,9 @@ fn unknown_key(key: &str) -> String {
     if options::find(&kebab).is_some() && kebab != key {
         return format!("not an option; did you mean {kebab}?");
     }
-    "not an option; the keys are the long names of the flags, such as park-after".to_owned()
+    "not an option; the keys are the long names of the flags, such as park-after, also below [consume] and \
+     other commands"
+        .to_owned()
 }
 
 /// A value of the file as the texts a flag would have been given.

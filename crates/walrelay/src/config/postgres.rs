@@ -1,6 +1,8 @@
 //! Options about Postgres: how to connect, and which slot, publication and tables.
 
-use walrelay_postgres::{ConnectConfig, Outbox, ParseNameError, PgEnv, QualifiedName, Secret};
+use walrelay_postgres::{
+    ConnectConfig, Outbox, ParseNameError, ParseShardError, PgEnv, QualifiedName, Secret, Shard,
+};
 
 use super::builder::Builder;
 use super::command::DatabaseConfig;
@@ -43,16 +45,50 @@ impl Builder<'_> {
     }
 
     pub(super) fn outbox(&mut self) -> Outbox {
-        let slot = self.problems.read(options::SLOT);
-        if !is_slot_name(&slot) {
-            let allowed = "1 to 63 lower-case letters, digits and underscores";
+        let shard = self.shard();
+        self.outbox_of(shard)
+    }
+
+    /// The outbox as one of its shards. What is named is slot and publication of the whole, and a shard
+    /// adds its number to both.
+    fn outbox_of(&mut self, shard: Shard) -> Outbox {
+        let (slot, publication) =
+            (self.problems.read(options::SLOT), self.problems.read(options::PUBLICATION));
+        let with = if shard.is_whole() { "" } else { ", together with the number of the shard" };
+        if !is_slot_name(&shard.name(&slot)) {
+            let allowed = format!("1 to 63 lower-case letters, digits and underscores{with}");
             self.problems.wrong("slot", &slot, allowed);
         }
-        let publication = self.problems.read(options::PUBLICATION);
-        if !is_identifier(&publication) {
-            self.problems.wrong("publication", &publication, "1 to 63 bytes");
+        if !is_identifier(&shard.name(&publication)) {
+            self.problems.wrong("publication", &publication, format!("1 to 63 bytes{with}"));
         }
-        Outbox { slot, publication, tables: self.outbox_tables() }
+        let (slot, publication) = (shard.name(&slot), shard.name(&publication));
+        Outbox { slot, publication, tables: self.outbox_tables(), shard }
+    }
+
+    /// The shard that is named; the whole outbox without.
+    fn shard(&mut self) -> Shard {
+        let Some(text) = self.problems.read(options::SHARD) else { return Shard::WHOLE };
+        text.parse().unwrap_or_else(|error| {
+            self.problems.wrong("shard", &text, ParseShardError::to_string(&error));
+            Shard::WHOLE
+        })
+    }
+
+    /// The whole outbox, and how many shards it is to have, for a command that is about all of them.
+    pub(super) fn divided_outbox(&mut self) -> (Outbox, u32) {
+        let count = self.problems.read(options::SHARDS);
+        if self.problems.read(options::SHARD).is_some() {
+            let allowed = "not with this command, which is about all shards: leave it out";
+            self.problems.wrong_unseen("shard", allowed);
+        }
+        if !Shard::is_count(count) {
+            self.problems.wrong("shards", &count.to_string(), "a power of two, from 1 to 64");
+            return (self.outbox_of(Shard::WHOLE), 1);
+        }
+        // The longest names, so that all of them are looked at.
+        let last = Shard::all(count).last().unwrap_or(Shard::WHOLE);
+        (self.outbox_of(last).of_shard(Shard::WHOLE), count)
     }
 
     fn outbox_tables(&mut self) -> Vec<QualifiedName> {

@@ -91,7 +91,10 @@ impl<'a> Problems<'a> {
             Origin::File(path) => Some(path.clone()),
             Origin::Flag | Origin::Default => None,
         };
-        let problem = Problem { option: format!("--{option}"), value, origin, allowed };
+        // An argument without a flag is called what the usage calls it.
+        let is_flag = !option.starts_with(char::is_uppercase);
+        let option = if is_flag { format!("--{option}") } else { option.to_owned() };
+        let problem = Problem { option, value, origin, allowed };
         // An option may be looked at more than once.
         if !self.found.contains(&problem) {
             self.found.push(problem);

@@ -26,7 +26,13 @@ impl Builder<'_> {
             self.problems.wrong_unseen("column-occurred-at", allowed);
         }
         let format = self.format();
+        let subscription = args.subscription.as_ref().map(|given| {
+            let project = self.project();
+            let name = self.full_name("subscription", given, &project, "subscriptions");
+            (name.unwrap_or_default(), self.endpoint())
+        });
         Some(AuditConfig {
+            subscription,
             database: self.database()?,
             id: columns.id,
             occurred_at: columns.occurred_at?,

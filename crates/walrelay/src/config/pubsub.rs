@@ -1,5 +1,7 @@
 //! Options about Pub/Sub: where it is and how hard it may be worked.
 
+use std::fs;
+
 use walrelay_pubsub::{Endpoint, PublisherConfig};
 use walrelay_relay::settings::PubSubSettings;
 
@@ -38,6 +40,22 @@ impl Builder<'_> {
                 .ok(),
             (None, None) => None,
         };
-        endpoint.unwrap_or_else(Endpoint::production)
+        self.trusting(endpoint.unwrap_or_else(Endpoint::production))
+    }
+
+    fn trusting(&mut self, endpoint: Endpoint) -> Endpoint {
+        let Some(path) = self.problems.read(options::PUBSUB_CA) else { return endpoint };
+        if endpoint.is_emulator() {
+            let allowed = "an emulator has no certificate; unset it, or PUBSUB_EMULATOR_HOST";
+            self.problems.wrong("pubsub-ca", &path, allowed);
+            return endpoint;
+        }
+        let trusting = fs::read(&path)
+            .map_err(|error| error.to_string())
+            .and_then(|pem| endpoint.clone().trusting(&pem).map_err(|error| error.to_string()));
+        trusting.unwrap_or_else(|problem| {
+            self.problems.wrong("pubsub-ca", &path, problem);
+            endpoint
+        })
     }
 }

@@ -17,6 +17,8 @@ const BAR_CELLS: usize = 24;
 
 /// Shows a tally until it is dropped.
 pub(super) struct Progress {
+    /// What it is called, as in `replaying`.
+    doing: &'static str,
     start: Lsn,
     goal: Lsn,
     tally: Tally,
@@ -27,12 +29,14 @@ pub(super) struct Progress {
 }
 
 impl Progress {
-    pub(super) fn new(start: Lsn, goal: Lsn, tally: Tally) -> Self {
+    /// Of this command.
+    pub(super) fn new(command: &str, (start, goal): (Lsn, Lsn), tally: Tally) -> Self {
         let began = Instant::now();
         let published_before = tally.published();
         let is_seen = io::stderr().is_terminal();
         let next = began + if is_seen { REDRAWN_EVERY } else { LOGGED_EVERY };
-        Self { start, goal, tally, began, published_before, next, is_seen }
+        let doing = doing(command);
+        Self { doing, start, goal, tally, began, published_before, next, is_seen }
     }
 
     /// Waits until it is time, and shows how far it is.
@@ -47,7 +51,8 @@ impl Progress {
             self.next = Instant::now() + LOGGED_EVERY;
             let Standing { rows, rate, position, left, .. } = standing;
             let seconds_left = left.map(|left| left.as_secs());
-            tracing::info!(rows, rows_per_second = rate, %position, seconds_left, "replaying");
+            let doing = self.doing;
+            tracing::info!(rows, rows_per_second = rate, %position, seconds_left, "{doing}");
         }
     }
 
@@ -70,6 +75,11 @@ impl Progress {
             self.began.elapsed(),
         )
     }
+}
+
+/// What a command does, as its log says it.
+fn doing(command: &str) -> &'static str {
+    if command == "backfill" { "backfilling" } else { "replaying" }
 }
 
 /// What is shown.
@@ -115,6 +125,11 @@ impl Standing {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_backfill_is_not_called_a_replay() {
+        assert_eq!((doing("backfill"), doing("replay")), ("backfilling", "replaying"));
+    }
 
     #[test]
     fn the_bar_tells_rows_rate_position_and_the_time_left() {

@@ -1,0 +1,78 @@
+//! The channel of everything but publishing: `tonic`'s, and our credentials with each call.
+//!
+//! Not the connections of [`GrpcPublisher`](crate::GrpcPublisher): here are a few calls, or one
+//! long one, where a publisher has thousands of short ones.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use http::header::{HeaderMap, HeaderValue};
+use tonic::metadata::MetadataMap;
+use tonic::transport::{Channel, Endpoint as Transport};
+use tonic::{Request, Status};
+
+use crate::config::Endpoint;
+use crate::credentials::{RequestHeaders, application_default};
+use crate::error::PubsubError;
+use crate::grpc::routing_by;
+
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
+/// A connection that is dead without a word is found within half a minute.
+const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(20);
+const KEEPALIVE_TIMEOUT: Duration = Duration::from_secs(10);
+/// Receive windows: a backlog is not to wait for a round trip a message.
+const STREAM_WINDOW_BYTES: u32 = 4 << 20;
+const CONNECTION_WINDOW_BYTES: u32 = 8 << 20;
+
+/// A channel and the credentials of its calls. Clones share both.
+#[derive(Clone)]
+pub(crate) struct AuthorisedChannel {
+    channel: Channel,
+    headers: Arc<RequestHeaders>,
+}
+
+impl AuthorisedChannel {
+    /// With the application default credentials, or none for an emulator. Connects when first used.
+    pub(crate) fn open(endpoint: &Endpoint) -> Result<Self, PubsubError> {
+        let unusable = |error: tonic::transport::Error| PubsubError::Channel(Box::new(error));
+        let mut transport = Transport::from_shared(endpoint.to_string())
+            .map_err(unusable)?
+            .user_agent(concat!("walrelay/", env!("CARGO_PKG_VERSION")))
+            .map_err(unusable)?
+            .connect_timeout(CONNECT_TIMEOUT)
+            .http2_keep_alive_interval(KEEPALIVE_INTERVAL)
+            .keep_alive_timeout(KEEPALIVE_TIMEOUT)
+            .keep_alive_while_idle(true)
+            .initial_stream_window_size(STREAM_WINDOW_BYTES)
+            .initial_connection_window_size(CONNECTION_WINDOW_BYTES)
+            .tcp_nodelay(true);
+        let mut credentials = None;
+        if !endpoint.is_emulator() {
+            transport = transport.tls_config(endpoint.roots().channel_tls()).map_err(unusable)?;
+            credentials = Some(application_default()?);
+        }
+        let headers = RequestHeaders::new(credentials, HeaderMap::new()).into();
+        Ok(Self { channel: transport.connect_lazy(), headers })
+    }
+
+    pub(crate) fn channel(&self) -> Channel {
+        self.channel.clone()
+    }
+
+    /// A request with credentials, and the header by which Google routes it: the resource's `name`
+    /// under the name of the field that has it.
+    pub(crate) async fn request<T>(
+        &self,
+        (field, name): (&str, &str),
+        message: T,
+    ) -> Result<Request<T>, Status> {
+        let headers = self.headers.get().await;
+        let mut headers =
+            headers.map_err(|failure| Status::unauthenticated(failure.message.to_string()))?;
+        let routing: HeaderValue = routing_by(field, name);
+        headers.insert("x-goog-request-params", routing);
+        let mut request = Request::new(message);
+        *request.metadata_mut() = MetadataMap::from_headers(headers);
+        Ok(request)
+    }
+}

@@ -1,0 +1,69 @@
+//! The authorities by which Pub/Sub's certificate may be signed.
+
+use std::fmt;
+use std::sync::Arc;
+
+use rustls::RootCertStore;
+use rustls::pki_types::CertificateDer;
+use rustls::pki_types::pem::PemObject as _;
+use tonic::transport::{Certificate, ClientTlsConfig};
+
+use crate::error::PubsubError;
+
+/// The public authorities, or an operator's own in their place.
+#[derive(Clone, PartialEq, Eq, Default)]
+pub(crate) enum Roots {
+    #[default]
+    Public,
+    /// PEM certificates, every one of which has been read once.
+    Private(Arc<[u8]>),
+}
+
+impl Roots {
+    pub(crate) fn private(pem: &[u8]) -> Result<Self, PubsubError> {
+        if store_of(pem)?.is_empty() {
+            let problem = "it holds no certificate; PEM begins with -----BEGIN CERTIFICATE-----";
+            return Err(PubsubError::Roots { problem: problem.to_owned() });
+        }
+        Ok(Self::Private(pem.into()))
+    }
+
+    /// For the connections that publish.
+    pub(crate) fn store(&self) -> Result<RootCertStore, PubsubError> {
+        match self {
+            Self::Public => Ok(webpki_roots::TLS_SERVER_ROOTS.iter().cloned().collect()),
+            Self::Private(pem) => store_of(pem),
+        }
+    }
+
+    /// For the channel of everything else.
+    pub(crate) fn channel_tls(&self) -> ClientTlsConfig {
+        match self {
+            Self::Public => ClientTlsConfig::new().with_webpki_roots(),
+            Self::Private(pem) => ClientTlsConfig::new().ca_certificate(Certificate::from_pem(pem)),
+        }
+    }
+}
+
+fn store_of(pem: &[u8]) -> Result<RootCertStore, PubsubError> {
+    let mut store = RootCertStore::empty();
+    for (index, certificate) in CertificateDer::pem_slice_iter(pem).enumerate() {
+        certificate
+            .map_err(|error| error.to_string())
+            .and_then(|found| store.add(found).map_err(|error| error.to_string()))
+            .map_err(|error| {
+                let number = index + 1;
+                PubsubError::Roots { problem: format!("certificate {number} in it: {error}") }
+            })?;
+    }
+    Ok(store)
+}
+
+impl fmt::Debug for Roots {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Public => "Public",
+            Self::Private(_) => "Private",
+        })
+    }
+}

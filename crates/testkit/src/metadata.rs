@@ -1,0 +1,65 @@
+//! The metadata server that Google's machines have, as far as an access token needs it.
+
+use std::io;
+use std::net::SocketAddr;
+
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::task::JoinSet;
+
+const TOKEN: &str = r#"{"access_token":"a-token","expires_in":3600,"token_type":"Bearer"}"#;
+/// More than the request for a token takes.
+const REQUEST_BYTES_MAX: usize = 16 * 1024;
+
+/// Gives everybody who asks the same token; stops when it is dropped.
+#[derive(Debug)]
+pub struct MetadataServer {
+    address: SocketAddr,
+    _serving: JoinSet<()>,
+}
+
+impl MetadataServer {
+    /// Starts it on a free port.
+    ///
+    /// # Errors
+    ///
+    /// There is no free port.
+    pub async fn start() -> io::Result<Self> {
+        let listener = TcpListener::bind("127.0.0.1:0").await?;
+        let address = listener.local_addr()?;
+        let mut serving = JoinSet::new();
+        serving.spawn(async move {
+            while let Ok((socket, _)) = listener.accept().await {
+                // A client that went away needs no token.
+                drop(answer(socket).await);
+            }
+        });
+        Ok(Self { address, _serving: serving })
+    }
+
+    /// For `GCE_METADATA_HOST`.
+    #[must_use]
+    pub fn address(&self) -> String {
+        self.address.to_string()
+    }
+}
+
+async fn answer(mut socket: TcpStream) -> io::Result<()> {
+    let mut request = Vec::new();
+    while !request.ends_with(b"\r\n\r\n") && request.len() < REQUEST_BYTES_MAX {
+        if socket.read_buf(&mut request).await? == 0 {
+            return Ok(());
+        }
+    }
+    let is_token = String::from_utf8_lossy(&request).lines().next().is_some_and(|line| {
+        line.starts_with("GET /computeMetadata/v1/instance/service-accounts/default/token")
+    });
+    let (status, body) = if is_token { ("200 OK", TOKEN) } else { ("404 Not Found", "") };
+    let length = body.len();
+    let head = format!(
+        "HTTP/1.1 {status}\r\nMetadata-Flavor: Google\r\nContent-Type: application/json\r\n\
+         Content-Length: {length}\r\nConnection: close\r\n\r\n"
+    );
+    socket.write_all(head.as_bytes()).await?;
+    socket.write_all(body.as_bytes()).await
+}

@@ -1,0 +1,212 @@
+//! Shards: every row on exactly one of them, in order per key, and commands that know there are several.
+
+use serde_json::Value;
+use tokio::task::JoinSet;
+use walrelay_testkit::checker::{Committed, Verdict};
+use walrelay_testkit::outbox::Workload;
+use walrelay_testkit::relay::Finished;
+use walrelay_tests::{DEADLINE, World};
+
+/// A world whose outbox is divided so.
+async fn divided(count: u32) -> Option<World> {
+    let world = World::create_empty().await?;
+    world.succeed(["init", "--shards", &count.to_string()]).await;
+    Some(world)
+}
+
+/// What a relay of each shard says, after it has caught up.
+async fn catch_up(world: &World, count: u32, options: &[&str]) -> Vec<Finished> {
+    let mut running = JoinSet::new();
+    for index in 0..count {
+        let shard = format!("{index}/{count}");
+        let own = ["run", "--until-caught-up", "--shard", shard.as_str()];
+        let relay = world.command(own.into_iter().chain(options.iter().copied()));
+        running.spawn(relay.finish(DEADLINE));
+    }
+    running.join_all().await
+}
+
+async fn assert_caught_up(world: &World, count: u32) {
+    for done in catch_up(world, count, &[]).await {
+        assert_eq!(done.code, Some(0), "{}", done.text);
+    }
+}
+
+/// Everything once and in order. A position is one of the rows that a shard has of a transaction, so rows of
+/// two shards may have the same.
+fn assert_once_each(verdict: &Verdict) {
+    let shared = "position belongs to another row too";
+    let altered = verdict.altered.iter().filter(|(_, what)| *what != shared).cloned().collect();
+    let besides = Verdict { altered, ..verdict.clone() };
+    besides.assert_exactly_once();
+}
+
+#[tokio::test]
+async fn every_row_goes_out_once_and_in_order_over_two_and_four_shards() {
+    for count in [2, 4] {
+        let Some(world) = divided(count).await else { return };
+        let workload = Workload { aggregates_count: 40, ..Workload::of_rows(400) };
+        workload.insert(world.client()).await.expect("rows");
+        assert_caught_up(&world, count).await;
+        let verdict = world.check(&world.committed().await);
+        assert_once_each(&verdict);
+        // Each has had its share, and has kept its own record.
+        let rows = "SELECT count(*) FROM app_outbox_relay WHERE slot LIKE '%\\_of\\_%'";
+        assert_eq!(world.number(rows).await, i64::from(count));
+    }
+}
+
+#[tokio::test]
+async fn rows_without_a_key_are_on_exactly_one_shard() {
+    let Some(world) = World::create_empty().await else { return };
+    world.succeed(["init"]).await;
+    world.execute("ALTER TABLE app_outbox ALTER aggregateid DROP NOT NULL").await;
+    world.succeed(["slot", "drop", "--yes"]).await;
+    world.succeed(["init", "--shards", "4"]).await;
+    world
+        .execute(
+            "INSERT INTO app_outbox (aggregatetype, aggregateid, event_type, version, payload)
+             SELECT 'video', CASE n % 3 WHEN 0 THEN NULL WHEN 1 THEN '' ELSE 'v-' || n END, 'made', n, '{}'
+               FROM generate_series(1, 60) n",
+        )
+        .await;
+    assert_caught_up(&world, 4).await;
+    assert_eq!(world.pubsub.stored_count(), 60);
+}
+
+#[tokio::test]
+async fn the_key_may_be_a_template_of_several_columns_of_other_types() {
+    let Some(world) = World::create_empty().await else { return };
+    let key = ["--ordering-key", "{aggregatetype}-{schema_version}-{aggregateid}"];
+    world.succeed(["init", "--shards", "4"].into_iter().chain(key)).await;
+    let workload = Workload { aggregates_count: 30, ..Workload::of_rows(300) };
+    let committed = workload.insert(world.client()).await.expect("rows");
+    for done in catch_up(&world, 4, &key).await {
+        assert_eq!(done.code, Some(0), "{}", done.text);
+    }
+    let in_template = |mut row: Committed| {
+        row.key = format!("video-1-{}", row.key);
+        row
+    };
+    let committed: Vec<_> = committed.into_iter().map(in_template).collect();
+    let verdict = world.check(&committed);
+    assert_once_each(&verdict);
+    // With another key than the one that the filters were made for nothing goes out, and check says why.
+    let other = world.run(["run", "--shard", "0/4"]).await;
+    assert_eq!(other.code, Some(3), "{}", other.text);
+    assert!(other.text.contains("--ordering-key was changed, put it back"), "{}", other.text);
+}
+
+#[tokio::test]
+async fn a_shard_of_another_number_and_a_relay_without_one_are_refused() {
+    let Some(world) = divided(4).await else { return };
+    for (arguments, told) in [
+        (&["run", "--shard", "0/2"][..], "--shard 0/4 to --shard 3/4"),
+        (&["run"], "--shard 0/4 to --shard 3/4"),
+        (&["init"], "the number is chosen with the first"),
+        (&["init", "--shards", "2"], "the number is chosen with the first"),
+        (&["slot", "show"], "--shard says which"),
+        (&["slot", "show", "--shard", "0/2"], "0/2 is none of them"),
+        (&["dispatch", "list"], "--shard says which"),
+        (&["anchor", "create", "a"], "--shard says which"),
+        (&["replay", "--from-anchor", "a", "--to-topic", "t"], "--shard says which"),
+        (&["prepare-upgrade"], "--shard says which"),
+    ] {
+        let refused = world.run(arguments.iter().copied()).await;
+        assert_eq!(refused.code, Some(3), "{arguments:?}: {}", refused.text);
+        assert!(refused.text.contains(told), "{arguments:?}: {}", refused.text);
+    }
+    for arguments in
+        [&["init", "--shards", "3"][..], &["run", "--shard", "4/4"], &["init", "--shard", "0/4"]]
+    {
+        let refused = world.run(arguments.iter().copied()).await;
+        assert_eq!(refused.code, Some(2), "{arguments:?}: {}", refused.text);
+    }
+    world.succeed(["slot", "show", "--shard", "3/4"]).await;
+    world.succeed(["dispatch", "list", "--shard", "3/4"]).await;
+}
+
+#[tokio::test]
+async fn check_looks_at_all_shards_and_finds_a_filter_that_was_changed() {
+    let Some(world) = divided(2).await else { return };
+    let fine = world.run(["check"]).await;
+    for index in 0..2 {
+        let told = format!("shard {index}/2");
+        assert!(fine.text.contains(&told), "{}", fine.text);
+    }
+    world
+        .execute(&format!(
+            "ALTER PUBLICATION {}_1_of_2 SET TABLE app_outbox WHERE ((hashtext(aggregateid) & 1) = 0)",
+            world.name()
+        ))
+        .await;
+    for arguments in [&["check"][..], &["check", "--shard", "0/2"]] {
+        let found = world.run(arguments.iter().copied()).await;
+        assert_eq!(found.code, Some(3), "{}", found.text);
+        assert!(found.text.contains("rows would be on no shard"), "{}", found.text);
+    }
+    // The shard it is of does not stream through it; the other one does.
+    assert_eq!(world.run(["run", "--until-caught-up", "--shard", "1/2"]).await.code, Some(3));
+    world.succeed(["run", "--until-caught-up", "--shard", "0/2"]).await;
+    // A slot that is missing is found as well.
+    world.execute(&format!("SELECT pg_drop_replication_slot('{}_1_of_2')", world.name())).await;
+    let found = world.run(["check", "--shard", "0/2"]).await;
+    assert!(found.text.contains(&format!("slot {}_1_of_2", world.name())), "{}", found.text);
+}
+
+#[tokio::test]
+async fn status_tells_all_shards_and_is_as_bad_as_the_worst() {
+    let Some(world) = divided(2).await else { return };
+    let running = world.start_relay(["--shard", "0/2"]).await;
+    let text = world.succeed(["status"]).await;
+    assert!(text.starts_with("shard 1/2: nothing streams"), "{text}");
+    assert!(text.contains("\n  0/2    streaming"), "{text}");
+    let json: Value =
+        serde_json::from_str(&world.succeed(["status", "--format", "json"]).await).unwrap();
+    let shards = json["shards"].as_array().expect("shards");
+    assert_eq!(shards.len(), 2);
+    assert_eq!((&shards[0]["shard"], &shards[0]["active"]), (&"0/2".into(), &true.into()));
+    let one = world.succeed(["status", "--shard", "0/2", "--format", "json"]).await;
+    let one: Value = serde_json::from_str(&one).unwrap();
+    assert_eq!((&one["shard"], one.get("shards")), (&"0/2".into(), None));
+    let metrics = running.wait_for_http(DEADLINE, "/metrics", 200).await;
+    let info = format!("walrelay_info{{slot=\"{}_0_of_2\",shard=\"0/2\"}} 1", world.name());
+    assert!(metrics.contains(&info), "{metrics}");
+    drop(running);
+}
+
+#[tokio::test]
+async fn nothing_is_pruned_before_every_shard_has_settled_it() {
+    let Some(world) = divided(2).await else { return };
+    Workload { aggregates_count: 20, ..Workload::of_rows(100) }
+        .insert(world.client())
+        .await
+        .unwrap();
+    world.succeed(["run", "--until-caught-up", "--shard", "0/2"]).await;
+    // The other one never ran: nothing is known to be settled.
+    let refused = world.run(["prune", "--older-than", "1s"]).await;
+    assert_eq!(refused.code, Some(2), "{}", refused.text);
+    world.succeed(["run", "--until-caught-up", "--shard", "1/2"]).await;
+    world
+        .execute("UPDATE app_outbox_relay SET settled_xid = '3' WHERE slot LIKE '%\\_1\\_of\\_2'")
+        .await;
+    let none = world.succeed(["prune", "--older-than", "1s"]).await;
+    assert!(none.contains("0 row(s) deleted"), "{none}");
+    assert_eq!(world.number("SELECT count(*) FROM app_outbox").await, 100);
+}
+
+#[tokio::test]
+async fn a_lost_shard_is_recovered_with_its_own_rows_alone() {
+    let Some(world) = divided(2).await else { return };
+    assert_caught_up(&world, 2).await;
+    let workload = Workload { aggregates_count: 20, ..Workload::of_rows(200) };
+    workload.insert(world.client()).await.expect("rows");
+    world.execute(&format!("SELECT pg_drop_replication_slot('{}_0_of_2')", world.name())).await;
+    let lost = world.run(["status"]).await;
+    assert_eq!(lost.code, Some(5), "{}", lost.text);
+    world.succeed(["run", "--until-caught-up", "--shard", "1/2"]).await;
+    world.succeed(["slot", "recover", "--shard", "0/2"]).await;
+    world.succeed(["run", "--until-caught-up", "--shard", "0/2"]).await;
+    let verdict = world.check(&world.committed().await);
+    assert_once_each(&verdict);
+}
