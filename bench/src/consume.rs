@@ -28,7 +28,7 @@ use walrelay_testkit::proxy::{Network, Proxy};
 use crate::database::{Database, Rows, Server};
 use crate::drain::{start_relay, wait_stored};
 use crate::failure::Failure;
-use crate::process::{Measured, Output, Process};
+use crate::process::{Measured, Output, Process, Usage};
 use crate::sink::{Keeping, SUBSCRIPTION, Sink, SinkOptions};
 use crate::terminal;
 
@@ -66,6 +66,8 @@ pub(crate) struct Consume {
     pub(crate) poison_every: u32,
     /// Added to each round trip to the database.
     pub(crate) database_millis: u64,
+    /// Processes that share the subscription.
+    pub(crate) instances: u32,
     pub(crate) rounds: u32,
 }
 
@@ -111,7 +113,7 @@ async fn round(
     let relay = start_relay(server.relay(), database, (&slot, &sink), &[])?;
     wait_stored(&mut sink, &relay, events).await?;
     relay.terminate().await?;
-    set_up(server, database, consume, &sink).await?;
+    set_up(server, database, consume.poison_every, &sink).await?;
     // What was loaded is in no way what is measured.
     database.client().batch_execute("CHECKPOINT").await?;
 
@@ -121,21 +123,28 @@ async fn round(
         0 => database.url().to_owned(),
         _ => database.url_at(&proxy.address().to_string())?,
     };
-    let mut reader = match consume.reader {
-        Reader::Walrelay => start_consumer(server, &url, &sink)?,
-        Reader::Official => start_official(&url, &sink, events)?,
-    };
-    let elapsed = wait_applied(database.client(), &reader, consume).await?;
-    let usage = reader.usage()?;
-    reader.terminate().await?;
+    let mut readers = Vec::new();
+    for _ in 0..consume.instances {
+        readers.push(match consume.reader {
+            Reader::Walrelay => start_consumer(server, &url, &sink, &[])?,
+            Reader::Official => start_official(&url, &sink, events)?,
+        });
+    }
+    let elapsed = wait_applied(database.client(), &readers, consume).await?;
+    let mut usage = Usage::default();
+    for mut reader in readers {
+        usage = usage.with(reader.usage()?);
+        reader.terminate().await?;
+    }
     drop(proxy);
     Ok(Measured::new(events, elapsed, usage))
 }
 
-async fn set_up(
+/// The consumer, and a handler that fails on one event in so many; on none when this is 0.
+pub(crate) async fn set_up(
     server: &Server,
     database: &Database,
-    consume: Consume,
+    poison_every: u32,
     sink: &Sink,
 ) -> Result<(), Failure> {
     let mut init = clean_command(server.relay());
@@ -143,7 +152,7 @@ async fn set_up(
     init.args(["--database-url", database.url()]).env("PUBSUB_EMULATOR_HOST", sink.address());
     let init = Process::start("walrelay consumer init", init, Output::Log)?;
     init.finish(Duration::from_secs(60)).await?;
-    let every = if consume.poison_every == 0 { i64::MAX } else { consume.poison_every.into() };
+    let every = if poison_every == 0 { i64::MAX } else { poison_every.into() };
     let poison = format!(
         "CREATE FUNCTION poison_every() RETURNS bigint IMMUTABLE LANGUAGE sql AS 'SELECT {every}'"
     );
@@ -151,12 +160,17 @@ async fn set_up(
     Ok(database.client().batch_execute(HANDLER).await?)
 }
 
-fn start_consumer(server: &Server, url: &str, sink: &Sink) -> Result<Process, Failure> {
+pub(crate) fn start_consumer(
+    server: &Server,
+    url: &str,
+    sink: &Sink,
+    options: &[&str],
+) -> Result<Process, Failure> {
     let mut command = clean_command(server.relay());
     command.args(["consume", "bench", "--handler", "bench_apply", "--log-format", "text"]);
     // What fails is dead at once and lets its key go on: its cost is measured, not its waiting.
     command.args(["--max-attempts", "1", "--on-dead", "continue", "--database-url", url]);
-    command.env("PUBSUB_EMULATOR_HOST", sink.address());
+    command.args(options).env("PUBSUB_EMULATOR_HOST", sink.address());
     Process::start("walrelay consume", command, Output::Log)
 }
 
@@ -170,9 +184,10 @@ fn start_official(url: &str, sink: &Sink, events: u32) -> Result<Process, Failur
 /// Waits until every event has had its effect, and none of them twice.
 async fn wait_applied(
     client: &Client,
-    reader: &Process,
+    readers: &[Process],
     consume: Consume,
 ) -> Result<Duration, Failure> {
+    let first = readers.first().ok_or("somebody has to read")?;
     let poison = match consume.poison_every {
         0 => 0,
         every => (0..consume.rows.count).filter(|version| version % every == every - 1).count(),
@@ -191,7 +206,7 @@ async fn wait_applied(
             applied = client.query_one(exactly, &[]).await?.get(0);
             if applied >= wanted {
                 return match applied == wanted {
-                    true => Ok(reader.started().elapsed()),
+                    true => Ok(first.started().elapsed()),
                     false => Err(format!("{applied} effects of {wanted} events").into()),
                 };
             }
@@ -199,7 +214,7 @@ async fn wait_applied(
         if applied != seen {
             (seen, seen_at) = (applied, Instant::now());
         }
-        reader.check_alive()?;
+        readers.iter().try_for_each(Process::check_alive)?;
         if seen_at.elapsed() > STALL {
             return Err(format!("{applied} of {wanted} events were applied, and then none").into());
         }

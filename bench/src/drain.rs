@@ -20,7 +20,7 @@ const POLL_INTERVAL: Duration = Duration::from_millis(5);
 pub(crate) struct Drain {
     pub(crate) name: &'static str,
     pub(crate) rows: Rows,
-    pub(crate) delay_millis: u64,
+    pub(crate) sink: SinkOptions,
     pub(crate) rounds: u32,
 }
 
@@ -79,7 +79,7 @@ pub(crate) fn start_relay(
     command.args(["run", "--project", "bench", "--log-format", "text"]);
     command.args(["--database-url", database.url(), "--slot", slot]);
     // Every round has a slot of its own, but they all feed from what one `init` has set up.
-    command.args(arguments).env("PUBSUB_EMULATOR_HOST", sink.address());
+    command.args(arguments).envs(sink.environment());
     Process::start("walrelay run", command, Output::Log)
 }
 
@@ -92,8 +92,7 @@ pub(crate) async fn relay(
 ) -> Result<RelayRound, Failure> {
     let rows = drain.rows.count;
     let slot = database.copy_slot().await?;
-    let options = SinkOptions { delay_millis: drain.delay_millis, ..SinkOptions::default() };
-    let mut sink = Sink::start(options).await?;
+    let mut sink = Sink::start(drain.sink).await?;
     let mut relay = start_relay(server.relay(), database, (&slot, &sink), arguments)?;
 
     wait_stored(&mut sink, &relay, rows).await?;

@@ -79,7 +79,8 @@ impl Running {
     ) -> Result<Self, Failure> {
         let mut database = server.create(&name.replace('-', "_")).await?;
         let slot = database.copy_slot().await?;
-        let mut sink = Sink::start(SinkOptions { delay_millis, keeping: Keeping::Log }).await?;
+        let mut sink =
+            Sink::start(SinkOptions { delay_millis, keeping: Keeping::Log, tls: false }).await?;
         let relay = start_relay(server.relay(), &database, (&slot, &sink), arguments)?;
         database.client().execute(INSERT, &[&-1_i64]).await?;
         wait_stored(&mut sink, &relay, WARM_UP_ROWS).await?;
@@ -138,10 +139,16 @@ pub(crate) async fn steady(
     let mut running = Running::start(server, steady.name, steady.delay_millis, arguments).await?;
     let before = running.relay.usage()?;
     let begin = Instant::now();
+    let rows = insert_steadily(&running.database, steady).await?;
+    running.finish(server, (steady.name, rows), (begin, before)).await
+}
+
+/// Inserts the rows, from several connections; returns how many.
+pub(crate) async fn insert_steadily(database: &Database, steady: Steady) -> Result<u32, Failure> {
     let per_producer = steady.rows_per_second * steady.seconds / PRODUCERS;
     let mut producers = JoinSet::new();
     for producer in 0..PRODUCERS {
-        let client = running.database.connect().await?;
+        let client = database.connect().await?;
         let first = i64::from(producer * per_producer);
         let pause = Duration::from_secs(1) * PRODUCERS / steady.rows_per_second;
         producers.spawn(async move {
@@ -153,7 +160,7 @@ pub(crate) async fn steady(
     while let Some(done) = producers.join_next().await {
         done??;
     }
-    running.finish(server, (steady.name, per_producer * PRODUCERS), (begin, before)).await
+    Ok(per_producer * PRODUCERS)
 }
 
 /// One row after the other, each when its time has come; what is late is caught up with.

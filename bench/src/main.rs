@@ -6,6 +6,7 @@
 
 mod clients;
 mod consume;
+mod consume_live;
 mod database;
 mod drain;
 mod failure;

@@ -67,7 +67,7 @@ pub(crate) async fn run(
     let Outage { name, rows } = outage;
     let mut database = server.create(&name.replace('-', "_")).await?;
     database.load(rows).await?;
-    let live = Drain { name, rows, delay_millis: 0, rounds: 1 };
+    let live = Drain { name, rows, sink: SinkOptions::default(), rounds: 1 };
     let live = drain::relay(server, &mut database, live, arguments).await?;
 
     let slot = database.copy_slot().await?;

@@ -32,6 +32,17 @@ pub(crate) struct Usage {
     pub(crate) peak_bytes: u64,
 }
 
+impl Usage {
+    /// Together with another process: all of the time, and the most that one of them took.
+    pub(crate) fn with(self, other: Self) -> Self {
+        Self {
+            user_seconds: self.user_seconds + other.user_seconds,
+            system_seconds: self.system_seconds + other.system_seconds,
+            peak_bytes: self.peak_bytes.max(other.peak_bytes),
+        }
+    }
+}
+
 /// What one process did with so many rows.
 #[derive(Debug, Clone, Copy, Serialize)]
 pub(crate) struct Measured {

@@ -33,6 +33,7 @@ pub(crate) fn markdown(results: &Results) -> String {
         outages(results),
         publishers(results),
         consumers(results),
+        applied_live(results),
     ];
     sections.into_iter().filter(|section| !section.is_empty()).collect::<Vec<_>>().join("\n")
 }
@@ -243,6 +244,28 @@ fn consumers(results: &Results) -> String {
         ]
     });
     let head = ["Consumer", "Events", "Events/s", "CPU s per million, user + sys", "Peak MiB"];
+    table(&head, rows)
+}
+
+fn applied_live(results: &Results) -> String {
+    let rows = results.applied_live.iter().map(|live| {
+        let per_million = |seconds: f64| number(seconds * 1e6 / f64::from(live.events));
+        let peak = f64::from(u32::try_from(live.usage.peak_bytes / 1024).unwrap_or(u32::MAX));
+        vec![
+            live.name.to_owned(),
+            number(f64::from(live.events)),
+            number(live.p50_millis),
+            number(live.p99_millis),
+            format!(
+                "{} + {}",
+                per_million(live.usage.user_seconds),
+                per_million(live.usage.system_seconds)
+            ),
+            number(peak / 1024.0),
+        ]
+    });
+    let head =
+        ["Applied live", "Events", "p50 ms", "p99 ms", "CPU s per million, user + sys", "Peak MiB"];
     table(&head, rows)
 }
 

@@ -4,6 +4,7 @@ use serde::Serialize;
 
 use crate::clients::Published;
 use crate::consume::Consumed;
+use crate::consume_live::AppliedLive;
 use crate::drain::Drained;
 use crate::live::Live;
 use crate::machine::Machine;
@@ -24,6 +25,7 @@ pub(crate) struct Results {
     pub(crate) outages: Vec<Overcome>,
     pub(crate) publishers: Vec<Published>,
     pub(crate) consumers: Vec<Consumed>,
+    pub(crate) applied_live: Vec<AppliedLive>,
     pub(crate) targets: Vec<Verdict>,
 }
 
@@ -32,6 +34,7 @@ pub(crate) const MANY_KEYS: &str = "many-keys";
 pub(crate) const SINGLE_KEY: &str = "single-key";
 pub(crate) const ONE_TRANSACTION: &str = "one-transaction";
 pub(crate) const FAR_AWAY: &str = "many-keys-50ms";
+pub(crate) const FAR_TLS: &str = "many-keys-50ms-tls";
 pub(crate) const STEADY: &str = "steady-2000";
 pub(crate) const OUTAGE: &str = "outage-hot-keys";
 pub(crate) const OUTAGE_MANY: &str = "outage-many-keys";
@@ -40,6 +43,8 @@ pub(crate) const CONSUME_HOT: &str = "consume-hot-keys";
 pub(crate) const CONSUME_MANY: &str = "consume-many-keys";
 pub(crate) const CONSUME_FAR: &str = "consume-hot-keys-3ms";
 pub(crate) const CONSUME_POISON: &str = "consume-poison";
+pub(crate) const CONSUME_TWO: &str = "consume-hot-keys-3ms-two";
+pub(crate) const CONSUME_STEADY: &str = "consume-steady-1000";
 pub(crate) const CONSUME_OFFICIAL: &str = "consume-official";
 pub(crate) const OFFICIAL: &str = "official-many-keys";
 

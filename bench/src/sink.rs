@@ -8,8 +8,10 @@ use clap::{Args, ValueEnum};
 use serde::{Deserialize, Serialize};
 use tokio::io::{AsyncBufReadExt as _, AsyncReadExt as _, AsyncWriteExt as _, BufReader};
 use tokio::net::{TcpListener, TcpStream};
-use walrelay_emulator::{Effect, Emulator, Fault, Log, Options, SubscriptionOptions};
+use walrelay_emulator::{Effect, Emulator, Fault, Log, Options, SubscriptionOptions, Tls};
+use walrelay_testkit::metadata::MetadataServer;
 use walrelay_testkit::process::clean_command;
+use walrelay_testkit::tls::{CERTIFICATE, CERTIFICATE_FILE, KEY};
 
 use crate::failure::Failure;
 use crate::process::{Output, Process, Usage};
@@ -28,6 +30,9 @@ pub(crate) struct SinkOptions {
     pub(crate) delay_millis: u64,
     #[arg(long, value_enum, default_value_t)]
     pub(crate) keeping: Keeping,
+    /// Over TLS, as production is.
+    #[arg(long)]
+    pub(crate) tls: bool,
 }
 
 /// What becomes of a message beside being counted.
@@ -63,9 +68,18 @@ pub(crate) fn execute(options: SinkOptions) -> Result<(), Failure> {
         let control = TcpListener::bind("127.0.0.1:0").await?;
         terminal::say(&format!("{} {}", grpc.local_addr()?, control.local_addr()?));
         let controlled = emulator.serve_control(control, std::future::pending());
-        let ((), controlled) =
-            tokio::join!(emulator.serve(grpc, std::future::pending()), controlled);
-        Ok(controlled?)
+        let serving = async {
+            match options.tls {
+                true => {
+                    let tls = Tls::from_pem(CERTIFICATE, KEY)?;
+                    emulator.serve_tls(grpc, &tls, std::future::pending()).await;
+                }
+                false => emulator.serve(grpc, std::future::pending()).await,
+            }
+            Ok(())
+        };
+        tokio::try_join!(serving, controlled)?;
+        Ok(())
     })
 }
 
@@ -91,6 +105,8 @@ pub(crate) struct Stored {
 pub(crate) struct Sink {
     process: Process,
     address: SocketAddr,
+    /// Gives the relay its token, where it needs one.
+    metadata: Option<MetadataServer>,
     /// Kept open: the counts are asked for every few milliseconds.
     control: BufReader<TcpStream>,
 }
@@ -102,11 +118,29 @@ impl Sink {
         let keeping =
             options.keeping.to_possible_value().ok_or("every way of keeping has a name")?;
         command.args(["--keeping", keeping.get_name()]);
+        let mut metadata = None;
+        if options.tls {
+            command.arg("--tls");
+            metadata = Some(MetadataServer::start().await?);
+        }
         let mut process = Process::start("the sink", command, Output::Lines)?;
         let line = process.read_line()?;
         let (grpc, control) = line.split_once(' ').ok_or("the sink printed no addresses")?;
         let control = BufReader::new(TcpStream::connect(control).await?);
-        Ok(Self { process, address: grpc.parse()?, control })
+        Ok(Self { process, address: grpc.parse()?, metadata, control })
+    }
+
+    /// By which the relay finds it.
+    pub(crate) fn environment(&self) -> Vec<(&'static str, String)> {
+        let Some(metadata) = &self.metadata else {
+            return vec![("PUBSUB_EMULATOR_HOST", self.address())];
+        };
+        let endpoint = format!("https://localhost:{}", self.address.port());
+        vec![
+            ("WALRELAY_ENDPOINT", endpoint),
+            ("WALRELAY_PUBSUB_CA", CERTIFICATE_FILE.to_owned()),
+            ("GCE_METADATA_HOST", metadata.address()),
+        ]
     }
 
     /// For `PUBSUB_EMULATOR_HOST`.

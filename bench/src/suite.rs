@@ -6,6 +6,7 @@ use clap::Args;
 
 use crate::clients::{self, Client, PublishOptions, Published, Publishing};
 use crate::consume::{self, Consume, Reader};
+use crate::consume_live;
 use crate::database::{Rows, Server};
 use crate::drain::{self, Drain};
 use crate::failure::Failure;
@@ -13,11 +14,11 @@ use crate::live::{self, Burst, Steady};
 use crate::machine::{self, Machine};
 use crate::outage::{self, Outage};
 use crate::results::{
-    BARE, CONSUME_FAR, CONSUME_HOT, CONSUME_MANY, CONSUME_OFFICIAL, CONSUME_POISON, FAR_AWAY,
-    HOT_KEYS, MANY_KEYS, OFFICIAL, ONE_TRANSACTION, OUTAGE, OUTAGE_MANY, Results, SINGLE_KEY,
-    STEADY,
+    BARE, CONSUME_FAR, CONSUME_HOT, CONSUME_MANY, CONSUME_OFFICIAL, CONSUME_POISON, CONSUME_STEADY,
+    CONSUME_TWO, FAR_AWAY, FAR_TLS, HOT_KEYS, MANY_KEYS, OFFICIAL, ONE_TRANSACTION, OUTAGE,
+    OUTAGE_MANY, Results, SINGLE_KEY, STEADY,
 };
-use crate::sink::Keeping;
+use crate::sink::{Keeping, SinkOptions};
 use crate::size::Size;
 use crate::{report, targets, terminal};
 
@@ -48,9 +49,10 @@ fn drains(size: Size) -> Vec<Drain> {
     let drain = |name, count, per_transaction, aggregates, payload_bytes| Drain {
         name,
         rows: Rows { count: size.rows(count), per_transaction, aggregates, payload_bytes },
-        delay_millis: 0,
+        sink: SinkOptions::default(),
         rounds: size.rounds(),
     };
+    let far = SinkOptions { delay_millis: 50, ..SinkOptions::default() };
     vec![
         drain(HOT_KEYS, 1_000_000, 10, 1_000, 200),
         drain(MANY_KEYS, 1_000_000, 10, 0, 200),
@@ -59,8 +61,9 @@ fn drains(size: Size) -> Vec<Drain> {
         drain(ONE_TRANSACTION, 1_000_000, 1_000_000, 1_000, 200),
         drain("payload-2kb", 300_000, 10, 1_000, 2_000),
         drain("payload-100kb", 10_000, 10, 1_000, 100_000),
-        Drain { delay_millis: 50, ..drain(FAR_AWAY, 300_000, 10, 0, 200) },
-        Drain { delay_millis: 50, ..drain("hot-keys-50ms", 300_000, 10, 1_000, 200) },
+        Drain { sink: far, ..drain(FAR_AWAY, 300_000, 10, 0, 200) },
+        Drain { sink: SinkOptions { tls: true, ..far }, ..drain(FAR_TLS, 300_000, 10, 0, 200) },
+        Drain { sink: far, ..drain("hot-keys-50ms", 300_000, 10, 1_000, 200) },
     ]
 }
 
@@ -80,12 +83,15 @@ fn consumers(size: Size) -> Vec<Consume> {
         rows: Rows { count: size.rows(count), per_transaction: 10, aggregates, payload_bytes: 200 },
         poison_every: 0,
         database_millis: 0,
+        instances: 1,
         rounds: size.rounds(),
     };
+    let far = |name| Consume { database_millis: 3, ..consume(name, 300_000, 1_000) };
     vec![
         consume(CONSUME_HOT, 500_000, 1_000),
-        consume(CONSUME_MANY, 500_000, 0),
-        Consume { database_millis: 3, ..consume(CONSUME_FAR, 300_000, 1_000) },
+        consume(CONSUME_MANY, 1_000_000, 0),
+        far(CONSUME_FAR),
+        Consume { instances: 2, ..far(CONSUME_TWO) },
         Consume { poison_every: 100, ..consume(CONSUME_POISON, 300_000, 1_000) },
         Consume { reader: Reader::Official, ..consume(CONSUME_OFFICIAL, 100_000, 1_000) },
     ]
@@ -171,6 +177,7 @@ async fn measure(server: &Server, options: &SuiteOptions) -> Result<Results, Fai
         outages: Vec::new(),
         publishers: Vec::new(),
         consumers: Vec::new(),
+        applied_live: Vec::new(),
         targets: Vec::new(),
     };
     for publishing in publishers(size).into_iter().filter(|it| is_wanted(it.name)) {
@@ -207,6 +214,12 @@ async fn measure(server: &Server, options: &SuiteOptions) -> Result<Results, Fai
     for consumer in consumers(size).into_iter().filter(|it| is_wanted(it.name)) {
         terminal::progress(consumer.name);
         results.consumers.push(consume::run(server, consumer).await?);
+    }
+    if is_wanted(CONSUME_STEADY) {
+        terminal::progress(CONSUME_STEADY);
+        let steady =
+            Steady { name: CONSUME_STEADY, rows_per_second: 1_000, seconds, delay_millis: 0 };
+        results.applied_live.push(consume_live::run(server, steady).await?);
     }
     results.targets = targets::judge(&results);
     Ok(results)

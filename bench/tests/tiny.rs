@@ -25,7 +25,7 @@ fn every_workload_runs_and_every_target_is_judged() {
     let json = std::fs::read(file).unwrap();
     std::fs::remove_dir_all(&results).unwrap();
     let json: serde_json::Value = serde_json::from_slice(&json).unwrap();
-    for (part, count) in [("drains", 9), ("lives", 3), ("outages", 2), ("publishers", 14)] {
+    for (part, count) in [("drains", 10), ("lives", 3), ("outages", 2), ("publishers", 14)] {
         assert_eq!(json[part].as_array().unwrap().len(), count, "{part}");
     }
     // The two that compare with pg_recvlogical are left out where there is none.
