@@ -81,6 +81,13 @@ impl Applied {
         matches!(self.result, "done" | "late")
     }
 
+    /// Whether a look for what is due has changed anything. An event that fails again has: it has a
+    /// later time now, and a look takes only so many. One look a second would make minutes of
+    /// hundreds of keys whose first event fails, however many events wait behind each.
+    pub(crate) fn have_moved(found: &[Self]) -> bool {
+        found.iter().any(|it| it.fate() == Fate::Finished)
+    }
+
     pub(crate) fn fate(&self) -> Fate {
         if self.result == "deferred" { Fate::Deferred } else { Fate::Finished }
     }
@@ -357,4 +364,28 @@ pub(crate) async fn resolve_handler(
     let parameters: [Parameter<'_>; 1] = [(&name, Type::TEXT)];
     let rows = client.query_typed(sql, &parameters).await?;
     Ok(rows.iter().map(|row| row.get(0)).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn found(results: &[&str]) -> bool {
+        let found: Vec<Applied> = results.iter().map(|it| Applied::of(it, None)).collect();
+        Applied::have_moved(&found)
+    }
+
+    #[test]
+    fn keys_whose_events_fail_again_do_not_make_the_others_wait() {
+        for moved in ["done", "late", "retrying", "dead"] {
+            assert!(found(&[moved]), "{moved}");
+            assert!(found(&["deferred", moved]), "{moved}");
+        }
+    }
+
+    #[test]
+    fn a_look_that_changes_nothing_is_not_repeated_at_once() {
+        assert!(!found(&[]));
+        assert!(!found(&["deferred", "deferred"]));
+    }
 }

@@ -380,8 +380,8 @@ impl Run {
                     false => Stored::Perhaps,
                 };
                 applied.iter().for_each(|it| self.metrics.event(it.result));
-                if applied.iter().any(Applied::is_new) {
-                    // What stood behind it may follow at once.
+                if Applied::have_moved(applied) {
+                    // What stands behind them, or did not fit beside them, may follow at once.
                     next = now;
                     self.health.progress();
                 }
