@@ -218,6 +218,17 @@ impl Lane {
         self.parked.is_none() || !self.is_ordered()
     }
 
+    /// Whether this is when it sends again, or when its rows may be claimed.
+    pub(crate) fn waits_until(&self, at: Instant) -> bool {
+        self.state == (State::Waiting { until: at }) || self.rests_until(at)
+    }
+
+    /// Whether this is when its rows in dispatch state may be claimed.
+    pub(crate) fn rests_until(&self, at: Instant) -> bool {
+        let redelivery = self.parked.as_ref().map(|parked| parked.redelivery);
+        matches!(redelivery, Some(Redelivery::Pausing { until }) if until == at)
+    }
+
     /// Whether it holds nothing and knows nothing worth keeping (memory must not grow with the
     /// keys ever seen, I6).
     pub(crate) fn is_spent(&self) -> bool {

@@ -4,13 +4,13 @@
 //! refused batch goes out again before anything behind it). Leaves sending, recording and time to
 //! the caller: what has to happen outside is collected in [`Effects`].
 
+mod due;
 mod failing;
 mod parked;
 mod resting;
 mod spilling;
 
-use std::cmp::Reverse;
-use std::collections::{BTreeSet, BinaryHeap, VecDeque};
+use std::collections::{BTreeSet, VecDeque};
 use std::time::{Duration, Instant};
 
 use crate::backoff::Backoff;
@@ -25,6 +25,8 @@ use crate::resting_keys::RestingKeys;
 use crate::tracker::Ticket;
 use crate::wal_budget::Spill;
 use crate::weather::{Change, Delivery, Weather};
+
+use due::DueLanes;
 
 pub use parked::{ClaimKey, Claimed};
 
@@ -67,8 +69,8 @@ pub struct Lanes {
     table: LaneTable,
     /// Lanes with something to send, in turn: no key starves another.
     ready: VecDeque<LaneId>,
-    /// Lanes and parked keys that are due later. Entries go stale and are checked when popped.
-    due: BinaryHeap<Reverse<(Instant, LaneId)>>,
+    /// Lanes and parked keys that are due later.
+    due: DueLanes,
     /// Parked keys that may be claimed now.
     claimable: VecDeque<LaneId>,
     weather: Weather,
@@ -97,7 +99,7 @@ impl Lanes {
             policy,
             table: LaneTable::new(seed),
             ready: VecDeque::new(),
-            due: BinaryHeap::new(),
+            due: DueLanes::new(),
             claimable: VecDeque::new(),
             weather: Weather::new(policy.park_after),
             probe_at: None,
@@ -192,22 +194,19 @@ impl Lanes {
     /// When [`wake`](Self::wake) has something to do next.
     #[must_use]
     pub fn next_due(&self) -> Option<Instant> {
-        self.due.peek().map(|Reverse((at, _))| *at)
+        self.due.next()
     }
 
     /// Lanes whose waiting is over may send again; parked keys whose rest is over may be claimed.
     pub fn wake(&mut self, now: Instant) {
         self.now = Some(now);
-        while let Some(Reverse((at, id))) = self.due.peek().copied().filter(|due| due.0.0 <= now) {
-            self.due.pop();
+        while let Some((at, id)) = self.due.pop(now) {
             let lane = &mut self.table[id];
             if lane.state == (State::Waiting { until: at }) {
                 lane.state = State::Ready;
                 self.ready.push_back(id);
             }
-            if let Some(Parked { redelivery: Redelivery::Pausing { until }, .. }) = &lane.parked
-                && *until == at
-            {
+            if lane.rests_until(at) {
                 self.claimable.push_back(id);
             }
         }
@@ -354,7 +353,13 @@ impl Lanes {
         }
         let delay = self.probing(delay, now);
         self.table[id].state = State::Waiting { until: now + delay };
-        self.due.push(Reverse((now + delay, id)));
+        self.look_at(now + delay, id);
+    }
+
+    /// The lane waits until then.
+    fn look_at(&mut self, at: Instant, id: LaneId) {
+        let Self { due, table, .. } = self;
+        due.push(at, id, |until, lane| table[lane].waits_until(until));
     }
 
     /// Debug builds, and so the tests and the simulation, check the lane that was changed.
@@ -458,17 +463,21 @@ impl Lanes {
             if !matches(lane) {
                 continue;
             }
+            let mut is_sooner = false;
             if let State::Waiting { until } = &mut lane.state
                 && *until > soon
             {
                 *until = soon;
-                self.due.push(Reverse((soon, id)));
+                is_sooner = true;
             }
             if let Some(Parked { redelivery: Redelivery::Pausing { until }, .. }) = &mut lane.parked
                 && *until > soon
             {
                 *until = soon;
-                self.due.push(Reverse((soon, id)));
+                is_sooner = true;
+            }
+            if is_sooner {
+                self.look_at(soon, id);
             }
         }
     }

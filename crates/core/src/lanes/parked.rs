@@ -4,7 +4,6 @@
 //! a parked key join the table behind those it holds, and the key is live again only when an answer
 //! that nothing could have made stale says that the table holds none.
 
-use std::cmp::Reverse;
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
@@ -327,7 +326,7 @@ impl Lanes {
     /// Parks the key, or changes when it is looked at again.
     pub(super) fn pause(&mut self, id: LaneId, until: Instant) {
         self.set_redelivery(id, Redelivery::Pausing { until });
-        self.due.push(Reverse((until, id)));
+        self.look_at(until, id);
     }
 
     fn set_redelivery(&mut self, id: LaneId, redelivery: Redelivery) {
