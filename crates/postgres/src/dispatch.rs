@@ -174,14 +174,24 @@ pub struct Claim {
 }
 
 /// What keeps a claimed row from being claimed again, and what becomes of it once it is stored.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 enum Hold {
     /// Its lease. It is kept as published.
     Leased,
     /// The same of one that was spilled: it is deleted.
-    LeasedSpilled(Position),
+    LeasedSpilled(Place),
     /// Only that its key is not asked for again. It was spilled, and is deleted.
-    Read(Position),
+    Read(Place),
+}
+
+/// Where a spilled row is.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Place {
+    /// In the log.
+    position: Position,
+    /// In the table, as the server writes a `ctid`, when it was read. Changing the row moves it, and
+    /// so does rewriting the table.
+    ctid: String,
 }
 
 impl Claim {

@@ -6,7 +6,7 @@ use pgoutput_parser::Position;
 use tokio_postgres::Client;
 use tokio_postgres::types::Type;
 
-use super::{Claim, DispatchStore, Hold, Key, SPILLED, position_of, seconds, unsigned};
+use super::{Claim, DispatchStore, Hold, Key, Place, SPILLED, position_of, seconds, unsigned};
 use crate::store_error::StoreError;
 
 /// A row that is ours to publish until its lease is over.
@@ -95,7 +95,7 @@ impl DispatchStore {
             .map(|row| {
                 let position = position_of(row)?;
                 let hold = match row.get::<_, Option<&str>>("error_code") {
-                    Some(SPILLED) => Hold::LeasedSpilled(position),
+                    Some(SPILLED) => Hold::LeasedSpilled(Place { position, ctid: row.get("ctid") }),
                     _ => Hold::Leased,
                 };
                 let (event_id, version) = (row.get("event_id"), row.get("updated_at"));
@@ -141,7 +141,7 @@ WITH wanted AS (
         FROM (
       SELECT d.event_id, row_number() OVER place AS rank, d.bytes, bool_and(d.is_due) OVER place AS is_due
         FROM (
-          SELECT event_id, commit_lsn, tx_index, octet_length(message)::int8 AS bytes,
+          SELECT event_id, commit_lsn, tx_index, octet_length(message) AS bytes,
                  (next_attempt_at IS NULL OR next_attempt_at <= now()) AND coalesce(error_code, '') <> 'SPILLED' AS is_due
             FROM public.app_outbox_dispatch
            WHERE slot = $1 AND topic = w.topic AND ordering_key = w.ordering_key AND status = 'retrying'
@@ -160,7 +160,7 @@ WITH wanted AS (
          due.bytes
     FROM wanted w
    CROSS JOIN LATERAL (
-      (SELECT event_id, next_attempt_at, octet_length(message)::int8 AS bytes
+      (SELECT event_id, next_attempt_at, octet_length(message) AS bytes
          FROM public.app_outbox_dispatch
         WHERE slot = $1 AND topic = w.topic AND ordering_key = '' AND status = 'retrying'
           AND next_attempt_at <= now()
@@ -168,7 +168,7 @@ WITH wanted AS (
         LIMIT $4)
       UNION ALL
       -- Never written by us; plain SQL may.
-      (SELECT event_id, next_attempt_at, octet_length(message)::int8
+      (SELECT event_id, next_attempt_at, octet_length(message)
          FROM public.app_outbox_dispatch
         WHERE slot = $1 AND topic = w.topic AND ordering_key = '' AND status = 'retrying'
           AND next_attempt_at IS NULL
@@ -214,6 +214,6 @@ WITH wanted AS (
    WHERE slot = $1 AND event_id = ANY (ARRAY(SELECT event_id FROM chosen))
      AND coalesce(status, '') = 'retrying'
   RETURNING event_id, commit_lsn, tx_index, topic, ordering_key, message, attempts, updated_at,
-            error_code
+            error_code, ctid::text AS ctid
 )
 SELECT * FROM claimed ORDER BY topic, ordering_key, commit_lsn, tx_index";
