@@ -42,7 +42,7 @@ pub struct SessionStore {
     /// The relay's row, once the session has taken it.
     own_row: Option<OwnRow>,
     /// What is recorded of the stream, where the positions in the table do not tell.
-    recorded: Option<Vec<RecordedRow>>,
+    recorded: Option<Arc<[RecordedRow]>>,
     /// What its generation was when the session asked where to start; none where there was no row.
     generation: Option<u64>,
     /// Rows claimed and not finished, by the id they are recorded under: at most what the budget
@@ -175,7 +175,7 @@ impl SessionStore {
 
     /// The same, of a stream of which these rows are recorded, whatever positions they are recorded at.
     #[must_use]
-    pub fn having_recorded(self, rows: Vec<RecordedRow>) -> Self {
+    pub fn having_recorded(self, rows: Arc<[RecordedRow]>) -> Self {
         Self { recorded: Some(rows), ..self }
     }
 

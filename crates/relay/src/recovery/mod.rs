@@ -273,7 +273,7 @@ async fn publish<P: Publisher>(
     let requests_max = settings.pubsub.max_outstanding_requests;
     let supervisor = Supervisor {
         settings: &SessionSettings::of(&relay, requests_max, Until::CaughtUp),
-        server: TableSource::new(settings, rest.clone(), (tables, recorded)),
+        server: TableSource::new(settings, rest.clone(), (tables, recorded.into())),
         publisher,
         metrics: metrics.clone(),
         health: health.clone(),

@@ -1,6 +1,6 @@
 //! Sessions over the table: the socket is one in memory, dispatch state is the relay's own.
 
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use pgoutput_parser::Lsn;
@@ -31,7 +31,8 @@ pub(super) struct TableSource<'a> {
     settings: &'a Settings,
     rest: Rest,
     tables: Vec<GapTable>,
-    recorded: Vec<RecordedRow>,
+    /// There may be millions: one list for every session.
+    recorded: Arc<[RecordedRow]>,
     /// The other end of the socket, one at a time.
     serving: Serving,
 }
@@ -40,7 +41,7 @@ impl<'a> TableSource<'a> {
     pub(super) fn new(
         settings: &'a Settings,
         rest: Rest,
-        (tables, recorded): (Vec<GapTable>, Vec<RecordedRow>),
+        (tables, recorded): (Vec<GapTable>, Arc<[RecordedRow]>),
     ) -> Self {
         Self { settings, rest, tables, recorded, serving: Serving::default() }
     }
@@ -75,7 +76,7 @@ impl Server for TableSource<'_> {
                 lease: lease_of(pubsub),
                 generation: row.map(|row| row.generation),
                 consistent_point: self.rest.consistent_point,
-                recorded: self.recorded.clone(),
+                recorded: Arc::clone(&self.recorded),
             },
         })
     }
@@ -129,7 +130,7 @@ pub(super) struct TableDatabase {
     lease: Duration,
     generation: Option<u64>,
     consistent_point: Lsn,
-    recorded: Vec<RecordedRow>,
+    recorded: Arc<[RecordedRow]>,
 }
 
 impl Database for TableDatabase {
