@@ -6,7 +6,7 @@
 
 use pgoutput_parser::Lsn;
 use tokio_postgres::Client;
-use tokio_postgres::types::{PgLsn, Type};
+use tokio_postgres::types::{PgLsn, ToSql, Type};
 use walrelay_core::Outcome;
 
 use super::claim::ClaimedRow;
@@ -106,8 +106,9 @@ impl DispatchStore {
     }
 
     /// Deletes spilled rows that Pub/Sub has stored and the slot is past, unless somebody has changed
-    /// them meanwhile. Found where they were read, at a third of what looking for their ids costs; if
-    /// the table was rewritten since, they are not found, and delivered once more.
+    /// them meanwhile. They are looked for where they were read, which costs half of looking for their
+    /// ids; only if some are not there, because the table was rewritten or somebody has set their time,
+    /// by their ids.
     async fn delete_spilled(
         &self,
         client: &Client,
@@ -118,19 +119,20 @@ impl DispatchStore {
         let Some(newest) = stored.iter().map(|(claim, _)| claim.version).max() else {
             return Ok(0);
         };
-        client
-            .execute_typed(
-                DELETE_STORED,
-                &[
-                    (&self.slot, Type::TEXT),
-                    (&event_ids, Type::TEXT_ARRAY),
-                    (&places, Type::TEXT_ARRAY),
-                    (&SPILLED, Type::TEXT),
-                    (&newest, Type::TIMESTAMPTZ),
-                ],
-            )
-            .await
-            .map_err(StoreError::sql("delete what was spilled and is stored"))
+        let failed = || StoreError::sql("delete what was spilled and is stored");
+        let there: &[(&(dyn ToSql + Sync), Type)] = &[
+            (&self.slot, Type::TEXT),
+            (&event_ids, Type::TEXT_ARRAY),
+            (&SPILLED, Type::TEXT),
+            (&newest, Type::TIMESTAMPTZ),
+            (&places, Type::TEXT_ARRAY),
+        ];
+        let deleted = client.execute_typed(DELETE_AT, there).await.map_err(failed())?;
+        if deleted >= event_ids.len() as u64 {
+            return Ok(deleted);
+        }
+        let elsewhere = client.execute_typed(DELETE_BY_ID, &there[..4]).await;
+        Ok(deleted + elsewhere.map_err(failed())?)
     }
 
     /// Deletes spilled rows from here to before `settled` that were stored while the slot was not past
@@ -236,17 +238,22 @@ SELECT c.ordinal, c.place::text AS ctid, d.event_id, d.commit_lsn, d.tx_index, d
 // `OFFSET 0` and the array keep the planner from looking for the rows in any other way: of a table that
 // has just been filled it has no statistics, and reads all of it instead. For `coalesce(status, '')` see
 // claim.rs.
-const DELETE_STORED: &str = "
+const DELETE_AT: &str = "
 DELETE FROM public.app_outbox_dispatch
  WHERE ctid = ANY (ARRAY(
          SELECT stored.place::tid
-           FROM unnest($2, $3) AS stored(event_id, place)
+           FROM unnest($2, $5) AS stored(event_id, place)
           CROSS JOIN LATERAL (
              SELECT d.event_id FROM public.app_outbox_dispatch AS d
               WHERE d.ctid = stored.place::tid OFFSET 0
           ) AS there
           WHERE there.event_id = stored.event_id))
-   AND slot = $1 AND coalesce(status, '') = 'retrying' AND error_code = $4 AND updated_at <= $5";
+   AND slot = $1 AND coalesce(status, '') = 'retrying' AND error_code = $3 AND updated_at <= $4";
+
+const DELETE_BY_ID: &str = "
+DELETE FROM public.app_outbox_dispatch
+ WHERE slot = $1 AND event_id = ANY (ARRAY(SELECT unnest($2)))
+   AND coalesce(status, '') = 'retrying' AND error_code = $3 AND updated_at <= $4";
 
 // For `coalesce(status, '')` see claim.rs: of the partial index of what is finished only a few are
 // spilled.

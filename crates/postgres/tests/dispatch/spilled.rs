@@ -82,6 +82,52 @@ async fn a_spilled_row_that_is_stored_is_gone_once_the_slot_is_past_it() {
 }
 
 #[tokio::test]
+async fn a_stored_row_is_gone_although_it_was_moved_in_the_table_meanwhile() {
+    for moved in [
+        "VACUUM FULL app_outbox_dispatch",
+        "UPDATE app_outbox_dispatch SET next_attempt_at = now()",
+    ] {
+        let (_database, mut session) = migrated().await;
+        let store = store();
+        park_mixed(&store, &mut session).await;
+        // What is before them makes room, so that a rewrite moves them.
+        session.run("DELETE FROM app_outbox_dispatch WHERE event_id = 'a'").await;
+        let published = published();
+        let outcomes = all(read(&store, &session).await, &published);
+
+        session.run(moved).await;
+
+        assert_eq!(
+            store.finish_past(&session, &outcomes, Lsn::new(9)).await.unwrap(),
+            1,
+            "{moved}"
+        );
+        assert_eq!(rows_left(&session).await, "c d", "{moved}");
+    }
+}
+
+#[tokio::test]
+async fn a_row_that_lies_where_a_stored_one_was_read_stays() {
+    let (_database, mut session) = migrated().await;
+    let store = store();
+    store.park(&mut session, &[spilled(row("a", at(1, 0), "k", NOW))]).await.unwrap();
+    let place = "SELECT ctid::text FROM app_outbox_dispatch";
+    let before = session.text(place).await;
+    let published = published();
+    let outcomes = all(read(&store, &session).await, &published);
+
+    session.run("DELETE FROM app_outbox_dispatch").await;
+    session.run("VACUUM app_outbox_dispatch").await;
+    store.park(&mut session, &[spilled(row("b", at(2, 0), "k", NOW))]).await.unwrap();
+    session.run("UPDATE app_outbox_dispatch SET updated_at = 'epoch'").await;
+    session.run("VACUUM FULL app_outbox_dispatch").await;
+    assert_eq!(session.text(place).await, before, "there is another row now");
+
+    assert_eq!(store.finish_past(&session, &outcomes, Lsn::new(9)).await.unwrap(), 0);
+    assert_eq!(rows_left(&session).await, "b");
+}
+
+#[tokio::test]
 async fn rows_without_a_key_are_leased_and_deleted_alike() {
     let (_database, mut session) = migrated().await;
     let store = store();
