@@ -110,7 +110,10 @@ async fn cost(
 async fn no_command_costs_more_where_more_is_parked() {
     for major in installed_majors() {
         let Some(database) = TestDatabase::create_on(major).await else { continue };
-        migrate_all(&Session::on(&database).await).await;
+        let session = Session::on(&database).await;
+        migrate_all(&session).await;
+        // What it reads would be counted, and what it learns would be another case.
+        session.run("ALTER TABLE app_outbox_dispatch SET (autovacuum_enabled = off)").await;
         let analyze = "ANALYZE app_outbox_dispatch";
         for (name, when) in [
             ("never analyzed", ("", "")),
