@@ -4,6 +4,7 @@
 //! the clients that it is compared with, which are this program under another command.
 //! Owns those processes and takes them away again. Ratios are the result: the machine is shared.
 
+mod again;
 mod clients;
 mod consume;
 mod consume_live;

@@ -33,6 +33,15 @@ pub(crate) struct Usage {
 }
 
 impl Usage {
+    /// What was used since then; the peak is that of the process's whole life.
+    pub(crate) fn since(self, before: Self) -> Self {
+        Self {
+            user_seconds: self.user_seconds - before.user_seconds,
+            system_seconds: self.system_seconds - before.system_seconds,
+            peak_bytes: self.peak_bytes,
+        }
+    }
+
     /// Together with another process: all of the time, and the most that one of them took.
     pub(crate) fn with(self, other: Self) -> Self {
         Self {

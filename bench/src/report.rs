@@ -31,6 +31,7 @@ pub(crate) fn markdown(results: &Results) -> String {
         drains(results),
         lives(results),
         outages(results),
+        again(results),
         publishers(results),
         consumers(results),
         applied_live(results),
@@ -185,6 +186,35 @@ fn outages(results: &Results) -> String {
         "CPU s per million redelivered",
         "Peak MiB spilling",
         "Peak MiB redelivering",
+        "Duplicates",
+    ];
+    table(&head, rows)
+}
+
+fn again(results: &Results) -> String {
+    let rows = results.again.iter().map(|it| {
+        let per_million = |seconds: f64| number(seconds * 1e6 / f64::from(it.rows));
+        let Usage { user_seconds, system_seconds, peak_bytes } = it.again.usage;
+        let peak = f64::from(u32::try_from(peak_bytes / 1024).unwrap_or(u32::MAX)) / 1024.0;
+        vec![
+            it.name.to_owned(),
+            number(f64::from(it.rows)),
+            number(it.live.rows_per_second),
+            number(it.again.rows_per_second),
+            number(it.again.rows_per_second / it.live.rows_per_second),
+            format!("{} + {}", per_million(user_seconds), per_million(system_seconds)),
+            number(peak),
+            it.duplicates.to_string(),
+        ]
+    });
+    let head = [
+        "Again",
+        "Rows",
+        "Live, rows/s",
+        "Again, rows/s",
+        "Ratio",
+        "CPU s per million, user + sys",
+        "Peak MiB",
         "Duplicates",
     ];
     table(&head, rows)

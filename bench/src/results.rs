@@ -2,6 +2,7 @@
 
 use serde::Serialize;
 
+use crate::again::Again;
 use crate::clients::Published;
 use crate::consume::Consumed;
 use crate::consume_live::AppliedLive;
@@ -23,6 +24,7 @@ pub(crate) struct Results {
     pub(crate) drains: Vec<Drained>,
     pub(crate) lives: Vec<Live>,
     pub(crate) outages: Vec<Overcome>,
+    pub(crate) again: Vec<Again>,
     pub(crate) publishers: Vec<Published>,
     pub(crate) consumers: Vec<Consumed>,
     pub(crate) applied_live: Vec<AppliedLive>,
@@ -38,6 +40,9 @@ pub(crate) const FAR_TLS: &str = "many-keys-50ms-tls";
 pub(crate) const STEADY: &str = "steady-2000";
 pub(crate) const OUTAGE: &str = "outage-hot-keys";
 pub(crate) const OUTAGE_MANY: &str = "outage-many-keys";
+pub(crate) const REPLAY: &str = "again-replay";
+pub(crate) const BACKFILL: &str = "again-backfill";
+pub(crate) const RESET: &str = "again-reset";
 pub(crate) const BARE: [&str; 3] = ["bare-1", "bare-1-more", "bare-1-threads"];
 pub(crate) const CONSUME_HOT: &str = "consume-hot-keys";
 pub(crate) const CONSUME_MANY: &str = "consume-many-keys";

@@ -20,6 +20,9 @@ use crate::terminal;
 /// The topic that the rows of every workload are routed to.
 pub(crate) const TOPIC: &str = "projects/bench/topics/bench.events";
 
+/// The topic that rows are published to again.
+pub(crate) const AGAIN: &str = "projects/bench/topics/bench.again";
+
 pub(crate) const SUBSCRIPTION: &str = "projects/bench/subscriptions/bench";
 
 /// How the sink behaves.
@@ -56,6 +59,7 @@ pub(crate) fn execute(options: SinkOptions) -> Result<(), Failure> {
     let log = if options.keeping == Keeping::Log { Log::Keep } else { Log::Off };
     let emulator = Emulator::new(Options { log, ..Options::default() });
     emulator.create_topic(TOPIC)?;
+    emulator.create_topic(AGAIN)?;
     if options.keeping == Keeping::Subscription {
         emulator.create_subscription(SUBSCRIPTION, TOPIC, SubscriptionOptions::default())?;
     }

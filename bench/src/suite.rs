@@ -4,6 +4,7 @@ use std::path::PathBuf;
 
 use clap::Args;
 
+use crate::again;
 use crate::clients::{self, Client, PublishOptions, Published, Publishing};
 use crate::consume::{self, Consume, Reader};
 use crate::consume_live;
@@ -14,9 +15,9 @@ use crate::live::{self, Burst, Steady};
 use crate::machine::{self, Machine};
 use crate::outage::{self, Outage};
 use crate::results::{
-    BARE, CONSUME_FAR, CONSUME_HOT, CONSUME_MANY, CONSUME_OFFICIAL, CONSUME_POISON, CONSUME_STEADY,
-    CONSUME_TWO, FAR_AWAY, FAR_TLS, HOT_KEYS, MANY_KEYS, OFFICIAL, ONE_TRANSACTION, OUTAGE,
-    OUTAGE_MANY, Results, SINGLE_KEY, STEADY,
+    BACKFILL, BARE, CONSUME_FAR, CONSUME_HOT, CONSUME_MANY, CONSUME_OFFICIAL, CONSUME_POISON,
+    CONSUME_STEADY, CONSUME_TWO, FAR_AWAY, FAR_TLS, HOT_KEYS, MANY_KEYS, OFFICIAL, ONE_TRANSACTION,
+    OUTAGE, OUTAGE_MANY, REPLAY, RESET, Results, SINGLE_KEY, STEADY,
 };
 use crate::sink::{Keeping, SinkOptions};
 use crate::size::Size;
@@ -175,6 +176,7 @@ async fn measure(server: &Server, options: &SuiteOptions) -> Result<Results, Fai
         drains: Vec::new(),
         lives: Vec::new(),
         outages: Vec::new(),
+        again: Vec::new(),
         publishers: Vec::new(),
         consumers: Vec::new(),
         applied_live: Vec::new(),
@@ -210,6 +212,12 @@ async fn measure(server: &Server, options: &SuiteOptions) -> Result<Results, Fai
     for outage in outages(size).into_iter().filter(|outage| is_wanted(outage.name)) {
         terminal::progress(outage.name);
         results.outages.push(outage::run(server, outage, arguments).await?);
+    }
+    if [REPLAY, BACKFILL, RESET].into_iter().any(is_wanted) {
+        terminal::progress("again");
+        let count = size.rows(300_000);
+        let rows = Rows { count, per_transaction: 10, aggregates: 1_000, payload_bytes: 200 };
+        results.again = again::run(server, rows, arguments).await?;
     }
     for consumer in consumers(size).into_iter().filter(|it| is_wanted(it.name)) {
         terminal::progress(consumer.name);

@@ -1,14 +1,15 @@
 //! The speed to reach, and whether it was.
 
+use crate::again::Again;
 use crate::consume_live::AppliedLive;
 use crate::drain::Drained;
 use crate::figures::{median, number};
 use crate::live::Live;
 use crate::outage::Overcome;
 use crate::results::{
-    BARE, CONSUME_FAR, CONSUME_HOT, CONSUME_MANY, CONSUME_OFFICIAL, CONSUME_POISON, CONSUME_TWO,
-    FAR_AWAY, FAR_TLS, HOT_KEYS, MANY_KEYS, OFFICIAL, ONE_TRANSACTION, OUTAGE, OUTAGE_MANY,
-    Results, SINGLE_KEY, STEADY, Verdict,
+    BACKFILL, BARE, CONSUME_FAR, CONSUME_HOT, CONSUME_MANY, CONSUME_OFFICIAL, CONSUME_POISON,
+    CONSUME_TWO, FAR_AWAY, FAR_TLS, HOT_KEYS, MANY_KEYS, OFFICIAL, ONE_TRANSACTION, OUTAGE,
+    OUTAGE_MANY, Results, SINGLE_KEY, STEADY, Verdict,
 };
 
 const MIB: f64 = 1024.0 * 1024.0;
@@ -40,6 +41,7 @@ pub(crate) fn judge(results: &Results) -> Vec<Verdict> {
     }
     if let Some(far) = drained(FAR_AWAY) {
         let rate = far.rows_per_second();
+        verdicts.push(at_least(FAR_AWAY, 60_000.0, rate, "rows/s"));
         if let Some(near) = drained(MANY_KEYS) {
             let share = rate / near.rows_per_second();
             verdicts.push(at_least(FAR_AWAY, FAR_SHARE, share, "× the rate at a near sink"));
@@ -63,6 +65,7 @@ pub(crate) fn judge(results: &Results) -> Vec<Verdict> {
         verdicts.push(below(STEADY, 15.0, p99_millis, "ms commit → stored, p99"));
     }
     verdicts.extend(results.outages.iter().flat_map(overcome));
+    verdicts.extend(results.again.iter().flat_map(repeated));
     verdicts.extend(consuming(results));
     verdicts
 }
@@ -83,6 +86,19 @@ fn overcome(outage: &Overcome) -> Vec<Verdict> {
         verdicts.push(below(name, 5.0, outage.ready_seconds, &of_start));
     }
     verdicts
+}
+
+/// Rows again, beside their live drain; memory as in live operation.
+fn repeated(it: &Again) -> [Verdict; 2] {
+    let name = it.name;
+    let target = if name == BACKFILL { 0.5 } else { 0.9 };
+    let share = it.again.rows_per_second / it.live.rows_per_second;
+    let kibibytes = u32::try_from(it.again.usage.peak_bytes / 1024).unwrap_or(u32::MAX);
+    let peak = f64::from(kibibytes) / 1024.0;
+    [
+        at_least(name, target, share, "× the live rate of the same rows"),
+        below(name, 64.0, peak, "MiB peak memory"),
+    ]
 }
 
 /// Those of the consumer.

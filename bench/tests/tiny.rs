@@ -25,7 +25,9 @@ fn every_workload_runs_and_every_target_is_judged() {
     let json = std::fs::read(file).unwrap();
     std::fs::remove_dir_all(&results).unwrap();
     let json: serde_json::Value = serde_json::from_slice(&json).unwrap();
-    for (part, count) in [("drains", 10), ("lives", 3), ("outages", 2), ("publishers", 14)] {
+    for (part, count) in
+        [("drains", 10), ("lives", 3), ("outages", 2), ("again", 3), ("publishers", 14)]
+    {
         assert_eq!(json[part].as_array().unwrap().len(), count, "{part}");
     }
     // The two that compare with pg_recvlogical are left out where there is none.
@@ -37,6 +39,9 @@ fn every_workload_runs_and_every_target_is_judged() {
     }
     for outage in json["outages"].as_array().unwrap() {
         assert_eq!(outage["duplicates"], 0, "{outage}");
+    }
+    for again in json["again"].as_array().unwrap() {
+        assert_eq!(again["duplicates"], 0, "{again}");
     }
     for live in json["lives"].as_array().unwrap() {
         assert!(live["p50_millis"].as_f64().unwrap() > 0.0, "{live}");
