@@ -215,3 +215,31 @@ async fn a_replay_that_is_being_done_is_not_taken_up_by_a_second_process() {
     assert_eq!(done.code, Some(0), "{}", done.text);
     assert_eq!(world.pubsub.emulator().published(&topic("again")).len(), 200);
 }
+
+#[tokio::test]
+async fn what_is_begun_while_a_relay_looks_at_the_server_is_noticed_before_it_streams() {
+    let Some(world) = World::create().await else { return };
+    world.catch_up().await;
+    let beginning = world.connect().await;
+    let lock = "BEGIN; LOCK TABLE pg_catalog.pg_publication IN ACCESS EXCLUSIVE MODE";
+    beginning.batch_execute(lock).await.expect("a lock");
+    // It has found that nothing is begun, and looks at the publication next.
+    let relay = world.relay([]).start();
+    let waiting = "SELECT count(*) FROM pg_locks WHERE NOT granted AND relation = 'pg_publication'::regclass
+                      AND database = (SELECT oid FROM pg_database WHERE datname = current_database())";
+    wait_until(DEADLINE, "the relay to look at the publication", async || {
+        (world.number(waiting).await > 0).then_some(())
+    })
+    .await;
+    let begin =
+        "UPDATE app_outbox_relay SET generation = generation + 1, operation = jsonb_build_object(
+                   'kind', 'upgrade', 'system_identifier', system_identifier,
+                   'version', current_setting('server_version_num')::int); COMMIT";
+    beginning.batch_execute(begin).await.expect("it is begun");
+    relay.wait_for_line(DEADLINE, "an upgrade").await;
+    assert!(
+        !relay.lines().iter().any(|line| line.contains("\"streaming\"")),
+        "{:?}",
+        relay.lines()
+    );
+}

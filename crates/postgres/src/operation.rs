@@ -318,10 +318,11 @@ pub async fn begin_backfill(
     let (bound, since) = recovery.bound.columns();
     let written = client
         .execute_typed(
-            // 3 is the first transaction id there is.
+            // 3 is the first transaction id there is. A session that found no row makes one of generation 1:
+            // this is not that one.
             "INSERT INTO public.app_outbox_relay
                     (slot, system_identifier, timeline, generation, settled_lsn, settled_xid, operation)
-             VALUES ($1, $4, $5, 1, '0/0', '3',
+             VALUES ($1, $4, $5, 2, '0/0', '3',
                      jsonb_build_object('kind', 'recovery', 'id', $2, 'failover', $3,
                                         'bound', $6, 'since', $7, 'begun_at', now()))
              ON CONFLICT (slot) DO NOTHING",

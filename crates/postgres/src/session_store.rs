@@ -43,7 +43,8 @@ pub struct SessionStore {
     own_row: Option<OwnRow>,
     /// What is recorded of the stream, where the positions in the table do not tell.
     recorded: Option<Arc<[RecordedRow]>>,
-    /// What its generation was when the session asked where to start; none where there was no row.
+    /// What its generation was before the session looked whether something is begun with the slot; none
+    /// where there was no row.
     generation: Option<u64>,
     /// Rows claimed and not finished, by the id they are recorded under: at most what the budget
     /// lets out. Two of them may lie at one position, once the publication was changed.
@@ -167,7 +168,7 @@ impl SessionStore {
         Self { watch: Some(watch), ..self }
     }
 
-    /// The same, of a session that has asked where to start when the row was of this generation.
+    /// The same, of a session that began to look at the slot when the row was of this generation.
     #[must_use]
     pub fn of_generation(self, generation: Option<u64>) -> Self {
         Self { generation, ..self }
@@ -284,7 +285,7 @@ impl Store for SessionStore {
         let own_row = take_relay_row(client, store.slot(), &system, server.timeline).await;
         let row = read_relay_row(client, store.slot()).await.map_err(store_failure)?;
         let own_row = own_row.map_err(store_failure)?;
-        // The slot may have been reset since the session asked where to start.
+        // Something may have been begun with the slot since, and even finished.
         if own_row.generation != self.generation.unwrap_or(FIRST_GENERATION.min(own_row.generation))
         {
             return Err(StoreFailure::OtherHistory(OTHER_GENERATION));

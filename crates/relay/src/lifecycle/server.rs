@@ -14,7 +14,7 @@ use walrelay_core::Retention;
 use walrelay_postgres::{
     ConnectConfig, DispatchStore, PublicationWatch, ReplicationConnection, ServerIdentity,
     SessionStore, SqlClient, Store, StoreError, Stream, SystemIdentity, connect_sql,
-    read_operation, read_relay_row,
+    read_relay_row,
 };
 
 use crate::error::RelayError;
@@ -232,7 +232,8 @@ pub struct PostgresDatabase {
     server: ServerIdentity,
     lease: Duration,
     watch: PublicationWatch,
-    /// Of the relay's row when it was asked where to start.
+    /// Of the relay's row before it was looked whether something is begun: what is begun from then on has
+    /// another.
     generation: Option<u64>,
 }
 
@@ -241,11 +242,8 @@ impl Database for PostgresDatabase {
 
     async fn finish_operation(&mut self) -> Result<(), RelayError> {
         let slot = &self.relay.outbox.slot;
-        if self.purpose == Purpose::Upgrade {
-            return Ok(());
-        }
-        match read_operation(&self.sql, slot).await {
-            Ok(_) => {}
+        match read_relay_row(&self.sql, slot).await {
+            Ok(row) => self.generation = row.map(|row| row.generation),
             // The look at everything else, which comes next, says what is missing.
             Err(error)
                 if matches!(Kind::of_store(&error), Kind::TableMissing | Kind::Privilege) =>
@@ -253,6 +251,9 @@ impl Database for PostgresDatabase {
                 return Ok(());
             }
             Err(error) => return Err(RelayError::Survey(error)),
+        }
+        if self.purpose == Purpose::Upgrade {
+            return Ok(());
         }
         let finisher = Finisher {
             client: &self.sql,
@@ -311,7 +312,6 @@ impl Database for PostgresDatabase {
     async fn settled(&mut self) -> Result<Lsn, RelayError> {
         let row =
             read_relay_row(&self.sql, &self.relay.outbox.slot).await.map_err(RelayError::Survey)?;
-        self.generation = row.as_ref().map(|row| row.generation);
         // A row from before timelines were on record may be of another history.
         let row = row.filter(|row| row.timeline > 0);
         Ok(row.map_or(Lsn::ZERO, |row| row.settled_lsn))
