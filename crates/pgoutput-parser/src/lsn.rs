@@ -7,7 +7,8 @@ pub use walrelay_envelope::{Lsn, ParseLsnError, Position};
 
 /// An [`Lsn`] from which the stream can be resumed without losing a row.
 ///
-/// Only the decoder makes these: from a commit's `end_lsn`, or from a keepalive outside a transaction.
+/// Only the decoder makes these: from a commit's `end_lsn`, from a keepalive outside a transaction, or from
+/// where the commit of a transaction lies of which nothing is taken in.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Boundary(Lsn);
 

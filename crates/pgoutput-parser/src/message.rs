@@ -38,6 +38,13 @@ pub struct Begin {
 }
 
 impl Begin {
+    /// From where streaming resumes with this transaction, for whoever takes in nothing of it: transactions
+    /// are sent in the order of their commits, so everything committed before it was sent.
+    #[must_use]
+    pub fn boundary_before(&self) -> Boundary {
+        Boundary::new(self.final_lsn)
+    }
+
     pub(crate) fn parse(cursor: &mut Cursor<'_>) -> Result<Self, DecodeError> {
         Ok(Self {
             final_lsn: cursor.lsn("final_lsn")?,

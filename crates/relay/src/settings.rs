@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use pgoutput_parser::Lsn;
 use walrelay_core::{OnDead, RouterConfig, WalBudgetLimit};
 use walrelay_postgres::{ConnectConfig, Outbox};
 use walrelay_pubsub::PublisherConfig;
@@ -75,4 +76,7 @@ pub enum Until {
     Stopped,
     /// Once everything committed before its start is confirmed and nothing is due.
     CaughtUp,
+    /// Once everything committed before this position is confirmed. What is committed from there on is
+    /// somebody else's: nothing of it is taken in.
+    Position(Lsn),
 }

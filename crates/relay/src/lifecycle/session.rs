@@ -21,6 +21,7 @@ use crate::observe::observer::Observer;
 use crate::policy::{Disposition, Kind, Met};
 use crate::settings::{RelaySettings, Until};
 use crate::stream::continuity::Continuity;
+use crate::stream::extent::Extent;
 use crate::stream::pipeline::{Flow, Session, Source};
 use crate::stream::publishes::Publishes;
 use crate::stream::recorded_rows::RecordedRows;
@@ -194,6 +195,7 @@ pub async fn open<C: Server, P: Publisher>(
             wal_budget,
             lanes,
             source,
+            extent: Extent::of(settings.until),
             may_find_more: false,
             observer,
         },

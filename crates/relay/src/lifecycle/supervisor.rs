@@ -151,8 +151,12 @@ impl<C: Server, P: Publisher> Supervisor<'_, C, P> {
                 };
             }
         };
-        if settings.until == Until::CaughtUp && memory.reached < Reached::Stream {
-            memory.goal = Some(Goal::new(at.positions.wal_end, at.due));
+        if memory.reached < Reached::Stream {
+            memory.goal = match settings.until {
+                Until::Stopped => None,
+                Until::CaughtUp => Some(Goal::new(at.positions.wal_end, at.due)),
+                Until::Position(end) => Some(Goal::new(end, [])),
+            };
         }
         memory.reached = Reached::Stream;
         session.goal = memory.goal.take();

@@ -2,6 +2,7 @@
 
 pub mod continuity;
 mod ending;
+pub mod extent;
 pub mod goal;
 pub mod mode;
 pub mod pipeline;

@@ -23,6 +23,7 @@ use crate::failpoint;
 use crate::observe::observer::Observer;
 use crate::shutdown::Shutdown;
 use crate::stream::continuity::Continuity;
+use crate::stream::extent::Extent;
 use crate::stream::goal::Goal;
 use crate::stream::mode::{Ended, Mode};
 use crate::stream::pipeline_error::PipelineError;
@@ -75,6 +76,8 @@ pub struct Flow {
     pub lanes: Lanes,
     /// Where rows come in from.
     pub source: Source,
+    /// How far the stream is taken in.
+    pub extent: Extent,
     /// The last look for due keys woke some that rested, so there may be others.
     pub may_find_more: bool,
     /// Metrics and health.
@@ -228,7 +231,7 @@ impl Flow {
         decoder: &mut Decoder,
         feedback: &mut Feedback<W>,
     ) -> Result<(), PipelineError> {
-        let Self { router, recorded_rows, continuity, tracker, source, .. } = self;
+        let Self { router, recorded_rows, continuity, tracker, source, extent, .. } = self;
         let XLogData { wal_start: at, data, .. } = match frame {
             Frame::XLogData(data) => data,
             Frame::Keepalive(keepalive) => {
@@ -244,6 +247,12 @@ impl Flow {
             Change::Insert(row) => {
                 continuity.row();
                 self.admit(&row)?;
+            }
+            Change::Begin(begin) if extent.ends_at(begin.final_lsn) => {
+                *extent = Extent::Reached;
+                feedback.received(begin.final_lsn);
+                tracker.observe(begin.boundary_before());
+                recorded_rows.reached(begin.final_lsn);
             }
             Change::Begin(begin) => {
                 tracker.begin(begin.commit_timestamp);
@@ -514,7 +523,9 @@ impl Flow {
     }
 
     fn may_read(&self, mode: Mode) -> bool {
-        let can_take_in = self.budget.has_room() && self.recorded_rows.know_the_next();
+        let can_take_in = self.extent != Extent::Reached
+            && self.budget.has_room()
+            && self.recorded_rows.know_the_next();
         match mode {
             Mode::Streaming => can_take_in,
             Mode::Draining { .. } => can_take_in && self.tracker.has_open_transaction(),

@@ -44,6 +44,7 @@ fn with_parked_lanes(parked_lanes: usize, budget_bytes: usize) -> Flow {
         recorded_rows: RecordedRows::unread(Lsn::ZERO),
         may_find_more: false,
         source: Source::Slot,
+        extent: Extent::Open,
         continuity: Continuity::new(1),
         tracker: Tracker::new(),
         budget: Budget::new(BudgetLimits::of_bytes(budget_bytes)),
@@ -83,6 +84,15 @@ fn draining_reads_the_open_transaction_to_its_end_and_nothing_after_it() {
     assert!(flow.may_read(draining));
     flow.budget.take(7_000);
     assert!(!flow.may_read(draining), "there is no room");
+}
+
+#[test]
+fn nothing_is_read_behind_the_end_of_the_extent() {
+    let mut flow = flow(8_000);
+    flow.extent = Extent::Before(Lsn::new(20));
+    assert!(flow.may_read(Mode::Streaming));
+    flow.extent = Extent::Reached;
+    assert!(!flow.may_read(Mode::Streaming));
 }
 
 #[test]
