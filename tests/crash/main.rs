@@ -12,5 +12,6 @@ mod kills;
 mod network;
 mod recoveries;
 mod resets;
+mod reshards;
 mod state;
 mod upgrades;

@@ -25,6 +25,7 @@ mod recover;
 mod refusals;
 mod replay;
 mod reset;
+mod reshard;
 mod setup;
 mod shards;
 mod sick;

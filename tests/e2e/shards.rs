@@ -103,8 +103,8 @@ async fn a_shard_of_another_number_and_a_relay_without_one_are_refused() {
     for (arguments, told) in [
         (&["run", "--shard", "0/2"][..], "--shard 0/4 to --shard 3/4"),
         (&["run"], "--shard 0/4 to --shard 3/4"),
-        (&["init"], "the number is chosen with the first"),
-        (&["init", "--shards", "2"], "the number is chosen with the first"),
+        (&["init"], "`walrelay reshard` changes the number"),
+        (&["init", "--shards", "2"], "`walrelay reshard` changes the number"),
         (&["slot", "show"], "--shard says which"),
         (&["slot", "show", "--shard", "0/2"], "0/2 is none of them"),
         (&["dispatch", "list"], "--shard says which"),

@@ -29,6 +29,7 @@ mod relay_row;
 mod replay_row;
 mod replication;
 mod report;
+mod resharding;
 mod secret;
 mod server_identity;
 mod session_store;
@@ -71,9 +72,10 @@ pub use migrations::{
 };
 pub use names::{ParseNameError, QualifiedName, quote_identifier, quote_literal};
 pub use operation::{
-    Again, Bound, Filling, Recovery, Reset, SlotOperation, Upgrade, adopt_slot, begin_backfill,
-    begin_recovery, begin_reset, begin_upgrade, finish_recovery, finish_reset, give_up_operation,
-    note_filling, read_operation, release_operation, take_operation, try_decoding,
+    Again, Bound, Filling, Recovery, Reset, Resharding, SlotOperation, Upgrade, adopt_slot,
+    begin_backfill, begin_recovery, begin_reset, begin_upgrade, finish_recovery, finish_reset,
+    give_up_operation, note_filling, read_operation, release_operation, take_operation,
+    try_decoding,
 };
 pub use outbox::Outbox;
 pub use preflight::{
@@ -82,7 +84,8 @@ pub use preflight::{
     code, gather, preflight,
 };
 pub use publication::{
-    Operation, PublicationScope, PublicationState, PublishedTable, read_publication,
+    Operation, PublicationScope, PublicationState, PublishedTable, drop_publication,
+    read_publication,
 };
 pub use relay_row::{
     Horizon, OwnRow, RelayRow, advance_relay_row, delete_relay_row, is_same_origin, read_horizon,
@@ -96,6 +99,10 @@ pub use replication::{
     NetworkFeedback, NetworkFrames, ReplicationConnection, Startup, SystemIdentity,
 };
 pub use report::read_survey;
+pub use resharding::{
+    Begun, ReshardingPhase, ReshardingRefusal, ReshardingStep, begin_resharding, choose_switch,
+    hold_shards, read_resharding, release_shards, switch_shards, unfinished_replay,
+};
 pub use secret::Secret;
 pub use server_identity::{ServerIdentity, read_server_identity};
 pub use session_store::SessionStore;

@@ -13,7 +13,7 @@ use tokio_postgres::types::{PgLsn, ToSql, Type};
 use crate::anchor::anchor_of;
 use crate::relay_row::SLOT_WITH_OLDEST;
 use crate::slot::Failover;
-use crate::store_error::StoreError;
+use crate::store_error::{StoreError, shards};
 
 /// The slot is replaced by a copy of an anchor, and streams from a position of its log.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -79,6 +79,17 @@ pub enum SlotOperation {
     Recovery(Recovery),
     /// The server is about to be upgraded.
     Upgrade(Upgrade),
+    /// The number of shards is being changed, and this slot is one of the old or the new ones.
+    Resharding(Resharding),
+}
+
+/// The number of shards is being changed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Resharding {
+    /// How many there were.
+    pub from: u32,
+    /// How many there will be.
+    pub to: u32,
 }
 
 impl SlotOperation {
@@ -104,6 +115,11 @@ impl SlotOperation {
                 "an upgrade (the slot is dropped for it; after it `walrelay slot recover` goes on)"
                     .to_owned()
             }
+            Self::Resharding(Resharding { from, to }) => format!(
+                "a change from {} to {} (`walrelay reshard --shards {to}` finishes it)",
+                shards(*from),
+                shards(*to)
+            ),
         }
     }
 }
@@ -153,7 +169,8 @@ pub async fn read_operation(
                     operation ->> 'bound' AS bound, (operation ->> 'since')::timestamptz AS since,
                     operation ->> 'system_identifier' AS system_identifier,
                     (operation ->> 'version')::int AS version, operation ->> 'id' AS id, operation ->> 'snapshot' AS snapshot,
-                    (operation ->> 'consistent_point')::pg_lsn AS consistent_point
+                    (operation ->> 'consistent_point')::pg_lsn AS consistent_point,
+                    (operation ->> 'from')::int AS before, (operation ->> 'to')::int AS after
                FROM (SELECT to_jsonb(r) -> 'operation' AS operation
                        FROM public.app_outbox_relay r WHERE slot = $1) AS row
               WHERE jsonb_typeof(operation) = 'object'",
@@ -188,6 +205,12 @@ pub async fn read_operation(
             text("system_identifier").zip(row.get("version")).map(|(system_identifier, version)| {
                 SlotOperation::Upgrade(Upgrade { system_identifier, version })
             })
+        }
+        Some("resharding") => {
+            let count = |column| u32::try_from(row.get::<_, Option<i32>>(column)?).ok();
+            count("before")
+                .zip(count("after"))
+                .map(|(from, to)| SlotOperation::Resharding(Resharding { from, to }))
         }
         Some(_) | None => None,
     };

@@ -3,7 +3,7 @@
 use tokio_postgres::Client;
 use tokio_postgres::types::Type;
 
-use crate::names::QualifiedName;
+use crate::names::{QualifiedName, quote_identifier};
 use crate::store_error::StoreError;
 
 /// A publication, as the catalog holds it.
@@ -73,6 +73,17 @@ impl PublicationState {
         };
         beyond || self.listed(table).is_some()
     }
+}
+
+/// Drops a publication, where there is one of this name.
+///
+/// # Errors
+///
+/// The role does not own it; the server refused, or the connection ended.
+pub async fn drop_publication(client: &Client, name: &str) -> Result<(), StoreError> {
+    let sql = format!("DROP PUBLICATION IF EXISTS {}", quote_identifier(name));
+    let dropped = client.batch_execute(&sql).await;
+    dropped.map_err(StoreError::sql(format!("drop publication {name:?}")))
 }
 
 /// The state of a publication; None when there is none of this name.

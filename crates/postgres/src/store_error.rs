@@ -195,7 +195,7 @@ pub enum StoreError {
 
     /// The outbox is divided into another number of shards.
     #[error(
-        "the outbox has {} on this server, and {} asked for; the number is chosen with the first `walrelay init`",
+        "the outbox has {} on this server, and {} asked for; `walrelay reshard` changes the number",
         shards(*count),
         if *wanted == 1 { "one for all rows is".to_owned() } else { format!("{wanted} are") }
     )]

@@ -224,7 +224,7 @@ policy! {
         "correct --slot, or run `walrelay init`, which creates it";
     /// The outbox is divided into shards otherwise than the command says.
     ShardsDiffer: POSTGRES, POSTGRES, POSTGRES,
-        "name the shard as in --shard 0/4; their number is chosen with the first init: docs/shards.md";
+        "name the shard as in --shard 0/4; `walrelay reshard` changes their number: docs/shards.md";
     /// The slot is of another kind, plugin or database, or older than its publication.
     SlotUnfit: POSTGRES, POSTGRES, POSTGRES, "choose another name with --slot";
     /// The slot existed, and is missing or invalidated.
@@ -239,7 +239,8 @@ policy! {
          since then: docs/operations.md, Lost slot";
     /// A reset was begun and is not finished, or another process is at it.
     OperationUnfinished: RECONNECT, RECONNECT, POSTGRES,
-        "the command that began it finishes it when it is run again, and so does `walrelay run`: docs/replay.md";
+        "the command that began it finishes it when it is run again; so does `walrelay run`, unless it is a change of the \
+         number of shards: docs/replay.md, docs/shards.md";
     /// The slot was dropped for an upgrade.
     UpgradePrepared: RECONNECT, RECONNECT, POSTGRES,
         "upgrade the server, then run `walrelay slot recover`, which goes on; without an upgrade it goes on here";

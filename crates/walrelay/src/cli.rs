@@ -117,6 +117,14 @@ pub enum CommandArgs {
     /// Afterwards `slot recover`, or a relay with --on-slot-lost recover, goes on without loss.
     #[command(after_help = "Example:\n  walrelay prepare-upgrade --project my-project")]
     PrepareUpgrade(PrepareUpgradeArgs),
+    /// Changes the number of shards while producers write, without loss or reordering.
+    ///
+    /// Makes the new publications and slots, has the relays of the old ones let go, publishes what is left to
+    /// those up to one position, hands over what is parked, and drops them. Interrupted before the switch, the
+    /// old relays go on; run again it goes on in any case, and with the number that there was before it is called off.
+    #[command(after_help = "Examples:\n  walrelay reshard --shards 4 --project my-project\n  \
+        walrelay reshard --shards 1 --dry-run")]
+    Reshard(ReshardArgs),
     /// Deletes outbox rows that are old, confirmed and not parked.
     ///
     /// Never rows that a recovery would need. Of a partitioned outbox, partitions whose rows may all go are dropped.
@@ -252,6 +260,19 @@ pub struct RunArgs {
 /// `walrelay prepare-upgrade`.
 #[derive(Debug, Args)]
 pub struct PrepareUpgradeArgs {
+    #[command(flatten)]
+    pub options: ServiceOptions,
+}
+
+/// `walrelay reshard`.
+#[derive(Debug, Args)]
+pub struct ReshardArgs {
+    /// How many shards there are to be: a power of two, from 1, which is an outbox without shards, to 64.
+    #[arg(long, value_name = "N", required = true, help_heading = ARGUMENTS)]
+    pub shards: String,
+    /// Look whether it can be done and say what would be, and change nothing.
+    #[arg(long, help_heading = ARGUMENTS)]
+    pub dry_run: bool,
     #[command(flatten)]
     pub options: ServiceOptions,
 }

@@ -41,7 +41,8 @@ pub use command::{
     AlreadyThere, AnchorAction, AnchorConfig, AuditConfig, CheckConfig, Chosen, Command, Consent,
     CreateTopics, DatabaseConfig, DemoConfig, DemoOutput, DispatchAction, DispatchConfig,
     DispatchEdit, DispatchList, EmulatorConfig, InboxPlace, InitConfig, OnSlotLost, PruneConfig,
-    Pruning, RunConfig, Shell, SlotAction, SlotConfig, SlotKind, StatusConfig, TraceConfig,
+    Pruning, ReshardConfig, Resharded, RunConfig, Shell, SlotAction, SlotConfig, SlotKind,
+    StatusConfig, TraceConfig,
 };
 pub use consuming::{
     ConsumeConfig, ConsumerAction, ConsumerConfig, ConsumerSetUp, InboxAction, InboxConfig,

@@ -321,11 +321,15 @@ fn slot_findings(findings: &mut Findings, request: &PreflightRequest, facts: &Fa
     }
     let begun = facts.relay_row.as_ref().and_then(|row| row.operation.as_ref());
     if let Some(kind) = begun {
+        let fix = match kind.as_str() {
+            "resharding" => "walrelay reshard finishes it, with the same number of shards",
+            _ => "walrelay run finishes it, and so does the command that began it",
+        };
         findings.warning(
             code::OPERATION,
             &subject,
             format!("a {kind} of it was begun and is not finished"),
-            "walrelay run finishes it, and so does the command that began it",
+            fix,
         );
     }
     let Some(slot) = &facts.slot else {

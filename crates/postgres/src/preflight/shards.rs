@@ -28,15 +28,17 @@ pub(super) fn shard_findings(findings: &mut Findings, request: &PreflightRequest
             true => format!("the outbox has {} here, and this is not one of them", shards(count)),
             false => format!("there are slots or records of {} beside it", shards(count)),
         };
-        let fix = match count {
-            1 => "leave --shard out".to_owned(),
-            _ => {
+        let fix = match (is_another, count) {
+            (true, 1) => "leave --shard out".to_owned(),
+            (true, _) => {
                 format!("--shard 0/{count} to --shard {}/{count}, an instance for each", count - 1)
+            }
+            (false, _) => {
+                "where their number is being changed, walrelay reshard finishes that".to_owned()
             }
         };
         match is_another {
             true => findings.error(code::SHARDS, &subject, message, fix),
-            // Their number is being changed, and until the switch this one goes on.
             false => findings.warning(code::SHARDS, &subject, message, fix),
         }
     }

@@ -37,7 +37,11 @@ pub struct Finisher<'a> {
 impl Finisher<'_> {
     /// A relay that streams lets go by itself once it sees the new generation. What a process that is gone
     /// has left half made is ended: the server would make it for nobody.
-    pub(crate) async fn drop_when_free(&self) -> Result<(), RelayError> {
+    ///
+    /// # Errors
+    ///
+    /// Somebody holds the slot and does not let go, the server refuses, or the connection ended.
+    pub async fn drop_when_free(&self) -> Result<(), RelayError> {
         let Self { client, slot, .. } = self;
         let until = Instant::now() + LETTING_GO;
         loop {

@@ -90,6 +90,10 @@ impl Finisher<'_> {
                 })))
             }
             Some(SlotOperation::Upgrade(begun)) => self.look_for(begun).await,
+            // The command alone sees all slots of both numbers.
+            Some(begun @ SlotOperation::Resharding(_)) => {
+                Ok(Outcome::Elsewhere { what: begun.describe(self.slot) })
+            }
             None => Ok(Outcome::Nothing),
         }
     }

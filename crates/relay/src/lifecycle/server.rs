@@ -150,8 +150,8 @@ pub struct Postgres<'a> {
 enum Purpose {
     /// The service: what has been begun with the slot comes first.
     Service,
-    /// What has been begun is an upgrade, and this is part of it.
-    Upgrade,
+    /// A command has begun something with the slot, and this is part of it.
+    Command,
 }
 
 impl<'a> Postgres<'a> {
@@ -163,10 +163,10 @@ impl<'a> Postgres<'a> {
         Self { settings, health, purpose: Purpose::Service, watch }
     }
 
-    /// The same, of the command that has begun an upgrade.
+    /// The same, of the command that has begun what is on record about the slot.
     #[must_use]
-    pub fn for_an_upgrade(self) -> Self {
-        Self { purpose: Purpose::Upgrade, ..self }
+    pub fn for_a_command(self) -> Self {
+        Self { purpose: Purpose::Command, ..self }
     }
 }
 
@@ -252,7 +252,7 @@ impl Database for PostgresDatabase {
             }
             Err(error) => return Err(RelayError::Survey(error)),
         }
-        if self.purpose == Purpose::Upgrade {
+        if self.purpose == Purpose::Command {
             return Ok(());
         }
         let finisher = Finisher {

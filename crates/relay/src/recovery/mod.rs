@@ -74,6 +74,10 @@ pub async fn begin(
     let slot = &outbox.slot;
     match read_operation(client, slot).await.map_err(RelayError::Survey)? {
         Some(SlotOperation::Reset(_) | SlotOperation::Recovery(_)) => return Ok(()),
+        Some(begun @ SlotOperation::Resharding(_)) => {
+            let (slot, what) = (slot.clone(), begun.describe(slot));
+            return Err(RelayError::Survey(StoreError::OperationUnfinished { slot, what }));
+        }
         Some(SlotOperation::Upgrade(_)) | None => {}
     }
     let lost = read_loss(client, slot).await.map_err(RelayError::Survey)?;
@@ -166,7 +170,12 @@ pub async fn rest(client: &SqlClient, slot: &str) -> Result<Option<(Recovery, Re
             Ok(Some((recovery, Rest { consistent_point: filling.consistent_point, gap })))
         }
         (
-            Some(SlotOperation::Recovery(_) | SlotOperation::Reset(_) | SlotOperation::Upgrade(_))
+            Some(
+                SlotOperation::Recovery(_)
+                | SlotOperation::Reset(_)
+                | SlotOperation::Upgrade(_)
+                | SlotOperation::Resharding(_),
+            )
             | None,
             _,
         ) => Ok(None),
@@ -192,7 +201,13 @@ pub async fn fill<P: Publisher>(
     match read_operation(&client, slot).await {
         Ok(Some(SlotOperation::Recovery(_))) => {}
         // Whatever else there is, or is wrong, the session that follows meets and names.
-        Ok(Some(SlotOperation::Reset(_) | SlotOperation::Upgrade(_)) | None) | Err(_) => {
+        Ok(
+            Some(
+                SlotOperation::Reset(_) | SlotOperation::Upgrade(_) | SlotOperation::Resharding(_),
+            )
+            | None,
+        )
+        | Err(_) => {
             return Ok(Filled::Done);
         }
     }

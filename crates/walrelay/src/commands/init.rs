@@ -95,7 +95,10 @@ async fn set_up_slot(
                 give_up(client, slot, &recovery).await?;
             }
             (SlotOperation::Upgrade(_), _) => {}
-            (SlotOperation::Recovery(_) | SlotOperation::Reset(_), _) => {
+            (
+                SlotOperation::Recovery(_) | SlotOperation::Reset(_) | SlotOperation::Resharding(_),
+                _,
+            ) => {
                 finish(&Finisher { client, connect, slot, health, stop }).await?;
             }
         }

@@ -18,6 +18,7 @@ pub mod consume;
 pub mod consumer;
 pub mod demo;
 pub mod dispatch;
+mod draining;
 pub mod emulator;
 pub mod inbox;
 pub mod init;
@@ -25,6 +26,7 @@ pub mod prepare_upgrade;
 pub mod prune;
 mod rebuild;
 pub mod replay;
+pub mod reshard;
 pub mod run;
 pub mod slot;
 mod standing;
@@ -56,6 +58,7 @@ pub async fn execute(command: Command, shutdown: &Shutdown) -> Result<(), Error>
         Command::PrepareUpgrade(config) => {
             Box::pin(prepare_upgrade::execute(*config, shutdown)).await
         }
+        Command::Reshard(config) => Box::pin(reshard::execute(*config, shutdown)).await,
         Command::Backfill(config) => Box::pin(backfill::execute(*config, shutdown)).await,
         Command::Replay(config) => Box::pin(replay::execute(*config, shutdown)).await,
         // Nothing of the others is worth draining, and each may be run again.

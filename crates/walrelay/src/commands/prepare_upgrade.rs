@@ -8,37 +8,20 @@
 //! Producers need not stop: what they write from the drain on lies above the settled horizon, and a
 //! recovery publishes it from the table. Until the upgrade has happened relays wait, and make no slot.
 
-use std::time::Duration;
-
-use tokio::time::{Instant, sleep};
-use walrelay_core::Random;
 use walrelay_postgres::{
     SlotOperation, SqlClient, StoreError, Upgrade, begin_upgrade, connect_sql, drop_slot,
     give_up_operation, read_anchors, read_history, read_loss, read_operation, read_relay_row,
-    read_slot, read_slot_user, read_version,
+    read_slot, read_version,
 };
-use walrelay_pubsub::GrpcPublisher;
 use walrelay_relay::failpoint;
-use walrelay_relay::lifecycle::server::Postgres;
-use walrelay_relay::lifecycle::session::SessionSettings;
-use walrelay_relay::lifecycle::supervisor::Supervisor;
-use walrelay_relay::observe::health::Health;
-use walrelay_relay::observe::metrics::Metrics;
-use walrelay_relay::seed::random_seed;
 use walrelay_relay::settings::{Settings, Until};
 use walrelay_relay::shutdown::Shutdown;
-use walrelay_relay::stream::mode::Ended;
 
 use super::before::{refuse_other_shards, refuse_unfinished};
+use super::draining::{drain, publisher, wait_until_free};
 use crate::config::RunConfig;
 use crate::error::Error;
 use crate::output::print;
-
-/// How long a relay may take to let go of the slot.
-const LETTING_GO: Duration = Duration::from_secs(30);
-
-/// How often it is looked whether it has.
-const PAUSE: Duration = Duration::from_millis(200);
 
 /// Drains, drops, and says what comes next. Until the slot is dropped, a failure leaves all as it was.
 ///
@@ -83,7 +66,7 @@ async fn prepare(
     let upgrade = Upgrade { system_identifier, version: read_version(client).await? };
     begin_upgrade(client, slot, &upgrade).await?;
     failpoint::hit("upgrade-begun");
-    match Box::pin(drain(client, settings, shutdown)).await {
+    match Box::pin(drain_slot(client, settings, shutdown)).await {
         Ok(()) => {}
         Err(error) => {
             // Nothing is dropped yet: relays go on as before.
@@ -103,49 +86,16 @@ async fn prepare(
 }
 
 /// Everything that was committed before is published and confirmed.
-async fn drain(client: &SqlClient, settings: &Settings, shutdown: &Shutdown) -> Result<(), Error> {
+async fn drain_slot(
+    client: &SqlClient,
+    settings: &Settings,
+    shutdown: &Shutdown,
+) -> Result<(), Error> {
     let slot = settings.relay.outbox.slot.as_str();
-    tokio::select! {
-        free = wait_until_free(client, slot) => free?,
-        () = shutdown.requested() => return Err(Error::Interrupted),
-    }
-    let publisher = GrpcPublisher::connect(&settings.pubsub.publisher).map_err(Error::PubSub)?;
-    tokio::select! {
-        biased;
-        () = shutdown.requested() => return Err(Error::Interrupted),
-        token = publisher.authenticate() => token.map_err(Error::PubSub)?,
-    }
-    let requests_max = settings.pubsub.max_outstanding_requests;
-    let sessions = SessionSettings::of(&settings.relay, requests_max, Until::CaughtUp);
-    let health = Health::new();
-    let supervisor = Supervisor {
-        settings: &sessions,
-        server: Postgres::new(settings, health.clone()).for_an_upgrade(),
-        publisher,
-        metrics: Metrics::new(),
-        health,
-        random: Random::new(random_seed()),
-    };
-    tracing::info!(slot, "draining: what is committed is published and confirmed");
-    match Box::pin(supervisor.run(shutdown)).await.map_err(Error::Relay)? {
-        Some(Ended::CaughtUp) => wait_until_free(client, slot).await,
-        Some(Ended::Stopped) | None => Err(Error::Interrupted),
-    }
-}
-
-/// A relay lets go once it sees what is on record.
-async fn wait_until_free(client: &SqlClient, slot: &str) -> Result<(), Error> {
-    let until = Instant::now() + LETTING_GO;
-    loop {
-        let missing = || StoreError::SlotMissing { slot: slot.to_owned() };
-        let state = read_slot(client, slot).await?.ok_or_else(missing)?;
-        let Some(pid) = state.active_pid else { return Ok(()) };
-        if Instant::now() >= until {
-            let holder = read_slot_user(client, pid).await?.to_string();
-            return Err(StoreError::SlotHeld { slot: slot.to_owned(), holder }.into());
-        }
-        sleep(PAUSE).await;
-    }
+    wait_until_free(client, slot, shutdown).await?;
+    let publisher = publisher(settings, shutdown).await?;
+    Box::pin(drain(settings, publisher, Until::CaughtUp, shutdown)).await?;
+    wait_until_free(client, slot, shutdown).await
 }
 
 async fn told(client: &SqlClient, slot: &str, anchors: usize) -> Result<String, Error> {

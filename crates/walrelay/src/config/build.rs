@@ -10,7 +10,8 @@ use walrelay_relay::settings::Until;
 use super::builder::Builder;
 use super::command::{
     AlreadyThere, CheckConfig, Command, CreateTopics, DemoConfig, DemoOutput, EmulatorConfig,
-    InitConfig, OnSlotLost, PruneConfig, Pruning, RunConfig, Shell, SlotKind, StatusConfig,
+    InitConfig, OnSlotLost, PruneConfig, Pruning, ReshardConfig, Resharded, RunConfig, Shell,
+    SlotKind, StatusConfig,
 };
 use super::layers::{CommandLine, Environment};
 use super::log::{LogConfig, LogFormat};
@@ -47,6 +48,8 @@ impl Config {
         }
     }
 }
+
+const ONE_KEY: &str = "names no column, so all rows have one key and cannot be divided";
 
 const SHELLS: [(&str, Shell); 3] =
     [("bash", Shell::Bash), ("zsh", Shell::Zsh), ("fish", Shell::Fish)];
@@ -98,6 +101,9 @@ impl Builder<'_> {
                 let run = self.run(Until::CaughtUp, OnSlotLost::Stop)?;
                 Some(Command::PrepareUpgrade(Box::new(run)))
             }
+            cli::CommandArgs::Reshard(args) => {
+                Some(Command::Reshard(Box::new(self.reshard(args)?)))
+            }
             cli::CommandArgs::Replay(args) => Some(Command::Replay(Box::new(self.replay(args)?))),
             cli::CommandArgs::Prune(args) => self.prune(args).map(Command::Prune),
             cli::CommandArgs::Consume(args) => {
@@ -148,8 +154,7 @@ impl Builder<'_> {
         let pubsub = self.pubsub();
         let (outbox, shards) = self.divided_outbox();
         if shards > 1 && shard_key(&router).is_none() {
-            let allowed = "names no column, so all rows have one key and cannot be divided";
-            self.problems.wrong("ordering-key", &router.ordering_key.to_string(), allowed);
+            self.problems.wrong("ordering-key", &router.ordering_key.to_string(), ONE_KEY);
         }
         if prints_only && args.backfill {
             let allowed =
@@ -171,6 +176,17 @@ impl Builder<'_> {
             on_lost: if args.accept_loss { OnLost::Accept } else { OnLost::Refuse },
             already_there: if args.backfill { AlreadyThere::Published } else { AlreadyThere::Left },
         })
+    }
+
+    fn reshard(&mut self, args: &cli::ReshardArgs) -> Option<ReshardConfig> {
+        let shards = self.number_of_shards(&args.shards);
+        let RunConfig { settings, .. } = self.run(Until::CaughtUp, OnSlotLost::Stop)?;
+        let router = &settings.relay.router;
+        if shards > 1 && shard_key(router).is_none() {
+            self.problems.wrong("ordering-key", &router.ordering_key.to_string(), ONE_KEY);
+        }
+        let resharded = if args.dry_run { Resharded::Told } else { Resharded::Done };
+        Some(ReshardConfig { settings, shards, resharded })
     }
 
     fn prune(&mut self, args: &cli::PruneArgs) -> Option<PruneConfig> {

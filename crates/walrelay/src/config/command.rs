@@ -29,6 +29,7 @@ pub enum Command {
     Replay(Box<ReplayConfig>),
     Backfill(Box<BackfillConfig>),
     PrepareUpgrade(Box<RunConfig>),
+    Reshard(Box<ReshardConfig>),
     Prune(PruneConfig),
     Consume(Box<ConsumeConfig>),
     Consumer(Box<ConsumerConfig>),
@@ -70,6 +71,26 @@ pub struct RunConfig {
     pub anchor_keep: Option<Duration>,
     /// The address that serves `/livez`, `/readyz`, `/metrics` and `/status`; `None` serves none.
     pub http: Option<SocketAddr>,
+}
+
+/// Everything `walrelay reshard` needs.
+#[derive(Debug, Clone)]
+pub struct ReshardConfig {
+    /// What a relay of the whole outbox would run with.
+    pub settings: Settings,
+    /// How many shards there are to be.
+    pub shards: u32,
+    /// Whether it is done.
+    pub resharded: Resharded,
+}
+
+/// Whether the number of shards is changed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Resharded {
+    /// It is.
+    Done,
+    /// What would be done is told.
+    Told,
 }
 
 /// What `run` does when its slot was lost.

@@ -77,18 +77,24 @@ impl Builder<'_> {
 
     /// The whole outbox, and how many shards it is to have, for a command that is about all of them.
     pub(super) fn divided_outbox(&mut self) -> (Outbox, u32) {
-        let count = self.problems.read(options::SHARDS);
+        let given = self.problems.read(options::SHARDS).to_string();
+        let count = self.number_of_shards(&given);
+        (self.outbox_of(Shard::WHOLE), count)
+    }
+
+    /// How many shards there are to be, for a command that is about all of them.
+    pub(super) fn number_of_shards(&mut self, text: &str) -> u32 {
         if self.problems.read(options::SHARD).is_some() {
             let allowed = "not with this command, which is about all shards: leave it out";
             self.problems.wrong_unseen("shard", allowed);
         }
-        if !Shard::is_count(count) {
-            self.problems.wrong("shards", &count.to_string(), "a power of two, from 1 to 64");
-            return (self.outbox_of(Shard::WHOLE), 1);
-        }
+        let Some(count) = text.trim().parse().ok().filter(|count| Shard::is_count(*count)) else {
+            self.problems.wrong("shards", text, "a power of two, from 1 to 64");
+            return 1;
+        };
         // The longest names, so that all of them are looked at.
-        let last = Shard::all(count).last().unwrap_or(Shard::WHOLE);
-        (self.outbox_of(last).of_shard(Shard::WHOLE), count)
+        let _: Option<Outbox> = Shard::all(count).last().map(|last| self.outbox_of(last));
+        count
     }
 
     fn outbox_tables(&mut self) -> Vec<QualifiedName> {

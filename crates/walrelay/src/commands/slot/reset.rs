@@ -29,8 +29,12 @@ pub(super) async fn reset(
 ) -> Result<String, Error> {
     let Finisher { client, slot, .. } = finisher;
     let whose = match read_operation(client, slot).await? {
-        Some(recovery @ (SlotOperation::Recovery(_) | SlotOperation::Upgrade(_))) => {
-            let what = describe_unfinished(client, slot, &recovery).await?;
+        Some(
+            other @ (SlotOperation::Recovery(_)
+            | SlotOperation::Upgrade(_)
+            | SlotOperation::Resharding(_)),
+        ) => {
+            let what = describe_unfinished(client, slot, &other).await?;
             let slot = (*slot).to_owned();
             return Err(StoreError::OperationUnfinished { slot, what }.into());
         }
@@ -48,7 +52,11 @@ pub(super) async fn reset(
              relay that was running goes on by itself\n",
             done.target
         )),
-        Outcome::Finished(other @ (SlotOperation::Recovery(_) | SlotOperation::Upgrade(_)))
+        Outcome::Finished(
+            other @ (SlotOperation::Recovery(_)
+            | SlotOperation::Upgrade(_)
+            | SlotOperation::Resharding(_)),
+        )
         | Outcome::Pending(other) => {
             Ok(format!("{} is being finished by another process\n", other.describe(slot)))
         }

@@ -1,0 +1,99 @@
+//! What commands do that let a slot go for good: relays let go of it, and what it has is published.
+
+use std::time::Duration;
+
+use tokio::time::{Instant, sleep};
+use walrelay_core::Random;
+use walrelay_postgres::{SqlClient, StoreError, read_slot, read_slot_user};
+use walrelay_pubsub::GrpcPublisher;
+use walrelay_relay::lifecycle::server::Postgres;
+use walrelay_relay::lifecycle::session::SessionSettings;
+use walrelay_relay::lifecycle::supervisor::Supervisor;
+use walrelay_relay::observe::health::Health;
+use walrelay_relay::observe::metrics::Metrics;
+use walrelay_relay::seed::random_seed;
+use walrelay_relay::settings::{Settings, Until};
+use walrelay_relay::shutdown::Shutdown;
+use walrelay_relay::stream::mode::Ended;
+
+use crate::error::Error;
+
+/// How long a relay may take to let go of the slot.
+const LETTING_GO: Duration = Duration::from_secs(30);
+
+/// How often it is looked whether it has.
+const PAUSE: Duration = Duration::from_millis(200);
+
+/// Waits until no relay has the slot: each lets go once it sees what is on record.
+///
+/// # Errors
+///
+/// Somebody does not let go, there is no such slot, the server refuses, or it was interrupted.
+pub(super) async fn wait_until_free(
+    client: &SqlClient,
+    slot: &str,
+    shutdown: &Shutdown,
+) -> Result<(), Error> {
+    let until = Instant::now() + LETTING_GO;
+    loop {
+        let missing = || StoreError::SlotMissing { slot: slot.to_owned() };
+        let state = read_slot(client, slot).await?.ok_or_else(missing)?;
+        let Some(pid) = state.active_pid else { return Ok(()) };
+        if Instant::now() >= until {
+            let holder = read_slot_user(client, pid).await?.to_string();
+            return Err(StoreError::SlotHeld { slot: slot.to_owned(), holder }.into());
+        }
+        tokio::select! {
+            () = sleep(PAUSE) => {}
+            () = shutdown.requested() => return Err(Error::Interrupted),
+        }
+    }
+}
+
+/// Connections to Pub/Sub that may be used.
+///
+/// # Errors
+///
+/// Pub/Sub refuses, or it was interrupted.
+pub(super) async fn publisher(
+    settings: &Settings,
+    shutdown: &Shutdown,
+) -> Result<GrpcPublisher, Error> {
+    let publisher = GrpcPublisher::connect(&settings.pubsub.publisher).map_err(Error::PubSub)?;
+    tokio::select! {
+        biased;
+        () = shutdown.requested() => return Err(Error::Interrupted),
+        token = publisher.authenticate() => token.map_err(Error::PubSub)?,
+    }
+    Ok(publisher)
+}
+
+/// Publishes and confirms what the slot has until then, or records it in dispatch state, like a relay.
+///
+/// # Errors
+///
+/// Those that a relay stops with, or it was interrupted.
+pub(super) async fn drain(
+    settings: &Settings,
+    publisher: GrpcPublisher,
+    until: Until,
+    shutdown: &Shutdown,
+) -> Result<(), Error> {
+    let slot = settings.relay.outbox.slot.as_str();
+    let requests_max = settings.pubsub.max_outstanding_requests;
+    let sessions = SessionSettings::of(&settings.relay, requests_max, until);
+    let health = Health::new();
+    let supervisor = Supervisor {
+        settings: &sessions,
+        server: Postgres::new(settings, health.clone()).for_a_command(),
+        publisher,
+        metrics: Metrics::new(),
+        health,
+        random: Random::new(random_seed()),
+    };
+    tracing::info!(slot, "draining: what is committed is published and confirmed");
+    match Box::pin(supervisor.run(shutdown)).await.map_err(Error::Relay)? {
+        Some(Ended::CaughtUp) => Ok(()),
+        Some(Ended::Stopped) | None => Err(Error::Interrupted),
+    }
+}

@@ -1,0 +1,355 @@
+//! Another number of shards: under producers that write, with rows in dispatch state, and when it does not work.
+
+use std::time::Duration;
+
+use walrelay_testkit::checker::Verdict;
+use walrelay_testkit::outbox::Workload;
+use walrelay_testkit::process::Signal;
+use walrelay_testkit::relay::Relay;
+use walrelay_testkit::wait_until;
+use walrelay_tests::{DEADLINE, Producer, World};
+
+const UNFINISHED: &str = "SELECT count(*) FROM app_outbox_relay WHERE operation IS NOT NULL";
+const SLOTS: &str = "SELECT count(*) FROM pg_replication_slots WHERE database = current_database()";
+const PUBLICATIONS: &str = "SELECT count(*) FROM pg_publication";
+
+/// A world whose outbox is divided so.
+async fn divided(count: u32) -> Option<World> {
+    let world = World::create_empty().await?;
+    world.succeed(["init", "--shards", &count.to_string()]).await;
+    Some(world)
+}
+
+/// What names a shard on the command line; nothing where there is only one.
+fn shards(count: u32) -> Vec<Option<String>> {
+    match count {
+        1 => vec![None],
+        _ => (0..count).map(|index| Some(format!("{index}/{count}"))).collect(),
+    }
+}
+
+async fn start_all(world: &World, count: u32, options: &[&str]) -> Vec<Relay> {
+    let mut relays = Vec::new();
+    for shard in shards(count) {
+        let named = shard.as_deref().map(|name| ["--shard", name]);
+        let arguments = named.iter().flatten().copied().chain(options.iter().copied());
+        relays.push(world.start_relay(arguments).await);
+    }
+    relays
+}
+
+async fn stop_all(relays: Vec<Relay>) {
+    for mut relay in relays {
+        assert_eq!(relay.terminate(DEADLINE).await, Some(0));
+    }
+}
+
+async fn catch_up(world: &World, count: u32) {
+    for shard in shards(count) {
+        let named = shard.as_deref().map(|name| ["--shard", name]);
+        world
+            .succeed(
+                ["run", "--until-caught-up"].into_iter().chain(named.iter().flatten().copied()),
+            )
+            .await;
+    }
+}
+
+/// A position is one of the rows that a shard has of a transaction, so rows of two shards may have the same.
+fn besides_positions(verdict: &Verdict) -> Verdict {
+    let shared = "position belongs to another row too";
+    let altered = verdict.altered.iter().filter(|(_, what)| *what != shared).cloned().collect();
+    Verdict { altered, ..verdict.clone() }
+}
+
+/// So many shards, and nothing of any other number.
+async fn assert_all_that_there_is(world: &World, count: u32) {
+    let count = i64::from(count);
+    assert_eq!(world.number(UNFINISHED).await, 0);
+    assert_eq!(world.number(SLOTS).await, count);
+    assert_eq!(world.number(PUBLICATIONS).await, count);
+    assert_eq!(world.number("SELECT count(*) FROM app_outbox_relay").await, count);
+    let strangers = "SELECT count(*) FROM app_outbox_dispatch
+                      WHERE slot NOT IN (SELECT slot FROM app_outbox_relay)";
+    assert_eq!(world.number(strangers).await, 0);
+}
+
+async fn more_rows(producer: &Producer) {
+    let goal = producer.rows_count() + 100;
+    wait_until(DEADLINE, "rows of the producer", async || {
+        (producer.rows_count() > goal).then_some(())
+    })
+    .await;
+}
+
+/// Writes rows until those of so many keys are parked: a key is parked only while others are published.
+async fn park_while_others_flow(world: &World, keys: i64) {
+    let producer = Producer::start(world.url(), Duration::from_millis(20));
+    let parked =
+        "SELECT count(DISTINCT ordering_key) FROM app_outbox_dispatch WHERE status = 'retrying'";
+    wait_until(DEADLINE, "rows of the failing keys to be parked", async || {
+        (world.number(parked).await == keys).then_some(())
+    })
+    .await;
+    producer.stop().await;
+}
+
+#[tokio::test]
+async fn on_postgres_15_the_number_changes_under_relays_and_producers_and_nothing_is_lost() {
+    changes_under_traffic(15).await;
+}
+
+#[tokio::test]
+async fn on_postgres_17_the_number_changes_under_relays_and_producers_and_nothing_is_lost() {
+    changes_under_traffic(17).await;
+}
+
+async fn changes_under_traffic(major: u32) {
+    let Some(world) = World::create_on(major).await else { return };
+    let producer = Producer::start(world.url(), Duration::from_millis(10));
+    let mut relays = start_all(&world, 1, &[]).await;
+    for count in [2, 4, 2, 1] {
+        more_rows(&producer).await;
+        let told = world.succeed(["reshard", "--shards", &count.to_string()]).await;
+        assert!(told.contains("switched at "), "{told}");
+        // Those of the number before end for good, and say what there is now.
+        let next = match count {
+            1 => "leave --shard out".to_owned(),
+            _ => format!("--shard 0/{count} to --shard {}/{count}", count - 1),
+        };
+        for relay in relays {
+            let ended = relay.finish(DEADLINE).await;
+            assert_eq!(ended.code, Some(3), "{}", ended.text);
+            assert!(ended.text.contains(&next), "{}", ended.text);
+        }
+        assert_all_that_there_is(&world, count).await;
+        relays = start_all(&world, count, &[]).await;
+    }
+    more_rows(&producer).await;
+    producer.stop().await;
+    world.wait_confirmed(DEADLINE).await;
+    besides_positions(&world.check(&world.committed().await)).assert_clean();
+    stop_all(relays).await;
+}
+
+#[tokio::test]
+async fn without_relays_the_command_publishes_what_is_left_and_every_row_goes_out_once() {
+    let Some(world) = divided(2).await else { return };
+    let workload = Workload { aggregates_count: 40, ..Workload::of_rows(300) };
+    workload.insert(world.client()).await.expect("rows");
+    world.succeed(["reshard", "--shards", "8"]).await;
+    assert_all_that_there_is(&world, 8).await;
+    assert_eq!(world.pubsub.stored_count(), 300);
+    let more = Workload { first_number: 300, ..workload };
+    more.insert(world.client()).await.expect("rows");
+    catch_up(&world, 8).await;
+    besides_positions(&world.check(&world.committed().await)).assert_exactly_once();
+    world.succeed(["check"]).await;
+    let again = world.succeed(["reshard", "--shards", "8"]).await;
+    assert!(again.contains("nothing to do"), "{again}");
+}
+
+#[tokio::test]
+async fn what_is_committed_while_the_command_publishes_is_left_to_the_new_shards() {
+    let Some(world) = World::create().await else { return };
+    let producer = Producer::start(world.url(), Duration::from_millis(5));
+    more_rows(&producer).await;
+    for count in [4, 2] {
+        world.succeed(["reshard", "--shards", &count.to_string()]).await;
+        more_rows(&producer).await;
+    }
+    let rows = producer.stop().await;
+    catch_up(&world, 2).await;
+    let committed = world.committed().await;
+    assert_eq!(committed.len(), rows as usize);
+    besides_positions(&world.check(&committed)).assert_exactly_once();
+}
+
+#[tokio::test]
+async fn what_is_parked_and_dead_goes_to_the_shard_of_its_key_and_stays_in_front_of_later_rows() {
+    let Some(world) = divided(2).await else { return };
+    let poison = "00000000-0000-4000-8000-00000000dead";
+    world.pubsub.fault(&format!("event_id={poison},reject=INVALID_ARGUMENT"));
+    for key in ["v-1", "v-2", "v-3"] {
+        world.pubsub.fault(&format!("key={key},reject=UNAVAILABLE"));
+    }
+    let relays = start_all(&world, 2, &["--park-after", "500ms"]).await;
+    park_while_others_flow(&world, 3).await;
+    world
+        .execute(&format!(
+            "INSERT INTO app_outbox (id, aggregatetype, aggregateid, event_type, version, payload)
+             VALUES ('{poison}', 'video', 'v-4', 'test.poison', 999999, '{{\"bad\": true}}')"
+        ))
+        .await;
+    world.wait_dispatch(DEADLINE, "dead", 1).await;
+    let parked = world.dispatch_count("retrying").await;
+    let workload = Workload { aggregates_count: 10, ..Workload::of_rows(200) };
+    let mut number = 1_000_000;
+    for count in [4, 1, 4] {
+        // The relays that there were before end by themselves, or were never started.
+        world.succeed(["reshard", "--shards", &count.to_string()]).await;
+        let more = Workload { first_number: number, ..workload.clone() };
+        more.insert(world.client()).await.expect("rows");
+        number += 200;
+        assert_all_that_there_is(&world, count).await;
+        assert_eq!(world.dispatch_count("dead").await, 1);
+        assert!(world.dispatch_count("retrying").await >= parked);
+    }
+    drop(relays);
+    let astray = format!(
+        "SELECT count(*) FROM app_outbox_dispatch
+          WHERE slot <> '{}_' || (hashtext(ordering_key) & 3) || '_of_4'",
+        world.name()
+    );
+    assert_eq!(world.number(&astray).await, 0);
+    world.pubsub.heal();
+    for index in 0..4 {
+        let shard = format!("{index}/4");
+        let retry = ["dispatch", "retry", "--status", "retrying", "--yes", "--shard", &shard];
+        world.succeed(retry).await;
+        world.succeed(["dispatch", "retry", "--all-dead", "--shard", &shard]).await;
+    }
+    catch_up(&world, 4).await;
+    let committed: Vec<_> = world.committed().await;
+    let verdict = besides_positions(&world.check(&committed));
+    // The dead row was left behind by its key, as ever.
+    let passed: Vec<_> = verdict.reordered.iter().filter(|(early, _)| early != poison).collect();
+    assert!(passed.is_empty() && verdict.lost.is_empty(), "{verdict}");
+}
+
+#[tokio::test]
+async fn relays_of_the_new_number_wait_for_the_switch_and_those_of_the_old_go_on_when_it_fails() {
+    let Some(world) = divided(2).await else { return };
+    let workload = Workload { aggregates_count: 20, ..Workload::of_rows(100) };
+    let old = start_all(&world, 2, &[]).await;
+    workload.insert(world.client()).await.expect("rows");
+    world.pubsub.wait_stored(DEADLINE, 100).await;
+
+    world.pubsub.fault("reject=UNAVAILABLE");
+    let more = Workload { first_number: 100, ..workload.clone() };
+    more.insert(world.client()).await.expect("rows");
+    let mut command = world.command(["reshard", "--shards", "4"]).start();
+    command.wait_for_line(DEADLINE, "draining").await;
+    let new = world.relay(["--shard", "1/4"]).start();
+    new.wait_for_line(DEADLINE, "a change from 2 shards to 4 shards").await;
+    command.signal(Signal::Interrupt);
+    assert_eq!(command.wait_ended(DEADLINE).await.code(), Some(1));
+    world.pubsub.heal();
+    // The old relays publish what came meanwhile: nothing is switched.
+    world.pubsub.wait_stored(DEADLINE, 200).await;
+    // Of the new shards nothing is known to be settled.
+    let pruned = world.succeed(["prune", "--older-than", "1s"]).await;
+    assert!(pruned.contains("0 row(s) deleted"), "{pruned}");
+
+    world.succeed(["reshard", "--shards", "4"]).await;
+    new.wait_for_line(DEADLINE, "\"streaming\"").await;
+    for relay in old {
+        assert_eq!(relay.finish(DEADLINE).await.code, Some(3));
+    }
+    drop(new);
+    assert_all_that_there_is(&world, 4).await;
+    let last = Workload { first_number: 200, ..workload };
+    last.insert(world.client()).await.expect("rows");
+    catch_up(&world, 4).await;
+    besides_positions(&world.check(&world.committed().await)).assert_clean();
+}
+
+#[tokio::test]
+async fn a_key_of_several_columns_is_handed_over_by_its_text() {
+    let Some(world) = World::create_empty().await else { return };
+    let key = ["--ordering-key", "{aggregatetype}-{schema_version}-{aggregateid}"];
+    world.succeed(["init"].into_iter().chain(key)).await;
+    world.pubsub.fault("key=video-1-v-3,reject=UNAVAILABLE");
+    let relay = world.start_relay(["--park-after", "500ms"].into_iter().chain(key)).await;
+    park_while_others_flow(&world, 1).await;
+    world.succeed(["reshard", "--shards", "4"].into_iter().chain(key)).await;
+    drop(relay);
+    world.pubsub.heal();
+    let more = Workload { first_number: 1_000_000, aggregates_count: 10, ..Workload::of_rows(100) };
+    more.insert(world.client()).await.expect("rows");
+    for index in 0..4 {
+        let shard = format!("{index}/4");
+        let retry = ["dispatch", "retry", "--status", "retrying", "--yes", "--shard", &shard];
+        world.succeed(retry).await;
+        let run = ["run", "--until-caught-up", "--shard", &shard];
+        world.succeed(run.into_iter().chain(key)).await;
+    }
+    let mut committed = world.committed().await;
+    committed.iter_mut().for_each(|row| row.key = format!("video-1-{}", row.key));
+    besides_positions(&world.check(&committed)).assert_clean();
+}
+
+#[tokio::test]
+async fn what_stands_in_the_way_is_named_and_nothing_is_changed() {
+    let Some(world) = World::create_empty().await else { return };
+    let refused = async |arguments: &[&str], code: i32, told: &str| {
+        let done = world.run(arguments.iter().copied()).await;
+        assert_eq!(done.code, Some(code), "{arguments:?}: {}", done.text);
+        assert!(done.text.contains(told), "{arguments:?}: {}", done.text);
+    };
+    refused(&["reshard", "--shards", "2"], 2, "nothing is set up").await;
+    world.succeed(["init"]).await;
+    world.catch_up().await;
+    for (arguments, told) in [
+        (&["reshard", "--shards", "3"][..], "a power of two"),
+        (&["reshard"], "--shards"),
+        (&["reshard", "--shards", "2", "--shard", "0/2"], "leave it out"),
+        (&["reshard", "--shards", "2", "--ordering-key", "all"], "cannot be divided"),
+    ] {
+        refused(arguments, 2, told).await;
+    }
+    world.succeed(["anchor", "create", "a"]).await;
+    refused(&["reshard", "--shards", "2"], 2, "walrelay anchor drop").await;
+    world.succeed(["anchor", "drop", "a"]).await;
+    world
+        .execute(&format!(
+            "INSERT INTO app_outbox_replay
+                    (id, slot, anchor, system_identifier, request, from_lsn, to_lsn, settled_lsn)
+             VALUES ('5f3a9c01', '{}', 'a', '1', '{{}}', '0/1', '0/2', '0/1')",
+            world.name()
+        ))
+        .await;
+    refused(&["reshard", "--shards", "2"], 2, "replay 5f3a9c01 is not finished").await;
+    world.execute("DELETE FROM app_outbox_replay").await;
+    let told = world.succeed(["reshard", "--shards", "2", "--dry-run"]).await;
+    assert!(told.contains(&format!("{0}_0_of_2, {0}_1_of_2", world.name())), "{told}");
+    assert_all_that_there_is(&world, 1).await;
+    world.catch_up().await;
+}
+
+#[tokio::test]
+async fn a_publication_of_somebody_else_is_left_and_is_there_for_the_way_back() {
+    let Some(world) = World::create().await else { return };
+    let role = format!("{}_own", world.name());
+    world
+        .execute(&format!(
+            "CREATE ROLE {role} LOGIN REPLICATION;
+             GRANT CREATE ON DATABASE {name} TO {role};
+             GRANT CREATE ON SCHEMA public TO {role};
+             DO $$ DECLARE it regclass; BEGIN
+               FOR it IN SELECT oid FROM pg_class WHERE starts_with(relname, 'app_') AND relkind = 'r'
+               LOOP EXECUTE format('ALTER TABLE %s OWNER TO {role}', it); END LOOP; END $$",
+            name = world.name(),
+        ))
+        .await;
+    let url = world.url().replacen("postgres@", &format!("{role}@"), 1);
+    let told = world.run(["reshard", "--shards", "2", "--database-url", &url]).await;
+    world
+        .execute(&format!(
+            "REASSIGN OWNED BY {role} TO CURRENT_USER; DROP OWNED BY {role}; DROP ROLE {role}"
+        ))
+        .await;
+    assert_eq!(told.code, Some(0), "{}", told.text);
+    let left = format!("left to its owner: publication {}", world.name());
+    assert!(told.text.contains(&left), "{}", told.text);
+    assert_eq!(world.number(PUBLICATIONS).await, 3);
+    let workload = Workload { aggregates_count: 10, ..Workload::of_rows(60) };
+    workload.insert(world.client()).await.expect("rows");
+    catch_up(&world, 2).await;
+    world.succeed(["reshard", "--shards", "1"]).await;
+    assert_all_that_there_is(&world, 1).await;
+    let more = Workload { first_number: 60, ..workload };
+    more.insert(world.client()).await.expect("rows");
+    world.catch_up().await;
+    besides_positions(&world.check(&world.committed().await)).assert_exactly_once();
+}
