@@ -51,6 +51,8 @@ async fn a_failing_aggregate_is_parked_and_returns_in_order_while_everything_els
     let more = Workload { first_number: 1_000_000, aggregates_count: 10, ..Workload::of_rows(200) };
     more.insert(world.client()).await.unwrap();
     world.wait_confirmed(DEADLINE).await;
+    // What came before the key was live again is confirmed once it is recorded.
+    world.wait_dispatch(DEADLINE, "retrying", 0).await;
     world.check(&world.committed().await).assert_exactly_once();
     assert!(redelivered > 100, "{redelivered} of {rows} rows went through dispatch state");
     let after = world.dispatch_count("published").await;
