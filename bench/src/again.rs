@@ -95,7 +95,8 @@ fn command(
     words: &[&str],
 ) -> Result<Process, Failure> {
     let mut command = clean_command(server.relay());
-    command.args(words).args(["--project", "bench", "--database-url", database.url()]);
-    command.args(["--slot", slot]).envs(sink.environment());
+    command.args(words).args(["--database-url", database.url(), "--slot", slot]);
+    // Not every command has an option for it.
+    command.env("PUBSUB_PROJECT_ID", "bench").envs(sink.environment());
     Process::start(&format!("walrelay {}", words[0]), command, Output::Log)
 }
