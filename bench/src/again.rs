@@ -46,7 +46,7 @@ pub(crate) async fn run(
     anchored.finish(LIMIT).await?;
 
     let mut relay = start_relay(server.relay(), &database, (&slot, &sink), arguments)?;
-    wait_stored(&mut sink, &relay, rows).await?;
+    wait_stored(&mut sink, std::slice::from_ref(&relay), rows).await?;
     let drained = relay.started().elapsed();
     let before = relay.usage()?;
     let live = Measured::new(rows, drained, before);
@@ -65,13 +65,13 @@ pub(crate) async fn run(
         all.push(Again { name, rows, live, again, duplicates });
     }
 
-    let before = relay.usage()?;
+    let used = relay.usage()?;
     let words = ["slot", "reset", "--to-anchor", ANCHOR];
     let reset = command(server, &database, (&slot, &sink), &words)?;
     let begun = reset.started();
     let goal = u32::try_from(stored)? + rows;
-    wait_stored(&mut sink, &relay, goal).await?;
-    let again = Measured::new(rows, begun.elapsed(), relay.usage()?.since(before));
+    wait_stored(&mut sink, std::slice::from_ref(&relay), goal).await?;
+    let again = Measured::new(rows, begun.elapsed(), relay.usage()?.since(used));
     reset.finish(LIMIT).await?;
     relay.terminate().await?;
     let duplicates = beyond(rows, &mut stored, &mut sink).await?;

@@ -111,7 +111,7 @@ async fn round(
     let keeping = SinkOptions { keeping: Keeping::Subscription, ..SinkOptions::default() };
     let mut sink = Sink::start(keeping).await?;
     let relay = start_relay(server.relay(), database, (&slot, &sink), &[])?;
-    wait_stored(&mut sink, &relay, events).await?;
+    wait_stored(&mut sink, std::slice::from_ref(&relay), events).await?;
     relay.terminate().await?;
     set_up(server, database, consume.poison_every, &sink).await?;
     // What was loaded is in no way what is measured.

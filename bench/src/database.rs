@@ -79,6 +79,15 @@ impl Server {
     /// A fresh database, set up by `walrelay init`. Its slot stays where it is: what reads, reads
     /// copies of it.
     pub(crate) async fn create(&self, name: &str) -> Result<Database, Failure> {
+        self.create_divided(name, 1).await
+    }
+
+    /// The same, divided into so many shards, each with a slot.
+    pub(crate) async fn create_divided(
+        &self,
+        name: &str,
+        shards: u32,
+    ) -> Result<Database, Failure> {
         let administrator = TestClient::try_connect(&self.postgres.url("postgres")).await?;
         administrator.batch_execute(&format!("CREATE DATABASE {name}")).await?;
         drop(administrator);
@@ -86,6 +95,7 @@ impl Server {
         let slot = format!("{name}_base");
         let mut init = clean_command(&self.relay);
         init.args(["init", "--project", "bench", "--database-url", &url, "--slot", &slot]);
+        init.arg(format!("--shards={shards}"));
         init.env("PUBSUB_EMULATOR_HOST", "127.0.0.1:1");
         let init = Process::start("walrelay init", init, Output::Log)?;
         init.finish(Duration::from_secs(60)).await?;
@@ -168,17 +178,30 @@ impl Database {
 
     /// A copy of the untouched slot: everything loaded since is read once more.
     pub(crate) async fn copy_slot(&mut self) -> Result<String, Failure> {
+        self.copy_slots(1).await
+    }
+
+    /// The same of each shard's slot; returns the name of the whole, to which a shard adds its number.
+    pub(crate) async fn copy_slots(&mut self, shards: u32) -> Result<String, Failure> {
         self.copies += 1;
         let copy = format!("{}_{}", self.name, self.copies);
-        let sql = "SELECT pg_copy_logical_replication_slot($1::text::name, $2::text::name)";
-        self.client.execute(sql, &[&format!("{}_base", self.name), &copy]).await?;
+        for index in 0..shards {
+            let shard = match shards {
+                1 => String::new(),
+                _ => format!("_{index}_of_{shards}"),
+            };
+            let sql = "SELECT pg_copy_logical_replication_slot($1::text::name, $2::text::name)";
+            let (from, to) = (format!("{}_base{shard}", self.name), format!("{copy}{shard}"));
+            self.client.execute(sql, &[&from, &to]).await?;
+        }
         Ok(copy)
     }
 
     /// A slot keeps the WAL it has not confirmed; a copy that was read is of no further use.
-    pub(crate) async fn drop_slot(&self, slot: &str) -> Result<(), Failure> {
-        let sql = "SELECT pg_drop_replication_slot($1::text::name)";
-        self.client.execute(sql, &[&slot]).await?;
+    pub(crate) async fn drop_slots(&self, copy: &str) -> Result<(), Failure> {
+        let sql = "SELECT pg_drop_replication_slot(slot_name) FROM pg_replication_slots
+                    WHERE slot_name = $1::text::name OR starts_with(slot_name::text, $1::text || '_')";
+        self.client.execute(sql, &[&copy]).await?;
         Ok(())
     }
 

@@ -93,19 +93,34 @@ pub(crate) async fn relay(
     let rows = drain.rows.count;
     let slot = database.copy_slot().await?;
     let mut sink = Sink::start(drain.sink).await?;
-    let mut relay = start_relay(server.relay(), database, (&slot, &sink), arguments)?;
+    let relay = start_relay(server.relay(), database, (&slot, &sink), arguments)?;
+    let round = by(&mut sink, vec![relay], rows).await?;
+    database.drop_slots(&slot).await?;
+    Ok(round)
+}
 
-    wait_stored(&mut sink, &relay, rows).await?;
-    let elapsed = relay.started().elapsed();
-    let usage = relay.usage()?;
+/// Until these relays have drained it all, from the start of the first; what they used together.
+pub(crate) async fn by(
+    sink: &mut Sink,
+    mut relays: Vec<Process>,
+    rows: u32,
+) -> Result<RelayRound, Failure> {
+    let started = relays.first().ok_or("no relay")?.started();
+    wait_stored(sink, &relays, rows).await?;
+    let elapsed = started.elapsed();
+    let mut usage = Usage::default();
+    for relay in &mut relays {
+        usage = usage.with(relay.usage()?);
+    }
     let sink_usage = sink.usage()?;
-    relay.terminate().await?;
+    for relay in relays {
+        relay.terminate().await?;
+    }
     // Asked once more after the end: what was stored twice may have come last.
     let Counts { publish_requests, messages_stored, in_flight_per_key_max } = sink.counts().await?;
     if in_flight_per_key_max > 1 {
         return Err(format!("{in_flight_per_key_max} requests of one key were out at once").into());
     }
-    database.drop_slot(&slot).await?;
     let requests = f64::from(u32::try_from(publish_requests)?);
     Ok(RelayRound {
         measured: Measured::new(rows, elapsed, usage),
@@ -118,7 +133,7 @@ pub(crate) async fn relay(
 /// Waits until the sink holds `rows` messages; fails when it does not get on.
 pub(crate) async fn wait_stored(
     sink: &mut Sink,
-    relay: &Process,
+    relays: &[Process],
     rows: u32,
 ) -> Result<(), Failure> {
     let (mut seen, mut seen_at) = (0, Instant::now());
@@ -130,7 +145,7 @@ pub(crate) async fn wait_stored(
         if stored > seen {
             (seen, seen_at) = (stored, Instant::now());
         }
-        relay.check_alive()?;
+        relays.iter().try_for_each(Process::check_alive)?;
         if seen_at.elapsed() > Duration::from_secs(60) {
             return Err(format!("{stored} of {rows} rows arrived, and then none for 60 s").into());
         }
@@ -154,6 +169,6 @@ async fn recvlogical(
     command.args(["--option=proto_version=1", "--option=publication_names=walrelay"]);
     let reader = Process::start("pg_recvlogical", command, Output::Log)?;
     let (elapsed, usage) = reader.finish(Duration::from_mins(10)).await?;
-    database.drop_slot(&slot).await?;
+    database.drop_slots(&slot).await?;
     Ok(Some(Measured::new(rows, elapsed, usage)))
 }

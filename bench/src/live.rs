@@ -83,7 +83,7 @@ impl Running {
             Sink::start(SinkOptions { delay_millis, keeping: Keeping::Log, tls: false }).await?;
         let relay = start_relay(server.relay(), &database, (&slot, &sink), arguments)?;
         database.client().execute(INSERT, &[&-1_i64]).await?;
-        wait_stored(&mut sink, &relay, WARM_UP_ROWS).await?;
+        wait_stored(&mut sink, std::slice::from_ref(&relay), WARM_UP_ROWS).await?;
         Ok(Self { database, sink, relay })
     }
 
@@ -94,7 +94,7 @@ impl Running {
         (name, rows): (&'static str, u32),
         (begin, before): (Instant, Usage),
     ) -> Result<Live, Failure> {
-        wait_stored(&mut self.sink, &self.relay, rows + WARM_UP_ROWS).await?;
+        wait_stored(&mut self.sink, std::slice::from_ref(&self.relay), rows + WARM_UP_ROWS).await?;
         let seconds = begin.elapsed().as_secs_f64();
         let after = self.relay.usage()?;
         self.relay.terminate().await?;

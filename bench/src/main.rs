@@ -19,6 +19,7 @@ mod process;
 mod raw_codec;
 mod report;
 mod results;
+mod shards;
 mod sink;
 mod size;
 mod suite;

@@ -87,7 +87,7 @@ pub(crate) async fn run(
         sleep(POLL_INTERVAL).await;
     }
     let ready = relay.started().elapsed();
-    wait_stored(&mut sink, &relay, rows.count).await?;
+    wait_stored(&mut sink, std::slice::from_ref(&relay), rows.count).await?;
     let redelivered = relay.started().elapsed() - ready;
     let redelivering = relay.usage()?;
     relay.terminate().await?;

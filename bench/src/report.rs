@@ -5,7 +5,7 @@ use std::fs;
 use std::path::Path;
 
 use crate::clients::{PublishRound, Publishing};
-use crate::drain::Drained;
+use crate::drain::{Drained, RelayRound};
 use crate::failure::Failure;
 use crate::figures::{median, number};
 use crate::process::{Measured, Usage};
@@ -30,6 +30,7 @@ pub(crate) fn markdown(results: &Results) -> String {
         targets(results),
         drains(results),
         lives(results),
+        sharded(results),
         outages(results),
         again(results),
         publishers(results),
@@ -144,6 +145,41 @@ fn lives(results: &Results) -> String {
         "p99.9 ms",
         "CPU s per million rows, user + sys",
         "Peak MiB",
+        "Requests per row",
+        "Duplicates",
+    ];
+    table(&head, rows)
+}
+
+fn sharded(results: &Results) -> String {
+    let rows = results.sharded.iter().map(|sharded| {
+        let of = |value: fn(&RelayRound) -> f64| median(sharded.rounds.iter().map(value));
+        let per_million = 1e6 / f64::from(sharded.rows);
+        let peaks = sharded.rounds.iter().map(|round| round.measured.usage.peak_bytes);
+        let peak_kibibytes = u32::try_from(peaks.max().unwrap_or(0) / 1024).unwrap_or(u32::MAX);
+        let duplicates: u64 = sharded.rounds.iter().map(|round| round.duplicates).sum();
+        vec![
+            sharded.shards.to_string(),
+            number(f64::from(sharded.rows)),
+            number(of(|round| round.measured.rows_per_second)),
+            format!(
+                "{} + {}",
+                number(of(|round| round.measured.usage.user_seconds) * per_million),
+                number(of(|round| round.measured.usage.system_seconds) * per_million)
+            ),
+            number(of(|round| round.sink.user_seconds + round.sink.system_seconds) * per_million),
+            number(f64::from(peak_kibibytes) / 1024.0),
+            number(of(|round| round.requests_per_row)),
+            duplicates.to_string(),
+        ]
+    });
+    let head = [
+        "Shards, a relay each",
+        "Rows",
+        "Rows/s together",
+        "CPU s of all relays per million rows, user + sys",
+        "Sink's CPU s",
+        "Peak MiB of one relay",
         "Requests per row",
         "Duplicates",
     ];

@@ -10,6 +10,7 @@ use crate::drain::Drained;
 use crate::live::Live;
 use crate::machine::Machine;
 use crate::outage::Overcome;
+use crate::shards::Sharded;
 use crate::size::Size;
 
 /// Everything that was measured.
@@ -23,6 +24,7 @@ pub(crate) struct Results {
     pub(crate) load_before: f64,
     pub(crate) drains: Vec<Drained>,
     pub(crate) lives: Vec<Live>,
+    pub(crate) sharded: Vec<Sharded>,
     pub(crate) outages: Vec<Overcome>,
     pub(crate) again: Vec<Again>,
     pub(crate) publishers: Vec<Published>,

@@ -11,7 +11,7 @@ use crate::consume_live;
 use crate::database::{Rows, Server};
 use crate::drain::{self, Drain};
 use crate::failure::Failure;
-use crate::live::{self, Burst, Steady};
+use crate::live::{self, Burst, Live, Steady};
 use crate::machine::{self, Machine};
 use crate::outage::{self, Outage};
 use crate::results::{
@@ -19,6 +19,7 @@ use crate::results::{
     CONSUME_STEADY, CONSUME_TWO, FAR_AWAY, FAR_TLS, HOT_KEYS, MANY_KEYS, OFFICIAL, ONE_TRANSACTION,
     OUTAGE, OUTAGE_MANY, REPLAY, RESET, Results, SINGLE_KEY, STEADY,
 };
+use crate::shards::{self, Shards};
 use crate::sink::{Keeping, SinkOptions};
 use crate::size::Size;
 use crate::{report, targets, terminal};
@@ -66,6 +67,18 @@ fn drains(size: Size) -> Vec<Drain> {
         Drain { sink: SinkOptions { tls: true, ..far }, ..drain(FAR_TLS, 300_000, 10, 0, 200) },
         Drain { sink: far, ..drain("hot-keys-50ms", 300_000, 10, 1_000, 200) },
     ]
+}
+
+/// The same rows each time, with one relay for each shard.
+fn divisions(size: Size) -> [Shards; 3] {
+    let rows = Rows {
+        count: size.rows(1_000_000),
+        per_transaction: 10,
+        aggregates: 1_000,
+        payload_bytes: 200,
+    };
+    let divided = |name, count| Shards { name, count, rows, rounds: size.rounds() };
+    [divided("shards-1", 1), divided("shards-2", 2), divided("shards-4", 4)]
 }
 
 fn outages(size: Size) -> [Outage; 2] {
@@ -175,6 +188,7 @@ async fn measure(server: &Server, options: &SuiteOptions) -> Result<Results, Fai
         load_before: machine::load(),
         drains: Vec::new(),
         lives: Vec::new(),
+        sharded: Vec::new(),
         outages: Vec::new(),
         again: Vec::new(),
         publishers: Vec::new(),
@@ -190,24 +204,14 @@ async fn measure(server: &Server, options: &SuiteOptions) -> Result<Results, Fai
         }
         results.publishers.push(Published { publishing, rounds });
     }
-    let seconds = size.steady_seconds();
-    for (name, delay_millis) in [(STEADY, 0), ("steady-2000-50ms", 50)] {
-        if is_wanted(name) {
-            terminal::progress(name);
-            let steady = Steady { name, rows_per_second: 2_000, seconds, delay_millis };
-            results.lives.push(live::steady(server, steady, arguments).await?);
-        }
-    }
-    if is_wanted("burst") {
-        terminal::progress("burst");
-        let count = size.rows(100_000);
-        let rows = Rows { count, per_transaction: 10, aggregates: 1_000, payload_bytes: 200 };
-        let burst = Burst { name: "burst", rows, idle: size.idle() };
-        results.lives.push(live::burst(server, burst, arguments).await?);
-    }
+    results.lives = lives(server, size, is_wanted, arguments).await?;
     for drain in drains(size).into_iter().filter(|drain| is_wanted(drain.name)) {
         terminal::progress(drain.name);
         results.drains.push(drain::run(server, drain, arguments).await?);
+    }
+    for divided in divisions(size).into_iter().filter(|it| is_wanted(it.name)) {
+        terminal::progress(divided.name);
+        results.sharded.push(shards::run(server, divided, arguments).await?);
     }
     for outage in outages(size).into_iter().filter(|outage| is_wanted(outage.name)) {
         terminal::progress(outage.name);
@@ -225,10 +229,36 @@ async fn measure(server: &Server, options: &SuiteOptions) -> Result<Results, Fai
     }
     if is_wanted(CONSUME_STEADY) {
         terminal::progress(CONSUME_STEADY);
+        let seconds = size.steady_seconds();
         let steady =
             Steady { name: CONSUME_STEADY, rows_per_second: 1_000, seconds, delay_millis: 0 };
         results.applied_live.push(consume_live::run(server, steady).await?);
     }
     results.targets = targets::judge(&results);
     Ok(results)
+}
+
+/// Rows as they come, not a backlog.
+async fn lives(
+    server: &Server,
+    size: Size,
+    is_wanted: impl Fn(&str) -> bool,
+    arguments: &[String],
+) -> Result<Vec<Live>, Failure> {
+    let (seconds, mut measured) = (size.steady_seconds(), Vec::new());
+    for (name, delay_millis) in [(STEADY, 0), ("steady-2000-50ms", 50)] {
+        if is_wanted(name) {
+            terminal::progress(name);
+            let steady = Steady { name, rows_per_second: 2_000, seconds, delay_millis };
+            measured.push(live::steady(server, steady, arguments).await?);
+        }
+    }
+    if is_wanted("burst") {
+        terminal::progress("burst");
+        let count = size.rows(100_000);
+        let rows = Rows { count, per_transaction: 10, aggregates: 1_000, payload_bytes: 200 };
+        let burst = Burst { name: "burst", rows, idle: size.idle() };
+        measured.push(live::burst(server, burst, arguments).await?);
+    }
+    Ok(measured)
 }

@@ -25,9 +25,14 @@ fn every_workload_runs_and_every_target_is_judged() {
     let json = std::fs::read(file).unwrap();
     std::fs::remove_dir_all(&results).unwrap();
     let json: serde_json::Value = serde_json::from_slice(&json).unwrap();
-    for (part, count) in
-        [("drains", 10), ("lives", 3), ("outages", 2), ("again", 3), ("publishers", 14)]
-    {
+    for (part, count) in [
+        ("drains", 10),
+        ("lives", 3),
+        ("sharded", 3),
+        ("outages", 2),
+        ("again", 3),
+        ("publishers", 14),
+    ] {
         assert_eq!(json[part].as_array().unwrap().len(), count, "{part}");
     }
     // The two that compare with pg_recvlogical are left out where there is none.
@@ -35,6 +40,11 @@ fn every_workload_runs_and_every_target_is_judged() {
     for drain in json["drains"].as_array().unwrap() {
         for round in drain["rounds"].as_array().unwrap() {
             assert_eq!(round["relay"]["duplicates"], 0, "{drain}");
+        }
+    }
+    for sharded in json["sharded"].as_array().unwrap() {
+        for round in sharded["rounds"].as_array().unwrap() {
+            assert_eq!(round["duplicates"], 0, "{sharded}");
         }
     }
     for outage in json["outages"].as_array().unwrap() {
