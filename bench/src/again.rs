@@ -10,8 +10,11 @@ use crate::database::{Database, Rows, Server};
 use crate::drain::{start_relay, wait_stored};
 use crate::failure::Failure;
 use crate::process::{Measured, Output, Process};
-use crate::results::{BACKFILL, REPLAY, RESET};
 use crate::sink::{AGAIN, Sink, SinkOptions};
+
+pub(crate) const REPLAY: &str = "again-replay";
+pub(crate) const BACKFILL: &str = "again-backfill";
+pub(crate) const RESET: &str = "again-reset";
 
 /// The anchor stands where the slot stood before the first row.
 const ANCHOR: &str = "before";

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use clap::Args;
 
-use crate::again;
+use crate::again::{self, BACKFILL, REPLAY, RESET};
 use crate::clients::{self, Client, PublishOptions, Published, Publishing};
 use crate::consume::{self, Consume, Reader};
 use crate::consume_live;
@@ -15,9 +15,9 @@ use crate::live::{self, Burst, Live, Steady};
 use crate::machine::{self, Machine};
 use crate::outage::{self, Outage};
 use crate::results::{
-    BACKFILL, BARE, CONSUME_FAR, CONSUME_HOT, CONSUME_MANY, CONSUME_OFFICIAL, CONSUME_POISON,
-    CONSUME_STEADY, CONSUME_TWO, FAR_AWAY, FAR_TLS, HOT_KEYS, MANY_KEYS, OFFICIAL, ONE_TRANSACTION,
-    OUTAGE, OUTAGE_MANY, REPLAY, RESET, Results, SINGLE_KEY, STEADY,
+    BARE, CONSUME_FAR, CONSUME_HOT, CONSUME_MANY, CONSUME_OFFICIAL, CONSUME_POISON, CONSUME_STEADY,
+    CONSUME_TWO, FAR_AWAY, FAR_TLS, HOT_KEYS, MANY_KEYS, OFFICIAL, ONE_TRANSACTION, OUTAGE,
+    OUTAGE_MANY, Results, SINGLE_KEY, STEADY,
 };
 use crate::shards::{self, Shards};
 use crate::sink::{Keeping, SinkOptions};

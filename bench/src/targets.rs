@@ -1,15 +1,15 @@
 //! The speed to reach, and whether it was.
 
-use crate::again::Again;
+use crate::again::{Again, BACKFILL};
 use crate::consume_live::AppliedLive;
 use crate::drain::Drained;
 use crate::figures::{median, number};
 use crate::live::Live;
 use crate::outage::Overcome;
 use crate::results::{
-    BACKFILL, BARE, CONSUME_FAR, CONSUME_HOT, CONSUME_MANY, CONSUME_OFFICIAL, CONSUME_POISON,
-    CONSUME_TWO, FAR_AWAY, FAR_TLS, HOT_KEYS, MANY_KEYS, OFFICIAL, ONE_TRANSACTION, OUTAGE,
-    OUTAGE_MANY, Results, SINGLE_KEY, STEADY, Verdict,
+    BARE, CONSUME_FAR, CONSUME_HOT, CONSUME_MANY, CONSUME_OFFICIAL, CONSUME_POISON, CONSUME_TWO,
+    FAR_AWAY, FAR_TLS, HOT_KEYS, MANY_KEYS, OFFICIAL, ONE_TRANSACTION, OUTAGE, OUTAGE_MANY,
+    Results, SINGLE_KEY, STEADY, Verdict,
 };
 
 const MIB: f64 = 1024.0 * 1024.0;
