@@ -353,3 +353,28 @@ async fn a_publication_of_somebody_else_is_left_and_is_there_for_the_way_back() 
     world.catch_up().await;
     besides_positions(&world.check(&world.committed().await)).assert_exactly_once();
 }
+
+#[tokio::test]
+async fn rows_of_one_event_id_that_come_together_are_both_kept() {
+    let Some(world) = divided(2).await else { return };
+    world
+        .execute(&format!(
+            "INSERT INTO app_outbox_dispatch
+                    (slot, event_id, commit_lsn, tx_index, topic, ordering_key, message, status)
+             SELECT '{}_' || shard || '_of_2', 'twice', '0/20', shard, 't', 'k-' || shard, '', 'dead'
+               FROM generate_series(0, 1) AS shard",
+            world.name()
+        ))
+        .await;
+    let told = world.succeed(["reshard", "--shards", "1"]).await;
+    assert!(told.contains("handed over: 2 row(s)"), "{told}");
+    assert_all_that_there_is(&world, 1).await;
+    let rows = world
+        .client()
+        .query("SELECT event_id, ordering_key FROM app_outbox_dispatch ORDER BY ordering_key", &[])
+        .await
+        .expect("rows");
+    let rows: Vec<(String, String)> = rows.iter().map(|row| (row.get(0), row.get(1))).collect();
+    let expected = [("twice", "k-0"), ("twice@0/20/1", "k-1")];
+    assert_eq!(rows, expected.map(|(id, key)| (id.to_owned(), key.to_owned())));
+}
