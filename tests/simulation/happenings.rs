@@ -29,6 +29,7 @@ impl<F: Fitting> World<F> {
         for (at, action) in self.plan.timeline.clone() {
             sleep_until(started + at).await;
             self.land();
+            self.go_on_with_replays(&mut seed);
             self.act(action, &mut seed).await;
             if self.judge.has_findings() {
                 break;
@@ -64,6 +65,7 @@ impl<F: Fitting> World<F> {
             }
             sleep(Duration::from_secs(1)).await;
             self.land();
+            self.go_on_with_replays(seed);
             self.attend(seed);
         }
         // A graceful stop, and a start after it: no row may come twice.
@@ -79,6 +81,10 @@ impl<F: Fitting> World<F> {
 
     fn find_undone(&self) {
         self.judge.check_done();
+        for (topic, key, through) in self.table.holds() {
+            let text = format!("{key} of {topic} is to be held: {through:?}");
+            self.judge.find(Fault::ParkedForEver, text);
+        }
         let (confirmed, end) = (self.server.confirmed_flush(), self.server.wal_end());
         if confirmed < end && !self.judge.has_findings() {
             let text = format!("{:?} of {:?}", Hex(confirmed), Hex(end));
@@ -87,7 +93,9 @@ impl<F: Fitting> World<F> {
     }
 
     fn is_done(&self) -> bool {
-        self.judge.is_done() && self.server.confirmed_flush() >= self.server.wal_end()
+        self.judge.is_done()
+            && !self.table.has_holds()
+            && self.server.confirmed_flush() >= self.server.wal_end()
     }
 
     /// An operator who looks after what is dead.
@@ -180,6 +188,9 @@ impl<F: Fitting> World<F> {
             Action::RetryOne => {
                 let chosen = self.open_row(seed);
                 self.table.retry(|row, _| Some(row) == chosen);
+            }
+            Action::ReplayInPlace { key } => {
+                self.begin_replay(&self.named_or_drawn(key, seed));
             }
             Action::DiscardOne => {
                 self.open_row(seed).into_iter().for_each(|row| self.table.discard(row));

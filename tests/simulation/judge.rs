@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 pub(crate) use facts::{Answer, End, Event, Fault, Hex, Landing, Row, RowNumber, Rules, Status};
-use state::{Repeat, RowState, State};
+use state::{Repeat, RowOf, RowState, State};
 use tokio::time::Instant;
 use walrelay_testkit::walsender::Seen;
 
@@ -80,6 +80,7 @@ impl Judge {
         let mut state = self.state();
         if landing == Landing::Stored {
             state.note(Event::StoredLate { call });
+            state.calls.entry(call).and_modify(|call| call.is_late = true);
             state.allow_repeats(call);
             state.store(call);
             state.allow_repeats(call);
@@ -108,6 +109,21 @@ impl Judge {
     /// A row's state in the dispatch table changed, durably. Retrying again after that is told too.
     pub(crate) fn recorded(&self, number: RowNumber, status: Status) {
         self.state().recorded(number, status);
+    }
+
+    /// A key is held for a replay, through this position; or not any more.
+    pub(crate) fn held(&self, topic: &str, key: &str, through: Option<(u64, i64)>) {
+        self.state().held(topic, key, through);
+    }
+
+    /// A row of a replay is put before what waits of its key, which is held.
+    pub(crate) fn replayed(&self, row: Row) {
+        self.state().replayed(row);
+    }
+
+    /// The rows of a key that a replay repeats: all that can be published through this position.
+    pub(crate) fn history(&self, topic: &str, key: &str, through: (u64, i64)) -> Vec<Row> {
+        self.state().history(topic, key, through)
     }
 
     /// A row was written to the table by a session that is gone.
@@ -240,6 +256,13 @@ impl Judge {
     pub(crate) fn stored_counts(&self) -> (u64, u64) {
         let state = self.state();
         (state.stored_count, state.repeated_count)
+    }
+
+    /// Rows of replays that are stored.
+    pub(crate) fn replayed_count(&self) -> usize {
+        let state = self.state();
+        let is_so = |row: &&RowState| row.kind == RowOf::Replay && row.stored > 0;
+        state.rows.iter().filter(is_so).count()
     }
 
     pub(crate) fn has_findings(&self) -> bool {

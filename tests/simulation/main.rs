@@ -13,6 +13,7 @@ mod plan;
 mod planted;
 mod pubsub;
 mod relay;
+mod replays;
 mod rows;
 mod run;
 mod store_conformance;
@@ -125,6 +126,17 @@ fn rows_of_a_key_wait_at_a_restart_for_earlier_ones_that_the_slot_sends_again() 
 fn rows_beyond_the_budget_stay_in_the_slot_during_an_outage() {
     let outcome = simulate(0, Some(Plan::flood()), Faithful, STORY_LINES);
     assert!(outcome.findings.is_empty(), "{:#?}\n{}", outcome.findings, outcome.story);
+}
+
+#[test]
+fn a_key_that_is_replayed_in_place_has_its_history_in_one_piece_and_then_what_has_waited() {
+    for seed in 0..40 {
+        let plan = Plan::replays_under_traffic();
+        let outcome = simulate(seed, Some(plan), Faithful, STORY_LINES);
+        let Outcome { findings, story, replayed, .. } = outcome;
+        assert!(findings.is_empty(), "seed {seed}: {findings:#?}\n{story}");
+        assert!(replayed > 20, "seed {seed}: {replayed} rows came again\n{story}");
+    }
 }
 
 #[test]
@@ -245,6 +257,12 @@ fn a_session_that_does_not_await_the_requests_of_the_one_before_is_found() {
 #[test]
 fn a_budget_that_nobody_keeps_is_found() {
     the_judge_objects(&Unbudgeted, Some(&Plan::flood()), &[Fault::OverBudget]);
+}
+
+#[test]
+fn holds_forgotten_at_a_restart_are_found() {
+    let plan = Plan::held_over_a_restart();
+    the_judge_objects(&StoreBug::ForgetsHolds, Some(&plan), &[Fault::Reordered]);
 }
 
 #[test]

@@ -106,6 +106,10 @@ pub(crate) enum Action {
     RetryTopic,
     RetryOne,
     DiscardOne,
+    /// The history of one key is to come again, before what has not come yet.
+    ReplayInPlace {
+        key: Option<u64>,
+    },
 }
 
 /// One row of the first topic.
@@ -339,6 +343,33 @@ impl Plan {
         plan
     }
 
+    /// Keys are replayed under traffic, and processes end in the middle of it.
+    pub(crate) fn replays_under_traffic() -> Self {
+        let mut timeline: Vec<_> = (0..120)
+            .map(|half| (half * 500, Action::Commit { rows: vec![4, 2] }))
+            .chain((0..10).map(|at| (4_100 + at * 5_000, Action::ReplayInPlace { key: None })))
+            .chain((0..12).map(|at| (5_900 + at * 4_500, Action::ProcessCrash)))
+            .collect();
+        timeline.sort_by_key(|(at, _)| *at);
+        let mut plan = Self::calm(timeline);
+        plan.rows.keys = 5;
+        plan.pubsub.latency_max = ms(120);
+        plan.table.latency_max = ms(50);
+        plan
+    }
+
+    /// A key is held, nothing of it waits, and the process that answered ends.
+    pub(crate) fn held_over_a_restart() -> Self {
+        let rows = || Action::CommitRows { rows: vec![RowSpec { key: 1, kind: RowKind::Good }; 3] };
+        Self::calm(vec![
+            (100, rows()),
+            (2_000, Action::ReplayInPlace { key: Some(1) }),
+            (5_000, Action::ProcessCrash),
+            (9_000, rows()),
+            (9_500, Action::Checkpoint),
+        ])
+    }
+
     /// A key is parked while an earlier row of it is out, and the process ends before the answer.
     pub(crate) fn parked_behind_a_row_that_is_out() -> Self {
         let row = |kind| RowSpec { key: 1, kind };
@@ -427,6 +458,14 @@ fn timeline(seed: &mut Seed, load: Load) -> Vec<(Duration, Action)> {
     for _ in 0..seed.count(0, 10) {
         let action = seed.pick(ACCIDENTS)(seed);
         at(seed, action);
+    }
+    // Of a seed of their own: those of a run without a replay are what they always were.
+    let mut replays = seed.clone().fork();
+    if replays.chance(300) {
+        for _ in 0..replays.count(1, 6) {
+            let moment = replays.time(Duration::ZERO, length);
+            timeline.push((moment, Action::ReplayInPlace { key: None }));
+        }
     }
     timeline.sort_by_key(|(moment, _)| *moment);
     timeline

@@ -220,6 +220,8 @@ pub(crate) enum StoreBug {
     ForgetsOutcomes,
     /// A session that begins is not told which keys are parked.
     ForgetsParkedKeys,
+    /// A session that begins is not told which keys are held for a replay.
+    ForgetsHolds,
     /// A session that begins is not told what is recorded behind the slot's position.
     ForgetsRecordedRows,
 }
@@ -251,6 +253,10 @@ impl Store for BuggyStore {
         let mut nobody = |_| {};
         let told = match self.bug {
             StoreBug::ForgetsParkedKeys => &mut nobody,
+            StoreBug::ForgetsHolds => {
+                self.table.forget_holds();
+                each
+            }
             StoreBug::ForgetsRecordedRows
             | StoreBug::SettlesBeforeDurable
             | StoreBug::ClaimsBackwards
@@ -273,6 +279,7 @@ impl Store for BuggyStore {
             | StoreBug::ForgetsWhatIsHeld
             | StoreBug::HoldsForEver
             | StoreBug::ForgetsParkedKeys
+            | StoreBug::ForgetsHolds
             | StoreBug::ForgetsOutcomes => self.table.recorded_from(from, rows_max).await,
         }
     }
@@ -285,6 +292,7 @@ impl Store for BuggyStore {
             | StoreBug::HoldsForEver
             | StoreBug::ForgetsOutcomes
             | StoreBug::ForgetsParkedKeys
+            | StoreBug::ForgetsHolds
             | StoreBug::ForgetsRecordedRows => self.table.park(rows_to_record).await,
         }
     }
@@ -297,6 +305,7 @@ impl Store for BuggyStore {
             | StoreBug::HoldsForEver
             | StoreBug::SettlesBeforeDurable
             | StoreBug::ForgetsParkedKeys
+            | StoreBug::ForgetsHolds
             | StoreBug::ForgetsRecordedRows => self.table.finish(finished).await,
         }
     }
@@ -305,6 +314,7 @@ impl Store for BuggyStore {
         &mut self,
         keys: &[ClaimKey],
         bytes_max: usize,
+        through: Position,
     ) -> Result<Vec<Claimed>, StoreFailure> {
         let answers = match self.bug {
             StoreBug::HoldsForEver => Vec::new(),
@@ -313,7 +323,8 @@ impl Store for BuggyStore {
             | StoreBug::ForgetsOutcomes
             | StoreBug::SettlesBeforeDurable
             | StoreBug::ForgetsParkedKeys
-            | StoreBug::ForgetsRecordedRows => self.table.claim(keys, bytes_max).await?,
+            | StoreBug::ForgetsHolds
+            | StoreBug::ForgetsRecordedRows => self.table.claim(keys, bytes_max, through).await?,
         };
         let held_for = Some(Duration::from_secs(1));
         Ok(match self.bug {
@@ -334,6 +345,7 @@ impl Store for BuggyStore {
             StoreBug::ForgetsOutcomes
             | StoreBug::SettlesBeforeDurable
             | StoreBug::ForgetsParkedKeys
+            | StoreBug::ForgetsHolds
             | StoreBug::ForgetsRecordedRows => answers,
         })
     }

@@ -312,9 +312,10 @@ fn answer(state: OutState, failure: Option<&PublishFailure>) -> Answer {
     }
 }
 
-/// The number in an event id; one that no row has when it is none of ours.
+/// The number in an event id, of a row or of one that a replay repeats; one that no row has when it is none of ours.
 pub(crate) fn number_of(event_id: &str) -> RowNumber {
-    event_id.strip_prefix('e').and_then(|digits| digits.parse().ok()).unwrap_or(RowNumber::MAX)
+    let digits = event_id.strip_prefix(['e', 'r']);
+    digits.and_then(|digits| digits.parse().ok()).unwrap_or(RowNumber::MAX)
 }
 
 fn position_of(message: &walrelay_core::Message) -> (u64, u32) {

@@ -82,7 +82,7 @@ impl<F: Fitting> World<F> {
             Ok(Some(Ended::Stopped)) if is_drained => End::Graceful,
             Ok(Some(Ended::CaughtUp)) => {
                 *locked(&self.caught_up) += 1;
-                self.judge.caught_up(began, &self.table.untouched(due));
+                self.judge.caught_up(began, &self.table.untouched(due, began));
                 End::Broken
             }
             Ok(_) => End::Broken,

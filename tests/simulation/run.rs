@@ -30,6 +30,8 @@ pub(crate) struct Outcome {
     pub(crate) repeated: u64,
     /// Processes that ended by themselves, having caught up.
     pub(crate) caught_up: u64,
+    /// Rows of replays that are stored.
+    pub(crate) replayed: usize,
 }
 
 /// What the buffer between socket and decoder may hold beside the budget.
@@ -90,5 +92,7 @@ pub(crate) async fn run<F: Fitting>(
     }
     let (stored, repeated) = judge.stored_counts();
     let caught_up = *locked(&world.caught_up);
-    Outcome { findings: judge.findings(), story: judge.story(lines), stored, repeated, caught_up }
+    let (findings, story, replayed) =
+        (judge.findings(), judge.story(lines), judge.replayed_count());
+    Outcome { findings, story, stored, repeated, caught_up, replayed }
 }

@@ -48,7 +48,7 @@ async fn answer<S: Subject>(
         Step::ParkAgain => subject.store().park(&actor.same_rows_again(keys)).await?,
         Step::Claim { chosen, bytes_max } => {
             let wanted = keys.to_claim(*chosen, *bytes_max);
-            let claimed = subject.store().claim(&wanted, *bytes_max).await?;
+            let claimed = subject.store().claim(&wanted, *bytes_max, actor.through()).await?;
             let told = claimed.iter().zip(&wanted).map(|(claimed, key)| {
                 format!("{} {}: {}", key.topic, key.ordering_key, told_of_claim(claimed))
             });
@@ -71,6 +71,12 @@ async fn answer<S: Subject>(
             let recorded = subject.store().recorded_from(from, *page).await?;
             return Ok(format!("{parked:?} {recorded:?}"));
         }
+        Step::Hold(key) => subject.hold(*key).await,
+        Step::AddHistory(key, row) if actor.may_repeat(*key, *row) => {
+            subject.add_history(*key, *row).await;
+        }
+        Step::AddHistory(..) => {}
+        Step::Lift(key) => subject.lift(*key).await,
         Step::Settled(to) => subject.store().note_settled(Lsn::new(*to)).await?,
         Step::RetryDead => subject.retry_dead().await,
         Step::RetryTopic(topic) => subject.retry_topic(script::topic(*topic)).await,

@@ -2,6 +2,8 @@
 //! and delays at random, also after it has done what was asked.
 
 mod heads;
+mod holds;
+mod keys;
 mod operator;
 mod recorded;
 mod spilled;
@@ -15,12 +17,16 @@ use tokio::time::{Instant, sleep};
 use walrelay_core::{
     ClaimKey, Claimed, Finished, Message, OnDead, Outcome, Reason, RowToRecord, Topic,
 };
-use walrelay_postgres::{Due, Head, ParkedKey, RecordedPage, Store, StoreFailure, Survey, Watch};
+use walrelay_postgres::{
+    Due, HOLDS_MAX, Head, ParkedKey, RecordedPage, Store, StoreFailure, Survey, Watch,
+};
 use walrelay_testkit::seed::Seed;
 use walrelay_testkit::walsender::ScriptedServer;
 
 use crate::judge::{Event, Judge, RowNumber, Status};
 use crate::pubsub::number_of;
+pub(crate) use holds::HeldKey;
+use holds::Hold;
 
 /// How often a command goes wrong, of a thousand, and how long it takes.
 #[derive(Debug, Clone, Copy)]
@@ -54,16 +60,27 @@ struct Entry {
     updated: Instant,
     /// It is there because too much log waited: read without a lease, and deleted once stored.
     is_spilled: bool,
+    source: Source,
+}
+
+/// Who put a row into the table.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Source {
+    Slot,
+    Replay,
 }
 
 impl Entry {
     fn event_id(&self) -> String {
-        format!("e{}", self.row)
+        match self.source {
+            Source::Slot => format!("e{}", self.row),
+            Source::Replay => format!("r{}", self.row),
+        }
     }
 }
 
 struct State {
-    entries: BTreeMap<(u64, u32), Entry>,
+    entries: BTreeMap<Place, Entry>,
     versions: u64,
     seed: Seed,
     intervals: Intervals,
@@ -73,9 +90,19 @@ struct State {
     read_early: HashMap<u64, Vec<ParkedKey>>,
     /// What is on record as settled.
     settled: u64,
+    /// Keys that are held for a replay, or are to be.
+    holds: BTreeMap<Key, Hold>,
+    /// When a hold of a key was last asked for or lifted.
+    hold_changed_at: BTreeMap<Key, Instant>,
 }
 
-type NewEntry = ((u64, u32), Entry);
+/// Topic and ordering key.
+type Key = (String, String);
+
+/// Commit, index, and of a replayed row its number, which no other has; 0 of the row itself.
+pub(super) type Place = (u64, u32, RowNumber);
+
+type NewEntry = (Place, Entry);
 
 /// The table; clones are the same one.
 #[derive(Clone)]
@@ -116,6 +143,8 @@ impl Table {
             late: Vec::new(),
             read_early: HashMap::new(),
             settled: 0,
+            holds: BTreeMap::new(),
+            hold_changed_at: BTreeMap::new(),
         };
         Self { state: Arc::new(Mutex::new(state)), judge, server, rules }
     }
@@ -207,7 +236,7 @@ impl Table {
     /// Every row in order: its commit, status, attempts, and in how long it is due.
     pub(crate) fn contents(&self) -> Vec<(u64, Status, u32, Option<Duration>)> {
         let (state, now) = (self.state(), Instant::now());
-        let entries = state.entries.iter().map(|((commit_lsn, _), entry)| {
+        let entries = state.entries.iter().map(|((commit_lsn, ..), entry)| {
             let due_in = entry.next_attempt.map(|at| at.saturating_duration_since(now));
             (*commit_lsn, entry.status, entry.attempts, due_in)
         });
@@ -219,86 +248,15 @@ const fn is_open(status: Status) -> bool {
     matches!(status, Status::Retrying | Status::Dead)
 }
 
-impl State {
-    /// Keys with rows that make them parked, in order.
-    fn keys(&self, on_dead: OnDead, wanted: impl Fn(&Entry) -> bool) -> Vec<(String, String)> {
-        let holds = |entry: &&Entry| match entry.status {
-            Status::Retrying => true,
-            Status::Dead => on_dead == OnDead::Hold && !entry.key.is_empty(),
-            Status::Published | Status::Discarded => false,
-        };
-        let entries = self.entries.values().filter(holds).filter(|entry| wanted(entry));
-        let mut keys: Vec<_> =
-            entries.map(|entry| (entry.topic.clone(), entry.key.clone())).collect();
-        keys.sort();
-        keys.dedup();
-        keys
-    }
-
-    fn retrying(&self, topic: &str, key: &str) -> impl Iterator<Item = (&(u64, u32), &Entry)> {
-        self.entries.iter().filter(move |(_, entry)| {
-            entry.status == Status::Retrying && entry.topic == topic && entry.key == key
-        })
-    }
-
-    /// Where the first dead row of a key lies that holds it.
-    fn held_at(&self, on_dead: OnDead, topic: &str, key: &str) -> Option<(u64, u32)> {
-        let dead = |entry: &Entry| {
-            entry.status == Status::Dead && entry.topic == topic && entry.key == key
-        };
-        let holds = on_dead == OnDead::Hold && !key.is_empty();
-        let first = self.entries.iter().find(|(_, entry)| holds && dead(entry));
-        first.map(|(position, _)| *position)
-    }
-
-    /// When a key is due; none for whenever it is claimed.
-    fn due_in(&self, topic: &str, key: &str) -> Option<Duration> {
-        let mut rows = self.retrying(topic, key).map(|(_, entry)| entry.next_attempt);
-        let at = if key.is_empty() { rows.flatten().min() } else { rows.next().flatten() };
-        at.map(|at| at.saturating_duration_since(Instant::now()))
-    }
-
-    fn parked_key(&self, on_dead: OnDead, (topic, ordering_key): (String, String)) -> ParkedKey {
-        let head = self.retrying(&topic, &ordering_key).next();
-        let dead_at = self.held_at(on_dead, &topic, &ordering_key);
-        ParkedKey {
-            is_held: dead_at.is_some_and(|dead| head.is_none_or(|(first, _)| dead < *first)),
-            next_attempt_in: self.due_in(&topic, &ordering_key),
-            attempts: head.map_or(0, |(_, entry)| entry.attempts),
-            topic,
-            ordering_key,
-        }
-    }
-
-    fn parked_keys(&self, on_dead: OnDead) -> Vec<ParkedKey> {
-        let keys = self.keys(on_dead, |_| true).into_iter();
-        keys.map(|key| self.parked_key(on_dead, key)).collect()
-    }
-
-    /// The rows of a key that may be claimed now, in order.
-    fn claimable(&self, rules: Rules, topic: &str, key: &str) -> Vec<(u64, u32)> {
-        let now = Instant::now();
-        let is_due = |entry: &Entry| entry.next_attempt.is_none_or(|at| at <= now);
-        let held_at = self.held_at(rules.on_dead, topic, key);
-        let before = self
-            .retrying(topic, key)
-            .take_while(|(position, _)| held_at.is_none_or(|held| **position < held));
-        if !key.is_empty() {
-            let mut due = before.take(rules.per_key_rows).take_while(|(_, entry)| is_due(entry));
-            let Some(head) = due.next() else { return Vec::new() };
-            let is_spilled = head.1.is_spilled;
-            let alike = due.take_while(|(_, entry)| entry.is_spilled == is_spilled);
-            let first = std::iter::once(head).chain(alike);
-            return first.map(|(position, _)| *position).collect();
-        }
-        let mut due: Vec<_> = before.filter(|(_, entry)| is_due(entry)).collect();
-        due.sort_by_key(|(_, entry)| entry.next_attempt);
-        due.into_iter().take(rules.per_key_rows).map(|(position, _)| *position).collect()
-    }
+fn position((commit_lsn, tx_index, _): Place) -> Position {
+    Position { commit_lsn: Lsn::new(commit_lsn), tx_index }
 }
 
-fn position(commit_lsn: u64, tx_index: u32) -> Position {
-    Position { commit_lsn: Lsn::new(commit_lsn), tx_index }
+fn place_of(message: &Message) -> Place {
+    let Position { commit_lsn, tx_index } = message.position();
+    let is_replayed = message.event_id().starts_with('r');
+    let number = if is_replayed { number_of(message.event_id()) } else { 0 };
+    (commit_lsn.as_u64(), tx_index, number)
 }
 
 fn unavailable() -> StoreFailure {
@@ -310,12 +268,21 @@ pub(crate) struct SessionTable {
     table: Table,
     process: u64,
     /// Position to version, as each claim left it.
-    claims: HashMap<(u64, u32), u64>,
+    claims: HashMap<Place, u64>,
+    /// Keys that are to be held for a replay, as they were told last.
+    wanted: Vec<Key>,
+    /// A planted bug.
+    forgets_holds: bool,
 }
 
 impl SessionTable {
     pub(crate) fn new(table: Table, process: u64) -> Self {
-        Self { table, process, claims: HashMap::new() }
+        Self { table, process, claims: HashMap::new(), wanted: Vec::new(), forgets_holds: false }
+    }
+
+    /// A planted bug: nothing is told of keys that are held.
+    pub(crate) fn forget_holds(&mut self) {
+        self.forgets_holds = true;
     }
 
     fn entry(&self, row_to_record: &RowToRecord) -> NewEntry {
@@ -332,7 +299,6 @@ impl SessionTable {
             (Status::Retrying, false) => delay.map(|delay| now + delay),
             (Status::Dead | Status::Published | Status::Discarded, _) => None,
         };
-        let at = message.position();
         let entry = Entry {
             row: number_of(message.event_id()),
             topic: message.topic().to_string(),
@@ -344,14 +310,14 @@ impl SessionTable {
             version: 0,
             updated: now,
             is_spilled: matches!(row_to_record.reason, Reason::Spilled { .. }),
+            source: Source::Slot,
         };
-        ((at.commit_lsn.as_u64(), at.tx_index), entry)
+        (place_of(message), entry)
     }
 
     /// Writes one outcome down, if its claim still stands.
     fn finish_one(&self, finished: &Finished) {
-        let at = finished.message.position();
-        let at = (at.commit_lsn.as_u64(), at.tx_index);
+        let at = place_of(&finished.message);
         let now = Instant::now();
         let mut state = self.table.state();
         let State { entries, versions, settled, .. } = &mut *state;
@@ -423,13 +389,18 @@ impl Store for SessionTable {
         &mut self,
         each: &mut (dyn FnMut(ParkedKey) + Send),
     ) -> Result<usize, StoreFailure> {
-        let (table, process) = (self.table.clone(), self.process);
+        let (table, process, tells_holds) = (self.table.clone(), self.process, !self.forgets_holds);
         let read = || {
             let mut state = table.state();
             let early = state.read_early.remove(&process);
-            early.unwrap_or_else(|| state.parked_keys(table.rules.on_dead))
+            early.unwrap_or_else(|| {
+                let mut keys = state.parked_keys(table.rules.on_dead);
+                keys.extend(state.held_keys().into_iter().filter(|_| tells_holds));
+                keys
+            })
         };
         let parked = table.command("parked keys", read).await?;
+        self.wanted = table.state().wanted_holds(HOLDS_MAX as usize);
         let count = parked.len();
         parked.into_iter().for_each(each);
         Ok(count)
@@ -466,8 +437,7 @@ impl Store for SessionTable {
         let table = self.table.clone();
         table.command("finish", || finished.iter().for_each(|row| self.finish_one(row))).await?;
         for row in finished {
-            let at = row.message.position();
-            self.claims.remove(&(at.commit_lsn.as_u64(), at.tx_index));
+            self.claims.remove(&place_of(&row.message));
         }
         Ok(())
     }
@@ -476,9 +446,15 @@ impl Store for SessionTable {
         &mut self,
         keys: &[ClaimKey],
         bytes_max: usize,
+        through: Position,
     ) -> Result<Vec<Claimed>, StoreFailure> {
         let table = self.table.clone();
         let rules = table.rules;
+        // Whoever does not stream any more is not asked.
+        if !self.wanted.is_empty() && !table.judge.is_superseded(self.process) {
+            let wanted = &self.wanted;
+            table.command("answer holds", || table.answer_holds((keys, wanted), through)).await?;
+        }
         let lease = || table.state().lease(rules, keys, bytes_max / 3);
         let chosen = table.command("claim", lease).await?;
         // Asked after the claim, as the service does.
@@ -515,10 +491,13 @@ impl Store for SessionTable {
                 !state.claimable(table.rules, topic, key).is_empty()
             };
             let keys = keys.into_iter().filter(is_claimable);
-            let keys = keys.map(|(topic, key)| (Topic::from(topic), key)).collect();
-            Due { keys, has_more: false }
+            (keys.collect::<Vec<_>>(), state.wanted_holds(HOLDS_MAX as usize))
         };
-        table.command("due keys", due).await
+        let (keys, wanted) = table.command("due keys", due).await?;
+        self.wanted = wanted;
+        let keys = keys.into_iter().chain(self.wanted.iter().cloned());
+        let keys = keys.map(|(topic, key)| (Topic::from(topic), key)).collect();
+        Ok(Due { keys, has_more: false })
     }
 
     async fn heads_after(&mut self, after: Option<&Head>) -> Result<Vec<Head>, StoreFailure> {
@@ -551,7 +530,7 @@ impl Store for SessionTable {
             let confirmed = table.server.confirmed_flush_written();
             let mut state = table.state();
             let before = state.entries.len();
-            state.entries.retain(|(commit_lsn, _), entry| {
+            state.entries.retain(|(commit_lsn, ..), entry| {
                 let is_old = entry.updated.elapsed() > retention && *commit_lsn < confirmed;
                 is_open(entry.status) || !is_old
             });
@@ -562,13 +541,13 @@ impl Store for SessionTable {
 }
 
 impl SessionTable {
-    fn claimed(&mut self, key: &ClaimKey, at: (u64, u32)) -> Result<(Message, u32), StoreFailure> {
+    fn claimed(&mut self, key: &ClaimKey, at: Place) -> Result<(Message, u32), StoreFailure> {
         let state = self.table.state();
         let entry = state.entries.get(&at).ok_or_else(unavailable)?;
         self.claims.insert(at, entry.version);
         self.table.judge.note(Event::Claimed { rows: vec![entry.row] });
         let (topic, event_id) = (Topic::clone(&key.topic), entry.event_id());
-        let message = Message::from_encoded(topic, position(at.0, at.1), &event_id, &entry.body);
+        let message = Message::from_encoded(topic, position(at), &event_id, &entry.body);
         Ok((message.map_err(|error| StoreFailure::Unavailable(error.into()))?, entry.attempts))
     }
 }

@@ -12,7 +12,7 @@
 //!              └─── discard ──▶ discarded
 //! ```
 //!
-//! Four rules that the statements keep:
+//! Five rules that the statements keep:
 //!
 //! - Rows of one ordering key leave in position order (I4). [`DispatchStore::claim`] takes a key from
 //!   its first row on and stops where a row cannot be had: locked, leased, or not yet due.
@@ -23,6 +23,7 @@
 //!   it ([`DispatchStore::read_spilled`]).
 //! - `next_attempt_at` is null for rows that wait behind the head of their key, so that the index
 //!   asked every second holds heads only.
+//! - Nothing of a key is claimed while a [hold](hold) is on it: a replay in place puts its history there.
 //!
 //! Fails with [`StoreError`]; a failed method has changed nothing.
 
@@ -33,6 +34,7 @@ mod due;
 mod finish;
 mod heads;
 mod history;
+mod hold;
 mod keys;
 mod operate;
 mod park;
@@ -55,6 +57,7 @@ pub use claim::{ClaimLimits, ClaimedRow};
 pub use counting::{Counting, DispatchCounts};
 pub use due::DueKeys;
 pub use heads::Head;
+pub use hold::{HeldKey, History, HistorySource, ReplayHolds, ReplayedRows};
 pub use keys::ParkedKey;
 pub use operate::{DispatchDetail, DispatchFilter, DispatchRow, RetrySelection};
 pub use park::{ParkRow, ParkStatus};
@@ -195,7 +198,8 @@ struct Place {
 }
 
 impl Claim {
-    /// The row's id in dispatch state. It is the outbox id, unless two rows share one.
+    /// The row's id in dispatch state. It is the outbox id, unless two rows share one; behind that of a
+    /// replayed row stands which replay it is of.
     #[must_use]
     pub fn event_id(&self) -> &str {
         &self.event_id

@@ -55,8 +55,8 @@ pub use conninfo::{CONNECT_TIMEOUT_DEFAULT, ConnectConfig, ConninfoProblem, PgEn
 pub use dispatch::{
     Claim, ClaimLimits, ClaimedRow, Counting, DISPATCH_CHANNEL, DispatchCounts, DispatchDetail,
     DispatchFilter, DispatchPlace, DispatchQuery, DispatchRoute, DispatchRow, DispatchState,
-    DispatchStatus, DispatchStore, DueKeys, Head, Key, ParkRow, ParkStatus, ParkedKey,
-    RecordedPage, RecordedRow, RetrySelection,
+    DispatchStatus, DispatchStore, DueKeys, Head, HeldKey, History, HistorySource, Key, ParkRow,
+    ParkStatus, ParkedKey, RecordedPage, RecordedRow, ReplayHolds, ReplayedRows, RetrySelection,
 };
 pub use error::{PgError, ServerError, ServerErrorKind, TlsError};
 pub use feedback::Feedback;
@@ -112,7 +112,7 @@ pub use slot::{
     Failover, PLUGIN, SlotState, SlotType, WalStatus, Writer, advance_slot, create_slot, drop_slot,
     read_slot, read_version,
 };
-pub use store::{DUE_KEYS_MAX, Due, HEADS_MAX, Store, StoreFailure, Survey};
+pub use store::{DUE_KEYS_MAX, Due, HEADS_MAX, HOLDS_MAX, Store, StoreFailure, Survey};
 pub use store_error::{LOST_SLOT_FIX, StoreError};
 pub use stream::Stream;
 pub use stream_settings::{FRAME_BYTES_MAX_DEFAULT, StreamSettings};

@@ -12,6 +12,7 @@ use crate::store_error::StoreError;
 const APP_OUTBOX: &str = include_str!("../../../migrations/0001_app_outbox.sql");
 const PRODUCER: &str = include_str!("../../../migrations/0003_producer.sql");
 const REPLAY: &str = include_str!("../../../migrations/0004_replay.sql");
+const IN_PLACE: &str = include_str!("../../../migrations/0005_in_place.sql");
 const DISPATCH: &str = include_str!("../../../migrations/0002_dispatch.sql");
 
 const APP_INBOX: &str = include_str!("../../../migrations/inbox/0001_app_inbox.sql");
@@ -25,7 +26,7 @@ const LEDGER: &str = include_str!("../../../migrations/inbox/0006_app_event_ledg
 pub const INBOX_TABLES: [&str; 3] = ["app_inbox_consumer", "app_inbox", "app_inbox_key"];
 
 /// The tables the relay keeps for itself, in the order they are created.
-pub const RELAY_TABLES: [&str; 2] = ["app_outbox_dispatch", "app_outbox_relay"];
+pub const RELAY_TABLES: [&str; 3] = ["app_outbox_dispatch", "app_outbox_relay", "app_outbox_hold"];
 
 /// The tables a replay needs besides; a relay works without them.
 pub(crate) const REPLAY_TABLES: [&str; 2] = ["app_outbox_relay_time", "app_outbox_replay"];
@@ -51,7 +52,10 @@ pub fn migrations(outbox_tables: &[QualifiedName]) -> Vec<Migration> {
     });
     let dispatch = Migration {
         file: "0002_dispatch.sql",
-        tables: RELAY_TABLES.map(|table| QualifiedName::new("public", table)).into(),
+        tables: RELAY_TABLES[..2]
+            .iter()
+            .map(|table| QualifiedName::new("public", *table))
+            .collect(),
         sql: DISPATCH.to_owned(),
     };
     // Their functions are named after the outbox, and stand beside it.
@@ -66,7 +70,15 @@ pub fn migrations(outbox_tables: &[QualifiedName]) -> Vec<Migration> {
         tables: REPLAY_TABLES.map(|table| QualifiedName::new("public", table)).into(),
         sql: REPLAY.to_owned(),
     };
-    outboxes.chain([dispatch]).chain(producers).chain([replay]).collect()
+    let in_place = Migration {
+        file: "0005_in_place.sql",
+        tables: RELAY_TABLES[2..]
+            .iter()
+            .map(|table| QualifiedName::new("public", *table))
+            .collect(),
+        sql: IN_PLACE.to_owned(),
+    };
+    outboxes.chain([dispatch]).chain(producers).chain([replay, in_place]).collect()
 }
 
 /// The migrations of a consumer's database, in the order they have to run. It is seldom the

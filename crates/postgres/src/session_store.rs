@@ -3,7 +3,7 @@
 //! Owns the ordinary connection beside the replication connection, and opens it again when it is
 //! lost. Keeps the claims of rows that are out, which their outcomes are written against.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -25,7 +25,7 @@ use crate::relay_row::{
 };
 use crate::report::read_survey;
 use crate::server_identity::{ServerIdentity, read_server_identity};
-use crate::store::{DUE_KEYS_MAX, Due, HEADS_MAX, Store, StoreFailure, Survey};
+use crate::store::{DUE_KEYS_MAX, Due, HEADS_MAX, HOLDS_MAX, Store, StoreFailure, Survey};
 use crate::store_error::StoreError;
 use crate::wal_time::note_wal_time;
 use crate::watch::{PublicationWatch, Watch};
@@ -49,6 +49,10 @@ pub struct SessionStore {
     /// Rows claimed and not finished, by the id they are recorded under: at most what the budget
     /// lets out. Two of them may lie at one position, once the publication was changed.
     claims: HashMap<String, Claim>,
+    /// Keys that are to be held for a replay, as far as they were told last.
+    wanted: BTreeSet<(String, String)>,
+    /// Who streams the slot in this session; none where there is no slot.
+    streaming_pid: Option<i32>,
     spilled: Spilled,
     /// The newest horizon whose end of log the watermark has not passed yet.
     horizon: Option<Horizon>,
@@ -153,6 +157,8 @@ impl SessionStore {
             recorded: None,
             generation: None,
             claims: HashMap::new(),
+            wanted: BTreeSet::new(),
+            streaming_pid: None,
             spilled: Spilled::NONE,
             horizon: None,
             lease,
@@ -281,6 +287,8 @@ impl Store for SessionStore {
         let (store, server) = (self.store.clone(), self.server.clone());
         let client = self.client().await?;
         let parked_keys = store.each_parked_key(client, each).await.map_err(store_failure)?;
+        let wanted = store.wanted_holds(client, HOLDS_MAX).await.map_err(store_failure)?;
+        let streaming_pid = store.streaming_pid(client).await.map_err(store_failure)?;
         let system = server.system_identifier.unwrap_or_default();
         let own_row = take_relay_row(client, store.slot(), &system, server.timeline).await;
         let row = read_relay_row(client, store.slot()).await.map_err(store_failure)?;
@@ -292,6 +300,8 @@ impl Store for SessionStore {
         }
         self.note_origin().await?;
         self.own_row = Some(own_row);
+        self.streaming_pid = streaming_pid;
+        self.wanted = wanted.into_iter().map(|key| (key.topic, key.ordering_key)).collect();
         self.spilled.settled = row.map_or(Lsn::ZERO, |row| row.settled_lsn);
         // Read as early as this, so that even a short session notes how far it came.
         self.horizon = Some(self.read_horizon().await?);
@@ -337,7 +347,9 @@ impl Store for SessionStore {
         &mut self,
         keys: &[ClaimKey],
         bytes_max: usize,
+        through: Position,
     ) -> Result<Vec<Claimed>, StoreFailure> {
+        self.answer_holds(keys, through).await?;
         let wanted: Vec<_> = keys.iter().map(Key::from).collect();
         // A row in memory costs its bytes twice and some more.
         let rows = self.take_rows(&wanted, (bytes_max / 3) as u64).await?;
@@ -381,7 +393,10 @@ impl Store for SessionStore {
         let limit = u32::try_from(DUE_KEYS_MAX).unwrap_or(u32::MAX);
         let client = self.client().await?;
         let due = store.due_keys(client, &topics, limit).await.map_err(store_failure)?;
-        let keys = due.keys.into_iter().map(|(topic, key)| (topic.into(), key)).collect();
+        let wanted = store.wanted_holds(client, HOLDS_MAX).await.map_err(store_failure)?;
+        self.wanted = wanted.into_iter().map(|key| (key.topic, key.ordering_key)).collect();
+        let keys = due.keys.into_iter().chain(self.wanted.iter().cloned());
+        let keys = keys.map(|(topic, key)| (topic.into(), key)).collect();
         Ok(Due { keys, has_more: due.has_more })
     }
 
@@ -442,6 +457,26 @@ impl Store for SessionStore {
 }
 
 impl SessionStore {
+    /// Answers for those of these keys that are to be held: nothing of them is on its way.
+    async fn answer_holds(
+        &mut self,
+        keys: &[ClaimKey],
+        through: Position,
+    ) -> Result<(), StoreFailure> {
+        let wanted: Vec<Key<'_>> =
+            keys.iter().filter(|key| self.wanted.contains(&owned(key))).map(Key::from).collect();
+        if wanted.is_empty() {
+            return Ok(());
+        }
+        let (store, streaming) = (self.store.clone(), (through, self.streaming_pid));
+        let client = self.client().await?;
+        let keys = store.answer_holds(client, &wanted, streaming).await.map_err(store_failure)?;
+        if keys > 0 {
+            tracing::info!(keys, "keys are held for a replay in place");
+        }
+        Ok(())
+    }
+
     /// Rows of these keys: those that were spilled, which costs no write, and of the other keys a
     /// lease.
     async fn take_rows(
@@ -554,7 +589,9 @@ fn connect_failure(error: PgError) -> StoreFailure {
 fn store_failure(error: StoreError) -> StoreFailure {
     match error.sql_state() {
         Some(state) if *state == SqlState::CANNOT_CONNECT_NOW => StoreFailure::ShuttingDown,
-        Some(state) if *state == SqlState::UNDEFINED_COLUMN => StoreFailure::TablesOutdated(error),
+        Some(state) if [SqlState::UNDEFINED_COLUMN, SqlState::UNDEFINED_TABLE].contains(state) => {
+            StoreFailure::TablesOutdated(error)
+        }
         _ => StoreFailure::Unavailable(Box::new(error)),
     }
 }

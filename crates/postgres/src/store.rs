@@ -64,6 +64,9 @@ pub struct Due {
 /// Keys told by one look for due ones; with as many there may be more.
 pub const DUE_KEYS_MAX: usize = 1_000;
 
+/// Keys told by one look that are to be held for a replay: as many as are claimed at once.
+pub const HOLDS_MAX: u32 = 256;
+
 /// Heads told by one look at all of them; with as many there may be more.
 pub const HEADS_MAX: usize = 1_000;
 
@@ -99,14 +102,20 @@ pub trait Store: Send + 'static {
 
     /// Takes the next rows of each key, at most `bytes_max` bytes of messages but at least one row;
     /// one answer a key, in their order.
+    ///
+    /// Nothing of these keys is out, and what was read of them up to `through` is stored or recorded. So
+    /// this is the moment at which a key that is to be held for a replay is: it gives no rows then, and
+    /// never counts as empty.
     fn claim(
         &mut self,
         keys: &[ClaimKey],
         bytes_max: usize,
+        through: Position,
     ) -> impl Future<Output = Result<Vec<Claimed>, StoreFailure>> + Send;
 
     /// Keys with rows that became due, also by an operator's hand, at most [`DUE_KEYS_MAX`] and none
-    /// of these topics. The look does not cost more where more is parked.
+    /// of these topics; and [some](HOLDS_MAX) that are to be held for a replay. The look does not cost
+    /// more where more is parked.
     fn due_keys(
         &mut self,
         except: &[Topic],

@@ -154,6 +154,20 @@ pub enum Error {
         published: u64,
     },
 
+    /// A replay in place cannot go on by itself.
+    #[error(
+        "{rows} row(s) of {command} {id} wait behind a dead row, which holds their key; when that is retried, \
+         edited or discarded: walrelay {command} --resume {id}"
+    )]
+    ReplayHeld {
+        /// `replay` or `backfill`.
+        command: &'static str,
+        /// Its id.
+        id: String,
+        /// How many rows it has left.
+        rows: u64,
+    },
+
     /// Another process does this replay.
     #[error("replay {id} is being done by another process")]
     ReplayTaken {
@@ -214,7 +228,10 @@ impl Error {
             Self::Unfit { .. } => Kind::Argument,
             Self::File { .. } => Kind::File,
             Self::Io { .. } => Kind::Machine,
-            Self::Demo { .. } | Self::Missing { .. } | Self::NoTrace { .. } => Kind::Refused,
+            Self::Demo { .. }
+            | Self::Missing { .. }
+            | Self::NoTrace { .. }
+            | Self::ReplayHeld { .. } => Kind::Refused,
             Self::SecondSignal | Self::Interrupted | Self::ReplayStopped { .. } => {
                 Kind::Interrupted
             }
@@ -266,6 +283,7 @@ impl Error {
         match self {
             Self::Demo { .. } | Self::SecondSignal | Self::ReplayStopped { .. } => "",
             Self::Missing { .. } => MISSING,
+            Self::ReplayHeld { .. } => "`walrelay dispatch list --status dead` names the rows",
             Self::NoTrace { .. } => {
                 "compare the id with what was inserted; --outbox-table and --inbox name where to look"
             }

@@ -205,7 +205,7 @@ group! {
 group! {
     /// What a replay's loop takes, as the relay's does.
     ReplayLoopOptions "Relay"
-    MAX_IN_FLIGHT_BYTES DRAIN_TIMEOUT WAL_SENDER_TIMEOUT STATUS_INTERVAL
+    ON_DEAD MAX_IN_FLIGHT_BYTES DRAIN_TIMEOUT WAL_SENDER_TIMEOUT STATUS_INTERVAL
 }
 
 options! {

@@ -106,6 +106,13 @@ pub(crate) struct Row {
     pub(crate) tx_index: u32,
 }
 
+impl Row {
+    /// Whether it lies there or before; a negative index is before the first row of its transaction.
+    pub(crate) fn is_through(&self, through: (u64, i64)) -> bool {
+        (self.commit_lsn, i64::from(self.tx_index)) <= through
+    }
+}
+
 /// The rules of a run.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Rules {

@@ -2,7 +2,16 @@
 //! what is stored again.
 
 use super::facts::{Answer, Event, Fault, RowNumber};
-use super::state::{Call, Lane, Repeat, RowState, State};
+use super::state::{Call, Lane, Repeat, RowOf, RowState, State};
+
+/// What a request must not overtake.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Behind {
+    /// Earlier rows of its key, and the rows of a replay that its key is held for.
+    Everything,
+    /// Earlier rows of its key.
+    Committed,
+}
 
 impl State {
     pub(super) fn sent(
@@ -63,13 +72,18 @@ impl State {
 
     pub(super) fn store(&mut self, call: u64) {
         let rows = self.calls.get(&call).map(|call| call.rows.clone()).unwrap_or_default();
+        // Whoever holds a key knows nothing of a request that was lost, or of a process without a slot.
+        let is_known = self.calls.get(&call).is_some_and(|call| {
+            !call.is_late && (call.process == self.streaming || self.streaming == 0)
+        });
+        let stands_behind = if is_known { Behind::Everything } else { Behind::Committed };
         for index in rows {
             self.stored_count += 1;
             let row = &mut self.rows[index];
             row.stored += 1;
             let number = row.row.number;
             match row.stored {
-                1 => self.check_order(index, number),
+                1 => self.check_order(index, number, stands_behind),
                 _ => self.repeat(index, call),
             }
             self.settle(index);
@@ -92,10 +106,10 @@ impl State {
         }
     }
 
-    fn check_order(&mut self, index: usize, number: RowNumber) {
+    fn check_order(&mut self, index: usize, number: RowNumber, stands_behind: Behind) {
         let Some(lane) = self.rows[index].lane else { return };
         let Self { lanes, rows, .. } = self;
-        let Lane { rows: in_order, next, .. } = &mut lanes[lane];
+        let Lane { rows: in_order, next, held_through, .. } = &mut lanes[lane];
         let is_passed = |at: usize| {
             let row: &RowState = &rows[at];
             row.stored > 0 || row.is_excused
@@ -103,10 +117,22 @@ impl State {
         while in_order.get(*next).is_some_and(|at| is_passed(*at)) {
             *next += 1;
         }
+        let is_replayed = rows[index].kind == RowOf::Replay;
+        let is_let_through =
+            held_through.is_none_or(|through| !is_replayed && rows[index].row.is_through(through));
         // Excused rows may come late; all others of the prefix were first stored in order.
-        if let Some(blocking) = in_order.get(*next).filter(|at| **at < index) {
+        let place = in_order.iter().position(|at| *at == index).unwrap_or(usize::MAX);
+        let waits_for =
+            |at: &&usize| stands_behind == Behind::Everything || rows[**at].kind == RowOf::Producer;
+        let blocking = in_order.get(*next..place).and_then(|before| {
+            let mut before = before.iter().filter(|at| !is_passed(**at));
+            before.find(waits_for)
+        });
+        if let Some(blocking) = blocking {
             let text = format!("row {number} before row {}", rows[*blocking].row.number);
             self.find(Fault::Reordered, text);
+        } else if !is_let_through && stands_behind == Behind::Everything {
+            self.find(Fault::Reordered, format!("row {number} of a key that is held"));
         }
     }
 

@@ -17,6 +17,16 @@ pub(super) struct RowState {
     pub(super) recorded: Option<Status>,
     /// Rows behind it need not wait for it any more.
     pub(super) is_excused: bool,
+    pub(super) kind: RowOf,
+}
+
+/// Where a row comes from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum RowOf {
+    /// A producer; the slot sends it.
+    Producer,
+    /// A replay in place, which repeats another one; it is in the table from the beginning.
+    Replay,
 }
 
 /// Whether something has happened after which a row may be stored once more.
@@ -36,7 +46,7 @@ impl RowState {
     }
 
     pub(super) fn is_settled(&self) -> bool {
-        self.stored > 0 || self.recorded.is_some()
+        self.kind == RowOf::Replay || self.stored > 0 || self.recorded.is_some()
     }
 }
 
@@ -48,6 +58,8 @@ pub(super) struct Lane {
     pub(super) next: usize,
     /// By process: two of them may be publishing, and only each by itself keeps to one at a time.
     pub(super) outstanding: BTreeMap<u64, u64>,
+    /// While the key is held for a replay: through which position.
+    pub(super) held_through: Option<(u64, i64)>,
 }
 
 #[derive(Debug)]
@@ -139,12 +151,7 @@ impl State {
     pub(super) fn add(&mut self, row: Row) {
         let index = self.rows.len();
         let lane = (!row.key.is_empty()).then(|| {
-            let count = self.lanes.len();
-            let name = (row.topic.clone(), row.key.clone());
-            let lane = *self.lane_of.entry(name).or_insert(count);
-            if lane == count {
-                self.lanes.push(Lane::default());
-            }
+            let lane = self.lane(&row.topic, &row.key);
             self.lanes[lane].rows.push(index);
             lane
         });
@@ -153,7 +160,60 @@ impl State {
         let is_excused = row.is_unroutable && (!self.rules.dead_rows_hold || lane.is_none());
         let (stored, repeat, recorded) = (0, Repeat::Forbidden, None);
         let committed_at = Instant::now();
-        self.rows.push(RowState { row, lane, committed_at, stored, repeat, recorded, is_excused });
+        let kind = RowOf::Producer;
+        let state =
+            RowState { row, lane, committed_at, stored, repeat, recorded, is_excused, kind };
+        self.rows.push(state);
+    }
+
+    fn lane(&mut self, topic: &str, key: &str) -> usize {
+        let count = self.lanes.len();
+        let lane = *self.lane_of.entry((topic.to_owned(), key.to_owned())).or_insert(count);
+        if lane == count {
+            self.lanes.push(Lane::default());
+        }
+        lane
+    }
+
+    pub(super) fn held(&mut self, topic: &str, key: &str, through: Option<(u64, i64)>) {
+        let text = format!("{key} of {topic} is held through {through:?}");
+        self.note(Event::Chaos(text));
+        let lane = self.lane(topic, key);
+        self.lanes[lane].held_through = through;
+    }
+
+    /// A row of a replay has its place behind all that its key is held through, and what the replay
+    /// has before it, and before everything else of the key.
+    pub(super) fn replayed(&mut self, row: Row) {
+        let (index, lane) = (self.rows.len(), self.lane(&row.topic, &row.key));
+        let Lane { rows: in_order, next, held_through, .. } = &mut self.lanes[lane];
+        let Some(through) = *held_through else {
+            return self.find(Fault::Unknown, format!("row {}: its key is not held", row.number));
+        };
+        let is_before = |at: &usize| self.rows[*at].row.is_through(through);
+        let place = in_order.partition_point(is_before);
+        in_order.insert(place, index);
+        *next = (*next).min(place);
+        self.by_number.insert(row.number, index);
+        self.rows.push(RowState {
+            row,
+            lane: Some(lane),
+            committed_at: Instant::now(),
+            stored: 0,
+            repeat: Repeat::Forbidden,
+            recorded: None,
+            is_excused: false,
+            kind: RowOf::Replay,
+        });
+    }
+
+    /// The rows of a key that a replay repeats.
+    pub(super) fn history(&self, topic: &str, key: &str, through: (u64, i64)) -> Vec<Row> {
+        let rows = self.rows.iter().filter(|state| state.kind == RowOf::Producer);
+        let rows = rows.map(|state| &state.row).filter(|row| {
+            row.topic == topic && row.key == key && row.is_through(through) && !row.is_unroutable
+        });
+        rows.cloned().collect()
     }
 
     pub(super) fn recorded(&mut self, number: RowNumber, status: Status) {

@@ -1,11 +1,15 @@
 //! The tables in Postgres; time passes by moving every row's times back.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
+
+use pgoutput_parser::{Lsn, Position};
 
 use walrelay_core::OnDead;
 use walrelay_postgres::{
-    ConnectConfig, DispatchStatus, DispatchStore, PgEnv, QualifiedName, RetrySelection,
-    SessionStore, Store as _, StoreError, connect_sql, migrate, read_server_identity,
+    ConnectConfig, DispatchStatus, DispatchStore, History, HistorySource, Key, PgEnv,
+    QualifiedName, RetrySelection, SessionStore, Store as _, StoreError, connect_sql, migrate,
+    read_server_identity,
 };
 use walrelay_testkit::postgres::TestDatabase;
 
@@ -18,6 +22,9 @@ pub(crate) struct InPostgres {
     slot: String,
     scripts: u32,
     session: Option<SessionStore>,
+    /// The last replay of each key.
+    replays: BTreeMap<usize, String>,
+    replay_count: u32,
 }
 
 impl InPostgres {
@@ -27,7 +34,15 @@ impl InPostgres {
         let client = connect_sql(&config).await.expect("a connection");
         let outbox = QualifiedName::new("public", "app_outbox");
         migrate(&client, &[outbox]).await.expect("the migrations run");
-        Some(Self { database, config, slot: String::new(), scripts: 0, session: None })
+        Some(Self {
+            database,
+            config,
+            slot: String::new(),
+            scripts: 0,
+            session: None,
+            replays: BTreeMap::new(),
+            replay_count: 0,
+        })
     }
 
     /// Another script: another slot, and nothing of it in the tables.
@@ -46,6 +61,8 @@ impl InPostgres {
         self.database.client().execute(sql, &[&self.slot]).await.expect("a row of the relay");
         session.parked_keys(&mut |_| {}).await.expect("nothing is held");
         self.session = Some(session);
+        self.replays.clear();
+        self.replay_count = 0;
     }
 
     fn operated(&self) -> DispatchStore {
@@ -88,12 +105,46 @@ impl Subject for InPostgres {
         }
     }
 
+    async fn hold(&mut self, key: usize) {
+        let mut client = connect_sql(&self.config).await.expect("a connection");
+        let transaction = client.transaction().await.expect("a transaction");
+        let id = format!("{:03}", self.replay_count + 1);
+        let (topic, ordering_key) = script::key(key);
+        let keys = [Key { topic, ordering_key }];
+        let placed = self.operated().place_holds(&transaction, &id, &keys).await;
+        if placed.expect("an answer").is_none() {
+            transaction.commit().await.expect("a hold");
+            self.replays.insert(key, id);
+            self.replay_count += 1;
+        }
+    }
+
+    async fn add_history(&mut self, key: usize, row: u64) {
+        let Some(id) = self.replays.get(&key) else { return };
+        let (topic, ordering_key) = script::key(key);
+        let (event_id, body) = (format!("e{row}"), script::body(ordering_key));
+        let position = Position { commit_lsn: Lsn::new(row), tx_index: 0 };
+        let rows = [(position, event_id.as_str(), body.as_slice())];
+        let history =
+            History { key: Key { topic, ordering_key }, rows: &rows, source: HistorySource::Log };
+        let client = connect_sql(&self.config).await.expect("a connection");
+        self.operated().add_history(&client, id, history).await.expect("it is added");
+    }
+
+    async fn lift(&mut self, key: usize) {
+        let Some(id) = self.replays.get(&key) else { return };
+        let mut client = connect_sql(&self.config).await.expect("a connection");
+        let transaction = client.transaction().await.expect("a transaction");
+        self.operated().lift_holds(&transaction, id).await.expect("it goes on");
+        transaction.commit().await.expect("it goes on");
+    }
+
     async fn contents(&mut self) -> Vec<String> {
         let sql = "SELECT (commit_lsn - '0/0')::int8 AS number, status, attempts,
                           CASE WHEN next_attempt_at < now() THEN 0
                                ELSE extract(epoch FROM next_attempt_at - now()) END::float8 AS due_in
                      FROM app_outbox_dispatch WHERE slot = $1
-                    ORDER BY commit_lsn";
+                    ORDER BY commit_lsn, replay_id";
         let rows = self.database.client().query(sql, &[&self.slot]).await.expect("the rows");
         let line = |row: &tokio_postgres::Row| {
             let status: DispatchStatus = row.get::<_, &str>("status").parse().expect("a status");
@@ -102,6 +153,17 @@ impl Subject for InPostgres {
             let (number, attempts): (i64, i32) = (row.get("number"), row.get("attempts"));
             format!("  {number} {status} {attempts} {due}")
         };
-        rows.iter().map(line).collect()
+        let mut lines: Vec<_> = rows.iter().map(line).collect();
+        let sql = "SELECT topic, ordering_key, (commit_lsn - '0/0')::int8 AS number, tx_index
+                     FROM app_outbox_hold WHERE slot = $1
+                    ORDER BY topic COLLATE \"C\", ordering_key COLLATE \"C\"";
+        let holds = self.database.client().query(sql, &[&self.slot]).await.expect("the holds");
+        lines.extend(holds.iter().map(|row| {
+            let (topic, key): (&str, &str) = (row.get("topic"), row.get("ordering_key"));
+            let (number, index): (Option<i64>, Option<i32>) =
+                (row.get("number"), row.get("tx_index"));
+            format!("  {topic} {key} held {number:?} {index:?}")
+        }));
+        lines
     }
 }

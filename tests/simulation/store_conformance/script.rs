@@ -36,6 +36,12 @@ pub(crate) enum Step {
     RetryDead,
     RetryTopic(usize),
     Discard(u64),
+    /// A key is to be held for a replay.
+    Hold(usize),
+    /// The history of a key has a row at this position.
+    AddHistory(usize, u64),
+    /// A key that was held goes on.
+    Lift(usize),
     /// Everything before is on record as settled.
     Settled(u64),
     Elapse(Duration),
@@ -64,6 +70,12 @@ pub(crate) enum What {
 const TOPICS: [&str; 2] = ["projects/p/topics/a", "projects/p/topics/b"];
 const KEYS: [(usize, &str); 5] = [(0, "k1"), (0, "k2"), (0, ""), (1, "k1"), (1, "")];
 
+/// Topic and ordering key of one of them.
+pub(crate) fn key(index: usize) -> (&'static str, &'static str) {
+    let (of_topic, name) = KEYS[index];
+    (topic(of_topic), name)
+}
+
 pub(crate) fn topic(index: usize) -> &'static str {
     TOPICS[index % TOPICS.len()]
 }
@@ -90,6 +102,9 @@ fn step() -> impl Strategy<Value = Step> {
         1 => Just(Step::RetryDead),
         1 => (0..TOPICS.len()).prop_map(Step::RetryTopic),
         1 => (1_u64..30).prop_map(Step::Discard),
+        2 => (0..KEYS.len()).prop_map(Step::Hold),
+        3 => (0..KEYS.len(), 1_u64..30).prop_map(|(key, row)| Step::AddHistory(key, row)),
+        1 => (0..KEYS.len()).prop_map(Step::Lift),
         2 => (1_u64..40).prop_map(Step::Settled),
         3 => prop_oneof![Just(600_u64), Just(3_600)]
             .prop_map(|time| Step::Elapse(Duration::from_secs(time))),
@@ -175,14 +190,18 @@ pub(crate) struct Actor {
     tracker: Tracker,
     last_row: u64,
     last_rows: Vec<(u64, usize, Why)>,
-    held: BTreeMap<Position, Message>,
+    /// By position and id: a row of a replay stands where another has stood.
+    held: BTreeMap<(Position, String), Message>,
+    /// The key of each row that was recorded.
+    keys: BTreeMap<u64, usize>,
 }
 
 impl Actor {
     pub(crate) fn new() -> Self {
         let mut tracker = Tracker::new();
         tracker.begin(PgTimestamp::from_system_time(std::time::SystemTime::UNIX_EPOCH));
-        Self { tracker, last_row: 0, last_rows: Vec::new(), held: BTreeMap::new() }
+        let (held, keys) = (BTreeMap::new(), BTreeMap::new());
+        Self { tracker, last_row: 0, last_rows: Vec::new(), held, keys }
     }
 
     pub(crate) fn rows_to_record(
@@ -193,6 +212,7 @@ impl Actor {
         let numbers = self.last_row + 1..;
         self.last_row += rows.len() as u64;
         self.last_rows = numbers.zip(rows).map(|(n, (key, why))| (n, *key, *why)).collect();
+        self.keys.extend(self.last_rows.iter().map(|(number, key, _)| (*number, *key)));
         self.same_rows_again(keys)
     }
 
@@ -210,8 +230,18 @@ impl Actor {
 
     pub(crate) fn take(&mut self, claimed: Vec<Claimed>) {
         for (message, _) in claimed.into_iter().flat_map(|claimed| claimed.rows) {
-            self.held.insert(message.position(), message);
+            self.held.insert((message.position(), message.event_id().to_owned()), message);
         }
+    }
+
+    /// The last row that it has read.
+    pub(crate) fn through(&self) -> Position {
+        Position { commit_lsn: Lsn::new(self.last_row), tx_index: 0 }
+    }
+
+    /// Whether the history of a key may have a row there: no other row of it has the position.
+    pub(crate) fn may_repeat(&self, key: usize, row: u64) -> bool {
+        self.keys.get(&row).is_none_or(|other| *other != key)
     }
 
     /// An outcome for every row it holds, in turn.
@@ -224,15 +254,20 @@ impl Actor {
     }
 }
 
-fn message(number: u64, key: &ClaimKey) -> Message {
+/// A message of a key.
+pub(crate) fn body(ordering_key: &str) -> Vec<u8> {
     let body = PubsubMessage {
         data: vec![7; 40].into(),
-        ordering_key: key.ordering_key.to_string(),
+        ordering_key: ordering_key.to_owned(),
         ..PubsubMessage::default()
     };
+    body.encode_to_vec()
+}
+
+fn message(number: u64, key: &ClaimKey) -> Message {
     let position = Position { commit_lsn: Lsn::new(number), tx_index: 0 };
     let topic = Topic::clone(&key.topic);
-    Message::from_encoded(topic, position, &format!("e{number}"), &body.encode_to_vec())
+    Message::from_encoded(topic, position, &format!("e{number}"), &body(&key.ordering_key))
         .expect("a message")
 }
 

@@ -1,5 +1,6 @@
 //! The table of the simulation, on virtual time.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use walrelay_core::OnDead;
@@ -8,13 +9,16 @@ use walrelay_testkit::walsender::ScriptedServer;
 
 use super::script;
 use super::subject::{LEASE, Subject};
-use crate::judge::{self, Judge};
+use crate::judge::{self, Judge, Row};
 use crate::rows::TABLE;
 use crate::table::{Intervals, Rules, SessionTable, Table};
 
 pub(crate) struct Simulated {
     table: Table,
     session: SessionTable,
+    /// The last replay of each key.
+    replays: BTreeMap<usize, u32>,
+    replay_count: u32,
 }
 
 impl Simulated {
@@ -31,7 +35,8 @@ impl Simulated {
         let server = ScriptedServer::new(TABLE, Box::new(|_| {}));
         let rules = Rules { on_dead, per_key_rows: 500, lease: LEASE, recorded_page: u32::MAX };
         let table = Table::new(rules, Intervals::HEALTHY, Seed::new(1), judge, server);
-        Self { session: SessionTable::new(table.clone(), 0), table }
+        let session = SessionTable::new(table.clone(), 0);
+        Self { session, table, replays: BTreeMap::new(), replay_count: 0 }
     }
 }
 
@@ -59,12 +64,50 @@ impl Subject for Simulated {
         self.table.discard(row.try_into().expect("a small number"));
     }
 
+    async fn hold(&mut self, key: usize) {
+        let (topic, ordering_key) = script::key(key);
+        if self.table.place_hold(topic, ordering_key) {
+            self.replay_count += 1;
+            self.replays.insert(key, self.replay_count);
+        }
+    }
+
+    async fn add_history(&mut self, key: usize, row: u64) {
+        let Some(replay) = self.replays.get(&key) else { return };
+        let (topic, ordering_key) = script::key(key);
+        let number: u32 = row.try_into().expect("a small number");
+        let row = Row {
+            number: 1_000 * replay + number,
+            topic: topic.to_owned(),
+            key: ordering_key.to_owned(),
+            payload: "7".repeat(40),
+            is_unroutable: false,
+            commit_lsn: row,
+            end_lsn: row,
+            tx_index: 0,
+        };
+        let held = self.table.held();
+        let of_key = held.iter().find(|held| held.topic == row.topic && held.key == row.key);
+        if of_key.is_some_and(|held| row.is_through(held.through)) {
+            self.table.add_history(&row);
+        }
+    }
+
+    async fn lift(&mut self, key: usize) {
+        let (topic, ordering_key) = script::key(key);
+        self.table.lift_hold(topic, ordering_key);
+    }
+
     async fn contents(&mut self) -> Vec<String> {
         let contents = self.table.contents();
         let lines = contents.into_iter().map(|(commit_lsn, status, attempts, due_in)| {
             let status = format!("{status:?}").to_lowercase();
             format!("  {commit_lsn} {status} {attempts} {}", script::rough(due_in))
         });
-        lines.collect()
+        let holds = self.table.holds().into_iter().map(|(topic, key, through)| {
+            let (number, index) = through.unzip();
+            format!("  {topic} {key} held {number:?} {index:?}")
+        });
+        lines.chain(holds).collect()
     }
 }

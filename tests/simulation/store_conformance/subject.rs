@@ -25,6 +25,15 @@ pub(super) trait Subject {
     /// An operator gives a row up, if it can still be given up.
     async fn discard(&mut self, row: u64);
 
-    /// Every row: its position, status, attempts, and when it is due.
+    /// A key is to be held for a replay, unless another replay of it is not over.
+    async fn hold(&mut self, key: usize);
+
+    /// The history of a key has a row at this position: it is added, if the key is held as far.
+    async fn add_history(&mut self, key: usize, row: u64);
+
+    /// A key that was held, or was to be, goes on.
+    async fn lift(&mut self, key: usize);
+
+    /// Every row: its position, status, attempts, and when it is due; and what is held how far.
     async fn contents(&mut self) -> Vec<String>;
 }

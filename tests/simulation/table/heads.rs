@@ -33,6 +33,9 @@ impl State {
     pub(super) fn held_for(&self, key: &ClaimKey, parked: &[(String, String)]) -> Option<Duration> {
         let name = (key.topic.to_string(), key.ordering_key.to_string());
         let due_in = self.due_in(&name.0, &name.1).unwrap_or(HELD_PAUSE);
+        if self.is_held(&name.0, &name.1) {
+            return Some(HELD_PAUSE * 60);
+        }
         parked.contains(&name).then(|| due_in.clamp(HELD_PAUSE / 10, HELD_PAUSE * 60))
     }
 }

@@ -27,11 +27,14 @@ impl Table {
         first.collect()
     }
 
-    /// Those of these rows that nothing has happened to.
-    pub(crate) fn untouched(&self, rows: Vec<(RowNumber, u64)>) -> Vec<RowNumber> {
+    /// Those of these rows that nothing has happened to since then, also not to their key.
+    pub(crate) fn untouched(&self, rows: Vec<(RowNumber, u64)>, since: Instant) -> Vec<RowNumber> {
         let state = self.state();
         let is_so = |(row, version): &(RowNumber, u64)| {
-            state.entries.values().any(|entry| entry.row == *row && entry.version == *version)
+            let of_row = state.entries.values().find(|entry| entry.row == *row);
+            of_row.is_some_and(|entry| {
+                entry.version == *version && !state.was_held(&entry.topic, &entry.key, since)
+            })
         };
         rows.into_iter().filter(is_so).map(|(row, _)| row).collect()
     }

@@ -4,7 +4,7 @@ use pgoutput_parser::Position;
 use walrelay_core::OnDead;
 use walrelay_postgres::{RecordedPage, RecordedRow};
 
-use super::{State, position};
+use super::{Place, Source, State, position};
 use crate::judge::Status;
 
 impl State {
@@ -14,19 +14,20 @@ impl State {
         from: Position,
         rows_max: u32,
     ) -> RecordedPage {
-        let since = self.entries.range((from.commit_lsn.as_u64(), from.tx_index)..);
-        let row = |(at, entry): (&(u64, u32), &super::Entry)| {
+        let since = self.entries.range((from.commit_lsn.as_u64(), from.tx_index, 0)..);
+        let row = |(at, entry): (&Place, &super::Entry)| {
             let parks = match entry.status {
                 Status::Retrying => true,
                 Status::Dead => on_dead == OnDead::Hold && !entry.key.is_empty(),
                 Status::Published | Status::Discarded => false,
             };
             RecordedRow {
-                position: position(at.0, at.1),
+                position: position(*at),
                 event_id: entry.event_id(),
                 parks: parks.then(|| (entry.topic.clone(), entry.key.clone())),
             }
         };
-        RecordedPage::of(since.take(rows_max as usize).map(row).collect(), rows_max)
+        let of_slot = since.filter(|(_, entry)| entry.source == Source::Slot);
+        RecordedPage::of(of_slot.take(rows_max as usize).map(row).collect(), rows_max)
     }
 }

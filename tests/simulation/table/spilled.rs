@@ -4,7 +4,7 @@ use pgoutput_parser::Lsn;
 use tokio::time::Instant;
 use walrelay_core::ClaimKey;
 
-use super::{Entry, Rules, State, Table};
+use super::{Entry, Place, Rules, State, Table};
 use crate::judge::Status;
 
 impl Table {
@@ -26,7 +26,7 @@ impl State {
     pub(super) fn note_settled(&mut self, settled: u64) {
         let up_to = self.settled.max(settled);
         self.settled = up_to;
-        self.entries.retain(|(commit_lsn, _), entry| {
+        self.entries.retain(|(commit_lsn, ..), entry| {
             let is_stored = entry.is_spilled && entry.status == Status::Published;
             !(is_stored && *commit_lsn < up_to)
         });
@@ -38,10 +38,10 @@ impl State {
         rules: Rules,
         keys: &[ClaimKey],
         bytes_max: usize,
-    ) -> Vec<Vec<(u64, u32)>> {
+    ) -> Vec<Vec<Place>> {
         let candidates: Vec<_> =
             keys.iter().map(|key| self.claimable(rules, &key.topic, &key.ordering_key)).collect();
-        let is_read = |rows: &Vec<(u64, u32)>| {
+        let is_read = |rows: &Vec<Place>| {
             rows.first().is_some_and(|at| self.entries[at].is_read_without_lease())
         };
         let (read, leased): (Vec<_>, Vec<_>) = candidates
@@ -61,7 +61,7 @@ impl State {
         chosen
     }
 
-    fn lease_one(&mut self, rules: Rules, position: (u64, u32)) {
+    fn lease_one(&mut self, rules: Rules, position: Place) {
         self.versions += 1;
         if let Some(entry) = self.entries.get_mut(&position) {
             entry.next_attempt = Some(Instant::now() + rules.lease);
@@ -70,11 +70,7 @@ impl State {
     }
 
     /// As many of these as fit, and their bytes: every key its first row before any its second.
-    fn fitting(
-        &self,
-        candidates: &[Vec<(u64, u32)>],
-        bytes_max: usize,
-    ) -> (Vec<Vec<(u64, u32)>>, usize) {
+    fn fitting(&self, candidates: &[Vec<Place>], bytes_max: usize) -> (Vec<Vec<Place>>, usize) {
         let mut chosen = vec![Vec::new(); candidates.len()];
         let ranks = candidates.iter().map(Vec::len).max().unwrap_or(0);
         let (mut bytes, mut count) = (0, 0);

@@ -57,8 +57,8 @@ impl DispatchStore {
     /// longest due first. Sorted by topic, ordering key and position.
     ///
     /// A key that is claimed must not be claimed again before its outcomes are in: `retry` makes a
-    /// leased row due at once. A key whose first row was spilled gives nothing here: see
-    /// [`read_spilled`](Self::read_spilled).
+    /// leased row due at once. A key that is held for a replay gives nothing, nor does one whose first row
+    /// was spilled: see [`read_spilled`](Self::read_spilled).
     ///
     /// # Errors
     ///
@@ -126,6 +126,8 @@ const CLAIM: &str = "
 WITH wanted AS (
   SELECT topic, ordering_key, ordinal
     FROM unnest($2, $3) WITH ORDINALITY AS w(topic, ordering_key, ordinal)
+   WHERE NOT EXISTS (SELECT FROM public.app_outbox_hold h
+                      WHERE h.slot = $1 AND h.topic = w.topic AND h.ordering_key = w.ordering_key)
 ), keyed AS (
   SELECT w.ordinal, first.event_id, first.rank, first.bytes
     FROM wanted w

@@ -26,7 +26,7 @@ impl DispatchStore {
     ///
     /// Looks at `limit` rows of each topic at most. Where there are so many, those of them that cannot
     /// be claimed lose their place, or they would be looked at for ever: a row behind its head waits
-    /// for that (`next_attempt_at` null), and a head behind a dead row that holds its key rests a while.
+    /// for that (`next_attempt_at` null), and a head behind a dead row that holds its key, or of a key that is held for a replay, rests a while.
     ///
     /// # Errors
     ///
@@ -87,7 +87,10 @@ WITH RECURSIVE topics AS (
               AND (x.topic, x.ordering_key) >= (w.topic, r.ordering_key)
             ORDER BY x.topic, x.ordering_key, x.commit_lsn, x.tx_index
             LIMIT 1
-         ), false) AS is_held,
+         ), false) OR EXISTS (
+           SELECT FROM public.app_outbox_hold o
+            WHERE o.slot = $1 AND o.topic = w.topic AND o.ordering_key = r.ordering_key
+         ) AS is_held,
          count(*) OVER (PARTITION BY w.topic) >= $4 AS is_crowded
     FROM wanted w
    CROSS JOIN LATERAL (
@@ -150,6 +153,8 @@ WITH RECURSIVE topics AS (
           ORDER BY d.next_attempt_at
           LIMIT 1
        ) AS loose
+       WHERE NOT EXISTS (SELECT FROM public.app_outbox_hold o
+                          WHERE o.slot = $1 AND o.topic = w.topic AND o.ordering_key = '')
     ) AS found
    GROUP BY topic, ordering_key
    ORDER BY since

@@ -8,7 +8,7 @@ use futures_util::TryStreamExt as _;
 use tokio_postgres::types::{ToSql, Type};
 use tokio_postgres::{Client, Row};
 
-use super::{DispatchStore, Key, seconds, unsigned, until};
+use super::{DispatchStore, HeldKey, Key, seconds, unsigned, until};
 use crate::store_error::StoreError;
 
 /// A key that has rows in dispatch state, and so must not be published past them.
@@ -18,7 +18,8 @@ pub struct ParkedKey {
     pub topic: String,
     /// The ordering key; empty stands for all rows of the topic that have none.
     pub ordering_key: String,
-    /// Whether the first row is a dead one, so that nothing of the key may go out.
+    /// Whether the first row is a dead one, or the key is held for a replay, so that nothing of it may go
+    /// out.
     pub is_held: bool,
     /// When the first row is due; None when it is due whenever the key is next claimed.
     pub next_attempt_in: Option<Duration>,
@@ -47,7 +48,8 @@ impl std::fmt::Debug for ParkedKey {
 }
 
 impl DispatchStore {
-    /// All keys that have rows retrying or, where dead rows hold their key, dead ones.
+    /// All keys that have rows retrying or, where dead rows hold their key, dead ones; and once more, if
+    /// they have, those that are held for a replay.
     ///
     /// # Errors
     ///
@@ -77,6 +79,11 @@ impl DispatchStore {
         let mut rows = pin!(rows.map_err(StoreError::sql("read parked keys"))?);
         while let Some(row) = rows.try_next().await.map_err(StoreError::sql("read parked keys"))? {
             each(parked_key(&row)?);
+            count += 1;
+        }
+        for held in self.holds(client).await? {
+            let HeldKey { topic, ordering_key, is_held } = held;
+            each(ParkedKey { topic, ordering_key, is_held, next_attempt_in: None, attempts: 0 });
             count += 1;
         }
         Ok(count)
@@ -216,13 +223,14 @@ SELECT topic, ordering_key,
   FULL JOIN dead USING (topic, ordering_key)";
 
 /// The same of some keys. Unordered rows have no head: of them it is the
-/// moment the first is due.
+/// moment the first is due. Of a key that is held for a replay nobody knows when; that it goes on is told.
 const HEADS: &str = "
 SELECT k.topic, k.ordering_key,
-       dead.commit_lsn IS NOT NULL AND (head.commit_lsn IS NULL
+       hold.slot IS NOT NULL OR dead.commit_lsn IS NOT NULL AND (head.commit_lsn IS NULL
          OR (dead.commit_lsn, dead.tx_index) < (head.commit_lsn, head.tx_index)) AS is_held,
-       extract(epoch FROM coalesce(head.next_attempt_at, loose.next_attempt_at) - now())::float8
-         AS next_attempt_in,
+       CASE WHEN hold.slot IS NOT NULL THEN 60
+            ELSE extract(epoch FROM coalesce(head.next_attempt_at, loose.next_attempt_at) - now())
+       END::float8 AS next_attempt_in,
        coalesce(head.attempts, 0) AS attempts
   FROM unnest($3, $4) AS k(topic, ordering_key)
   LEFT JOIN LATERAL (
@@ -249,7 +257,9 @@ SELECT k.topic, k.ordering_key,
      ORDER BY commit_lsn, tx_index
      LIMIT 1
   ) AS dead ON true
- WHERE head.commit_lsn IS NOT NULL OR loose.is_there OR dead.commit_lsn IS NOT NULL";
+  LEFT JOIN public.app_outbox_hold hold
+    ON hold.slot = $1 AND hold.topic = k.topic AND hold.ordering_key = k.ordering_key
+ WHERE hold.slot IS NOT NULL OR head.commit_lsn IS NOT NULL OR loose.is_there OR dead.commit_lsn IS NOT NULL";
 
 fn parked_key(row: &Row) -> Result<ParkedKey, StoreError> {
     let next_attempt_in: Option<f64> = row.get("next_attempt_in");

@@ -340,6 +340,6 @@ fn insert_sql() -> String {
                    FROM unnest($2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12)
                         AS u(event_id, commit_lsn, tx_index, topic, ordering_key, message, status,
                              attempts, delay, error_code, error)) AS p
-         ON CONFLICT (slot, event_id) DO NOTHING"
+         ON CONFLICT (slot, event_id, replay_id) DO NOTHING"
     )
 }

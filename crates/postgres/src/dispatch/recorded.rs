@@ -57,7 +57,8 @@ impl DispatchStore {
     /// those that share the last one's position.
     ///
     /// The server may stream these again after a restart; they must neither be published nor parked
-    /// again. It costs the same however many there are.
+    /// again. It costs the same however many there are. Rows of a replay are none of them: the slot does not
+    /// send those.
     ///
     /// # Errors
     ///
@@ -138,7 +139,7 @@ SELECT commit_lsn, tx_index, event_id,
   FROM (SELECT commit_lsn, tx_index, event_id, topic, ordering_key,
                status = 'retrying' OR $5 AND status = 'dead' AND ordering_key <> '' AS parks
           FROM public.app_outbox_dispatch
-         WHERE slot = $1 AND (commit_lsn, tx_index) >= ($2, $3)
+         WHERE slot = $1 AND (commit_lsn, tx_index) >= ($2, $3) AND replay_id = ''
          ORDER BY commit_lsn, tx_index
          FETCH FIRST $4 ROWS WITH TIES) AS page
  ORDER BY commit_lsn, tx_index";

@@ -18,7 +18,8 @@ const DELETE_ROWS_MAX: i64 = 5_000;
 
 impl DispatchStore {
     /// Reads the first spilled rows of each of these keys, in position order: up to the first that is
-    /// not spilled, not due, or behind a dead row that holds its key. Nothing is written.
+    /// not spilled, not due, or behind a dead row that holds its key; nothing of a key that is held for a
+    /// replay. Nothing is written.
     ///
     /// When the bytes run out, every key has had its first rows before any has its second. Rows
     /// without a key are left to [`claim`](Self::claim), which leases them: nothing else tells which
@@ -192,7 +193,8 @@ const READ: &str = "
 WITH wanted AS (
   SELECT topic, ordering_key, ordinal
     FROM unnest($2, $3) WITH ORDINALITY AS w(topic, ordering_key, ordinal)
-   WHERE ordering_key <> ''
+   WHERE ordering_key <> '' AND NOT EXISTS (SELECT FROM public.app_outbox_hold h
+                      WHERE h.slot = $1 AND h.topic = w.topic AND h.ordering_key = w.ordering_key)
 ), first AS (
   SELECT w.ordinal, r.place, r.rank, r.bytes
     FROM wanted w

@@ -4,7 +4,7 @@
 
 use std::time::Duration;
 
-use pgoutput_parser::Decoder;
+use pgoutput_parser::{Decoder, Lsn, Position};
 use tokio::io::{ReadHalf, WriteHalf};
 use tokio::time::Instant;
 use walrelay_core::{
@@ -196,6 +196,7 @@ pub async fn open<C: Server, P: Publisher>(
             lanes,
             source,
             extent: Extent::of(settings.until),
+            through: before(from),
             may_find_more: false,
             observer,
         },
@@ -204,6 +205,11 @@ pub async fn open<C: Server, P: Publisher>(
     };
     let at = StartedAt { positions, parked_keys, due };
     Ok(Opened::Session(Box::new(session), at))
+}
+
+/// Behind every row of a commit that ends here or before.
+const fn before(start: Lsn) -> Position {
+    Position { commit_lsn: Lsn::new(start.as_u64().saturating_sub(1)), tx_index: u32::MAX }
 }
 
 /// Lanes that parked keys may hold; a kilobyte each, and of those beyond it a few bytes.

@@ -6,8 +6,10 @@
 //! ```
 //!
 //! The live slot is not touched, and no dispatch state is read or written: what Pub/Sub refuses is
-//! tried again, and a row that it would never take ends the replay, or is left out.
+//! tried again, and a row that it would never take ends the replay, or is left out. One [in place](in_place)
+//! writes its rows into dispatch state instead, from where the relay publishes them.
 
+mod in_place;
 mod paced;
 mod request;
 mod rows;
@@ -20,9 +22,10 @@ use std::time::Duration;
 use pgoutput_parser::Lsn;
 use walrelay_core::{OnDead, Selection, WalBudgetLimit};
 
+pub use in_place::{HELD_KEYS_MAX, HistoryWriter, KeysSeen};
 pub use paced::Paced;
-pub use request::{Rate, Request, UnreadableRequest};
-pub use rows::{BACKFILL_END, RowsRequest, TableRows};
+pub use request::{Destination, Rate, Request, UnreadableRequest};
+pub use rows::{BACKFILL_END, Beginning, RowsRequest, TableRows};
 pub use server::AnchorCopy;
 pub use store::{DeadRows, Keeping};
 pub use tally::Tally;

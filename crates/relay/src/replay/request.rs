@@ -29,11 +29,40 @@ impl Rate {
     }
 }
 
+/// Where a replay publishes.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Destination {
+    /// To the topic of this template, where no live row goes.
+    Topic(String),
+    /// To the topics that the rows went to, through dispatch state.
+    InPlace,
+}
+
+impl Destination {
+    /// The value of `to_topic`, which a replay in place does not have.
+    pub(super) fn topic(&self) -> Option<&str> {
+        match self {
+            Self::Topic(topic) => Some(topic),
+            Self::InPlace => None,
+        }
+    }
+
+    /// What is stored.
+    pub(super) fn of(value: &Value) -> Result<Self, UnreadableRequest> {
+        let is_in_place = value.get("in_place").and_then(Value::as_bool).unwrap_or_default();
+        match (is_in_place, value.get("to_topic").and_then(Value::as_str)) {
+            (true, _) => Ok(Self::InPlace),
+            (false, Some(topic)) => Ok(Self::Topic(topic.to_owned())),
+            (false, None) => Err(UnreadableRequest("to_topic")),
+        }
+    }
+}
+
 /// What was asked for beside the stretch of the log.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Request {
-    /// The template of the topic.
-    pub to_topic: String,
+    /// Where it publishes.
+    pub destination: Destination,
     /// Commits of this moment or later.
     pub since: Option<PgTimestamp>,
     /// Commits of this moment or earlier.
@@ -69,7 +98,8 @@ impl Request {
     #[must_use]
     pub fn to_json(&self) -> String {
         json!({
-            "to_topic": self.to_topic,
+            "to_topic": self.destination.topic(),
+            "in_place": self.destination == Destination::InPlace,
             "since": self.since.map(PgTimestamp::as_micros),
             "until": self.until.map(PgTimestamp::as_micros),
             "aggregate_types": self.matching.aggregate_types,
@@ -94,11 +124,10 @@ impl Request {
             words.iter().map(word).collect::<Option<Vec<_>>>().ok_or(UnreadableRequest(name))
         };
         let time = |name| value.get(name).and_then(Value::as_i64).map(PgTimestamp::from_micros);
-        let topic = value.get("to_topic").and_then(Value::as_str);
         let rate = value.get("rate").and_then(Value::as_u64).and_then(|n| u32::try_from(n).ok());
         let leaves_out = value.get("skip_dead").and_then(Value::as_bool);
         Ok(Self {
-            to_topic: topic.ok_or(UnreadableRequest("to_topic"))?.to_owned(),
+            destination: Destination::of(&value)?,
             since: time("since"),
             until: time("until"),
             matching: Matching {
@@ -122,7 +151,7 @@ mod tests {
     #[test]
     fn what_was_asked_for_is_read_back_as_it_was() {
         let request = Request {
-            to_topic: "{aggregatetype}.again".into(),
+            destination: Destination::Topic("{aggregatetype}.again".into()),
             since: Some(PgTimestamp::from_micros(-5)),
             until: None,
             matching: Matching {
@@ -132,7 +161,9 @@ mod tests {
             rate: Rate::new(250),
             dead_rows: DeadRows::LeaveOut,
         };
-        assert_eq!(Request::from_json(&request.to_json()), Ok(request));
+        assert_eq!(Request::from_json(&request.to_json()), Ok(request.clone()));
+        let in_place = Request { destination: Destination::InPlace, ..request };
+        assert_eq!(Request::from_json(&in_place.to_json()), Ok(in_place));
         assert!(Request::from_json("{}").is_err());
         assert!(Request::from_json("no").is_err());
     }

@@ -9,12 +9,12 @@ use serde_json::{Value, json};
 use tokio::io::DuplexStream;
 use walrelay_core::{Matching, Retention, Selection};
 use walrelay_postgres::{
-    AggregateKey, Gap, GapTable, ServerIdentity, SqlClient, SystemIdentity, connect_sql,
-    read_server_identity,
+    AggregateKey, DispatchStore, Gap, GapTable, ServerIdentity, SqlClient, SystemIdentity,
+    connect_sql, read_server_identity,
 };
 
 use super::Replay;
-use super::request::{Rate, UnreadableRequest};
+use super::request::{Destination, Rate, UnreadableRequest};
 use super::store::{DeadRows, ReplayStore};
 use super::tally::Tally;
 use crate::error::RelayError;
@@ -26,8 +26,8 @@ use crate::stream::wal_end::WalEnd;
 /// What was asked for.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RowsRequest {
-    /// The template of the topic.
-    pub to_topic: String,
+    /// Where it publishes.
+    pub destination: Destination,
     /// What is published: what this snapshot sees (`pg_snapshot`).
     pub snapshot: String,
     /// Events of this moment or later.
@@ -50,7 +50,8 @@ impl RowsRequest {
     pub fn to_json(&self) -> String {
         json!({
             "table": true,
-            "to_topic": self.to_topic,
+            "to_topic": self.destination.topic(),
+            "in_place": self.destination == Destination::InPlace,
             "snapshot": self.snapshot,
             "since": self.since.map(PgTimestamp::as_micros),
             "aggregate_types": self.matching.aggregate_types,
@@ -69,10 +70,7 @@ impl RowsRequest {
     /// It is not what this version writes, or it is a replay of the log.
     pub fn from_json(text: &str) -> Result<Self, UnreadableRequest> {
         let value: Value = serde_json::from_str(text).map_err(|_| UnreadableRequest::of("JSON"))?;
-        let word = |name: &'static str| {
-            let word = value.get(name).and_then(Value::as_str).map(str::to_owned);
-            word.ok_or(UnreadableRequest::of(name))
-        };
+        let snapshot = value.get("snapshot").and_then(Value::as_str).map(str::to_owned);
         let words = |name: &'static str| {
             let words = value.get(name).and_then(Value::as_array);
             let words = words.ok_or(UnreadableRequest::of(name))?;
@@ -93,8 +91,8 @@ impl RowsRequest {
             })
         });
         Ok(Self {
-            to_topic: word("to_topic")?,
-            snapshot: word("snapshot")?,
+            destination: Destination::of(&value)?,
+            snapshot: snapshot.ok_or(UnreadableRequest::of("snapshot"))?,
             since: value.get("since").and_then(Value::as_i64).map(PgTimestamp::from_micros),
             matching: Matching {
                 aggregate_types: words("aggregate_types")?,
@@ -132,10 +130,20 @@ pub struct TableRows<'a> {
     pub tables: Vec<GapTable>,
     /// How far it has come.
     pub tally: Tally,
-    /// How far it has come, by aggregate.
-    pub marks: Marks,
+    /// Where each connection begins.
+    pub beginning: Beginning,
     /// The other end of the socket.
     pub serving: Serving,
+}
+
+/// Where each connection begins.
+#[derive(Debug, Clone)]
+pub enum Beginning {
+    /// With the aggregate where the one before has stopped.
+    Marked(Marks),
+    /// With the first row, and nothing is left of what others have added: rows have the same positions
+    /// each time then.
+    Anew(DispatchStore),
 }
 
 impl Server for TableRows<'_> {
@@ -146,15 +154,22 @@ impl Server for TableRows<'_> {
         let connect = &self.settings.connect;
         let sql = connect_sql(connect).await.map_err(RelayError::Connect)?;
         let server = read_server_identity(&sql).await.map_err(RelayError::Survey)?;
+        let (start, marks) = match &self.beginning {
+            Beginning::Marked(marks) => {
+                (self.replay.start.max(self.tally.settled()), Some(marks.clone()))
+            }
+            Beginning::Anew(store) => {
+                self.remove_added(store).await?;
+                (Lsn::ZERO, None)
+            }
+        };
+        let batches = Batches::Many { after: start, marks: marks.clone().unwrap_or_default() };
         let stream = TableStream {
             client: crate::recovery::reading(connect).await?,
             gap: self.gap.clone(),
             tables: self.tables.clone(),
             end: BACKFILL_END,
-            batches: Batches::Many {
-                after: self.replay.start.max(self.tally.settled()),
-                marks: self.marks.clone(),
-            },
+            batches,
         };
         Ok(Connected {
             replication: self.serving.serve(stream).await?,
@@ -164,9 +179,23 @@ impl Server for TableRows<'_> {
                 settings: self.settings.clone(),
                 replay: self.replay.clone(),
                 tally: self.tally.clone(),
-                marks: self.marks.clone(),
+                start,
+                marks,
             },
         })
+    }
+}
+
+impl TableRows<'_> {
+    async fn remove_added(&self, store: &DispatchStore) -> Result<(), RelayError> {
+        const FAILED: &str = "begin a backfill anew";
+        let mut client = connect_sql(&self.settings.connect).await.map_err(RelayError::Connect)?;
+        let transaction = client.transaction().await.map_err(RelayError::sql(FAILED))?;
+        let removed = store.remove_replayed(&transaction, &self.replay.id).await;
+        removed.map_err(RelayError::Survey)?;
+        transaction.commit().await.map_err(RelayError::sql(FAILED))?;
+        client.close().await;
+        Ok(())
     }
 }
 
@@ -178,7 +207,9 @@ pub struct RowsDatabase {
     settings: Settings,
     replay: Replay,
     tally: Tally,
-    marks: Marks,
+    /// Where this connection begins.
+    start: Lsn,
+    marks: Option<Marks>,
 }
 
 impl Database for RowsDatabase {
@@ -197,11 +228,11 @@ impl Database for RowsDatabase {
     }
 
     async fn settled(&mut self) -> Result<Lsn, RelayError> {
-        Ok(self.replay.start.max(self.tally.settled()))
+        Ok(self.start)
     }
 
     async fn positions(&mut self) -> Result<Positions, RelayError> {
-        let (confirmed_flush, wal_end) = (self.replay.start, BACKFILL_END);
+        let (confirmed_flush, wal_end) = (self.start, BACKFILL_END);
         Ok(Positions { confirmed_flush, wal_end, retention: Retention::Unlimited })
     }
 
@@ -210,10 +241,10 @@ impl Database for RowsDatabase {
     }
 
     async fn into_store(self, _: SystemIdentity) -> Result<ReplayStore, RelayError> {
-        let Self { sql, server, settings, replay, tally, marks } = self;
+        let Self { sql, server, settings, replay, tally, marks, .. } = self;
         let Replay { id, dead_rows, keeping, .. } = replay;
         let connect = settings.connect;
-        let (client, marks) = (Some(sql), Some(marks));
+        let client = Some(sql);
         Ok(ReplayStore { connect, client, server, id, dead_rows, keeping, tally, marks })
     }
 }
@@ -225,7 +256,7 @@ mod tests {
     #[test]
     fn what_was_asked_for_is_read_back_as_it_was() {
         let request = RowsRequest {
-            to_topic: "again".into(),
+            destination: Destination::InPlace,
             snapshot: "5:9:7".into(),
             since: Some(PgTimestamp::from_micros(-5)),
             matching: Matching { aggregate_ids: vec!["a\"b".into()], ..Matching::default() },

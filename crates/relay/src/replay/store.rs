@@ -108,7 +108,12 @@ impl Store for ReplayStore {
         Ok(())
     }
 
-    async fn claim(&mut self, keys: &[ClaimKey], _: usize) -> Result<Vec<Claimed>, StoreFailure> {
+    async fn claim(
+        &mut self,
+        keys: &[ClaimKey],
+        _: usize,
+        _: Position,
+    ) -> Result<Vec<Claimed>, StoreFailure> {
         Ok(keys.iter().map(|_| Claimed { rows: Vec::new(), held_for: None }).collect())
     }
 

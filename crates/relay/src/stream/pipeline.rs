@@ -10,7 +10,7 @@
 use std::pin::pin;
 use std::time::Duration;
 
-use pgoutput_parser::{Change, Decoder, Frame, Insert, Lsn, XLogData};
+use pgoutput_parser::{Change, Decoder, Frame, Insert, Lsn, Position, XLogData};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::time::{Instant, sleep_until};
 use walrelay_core::{
@@ -29,7 +29,7 @@ use crate::stream::mode::{Ended, Mode};
 use crate::stream::pipeline_error::PipelineError;
 use crate::stream::publishes::{Answer, Answered, Publishes, Unanswered};
 use crate::stream::recorded_rows::{Recorded, RecordedRows};
-use crate::stream::recorder::{Recorder, RecorderEvent};
+use crate::stream::recorder::{Claiming, Recorder, RecorderEvent};
 use crate::stream::seams::Publisher;
 use crate::stream::selected::Selected;
 use crate::stream::wal_end::WalEnd;
@@ -78,6 +78,8 @@ pub struct Flow {
     pub source: Source,
     /// How far the stream is taken in.
     pub extent: Extent,
+    /// The last row that was read, or where the stream began.
+    pub through: Position,
     /// The last look for due keys woke some that rested, so there may be others.
     pub may_find_more: bool,
     /// Metrics and health.
@@ -246,6 +248,7 @@ impl Flow {
         match decoder.decode(data).map_err(|it| PipelineError::Decode { at, source: it })? {
             Change::Insert(row) => {
                 continuity.row();
+                self.through = row.position;
                 self.admit(&row)?;
             }
             Change::Begin(begin) if extent.ends_at(begin.final_lsn) => {
@@ -341,7 +344,7 @@ impl Flow {
         recorder: &mut Recorder<S>,
         mode: Mode,
     ) {
-        let Self { recorded_rows, tracker, budget, lanes, observer, source, .. } = self;
+        let Self { recorded_rows, tracker, budget, lanes, observer, source, through, .. } = self;
         let now = Instant::now().into_std();
         lanes.wake(now);
         // A replay records nothing: what fails there waits, and so does what is behind it.
@@ -382,7 +385,7 @@ impl Flow {
             let room = budget.room_for_reload();
             let keys = if room > 0 { lanes.claims(CLAIM_KEYS_MAX, now) } else { Vec::new() };
             if !keys.is_empty() {
-                recorder.claim(keys, room);
+                recorder.claim(Claiming { keys, bytes_max: room, through: *through });
             }
         }
         observer.levels(tracker.watermark(), budget, lanes);

@@ -54,10 +54,21 @@ pub enum RecorderEvent {
     Noted,
 }
 
+/// Parked keys whose next rows are asked for.
+#[derive(Debug, Clone)]
+pub struct Claiming {
+    /// Which; nothing of them is out.
+    pub keys: Vec<ClaimKey>,
+    /// How much there is room for.
+    pub bytes_max: usize,
+    /// The last row that was read, of whatever key.
+    pub through: Position,
+}
+
 enum StoreCommand {
     Park(Vec<RowToRecord>),
     Finish(Vec<Finished>),
-    Claim(Vec<ClaimKey>, usize),
+    Claim(Claiming),
     Recorded(Position),
     Due(Vec<Topic>),
     Heads(Option<Head>),
@@ -126,7 +137,7 @@ pub struct Recorder<S> {
     intervals: Intervals,
     rows_to_record: Vec<RowToRecord>,
     finished: Vec<Finished>,
-    claims: Option<(Vec<ClaimKey>, usize)>,
+    claims: Option<Claiming>,
     /// Where a page of recorded rows begins that was asked for.
     recorded_from: Option<Position>,
     /// Topics whose due keys are not asked for, as they were told last.
@@ -184,8 +195,8 @@ impl<S: Store> Recorder<S> {
     }
 
     /// Asks for the next rows of parked keys.
-    pub fn claim(&mut self, keys: Vec<ClaimKey>, bytes_max: usize) {
-        self.claims = Some((keys, bytes_max));
+    pub fn claim(&mut self, claiming: Claiming) {
+        self.claims = Some(claiming);
     }
 
     /// Asks which rows from there on were recorded before this session.
@@ -372,8 +383,8 @@ impl<S: Store> Recorder<S> {
             let count = self.rows_to_record.len().min(PARK_ROWS_MAX);
             return Some(StoreCommand::Park(self.rows_to_record.drain(..count).collect()));
         }
-        if let Some((keys, bytes_max)) = self.claims.take() {
-            return Some(StoreCommand::Claim(keys, bytes_max));
+        if let Some(claiming) = self.claims.take() {
+            return Some(StoreCommand::Claim(claiming));
         }
         if self.due_at <= now {
             self.due_at = now + self.intervals.due;
@@ -453,9 +464,9 @@ async fn until_done<S: Store>(
                     "dispatch state failed; trying again"
                 );
             }
-            StoreCommand::Claim(keys, _) => {
+            StoreCommand::Claim(claiming) => {
                 tracing::warn!(command = name, error, "dispatch state failed");
-                let lanes = keys.into_iter().map(|key| key.lane).collect();
+                let lanes = claiming.keys.into_iter().map(|key| key.lane).collect();
                 return (store, Ok(RecorderEvent::NotClaimed(lanes)));
             }
             StoreCommand::Due(_)
@@ -494,8 +505,8 @@ async fn execute<S: Store>(
             store.park(rows_to_record).await.map(|()| Found::Nothing)
         }
         StoreCommand::Finish(finished) => store.finish(finished).await.map(|()| Found::Nothing),
-        StoreCommand::Claim(keys, bytes_max) => {
-            store.claim(keys, *bytes_max).await.map(Found::Claimed)
+        StoreCommand::Claim(Claiming { keys, bytes_max, through }) => {
+            store.claim(keys, *bytes_max, *through).await.map(Found::Claimed)
         }
         StoreCommand::Recorded(from) => {
             let page = store.recorded_from(*from, RecordedRows::PAGE_ROWS).await;
@@ -523,7 +534,7 @@ impl StoreCommand {
         match self {
             Self::Park(_) => "park",
             Self::Finish(_) => "finish",
-            Self::Claim(..) => "claim",
+            Self::Claim(_) => "claim",
             Self::Recorded(_) => "read recorded rows",
             Self::Due(_) => "due",
             Self::Heads(_) => "look through heads",
@@ -538,7 +549,7 @@ impl StoreCommand {
         match (self, found) {
             (Self::Park(rows_to_record), _) => RecorderEvent::Parked(rows_to_record),
             (Self::Finish(finished), _) => RecorderEvent::Finished(finished),
-            (Self::Claim(keys, _), Found::Claimed(claimed)) => {
+            (Self::Claim(Claiming { keys, .. }), Found::Claimed(claimed)) => {
                 assert_eq!(keys.len(), claimed.len(), "I4: one answer a key");
                 RecorderEvent::Claimed(keys.into_iter().map(|key| key.lane).zip(claimed).collect())
             }

@@ -143,7 +143,12 @@ impl Store for Desk {
         self.command("finish", ids(finished.iter().map(|row| &row.message))).await
     }
 
-    async fn claim(&mut self, keys: &[ClaimKey], max: usize) -> Result<Vec<Claimed>, StoreFailure> {
+    async fn claim(
+        &mut self,
+        keys: &[ClaimKey],
+        max: usize,
+        _: Position,
+    ) -> Result<Vec<Claimed>, StoreFailure> {
         let names: Vec<_> = keys.iter().map(|key| &*key.ordering_key).collect();
         self.command("claim", format!("{} {max}", names.join(","))).await?;
         let rows = |key: &ClaimKey| vec![(message(9, &key.ordering_key), 0)];

@@ -2,11 +2,11 @@
 
 use std::time::Duration;
 
-use pgoutput_parser::{Lsn, encode};
+use pgoutput_parser::{Lsn, Position, encode};
 use tokio::time::{Instant, timeout};
-use walrelay_core::{Topic, Tracker, Watermark};
+use walrelay_core::{ClaimKey, Topic, Tracker, Watermark};
 use walrelay_postgres::StoreFailure;
-use walrelay_relay::stream::recorder::{Intervals, Recorder, RecorderEvent};
+use walrelay_relay::stream::recorder::{Claiming, Intervals, Recorder, RecorderEvent};
 
 use crate::bench::{Desk, LATENCY, claims, finished, rows_to_record};
 
@@ -21,6 +21,11 @@ async fn recorder() -> (Recorder<Desk>, Desk) {
     let mut recorder = Recorder::new(desk.clone(), intervals);
     assert!(matches!(recorder.next().await, Ok(RecorderEvent::Watched(_))), "at once");
     (recorder, desk)
+}
+
+fn claiming(keys: Vec<ClaimKey>) -> Claiming {
+    let through = Position { commit_lsn: Lsn::new(7), tx_index: 0 };
+    Claiming { keys, bytes_max: 99, through }
 }
 
 fn watermark(lsn: u64) -> Watermark {
@@ -61,7 +66,7 @@ async fn a_recorder_that_is_asked_for_nothing_looks_after_the_table() {
 #[tokio::test(start_paused = true)]
 async fn outcomes_are_written_first_then_rows_then_keys_are_claimed() {
     let (mut recorder, desk) = recorder().await;
-    recorder.claim(claims(&["a", "b"]), 99);
+    recorder.claim(claiming(claims(&["a", "b"])));
     recorder.park(&mut rows_to_record(&[1, 2]));
     recorder.finish(&mut finished(&[3]));
     recorder.park(&mut rows_to_record(&[4]));
@@ -88,7 +93,7 @@ async fn outcomes_are_written_first_then_rows_then_keys_are_claimed() {
 async fn one_claim_is_out_at_a_time() {
     let (mut recorder, _) = recorder().await;
     assert!(recorder.may_claim());
-    recorder.claim(claims(&["k"]), 99);
+    recorder.claim(claiming(claims(&["k"])));
     assert!(!recorder.may_claim());
     recorder.next().await.unwrap();
     assert!(recorder.may_claim());
@@ -190,7 +195,7 @@ async fn nothing_else_is_repeated_since_rows_would_wait_for_it() {
     }
     let keys = claims(&["a", "b"]);
     let lanes: Vec<_> = keys.iter().map(|key| key.lane).collect();
-    recorder.claim(keys, 99);
+    recorder.claim(claiming(keys));
     let RecorderEvent::NotClaimed(given_up) = recorder.next().await.unwrap() else {
         panic!("the claim has failed")
     };

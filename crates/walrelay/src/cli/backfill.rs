@@ -23,6 +23,10 @@ pub struct BackfillArgs {
     /// Topic to publish to, which may have columns in braces; not one of the relay's own.
     #[arg(long, value_name = "TEMPLATE", help_heading = ARGUMENTS)]
     pub to_topic: Option<String>,
+    /// Publish to the topics that the relay publishes to, through dispatch state: the rows of each key
+    /// together, and its live rows behind them.
+    #[arg(long, help_heading = ARGUMENTS, conflicts_with_all = ["to_topic", "rate"])]
+    pub in_place: bool,
     /// Columns that give the order within an aggregate, with commas; without it version, time and id.
     #[arg(long, value_name = "COLUMNS", value_delimiter = ',', help_heading = ARGUMENTS)]
     pub order_by: Vec<String>,
@@ -37,8 +41,14 @@ pub struct BackfillArgs {
     pub dry_run: bool,
     /// Go on with a backfill that was interrupted, with the aggregate where it stopped.
     #[arg(long, value_name = "ID", help_heading = ARGUMENTS, conflicts_with_all = [
-        "since", "aggregate_type", "aggregate_id", "to_topic", "order_by", "rate", "skip_dead", "dry_run"])]
+        "since", "aggregate_type", "aggregate_id", "to_topic", "in_place", "order_by", "rate", "skip_dead",
+        "dry_run"])]
     pub resume: Option<String>,
+    /// Give up a backfill in place: its keys go on, without what is not published of it.
+    #[arg(long, value_name = "ID", help_heading = ARGUMENTS, conflicts_with_all = [
+        "since", "aggregate_type", "aggregate_id", "to_topic", "in_place", "order_by", "rate", "skip_dead",
+        "dry_run", "resume"])]
+    pub abandon: Option<String>,
     #[command(flatten)]
     pub database: DatabaseOptions,
     #[command(flatten)]

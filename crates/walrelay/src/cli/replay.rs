@@ -38,6 +38,10 @@ pub struct ReplayArgs {
     /// Topic to publish to, which may have columns in braces; not one of the relay's own.
     #[arg(long, value_name = "TEMPLATE", help_heading = ARGUMENTS)]
     pub to_topic: Option<String>,
+    /// Publish to the topics that the relay publishes to, through dispatch state: the rows of each key
+    /// together, and its live rows behind them.
+    #[arg(long, help_heading = ARGUMENTS, conflicts_with_all = ["to_topic", "to_lsn", "to_time", "rate"])]
+    pub in_place: bool,
     /// Rows a second, at most.
     #[arg(long, value_name = "ROWS", help_heading = ARGUMENTS)]
     pub rate: Option<String>,
@@ -50,8 +54,13 @@ pub struct ReplayArgs {
     /// Go on with a replay that was interrupted, where it stopped.
     #[arg(long, value_name = "ID", help_heading = ARGUMENTS, conflicts_with_all = [
         "from_anchor", "from_lsn", "from_time", "to_lsn", "to_time", "aggregate_type", "aggregate_id",
-        "event_type", "to_topic", "rate", "skip_dead", "dry_run"])]
+        "event_type", "to_topic", "in_place", "rate", "skip_dead", "dry_run"])]
     pub resume: Option<String>,
+    /// Give up a replay in place: its keys go on, without what is not published of it.
+    #[arg(long, value_name = "ID", help_heading = ARGUMENTS, conflicts_with_all = [
+        "from_anchor", "from_lsn", "from_time", "to_lsn", "to_time", "aggregate_type", "aggregate_id",
+        "event_type", "to_topic", "in_place", "rate", "skip_dead", "dry_run", "resume"])]
+    pub abandon: Option<String>,
     #[command(flatten)]
     pub database: DatabaseOptions,
     #[command(flatten)]

@@ -1,18 +1,24 @@
-//! `walrelay backfill`: rows of the table to another topic, by version per aggregate, beside the running relay.
+//! `walrelay backfill`: rows of the table to another topic, by version per aggregate, beside the running relay;
+//! or into their own, through dispatch state.
 
 use pgoutput_parser::{Lsn, PgTimestamp};
 use walrelay_core::Matching;
 use walrelay_postgres::{
-    Gap, GapTable, ReplayRow, Scope, SettledRows, SqlClient, StoreError, begin_replay, connect_sql,
-    read_history, read_replay, take_replay,
+    Gap, GapTable, HistorySource, ReplayRow, Scope, SettledRows, SqlClient, StoreError,
+    begin_replay, connect_sql, read_history, read_replay, take_replay,
 };
 use walrelay_relay::recovery::{Marks, Serving, table};
-use walrelay_relay::replay::{BACKFILL_END, Keeping, Replay, RowsRequest, TableRows, Tally};
+use walrelay_relay::replay::{
+    BACKFILL_END, Beginning, Destination, Keeping, KeysSeen, Replay, RowsRequest, TableRows, Tally,
+};
 use walrelay_relay::seed::random_seed;
 use walrelay_relay::settings::Settings;
 use walrelay_relay::shutdown::Shutdown;
+use walrelay_relay::stream::seams::Publisher;
 
+use super::before::refuse_other_shards;
 use super::replay::Run;
+use super::replay::in_place::InPlace;
 use super::topics;
 use crate::config::{BackfillAction, BackfillConfig, BackfillOrder};
 use crate::error::Error;
@@ -25,6 +31,15 @@ struct Prepared {
     keeping: Keeping,
     /// Everything before is published, with so many rows.
     settled: (Lsn, u64),
+    /// What goes on record, if nothing is yet.
+    row: Option<ReplayRow>,
+}
+
+impl Prepared {
+    /// Whether it was begun by another process.
+    fn is_resumed(&self) -> bool {
+        self.keeping == Keeping::OnRecord && self.row.is_none()
+    }
 }
 
 /// Backfills to the end, or until it is interrupted.
@@ -34,31 +49,137 @@ struct Prepared {
 /// There is no such table, column or backfill, a row cannot be published, or it was interrupted; then the
 /// error says how to go on.
 pub async fn execute(config: BackfillConfig, shutdown: &Shutdown) -> Result<(), Error> {
-    let BackfillConfig { mut settings, action } = config;
-    let client = connect_sql(&settings.connect).await?;
-    let prepared = match action {
-        BackfillAction::Begin(order) => begin(&client, &settings, order).await,
-        BackfillAction::Resume { id } => resume(&client, &settings, id).await,
-    };
-    let done = match prepared {
-        Ok(prepared) => {
-            settings.relay.router.topic = topics::template(&prepared.request.to_topic)?;
-            Box::pin(publish(&client, &settings, &prepared, shutdown)).await
-        }
-        Err(error) => Err(error),
-    };
+    let BackfillConfig { settings, action } = config;
+    let mut client = connect_sql(&settings.connect).await?;
+    let done = Box::pin(act(&mut client, settings, action, shutdown)).await;
     // Until here, because it is what keeps another process from doing the same backfill.
     client.close().await;
     print(&done?)
 }
 
-async fn publish(
-    client: &SqlClient,
+async fn act(
+    client: &mut SqlClient,
+    settings: Settings,
+    action: BackfillAction,
+    shutdown: &Shutdown,
+) -> Result<String, Error> {
+    let prepared = match action {
+        BackfillAction::Begin(order) => begin(client, &settings, order).await?,
+        BackfillAction::Resume { id } => resume(client, &settings, id).await?,
+        BackfillAction::Abandon { id } => {
+            let Prepared { id, request, .. } = resume(client, &settings, id).await?;
+            return match request.destination {
+                Destination::InPlace => in_place_of(&settings, &id).abandon(client).await,
+                Destination::Topic(topic) => Err(Error::Unfit {
+                    what: format!("backfill {id} publishes to {topic}: nothing is held for it"),
+                    hint: "leave it as it is; what was published stays",
+                }),
+            };
+        }
+    };
+    match prepared.request.destination.clone() {
+        Destination::Topic(topic) => to_topic(client, settings, (prepared, &topic), shutdown).await,
+        Destination::InPlace => in_place(client, &settings, &prepared, shutdown).await,
+    }
+}
+
+fn in_place_of<'a>(settings: &'a Settings, id: &'a str) -> InPlace<'a> {
+    InPlace { command: "backfill", settings, id }
+}
+
+/// Through the table twice: for the keys of its rows, and, once those are held, for the rows.
+async fn in_place(
+    client: &mut SqlClient,
     settings: &Settings,
     prepared: &Prepared,
     shutdown: &Shutdown,
 ) -> Result<String, Error> {
-    let Prepared { id, request, keeping, settled: (start, before) } = prepared;
+    let Prepared { id, request, keeping, row, .. } = prepared;
+    let in_place = in_place_of(settings, id);
+    if !prepared.is_resumed() {
+        let (seen, tally) = (KeysSeen::default(), Tally::resumed(0, Lsn::ZERO));
+        let beginning = Beginning::Marked(Marks::default());
+        let reading = Reading { request, keeping: Keeping::Nothing, beginning, tally: &tally };
+        reading.read(client, (settings, id), seen.clone(), shutdown).await?;
+        let (rows, keys) = (tally.published(), seen.keys());
+        let Some(row) = row.as_ref().filter(|_| *keeping == Keeping::OnRecord && !keys.is_empty())
+        else {
+            return Ok(format!(
+                "would publish {rows} row(s) of {} key(s) again; nothing was published\n",
+                keys.len()
+            ));
+        };
+        in_place.place(client, row, &keys).await?;
+    }
+    let holds = in_place.held(client, shutdown).await?;
+    if holds.held > 0 {
+        let snapshot = in_place.snapshot(client, shutdown).await?;
+        let request = RowsRequest { snapshot, ..request.clone() };
+        let writer = in_place.writer(client, HistorySource::Table).await?;
+        let tally = Tally::resumed(0, Lsn::ZERO);
+        let beginning = Beginning::Anew(in_place.store());
+        let reading =
+            Reading { request: &request, keeping: Keeping::OnRecord, beginning, tally: &tally };
+        reading.read(client, (settings, id), writer, shutdown).await?;
+        in_place.lift(client).await?;
+    }
+    in_place.published(client, shutdown).await
+}
+
+/// Rows of the tables, once through.
+struct Reading<'a> {
+    request: &'a RowsRequest,
+    keeping: Keeping,
+    beginning: Beginning,
+    tally: &'a Tally,
+}
+
+impl Reading<'_> {
+    async fn read<P: Publisher + Sync>(
+        self,
+        client: &SqlClient,
+        (settings, id): (&Settings, &str),
+        publisher: P,
+        shutdown: &Shutdown,
+    ) -> Result<(), Error> {
+        let Self { request, keeping, beginning, tally } = self;
+        let replay = replay_of((id, Lsn::ZERO), request, keeping);
+        let server = TableRows {
+            settings,
+            replay: &replay,
+            gap: gap(request),
+            tables: tables(client, settings, &request.order_by).await?,
+            tally: tally.clone(),
+            beginning,
+            serving: Serving::default(),
+        };
+        let run = Run { command: "backfill", settings, replay: &replay, rate: None, tally };
+        let read = Box::pin(run.sessions(server, Some(publisher), shutdown)).await;
+        run.ended(read)
+    }
+}
+
+fn replay_of((id, start): (&str, Lsn), request: &RowsRequest, keeping: Keeping) -> Replay {
+    Replay {
+        id: id.to_owned(),
+        anchor_slot: String::new(),
+        selection: RowsRequest::selection(),
+        start,
+        goal: BACKFILL_END,
+        dead_rows: request.dead_rows,
+        keeping,
+    }
+}
+
+async fn to_topic(
+    client: &SqlClient,
+    mut settings: Settings,
+    (prepared, topic): (Prepared, &str),
+    shutdown: &Shutdown,
+) -> Result<String, Error> {
+    settings.relay.router.topic = topics::template(topic)?;
+    let settings = &settings;
+    let Prepared { id, request, keeping, settled: (start, before), .. } = &prepared;
     let gap = gap(request);
     let tables = tables(client, settings, &request.order_by).await?;
     let mut rows = 0;
@@ -66,15 +187,7 @@ async fn publish(
         rows += gap.count(client, one).await?;
     }
     tracing::info!(id, rows, "backfill begins");
-    let replay = Replay {
-        id: id.clone(),
-        anchor_slot: String::new(),
-        selection: RowsRequest::selection(),
-        start: *start,
-        goal: BACKFILL_END,
-        dead_rows: request.dead_rows,
-        keeping: *keeping,
-    };
+    let replay = replay_of((id, *start), request, *keeping);
     let tally = Tally::resumed(*before, *start);
     let server = TableRows {
         settings,
@@ -82,13 +195,13 @@ async fn publish(
         gap,
         tables,
         tally: tally.clone(),
-        marks: Marks::from(request.resumption.clone()),
+        beginning: Beginning::Marked(Marks::from(request.resumption.clone())),
         serving: Serving::default(),
     };
     let run =
         Run { command: "backfill", settings, replay: &replay, rate: request.rate, tally: &tally };
     Box::pin(run.to_the_end(server, shutdown)).await?;
-    Ok(summary(prepared, &tally))
+    Ok(summary((&prepared, topic), &tally))
 }
 
 fn gap(request: &RowsRequest) -> Gap {
@@ -126,14 +239,17 @@ async fn begin(
     settings: &Settings,
     order: BackfillOrder,
 ) -> Result<Prepared, Error> {
-    let slot = settings.relay.outbox.base_slot();
+    let slot = slot_of(settings, &order.destination);
+    if order.destination == Destination::InPlace {
+        refuse_other_shards(client, &settings.relay.outbox).await?;
+    }
     let snapshot = client
         .query_typed_one("SELECT pg_current_snapshot()::text AS snapshot", &[])
         .await
         .map_err(|source| StoreError::Sql { action: "take a snapshot".to_owned(), source })?;
-    let BackfillOrder { since, matching, to_topic, order_by, rate, dead_rows, keeping } = order;
+    let BackfillOrder { since, matching, destination, order_by, rate, dead_rows, keeping } = order;
     let request = RowsRequest {
-        to_topic,
+        destination,
         snapshot: snapshot.get("snapshot"),
         since: since.map(PgTimestamp::from_system_time),
         matching,
@@ -143,9 +259,9 @@ async fn begin(
         resumption: None,
     };
     let id = format!("{:08x}", random_seed() & u64::from(u32::MAX));
+    let mut row = None;
     if keeping == Keeping::OnRecord {
-        topics::refuse_missing(client, settings, &request.to_topic).await?;
-        let row = ReplayRow {
+        row = Some(ReplayRow {
             id: id.clone(),
             slot: slot.to_owned(),
             anchor: String::new(),
@@ -156,21 +272,36 @@ async fn begin(
             settled: Lsn::ZERO,
             rows: 0,
             is_finished: false,
-        };
-        take_replay(client, &id).await?;
-        begin_replay(client, &row).await?;
+        });
     }
-    Ok(Prepared { id, request, keeping, settled: (Lsn::ZERO, 0) })
+    if let (Destination::Topic(topic), Some(row)) = (&request.destination, &row) {
+        topics::refuse_missing(client, settings, topic).await?;
+        take_replay(client, &id).await?;
+        begin_replay(client, row).await?;
+    }
+    Ok(Prepared { id, request, keeping, settled: (Lsn::ZERO, 0), row })
+}
+
+/// The rows of all shards are in one table; what is held is the dispatch state of one slot.
+fn slot_of<'a>(settings: &'a Settings, destination: &Destination) -> &'a str {
+    match destination {
+        Destination::Topic(_) => settings.relay.outbox.base_slot(),
+        Destination::InPlace => &settings.relay.outbox.slot,
+    }
 }
 
 async fn resume(client: &SqlClient, settings: &Settings, id: String) -> Result<Prepared, Error> {
-    let slot = settings.relay.outbox.base_slot();
+    let outbox = &settings.relay.outbox;
+    let slot = outbox.slot.as_str();
+    let slots = [outbox.base_slot(), slot];
     let unfit = |what, hint| Error::Unfit { what, hint };
     // Before the row is read: whoever had it until now may have come further.
     if !take_replay(client, &id).await? {
         return Err(Error::ReplayTaken { id });
     }
-    let Some(row) = read_replay(client, &id).await?.filter(|row| row.slot == slot) else {
+    let Some(row) =
+        read_replay(client, &id).await?.filter(|row| slots.contains(&row.slot.as_str()))
+    else {
         let what = format!("slot {slot:?} has no backfill {id:?}");
         return Err(unfit(what, "the id stands in the line that told how to go on"));
     };
@@ -190,12 +321,15 @@ async fn resume(client: &SqlClient, settings: &Settings, id: String) -> Result<P
             "take it up with `walrelay replay --resume`",
         )
     })?;
-    topics::refuse_missing(client, settings, &request.to_topic).await?;
-    Ok(Prepared { id, request, keeping: Keeping::OnRecord, settled: (row.settled, row.rows) })
+    if let Destination::Topic(topic) = &request.destination {
+        topics::refuse_missing(client, settings, topic).await?;
+    }
+    let (keeping, settled) = (Keeping::OnRecord, (row.settled, row.rows));
+    Ok(Prepared { id, request, keeping, settled, row: None })
 }
 
-fn summary(prepared: &Prepared, tally: &Tally) -> String {
-    let Prepared { id, request, keeping, .. } = prepared;
+fn summary((prepared, topic): (&Prepared, &str), tally: &Tally) -> String {
+    let Prepared { id, keeping, .. } = prepared;
     let rows = tally.published();
     let left_out = match tally.left_out() {
         0 => String::new(),
@@ -208,7 +342,7 @@ fn summary(prepared: &Prepared, tally: &Tally) -> String {
             format!("would publish {rows} row(s); nothing was published\n{left_out}")
         }
         Keeping::OnRecord => {
-            format!("backfill {id}: {rows} row(s) are in {}\n{left_out}", request.to_topic)
+            format!("backfill {id}: {rows} row(s) are in {topic}\n{left_out}")
         }
     }
 }

@@ -53,6 +53,7 @@ async fn prune(client: &mut SqlClient, config: &PruneConfig) -> Result<(), Error
         let what = "a recovery".to_owned();
         return Err(StoreError::OperationUnfinished { slot: recovering, what }.into());
     }
+    refuse_while_held(client).await?;
     for table in &config.database.outbox.tables {
         let id = column_of(client, table, &config.columns.id).await?;
         let occurred_at = match &config.columns.occurred_at {
@@ -73,6 +74,21 @@ async fn prune(client: &mut SqlClient, config: &PruneConfig) -> Result<(), Error
         }
     }
     Ok(())
+}
+
+/// The history of a key that is held may still have to be read from the table.
+async fn refuse_while_held(client: &SqlClient) -> Result<(), Error> {
+    let sql = "SELECT slot, replay_id FROM public.app_outbox_hold LIMIT 1";
+    match client.query_opt(sql, &[]).await.map_err(PgError::from)? {
+        None => Ok(()),
+        Some(held) => {
+            let (slot, id): (&str, &str) = (held.get("slot"), held.get("replay_id"));
+            Err(Error::Unfit {
+                what: format!("keys of slot {slot:?} are held for replay {id}, which is not over"),
+                hint: "let it finish, or give it up: `walrelay replay --abandon ID`",
+            })
+        }
+    }
 }
 
 /// Transaction ids on record say nothing about a server that is another.

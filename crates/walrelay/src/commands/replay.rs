@@ -1,5 +1,7 @@
-//! `walrelay replay`: the rows behind an anchor once more, into another topic, beside the running relay.
+//! `walrelay replay`: the rows behind an anchor once more, into another topic, beside the running relay; or
+//! into their own, through dispatch state.
 
+pub(super) mod in_place;
 mod progress;
 
 use std::time::Duration;
@@ -7,9 +9,9 @@ use std::time::Duration;
 use pgoutput_parser::{Lsn, PgTimestamp};
 use walrelay_core::Random;
 use walrelay_postgres::{
-    Anchor, ReplayRow, SqlClient, StoreError, begin_replay, connect_sql, finish_replay,
-    first_position_after, read_anchor, read_anchors, read_history, read_replay, read_wal_end,
-    take_replay,
+    Anchor, HistorySource, ReplayRow, SqlClient, StoreError, begin_replay, connect_sql,
+    finish_replay, first_position_after, read_anchor, read_anchors, read_history, read_replay,
+    read_wal_end, take_replay,
 };
 use walrelay_pubsub::GrpcPublisher;
 use walrelay_relay::lifecycle::server::Server;
@@ -17,17 +19,21 @@ use walrelay_relay::lifecycle::supervisor::Supervisor;
 use walrelay_relay::observe::health::Health;
 use walrelay_relay::observe::metrics::Metrics;
 use walrelay_relay::observe::report::rfc3339;
-use walrelay_relay::replay::{AnchorCopy, Keeping, Paced, Rate, Replay, Request, Tally};
+use walrelay_relay::replay::{
+    AnchorCopy, Destination, Keeping, KeysSeen, Paced, Rate, Replay, Request, Tally,
+};
 use walrelay_relay::seed::random_seed;
 use walrelay_relay::settings::Settings;
 use walrelay_relay::shutdown::Shutdown;
 use walrelay_relay::stream::mode::Ended;
+use walrelay_relay::stream::seams::Publisher;
 
 use super::before::{at_time, refuse_other_shards};
 use super::topics;
 use crate::config::{Place, ReplayAction, ReplayConfig, ReplayOrder};
 use crate::error::Error;
 use crate::output::print;
+use in_place::InPlace;
 
 /// A replay that can begin.
 struct Prepared {
@@ -43,31 +49,122 @@ struct Prepared {
 /// There is no such anchor or replay, a row cannot be published, or it was interrupted; then the error
 /// says how to go on.
 pub async fn execute(config: ReplayConfig, shutdown: &Shutdown) -> Result<(), Error> {
-    let ReplayConfig { mut settings, action } = config;
-    let client = connect_sql(&settings.connect).await?;
-    let prepared = async {
-        refuse_other_shards(&client, &settings.relay.outbox).await?;
-        match action {
-            ReplayAction::Begin(order) => begin(&client, &settings, order).await,
-            ReplayAction::Resume { id } => resume(&client, &settings, id).await,
+    let ReplayConfig { settings, action } = config;
+    let mut client = connect_sql(&settings.connect).await?;
+    let done = Box::pin(act(&mut client, settings, action, shutdown)).await;
+    // Until here, because it is what keeps another process from doing the same replay.
+    client.close().await;
+    print(&done?)
+}
+
+async fn act(
+    client: &mut SqlClient,
+    settings: Settings,
+    action: ReplayAction,
+    shutdown: &Shutdown,
+) -> Result<String, Error> {
+    refuse_other_shards(client, &settings.relay.outbox).await?;
+    match action {
+        ReplayAction::Begin(order) => match order.destination.clone() {
+            Destination::InPlace => begin_in_place(client, &settings, order, shutdown).await,
+            Destination::Topic(topic) => {
+                let prepared = begin(client, &settings, order).await?;
+                to_topic(settings, (prepared, &topic), shutdown).await
+            }
+        },
+        ReplayAction::Resume { id } => {
+            let (row, request) = take_up(client, &settings, &id).await?;
+            match request.destination.clone() {
+                Destination::InPlace => {
+                    go_on_in_place(client, &settings, (&row, &request), shutdown).await
+                }
+                Destination::Topic(topic) => {
+                    topics::refuse_missing(client, &settings, &topic).await?;
+                    let prepared = resume(client, &settings, (row, request)).await?;
+                    to_topic(settings, (prepared, &topic), shutdown).await
+                }
+            }
         }
-    };
-    let prepared = match prepared.await {
-        Ok(prepared) => prepared,
-        Err(error) => {
-            client.close().await;
-            return Err(error);
+        ReplayAction::Abandon { id } => {
+            let (_, request) = take_up(client, &settings, &id).await?;
+            match request.destination {
+                Destination::InPlace => in_place_of(&settings, &id).abandon(client).await,
+                Destination::Topic(topic) => Err(Error::Unfit {
+                    what: format!("replay {id} publishes to {topic}: nothing is held for it"),
+                    hint: "leave it as it is; what was published stays",
+                }),
+            }
         }
-    };
-    settings.relay.router.topic = topics::template(&prepared.request.to_topic)?;
+    }
+}
+
+async fn to_topic(
+    mut settings: Settings,
+    (prepared, topic): (Prepared, &str),
+    shutdown: &Shutdown,
+) -> Result<String, Error> {
+    settings.relay.router.topic = topics::template(topic)?;
     let Prepared { replay, request, tally } = &prepared;
     let server = AnchorCopy { settings: &settings, replay, tally: tally.clone() };
     let run = Run { command: "replay", settings: &settings, replay, rate: request.rate, tally };
-    let done = Box::pin(run.to_the_end(server, shutdown)).await;
-    // Until here, because it is what keeps another process from doing the same replay.
-    client.close().await;
-    done?;
-    print(&summary(replay, request, tally))
+    Box::pin(run.to_the_end(server, shutdown)).await?;
+    Ok(summary((replay, topic), tally))
+}
+
+fn in_place_of<'a>(settings: &'a Settings, id: &'a str) -> InPlace<'a> {
+    InPlace { command: "replay", settings, id }
+}
+
+async fn begin_in_place(
+    client: &mut SqlClient,
+    settings: &Settings,
+    order: ReplayOrder,
+    shutdown: &Shutdown,
+) -> Result<String, Error> {
+    let keeping = order.keeping;
+    let Stretch { row, request, anchor, end } = stretch(client, settings, order).await?;
+    let tally = Tally::resumed(0, row.from);
+    let replay = replay_of(&row, &request, (&anchor, end, Keeping::Nothing));
+    let server = AnchorCopy { settings, replay: &replay, tally: tally.clone() };
+    let run = Run { command: "replay", settings, replay: &replay, rate: None, tally: &tally };
+    let seen = KeysSeen::default();
+    let read = Box::pin(run.sessions(server, Some(seen.clone()), shutdown)).await;
+    run.ended(read)?;
+    let (rows, keys) = (tally.published(), seen.keys());
+    if keeping == Keeping::Nothing || keys.is_empty() {
+        return Ok(format!(
+            "would publish {rows} row(s) of {} key(s) again; nothing was published\n",
+            keys.len()
+        ));
+    }
+    in_place_of(settings, &row.id).place(client, &row, &keys).await?;
+    go_on_in_place(client, settings, (&row, &request), shutdown).await
+}
+
+/// From the holds on: once through the log again, up to where the last key is held.
+async fn go_on_in_place(
+    client: &mut SqlClient,
+    settings: &Settings,
+    (row, request): (&ReplayRow, &Request),
+    shutdown: &Shutdown,
+) -> Result<String, Error> {
+    let in_place = in_place_of(settings, &row.id);
+    let holds = in_place.held(client, shutdown).await?;
+    if holds.held > 0 {
+        let anchor = read_anchor(client, settings.relay.outbox.slot.as_str(), &row.anchor).await?;
+        refuse_too_early(&anchor, (row.settled, reach(&anchor)))?;
+        let end = read_wal_end(client).await?.ok_or(StoreError::InRecovery)?;
+        let through = ReplayRow { to: holds.through.max(row.from), ..row.clone() };
+        let replay = replay_of(&through, request, (&anchor, end, Keeping::OnRecord));
+        let tally = Tally::resumed(row.rows, row.settled);
+        let server = AnchorCopy { settings, replay: &replay, tally: tally.clone() };
+        let run = Run { command: "replay", settings, replay: &replay, rate: None, tally: &tally };
+        let writer = in_place.writer(client, HistorySource::Log).await?;
+        let read = Box::pin(run.sessions(server, Some(writer), shutdown)).await;
+        run.ended(read)?;
+        in_place.lift(client).await?;
+    }
+    in_place.published(client, shutdown).await
 }
 
 /// A replay that is ready to be published, from whatever source.
@@ -87,23 +184,10 @@ impl Run<'_> {
         server: C,
         shutdown: &Shutdown,
     ) -> Result<(), Error> {
-        let Self { command, settings, replay, tally, .. } = self;
-        let is_kept = replay.keeping == Keeping::OnRecord;
-        match Box::pin(self.publish(server, shutdown)).await {
-            Ok(Some(Ended::CaughtUp)) => {}
-            Ok(Some(Ended::Stopped) | None) if is_kept => {
-                let (id, published) = (replay.id.clone(), tally.published());
-                return Err(Error::ReplayStopped { command, id, published });
-            }
-            Ok(Some(Ended::Stopped) | None) => return Err(Error::Interrupted),
-            Err(error) => {
-                if is_kept {
-                    tracing::warn!("to go on: walrelay {command} --resume {}", replay.id);
-                }
-                return Err(error);
-            }
-        }
-        if is_kept {
+        let Self { settings, replay, tally, .. } = self;
+        let published = Box::pin(self.publish(server, shutdown)).await;
+        self.ended(published)?;
+        if replay.keeping == Keeping::OnRecord {
             let recording = connect_sql(&settings.connect).await?;
             finish_replay(&recording, &replay.id, tally.published()).await?;
             recording.close().await;
@@ -111,12 +195,32 @@ impl Run<'_> {
         Ok(())
     }
 
+    /// An error that tells how to go on, unless it has come to its end.
+    pub(super) fn ended(&self, ended: Result<Option<Ended>, Error>) -> Result<(), Error> {
+        let Self { command, replay, tally, .. } = self;
+        let is_kept = replay.keeping == Keeping::OnRecord;
+        match ended {
+            Ok(Some(Ended::CaughtUp)) => Ok(()),
+            Ok(Some(Ended::Stopped) | None) if is_kept => {
+                let (id, published) = (replay.id.clone(), tally.published());
+                Err(Error::ReplayStopped { command, id, published })
+            }
+            Ok(Some(Ended::Stopped) | None) => Err(Error::Interrupted),
+            Err(error) => {
+                if is_kept {
+                    tracing::warn!("to go on: walrelay {command} --resume {}", replay.id);
+                }
+                Err(error)
+            }
+        }
+    }
+
     async fn publish<C: Server>(
         &self,
         server: C,
         shutdown: &Shutdown,
     ) -> Result<Option<Ended>, Error> {
-        let Self { command, settings, replay, rate, tally } = *self;
+        let Self { settings, replay, .. } = *self;
         let publisher = match replay.keeping {
             Keeping::Nothing => None,
             Keeping::OnRecord => {
@@ -130,6 +234,17 @@ impl Run<'_> {
                 Some(publisher)
             }
         };
+        Box::pin(self.sessions(server, publisher, shutdown)).await
+    }
+
+    /// Gives its rows to a publisher; to none, they count as published.
+    pub(super) async fn sessions<C: Server, P: Publisher + Sync>(
+        &self,
+        server: C,
+        publisher: Option<P>,
+        shutdown: &Shutdown,
+    ) -> Result<Option<Ended>, Error> {
+        let Self { command, settings, replay, rate, tally } = *self;
         let sessions = replay.session_settings(settings, rate);
         let supervisor = Supervisor {
             settings: &sessions,
@@ -154,11 +269,37 @@ impl Run<'_> {
     }
 }
 
+/// What is replayed, before anything is on record of it.
+struct Stretch {
+    row: ReplayRow,
+    request: Request,
+    anchor: Anchor,
+    end: Lsn,
+}
+
 async fn begin(
     client: &SqlClient,
     settings: &Settings,
     order: ReplayOrder,
 ) -> Result<Prepared, Error> {
+    let keeping = order.keeping;
+    let Stretch { row, request, anchor, end } = stretch(client, settings, order).await?;
+    if let (Keeping::OnRecord, Destination::Topic(topic)) = (keeping, &request.destination) {
+        topics::refuse_missing(client, settings, topic).await?;
+        take_replay(client, &row.id).await?;
+        begin_replay(client, &row).await?;
+    }
+    let (id, from, to) = (&row.id, row.from, row.to);
+    tracing::info!(id, anchor = anchor.name, %from, %to, "replay begins");
+    let tally = Tally::resumed(0, from);
+    Ok(Prepared { replay: replay_of(&row, &request, (&anchor, end, keeping)), request, tally })
+}
+
+async fn stretch(
+    client: &SqlClient,
+    settings: &Settings,
+    order: ReplayOrder,
+) -> Result<Stretch, Error> {
     let slot = settings.relay.outbox.slot.as_str();
     let end = read_wal_end(client).await?.ok_or(StoreError::InRecovery)?;
     let from = match order.from {
@@ -167,9 +308,8 @@ async fn begin(
         Some(Place::Time(time)) => Some(at_time(client, slot, time).await?),
     };
     let anchor = anchor(client, slot, (order.anchor.as_deref(), from)).await?;
-    let reaches = anchor.slot.confirmed_flush_lsn.unwrap_or(Lsn::ZERO);
-    let from = from.unwrap_or(reaches);
-    refuse_too_early(&anchor, (from, reaches))?;
+    let from = from.unwrap_or(reach(&anchor));
+    refuse_too_early(&anchor, (from, reach(&anchor)))?;
     let system = read_history(client, slot).await?;
     let to = match order.to {
         None => end,
@@ -191,9 +331,9 @@ async fn begin(
         Some(Place::Time(time)) => Some(PgTimestamp::from_system_time(time)),
         Some(Place::Lsn(_)) | None => None,
     };
-    let ReplayOrder { matching, to_topic, rate, dead_rows, keeping, .. } = order;
+    let ReplayOrder { matching, destination, rate, dead_rows, .. } = order;
     let (since, until) = (moment(order.from), moment(order.to));
-    let request = Request { to_topic, since, until, matching, rate, dead_rows };
+    let request = Request { destination, since, until, matching, rate, dead_rows };
     let row = ReplayRow {
         id: format!("{:08x}", random_seed() & u64::from(u32::MAX)),
         slot: slot.to_owned(),
@@ -206,14 +346,11 @@ async fn begin(
         rows: 0,
         is_finished: false,
     };
-    if keeping == Keeping::OnRecord {
-        topics::refuse_missing(client, settings, &request.to_topic).await?;
-        take_replay(client, &row.id).await?;
-        begin_replay(client, &row).await?;
-    }
-    tracing::info!(id = row.id, anchor = anchor.name, %from, %to, "replay begins");
-    let tally = Tally::resumed(0, from);
-    Ok(Prepared { replay: replay_of(&row, &request, (&anchor, end, keeping)), request, tally })
+    Ok(Stretch { row, request, anchor, end })
+}
+
+fn reach(anchor: &Anchor) -> Lsn {
+    anchor.slot.confirmed_flush_lsn.unwrap_or(Lsn::ZERO)
 }
 
 /// A transaction takes its time of commit a moment before its place in the log.
@@ -270,14 +407,19 @@ fn refuse_too_early(anchor: &Anchor, (from, reaches): (Lsn, Lsn)) -> Result<(), 
     })
 }
 
-async fn resume(client: &SqlClient, settings: &Settings, id: String) -> Result<Prepared, Error> {
+/// A replay that is not done, and that no other process does now.
+async fn take_up(
+    client: &SqlClient,
+    settings: &Settings,
+    id: &str,
+) -> Result<(ReplayRow, Request), Error> {
     let slot = settings.relay.outbox.slot.as_str();
     let unfit = |what, hint| Error::Unfit { what, hint };
     // Before the row is read: whoever had it until now may have come further.
-    if !take_replay(client, &id).await? {
-        return Err(Error::ReplayTaken { id });
+    if !take_replay(client, id).await? {
+        return Err(Error::ReplayTaken { id: id.to_owned() });
     }
-    let Some(row) = read_replay(client, &id).await?.filter(|row| row.slot == slot) else {
+    let Some(row) = read_replay(client, id).await?.filter(|row| row.slot == slot) else {
         let what = format!("slot {slot:?} has no replay {id:?}");
         return Err(unfit(what, "the id stands in the line that told how to go on"));
     };
@@ -290,20 +432,26 @@ async fn resume(client: &SqlClient, settings: &Settings, id: String) -> Result<P
             format!("replay {id} was begun on another server, whose positions mean nothing here");
         return Err(unfit(what, "begin a new one"));
     }
-    let anchor = read_anchor(client, slot, &row.anchor).await?;
-    let reaches = anchor.slot.confirmed_flush_lsn.unwrap_or(Lsn::ZERO);
-    refuse_too_early(&anchor, (row.settled, reaches))?;
     let request = Request::from_json(&row.request)
         .map_err(|error| unfit(error.to_string(), "begin a new one"))?;
-    topics::refuse_missing(client, settings, &request.to_topic).await?;
+    Ok((row, request))
+}
+
+async fn resume(
+    client: &SqlClient,
+    settings: &Settings,
+    (row, request): (ReplayRow, Request),
+) -> Result<Prepared, Error> {
+    let anchor = read_anchor(client, settings.relay.outbox.slot.as_str(), &row.anchor).await?;
+    refuse_too_early(&anchor, (row.settled, reach(&anchor)))?;
     let end = read_wal_end(client).await?.ok_or(StoreError::InRecovery)?;
-    tracing::info!(id, from = %row.settled, to = %row.to, "replay goes on");
+    tracing::info!(id = row.id, from = %row.settled, to = %row.to, "replay goes on");
     let tally = Tally::resumed(row.rows, row.settled);
     let replay = replay_of(&row, &request, (&anchor, end, Keeping::OnRecord));
     Ok(Prepared { replay, request, tally })
 }
 
-fn summary(replay: &Replay, request: &Request, tally: &Tally) -> String {
+fn summary((replay, topic): (&Replay, &str), tally: &Tally) -> String {
     let (from, to) = (replay.selection.from, replay.selection.to);
     let rows = tally.published();
     let left_out = match tally.left_out() {
@@ -320,7 +468,7 @@ fn summary(replay: &Replay, request: &Request, tally: &Tally) -> String {
         }
         Keeping::OnRecord => format!(
             "replay {}: {rows} row(s) of {from} to {to} are in {}\n{left_out}",
-            replay.id, request.to_topic
+            replay.id, topic
         ),
     }
 }

@@ -1,7 +1,7 @@
 //! The arguments of `backfill`.
 
 use walrelay_core::Matching;
-use walrelay_relay::replay::{DeadRows, Keeping, Rate};
+use walrelay_relay::replay::{DeadRows, Destination, Keeping, Rate};
 use walrelay_relay::settings::{Settings, Until};
 
 use super::builder::Builder;
@@ -13,12 +13,18 @@ impl Builder<'_> {
         let connect = self.connect();
         let relay = self.relay_of_a_replay();
         let pubsub = self.pubsub();
-        let action = match &args.resume {
-            Some(id) => self.replay_id(id).map(|id| BackfillAction::Resume { id }),
-            None => {
+        let action = match (&args.resume, &args.abandon) {
+            (Some(id), _) => self.replay_id("resume", id).map(|id| BackfillAction::Resume { id }),
+            (None, Some(id)) => {
+                self.replay_id("abandon", id).map(|id| BackfillAction::Abandon { id })
+            }
+            (None, None) => {
                 let to = (args.to_topic.as_deref(), args.dry_run);
-                let to_topic = self.topic_of_a_replay(to, &relay.router);
-                self.backfill_order(args, to_topic)
+                let destination = match args.in_place {
+                    true => Some(Destination::InPlace),
+                    false => self.topic_of_a_replay(to, &relay.router).map(Destination::Topic),
+                };
+                self.backfill_order(args, destination)
             }
         };
         if args.since.is_some() && relay.router.columns.occurred_at.is_none() {
@@ -32,7 +38,7 @@ impl Builder<'_> {
     fn backfill_order(
         &mut self,
         args: &BackfillArgs,
-        to_topic: Option<String>,
+        destination: Option<Destination>,
     ) -> Option<BackfillAction> {
         let since = self.moment("since", args.since.as_deref());
         let rate = args.rate.as_deref().map(|text| self.problems.count("rate", text, 1..=u32::MAX));
@@ -44,7 +50,7 @@ impl Builder<'_> {
         Some(BackfillAction::Begin(BackfillOrder {
             since,
             matching,
-            to_topic: to_topic?,
+            destination: destination?,
             order_by: args.order_by.clone(),
             rate: rate.and_then(Rate::new),
             dead_rows: if args.skip_dead { DeadRows::LeaveOut } else { DeadRows::Stop },

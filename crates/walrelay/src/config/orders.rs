@@ -5,7 +5,7 @@ use std::time::SystemTime;
 use pgoutput_parser::Lsn;
 use walrelay_core::{ColumnNames, Matching};
 use walrelay_postgres::Again;
-use walrelay_relay::replay::{DeadRows, Keeping, Rate};
+use walrelay_relay::replay::{DeadRows, Destination, Keeping, Rate};
 use walrelay_relay::settings::Settings;
 
 /// How a lost slot is recovered.
@@ -67,6 +67,11 @@ pub enum ReplayAction {
         /// Its id.
         id: String,
     },
+    /// Give one up that is in place.
+    Abandon {
+        /// Its id.
+        id: String,
+    },
 }
 
 /// A new replay.
@@ -80,8 +85,8 @@ pub struct ReplayOrder {
     pub to: Option<Place>,
     /// Which rows.
     pub matching: Matching,
-    /// The template of the topic.
-    pub to_topic: String,
+    /// Where it publishes.
+    pub destination: Destination,
     /// How fast.
     pub rate: Option<Rate>,
     /// What becomes of rows that Pub/Sub would never take.
@@ -109,6 +114,11 @@ pub enum BackfillAction {
         /// Its id.
         id: String,
     },
+    /// Give one up that is in place.
+    Abandon {
+        /// Its id.
+        id: String,
+    },
 }
 
 /// A new backfill.
@@ -118,8 +128,8 @@ pub struct BackfillOrder {
     pub since: Option<SystemTime>,
     /// Which rows.
     pub matching: Matching,
-    /// The template of the topic.
-    pub to_topic: String,
+    /// Where it publishes.
+    pub destination: Destination,
     /// Columns that give the order within an aggregate.
     pub order_by: Vec<String>,
     /// How fast.

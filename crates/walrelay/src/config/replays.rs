@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use walrelay_core::{Matching, OnDead, RouterConfig, Template, WalBudgetLimit};
-use walrelay_relay::replay::{DeadRows, Keeping, Rate};
+use walrelay_relay::replay::{DeadRows, Destination, Keeping, Rate};
 use walrelay_relay::settings::{RelaySettings, Settings, Until};
 
 use super::builder::Builder;
@@ -16,9 +16,12 @@ impl Builder<'_> {
         let connect = self.connect();
         let relay = self.relay_of_a_replay();
         let pubsub = self.pubsub();
-        let action = match &args.resume {
-            Some(id) => self.replay_id(id).map(|id| ReplayAction::Resume { id }),
-            None => self.order(args, &relay.router),
+        let action = match (&args.resume, &args.abandon) {
+            (Some(id), _) => self.replay_id("resume", id).map(|id| ReplayAction::Resume { id }),
+            (None, Some(id)) => {
+                self.replay_id("abandon", id).map(|id| ReplayAction::Abandon { id })
+            }
+            (None, None) => self.order(args, &relay.router),
         };
         let settings = Settings { connect: connect?, relay, pubsub, until: Until::CaughtUp };
         Some(ReplayConfig { settings, action: action? })
@@ -35,7 +38,10 @@ impl Builder<'_> {
             router,
             park_after: Duration::MAX,
             max_attempts: 1,
-            on_dead: OnDead::Continue,
+            on_dead: match problems.read(options::ON_DEAD) {
+                "hold" => OnDead::Hold,
+                _ => OnDead::Continue,
+            },
             max_in_flight_bytes: problems.read(options::MAX_IN_FLIGHT_BYTES).0,
             wal_budget: WalBudgetLimit::Off,
             drain_timeout: problems.read(options::DRAIN_TIMEOUT),
@@ -48,10 +54,10 @@ impl Builder<'_> {
         relay
     }
 
-    pub(super) fn replay_id(&mut self, id: &str) -> Option<String> {
+    pub(super) fn replay_id(&mut self, option: &'static str, id: &str) -> Option<String> {
         let is_id = id.len() == 8 && id.bytes().all(|b| b.is_ascii_hexdigit());
         if !is_id {
-            self.problems.wrong("resume", id, "the id that the replay printed, eight hex digits");
+            self.problems.wrong(option, id, "the id that the replay printed, eight hex digits");
         }
         is_id.then(|| id.to_owned())
     }
@@ -70,7 +76,10 @@ impl Builder<'_> {
         }
         let keeping = if args.dry_run { Keeping::Nothing } else { Keeping::OnRecord };
         let asked = (args.to_topic.as_deref(), args.dry_run);
-        let to_topic = self.topic_of_a_replay(asked, router)?;
+        let destination = match args.in_place {
+            true => Destination::InPlace,
+            false => Destination::Topic(self.topic_of_a_replay(asked, router)?),
+        };
         let rate = args.rate.as_deref().map(|text| self.problems.count("rate", text, 1..=u32::MAX));
         let matching = Matching {
             aggregate_types: args.aggregate_type.clone(),
@@ -83,7 +92,7 @@ impl Builder<'_> {
             from,
             to,
             matching,
-            to_topic,
+            destination,
             rate: rate.and_then(Rate::new),
             dead_rows,
             keeping,
@@ -101,7 +110,8 @@ impl Builder<'_> {
             if is_dry_run {
                 return Some(live);
             }
-            self.problems.wrong_unseen("to-topic", "not set; the topic to publish to");
+            self.problems
+                .wrong_unseen("to-topic", "not set; the topic to publish to, or --in-place");
             return None;
         };
         if router.project.is_empty() && !text.starts_with("projects/") && !is_dry_run {

@@ -45,6 +45,7 @@ fn with_parked_lanes(parked_lanes: usize, budget_bytes: usize) -> Flow {
         may_find_more: false,
         source: Source::Slot,
         extent: Extent::Open,
+        through: Position { commit_lsn: Lsn::ZERO, tx_index: 0 },
         continuity: Continuity::new(1),
         tracker: Tracker::new(),
         budget: Budget::new(BudgetLimits::of_bytes(budget_bytes)),

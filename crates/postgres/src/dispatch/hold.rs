@@ -1,0 +1,547 @@
+//! Keys that are held for a replay in place, and the history that is put before what waits of them.
+//!
+//! ```text
+//!  place ──▶ wanted ── the relay stops the key ──▶ held through P ── history through P ──▶ lifted
+//! ```
+//!
+//! While a hold is there, nothing of its key is claimed, so that the key is never live (I4): its rows
+//! from the slot wait in the table, behind P. Rows of the history stand at the positions of the first
+//! time, which are not behind P. Once the hold is lifted the key is one like any other, whose rows go
+//! out in the order of their positions.
+
+use std::borrow::Cow;
+
+use pgoutput_parser::{Lsn, Position};
+use tokio_postgres::types::{PgLsn, ToSql, Type};
+use tokio_postgres::{Client, Transaction};
+
+use super::history::{NAME_BYTES_MAX, storable};
+use super::recorded::taken_suffix;
+use super::{DispatchStore, Key, signed};
+use crate::store_error::StoreError;
+
+/// A key that is held, or is to be.
+#[derive(Clone, PartialEq, Eq)]
+pub struct HeldKey {
+    /// Full name of the topic.
+    pub topic: String,
+    /// The ordering key; empty stands for all rows of the topic that have none.
+    pub ordering_key: String,
+    /// Whether the relay has answered.
+    pub is_held: bool,
+}
+
+impl std::fmt::Debug for HeldKey {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        // Never the key: this reaches logs.
+        let Self { topic, is_held, .. } = self;
+        f.debug_struct("HeldKey")
+            .field("topic", topic)
+            .field("is_held", is_held)
+            .finish_non_exhaustive()
+    }
+}
+
+/// The holds of one replay.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ReplayHolds {
+    /// How many the relay has not answered.
+    pub wanted: u64,
+    /// How many it has.
+    pub held: u64,
+    /// The last commit of which a row may belong to the history of one of them.
+    pub through: Lsn,
+}
+
+/// What became of the rows of one replay.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct ReplayedRows {
+    /// They are still to be published.
+    pub retrying: u64,
+    /// Those of them whose key waits for a dead row before them, where dead rows hold their key.
+    pub behind_dead: u64,
+    /// Pub/Sub would not take them.
+    pub dead: u64,
+    /// Pub/Sub has stored them, or an operator gave them up.
+    pub finished: u64,
+}
+
+/// Rows of the history of one key, in order.
+#[derive(Clone, Copy)]
+pub struct History<'a> {
+    /// Whose they are.
+    pub key: Key<'a>,
+    /// Position, event id, and encoded `PubsubMessage`.
+    pub rows: &'a [(Position, &'a str, &'a [u8])],
+    /// Where their positions come from.
+    pub source: HistorySource,
+}
+
+impl std::fmt::Debug for History<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        // Never the key or a message: this reaches logs.
+        f.debug_struct("History").field("rows", &self.rows.len()).finish_non_exhaustive()
+    }
+}
+
+/// Where the rows of a history come from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum HistorySource {
+    /// The log: a position behind the hold's says that a row waits behind it.
+    Log,
+    /// The table: only the id tells which of them wait behind it.
+    Table,
+}
+
+impl DispatchStore {
+    /// The holds of this slot.
+    ///
+    /// # Errors
+    ///
+    /// The server refused, or the connection ended.
+    pub async fn holds(&self, client: &Client) -> Result<Vec<HeldKey>, StoreError> {
+        let rows = client
+            .query_typed(
+                "SELECT topic, ordering_key, state = 'held' AS is_held FROM public.app_outbox_hold
+                  WHERE slot = $1",
+                &[(&self.slot, Type::TEXT)],
+            )
+            .await
+            .map_err(StoreError::sql("read which keys are held"))?;
+        Ok(rows.iter().map(held_key).collect())
+    }
+
+    /// Keys that are to be held and are not, the longest waiting first.
+    ///
+    /// # Errors
+    ///
+    /// The server refused, or the connection ended.
+    pub async fn wanted_holds(
+        &self,
+        client: &Client,
+        limit: u32,
+    ) -> Result<Vec<HeldKey>, StoreError> {
+        let rows = client
+            .query_typed(
+                "SELECT topic, ordering_key, false AS is_held FROM public.app_outbox_hold
+                  WHERE slot = $1 AND state = 'wanted'
+                  ORDER BY wanted_at, topic, ordering_key LIMIT $2",
+                &[(&self.slot, Type::TEXT), (&i64::from(limit), Type::INT8)],
+            )
+            .await
+            .map_err(StoreError::sql("read which keys are to be held"))?;
+        Ok(rows.iter().map(held_key).collect())
+    }
+
+    /// The server process that streams the slot.
+    ///
+    /// # Errors
+    ///
+    /// The server refused, or the connection ended.
+    pub async fn streaming_pid(&self, client: &Client) -> Result<Option<i32>, StoreError> {
+        let row = client
+            .query_typed_opt(
+                "SELECT active_pid FROM pg_catalog.pg_replication_slots WHERE slot_name = $1",
+                &[(&self.slot, Type::TEXT)],
+            )
+            .await
+            .map_err(StoreError::sql("read who streams the slot"))?;
+        Ok(row.and_then(|row| row.get("active_pid")))
+    }
+
+    /// Answers the holds of those of these keys that are to be held, and returns how many those were.
+    /// Whoever asks has nothing of them out, has recorded what it has read of them, and reads nothing
+    /// before `through` any more: it publishes nothing of them until the holds are lifted.
+    ///
+    /// They are held through there, or through what lies before the first row that still waits.
+    /// Nothing is answered when another session than `streaming_pid` streams the slot by now.
+    ///
+    /// # Errors
+    ///
+    /// The server refused, or the connection ended.
+    pub async fn answer_holds(
+        &self,
+        client: &Client,
+        keys: &[Key<'_>],
+        (through, streaming_pid): (Position, Option<i32>),
+    ) -> Result<u64, StoreError> {
+        let (topics, ordering_keys): (Vec<&str>, Vec<&str>) =
+            keys.iter().map(|key| (key.topic, key.ordering_key)).unzip();
+        // The last row of the last transaction has no greater index.
+        let tx_index = i32::try_from(through.tx_index).unwrap_or(i32::MAX);
+        client
+            .execute_typed(
+                ANSWER,
+                &[
+                    (&self.slot, Type::TEXT),
+                    (&topics, Type::TEXT_ARRAY),
+                    (&ordering_keys, Type::TEXT_ARRAY),
+                    (&PgLsn::from(through.commit_lsn.as_u64()), Type::PG_LSN),
+                    (&tx_index, Type::INT4),
+                    (&streaming_pid, Type::INT4),
+                    (&self.holds_on_dead(), Type::BOOL),
+                ],
+            )
+            .await
+            .map_err(StoreError::sql("answer which keys are held"))
+    }
+
+    /// Asks for a hold of each of these keys, all or none; or says which replay has one of them.
+    ///
+    /// # Errors
+    ///
+    /// The server refused, or the connection ended.
+    pub async fn place_holds(
+        &self,
+        transaction: &Transaction<'_>,
+        replay_id: &str,
+        keys: &[Key<'_>],
+    ) -> Result<Option<String>, StoreError> {
+        let failed = "ask for keys to be held";
+        let (topics, ordering_keys): (Vec<&str>, Vec<&str>) =
+            keys.iter().map(|key| (key.topic, key.ordering_key)).unzip();
+        let params: [(&(dyn ToSql + Sync), Type); 4] = [
+            (&self.slot, Type::TEXT),
+            (&replay_id, Type::TEXT),
+            (&topics, Type::TEXT_ARRAY),
+            (&ordering_keys, Type::TEXT_ARRAY),
+        ];
+        let placed = transaction
+            .execute_typed(
+                "INSERT INTO public.app_outbox_hold (slot, replay_id, topic, ordering_key)
+                 SELECT $1, $2, k.topic, k.ordering_key
+                   FROM unnest($3, $4) AS k(topic, ordering_key)
+                     ON CONFLICT DO NOTHING",
+                &params,
+            )
+            .await
+            .map_err(StoreError::sql(failed))?;
+        let all_placed = placed == keys.len() as u64;
+        let sql = if all_placed { STILL_REPLAYED } else { HELD_BY };
+        let other = transaction.query_typed(sql, &params).await.map_err(StoreError::sql(failed))?;
+        self.notify(transaction).await?;
+        Ok(other.first().map(|row| row.get("replay_id")))
+    }
+
+    /// The holds of a replay.
+    ///
+    /// # Errors
+    ///
+    /// The server refused, or the connection ended.
+    pub async fn replay_holds(
+        &self,
+        client: &Client,
+        replay_id: &str,
+    ) -> Result<ReplayHolds, StoreError> {
+        let row = client
+            .query_typed_one(
+                "SELECT count(*) FILTER (WHERE state = 'wanted') AS wanted,
+                        count(*) FILTER (WHERE state = 'held') AS held, max(commit_lsn) AS through
+                   FROM public.app_outbox_hold WHERE slot = $1 AND replay_id = $2",
+                &[(&self.slot, Type::TEXT), (&replay_id, Type::TEXT)],
+            )
+            .await
+            .map_err(StoreError::sql("read which keys are held"))?;
+        let through: Option<PgLsn> = row.get("through");
+        Ok(ReplayHolds {
+            wanted: row.get::<_, i64>("wanted").unsigned_abs(),
+            held: row.get::<_, i64>("held").unsigned_abs(),
+            through: through.map_or(Lsn::ZERO, |lsn| Lsn::new(lsn.into())),
+        })
+    }
+
+    /// Puts rows of the history of a key before what waits of it: those that its hold is for, and that
+    /// are not there yet. Returns how many those were; none when the key is not held for this replay.
+    ///
+    /// A row is recorded as `<id>@<replay id>`, so that one id names one row wherever it is used.
+    ///
+    /// # Errors
+    ///
+    /// The server refused, or the connection ended; the rows may be added again.
+    pub async fn add_history(
+        &self,
+        client: &Client,
+        replay_id: &str,
+        history: History<'_>,
+    ) -> Result<u64, StoreError> {
+        let History { key, rows, source } = history;
+        let mut columns = HistoryColumns::default();
+        for (position, event_id, message) in rows {
+            columns.push(*position, event_id, message)?;
+        }
+        client
+            .execute_typed(
+                ADD,
+                &[
+                    (&self.slot, Type::TEXT),
+                    (&replay_id, Type::TEXT),
+                    (&key.topic, Type::TEXT),
+                    (&key.ordering_key, Type::TEXT),
+                    (&columns.event_id, Type::TEXT_ARRAY),
+                    (&columns.place, Type::TEXT_ARRAY),
+                    (&columns.commit_lsn, Type::PG_LSN_ARRAY),
+                    (&columns.tx_index, Type::INT4_ARRAY),
+                    (&columns.message, Type::BYTEA_ARRAY),
+                    (&(source == HistorySource::Table), Type::BOOL),
+                ],
+            )
+            .await
+            .map_err(StoreError::sql("add rows of a replay"))
+    }
+
+    /// Lifts the holds of a replay, all at once, and tells the relay: their keys go on, the history first.
+    ///
+    /// # Errors
+    ///
+    /// The server refused, or the connection ended.
+    pub async fn lift_holds(
+        &self,
+        transaction: &Transaction<'_>,
+        replay_id: &str,
+    ) -> Result<(), StoreError> {
+        let failed = "let keys go on";
+        let of_replay: [(&(dyn ToSql + Sync), Type); 2] =
+            [(&self.slot, Type::TEXT), (&replay_id, Type::TEXT)];
+        transaction.execute_typed(LIFT, &of_replay).await.map_err(StoreError::sql(failed))?;
+        transaction
+            .execute_typed(
+                "UPDATE public.app_outbox_dispatch SET next_attempt_at = now()
+                  WHERE slot = $1 AND replay_id = $2 AND status = 'retrying' AND ordering_key = ''
+                    AND next_attempt_at IS NULL",
+                &of_replay,
+            )
+            .await
+            .map_err(StoreError::sql(failed))?;
+        self.notify(transaction).await
+    }
+
+    /// Takes back what is not published of a replay, and returns how many rows that was. What is on its
+    /// way at this moment goes out.
+    ///
+    /// # Errors
+    ///
+    /// The server refused, or the connection ended.
+    pub async fn remove_replayed(
+        &self,
+        transaction: &Transaction<'_>,
+        replay_id: &str,
+    ) -> Result<u64, StoreError> {
+        let failed = "take back rows of a replay";
+        let removed = transaction
+            .query_typed_one(REMOVE, &[(&self.slot, Type::TEXT), (&replay_id, Type::TEXT)])
+            .await
+            .map_err(StoreError::sql(failed))?;
+        self.notify(transaction).await?;
+        Ok(removed.get::<_, i64>("removed").unsigned_abs())
+    }
+
+    /// What became of the rows of a replay.
+    ///
+    /// # Errors
+    ///
+    /// The server refused, or the connection ended.
+    pub async fn replayed_rows(
+        &self,
+        client: &Client,
+        replay_id: &str,
+    ) -> Result<ReplayedRows, StoreError> {
+        let row = client
+            .query_typed_one(
+                REPLAYED,
+                &[
+                    (&self.slot, Type::TEXT),
+                    (&replay_id, Type::TEXT),
+                    (&self.holds_on_dead(), Type::BOOL),
+                ],
+            )
+            .await
+            .map_err(StoreError::sql("count the rows of a replay"))?;
+        let count = |column| row.get::<_, i64>(column).unsigned_abs();
+        Ok(ReplayedRows {
+            retrying: count("retrying"),
+            behind_dead: count("behind_dead"),
+            dead: count("dead"),
+            finished: count("finished"),
+        })
+    }
+}
+
+fn held_key(row: &tokio_postgres::Row) -> HeldKey {
+    HeldKey {
+        topic: row.get("topic"),
+        ordering_key: row.get("ordering_key"),
+        is_held: row.get("is_held"),
+    }
+}
+
+/// The rows of a history, column by column.
+#[derive(Default)]
+struct HistoryColumns<'a> {
+    event_id: Vec<Cow<'a, str>>,
+    place: Vec<String>,
+    commit_lsn: Vec<PgLsn>,
+    tx_index: Vec<i32>,
+    message: Vec<&'a [u8]>,
+}
+
+impl<'a> HistoryColumns<'a> {
+    fn push(
+        &mut self,
+        position: Position,
+        event_id: &'a str,
+        message: &'a [u8],
+    ) -> Result<(), StoreError> {
+        let id = storable(event_id, NAME_BYTES_MAX);
+        let place = taken_suffix(position);
+        // Cut, it may equal another row's.
+        let id = if id == event_id { id } else { Cow::Owned(format!("{id}{place}")) };
+        self.event_id.push(id);
+        self.place.push(place);
+        self.commit_lsn.push(position.commit_lsn.as_u64().into());
+        self.tx_index.push(signed(position.tx_index, "index within the transaction")?);
+        self.message.push(message);
+        Ok(())
+    }
+}
+
+// The first row that waits is found through the index of each state. Who streams is read from memory
+// when the statement runs; a session that takes the slot later is told of the hold when it opens.
+const ANSWER: &str = "
+UPDATE public.app_outbox_hold AS o
+   SET state = 'held', held_at = now(),
+       commit_lsn = CASE WHEN f.is_before THEN f.commit_lsn ELSE $4 END,
+       tx_index = CASE WHEN f.is_before THEN f.tx_index - 1 ELSE $5 END
+  FROM (
+    SELECT h.topic, h.ordering_key, first.commit_lsn, first.tx_index,
+           coalesce((first.commit_lsn, first.tx_index) <= ($4, $5), false) AS is_before
+      FROM unnest($2, $3) AS k(topic, ordering_key)
+      JOIN public.app_outbox_hold h
+        ON h.slot = $1 AND h.topic = k.topic AND h.ordering_key = k.ordering_key
+      LEFT JOIN LATERAL (
+        SELECT commit_lsn, tx_index
+          FROM (
+            (SELECT commit_lsn, tx_index FROM public.app_outbox_dispatch
+              WHERE slot = $1 AND topic = k.topic AND ordering_key = k.ordering_key
+                AND status = 'retrying'
+              ORDER BY commit_lsn, tx_index LIMIT 1)
+            UNION ALL
+            (SELECT commit_lsn, tx_index FROM public.app_outbox_dispatch
+              WHERE $7 AND slot = $1 AND topic = k.topic AND ordering_key = k.ordering_key
+                AND status = 'dead'
+              ORDER BY commit_lsn, tx_index LIMIT 1)
+          ) AS waiting
+         WHERE k.ordering_key <> ''
+         ORDER BY commit_lsn, tx_index LIMIT 1
+      ) AS first ON true
+  ) AS f
+ WHERE o.slot = $1 AND o.topic = f.topic AND o.ordering_key = f.ordering_key AND o.state = 'wanted'
+   AND (SELECT active_pid FROM pg_catalog.pg_replication_slots WHERE slot_name = $1)
+       IS NOT DISTINCT FROM $6";
+
+/// Whose hold stands in the way.
+const HELD_BY: &str = "
+SELECT h.replay_id
+  FROM unnest($3, $4) AS k(topic, ordering_key)
+  JOIN public.app_outbox_hold h
+    ON h.slot = $1 AND h.topic = k.topic AND h.ordering_key = k.ordering_key AND h.replay_id <> $2
+ LIMIT 1";
+
+/// A key whose replayed rows are not all published is still replayed, though it is not held any more.
+const STILL_REPLAYED: &str = "
+SELECT d.replay_id
+  FROM unnest($3, $4) AS k(topic, ordering_key)
+  JOIN public.app_outbox_dispatch d
+    ON d.slot = $1 AND d.topic = k.topic AND d.ordering_key = k.ordering_key
+   AND d.status = 'retrying' AND d.replay_id NOT IN ('', $2)
+ LIMIT 1";
+
+// Two outbox tables may use equal ids: where one is taken by a row of another position, the position
+// stands behind it.
+const ADD: &str = "
+INSERT INTO public.app_outbox_dispatch
+  (slot, event_id, replay_id, commit_lsn, tx_index, topic, ordering_key, message, status)
+SELECT $1, u.event_id || CASE WHEN u.n > 1 OR EXISTS (
+           SELECT FROM public.app_outbox_dispatch d
+            WHERE d.slot = $1 AND d.event_id = u.event_id || '@' || $2 AND d.replay_id = $2
+              AND (d.commit_lsn, d.tx_index) <> (u.commit_lsn, u.tx_index)
+         ) THEN u.place ELSE '' END || '@' || $2,
+       $2, u.commit_lsn, u.tx_index, $3, $4, u.message, 'retrying'
+  FROM (SELECT *, row_number() OVER (PARTITION BY event_id ORDER BY commit_lsn, tx_index) AS n
+          FROM unnest($5, $6, $7, $8, $9) AS a(event_id, place, commit_lsn, tx_index, message)) AS u
+  JOIN public.app_outbox_hold h
+    ON h.slot = $1 AND h.topic = $3 AND h.ordering_key = $4 AND h.replay_id = $2 AND h.state = 'held'
+   AND (u.commit_lsn, u.tx_index) <= (h.commit_lsn, h.tx_index)
+ WHERE NOT $10 OR NOT EXISTS (
+         SELECT FROM public.app_outbox_dispatch d
+          WHERE d.slot = $1 AND d.event_id = u.event_id AND d.replay_id = ''
+            AND (d.commit_lsn, d.tx_index) > (h.commit_lsn, h.tx_index))
+    ON CONFLICT (slot, event_id, replay_id) DO NOTHING";
+
+const LIFT: &str = "
+WITH lifted AS (
+  DELETE FROM public.app_outbox_hold WHERE slot = $1 AND replay_id = $2
+  RETURNING topic, ordering_key
+), heads AS MATERIALIZED (
+  SELECT n.event_id
+    FROM lifted l
+   CROSS JOIN LATERAL (
+     SELECT event_id FROM public.app_outbox_dispatch
+      WHERE slot = $1 AND topic = l.topic AND ordering_key = l.ordering_key AND status = 'retrying'
+      ORDER BY commit_lsn, tx_index
+      LIMIT 1
+   ) AS n
+   WHERE l.ordering_key <> ''
+)
+UPDATE public.app_outbox_dispatch
+   SET next_attempt_at = now()
+ WHERE slot = $1 AND event_id = ANY (ARRAY(SELECT event_id FROM heads))
+   AND coalesce(status, '') = 'retrying'";
+
+// What waited behind the rows that go is due, where its key was not held any more. A head that the
+// relay is just writing about is on its way, and waiting for it could be a deadlock.
+const REMOVE: &str = "
+WITH doomed AS MATERIALIZED (
+  SELECT event_id FROM public.app_outbox_dispatch
+   WHERE slot = $1 AND replay_id = $2 AND status IN ('retrying', 'dead')
+   ORDER BY event_id
+     FOR UPDATE
+), removed AS (
+  DELETE FROM public.app_outbox_dispatch
+   WHERE slot = $1 AND replay_id = $2 AND event_id = ANY (ARRAY(SELECT event_id FROM doomed))
+  RETURNING topic, ordering_key
+), heads AS MATERIALIZED (
+  SELECT n.event_id
+    FROM (SELECT DISTINCT topic, ordering_key FROM removed WHERE ordering_key <> '') AS k
+   CROSS JOIN LATERAL (
+     SELECT event_id FROM public.app_outbox_dispatch
+      WHERE slot = $1 AND topic = k.topic AND ordering_key = k.ordering_key AND status = 'retrying'
+        AND replay_id <> $2
+      ORDER BY commit_lsn, tx_index
+      LIMIT 1
+   ) AS n
+), locked AS MATERIALIZED (
+  SELECT event_id FROM public.app_outbox_dispatch
+   WHERE slot = $1 AND event_id = ANY (ARRAY(SELECT event_id FROM heads))
+     AND coalesce(status, '') = 'retrying'
+     FOR UPDATE SKIP LOCKED
+), woken AS (
+  UPDATE public.app_outbox_dispatch
+     SET next_attempt_at = now()
+   WHERE slot = $1 AND event_id = ANY (ARRAY(SELECT event_id FROM locked))
+     AND next_attempt_at IS NULL
+)
+SELECT count(*) AS removed FROM removed";
+
+const REPLAYED: &str = "
+SELECT count(*) FILTER (WHERE status = 'retrying') AS retrying,
+       count(*) FILTER (WHERE status = 'retrying' AND (
+         SELECT (x.commit_lsn, x.tx_index) <= (d.commit_lsn, d.tx_index)
+           FROM public.app_outbox_dispatch x
+          WHERE $3 AND d.ordering_key <> '' AND x.slot = $1 AND x.topic = d.topic
+            AND x.ordering_key = d.ordering_key AND x.status = 'dead'
+          ORDER BY x.commit_lsn, x.tx_index
+          LIMIT 1)) AS behind_dead,
+       count(*) FILTER (WHERE status = 'dead') AS dead,
+       count(*) FILTER (WHERE status IN ('published', 'discarded')) AS finished
+  FROM public.app_outbox_dispatch d
+ WHERE slot = $1 AND replay_id = $2 AND replay_id <> ''";

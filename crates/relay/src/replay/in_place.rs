@@ -1,0 +1,152 @@
+//! A replay in place: the same loop, and where it would publish, rows go into dispatch state, before what
+//! waits of their keys.
+//!
+//! It is gone through twice. The first time tells which keys its rows have, so that those can be held;
+//! the second time adds what each of them is held for.
+
+use std::collections::BTreeSet;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use pgoutput_parser::Position;
+use walrelay_core::{Batch, FailureClass, Message, PublishFailure, Topic};
+use walrelay_postgres::{
+    ConnectConfig, DispatchStore, History, HistorySource, Key, ServerIdentity, SqlClient,
+    StoreError, connect_sql, read_server_identity,
+};
+
+use crate::stream::seams::Publisher;
+
+/// Most keys that one replay may hold: the relay has a lane for each of them meanwhile.
+pub const HELD_KEYS_MAX: usize = 10_000;
+
+/// Publishes nothing, and remembers which keys it was given; one more than may be held, at most.
+#[derive(Debug, Clone, Default)]
+pub struct KeysSeen(Arc<Mutex<BTreeSet<(Topic, String)>>>);
+
+impl KeysSeen {
+    /// Topic and ordering key, in order.
+    #[must_use]
+    pub fn keys(&self) -> Vec<(Topic, String)> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).iter().cloned().collect()
+    }
+}
+
+impl Publisher for KeysSeen {
+    fn publish(
+        &self,
+        batch: &Batch,
+    ) -> impl Future<Output = Result<Vec<String>, PublishFailure>> + Send + 'static {
+        let mut keys = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if keys.len() <= HELD_KEYS_MAX {
+            keys.insert((Topic::clone(batch.topic()), batch.ordering_key().to_owned()));
+        }
+        let ids = vec![String::new(); batch.messages().len()];
+        std::future::ready(Ok(ids))
+    }
+}
+
+/// Puts rows into dispatch state in place of Pub/Sub, as far as their keys are held for the replay.
+#[derive(Debug, Clone)]
+pub struct HistoryWriter(Arc<Writing>);
+
+#[derive(Debug)]
+struct Writing {
+    connect: ConnectConfig,
+    /// Where holds and history are (I11).
+    server: ServerIdentity,
+    store: DispatchStore,
+    replay_id: String,
+    source: HistorySource,
+    /// One statement at a time: it looks whether an id is taken.
+    client: tokio::sync::Mutex<Option<SqlClient>>,
+}
+
+/// What is added at once, taken out of its batch.
+struct Rows {
+    topic: Topic,
+    ordering_key: String,
+    messages: Vec<(Position, String, Vec<u8>)>,
+}
+
+impl HistoryWriter {
+    /// Of this replay, with rows from there, to the dispatch state of `store` on this server.
+    #[must_use]
+    pub fn new(
+        connect: ConnectConfig,
+        server: ServerIdentity,
+        store: DispatchStore,
+        (replay_id, source): (String, HistorySource),
+    ) -> Self {
+        let client = tokio::sync::Mutex::new(None);
+        Self(Arc::new(Writing { connect, server, store, replay_id, source, client }))
+    }
+}
+
+impl Publisher for HistoryWriter {
+    fn publish(
+        &self,
+        batch: &Batch,
+    ) -> impl Future<Output = Result<Vec<String>, PublishFailure>> + Send + 'static {
+        let owned = |message: &Message| {
+            (message.position(), message.event_id().to_owned(), message.body().to_vec())
+        };
+        let rows = Rows {
+            topic: Topic::clone(batch.topic()),
+            ordering_key: batch.ordering_key().to_owned(),
+            messages: batch.messages().map(owned).collect(),
+        };
+        let writing = Arc::clone(&self.0);
+        async move {
+            match Box::pin(writing.add(&rows)).await {
+                Ok(()) => Ok(vec![String::new(); rows.messages.len()]),
+                Err(failure) => Err(failure),
+            }
+        }
+    }
+}
+
+impl Writing {
+    async fn add(&self, rows: &Rows) -> Result<(), PublishFailure> {
+        let mut place = self.client.lock().await;
+        let client = match place.take().filter(|client| !client.is_closed()) {
+            Some(client) => client,
+            None => self.connect().await?,
+        };
+        let of_key: Vec<_> = rows
+            .messages
+            .iter()
+            .map(|(position, event_id, message)| (*position, event_id.as_str(), &message[..]))
+            .collect();
+        let key = Key { topic: &rows.topic, ordering_key: &rows.ordering_key };
+        let history = History { key, rows: &of_key, source: self.source };
+        let added = self.store.add_history(&client, &self.replay_id, history).await;
+        *place = Some(client);
+        added.map(drop).map_err(|error| not_added(&error))
+    }
+
+    async fn connect(&self) -> Result<SqlClient, PublishFailure> {
+        let unavailable = |error: &dyn std::error::Error| {
+            PublishFailure::new(FailureClass::Transient, "DISPATCH_STATE", error.to_string())
+        };
+        let client = connect_sql(&self.connect).await.map_err(|error| unavailable(&error))?;
+        let here = read_server_identity(&client).await.map_err(|error| unavailable(&error))?;
+        // A restart alone changes nothing: holds and history are in the table.
+        let expected =
+            ServerIdentity { started_at: here.started_at.clone(), ..self.server.clone() };
+        match here.is_same(&expected) {
+            true => Ok(client),
+            false => {
+                let what = "the connection leads to another server than the holds are on";
+                Err(PublishFailure::new(FailureClass::Operator, "OTHER_SERVER", what))
+            }
+        }
+    }
+}
+
+fn not_added(error: &StoreError) -> PublishFailure {
+    let class = match error.is_disconnected() {
+        true => FailureClass::Transient,
+        false => FailureClass::Operator,
+    };
+    PublishFailure::new(class, "DISPATCH_STATE", crate::policy::Chain(error).to_string())
+}

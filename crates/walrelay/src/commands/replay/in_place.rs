@@ -1,0 +1,247 @@
+//! A replay in place: the history of some keys into their live topics, before what waits of them.
+//!
+//! ```text
+//! keys of the rows ──▶ holds placed ── the relay answers ──▶ history added ──▶ holds lifted ──▶ published
+//! ```
+//!
+//! From the holds on each step can be seen in the tables, so whoever takes a replay up again knows where it
+//! stands. The steps in between, which read rows, are those of [`replay`](super) and of `backfill`.
+
+use std::time::Duration;
+
+use pgoutput_parser::Lsn;
+use tokio::time::{Instant, sleep};
+use walrelay_core::Topic;
+use walrelay_postgres::{
+    DispatchStore, HistorySource, Key, ReplayHolds, ReplayRow, ReplayedRows, SqlClient, StoreError,
+    begin_replay, finish_replay, read_relay_row, read_server_identity, take_replay,
+};
+use walrelay_relay::failpoint;
+use walrelay_relay::replay::{HELD_KEYS_MAX, HistoryWriter};
+use walrelay_relay::settings::Settings;
+use walrelay_relay::shutdown::Shutdown;
+
+use crate::error::Error;
+
+/// One replay in place.
+#[derive(Clone, Copy)]
+pub(in crate::commands) struct InPlace<'a> {
+    /// What it is taken up again with.
+    pub(in crate::commands) command: &'static str,
+    pub(in crate::commands) settings: &'a Settings,
+    pub(in crate::commands) id: &'a str,
+}
+
+/// How often the tables are looked at while something is waited for.
+const LOOK_EVERY: Duration = Duration::from_millis(300);
+
+/// A relay answers sooner, where it runs and nothing is in its way.
+const PATIENCE: Duration = Duration::from_secs(2);
+
+/// Seldom enough that an hour's waiting is a page of log.
+const TOLD_EVERY: Duration = Duration::from_secs(10);
+
+impl InPlace<'_> {
+    /// Puts the replay on record, and a hold on each of its keys: all, or nothing is begun.
+    pub(in crate::commands) async fn place(
+        &self,
+        client: &mut SqlClient,
+        row: &ReplayRow,
+        keys: &[(Topic, String)],
+    ) -> Result<(), Error> {
+        if keys.len() > HELD_KEYS_MAX {
+            return Err(Error::Unfit {
+                what: format!("more than {HELD_KEYS_MAX} keys would be held at once"),
+                hint: "select fewer aggregates; for everything since a moment there is `slot reset`",
+            });
+        }
+        take_replay(client, self.id).await?;
+        let named: Vec<_> =
+            keys.iter().map(|(topic, ordering_key)| Key { topic, ordering_key }).collect();
+        let transaction = client.transaction().await.map_err(failed("begin a replay"))?;
+        begin_replay(transaction.client(), row).await?;
+        if let Some(other) = self.store().place_holds(&transaction, self.id, &named).await? {
+            let what =
+                format!("replay {other} of one of these keys is not over; nothing was begun");
+            let hint = "let it finish, or give it up: `walrelay replay --abandon ID`";
+            return Err(Error::Unfit { what, hint });
+        }
+        transaction.commit().await.map_err(failed("begin a replay"))?;
+        tracing::info!(id = self.id, keys = keys.len(), "replay in place begins");
+        failpoint::hit("replay-placed");
+        Ok(())
+    }
+
+    /// Waits until the relay holds every key. None is wanted nor held once they have been let go.
+    pub(in crate::commands) async fn held(
+        &self,
+        client: &SqlClient,
+        shutdown: &Shutdown,
+    ) -> Result<ReplayHolds, Error> {
+        let mut told = Telling::new();
+        loop {
+            let holds = self.store().replay_holds(client, self.id).await?;
+            if holds.wanted == 0 {
+                failpoint::hit("replay-held");
+                return Ok(holds);
+            }
+            if told.is_due() {
+                self.tell(client, (holds.wanted, "key(s) to be held")).await?;
+            }
+            self.pause(holds.held, shutdown).await?;
+        }
+    }
+
+    /// A snapshot of the table in which every row of the history is seen; of rows that are not part of it
+    /// the relay has by then recorded those that are seen. Waits until it has read that far.
+    ///
+    /// A commit that waits for a synchronous standby meanwhile is seen in the log first, and not here.
+    pub(in crate::commands) async fn snapshot(
+        &self,
+        client: &SqlClient,
+        shutdown: &Shutdown,
+    ) -> Result<String, Error> {
+        let sql = "SELECT pg_current_snapshot()::text AS snapshot,
+                          (pg_current_wal_insert_lsn() - '0/0')::text AS wal_end";
+        let row = client.query_typed_one(sql, &[]).await.map_err(failed("take a snapshot"))?;
+        let end = Lsn::new(row.get::<_, &str>("wal_end").parse().unwrap_or(u64::MAX));
+        let mut told = Telling::new();
+        loop {
+            let relay = read_relay_row(client, &self.settings.relay.outbox.slot).await?;
+            let settled = relay.map_or(Lsn::ZERO, |relay| relay.settled_lsn);
+            if settled >= end {
+                return Ok(row.get("snapshot"));
+            }
+            if told.is_due() {
+                let bytes = end.as_u64() - settled.as_u64();
+                self.tell(client, (bytes, "byte(s) of log to be read")).await?;
+            }
+            self.pause(0, shutdown).await?;
+        }
+    }
+
+    /// What puts rows into dispatch state.
+    pub(in crate::commands) async fn writer(
+        &self,
+        client: &SqlClient,
+        source: HistorySource,
+    ) -> Result<HistoryWriter, Error> {
+        let server = read_server_identity(client).await?;
+        let connect = self.settings.connect.clone();
+        Ok(HistoryWriter::new(connect, server, self.store(), (self.id.to_owned(), source)))
+    }
+
+    /// Lets all keys go on.
+    pub(in crate::commands) async fn lift(&self, client: &mut SqlClient) -> Result<(), Error> {
+        failpoint::hit("replay-added");
+        let transaction = client.transaction().await.map_err(failed("let keys go on"))?;
+        self.store().lift_holds(&transaction, self.id).await?;
+        transaction.commit().await.map_err(failed("let keys go on"))?;
+        tracing::info!(id = self.id, "the history is in dispatch state, and its keys go on");
+        failpoint::hit("replay-lifted");
+        Ok(())
+    }
+
+    /// Waits until every row is published or dead, and notes that it is done; what to tell of it.
+    pub(in crate::commands) async fn published(
+        &self,
+        client: &SqlClient,
+        shutdown: &Shutdown,
+    ) -> Result<String, Error> {
+        let mut told = Telling::new();
+        loop {
+            let rows = self.store().replayed_rows(client, self.id).await?;
+            if rows.retrying == 0 {
+                finish_replay(client, self.id, rows.finished).await?;
+                return Ok(self.summary(rows));
+            }
+            if rows.retrying == rows.behind_dead {
+                let (id, rows) = (self.id.to_owned(), rows.retrying);
+                return Err(Error::ReplayHeld { command: self.command, id, rows });
+            }
+            if told.is_due() {
+                self.tell(client, (rows.retrying, "row(s) to be published")).await?;
+            }
+            self.pause(rows.finished, shutdown).await?;
+        }
+    }
+
+    fn summary(&self, rows: ReplayedRows) -> String {
+        let (command, id, published) = (self.command, self.id, rows.finished);
+        let dead = match rows.dead {
+            0 => String::new(),
+            dead => format!("dead: {dead} row(s), in `walrelay dispatch list --status dead`\n"),
+        };
+        format!("{command} {id}: {published} row(s) were published again in place\n{dead}")
+    }
+
+    /// Lets the keys go on without what is not published of the replay.
+    pub(in crate::commands) async fn abandon(
+        &self,
+        client: &mut SqlClient,
+    ) -> Result<String, Error> {
+        let transaction = client.transaction().await.map_err(failed("give a replay up"))?;
+        let removed = self.store().remove_replayed(&transaction, self.id).await?;
+        self.store().lift_holds(&transaction, self.id).await?;
+        let rows = self.store().replayed_rows(transaction.client(), self.id).await?;
+        finish_replay(transaction.client(), self.id, rows.finished).await?;
+        transaction.commit().await.map_err(failed("give a replay up"))?;
+        let published = rows.finished;
+        Ok(format!(
+            "{} {} is given up: {removed} row(s) were taken back, {published} were published\n",
+            self.command, self.id
+        ))
+    }
+
+    pub(in crate::commands) fn store(&self) -> DispatchStore {
+        let relay = &self.settings.relay;
+        DispatchStore::new(relay.outbox.slot.clone()).with_on_dead(relay.on_dead)
+    }
+
+    /// Says what is waited for, and whether anybody is there who does it.
+    async fn tell(&self, client: &SqlClient, (count, what): (u64, &str)) -> Result<(), Error> {
+        let (command, id, slot) = (self.command, self.id, &self.settings.relay.outbox.slot);
+        match self.store().streaming_pid(client).await? {
+            Some(_) => tracing::info!(id, "waiting for the relay: {count} {what}"),
+            None => tracing::warn!(
+                id,
+                "no relay streams slot {slot:?}, and {count} {what} wait for one: start `walrelay run`, or press \
+                 Ctrl-C and go on later with `walrelay {command} --resume {id}`"
+            ),
+        }
+        Ok(())
+    }
+
+    async fn pause(&self, published: u64, shutdown: &Shutdown) -> Result<(), Error> {
+        tokio::select! {
+            () = sleep(LOOK_EVERY) => Ok(()),
+            () = shutdown.requested() => {
+                let (command, id) = (self.command, self.id.to_owned());
+                Err(Error::ReplayStopped { command, id, published })
+            }
+        }
+    }
+}
+
+/// When something is told that has been waited for.
+struct Telling {
+    next: Instant,
+}
+
+impl Telling {
+    fn new() -> Self {
+        Self { next: Instant::now() + PATIENCE }
+    }
+
+    fn is_due(&mut self) -> bool {
+        let is_due = Instant::now() >= self.next;
+        if is_due {
+            self.next = Instant::now() + TOLD_EVERY;
+        }
+        is_due
+    }
+}
+
+fn failed(action: &'static str) -> impl FnOnce(tokio_postgres::Error) -> Error {
+    move |source| StoreError::Sql { action: action.to_owned(), source }.into()
+}

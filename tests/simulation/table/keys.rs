@@ -1,0 +1,99 @@
+//! Which keys are parked, held by a dead row, and due; and which of their rows may be claimed.
+
+use std::time::Duration;
+
+use tokio::time::Instant;
+use walrelay_core::OnDead;
+use walrelay_postgres::ParkedKey;
+
+use super::{Entry, Place, Rules, State};
+use crate::judge::Status;
+
+impl State {
+    /// Keys with rows that make them parked, in order.
+    pub(super) fn keys(
+        &self,
+        on_dead: OnDead,
+        wanted: impl Fn(&Entry) -> bool,
+    ) -> Vec<(String, String)> {
+        let holds = |entry: &&Entry| match entry.status {
+            Status::Retrying => true,
+            Status::Dead => on_dead == OnDead::Hold && !entry.key.is_empty(),
+            Status::Published | Status::Discarded => false,
+        };
+        let entries = self.entries.values().filter(holds).filter(|entry| wanted(entry));
+        let mut keys: Vec<_> =
+            entries.map(|entry| (entry.topic.clone(), entry.key.clone())).collect();
+        keys.sort();
+        keys.dedup();
+        keys
+    }
+
+    pub(super) fn retrying(
+        &self,
+        topic: &str,
+        key: &str,
+    ) -> impl Iterator<Item = (&Place, &Entry)> {
+        self.entries.iter().filter(move |(_, entry)| {
+            entry.status == Status::Retrying && entry.topic == topic && entry.key == key
+        })
+    }
+
+    /// Where the first dead row of a key lies that holds it.
+    pub(super) fn held_at(&self, on_dead: OnDead, topic: &str, key: &str) -> Option<Place> {
+        let dead = |entry: &Entry| {
+            entry.status == Status::Dead && entry.topic == topic && entry.key == key
+        };
+        let holds = on_dead == OnDead::Hold && !key.is_empty();
+        let first = self.entries.iter().find(|(_, entry)| holds && dead(entry));
+        first.map(|(position, _)| *position)
+    }
+
+    /// When a key is due; none for whenever it is claimed.
+    pub(super) fn due_in(&self, topic: &str, key: &str) -> Option<Duration> {
+        let mut rows = self.retrying(topic, key).map(|(_, entry)| entry.next_attempt);
+        let at = if key.is_empty() { rows.flatten().min() } else { rows.next().flatten() };
+        at.map(|at| at.saturating_duration_since(Instant::now()))
+    }
+
+    fn parked_key(&self, on_dead: OnDead, (topic, ordering_key): (String, String)) -> ParkedKey {
+        let head = self.retrying(&topic, &ordering_key).next();
+        let dead_at = self.held_at(on_dead, &topic, &ordering_key);
+        ParkedKey {
+            is_held: dead_at.is_some_and(|dead| head.is_none_or(|(first, _)| dead < *first)),
+            next_attempt_in: self.due_in(&topic, &ordering_key),
+            attempts: head.map_or(0, |(_, entry)| entry.attempts),
+            topic,
+            ordering_key,
+        }
+    }
+
+    pub(super) fn parked_keys(&self, on_dead: OnDead) -> Vec<ParkedKey> {
+        let keys = self.keys(on_dead, |_| true).into_iter();
+        keys.map(|key| self.parked_key(on_dead, key)).collect()
+    }
+
+    /// The rows of a key that may be claimed now, in order.
+    pub(super) fn claimable(&self, rules: Rules, topic: &str, key: &str) -> Vec<Place> {
+        if self.is_held(topic, key) {
+            return Vec::new();
+        }
+        let now = Instant::now();
+        let is_due = |entry: &Entry| entry.next_attempt.is_none_or(|at| at <= now);
+        let held_at = self.held_at(rules.on_dead, topic, key);
+        let before = self
+            .retrying(topic, key)
+            .take_while(|(position, _)| held_at.is_none_or(|held| **position < held));
+        if !key.is_empty() {
+            let mut due = before.take(rules.per_key_rows).take_while(|(_, entry)| is_due(entry));
+            let Some(head) = due.next() else { return Vec::new() };
+            let is_spilled = head.1.is_spilled;
+            let alike = due.take_while(|(_, entry)| entry.is_spilled == is_spilled);
+            let first = std::iter::once(head).chain(alike);
+            return first.map(|(position, _)| *position).collect();
+        }
+        let mut due: Vec<_> = before.filter(|(_, entry)| is_due(entry)).collect();
+        due.sort_by_key(|(_, entry)| entry.next_attempt);
+        due.into_iter().take(rules.per_key_rows).map(|(position, _)| *position).collect()
+    }
+}
