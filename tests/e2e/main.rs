@@ -12,6 +12,7 @@ mod flow;
 mod handlers;
 mod health;
 mod hot_keys;
+mod in_place;
 mod lost_slot;
 mod matrix;
 mod parking;

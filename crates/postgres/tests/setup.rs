@@ -507,15 +507,18 @@ async fn preflight_sees_what_a_role_may_not_do() {
             code::DISPATCH_ROW_SECURITY,
             code::DISPATCH_RIGHTS,
             code::DISPATCH_ROW_SECURITY,
+            code::DISPATCH_RIGHTS,
+            code::DISPATCH_ROW_SECURITY,
         ]
     );
     // What the findings and migrations/README.md say is enough.
     session
         .run(&format!(
             "ALTER ROLE {role} REPLICATION;
-             GRANT SELECT, INSERT, UPDATE, DELETE ON app_outbox_dispatch, app_outbox_relay TO {role};
+             GRANT SELECT, INSERT, UPDATE, DELETE ON app_outbox_dispatch, app_outbox_relay, app_outbox_hold TO {role};
              CREATE POLICY walrelay ON app_outbox_dispatch TO {role} USING (true) WITH CHECK (true);
-             CREATE POLICY walrelay ON app_outbox_relay TO {role} USING (true) WITH CHECK (true)"
+             CREATE POLICY walrelay ON app_outbox_relay TO {role} USING (true) WITH CHECK (true);
+             CREATE POLICY walrelay ON app_outbox_hold TO {role} USING (true) WITH CHECK (true)"
         ))
         .await;
     let granted = findings(&relay, &options).await;

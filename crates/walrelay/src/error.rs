@@ -328,7 +328,7 @@ const MISSING: &str =
 
 /// What `prune` needs besides what the relay needs.
 const PRUNE_RIGHTS: &str = "run it as the outbox table's owner, or GRANT SELECT, DELETE on the outbox table, and \
-     SELECT on app_outbox_relay and app_outbox_dispatch, to this role: docs/operations.md, Rights";
+     SELECT on app_outbox_relay, app_outbox_dispatch and app_outbox_hold, to this role: docs/operations.md, Rights";
 
 struct ProblemList<'a>(&'a [Problem]);
 

@@ -53,7 +53,7 @@ async fn prune(client: &mut SqlClient, config: &PruneConfig) -> Result<(), Error
         let what = "a recovery".to_owned();
         return Err(StoreError::OperationUnfinished { slot: recovering, what }.into());
     }
-    refuse_while_held(client).await?;
+    refuse_while_held(client, &config.database.outbox.tables).await?;
     for table in &config.database.outbox.tables {
         let id = column_of(client, table, &config.columns.id).await?;
         let occurred_at = match &config.columns.occurred_at {
@@ -77,9 +77,10 @@ async fn prune(client: &mut SqlClient, config: &PruneConfig) -> Result<(), Error
 }
 
 /// The history of a key that is held may still have to be read from the table.
-async fn refuse_while_held(client: &SqlClient) -> Result<(), Error> {
+async fn refuse_while_held(client: &SqlClient, tables: &[QualifiedName]) -> Result<(), Error> {
+    let Some(table) = tables.first() else { return Ok(()) };
     let sql = "SELECT slot, replay_id FROM public.app_outbox_hold LIMIT 1";
-    match client.query_opt(sql, &[]).await.map_err(PgError::from)? {
+    match client.query_opt(sql, &[]).await.map_err(|error| refusal(table, error))? {
         None => Ok(()),
         Some(held) => {
             let (slot, id): (&str, &str) = (held.get("slot"), held.get("replay_id"));

@@ -1,0 +1,288 @@
+//! A replay in place: the history of a key goes out once more in one piece, and what the key has had
+//! meanwhile behind it; nobody else notices.
+
+use walrelay_testkit::outbox::Workload;
+use walrelay_testkit::postgres::installed_majors;
+use walrelay_testkit::relay::Relay;
+use walrelay_testkit::wait_until;
+use walrelay_tests::{DEADLINE, World, topic};
+
+/// What was stored of a key, in order: the version, and of which replay.
+fn stored(world: &World, key: &str) -> Vec<(i64, Option<String>)> {
+    let messages = world.pubsub.emulator().published(&topic("video.events"));
+    let of_key = messages.iter().filter(|message| message.key() == key);
+    let said = of_key.map(|message| {
+        let version = message.attribute("version").and_then(|text| text.parse().ok());
+        (version.expect("a version"), message.attribute("replay_id").map(str::to_owned))
+    });
+    said.collect()
+}
+
+/// Versions of a key as they were committed.
+async fn committed(world: &World, key: &str) -> Vec<i64> {
+    let sql = "SELECT version FROM app_outbox WHERE aggregateid = $1 ORDER BY version";
+    let rows = world.client().query(sql, &[&key]).await.expect("the outbox can be read");
+    rows.iter().map(|row| row.get(0)).collect()
+}
+
+/// The key had everything once, and all that lay before the replay once more, in one piece.
+async fn assert_in_place(world: &World, key: &str, id: &str) {
+    let (all, said) = (committed(world, key).await, stored(world, key));
+    let is_replayed = |row: &(i64, Option<String>)| row.1.as_deref() == Some(id);
+    let first = said.iter().position(is_replayed).unwrap_or_else(|| panic!("{key}: {said:?}"));
+    let count = said.iter().filter(|row| is_replayed(row)).count();
+    let (before, rest) = said.split_at(first);
+    let (replayed, behind) = rest.split_at(count);
+    let versions =
+        |rows: &[(i64, Option<String>)]| rows.iter().map(|row| row.0).collect::<Vec<_>>();
+    assert!(replayed.iter().all(is_replayed), "{key}: in one piece: {said:?}");
+    assert_eq!(versions(before), all[..first], "{key}: once before");
+    assert_eq!(versions(replayed), all[..first], "{key}: the same once more");
+    assert_eq!(versions(behind), all[first..], "{key}: and then what has waited");
+}
+
+/// A key that is none of the replay's has had everything once.
+async fn assert_undisturbed(world: &World, key: &str) {
+    let live: Vec<_> = committed(world, key).await.into_iter().map(|it| (it, None)).collect();
+    assert_eq!(stored(world, key), live, "{key}");
+}
+
+/// A relay that has published so many rows over three keys, all of them behind the anchor `a`.
+async fn world_with_history(world: &World, rows: u32) -> Relay {
+    world.succeed(["anchor", "create", "a"]).await;
+    let relay = world.start_relay([]).await;
+    insert(world, 0, rows).await;
+    world.pubsub.wait_stored(DEADLINE, u64::from(rows)).await;
+    relay
+}
+
+async fn insert(world: &World, first_number: u32, rows: u32) {
+    let workload = Workload { first_number, ..Workload::of_rows(rows) };
+    workload.insert(world.client()).await.expect("rows are inserted");
+}
+
+const REPLAY: [&str; 4] = ["replay", "--from-anchor", "a", "--in-place"];
+
+fn replay_of<'a>(key: &'a str) -> impl Iterator<Item = &'a str> {
+    REPLAY.into_iter().chain(["--aggregate-id", key])
+}
+
+/// The replay that was begun last.
+async fn last_id(world: &World) -> String {
+    let sql = "SELECT id FROM app_outbox_replay ORDER BY started_at DESC LIMIT 1";
+    world.client().query_one(sql, &[]).await.expect("a replay is on record").get(0)
+}
+
+const HOLDS: &str = "SELECT count(*) FROM app_outbox_hold";
+
+/// A replay of a key that is killed at a place in its code; its id.
+async fn killed_at(world: &World, place: &str, key: &str) -> String {
+    let mut killed = world.command(replay_of(key)).env("WALRELAY_FAILPOINT", place).start();
+    killed.wait_ended(DEADLINE).await;
+    last_id(world).await
+}
+
+#[tokio::test]
+async fn in_place_for_one_aggregate_under_live_traffic_on_it() {
+    for major in installed_majors() {
+        let Some(world) = World::create_on(major).await else { continue };
+        let relay = world_with_history(&world, 300).await;
+        let producer = world.connect().await;
+        let traffic = Workload { first_number: 300, ..Workload::of_rows(3_000) };
+        let (inserted, done) = tokio::join!(traffic.insert(&producer), world.run(replay_of("v-1")));
+        inserted.expect("rows are inserted");
+        assert_eq!(done.code, Some(0), "{}", done.text);
+        assert!(done.text.contains("were published again in place"), "{}", done.text);
+        insert(&world, 3_300, 30).await;
+        world.wait_confirmed(DEADLINE).await;
+        world.wait_dispatch(DEADLINE, "retrying", 0).await;
+        let id = last_id(&world).await;
+        assert_in_place(&world, "v-1", &id).await;
+        let replayed = stored(&world, "v-1").iter().filter(|row| row.1.is_some()).count();
+        assert!(replayed >= 100 && done.text.contains(&format!("{replayed} row(s)")), "{major}");
+        assert_undisturbed(&world, "v-0").await;
+        assert_undisturbed(&world, "v-2").await;
+        assert_eq!(world.number(HOLDS).await, 0);
+        // Rows of the key came while it was held; those of the others took no detour.
+        let waited =
+            "SELECT count(*) FROM app_outbox_dispatch WHERE replay_id = '' AND ordering_key";
+        assert!(world.number(&format!("{waited} = 'v-1'")).await > 0, "{major}");
+        assert_eq!(world.number(&format!("{waited} <> 'v-1'")).await, 0, "{major}");
+        drop(relay);
+    }
+}
+
+#[tokio::test]
+async fn a_replay_in_place_that_is_killed_anywhere_goes_on_where_it_stopped() {
+    let Some(world) = World::create().await else { return };
+    let _relay = world_with_history(&world, 90).await;
+    let mut rows = 90;
+    for place in ["replay-placed", "replay-held", "replay-added", "replay-lifted"] {
+        let key = format!("k-{place}");
+        let workload = Workload {
+            aggregate_prefix: format!("{key}-"),
+            aggregates_count: 1,
+            ..Workload::of_rows(60)
+        };
+        workload.insert(world.client()).await.expect("rows are inserted");
+        rows += 60;
+        let key = format!("{key}-0");
+        wait_until(DEADLINE, "the history of the key", async || {
+            (stored(&world, &key).len() == 60).then_some(())
+        })
+        .await;
+        let id = killed_at(&world, place, &key).await;
+        let more = Workload { first_number: 60, ..workload.clone() };
+        more.insert(world.client()).await.expect("rows are inserted");
+        rows += 60;
+
+        let told = world.succeed(["replay", "--resume", &id]).await;
+        assert!(told.contains("60 row(s) were published again in place"), "{place}: {told}");
+        wait_until(DEADLINE, "the rest of the key", async || {
+            (stored(&world, &key).len() == 180).then_some(())
+        })
+        .await;
+        assert_in_place(&world, &key, &id).await;
+        let again = world.run(["replay", "--resume", &id]).await;
+        assert_eq!(again.code, Some(2), "{}", again.text);
+    }
+    assert_eq!(world.number(HOLDS).await, 0);
+    assert_eq!(world.number("SELECT count(*) FROM app_outbox").await, i64::from(rows));
+    for key in ["v-0", "v-1", "v-2"] {
+        assert_undisturbed(&world, key).await;
+    }
+}
+
+#[tokio::test]
+async fn a_key_that_is_held_stays_so_over_a_restart_of_the_relay_and_a_second_replay_is_refused() {
+    let Some(world) = World::create().await else { return };
+    let mut relay = world_with_history(&world, 90).await;
+    world.wait_confirmed(DEADLINE).await;
+    let id = killed_at(&world, "replay-held", "v-1").await;
+    relay.kill();
+    relay.wait_ended(DEADLINE).await;
+    insert(&world, 90, 30).await;
+
+    let second = world.run(replay_of("v-1")).await;
+    assert_eq!(second.code, Some(2), "{}", second.text);
+    assert!(second.text.contains(&id) && second.text.contains("--abandon"), "{}", second.text);
+    let prune = world.run(["prune", "--older-than", "1d"]).await;
+    assert_eq!(prune.code, Some(2), "{}", prune.text);
+    assert!(prune.text.contains(&id), "{}", prune.text);
+
+    let relay = world.start_relay([]).await;
+    // Rows of the others come, and those of the key wait in the table.
+    world.pubsub.wait_stored(DEADLINE, 90 + 20).await;
+    world.wait_dispatch(DEADLINE, "retrying", 10).await;
+    world.wait_confirmed(DEADLINE).await;
+    assert_eq!(stored(&world, "v-1").len(), 30);
+    world.succeed(["replay", "--resume", &id]).await;
+    world.wait_dispatch(DEADLINE, "retrying", 0).await;
+    assert_in_place(&world, "v-1", &id).await;
+    assert_undisturbed(&world, "v-0").await;
+    drop(relay);
+}
+
+#[tokio::test]
+async fn without_a_relay_a_replay_in_place_says_so_and_goes_on_once_one_runs() {
+    let Some(world) = World::create().await else { return };
+    let mut first = world_with_history(&world, 60).await;
+    world.wait_confirmed(DEADLINE).await;
+    assert_eq!(first.terminate(DEADLINE).await, Some(0));
+    let replay = world.command(replay_of("v-2")).start();
+    replay.wait_for_line(DEADLINE, "no relay streams slot").await;
+    insert(&world, 60, 30).await;
+    // One that ends by itself answers, and the next one publishes.
+    world.catch_up().await;
+    replay.wait_for_line(DEADLINE, "its keys go on").await;
+    let _relay = world.start_relay([]).await;
+    let done = replay.finish(DEADLINE).await;
+    assert_eq!(done.code, Some(0), "{}", done.text);
+    world.wait_dispatch(DEADLINE, "retrying", 0).await;
+    assert_in_place(&world, "v-2", &last_id(&world).await).await;
+    assert_undisturbed(&world, "v-1").await;
+}
+
+#[tokio::test]
+async fn a_replay_in_place_that_is_given_up_leaves_nothing_behind_and_lets_its_keys_go_on() {
+    let Some(world) = World::create().await else { return };
+    let _relay = world_with_history(&world, 90).await;
+    let id = killed_at(&world, "replay-added", "v-1").await;
+    insert(&world, 90, 30).await;
+    world.wait_confirmed(DEADLINE).await;
+    assert_eq!(stored(&world, "v-1").len(), 30, "the rest waits");
+
+    let told = world.succeed(["replay", "--abandon", &id]).await;
+    assert!(told.contains("30 row(s) were taken back, 0 were published"), "{told}");
+    world.pubsub.wait_stored(DEADLINE, 120).await;
+    for key in ["v-0", "v-1", "v-2"] {
+        assert_undisturbed(&world, key).await;
+    }
+    assert_eq!(world.number(HOLDS).await, 0);
+    let over = world.run(["replay", "--resume", &id]).await;
+    assert_eq!(over.code, Some(2), "{}", over.text);
+
+    // Nothing of it stands in the way of another one.
+    world.succeed(replay_of("v-1")).await;
+    assert_in_place(&world, "v-1", &last_id(&world).await).await;
+}
+
+#[tokio::test]
+async fn a_replayed_row_that_is_dead_holds_its_key_where_dead_rows_do_and_the_command_says_so() {
+    let Some(world) = World::create().await else { return };
+    world.succeed(["anchor", "create", "a"]).await;
+    let _relay = world.start_relay(["--on-dead", "hold"]).await;
+    insert(&world, 0, 30).await;
+    world.pubsub.wait_stored(DEADLINE, 30).await;
+    let event = "SELECT id::text FROM app_outbox WHERE aggregateid = 'v-1' ORDER BY version OFFSET 4 LIMIT 1";
+    let bad: String = world.client().query_one(event, &[]).await.expect("a row").get(0);
+    world.pubsub.fault(&format!("event_id={bad},reject=INVALID_ARGUMENT"));
+
+    let stopped = world.run(replay_of("v-1").chain(["--on-dead", "hold"])).await;
+    assert_eq!(stopped.code, Some(1), "{}", stopped.text);
+    let id = last_id(&world).await;
+    for word in ["wait behind a dead row", "--resume", &id] {
+        assert!(stopped.text.contains(word), "{word:?} is not in\n{}", stopped.text);
+    }
+    world.pubsub.heal();
+    world.succeed(["dispatch", "retry", &format!("{bad}@{id}")]).await;
+    let told = world.succeed(["replay", "--resume", &id, "--on-dead", "hold"]).await;
+    assert!(told.contains("10 row(s) were published again"), "{told}");
+    assert_in_place(&world, "v-1", &id).await;
+
+    world.pubsub.fault(&format!("event_id={bad},reject=INVALID_ARGUMENT"));
+    let one = ["--aggregate-id", "v-1", "--event-type", "of no row", "--dry-run"];
+    let told = world.succeed(REPLAY.into_iter().chain(one)).await;
+    assert!(told.contains("would publish 0 row(s) of 0 key(s)"), "{told}");
+    let told = world.succeed(replay_of("v-1").chain(["--dry-run"])).await;
+    assert!(told.contains("would publish 10 row(s) of 1 key(s)"), "{told}");
+    let wrong = world.run(replay_of("v-1").chain(["--to-topic", "again"])).await;
+    assert_eq!(wrong.code, Some(2), "{}", wrong.text);
+}
+
+#[tokio::test]
+async fn rows_of_the_table_go_out_again_in_place_before_what_the_key_has_had_meanwhile() {
+    let Some(world) = World::create().await else { return };
+    let _relay = world_with_history(&world, 300).await;
+    let producer = world.connect().await;
+    let traffic = Workload { first_number: 300, ..Workload::of_rows(1_500) };
+    let backfill = ["backfill", "--in-place", "--aggregate-id", "v-1"];
+    let (inserted, done) = tokio::join!(traffic.insert(&producer), world.run(backfill));
+    inserted.expect("rows are inserted");
+    assert_eq!(done.code, Some(0), "{}", done.text);
+    world.wait_confirmed(DEADLINE).await;
+    world.wait_dispatch(DEADLINE, "retrying", 0).await;
+    assert_in_place(&world, "v-1", &last_id(&world).await).await;
+    assert_undisturbed(&world, "v-0").await;
+    assert_undisturbed(&world, "v-2").await;
+
+    // Killed with a part of it added, it is added once all the same.
+    let mut killed = world.command(backfill).env("WALRELAY_FAILPOINT", "replay-added").start();
+    killed.wait_ended(DEADLINE).await;
+    let id = last_id(&world).await;
+    let told = world.succeed(["backfill", "--resume", &id]).await;
+    assert!(told.contains("600 row(s) were published again in place"), "{told}");
+    let copies =
+        "SELECT count(*) FROM app_outbox_dispatch WHERE replay_id <> '' AND event_id LIKE '%/%'";
+    assert_eq!(world.number(copies).await, 0, "under no second id");
+}
