@@ -63,7 +63,7 @@ async fn insert(world: &World, first_number: u32, rows: u32) {
 
 const REPLAY: [&str; 4] = ["replay", "--from-anchor", "a", "--in-place"];
 
-fn replay_of<'a>(key: &'a str) -> impl Iterator<Item = &'a str> {
+fn replay_of(key: &str) -> impl Iterator<Item = &str> {
     REPLAY.into_iter().chain(["--aggregate-id", key])
 }
 
@@ -170,7 +170,7 @@ async fn a_key_that_is_held_stays_so_over_a_restart_of_the_relay_and_a_second_re
     assert_eq!(prune.code, Some(2), "{}", prune.text);
     assert!(prune.text.contains(&id), "{}", prune.text);
 
-    let relay = world.start_relay([]).await;
+    let next_relay = world.start_relay([]).await;
     // Rows of the others come, and those of the key wait in the table.
     world.pubsub.wait_stored(DEADLINE, 90 + 20).await;
     world.wait_dispatch(DEADLINE, "retrying", 10).await;
@@ -180,7 +180,7 @@ async fn a_key_that_is_held_stays_so_over_a_restart_of_the_relay_and_a_second_re
     world.wait_dispatch(DEADLINE, "retrying", 0).await;
     assert_in_place(&world, "v-1", &id).await;
     assert_undisturbed(&world, "v-0").await;
-    drop(relay);
+    drop(next_relay);
 }
 
 #[tokio::test]
@@ -252,10 +252,10 @@ async fn a_replayed_row_that_is_dead_holds_its_key_where_dead_rows_do_and_the_co
 
     world.pubsub.fault(&format!("event_id={bad},reject=INVALID_ARGUMENT"));
     let one = ["--aggregate-id", "v-1", "--event-type", "of no row", "--dry-run"];
-    let told = world.succeed(REPLAY.into_iter().chain(one)).await;
-    assert!(told.contains("would publish 0 row(s) of 0 key(s)"), "{told}");
-    let told = world.succeed(replay_of("v-1").chain(["--dry-run"])).await;
-    assert!(told.contains("would publish 10 row(s) of 1 key(s)"), "{told}");
+    let none = world.succeed(REPLAY.into_iter().chain(one)).await;
+    assert!(none.contains("would publish 0 row(s) of 0 key(s)"), "{none}");
+    let counted = world.succeed(replay_of("v-1").chain(["--dry-run"])).await;
+    assert!(counted.contains("would publish 10 row(s) of 1 key(s)"), "{counted}");
     let wrong = world.run(replay_of("v-1").chain(["--to-topic", "again"])).await;
     assert_eq!(wrong.code, Some(2), "{}", wrong.text);
 }

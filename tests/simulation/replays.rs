@@ -18,23 +18,22 @@ impl<F: Fitting> World<F> {
     /// Goes on with the replays whose keys are held: more of their history, and then their end. Some are
     /// given up.
     pub(crate) fn go_on_with_replays(&self, seed: &mut Seed) {
-        for HeldKey { topic, key, through, added } in self.table.held() {
-            let history = self.judge.history(&topic, &key, through);
-            if added == history.len() {
-                if seed.chance(400) {
-                    self.table.lift_hold(&topic, &key);
-                }
-                continue;
+        self.table.held().iter().for_each(|held| self.go_on_with(held, seed));
+    }
+
+    fn go_on_with(&self, held: &HeldKey, seed: &mut Seed) {
+        let HeldKey { topic, key, through, added } = held;
+        let history = self.judge.history(topic, key, *through);
+        if *added == history.len() {
+            if seed.chance(400) {
+                self.table.lift_hold(topic, key);
             }
-            if seed.chance(60) {
-                self.table.remove_replayed(&topic, &key);
-                self.table.lift_hold(&topic, &key);
-                continue;
-            }
+        } else if seed.chance(60) {
+            self.table.remove_replayed(topic, key);
+            self.table.lift_hold(topic, key);
+        } else {
             let count = seed.count(0, history.len() - added);
-            for row in &history[added..added + count] {
-                self.replay(row);
-            }
+            history[*added..*added + count].iter().for_each(|row| self.replay(row));
         }
     }
 

@@ -470,9 +470,9 @@ impl SessionStore {
         }
         let (store, streaming) = (self.store.clone(), (through, self.streaming_pid));
         let client = self.client().await?;
-        let keys = store.answer_holds(client, &wanted, streaming).await.map_err(store_failure)?;
-        if keys > 0 {
-            tracing::info!(keys, "keys are held for a replay in place");
+        let held = store.answer_holds(client, &wanted, streaming).await.map_err(store_failure)?;
+        if held > 0 {
+            tracing::info!(keys = held, "keys are held for a replay in place");
         }
         Ok(())
     }

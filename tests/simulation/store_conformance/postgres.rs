@@ -154,10 +154,10 @@ impl Subject for InPostgres {
             format!("  {number} {status} {attempts} {due}")
         };
         let mut lines: Vec<_> = rows.iter().map(line).collect();
-        let sql = "SELECT topic, ordering_key, (commit_lsn - '0/0')::int8 AS number, tx_index
+        let held = "SELECT topic, ordering_key, (commit_lsn - '0/0')::int8 AS number, tx_index
                      FROM app_outbox_hold WHERE slot = $1
                     ORDER BY topic COLLATE \"C\", ordering_key COLLATE \"C\"";
-        let holds = self.database.client().query(sql, &[&self.slot]).await.expect("the holds");
+        let holds = self.database.client().query(held, &[&self.slot]).await.expect("the holds");
         lines.extend(holds.iter().map(|row| {
             let (topic, key): (&str, &str) = (row.get("topic"), row.get("ordering_key"));
             let (number, index): (Option<i64>, Option<i32>) =

@@ -87,8 +87,8 @@ impl Subject for Simulated {
             tx_index: 0,
         };
         let held = self.table.held();
-        let of_key = held.iter().find(|held| held.topic == row.topic && held.key == row.key);
-        if of_key.is_some_and(|held| row.is_through(held.through)) {
+        let of_key = held.iter().find(|one| one.topic == row.topic && one.key == row.key);
+        if of_key.is_some_and(|one| row.is_through(one.through)) {
             self.table.add_history(&row);
         }
     }

@@ -12,11 +12,14 @@ use walrelay_postgres::ParkedKey;
 use super::{Entry, Key, Source, State, Table};
 use crate::judge::{Row, Status};
 
+/// A position up to which a key is held; the index may be before the first.
+type Through = (u64, i64);
+
 /// A key that is held, or is to be.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Hold {
-    /// None until the relay has answered. An index may be before the first.
-    through: Option<(u64, i64)>,
+    /// None until the relay has answered.
+    through: Option<Through>,
     /// Rows of the history that are in the table.
     added: usize,
 }
@@ -26,7 +29,7 @@ pub(super) struct Hold {
 pub(crate) struct HeldKey {
     pub(crate) topic: String,
     pub(crate) key: String,
-    pub(crate) through: (u64, i64),
+    pub(crate) through: Through,
     pub(crate) added: usize,
 }
 
@@ -156,7 +159,7 @@ impl Table {
                 let tx_index = i64::from(i32::try_from(through.tx_index).unwrap_or(i32::MAX));
                 let through = (through.commit_lsn.as_u64(), tx_index);
                 let held = first.filter(|first| *first <= through);
-                let held = held.map_or(through, |(lsn, tx_index)| (lsn, tx_index - 1));
+                let held = held.map_or(through, |(lsn, index)| (lsn, index - 1));
                 hold.through = Some(held);
                 self.judge.held(&topic, &ordering_key, Some(held));
             }
@@ -164,7 +167,7 @@ impl Table {
     }
 
     /// Every hold: its key, and what it is held through.
-    pub(crate) fn holds(&self) -> Vec<(String, String, Option<(u64, i64)>)> {
+    pub(crate) fn holds(&self) -> Vec<(String, String, Option<Through>)> {
         let state = self.state();
         let holds = state.holds.iter();
         holds.map(|((topic, key), hold)| (topic.clone(), key.clone(), hold.through)).collect()
@@ -200,7 +203,7 @@ impl State {
     }
 
     /// The first row of a key that is still to go out, or holds it.
-    fn first_waiting(&self, on_dead: OnDead, topic: &str, key: &str) -> Option<(u64, i64)> {
+    fn first_waiting(&self, on_dead: OnDead, topic: &str, key: &str) -> Option<Through> {
         if key.is_empty() {
             return None;
         }

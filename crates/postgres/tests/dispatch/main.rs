@@ -3,6 +3,7 @@
 mod bounded;
 mod claiming;
 mod finishing;
+mod holding;
 mod operating;
 mod parking;
 mod rows;
