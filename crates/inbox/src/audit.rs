@@ -206,7 +206,7 @@ pub async fn audit(
 }
 
 /// Rows of the outbox that wait in dispatch state or were given up there, by status: they are in no
-/// inbox, and not missing.
+/// inbox, and not missing. Copies of a replay are none of them.
 ///
 /// # Errors
 ///
@@ -216,7 +216,7 @@ pub async fn held_back(
     slots: &[String],
 ) -> Result<BTreeMap<String, i64>, InboxError> {
     let sql = "SELECT status, count(*) FROM public.app_outbox_dispatch
-                WHERE slot = ANY ($1) AND status <> 'published' GROUP BY status";
+                WHERE slot = ANY ($1) AND status <> 'published' AND replay_id = '' GROUP BY status";
     let rows = outbox.query(sql, &[&slots]).await.map_err(failed("count dispatch state"))?;
     Ok(rows.iter().map(|row| (row.get(0), row.get(1))).collect())
 }
