@@ -286,3 +286,21 @@ async fn rows_of_the_table_go_out_again_in_place_before_what_the_key_has_had_mea
         "SELECT count(*) FROM app_outbox_dispatch WHERE replay_id <> '' AND event_id LIKE '%/%'";
     assert_eq!(world.number(copies).await, 0, "under no second id");
 }
+
+#[tokio::test]
+async fn rows_without_a_key_come_again_too() {
+    let Some(world) = World::create().await else { return };
+    world.succeed(["anchor", "create", "a"]).await;
+    let _relay = world.start_relay(["--ordering-key", ""]).await;
+    insert(&world, 0, 60).await;
+    world.pubsub.wait_stored(DEADLINE, 60).await;
+    let told = world.succeed(REPLAY.into_iter().chain(["--ordering-key", ""])).await;
+    assert!(told.contains("60 row(s) were published again in place"), "{told}");
+    let messages = world.pubsub.emulator().published(&topic("video.events"));
+    let mut again: Vec<_> =
+        messages.iter().filter(|m| m.attribute("replay_id").is_some()).collect();
+    assert_eq!((messages.len(), again.len()), (120, 60));
+    again.sort_by_key(|message| message.attribute("event_id").map(str::to_owned));
+    again.dedup_by_key(|message| message.attribute("event_id").map(str::to_owned));
+    assert_eq!(again.len(), 60, "each once");
+}

@@ -88,6 +88,7 @@ async fn init_creates_what_is_missing_and_says_so() {
             "table public.app_outbox_aggregate",
             "table public.app_outbox_relay_time",
             "table public.app_outbox_replay",
+            "table public.app_outbox_hold",
             "publication walrelay",
             &slot,
         ];
@@ -416,6 +417,7 @@ async fn preflight_reports_everything_at_once() {
             code::OUTBOX_MISSING,
             code::PUBLICATION_MISSING,
             code::SLOT_MISSING,
+            code::DISPATCH_MISSING,
             code::DISPATCH_MISSING,
             code::DISPATCH_MISSING,
         ]

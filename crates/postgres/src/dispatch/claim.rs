@@ -126,8 +126,9 @@ const CLAIM: &str = "
 WITH wanted AS (
   SELECT topic, ordering_key, ordinal
     FROM unnest($2, $3) WITH ORDINALITY AS w(topic, ordering_key, ordinal)
-   WHERE NOT EXISTS (SELECT FROM public.app_outbox_hold h
-                      WHERE h.slot = $1 AND h.topic = w.topic AND h.ordering_key = w.ordering_key)
+   WHERE (SELECT true FROM public.app_outbox_hold h
+           WHERE h.slot = $1 AND h.topic = w.topic AND h.ordering_key = w.ordering_key
+           LIMIT 1) IS NULL
 ), keyed AS (
   SELECT w.ordinal, first.event_id, first.rank, first.bytes
     FROM wanted w

@@ -59,8 +59,8 @@ impl DispatchStore {
 
 // The topics are found by jumping from one to the next, and in each of them the rows that are due
 // through the index of what has a time. Every other subquery reads one row through an index. Whether a
-// dead row comes first is not asked with `EXISTS`: with the statistics of a time when nothing was parked
-// the planner scans the table for it.
+// dead row comes first, or a hold is there, is not asked with `EXISTS`: with the statistics of a time when
+// nothing was parked the planner scans the table for it.
 //
 // A row behind its head loses its time only under a lock on the head: whatever makes it the head has
 // to change that one first. A head that is held is moved only while its time is what we saw; whoever
@@ -87,10 +87,11 @@ WITH RECURSIVE topics AS (
               AND (x.topic, x.ordering_key) >= (w.topic, r.ordering_key)
             ORDER BY x.topic, x.ordering_key, x.commit_lsn, x.tx_index
             LIMIT 1
-         ), false) OR EXISTS (
-           SELECT FROM public.app_outbox_hold o
+         ), false) OR coalesce((
+           SELECT true FROM public.app_outbox_hold o
             WHERE o.slot = $1 AND o.topic = w.topic AND o.ordering_key = r.ordering_key
-         ) AS is_held,
+            LIMIT 1
+         ), false) AS is_held,
          count(*) OVER (PARTITION BY w.topic) >= $4 AS is_crowded
     FROM wanted w
    CROSS JOIN LATERAL (
@@ -144,7 +145,11 @@ WITH RECURSIVE topics AS (
        WHERE NOT is_held AND (head_at IS NULL OR head_at <= now())
       UNION ALL
       SELECT w.topic, '', loose.next_attempt_at
-        FROM wanted w
+        FROM (SELECT topic FROM wanted
+               WHERE (SELECT true FROM public.app_outbox_hold o
+                       WHERE o.slot = $1 AND o.topic = wanted.topic AND o.ordering_key = ''
+                       LIMIT 1) IS NULL
+              OFFSET 0) AS w
        CROSS JOIN LATERAL (
          SELECT d.next_attempt_at
            FROM public.app_outbox_dispatch d
@@ -153,8 +158,6 @@ WITH RECURSIVE topics AS (
           ORDER BY d.next_attempt_at
           LIMIT 1
        ) AS loose
-       WHERE NOT EXISTS (SELECT FROM public.app_outbox_hold o
-                          WHERE o.slot = $1 AND o.topic = w.topic AND o.ordering_key = '')
     ) AS found
    GROUP BY topic, ordering_key
    ORDER BY since

@@ -193,8 +193,9 @@ const READ: &str = "
 WITH wanted AS (
   SELECT topic, ordering_key, ordinal
     FROM unnest($2, $3) WITH ORDINALITY AS w(topic, ordering_key, ordinal)
-   WHERE ordering_key <> '' AND NOT EXISTS (SELECT FROM public.app_outbox_hold h
-                      WHERE h.slot = $1 AND h.topic = w.topic AND h.ordering_key = w.ordering_key)
+   WHERE ordering_key <> '' AND (SELECT true FROM public.app_outbox_hold h
+           WHERE h.slot = $1 AND h.topic = w.topic AND h.ordering_key = w.ordering_key
+           LIMIT 1) IS NULL
 ), first AS (
   SELECT w.ordinal, r.place, r.rank, r.bytes
     FROM wanted w
