@@ -74,6 +74,7 @@ async fn last_id(world: &World) -> String {
 }
 
 const HOLDS: &str = "SELECT count(*) FROM app_outbox_hold";
+const WANTED: &str = "SELECT count(*) FROM app_outbox_hold WHERE state = 'wanted'";
 
 /// A replay of a key that is killed at a place in its code; its id.
 async fn killed_at(world: &World, place: &str, key: &str) -> String {
@@ -132,6 +133,10 @@ async fn a_replay_in_place_that_is_killed_anywhere_goes_on_where_it_stopped() {
         })
         .await;
         let id = killed_at(&world, place, &key).await;
+        wait_until(DEADLINE, "the relay's answer", async || {
+            (world.number(WANTED).await == 0).then_some(())
+        })
+        .await;
         let more = Workload { first_number: 60, ..workload.clone() };
         more.insert(world.client()).await.expect("rows are inserted");
         rows += 60;

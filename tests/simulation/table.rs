@@ -2,6 +2,7 @@
 //! and delays at random, also after it has done what was asked.
 
 mod heads;
+mod held;
 mod holds;
 mod keys;
 mod operator;
@@ -25,8 +26,8 @@ use walrelay_testkit::walsender::ScriptedServer;
 
 use crate::judge::{Event, Judge, RowNumber, Status};
 use crate::pubsub::number_of;
-pub(crate) use holds::HeldKey;
-use holds::Hold;
+pub(crate) use held::HeldKey;
+use held::Hold;
 
 /// How often a command goes wrong, of a thousand, and how long it takes.
 #[derive(Debug, Clone, Copy)]

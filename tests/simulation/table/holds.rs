@@ -9,29 +9,9 @@ use tokio::time::Instant;
 use walrelay_core::{ClaimKey, OnDead};
 use walrelay_postgres::ParkedKey;
 
+use super::held::{HeldKey, Hold, Through};
 use super::{Entry, Key, Source, State, Table};
 use crate::judge::{Row, Status};
-
-/// A position up to which a key is held; the index may be before the first.
-type Through = (u64, i64);
-
-/// A key that is held, or is to be.
-#[derive(Debug, Clone, Copy, Default)]
-pub(super) struct Hold {
-    /// None until the relay has answered.
-    through: Option<Through>,
-    /// Rows of the history that are in the table.
-    added: usize,
-}
-
-/// A key of which history can be added.
-#[derive(Debug, Clone)]
-pub(crate) struct HeldKey {
-    pub(crate) topic: String,
-    pub(crate) key: String,
-    pub(crate) through: Through,
-    pub(crate) added: usize,
-}
 
 impl Table {
     /// Asks for a key to be held; false, if an earlier replay of it is not over.
