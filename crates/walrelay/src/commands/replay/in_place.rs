@@ -55,6 +55,12 @@ impl InPlace<'_> {
                 hint: "select fewer aggregates; for everything since a moment there is `slot reset`",
             });
         }
+        let slot = &self.settings.relay.outbox.slot;
+        let relay = read_relay_row(client, slot).await?;
+        if let Some(kind) = relay.and_then(|relay| relay.operation) {
+            let (slot, what) = (slot.clone(), format!("a {kind}"));
+            return Err(StoreError::OperationUnfinished { slot, what }.into());
+        }
         take_replay(client, self.id).await?;
         let named: Vec<_> =
             keys.iter().map(|(topic, ordering_key)| Key { topic, ordering_key }).collect();
