@@ -219,7 +219,7 @@ async fn measure(server: &Server, options: &SuiteOptions) -> Result<Results, Fai
     }
     if [REPLAY, BACKFILL, RESET].into_iter().any(is_wanted) {
         terminal::progress("again");
-        let count = size.rows(300_000);
+        let count = size.rows(1_000_000);
         let rows = Rows { count, per_transaction: 10, aggregates: 1_000, payload_bytes: 200 };
         results.again = again::run(server, rows, arguments).await?;
     }
