@@ -163,6 +163,9 @@ pub(crate) struct Parked {
     /// Failed deliveries in a row, for the back-off; not what is counted against a row. After the
     /// first the head of what is claimed goes alone.
     pub(crate) failures: u32,
+    /// When the last of them came. Another counts against its row only if something that was sent
+    /// later has been stored: in an outage nothing is.
+    pub(crate) failed_at: Option<Instant>,
     /// Whether the table knows when the head is due, so that it tells when to look again.
     pub(crate) is_timed: bool,
     /// As what those that come behind them are recorded.
@@ -465,6 +468,7 @@ mod tests {
             durable: 0,
             barrier: 0,
             failures: 0,
+            failed_at: None,
             is_timed: false,
             behind: Behind::Queued,
         });

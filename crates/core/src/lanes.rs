@@ -442,10 +442,11 @@ impl Lanes {
         let lane = &mut self.table[id];
         if lane.queue.is_empty() {
             lane.rest();
-            if let Some(Parked { redelivery: Redelivery::Publishing, failures, .. }) =
-                &mut lane.parked
+            if let Some(Parked {
+                redelivery: Redelivery::Publishing, failures, failed_at, ..
+            }) = &mut lane.parked
             {
-                *failures = 0;
+                (*failures, *failed_at) = (0, None);
                 self.pause(id, now);
             }
             self.table.evict_if_spent(id);

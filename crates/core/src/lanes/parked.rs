@@ -203,11 +203,14 @@ impl Lanes {
         // Only a row that failed by itself has failed. And neither an outage nor a missing right is
         // its fault: it must not die of them.
         let was_alone = batch.rows.len() == 1;
+        let (failures, before) = self.note_failed_delivery(id, now);
+        let others_succeed =
+            before.is_some_and(|moment| self.weather.has_stored_what_was_sent_after(moment));
         let counts = was_alone
             && failure.class == FailureClass::Transient
             && self.spill == Spill::Off
+            && others_succeed
             && !self.weather.is_outage(now);
-        let failures = self.note_failed_delivery(id);
         let delay = self.policy.redelivery.delay(failures, self.random.next_u32());
         let delay = self.probing(delay, now);
         let tried = if ordered { 1 } else { batch.rows.len() };
@@ -242,8 +245,9 @@ impl Lanes {
         self.table.evict_if_spent(id);
     }
 
-    /// Failed deliveries of the key in a row. Rows without a key are remembered with their topic.
-    fn note_failed_delivery(&mut self, id: LaneId) -> u32 {
+    /// Failed deliveries of the key in a row, and when the one before this was. Rows without a key are
+    /// remembered with their topic.
+    fn note_failed_delivery(&mut self, id: LaneId, now: Instant) -> (u32, Option<Instant>) {
         let of_key = match self.table[id].is_ordered() {
             true => Some(id),
             false => self.table.find(&Topic::clone(&self.table[id].topic), ""),
@@ -251,9 +255,9 @@ impl Lanes {
         match of_key.and_then(|key| self.table[key].parked.as_mut()) {
             Some(parked) => {
                 parked.failures += 1;
-                parked.failures
+                (parked.failures, parked.failed_at.replace(now))
             }
-            None => 1,
+            None => (1, None),
         }
     }
 
@@ -340,6 +344,7 @@ impl Lanes {
                     durable: 0,
                     barrier: 0,
                     failures: 0,
+                    failed_at: None,
                     is_timed: false,
                     behind: Behind::Queued,
                 });

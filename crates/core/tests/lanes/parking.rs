@@ -325,10 +325,13 @@ fn only_a_row_that_failed_alone_and_by_itself_counts_an_attempt() {
         (&[(1, 5)], Transient, true, &[(5, Some(true))]),
     ];
     for (rows, class, is_outage, expected) in cases {
-        let (mut bench, lane) = claiming(policy(), "k");
+        let (mut bench, mut lane) = claiming(policy(), "k");
+        if rows.len() == 1 {
+            lane = failed_while_others_succeed(&mut bench, lane);
+        }
         answer(&mut bench, lane, "k", rows);
         let batch = bench.batch().unwrap();
-        assert_eq!(batch.messages().len(), rows.len(), "nothing has failed yet");
+        assert_eq!(batch.messages().len(), rows.len());
         if *is_outage {
             bench.now += SECOND * 60;
         }
@@ -336,6 +339,33 @@ fn only_a_row_that_failed_alone_and_by_itself_counts_an_attempt() {
         assert_eq!(verdicts(&mut bench), *expected, "{rows:?} {class:?} {is_outage}");
         assert!(bench.due_in().unwrap() >= Duration::from_millis(100), "it backs off");
     }
+}
+
+/// A delivery of the key that fails, after which another key's succeeds; the lane of its next claim.
+fn failed_while_others_succeed(bench: &mut Bench, lane: LaneId) -> LaneId {
+    answer(bench, lane, "k", &[(0, 0)]);
+    bench.refuse_all(FailureClass::Transient);
+    assert_eq!(verdicts(bench), [(0, Some(true))], "nobody knows yet whose fault it is");
+    bench.pass(SECOND);
+    bench.succeed("well", "k");
+    bench.claims().first().unwrap().lane
+}
+
+#[test]
+fn an_outage_counts_no_attempt_from_its_first_moment_on() {
+    let policy = LanePolicy { park_after: SECOND * 1_000, ..policy() };
+    let (mut bench, mut lane) = claiming(policy, "k");
+    for _ in 0..5 {
+        answer(&mut bench, lane, "k", &[(1, 0)]);
+        bench.refuse_all(FailureClass::Transient);
+        assert_eq!(verdicts(&mut bench), [(0, Some(true))], "nothing has been stored since");
+        bench.pass(SECOND * 60);
+        lane = bench.claims().first().unwrap().lane;
+    }
+    bench.succeed("well", "k");
+    answer(&mut bench, lane, "k", &[(1, 0)]);
+    bench.refuse_all(FailureClass::Transient);
+    assert_eq!(verdicts(&mut bench), [(1, Some(true))], "others succeed, and it does not");
 }
 
 #[test]
@@ -348,6 +378,7 @@ fn after_a_failed_delivery_the_head_goes_alone_and_what_is_behind_it_is_let_go()
         let each = Some(key.is_empty());
         assert_eq!(verdicts(&mut bench), [(0, Some(true)), (0, each)], "key {key:?}");
         bench.pass(SECOND);
+        bench.succeed("well", "k");
         bench.claim(&[(1, 0), (2, 1)]);
         let head = bench.batch().unwrap();
         assert_eq!(head.messages().len(), 1);
