@@ -196,6 +196,9 @@ async fn without_a_relay_a_replay_in_place_says_so_and_goes_on_once_one_runs() {
     assert_eq!(first.terminate(DEADLINE).await, Some(0));
     let replay = world.command(replay_of("v-2")).start();
     replay.wait_for_line(DEADLINE, "no relay streams slot").await;
+    let reset = world.run(["slot", "reset", "--to-anchor", "a"]).await;
+    assert_eq!(reset.code, Some(2), "what comes again would come in between: {}", reset.text);
+    assert!(reset.text.contains("--abandon"), "{}", reset.text);
     insert(&world, 60, 30).await;
     // One that ends by itself answers, and the next one publishes.
     world.catch_up().await;

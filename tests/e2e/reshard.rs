@@ -255,6 +255,25 @@ async fn relays_of_the_new_number_wait_for_the_switch_and_those_of_the_old_go_on
 }
 
 #[tokio::test]
+async fn an_anchor_that_is_made_meanwhile_is_noticed_before_the_switch() {
+    let Some(world) = World::create().await else { return };
+    let blocker = world.connect().await;
+    blocker.batch_execute("BEGIN; SELECT txid_current()").await.expect("a transaction");
+    let command = world.command(["reshard", "--shards", "2"]).start();
+    command.wait_for_line(DEADLINE, "waiting for a transaction to end").await;
+    world.succeed(["anchor", "create", "mid"]).await;
+    blocker.batch_execute("COMMIT").await.expect("it ends");
+
+    let refused = command.finish(DEADLINE).await;
+    assert_eq!(refused.code, Some(2), "{}", refused.text);
+    assert!(refused.text.contains("mid"), "{}", refused.text);
+
+    world.succeed(["anchor", "drop", "mid"]).await;
+    world.succeed(["reshard", "--shards", "2"]).await;
+    assert_eq!(world.number(SLOTS).await, 2, "nothing is left of the old number");
+}
+
+#[tokio::test]
 async fn a_key_of_several_columns_is_handed_over_by_its_text() {
     let Some(world) = World::create_empty().await else { return };
     let key = ["--ordering-key", "{aggregatetype}-{schema_version}-{aggregateid}"];

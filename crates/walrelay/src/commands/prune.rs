@@ -53,7 +53,8 @@ async fn prune(client: &mut SqlClient, config: &PruneConfig) -> Result<(), Error
         let what = "a recovery".to_owned();
         return Err(StoreError::OperationUnfinished { slot: recovering, what }.into());
     }
-    refuse_while_held(client, &config.database.outbox.tables).await?;
+    // The history of a key that is held may still have to be read from the table.
+    refuse_while_held(client, &config.database.outbox.tables, None).await?;
     for table in &config.database.outbox.tables {
         let id = column_of(client, table, &config.columns.id).await?;
         let occurred_at = match &config.columns.occurred_at {
@@ -76,11 +77,16 @@ async fn prune(client: &mut SqlClient, config: &PruneConfig) -> Result<(), Error
     Ok(())
 }
 
-/// The history of a key that is held may still have to be read from the table.
-async fn refuse_while_held(client: &SqlClient, tables: &[QualifiedName]) -> Result<(), Error> {
+/// Refuses while keys of this slot, or of any, are held for a replay in place.
+pub(super) async fn refuse_while_held(
+    client: &SqlClient,
+    tables: &[QualifiedName],
+    slot: Option<&str>,
+) -> Result<(), Error> {
     let Some(table) = tables.first() else { return Ok(()) };
-    let sql = "SELECT slot, replay_id FROM public.app_outbox_hold LIMIT 1";
-    match client.query_opt(sql, &[]).await.map_err(|error| refusal(table, error))? {
+    let sql = "SELECT slot, replay_id FROM public.app_outbox_hold
+                WHERE slot = coalesce($1, slot) LIMIT 1";
+    match client.query_opt(sql, &[&slot]).await.map_err(|error| refusal(table, error))? {
         None => Ok(()),
         Some(held) => {
             let (slot, id): (&str, &str) = (held.get("slot"), held.get("replay_id"));

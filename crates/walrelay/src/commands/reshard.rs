@@ -187,6 +187,20 @@ async fn refuse_in_the_way(client: &SqlClient, change: &Change<'_>) -> Result<()
             let (slot, what) = (slot.clone(), format!("a {kind}"));
             return Err(StoreError::OperationUnfinished { slot, what }.into());
         }
+    }
+    refuse_anchors(client, change).await?;
+    if let Some(id) = unfinished_replay(client, &slots(&change.old)).await? {
+        return Err(Error::Unfit {
+            what: format!("replay {id} is not finished, and needs the slots as they are"),
+            hint: "finish it with --resume; one that was given up is forgotten with DELETE FROM app_outbox_replay WHERE id = …",
+        });
+    }
+    Ok(())
+}
+
+/// An anchor whose slot is gone would keep log that no command shows or lets go of.
+async fn refuse_anchors(client: &SqlClient, change: &Change<'_>) -> Result<(), Error> {
+    for Outbox { slot, .. } in &change.old {
         if let Some(anchor) = read_anchors(client, slot).await?.first() {
             return Err(Error::Unfit {
                 what: format!(
@@ -196,12 +210,6 @@ async fn refuse_in_the_way(client: &SqlClient, change: &Change<'_>) -> Result<()
                 hint: "drop it with `walrelay anchor drop`; a relay with --anchor-keep is stopped first",
             });
         }
-    }
-    if let Some(id) = unfinished_replay(client, &slots(&change.old)).await? {
-        return Err(Error::Unfit {
-            what: format!("replay {id} is not finished, and needs the slots as they are"),
-            hint: "finish it with --resume; one that was given up is forgotten with DELETE FROM app_outbox_replay WHERE id = …",
-        });
     }
     Ok(())
 }
@@ -255,6 +263,8 @@ async fn drain_and_switch(
 ) -> Result<String, Error> {
     let at = drain_all(client, change, shutdown).await?;
     failpoint::hit("reshard-drained");
+    // One may have been made while transactions were waited for, by hand or by a relay that keeps one.
+    refuse_anchors(client, change).await?;
     let rows = switch_shards(client, (&slots(&change.old), &slots(&change.new)), at).await?;
     failpoint::hit("reshard-switched");
     Ok(format!(
