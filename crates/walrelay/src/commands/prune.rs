@@ -89,9 +89,9 @@ pub(super) async fn refuse_while_held(
     match client.query_opt(sql, &[&slot]).await.map_err(|error| refusal(table, error))? {
         None => Ok(()),
         Some(held) => {
-            let (slot, id): (&str, &str) = (held.get("slot"), held.get("replay_id"));
+            let (whose, id): (&str, &str) = (held.get("slot"), held.get("replay_id"));
             Err(Error::Unfit {
-                what: format!("keys of slot {slot:?} are held for replay {id}, which is not over"),
+                what: format!("keys of slot {whose:?} are held for replay {id}, which is not over"),
                 hint: "let it finish, or give it up: `walrelay replay --abandon ID`",
             })
         }
