@@ -1,6 +1,7 @@
 //! Figures of several rounds, and how they are written.
 
 use crate::drain::{Drained, Round};
+use crate::process::Usage;
 
 /// Three digits and thousands apart: more would pretend.
 pub(crate) fn number(value: f64) -> String {
@@ -32,6 +33,18 @@ pub(crate) fn median(values: impl Iterator<Item = f64>) -> f64 {
         0 => f64::NAN,
         count => f64::midpoint(values[(count - 1) / 2], values[count / 2]),
     }
+}
+
+/// The most memory that any of these took: memory is a promise.
+pub(crate) fn peak_mebibytes(usages: impl IntoIterator<Item = Usage>) -> f64 {
+    let bytes = usages.into_iter().map(|usage| usage.peak_bytes).max().unwrap_or(0);
+    f64::from(u32::try_from(bytes / 1024).unwrap_or(u32::MAX)) / 1024.0
+}
+
+/// CPU seconds of a million rows, where so many took these: in its own code, and in the kernel.
+pub(crate) fn cpu_per_million(user_seconds: f64, system_seconds: f64, rows: u32) -> String {
+    let of_a_million = |seconds: f64| number(seconds * 1e6 / f64::from(rows));
+    format!("{} + {}", of_a_million(user_seconds), of_a_million(system_seconds))
 }
 
 impl Drained {
@@ -70,12 +83,9 @@ impl Drained {
         self.of(cpu) * self.millionth()
     }
 
-    /// The worst of all rounds: memory is a promise.
-    pub(crate) fn peak_bytes(&self) -> f64 {
-        let peaks = self.rounds.iter().map(|round| round.relay.measured.usage.peak_bytes);
-        #[expect(clippy::cast_precision_loss, reason = "kibibytes are exact far beyond any memory")]
-        let peak = peaks.max().unwrap_or(0) as f64;
-        peak
+    /// The worst of all rounds.
+    pub(crate) fn peak_mebibytes(&self) -> f64 {
+        peak_mebibytes(self.rounds.iter().map(|round| round.relay.measured.usage))
     }
 
     fn millionth(&self) -> f64 {

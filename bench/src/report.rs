@@ -7,11 +7,9 @@ use std::path::Path;
 use crate::clients::{PublishRound, Publishing};
 use crate::drain::{Drained, RelayRound};
 use crate::failure::Failure;
-use crate::figures::{median, number};
+use crate::figures::{cpu_per_million, median, number, peak_mebibytes};
 use crate::process::{Measured, Usage};
 use crate::results::Results;
-
-const MIB: f64 = 1024.0 * 1024.0;
 
 /// Writes the JSON file.
 pub(crate) fn write(results: &Results, dir: &Path) -> Result<(), Failure> {
@@ -95,7 +93,7 @@ fn drains(results: &Results) -> String {
                 last(Drained::system_seconds_per_million)
             ),
             last(Drained::sink_seconds_per_million),
-            number(drained.peak_bytes() / MIB),
+            number(drained.peak_mebibytes()),
             number(median(requests)),
             duplicates.to_string(),
         ]
@@ -117,8 +115,7 @@ fn drains(results: &Results) -> String {
 
 fn lives(results: &Results) -> String {
     let rows = results.lives.iter().map(|live| {
-        let per_million = |seconds: f64| number(seconds * 1e6 / f64::from(live.rows));
-        let peak = f64::from(u32::try_from(live.usage.peak_bytes).unwrap_or(u32::MAX)) / MIB;
+        let Usage { user_seconds, system_seconds, .. } = live.usage;
         vec![
             live.name.to_owned(),
             number(f64::from(live.rows)),
@@ -126,12 +123,8 @@ fn lives(results: &Results) -> String {
             number(live.p50_millis),
             number(live.p99_millis),
             number(live.p999_millis),
-            format!(
-                "{} + {}",
-                per_million(live.usage.user_seconds),
-                per_million(live.usage.system_seconds)
-            ),
-            number(peak),
+            cpu_per_million(user_seconds, system_seconds, live.rows),
+            number(peak_mebibytes([live.usage])),
             number(live.requests_per_row),
             live.duplicates.to_string(),
         ]
@@ -155,20 +148,19 @@ fn sharded(results: &Results) -> String {
     let rows = results.sharded.iter().map(|sharded| {
         let of = |value: fn(&RelayRound) -> f64| median(sharded.rounds.iter().map(value));
         let per_million = 1e6 / f64::from(sharded.rows);
-        let peaks = sharded.rounds.iter().map(|round| round.measured.usage.peak_bytes);
-        let peak_kibibytes = u32::try_from(peaks.max().unwrap_or(0) / 1024).unwrap_or(u32::MAX);
+        let peak = peak_mebibytes(sharded.rounds.iter().map(|round| round.measured.usage));
         let duplicates: u64 = sharded.rounds.iter().map(|round| round.duplicates).sum();
         vec![
             sharded.shards.to_string(),
             number(f64::from(sharded.rows)),
             number(of(|round| round.measured.rows_per_second)),
-            format!(
-                "{} + {}",
-                number(of(|round| round.measured.usage.user_seconds) * per_million),
-                number(of(|round| round.measured.usage.system_seconds) * per_million)
+            cpu_per_million(
+                of(|round| round.measured.usage.user_seconds),
+                of(|round| round.measured.usage.system_seconds),
+                sharded.rows,
             ),
             number(of(|round| round.sink.user_seconds + round.sink.system_seconds) * per_million),
-            number(f64::from(peak_kibibytes) / 1024.0),
+            number(peak),
             number(of(|round| round.requests_per_row)),
             duplicates.to_string(),
         ]
@@ -188,13 +180,9 @@ fn sharded(results: &Results) -> String {
 
 fn outages(results: &Results) -> String {
     let rows = results.outages.iter().map(|outage| {
-        let per_million = |usage: Usage| {
-            let of = |seconds: f64| number(seconds * 1e6 / f64::from(outage.rows));
-            format!("{} + {}", of(usage.user_seconds), of(usage.system_seconds))
-        };
-        let peak = |usage: Usage| {
-            number(f64::from(u32::try_from(usage.peak_bytes).unwrap_or(u32::MAX)) / MIB)
-        };
+        let per_million =
+            |usage: Usage| cpu_per_million(usage.user_seconds, usage.system_seconds, outage.rows);
+        let peak = |usage: Usage| number(peak_mebibytes([usage]));
         vec![
             outage.name.to_owned(),
             number(f64::from(outage.rows)),
@@ -229,17 +217,15 @@ fn outages(results: &Results) -> String {
 
 fn again(results: &Results) -> String {
     let rows = results.again.iter().map(|it| {
-        let per_million = |seconds: f64| number(seconds * 1e6 / f64::from(it.rows));
-        let Usage { user_seconds, system_seconds, peak_bytes } = it.again.usage;
-        let peak = f64::from(u32::try_from(peak_bytes / 1024).unwrap_or(u32::MAX)) / 1024.0;
+        let Usage { user_seconds, system_seconds, .. } = it.again.usage;
         vec![
             it.name.to_owned(),
             number(f64::from(it.rows)),
             number(it.live.rows_per_second),
             number(it.again.rows_per_second),
             number(it.again.rows_per_second / it.live.rows_per_second),
-            format!("{} + {}", per_million(user_seconds), per_million(system_seconds)),
-            number(peak),
+            cpu_per_million(user_seconds, system_seconds, it.rows),
+            number(peak_mebibytes([it.again.usage])),
             it.duplicates.to_string(),
         ]
     });
@@ -261,21 +247,20 @@ fn publishers(results: &Results) -> String {
         let of = |value: fn(&PublishRound) -> f64| median(published.rounds.iter().map(value));
         let Publishing { name, options, .. } = published.publishing;
         let per_million = 1e6 / f64::from(options.messages);
-        let peaks = published.rounds.iter().map(|round| round.measured.usage.peak_bytes);
-        let peak_kibibytes = u32::try_from(peaks.max().unwrap_or(0) / 1024).unwrap_or(u32::MAX);
+        let peak = peak_mebibytes(published.rounds.iter().map(|round| round.measured.usage));
         vec![
             name.to_owned(),
             number(f64::from(options.messages)),
             options.batch.to_string(),
             options.outstanding.to_string(),
             number(of(|round| round.measured.rows_per_second)),
-            format!(
-                "{} + {}",
-                number(of(|round| round.measured.usage.user_seconds) * per_million),
-                number(of(|round| round.measured.usage.system_seconds) * per_million)
+            cpu_per_million(
+                of(|round| round.measured.usage.user_seconds),
+                of(|round| round.measured.usage.system_seconds),
+                options.messages,
             ),
             number(of(|round| round.sink.user_seconds + round.sink.system_seconds) * per_million),
-            number(f64::from(peak_kibibytes) / 1024.0),
+            number(peak),
         ]
     });
     let head = [
@@ -294,19 +279,17 @@ fn publishers(results: &Results) -> String {
 fn consumers(results: &Results) -> String {
     let rows = results.consumers.iter().map(|consumed| {
         let of = |value: fn(&Measured) -> f64| median(consumed.rounds_measured.iter().map(value));
-        let per_million = 1e6 / f64::from(consumed.events);
-        let peaks = consumed.rounds_measured.iter().map(|round| round.usage.peak_bytes);
-        let peak_kibibytes = u32::try_from(peaks.max().unwrap_or(0) / 1024).unwrap_or(u32::MAX);
+        let peak = peak_mebibytes(consumed.rounds_measured.iter().map(|round| round.usage));
         vec![
             consumed.consume.name.to_owned(),
             number(f64::from(consumed.events)),
             number(of(|round| round.rows_per_second)),
-            format!(
-                "{} + {}",
-                number(of(|round| round.usage.user_seconds) * per_million),
-                number(of(|round| round.usage.system_seconds) * per_million)
+            cpu_per_million(
+                of(|round| round.usage.user_seconds),
+                of(|round| round.usage.system_seconds),
+                consumed.events,
             ),
-            number(f64::from(peak_kibibytes) / 1024.0),
+            number(peak),
         ]
     });
     let head = ["Consumer", "Events", "Events/s", "CPU s per million, user + sys", "Peak MiB"];
@@ -315,19 +298,14 @@ fn consumers(results: &Results) -> String {
 
 fn applied_live(results: &Results) -> String {
     let rows = results.applied_live.iter().map(|live| {
-        let per_million = |seconds: f64| number(seconds * 1e6 / f64::from(live.events));
-        let peak = f64::from(u32::try_from(live.usage.peak_bytes / 1024).unwrap_or(u32::MAX));
+        let Usage { user_seconds, system_seconds, .. } = live.usage;
         vec![
             live.name.to_owned(),
             number(f64::from(live.events)),
             number(live.p50_millis),
             number(live.p99_millis),
-            format!(
-                "{} + {}",
-                per_million(live.usage.user_seconds),
-                per_million(live.usage.system_seconds)
-            ),
-            number(peak / 1024.0),
+            cpu_per_million(user_seconds, system_seconds, live.events),
+            number(peak_mebibytes([live.usage])),
         ]
     });
     let head =

@@ -3,7 +3,7 @@
 use crate::again::{Again, BACKFILL};
 use crate::consume_live::AppliedLive;
 use crate::drain::Drained;
-use crate::figures::{median, number};
+use crate::figures::{median, number, peak_mebibytes};
 use crate::live::Live;
 use crate::outage::Overcome;
 use crate::results::{
@@ -11,8 +11,6 @@ use crate::results::{
     FAR_AWAY, FAR_TLS, HOT_KEYS, MANY_KEYS, OFFICIAL, ONE_TRANSACTION, OUTAGE, OUTAGE_MANY,
     Results, SINGLE_KEY, STEADY, Verdict,
 };
-
-const MIB: f64 = 1024.0 * 1024.0;
 
 /// 60,000 rows/s where a near sink takes 98,000: a share, so that it says the same on every machine.
 const FAR_SHARE: f64 = 0.61;
@@ -37,7 +35,7 @@ pub(crate) fn judge(results: &Results) -> Vec<Verdict> {
             verdicts.push(at_least(MANY_KEYS, 1.5, rate / official, "× the official publisher"));
         }
         let what = format!("MiB peak memory, {} distinct keys", many.rows);
-        verdicts.push(below(MANY_KEYS, 64.0, many.peak_bytes() / MIB, &what));
+        verdicts.push(below(MANY_KEYS, 64.0, many.peak_mebibytes(), &what));
     }
     if let Some(far) = drained(FAR_AWAY) {
         let rate = far.rows_per_second();
@@ -53,7 +51,7 @@ pub(crate) fn judge(results: &Results) -> Vec<Verdict> {
     }
     if let Some(one) = drained(ONE_TRANSACTION) {
         let what = format!("MiB peak memory, one transaction of {} rows", one.rows);
-        verdicts.push(below(ONE_TRANSACTION, 100.0, one.peak_bytes() / MIB, &what));
+        verdicts.push(below(ONE_TRANSACTION, 100.0, one.peak_mebibytes(), &what));
     }
     if let Some(hot) = drained(HOT_KEYS) {
         let what = "s of CPU a million rows";
@@ -72,8 +70,7 @@ pub(crate) fn judge(results: &Results) -> Vec<Verdict> {
 
 fn overcome(outage: &Overcome) -> Vec<Verdict> {
     let name = outage.name;
-    let peak = outage.spilling.peak_bytes.max(outage.redelivering.peak_bytes);
-    let peak = f64::from(u32::try_from(peak / 1024).unwrap_or(u32::MAX)) / 1024.0;
+    let peak = peak_mebibytes([outage.spilling, outage.redelivering]);
     let of_peak = format!("MiB peak memory, {} rows of {} keys", outage.rows, outage.keys);
     let mut verdicts = vec![below(name, 64.0, peak, &of_peak)];
     if name == OUTAGE {
@@ -93,8 +90,7 @@ fn repeated(it: &Again) -> [Verdict; 2] {
     let name = it.name;
     let target = if name == BACKFILL { 0.5 } else { 0.9 };
     let share = it.again.rows_per_second / it.live.rows_per_second;
-    let kibibytes = u32::try_from(it.again.usage.peak_bytes / 1024).unwrap_or(u32::MAX);
-    let peak = f64::from(kibibytes) / 1024.0;
+    let peak = peak_mebibytes([it.again.usage]);
     [
         at_least(name, target, share, "× the live rate of the same rows"),
         below(name, 64.0, peak, "MiB peak memory"),
@@ -128,41 +124,36 @@ fn consuming(results: &Results) -> Vec<Verdict> {
     });
     let many = results.consumers.iter().filter(|it| it.consume.name == CONSUME_MANY);
     let memory = many.map(|many| {
-        let peaks = many.rounds_measured.iter().map(|round| round.usage.peak_bytes);
-        let kibibytes = u32::try_from(peaks.max().unwrap_or(0) / 1024).unwrap_or(u32::MAX);
+        let peak = peak_mebibytes(many.rounds_measured.iter().map(|round| round.usage));
         let what = format!("MiB peak memory, {} distinct keys", many.events);
-        at_most(CONSUME_MANY, 64.0, f64::from(kibibytes) / 1024.0, &what)
+        at_most(CONSUME_MANY, 64.0, peak, &what)
     });
     rates.chain(shares).chain(steady).chain(memory).collect()
 }
 
 fn at_most(workload: &'static str, target: f64, measured: f64, what: &str) -> Verdict {
-    let (target_text, measured_text) = (number(target), number(measured));
-    Verdict {
-        workload,
-        target: format!("at most {target_text} {what}"),
-        measured: measured_text,
-        is_met: measured <= target,
-    }
+    verdict(workload, ("at most", target, what), measured, f64::le)
 }
 
 fn at_least(workload: &'static str, target: f64, measured: f64, what: &str) -> Verdict {
-    let (target_text, measured_text) = (number(target), number(measured));
-    Verdict {
-        workload,
-        target: format!("at least {target_text} {what}"),
-        measured: measured_text,
-        is_met: measured >= target,
-    }
+    verdict(workload, ("at least", target, what), measured, f64::ge)
 }
 
 fn below(workload: &'static str, target: f64, measured: f64, what: &str) -> Verdict {
-    let (target_text, measured_text) = (number(target), number(measured));
+    verdict(workload, ("under", target, what), measured, f64::lt)
+}
+
+fn verdict(
+    workload: &'static str,
+    (relation, target, what): (&str, f64, &str),
+    measured: f64,
+    holds: fn(&f64, &f64) -> bool,
+) -> Verdict {
     Verdict {
         workload,
-        target: format!("under {target_text} {what}"),
-        measured: measured_text,
-        is_met: measured < target,
+        target: format!("{relation} {} {what}", number(target)),
+        measured: number(measured),
+        is_met: holds(&measured, &target),
     }
 }
 
