@@ -5,20 +5,19 @@ use pgoutput_parser::{Lsn, PgTimestamp};
 use walrelay_core::Matching;
 use walrelay_postgres::{
     Gap, GapTable, HistorySource, ReplayRow, Scope, SettledRows, SqlClient, StoreError,
-    begin_replay, connect_sql, read_history, read_replay, take_replay,
+    begin_replay, connect_sql, read_history, take_replay,
 };
 use walrelay_relay::recovery::{Marks, Serving, table};
 use walrelay_relay::replay::{
     BACKFILL_END, Beginning, Destination, Keeping, KeysSeen, Replay, RowsRequest, TableRows, Tally,
 };
-use walrelay_relay::seed::random_seed;
 use walrelay_relay::settings::Settings;
 use walrelay_relay::shutdown::Shutdown;
 use walrelay_relay::stream::seams::Publisher;
 
 use super::before::refuse_other_shards;
-use super::replay::Run;
 use super::replay::in_place::InPlace;
+use super::replay::{Run, record};
 use super::topics;
 use crate::config::{BackfillAction, BackfillConfig, BackfillOrder};
 use crate::error::Error;
@@ -70,10 +69,7 @@ async fn act(
             let Prepared { id, request, .. } = resume(client, &settings, id).await?;
             return match request.destination {
                 Destination::InPlace => in_place_of(&settings, &id).abandon(client).await,
-                Destination::Topic(topic) => Err(Error::Unfit {
-                    what: format!("backfill {id} publishes to {topic}: nothing is held for it"),
-                    hint: "leave it as it is; what was published stays",
-                }),
+                Destination::Topic(topic) => Err(record::nothing_is_held("backfill", &id, &topic)),
             };
         }
     };
@@ -258,7 +254,7 @@ async fn begin(
         dead_rows,
         resumption: None,
     };
-    let id = format!("{:08x}", random_seed() & u64::from(u32::MAX));
+    let id = record::new_id();
     let mut row = None;
     if keeping == Keeping::OnRecord {
         row = Some(ReplayRow {
@@ -295,20 +291,7 @@ async fn resume(client: &SqlClient, settings: &Settings, id: String) -> Result<P
     let slot = outbox.slot.as_str();
     let slots = [outbox.base_slot(), slot];
     let unfit = |what, hint| Error::Unfit { what, hint };
-    // Before the row is read: whoever had it until now may have come further.
-    if !take_replay(client, &id).await? {
-        return Err(Error::ReplayTaken { id });
-    }
-    let Some(row) =
-        read_replay(client, &id).await?.filter(|row| slots.contains(&row.slot.as_str()))
-    else {
-        let what = format!("slot {slot:?} has no backfill {id:?}");
-        return Err(unfit(what, "the id stands in the line that told how to go on"));
-    };
-    if row.is_finished {
-        let what = format!("backfill {id} is done: {} row(s) were published", row.rows);
-        return Err(unfit(what, "begin a new one"));
-    }
+    let row = record::take_up(client, ("backfill", &id), (slot, &slots)).await?;
     if row.system_identifier != read_history(client, slot).await? {
         let what = format!(
             "backfill {id} was begun on another server, whose transaction ids may mean nothing here"
@@ -331,12 +314,7 @@ async fn resume(client: &SqlClient, settings: &Settings, id: String) -> Result<P
 fn summary((prepared, topic): (&Prepared, &str), tally: &Tally) -> String {
     let Prepared { id, keeping, .. } = prepared;
     let rows = tally.published();
-    let left_out = match tally.left_out() {
-        0 => String::new(),
-        dead => {
-            format!("left out: {dead} row(s) that Pub/Sub would never take, named in the log\n")
-        }
-    };
+    let left_out = record::left_out(tally);
     match keeping {
         Keeping::Nothing => {
             format!("would publish {rows} row(s); nothing was published\n{left_out}")

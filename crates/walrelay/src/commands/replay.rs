@@ -3,6 +3,7 @@
 
 pub(super) mod in_place;
 mod progress;
+pub(super) mod record;
 
 use std::time::Duration;
 
@@ -10,8 +11,8 @@ use pgoutput_parser::{Lsn, PgTimestamp};
 use walrelay_core::Random;
 use walrelay_postgres::{
     Anchor, HistorySource, ReplayRow, SqlClient, StoreError, begin_replay, connect_sql,
-    finish_replay, first_position_after, read_anchor, read_anchors, read_history, read_replay,
-    read_wal_end, take_replay,
+    finish_replay, first_position_after, read_anchor, read_anchors, read_history, read_wal_end,
+    take_replay,
 };
 use walrelay_pubsub::GrpcPublisher;
 use walrelay_relay::lifecycle::server::Server;
@@ -89,10 +90,7 @@ async fn act(
             let (_, request) = take_up(client, &settings, &id).await?;
             match request.destination {
                 Destination::InPlace => in_place_of(&settings, &id).abandon(client).await,
-                Destination::Topic(topic) => Err(Error::Unfit {
-                    what: format!("replay {id} publishes to {topic}: nothing is held for it"),
-                    hint: "leave it as it is; what was published stays",
-                }),
+                Destination::Topic(topic) => Err(record::nothing_is_held("replay", &id, &topic)),
             }
         }
     }
@@ -335,7 +333,7 @@ async fn stretch(
     let (since, until) = (moment(order.from), moment(order.to));
     let request = Request { destination, since, until, matching, rate, dead_rows };
     let row = ReplayRow {
-        id: format!("{:08x}", random_seed() & u64::from(u32::MAX)),
+        id: record::new_id(),
         slot: slot.to_owned(),
         anchor: anchor.name.clone(),
         system_identifier: system,
@@ -415,18 +413,7 @@ async fn take_up(
 ) -> Result<(ReplayRow, Request), Error> {
     let slot = settings.relay.outbox.slot.as_str();
     let unfit = |what, hint| Error::Unfit { what, hint };
-    // Before the row is read: whoever had it until now may have come further.
-    if !take_replay(client, id).await? {
-        return Err(Error::ReplayTaken { id: id.to_owned() });
-    }
-    let Some(row) = read_replay(client, id).await?.filter(|row| row.slot == slot) else {
-        let what = format!("slot {slot:?} has no replay {id:?}");
-        return Err(unfit(what, "the id stands in the line that told how to go on"));
-    };
-    if row.is_finished {
-        let what = format!("replay {id} is done: {} row(s) were published", row.rows);
-        return Err(unfit(what, "begin a new one"));
-    }
+    let row = record::take_up(client, ("replay", id), (slot, &[slot])).await?;
     if row.system_identifier != read_history(client, slot).await? {
         let what =
             format!("replay {id} was begun on another server, whose positions mean nothing here");
@@ -454,12 +441,7 @@ async fn resume(
 fn summary((replay, topic): (&Replay, &str), tally: &Tally) -> String {
     let (from, to) = (replay.selection.from, replay.selection.to);
     let rows = tally.published();
-    let left_out = match tally.left_out() {
-        0 => String::new(),
-        dead => {
-            format!("left out: {dead} row(s) that Pub/Sub would never take, named in the log\n")
-        }
-    };
+    let left_out = record::left_out(tally);
     match replay.keeping {
         Keeping::Nothing => {
             format!(
