@@ -198,6 +198,34 @@ async fn a_replay_that_is_interrupted_or_killed_goes_on_where_it_stopped() {
 }
 
 #[tokio::test]
+async fn an_anchor_that_an_unfinished_replay_goes_on_from_is_neither_dropped_nor_moved_past_it() {
+    let Some(world) = World::create().await else { return };
+    world_with_an_anchor(&world, 600).await;
+    world.catch_up().await;
+    let arguments = ["replay", "--from-anchor", "a", "--to-topic", "again", "--rate", "200"];
+    let mut first = world.command(arguments).start();
+    world.pubsub.wait_stored(DEADLINE, 600 + 100).await;
+    first.signal(Signal::Interrupt);
+    first.wait_ended(DEADLINE).await;
+    let id = resume_id(&first.lines().join("\n"));
+
+    for command in [["anchor", "drop", "a"], ["anchor", "advance", "a"]] {
+        let refused = world.run(command).await;
+        assert_eq!(refused.code, Some(2), "{command:?}: {}", refused.text);
+        for word in [id.as_str(), "--resume", "--abandon"] {
+            assert!(refused.text.contains(word), "{word:?} is not in\n{}", refused.text);
+        }
+    }
+    // Another anchor is nobody's.
+    world.succeed(["anchor", "create", "b"]).await;
+    world.succeed(["anchor", "drop", "b"]).await;
+
+    world.succeed(["replay", "--resume", &id]).await;
+    world.succeed(["anchor", "advance", "a"]).await;
+    world.succeed(["anchor", "drop", "a"]).await;
+}
+
+#[tokio::test]
 async fn a_row_that_is_never_taken_ends_a_replay_or_is_left_out_and_named() {
     let Some(world) = World::create().await else { return };
     world_with_an_anchor(&world, 30).await;

@@ -93,7 +93,7 @@ pub use relay_row::{
 };
 pub use replay_row::{
     ReplayRow, advance_replay, begin_replay, finish_replay, note_resumption, read_replay,
-    take_replay,
+    replay_that_needs, take_replay,
 };
 pub use replication::{
     NetworkFeedback, NetworkFrames, ReplicationConnection, Startup, SystemIdentity,

@@ -27,7 +27,8 @@ pub enum AnchorActionArgs {
     #[command(after_help = "Examples:\n  walrelay anchor advance daily\n  \
         walrelay anchor advance daily --to-time 6h")]
     Advance(AnchorAdvanceArgs),
-    /// Drops an anchor; the log it kept is freed, and can no longer be replayed.
+    /// Drops an anchor; the log it kept is freed, and can no longer be replayed. Refused while a replay that is
+    /// not finished needs it.
     #[command(after_help = "Example:\n  walrelay anchor drop before_release")]
     Drop(AnchorDropArgs),
 }

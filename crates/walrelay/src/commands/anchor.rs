@@ -6,7 +6,7 @@ use walrelay_core::WalBudgetLimit;
 use walrelay_postgres::{
     Anchor, Outbox, SlotLife, SlotRoom, SlotState, SqlClient, StoreError, advance_anchor,
     anchor_slot, connect_sql, copy_slot, drop_slot, find_anchor, note_wal_time, read_anchor,
-    read_anchors, read_history, read_loss, read_slot, read_slot_room,
+    read_anchors, read_history, read_loss, read_slot, read_slot_room, replay_that_needs,
 };
 use walrelay_relay::lifecycle::anchor_keeper::share_of_an_anchor;
 use walrelay_relay::observe::report::{rfc3339, slot_report};
@@ -53,6 +53,7 @@ async fn act(client: &SqlClient, outbox: &Outbox, action: AnchorAction) -> Resul
         AnchorAction::Advance { name, to } => {
             let anchor = read_anchor(client, &outbox.slot, &name).await?;
             let to = target(client, outbox, (&anchor, to)).await?;
+            refuse_needed(client, outbox, (&name, to)).await?;
             let moved = advance_anchor(client, &anchor, to).await?;
             let (before, after) = (retained(&anchor.slot), retained(&moved));
             Ok(format!(
@@ -64,6 +65,10 @@ async fn act(client: &SqlClient, outbox: &Outbox, action: AnchorAction) -> Resul
         }
         AnchorAction::Drop { name } => {
             let anchor = find_anchor(client, &outbox.slot, &name).await?;
+            // A lost one helps no replay.
+            if !anchor.slot.is_lost() {
+                refuse_needed(client, outbox, (&name, Lsn::new(u64::MAX))).await?;
+            }
             drop_slot(client, &anchor.slot.name).await?;
             let kept = human_bytes(retained(&anchor.slot));
             Ok(format!("dropped: anchor {name}, which kept {kept} of log\n"))
@@ -180,6 +185,21 @@ async fn target(
         });
     }
     Ok(to)
+}
+
+/// A replay that is taken up again streams the anchor from where it has stopped.
+async fn refuse_needed(
+    client: &SqlClient,
+    outbox: &Outbox,
+    (name, up_to): (&str, Lsn),
+) -> Result<(), Error> {
+    let Some(id) = replay_that_needs(client, &outbox.slot, (name, up_to)).await? else {
+        return Ok(());
+    };
+    Err(Error::Unfit {
+        what: format!("replay {id} is not finished, and needs what anchor {name:?} keeps"),
+        hint: "let it finish (`walrelay replay --resume ID`), or give it up: `walrelay replay --abandon ID`",
+    })
 }
 
 fn retained(slot: &SlotState) -> u64 {
