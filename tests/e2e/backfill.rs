@@ -136,6 +136,11 @@ async fn an_interrupted_backfill_goes_on_with_the_aggregate_where_it_stopped() {
         first.wait_ended(DEADLINE).await;
         let wrong = world.run(["replay", "--resume", &id]).await;
         assert_eq!(wrong.code, Some(2), "{}", wrong.text);
+        let in_the_way = world.run(["reshard", "--shards", "2", "--dry-run"]).await;
+        assert_eq!(in_the_way.code, Some(2), "{}", in_the_way.text);
+        for word in [id.as_str(), "walrelay backfill --abandon"] {
+            assert!(in_the_way.text.contains(word), "{word:?} is not in\n{}", in_the_way.text);
+        }
         let told = world.succeed(["backfill", "--resume", &id]).await;
         assert!(told.contains("are in again"), "{told}");
 
@@ -149,4 +154,24 @@ async fn an_interrupted_backfill_goes_on_with_the_aggregate_where_it_stopped() {
             assert!(all.is_sorted(), "{key}: {versions:?}");
         }
     }
+}
+
+#[tokio::test]
+async fn a_backfill_to_a_topic_that_is_given_up_is_over() {
+    let Some(world) = World::create().await else { return };
+    world.pubsub.create_topic("again");
+    Workload::of_rows(600).insert(world.client()).await.expect("rows");
+    let begin = ["backfill", "--to-topic", "again", "--rate", "100"];
+    let mut first = world.command(begin).start();
+    world.pubsub.wait_stored(DEADLINE, 50).await;
+    first.kill();
+    first.wait_ended(DEADLINE).await;
+    let sql = "SELECT id FROM app_outbox_replay";
+    let id: String = world.client().query_one(sql, &[]).await.expect("a backfill").get(0);
+
+    let told = world.succeed(["backfill", "--abandon", &id]).await;
+    assert!(told.contains("is given up") && told.contains("published to again"), "{told}");
+    let over = world.run(["backfill", "--resume", &id]).await;
+    assert_eq!(over.code, Some(2), "{}", over.text);
+    world.succeed(["reshard", "--shards", "2", "--dry-run"]).await;
 }

@@ -312,3 +312,26 @@ async fn rows_without_a_key_come_again_too() {
     again.dedup_by_key(|message| message.attribute("event_id").map(str::to_owned));
     assert_eq!(again.len(), 60, "each once");
 }
+
+#[tokio::test]
+async fn a_replay_in_place_that_cannot_go_on_any_more_is_given_up_all_the_same() {
+    let forgotten = "DELETE FROM app_outbox_replay";
+    let of_another_server = "UPDATE app_outbox_replay SET system_identifier = '1'";
+    for change in [forgotten, of_another_server] {
+        let Some(world) = World::create().await else { return };
+        let _relay = world_with_history(&world, 90).await;
+        let id = killed_at(&world, "replay-added", "v-1").await;
+        insert(&world, 90, 30).await;
+        world.wait_confirmed(DEADLINE).await;
+        world.execute(change).await;
+        let stuck = world.run(["replay", "--resume", &id]).await;
+        assert_eq!(stuck.code, Some(2), "{}", stuck.text);
+
+        world.succeed(["replay", "--abandon", &id]).await;
+        world.pubsub.wait_stored(DEADLINE, 120).await;
+        for key in ["v-0", "v-1", "v-2"] {
+            assert_undisturbed(&world, key).await;
+        }
+        assert_eq!(world.number(HOLDS).await, 0);
+    }
+}

@@ -226,6 +226,33 @@ async fn an_anchor_that_an_unfinished_replay_goes_on_from_is_neither_dropped_nor
 }
 
 #[tokio::test]
+async fn a_replay_to_a_topic_that_is_given_up_stands_in_nobodys_way_and_leaves_no_slot() {
+    let Some(world) = World::create().await else { return };
+    world_with_an_anchor(&world, 600).await;
+    world.catch_up().await;
+    let arguments = ["replay", "--from-anchor", "a", "--to-topic", "again", "--rate", "200"];
+    let mut first = world.command(arguments).start();
+    world.pubsub.wait_stored(DEADLINE, 600 + 100).await;
+    first.signal(Signal::Interrupt);
+    first.wait_ended(DEADLINE).await;
+    let id = resume_id(&first.lines().join("\n"));
+    wait_slots(&world, 2).await;
+    // As a process leaves it whose end the server has not noticed.
+    let gone = world.connect().await;
+    let copy = format!("SELECT pg_create_logical_replication_slot('{}_replay_{id}', 'pgoutput', true)", world.name());
+    gone.batch_execute(&copy).await.expect("a temporary slot");
+
+    let told = world.succeed(["replay", "--abandon", &id]).await;
+    assert!(told.contains("is given up") && told.contains("published to again"), "{told}");
+    wait_slots(&world, 2).await;
+    assert!(published(&world, "again").len() >= 100, "what was published stays");
+    let over = world.run(["replay", "--resume", &id]).await;
+    assert_eq!(over.code, Some(2), "{}", over.text);
+    world.succeed(["anchor", "drop", "a"]).await;
+    world.succeed(["reshard", "--shards", "2", "--dry-run"]).await;
+}
+
+#[tokio::test]
 async fn a_row_that_is_never_taken_ends_a_replay_or_is_left_out_and_named() {
     let Some(world) = World::create().await else { return };
     world_with_an_anchor(&world, 30).await;

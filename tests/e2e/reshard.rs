@@ -328,8 +328,9 @@ async fn what_stands_in_the_way_is_named_and_nothing_is_changed() {
             world.name()
         ))
         .await;
-    refused(&["reshard", "--shards", "2"], 2, "replay 5f3a9c01 is not finished").await;
-    world.execute("DELETE FROM app_outbox_replay").await;
+    refused(&["reshard", "--shards", "2"], 2, "replay 5f3a9c01 of slot").await;
+    refused(&["reshard", "--shards", "2"], 2, "walrelay replay --abandon ID").await;
+    world.succeed(["replay", "--abandon", "5f3a9c01"]).await;
     let told = world.succeed(["reshard", "--shards", "2", "--dry-run"]).await;
     assert!(told.contains(&format!("{0}_0_of_2, {0}_1_of_2", world.name())), "{told}");
     assert_all_that_there_is(&world, 1).await;

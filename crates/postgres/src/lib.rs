@@ -92,7 +92,7 @@ pub use relay_row::{
     read_relay_row, read_wal_end, recovering_slot, take_relay_row,
 };
 pub use replay_row::{
-    ReplayRow, advance_replay, begin_replay, finish_replay, note_resumption, read_replay,
+    ReplayRow, advance_replay, begin_replay, finish_replay, give_up_replay, note_resumption, read_replay,
     replay_that_needs, take_replay,
 };
 pub use replication::{
@@ -100,7 +100,7 @@ pub use replication::{
 };
 pub use report::read_survey;
 pub use resharding::{
-    Begun, ReshardingPhase, ReshardingRefusal, ReshardingStep, begin_resharding, choose_switch,
+    Begun, OpenReplay, ReshardingPhase, ReshardingRefusal, ReshardingStep, begin_resharding, choose_switch,
     hold_shards, read_resharding, release_shards, switch_shards, unfinished_replay,
 };
 pub use secret::Secret;

@@ -33,7 +33,7 @@ pub struct ReplayRow {
     pub is_finished: bool,
 }
 
-/// Puts a replay on record; forgets those of more than a month ago.
+/// Puts a replay on record; forgets those that have been over for more than a month.
 ///
 /// # Errors
 ///
@@ -43,7 +43,7 @@ pub async fn begin_replay(client: &Client, row: &ReplayRow) -> Result<(), StoreE
     client
         .execute_typed(
             "WITH gone AS (DELETE FROM public.app_outbox_replay
-                            WHERE updated_at < now() - interval '31 days')
+                            WHERE finished_at IS NOT NULL AND updated_at < now() - interval '31 days')
              INSERT INTO public.app_outbox_replay
                     (id, slot, anchor, system_identifier, request, from_lsn, to_lsn, settled_lsn)
              VALUES ($1, $2, $3, $4, $5::text::jsonb, $6, $7, $8)",
@@ -220,6 +220,26 @@ pub async fn finish_replay(client: &Client, id: &str, rows: u64) -> Result<(), S
         .execute_typed(
             "UPDATE public.app_outbox_replay
                 SET finished_at = now(), updated_at = now(), rows_published = $2
+              WHERE id = $1",
+            &[(&id, Type::TEXT), (&rows, Type::INT8)],
+        )
+        .await
+        .map_err(StoreError::sql("write app_outbox_replay"))?;
+    Ok(())
+}
+
+/// Notes that a replay is over although it is not done: nobody takes it up again.
+///
+/// # Errors
+///
+/// The server refused, or the connection ended.
+pub async fn give_up_replay(client: &Client, id: &str, rows: u64) -> Result<(), StoreError> {
+    let rows = i64::try_from(rows).unwrap_or(i64::MAX);
+    client
+        .execute_typed(
+            "UPDATE public.app_outbox_replay
+                SET request = request || jsonb_build_object('given_up', true),
+                    finished_at = now(), updated_at = now(), rows_published = $2
               WHERE id = $1",
             &[(&id, Type::TEXT), (&rows, Type::INT8)],
         )

@@ -144,6 +144,17 @@ pub async fn read_resharding(
     Ok(Some(Begun { change, phase }))
 }
 
+/// A replay or a backfill that has begun and is not over.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct OpenReplay {
+    /// Its name.
+    pub id: String,
+    /// Whose rows it publishes.
+    pub slot: String,
+    /// Whether it reads the table, not the log.
+    pub is_backfill: bool,
+}
+
 /// A replay or backfill of these slots that has begun and is not finished, or for which keys are held, if
 /// there is one.
 ///
@@ -153,21 +164,25 @@ pub async fn read_resharding(
 pub async fn unfinished_replay(
     client: &Client,
     slots: &[String],
-) -> Result<Option<String>, StoreError> {
+) -> Result<Option<OpenReplay>, StoreError> {
     replay_of(client, slots).await
 }
 
 async fn replay_of<C: GenericClient + Sync>(
     client: &C,
     slots: &[String],
-) -> Result<Option<String>, StoreError> {
+) -> Result<Option<OpenReplay>, StoreError> {
     let failed = || StoreError::sql("look for replays that are not finished");
     for (table, unfinished) in [
         (
             "public.app_outbox_replay",
-            "SELECT id FROM public.app_outbox_replay WHERE finished_at IS NULL AND",
+            "SELECT id, slot, anchor = '' AS is_backfill FROM public.app_outbox_replay
+              WHERE finished_at IS NULL AND",
         ),
-        ("public.app_outbox_hold", "SELECT replay_id AS id FROM public.app_outbox_hold WHERE"),
+        (
+            "public.app_outbox_hold",
+            "SELECT replay_id AS id, slot, false AS is_backfill FROM public.app_outbox_hold WHERE",
+        ),
     ] {
         // Where only an earlier version has set up its tables, there is none.
         let is_there = client
@@ -180,7 +195,8 @@ async fn replay_of<C: GenericClient + Sync>(
         let sql = format!("{unfinished} slot = ANY ($1) ORDER BY id LIMIT 1");
         let found = client.query_typed(&sql, &[(&slots, Type::TEXT_ARRAY)]).await;
         if let Some(row) = found.map_err(failed())?.first() {
-            return Ok(Some(row.get("id")));
+            let (id, slot) = (row.get("id"), row.get("slot"));
+            return Ok(Some(OpenReplay { id, slot, is_backfill: row.get("is_backfill") }));
         }
     }
     Ok(None)
@@ -309,7 +325,7 @@ pub async fn switch_shards(
 ) -> Result<u64, StoreError> {
     let failed = || StoreError::sql("hand over to the new shards");
     let transaction = client.transaction().await.map_err(failed())?;
-    if let Some(id) = replay_of(&transaction, old).await? {
+    if let Some(OpenReplay { id, .. }) = replay_of(&transaction, old).await? {
         let what = format!("replay {id}");
         return Err(StoreError::OperationUnfinished { slot: old.join(", "), what });
     }

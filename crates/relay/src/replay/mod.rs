@@ -52,24 +52,24 @@ pub struct Replay {
     pub keeping: Keeping,
 }
 
+/// The temporary slot of the replay of this id: a copy of its anchor, for as long as a connection streams it.
+/// One process at a time can have it, so a replay that is resumed twice runs once.
+#[must_use]
+pub fn copy_of_anchor(live: &str, id: &str) -> String {
+    const SUFFIX_MAX: usize = "_replay_".len() + 8;
+    let kept = live.get(..live.len().min(63 - SUFFIX_MAX)).unwrap_or_default();
+    format!("{kept}_replay_{id}")
+}
+
 /// No key is ever parked: nothing waits behind a replay that it could hold up.
 const NEVER: Duration = Duration::from_hours(24 * 3650);
 
 impl Replay {
-    /// The name of the temporary slot. One process at a time can have it, so a replay that is resumed
-    /// twice runs once.
-    #[must_use]
-    pub fn slot(&self, live: &str) -> String {
-        const SUFFIX_MAX: usize = "_replay_".len() + 8;
-        let kept = live.get(..live.len().min(63 - SUFFIX_MAX)).unwrap_or_default();
-        format!("{kept}_replay_{}", self.id)
-    }
-
     /// What its sessions are built from.
     #[must_use]
     pub fn session_settings(&self, settings: &Settings, rate: Option<Rate>) -> SessionSettings {
         let mut relay = settings.relay.clone();
-        relay.outbox.slot = self.slot(&settings.relay.outbox.slot);
+        relay.outbox.slot = copy_of_anchor(&settings.relay.outbox.slot, &self.id);
         relay.router.replay_id = Some(self.id.clone());
         relay.park_after = NEVER;
         relay.on_dead = OnDead::Continue;

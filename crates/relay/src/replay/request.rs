@@ -47,6 +47,16 @@ impl Destination {
         }
     }
 
+    /// Of a replay or a backfill on record.
+    ///
+    /// # Errors
+    ///
+    /// It is not what this version writes.
+    pub fn from_json(text: &str) -> Result<Self, UnreadableRequest> {
+        let value = serde_json::from_str(text).map_err(|_| UnreadableRequest("JSON"))?;
+        Self::of(&value)
+    }
+
     /// What is stored.
     pub(super) fn of(value: &Value) -> Result<Self, UnreadableRequest> {
         let is_in_place = value.get("in_place").and_then(Value::as_bool).unwrap_or_default();

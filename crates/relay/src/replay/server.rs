@@ -8,7 +8,7 @@ use walrelay_postgres::{
     connect_sql, quote_literal,
 };
 
-use super::Replay;
+use super::{Replay, copy_of_anchor};
 use super::store::ReplayStore;
 use super::tally::Tally;
 use crate::error::RelayError;
@@ -38,7 +38,7 @@ impl Server for AnchorCopy<'_> {
         let system = replication.identify_system().await.map_err(RelayError::Connect)?;
         let server = replication.server_identity(&system).await.map_err(RelayError::Connect)?;
         // On the connection that streams it, and temporary: whatever ends the connection ends the slot.
-        let slot = self.replay.slot(&relay.outbox.slot);
+        let slot = copy_of_anchor(&relay.outbox.slot, &self.replay.id);
         let copy = format!(
             "SELECT pg_copy_logical_replication_slot({}, {}, true)",
             quote_literal(&self.replay.anchor_slot),

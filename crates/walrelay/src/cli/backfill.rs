@@ -44,7 +44,8 @@ pub struct BackfillArgs {
         "since", "aggregate_type", "aggregate_id", "to_topic", "in_place", "order_by", "rate", "skip_dead",
         "dry_run"])]
     pub resume: Option<String>,
-    /// Give up a backfill in place: its keys go on, without what is not published of it.
+    /// Give up a backfill that is not finished: what was published stays. After one in place its keys go on,
+    /// without what is not published of it.
     #[arg(long, value_name = "ID", help_heading = ARGUMENTS, conflicts_with_all = [
         "since", "aggregate_type", "aggregate_id", "to_topic", "in_place", "order_by", "rate", "skip_dead",
         "dry_run", "resume"])]

@@ -56,7 +56,8 @@ pub struct ReplayArgs {
         "from_anchor", "from_lsn", "from_time", "to_lsn", "to_time", "aggregate_type", "aggregate_id",
         "event_type", "to_topic", "in_place", "rate", "skip_dead", "dry_run"])]
     pub resume: Option<String>,
-    /// Give up a replay in place: its keys go on, without what is not published of it.
+    /// Give up a replay that is not finished: what was published stays. After one in place its keys go on,
+    /// without what is not published of it.
     #[arg(long, value_name = "ID", help_heading = ARGUMENTS, conflicts_with_all = [
         "from_anchor", "from_lsn", "from_time", "to_lsn", "to_time", "aggregate_type", "aggregate_id",
         "event_type", "to_topic", "in_place", "rate", "skip_dead", "dry_run", "resume"])]

@@ -66,11 +66,7 @@ async fn act(
         BackfillAction::Begin(order) => begin(client, &settings, order).await?,
         BackfillAction::Resume { id } => resume(client, &settings, id).await?,
         BackfillAction::Abandon { id } => {
-            let Prepared { id, request, .. } = resume(client, &settings, id).await?;
-            return match request.destination {
-                Destination::InPlace => in_place_of(&settings, &id).abandon(client).await,
-                Destination::Topic(topic) => Err(record::nothing_is_held("backfill", &id, &topic)),
-            };
+            return record::abandon(client, ("backfill", &id), &settings.relay.outbox).await;
         }
     };
     match prepared.request.destination.clone() {

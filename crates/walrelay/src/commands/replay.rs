@@ -87,11 +87,7 @@ async fn act(
             }
         }
         ReplayAction::Abandon { id } => {
-            let (_, request) = take_up(client, &settings, &id).await?;
-            match request.destination {
-                Destination::InPlace => in_place_of(&settings, &id).abandon(client).await,
-                Destination::Topic(topic) => Err(record::nothing_is_held("replay", &id, &topic)),
-            }
+            record::abandon(client, ("replay", &id), &settings.relay.outbox).await
         }
     }
 }

@@ -181,24 +181,6 @@ impl InPlace<'_> {
         format!("{command} {id}: {published} row(s) were published again in place\n{dead}")
     }
 
-    /// Lets the keys go on without what is not published of the replay.
-    pub(in crate::commands) async fn abandon(
-        &self,
-        client: &mut SqlClient,
-    ) -> Result<String, Error> {
-        let transaction = client.transaction().await.map_err(failed("give a replay up"))?;
-        let removed = self.store().remove_replayed(&transaction, self.id).await?;
-        self.store().lift_holds(&transaction, self.id).await?;
-        let rows = self.store().replayed_rows(transaction.client(), self.id).await?;
-        finish_replay(transaction.client(), self.id, rows.finished).await?;
-        transaction.commit().await.map_err(failed("give a replay up"))?;
-        let published = rows.finished;
-        Ok(format!(
-            "{} {} is given up: {removed} row(s) were taken back, {published} were published\n",
-            self.command, self.id
-        ))
-    }
-
     pub(in crate::commands) fn store(&self) -> DispatchStore {
         let relay = &self.settings.relay;
         DispatchStore::new(relay.outbox.slot.clone()).with_on_dead(relay.on_dead)

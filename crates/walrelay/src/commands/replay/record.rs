@@ -1,7 +1,11 @@
-//! A replay or a backfill on record: its id, how it is taken up again, and what is said of either.
+//! A replay or a backfill on record: its id, how it is taken up again or given up, and what is said of either.
 
-use walrelay_postgres::{ReplayRow, SqlClient, read_replay, take_replay};
-use walrelay_relay::replay::Tally;
+use walrelay_postgres::{
+    DispatchStore, Outbox, ReplayHolds, ReplayRow, ServerErrorKind, SqlClient, StoreError,
+    drop_slot, end_session, give_up_replay, read_replay, read_slot, take_replay,
+};
+use walrelay_relay::policy::Chain;
+use walrelay_relay::replay::{Destination, Tally, copy_of_anchor};
 use walrelay_relay::seed::random_seed;
 
 use crate::error::Error;
@@ -11,37 +15,103 @@ pub(in crate::commands) fn new_id() -> String {
     format!("{:08x}", random_seed() & u64::from(u32::MAX))
 }
 
-/// One of these slots that is not done, and that no other process does now. `slot` is named where there is
+/// One of these slots that is not over, and that no other process does now. `slot` is named where there is
 /// none.
 pub(in crate::commands) async fn take_up(
     client: &SqlClient,
     (command, id): (&str, &str),
     (slot, slots): (&str, &[&str]),
 ) -> Result<ReplayRow, Error> {
+    let row = take(client, id, slots).await?.ok_or_else(|| missing((command, id), slot))?;
+    refuse_over((command, id), &row)?;
+    Ok(row)
+}
+
+/// The row of one of these slots, if there is one. No other process does it from then on.
+async fn take(client: &SqlClient, id: &str, slots: &[&str]) -> Result<Option<ReplayRow>, Error> {
     // Before the row is read: whoever had it until now may have come further.
     if !take_replay(client, id).await? {
         return Err(Error::ReplayTaken { id: id.to_owned() });
     }
     let row = read_replay(client, id).await?;
-    let row = row.filter(|row| slots.contains(&row.slot.as_str()));
-    let row = row.ok_or_else(|| Error::Unfit {
-        what: format!("slot {slot:?} has no {command} {id:?}"),
-        hint: "the id stands in the line that told how to go on",
-    })?;
-    if row.is_finished {
-        return Err(Error::Unfit {
-            what: format!("{command} {id} is done: {} row(s) were published", row.rows),
-            hint: "begin a new one",
-        });
-    }
-    Ok(row)
+    Ok(row.filter(|row| slots.contains(&row.slot.as_str())))
 }
 
-/// Only one in place can be given up.
-pub(in crate::commands) fn nothing_is_held(command: &str, id: &str, topic: &str) -> Error {
+fn missing((command, id): (&str, &str), slot: &str) -> Error {
     Error::Unfit {
-        what: format!("{command} {id} publishes to {topic}: nothing is held for it"),
-        hint: "leave it as it is; what was published stays",
+        what: format!("slot {slot:?} has no {command} {id:?}"),
+        hint: "the id stands in the line that told how to go on",
+    }
+}
+
+fn refuse_over((command, id): (&str, &str), row: &ReplayRow) -> Result<(), Error> {
+    match row.is_finished {
+        true => Err(Error::Unfit {
+            what: format!("{command} {id} is done: {} row(s) were published", row.rows),
+            hint: "begin a new one",
+        }),
+        false => Ok(()),
+    }
+}
+
+/// Gives one up, whatever it needs may be gone: its keys go on, without what is not published of it. What
+/// was published stays.
+///
+/// # Errors
+///
+/// There is none that is not over, another process does it, or the server refuses.
+pub(in crate::commands) async fn abandon(
+    client: &mut SqlClient,
+    (command, id): (&str, &str),
+    outbox: &Outbox,
+) -> Result<String, Error> {
+    let row = take(client, id, &[outbox.base_slot(), &outbox.slot]).await?;
+    let slot = row.as_ref().map_or(&outbox.slot, |row| &row.slot).clone();
+    let store = DispatchStore::new(slot);
+    match &row {
+        Some(row) => refuse_over((command, id), row)?,
+        // A record that somebody has deleted leaves its keys held.
+        None => {
+            let ReplayHolds { wanted, held, .. } = store.replay_holds(client, id).await?;
+            if wanted + held == 0 {
+                return Err(missing((command, id), &outbox.slot));
+            }
+        }
+    }
+    end_copy(client, &copy_of_anchor(store.slot(), id)).await?;
+    let request = row.as_ref().map(|row| Destination::from_json(&row.request));
+    let told = match (request, &row) {
+        (Some(Ok(Destination::Topic(topic))), Some(row)) => {
+            give_up_replay(client, id, row.rows).await?;
+            format!("{} row(s) were published to {topic}, and stay there", row.rows)
+        }
+        _ => {
+            let failed = |source| StoreError::Sql { action: "give a replay up".to_owned(), source };
+            let transaction = client.transaction().await.map_err(failed)?;
+            let removed = store.remove_replayed(&transaction, id).await?;
+            store.lift_holds(&transaction, id).await?;
+            let published = store.replayed_rows(transaction.client(), id).await?.finished;
+            give_up_replay(transaction.client(), id, published).await?;
+            transaction.commit().await.map_err(failed)?;
+            format!("{removed} row(s) were taken back, {published} were published")
+        }
+    };
+    Ok(format!("{command} {id} is given up: {told}\n"))
+}
+
+/// The copy of the anchor is temporary, but the server may not have noticed yet that its process is gone.
+async fn end_copy(client: &SqlClient, slot: &str) -> Result<(), Error> {
+    let Some(state) = read_slot(client, slot).await? else { return Ok(()) };
+    let ended = match state.active_pid {
+        Some(pid) => end_session(client, pid).await.map(drop),
+        None => drop_slot(client, slot).await,
+    };
+    match ended {
+        Err(error) if error.server_kind() == Some(ServerErrorKind::Privilege) => {
+            tracing::warn!(slot, error = %Chain(&error), "the slot goes once the server notices that its process is gone");
+            Ok(())
+        }
+        ended => Ok(ended?),
     }
 }
 
