@@ -173,5 +173,6 @@ async fn a_backfill_to_a_topic_that_is_given_up_is_over() {
     assert!(told.contains("is given up") && told.contains("published to again"), "{told}");
     let over = world.run(["backfill", "--resume", &id]).await;
     assert_eq!(over.code, Some(2), "{}", over.text);
+    assert!(over.text.contains("was given up"), "{}", over.text);
     world.succeed(["reshard", "--shards", "2", "--dry-run"]).await;
 }

@@ -229,6 +229,7 @@ async fn a_replay_in_place_that_is_given_up_leaves_nothing_behind_and_lets_its_k
     assert_eq!(world.number(HOLDS).await, 0);
     let over = world.run(["replay", "--resume", &id]).await;
     assert_eq!(over.code, Some(2), "{}", over.text);
+    assert!(over.text.contains("was given up: 0 row(s)"), "{}", over.text);
 
     // Nothing of it stands in the way of another one.
     world.succeed(replay_of("v-1")).await;

@@ -246,8 +246,11 @@ async fn a_replay_to_a_topic_that_is_given_up_stands_in_nobodys_way_and_leaves_n
     assert!(told.contains("is given up") && told.contains("published to again"), "{told}");
     wait_slots(&world, 2).await;
     assert!(published(&world, "again").len() >= 100, "what was published stays");
-    let over = world.run(["replay", "--resume", &id]).await;
-    assert_eq!(over.code, Some(2), "{}", over.text);
+    for again in ["--resume", "--abandon"] {
+        let over = world.run(["replay", again, &id]).await;
+        assert_eq!(over.code, Some(2), "{}", over.text);
+        assert!(over.text.contains("was given up"), "{}", over.text);
+    }
     world.succeed(["anchor", "drop", "a"]).await;
     world.succeed(["reshard", "--shards", "2", "--dry-run"]).await;
 }

@@ -92,7 +92,7 @@ pub use relay_row::{
     read_relay_row, read_wal_end, recovering_slot, take_relay_row,
 };
 pub use replay_row::{
-    ReplayRow, advance_replay, begin_replay, finish_replay, give_up_replay, note_resumption, read_replay,
+    ReplayEnd, ReplayRow, advance_replay, begin_replay, finish_replay, give_up_replay, note_resumption, read_replay,
     replay_that_needs, take_replay,
 };
 pub use replication::{

@@ -29,8 +29,17 @@ pub struct ReplayRow {
     pub settled: Lsn,
     /// How many rows that were.
     pub rows: u64,
-    /// Whether it is done.
-    pub is_finished: bool,
+    /// How it ended; None when it may be taken up again.
+    pub end: Option<ReplayEnd>,
+}
+
+/// How a replay ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ReplayEnd {
+    /// All of it is published.
+    Done,
+    /// Somebody gave it up.
+    GivenUp,
 }
 
 /// Puts a replay on record; forgets those that have been over for more than a month.
@@ -89,7 +98,8 @@ pub async fn read_replay(client: &Client, id: &str) -> Result<Option<ReplayRow>,
     let row = client
         .query_typed_opt(
             "SELECT id, slot, anchor, system_identifier, request::text AS request, from_lsn, to_lsn,
-                    settled_lsn, rows_published, finished_at IS NOT NULL AS is_finished
+                    settled_lsn, rows_published, finished_at IS NOT NULL AS is_over,
+                    coalesce((request ->> 'given_up')::bool, false) AS is_given_up
                FROM public.app_outbox_replay WHERE id = $1",
             &[(&id, Type::TEXT)],
         )
@@ -107,7 +117,11 @@ pub async fn read_replay(client: &Client, id: &str) -> Result<Option<ReplayRow>,
             to: lsn("to_lsn"),
             settled: lsn("settled_lsn"),
             rows: u64::try_from(row.get::<_, i64>("rows_published")).unwrap_or_default(),
-            is_finished: row.get("is_finished"),
+            end: match (row.get("is_over"), row.get("is_given_up")) {
+                (false, _) => None,
+                (true, false) => Some(ReplayEnd::Done),
+                (true, true) => Some(ReplayEnd::GivenUp),
+            },
         }
     }))
 }

@@ -263,7 +263,7 @@ async fn begin(
             to: BACKFILL_END,
             settled: Lsn::ZERO,
             rows: 0,
-            is_finished: false,
+            end: None,
         });
     }
     if let (Destination::Topic(topic), Some(row)) = (&request.destination, &row) {

@@ -338,7 +338,7 @@ async fn stretch(
         to,
         settled: from,
         rows: 0,
-        is_finished: false,
+        end: None,
     };
     Ok(Stretch { row, request, anchor, end })
 }

@@ -1,7 +1,7 @@
 //! A replay or a backfill on record: its id, how it is taken up again or given up, and what is said of either.
 
 use walrelay_postgres::{
-    DispatchStore, Outbox, ReplayHolds, ReplayRow, ServerErrorKind, SqlClient, StoreError,
+    DispatchStore, Outbox, ReplayEnd, ReplayHolds, ReplayRow, ServerErrorKind, SqlClient, StoreError,
     drop_slot, end_session, give_up_replay, read_replay, read_slot, take_replay,
 };
 use walrelay_relay::policy::Chain;
@@ -45,13 +45,13 @@ fn missing((command, id): (&str, &str), slot: &str) -> Error {
 }
 
 fn refuse_over((command, id): (&str, &str), row: &ReplayRow) -> Result<(), Error> {
-    match row.is_finished {
-        true => Err(Error::Unfit {
-            what: format!("{command} {id} is done: {} row(s) were published", row.rows),
-            hint: "begin a new one",
-        }),
-        false => Ok(()),
-    }
+    let ended = match row.end {
+        None => return Ok(()),
+        Some(ReplayEnd::Done) => "is done",
+        Some(ReplayEnd::GivenUp) => "was given up",
+    };
+    let what = format!("{command} {id} {ended}: {} row(s) were published", row.rows);
+    Err(Error::Unfit { what, hint: "begin a new one" })
 }
 
 /// Gives one up, whatever it needs may be gone: its keys go on, without what is not published of it. What
