@@ -239,7 +239,10 @@ async fn a_replay_to_a_topic_that_is_given_up_stands_in_nobodys_way_and_leaves_n
     wait_slots(&world, 2).await;
     // As a process leaves it whose end the server has not noticed.
     let gone = world.connect().await;
-    let copy = format!("SELECT pg_create_logical_replication_slot('{}_replay_{id}', 'pgoutput', true)", world.name());
+    let copy = format!(
+        "SELECT pg_create_logical_replication_slot('{}_replay_{id}', 'pgoutput', true)",
+        world.name()
+    );
     gone.batch_execute(&copy).await.expect("a temporary slot");
 
     let told = world.succeed(["replay", "--abandon", &id]).await;

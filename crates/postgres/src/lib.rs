@@ -21,6 +21,7 @@ mod init;
 mod lost;
 mod migrations;
 mod names;
+mod open_replay;
 mod operation;
 mod outbox;
 mod preflight;
@@ -71,6 +72,7 @@ pub use migrations::{
     INBOX_TABLES, Migration, RELAY_TABLES, inbox_migrations, migrate, migrate_inbox, migrations,
 };
 pub use names::{ParseNameError, QualifiedName, quote_identifier, quote_literal};
+pub use open_replay::{OpenReplay, replay_that_needs, unfinished_replay};
 pub use operation::{
     Again, Bound, Filling, Recovery, Reset, Resharding, SlotOperation, Upgrade, adopt_slot,
     begin_backfill, begin_recovery, begin_reset, begin_upgrade, finish_recovery, finish_reset,
@@ -92,16 +94,16 @@ pub use relay_row::{
     read_relay_row, read_wal_end, recovering_slot, take_relay_row,
 };
 pub use replay_row::{
-    ReplayEnd, ReplayRow, advance_replay, begin_replay, finish_replay, give_up_replay, note_resumption, read_replay,
-    replay_that_needs, take_replay,
+    ReplayEnd, ReplayRow, advance_replay, begin_replay, finish_replay, give_up_replay,
+    note_resumption, read_replay, take_replay,
 };
 pub use replication::{
     NetworkFeedback, NetworkFrames, ReplicationConnection, Startup, SystemIdentity,
 };
 pub use report::read_survey;
 pub use resharding::{
-    Begun, OpenReplay, ReshardingPhase, ReshardingRefusal, ReshardingStep, begin_resharding, choose_switch,
-    hold_shards, read_resharding, release_shards, switch_shards, unfinished_replay,
+    Begun, ReshardingPhase, ReshardingRefusal, ReshardingStep, begin_resharding, choose_switch,
+    hold_shards, read_resharding, release_shards, switch_shards,
 };
 pub use secret::Secret;
 pub use server_identity::{ServerIdentity, read_server_identity};

@@ -4,7 +4,6 @@ use pgoutput_parser::Lsn;
 use tokio_postgres::Client;
 use tokio_postgres::types::{PgLsn, Type};
 
-use crate::anchor::read_history;
 use crate::gap::AggregateKey;
 use crate::store_error::StoreError;
 
@@ -124,46 +123,6 @@ pub async fn read_replay(client: &Client, id: &str) -> Result<Option<ReplayRow>,
             },
         }
     }))
-}
-
-/// A replay of this slot that is not over and needs what the anchor keeps before `up_to`, if there is one.
-/// One in place needs it only while keys are held for it: after that its rows are in dispatch state.
-///
-/// # Errors
-///
-/// The server refused, or the connection ended.
-pub async fn replay_that_needs(
-    client: &Client,
-    slot: &str,
-    (anchor, up_to): (&str, Lsn),
-) -> Result<Option<String>, StoreError> {
-    let failed = || StoreError::sql("look for replays that need the anchor");
-    // Where only an earlier version has set up its tables, there is none.
-    let are_there = "SELECT WHERE to_regclass('public.app_outbox_replay') IS NOT NULL
-                              AND to_regclass('public.app_outbox_hold') IS NOT NULL";
-    if client.query_typed_opt(are_there, &[]).await.map_err(failed())?.is_none() {
-        return Ok(None);
-    }
-    let system = read_history(client, slot).await?;
-    let row = client
-        .query_typed_opt(
-            "SELECT id FROM public.app_outbox_replay r
-              WHERE slot = $1 AND anchor = $2 AND system_identifier = $3 AND finished_at IS NULL
-                AND settled_lsn < $4
-                AND (NOT coalesce((request ->> 'in_place')::bool, false)
-                     OR EXISTS (SELECT FROM public.app_outbox_hold h
-                                 WHERE h.slot = r.slot AND h.replay_id = r.id))
-              ORDER BY started_at, id LIMIT 1",
-            &[
-                (&slot, Type::TEXT),
-                (&anchor, Type::TEXT),
-                (&system, Type::TEXT),
-                (&PgLsn::from(up_to.as_u64()), Type::PG_LSN),
-            ],
-        )
-        .await
-        .map_err(failed())?;
-    Ok(row.map(|row| row.get("id")))
 }
 
 /// Notes how far a replay has come, and with how many rows.

@@ -11,9 +11,10 @@
 
 use pgoutput_parser::Lsn;
 use tokio_postgres::types::{PgLsn, Type};
-use tokio_postgres::{Client, GenericClient, Transaction};
+use tokio_postgres::{Client, Transaction};
 
 use crate::connect::SqlClient;
+use crate::open_replay::{OpenReplay, replay_of};
 use crate::operation::Resharding;
 use crate::outbox::Outbox;
 use crate::shard::Shard;
@@ -142,64 +143,6 @@ pub async fn read_resharding(
     };
     let change = Resharding { from: count("before"), to: count("after") };
     Ok(Some(Begun { change, phase }))
-}
-
-/// A replay or a backfill that has begun and is not over.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct OpenReplay {
-    /// Its name.
-    pub id: String,
-    /// Whose rows it publishes.
-    pub slot: String,
-    /// Whether it reads the table, not the log.
-    pub is_backfill: bool,
-}
-
-/// A replay or backfill of these slots that has begun and is not finished, or for which keys are held, if
-/// there is one.
-///
-/// # Errors
-///
-/// The server refused, or the connection ended.
-pub async fn unfinished_replay(
-    client: &Client,
-    slots: &[String],
-) -> Result<Option<OpenReplay>, StoreError> {
-    replay_of(client, slots).await
-}
-
-async fn replay_of<C: GenericClient + Sync>(
-    client: &C,
-    slots: &[String],
-) -> Result<Option<OpenReplay>, StoreError> {
-    let failed = || StoreError::sql("look for replays that are not finished");
-    for (table, unfinished) in [
-        (
-            "public.app_outbox_replay",
-            "SELECT id, slot, anchor = '' AS is_backfill FROM public.app_outbox_replay
-              WHERE finished_at IS NULL AND",
-        ),
-        (
-            "public.app_outbox_hold",
-            "SELECT replay_id AS id, slot, false AS is_backfill FROM public.app_outbox_hold WHERE",
-        ),
-    ] {
-        // Where only an earlier version has set up its tables, there is none.
-        let is_there = client
-            .query_typed("SELECT WHERE to_regclass($1) IS NOT NULL", &[(&table, Type::TEXT)])
-            .await
-            .map_err(failed())?;
-        if is_there.is_empty() {
-            continue;
-        }
-        let sql = format!("{unfinished} slot = ANY ($1) ORDER BY id LIMIT 1");
-        let found = client.query_typed(&sql, &[(&slots, Type::TEXT_ARRAY)]).await;
-        if let Some(row) = found.map_err(failed())?.first() {
-            let (id, slot) = (row.get("id"), row.get("slot"));
-            return Ok(Some(OpenReplay { id, slot, is_backfill: row.get("is_backfill") }));
-        }
-    }
-    Ok(None)
 }
 
 /// Puts the new slots on record before they exist, so that no relay takes one before its time. Those that

@@ -8,9 +8,9 @@ use walrelay_postgres::{
     connect_sql, quote_literal,
 };
 
-use super::{Replay, copy_of_anchor};
 use super::store::ReplayStore;
 use super::tally::Tally;
+use super::{Replay, copy_of_anchor};
 use crate::error::RelayError;
 use crate::lifecycle::server::{Connected, Database, Holder, Positions, Server, open_replication};
 use crate::settings::Settings;

@@ -16,10 +16,10 @@ use pgoutput_parser::Lsn;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep};
 use walrelay_postgres::{
-    Failover, InitOptions, InitPlan, Making, OnLost, OpenReplay, Outbox, Resharding, ReshardingRefusal,
-    ReshardingStep, ServerErrorKind, SqlClient, StoreError, begin_resharding, choose_switch,
-    connect_sql, delete_relay_row, drop_publication, hold_shards, read_anchors, read_history,
-    read_relay_row, read_resharding, read_server_identity, read_sharding, read_slot,
+    Failover, InitOptions, InitPlan, Making, OnLost, OpenReplay, Outbox, Resharding,
+    ReshardingRefusal, ReshardingStep, ServerErrorKind, SqlClient, StoreError, begin_resharding,
+    choose_switch, connect_sql, delete_relay_row, drop_publication, hold_shards, read_anchors,
+    read_history, read_relay_row, read_resharding, read_server_identity, read_sharding, read_slot,
     release_shards, switch_shards, take_operation, take_relay_row, unfinished_replay,
 };
 use walrelay_relay::failpoint;
@@ -192,10 +192,18 @@ async fn refuse_in_the_way(client: &SqlClient, change: &Change<'_>) -> Result<()
     let open = unfinished_replay(client, &slots(&change.old)).await?;
     if let Some(OpenReplay { id, slot, is_backfill }) = open {
         let (command, hint) = match is_backfill {
-            true => ("backfill", "finish it (`walrelay backfill --resume ID`), or give it up: `walrelay backfill --abandon ID`"),
-            false => ("replay", "finish it (`walrelay replay --resume ID`), or give it up: `walrelay replay --abandon ID`"),
+            true => (
+                "backfill",
+                "finish it (`walrelay backfill --resume ID`), or give it up: `walrelay backfill --abandon ID`",
+            ),
+            false => (
+                "replay",
+                "finish it (`walrelay replay --resume ID`), or give it up: `walrelay replay --abandon ID`",
+            ),
         };
-        let what = format!("{command} {id} of slot {slot:?} is not finished, and needs the slots as they are");
+        let what = format!(
+            "{command} {id} of slot {slot:?} is not finished, and needs the slots as they are"
+        );
         return Err(Error::Unfit { what, hint });
     }
     Ok(())

@@ -1,8 +1,8 @@
 //! A replay or a backfill on record: its id, how it is taken up again or given up, and what is said of either.
 
 use walrelay_postgres::{
-    DispatchStore, Outbox, ReplayEnd, ReplayHolds, ReplayRow, ServerErrorKind, SqlClient, StoreError,
-    drop_slot, end_session, give_up_replay, read_replay, read_slot, take_replay,
+    DispatchStore, Outbox, ReplayEnd, ReplayHolds, ReplayRow, ServerErrorKind, SqlClient,
+    StoreError, drop_slot, end_session, give_up_replay, read_replay, read_slot, take_replay,
 };
 use walrelay_relay::policy::Chain;
 use walrelay_relay::replay::{Destination, Tally, copy_of_anchor};

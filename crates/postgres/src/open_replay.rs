@@ -1,0 +1,106 @@
+//! Replays and backfills that have begun and are not over: what they still need, and whom they keep waiting.
+
+use pgoutput_parser::Lsn;
+use tokio_postgres::types::{PgLsn, Type};
+use tokio_postgres::{Client, GenericClient};
+
+use crate::anchor::read_history;
+use crate::store_error::StoreError;
+
+/// A replay or a backfill that has begun and is not over.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct OpenReplay {
+    /// Its name.
+    pub id: String,
+    /// Whose rows it publishes.
+    pub slot: String,
+    /// Whether it reads the table, not the log.
+    pub is_backfill: bool,
+}
+
+/// A replay or backfill of these slots that has begun and is not finished, or for which keys are held, if
+/// there is one.
+///
+/// # Errors
+///
+/// The server refused, or the connection ended.
+pub async fn unfinished_replay(
+    client: &Client,
+    slots: &[String],
+) -> Result<Option<OpenReplay>, StoreError> {
+    replay_of(client, slots).await
+}
+
+pub(crate) async fn replay_of<C: GenericClient + Sync>(
+    client: &C,
+    slots: &[String],
+) -> Result<Option<OpenReplay>, StoreError> {
+    let failed = || StoreError::sql("look for replays that are not finished");
+    for (table, unfinished) in [
+        (
+            "public.app_outbox_replay",
+            "SELECT id, slot, anchor = '' AS is_backfill FROM public.app_outbox_replay
+              WHERE finished_at IS NULL AND",
+        ),
+        (
+            "public.app_outbox_hold",
+            "SELECT replay_id AS id, slot, false AS is_backfill FROM public.app_outbox_hold WHERE",
+        ),
+    ] {
+        // Where only an earlier version has set up its tables, there is none.
+        let is_there = client
+            .query_typed("SELECT WHERE to_regclass($1) IS NOT NULL", &[(&table, Type::TEXT)])
+            .await
+            .map_err(failed())?;
+        if is_there.is_empty() {
+            continue;
+        }
+        let sql = format!("{unfinished} slot = ANY ($1) ORDER BY id LIMIT 1");
+        let found = client.query_typed(&sql, &[(&slots, Type::TEXT_ARRAY)]).await;
+        if let Some(row) = found.map_err(failed())?.first() {
+            let (id, slot) = (row.get("id"), row.get("slot"));
+            return Ok(Some(OpenReplay { id, slot, is_backfill: row.get("is_backfill") }));
+        }
+    }
+    Ok(None)
+}
+
+/// A replay of this slot that is not over and needs what the anchor keeps before `up_to`, if there is one.
+/// One in place needs it only while keys are held for it: after that its rows are in dispatch state.
+///
+/// # Errors
+///
+/// The server refused, or the connection ended.
+pub async fn replay_that_needs(
+    client: &Client,
+    slot: &str,
+    (anchor, up_to): (&str, Lsn),
+) -> Result<Option<String>, StoreError> {
+    let failed = || StoreError::sql("look for replays that need the anchor");
+    // Where only an earlier version has set up its tables, there is none.
+    let are_there = "SELECT WHERE to_regclass('public.app_outbox_replay') IS NOT NULL
+                              AND to_regclass('public.app_outbox_hold') IS NOT NULL";
+    if client.query_typed_opt(are_there, &[]).await.map_err(failed())?.is_none() {
+        return Ok(None);
+    }
+    let system = read_history(client, slot).await?;
+    let row = client
+        .query_typed_opt(
+            "SELECT id FROM public.app_outbox_replay r
+              WHERE slot = $1 AND anchor = $2 AND system_identifier = $3 AND finished_at IS NULL
+                AND settled_lsn < $4
+                AND (NOT coalesce((request ->> 'in_place')::bool, false)
+                     OR EXISTS (SELECT FROM public.app_outbox_hold h
+                                 WHERE h.slot = r.slot AND h.replay_id = r.id))
+              ORDER BY started_at, id LIMIT 1",
+            &[
+                (&slot, Type::TEXT),
+                (&anchor, Type::TEXT),
+                (&system, Type::TEXT),
+                (&PgLsn::from(up_to.as_u64()), Type::PG_LSN),
+            ],
+        )
+        .await
+        .map_err(failed())?;
+    Ok(row.map(|row| row.get("id")))
+}
