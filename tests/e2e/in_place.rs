@@ -180,6 +180,11 @@ async fn a_key_that_is_held_stays_so_over_a_restart_of_the_relay_and_a_second_re
     world.pubsub.wait_stored(DEADLINE, 90 + 20).await;
     world.wait_dispatch(DEADLINE, "retrying", 10).await;
     world.wait_confirmed(DEADLINE).await;
+    let status = world.succeed(["status"]).await;
+    let waits = format!("10 rows parked; those of 1 key(s) wait for replay {id}");
+    for word in [waits.as_str(), "nobody does it", &format!("walrelay replay --resume {id}")] {
+        assert!(status.contains(word), "{word:?} is not in\n{status}");
+    }
     assert_eq!(stored(&world, "v-1").len(), 30);
     world.succeed(["replay", "--resume", &id]).await;
     world.wait_dispatch(DEADLINE, "retrying", 0).await;

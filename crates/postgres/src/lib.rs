@@ -72,7 +72,9 @@ pub use migrations::{
     INBOX_TABLES, Migration, RELAY_TABLES, inbox_migrations, migrate, migrate_inbox, migrations,
 };
 pub use names::{ParseNameError, QualifiedName, quote_identifier, quote_literal};
-pub use open_replay::{OpenReplay, replay_that_needs, unfinished_replay};
+pub use open_replay::{
+    HoldingReplay, OpenReplay, replay_that_needs, replays_that_hold, unfinished_replay,
+};
 pub use operation::{
     Again, Bound, Filling, Recovery, Reset, Resharding, SlotOperation, Upgrade, adopt_slot,
     begin_backfill, begin_recovery, begin_reset, begin_upgrade, finish_recovery, finish_reset,

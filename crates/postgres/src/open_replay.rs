@@ -104,3 +104,67 @@ pub async fn replay_that_needs(
         .map_err(failed())?;
     Ok(row.map(|row| row.get("id")))
 }
+
+/// A replay or a backfill in place for which keys of a slot are held.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct HoldingReplay {
+    /// Its name.
+    pub id: String,
+    /// The command that goes on with it.
+    pub command: String,
+    /// How many keys that are.
+    pub keys: u64,
+    /// Whether a process does it at this moment.
+    pub is_being_done: bool,
+}
+
+/// The replays for which keys of this slot are held or are to be, the one with the most keys first.
+///
+/// # Errors
+///
+/// The server refused, or the connection ended.
+pub async fn replays_that_hold(
+    client: &Client,
+    slot: &str,
+) -> Result<Vec<HoldingReplay>, StoreError> {
+    let failed = || StoreError::sql("look which keys are held");
+    // Neither table is there where only an earlier version has set up its own, and a role may lack rights.
+    let may_read = client
+        .query_typed_one(
+            "SELECT coalesce(has_table_privilege(to_regclass('public.app_outbox_hold'), 'SELECT'), false)
+                      AS holds,
+                    coalesce(has_table_privilege(to_regclass('public.app_outbox_replay'), 'SELECT'), false)
+                      AS replays",
+            &[],
+        )
+        .await
+        .map_err(failed())?;
+    if !may_read.get::<_, bool>("holds") {
+        return Ok(Vec::new());
+    }
+    let backfills = match may_read.get("replays") {
+        true => "SELECT id FROM public.app_outbox_replay WHERE anchor = ''",
+        false => "SELECT ''",
+    };
+    // Whoever does a replay has a lock of this name: `take_replay`.
+    let sql = format!(
+        "SELECT replay_id AS id, count(*) AS keys,
+                CASE WHEN replay_id IN ({backfills}) THEN 'backfill' ELSE 'replay' END AS command,
+                EXISTS (SELECT FROM pg_catalog.pg_locks
+                         WHERE locktype = 'advisory' AND objsubid = 1 AND granted
+                           AND database = (SELECT oid FROM pg_catalog.pg_database
+                                            WHERE datname = current_database())
+                           AND (classid::int8 << 32) | objid::int8
+                               = hashtextextended('walrelay replay ' || replay_id, 0)) AS is_being_done
+           FROM public.app_outbox_hold WHERE slot = $1
+          GROUP BY replay_id ORDER BY keys DESC, id"
+    );
+    let rows = client.query_typed(&sql, &[(&slot, Type::TEXT)]).await.map_err(failed())?;
+    let holding = rows.iter().map(|row| HoldingReplay {
+        id: row.get("id"),
+        command: row.get("command"),
+        keys: row.get::<_, i64>("keys").unsigned_abs(),
+        is_being_done: row.get("is_being_done"),
+    });
+    Ok(holding.collect())
+}

@@ -4,8 +4,8 @@ use std::time::SystemTime;
 
 use serde_json::{Map, Value, json};
 use walrelay_postgres::{
-    Counting, DispatchStore, SlotOperation, SlotState, SqlClient, StoreError, Survey, WalStatus,
-    Writer, describe_unfinished, read_operation, read_survey,
+    Counting, DispatchStore, HoldingReplay, SlotOperation, SlotState, SqlClient, StoreError,
+    Survey, WalStatus, Writer, describe_unfinished, read_operation, read_survey, replays_that_hold,
 };
 
 /// Why there is no report.
@@ -45,6 +45,8 @@ pub async fn report(client: &SqlClient, slot: &str) -> Result<Map<String, Value>
     match report_of(&survey) {
         Some(mut report) => {
             report.insert("operation".into(), json!(begun));
+            let holding = replays_that_hold(client, slot).await?;
+            report.insert("held".into(), holding.iter().map(held).collect());
             Ok(report)
         }
         None if let Some(SlotOperation::Upgrade(_)) = operation => {
@@ -95,6 +97,10 @@ pub fn report_of(survey: &Survey) -> Option<Map<String, Value>> {
         }),
     );
     Some(report)
+}
+
+fn held(HoldingReplay { id, command, keys, is_being_done }: &HoldingReplay) -> Value {
+    json!({ "id": id, "command": command, "keys": keys, "is_being_done": is_being_done })
 }
 
 fn writer(Writer { pid, prepared, seconds }: &Writer) -> Value {

@@ -60,6 +60,10 @@ impl Standing {
         }
         match (streams, count("dead"), count("retrying")) {
             (false, ..) => stands(Tone::Bad, flow, Some("start the relay: walrelay run")),
+            (true, 0, parked) if let Some(held) = held(report).next() => {
+                let headline = format!("{flow}, {parked} rows parked; those of {}", held.text());
+                stands(Tone::Attention, headline, Some(&held.advice()))
+            }
             (true, 0, 0) => stands(Tone::Good, format!("{flow}, nothing parked"), None),
             (true, 0, parked) => stands(
                 Tone::Attention,
@@ -245,7 +249,50 @@ fn pinned(report: &Map<String, Value>) -> Option<(&'static str, String)> {
 fn dispatch(report: &Map<String, Value>) -> Vec<(&'static str, String)> {
     let count = |name: &str| report.get("dispatch")?.get(name).map(Value::to_string);
     let statuses = ["dead", "retrying", "published", "discarded"];
-    statuses.iter().filter_map(|name| Some((*name, count(name)?))).collect()
+    let mut lines: Vec<(&str, String)> =
+        statuses.iter().filter_map(|name| Some((*name, count(name)?))).collect();
+    lines.extend(held(report).map(|held| ("held", held.text())));
+    lines
+}
+
+/// Keys whose rows wait for a replay in place, and for which.
+struct Held {
+    keys: u64,
+    /// The command that does it, and its id.
+    command: String,
+    id: String,
+    is_being_done: bool,
+}
+
+impl Held {
+    fn text(&self) -> String {
+        let Self { keys, command, id, .. } = self;
+        format!("{keys} key(s) wait for {command} {id}")
+    }
+
+    fn advice(&self) -> String {
+        let Self { command, id, is_being_done, .. } = self;
+        match is_being_done {
+            true => format!(
+                "they go on when it is done; to give it up instead, stop it, then: walrelay {command} --abandon {id}"
+            ),
+            false => format!(
+                "nobody does it: walrelay {command} --resume {id} goes on, walrelay {command} --abandon {id} gives it up"
+            ),
+        }
+    }
+}
+
+fn held(report: &Map<String, Value>) -> impl Iterator<Item = Held> {
+    let all = report.get("held").and_then(Value::as_array).into_iter().flatten();
+    all.filter_map(|one| {
+        Some(Held {
+            keys: one["keys"].as_u64()?,
+            command: one["command"].as_str().map(visible)?,
+            id: one["id"].as_str().map(visible)?,
+            is_being_done: one["is_being_done"].as_bool()?,
+        })
+    })
 }
 
 fn own(relay: &Value) -> Vec<(&'static str, String)> {
@@ -343,6 +390,34 @@ mod tests {
         for (changes, tone, text) in cases {
             assert_eq!(headline(changes), (tone, text.to_owned(), tone != Tone::Good));
         }
+    }
+
+    #[test]
+    fn rows_that_wait_for_a_replay_in_place_are_told_with_it_and_how_to_go_on() {
+        let held = |is_being_done: bool| {
+            let replay = json!({ "id": "5f3a9c01", "command": "backfill", "keys": 2, "is_being_done": is_being_done });
+            report(json!({ "dispatch": { "dead": 0, "retrying": 40 }, "held": [replay] }))
+        };
+        let left = Standing::of(&held(false));
+        let told =
+            "streaming, 0 B behind, 40 rows parked; those of 2 key(s) wait for backfill 5f3a9c01";
+        assert_eq!(left.headline, told);
+        let advice = left.advice.unwrap();
+        for word in ["walrelay backfill --resume 5f3a9c01", "walrelay backfill --abandon 5f3a9c01"]
+        {
+            assert!(advice.contains(word), "{advice}");
+        }
+        let running = Standing::of(&held(true)).advice.unwrap();
+        assert!(running.starts_with("they go on when it is done"), "{running}");
+        let text = sections(&held(true), Paint::Plain);
+        assert!(
+            text.contains("  held             2 key(s) wait for backfill 5f3a9c01\n"),
+            "{text}"
+        );
+        // A person is needed first for what is dead.
+        let mut dead = held(false);
+        dead.insert("dispatch".into(), json!({ "dead": 1, "retrying": 40 }));
+        assert!(Standing::of(&dead).headline.contains("1 dead rows"));
     }
 
     #[test]
