@@ -262,6 +262,21 @@ async fn an_anchor_that_is_made_meanwhile_is_noticed_before_the_switch() {
     let command = world.command(["reshard", "--shards", "2"]).start();
     command.wait_for_line(DEADLINE, "waiting for a transaction to end").await;
     world.succeed(["anchor", "create", "mid"]).await;
+    // The old slots are what the command is about, although nothing is on record about them yet.
+    for action in [&["slot", "reset", "--to-anchor", "mid"][..], &["slot", "drop", "--yes"]] {
+        let early = world.run(action.iter().copied()).await;
+        assert_eq!(early.code, Some(3), "{action:?}: {}", early.text);
+        assert!(early.text.contains("walrelay reshard --shards 2"), "{}", early.text);
+    }
+    let status = world.run(["status"]).await;
+    assert!(
+        status.text.contains("  this finishes it: walrelay reshard --shards 2"),
+        "{}",
+        status.text
+    );
+    // A relay of the new number waits from here on.
+    let new = world.relay(["--shard", "0/2"]).start();
+    new.wait_for_line(DEADLINE, "a change from one slot for all rows to 2 shards").await;
     blocker.batch_execute("COMMIT").await.expect("it ends");
 
     let refused = command.finish(DEADLINE).await;

@@ -122,6 +122,16 @@ impl SlotOperation {
             ),
         }
     }
+
+    /// The command that finishes it, when it is run.
+    #[must_use]
+    pub fn finished_by(&self) -> String {
+        match self {
+            Self::Reset(_) | Self::Recovery(_) => "walrelay run".to_owned(),
+            Self::Upgrade(_) => "walrelay slot recover".to_owned(),
+            Self::Resharding(Resharding { to, .. }) => format!("walrelay reshard --shards {to}"),
+        }
+    }
 }
 
 /// Rows of dispatch state that count as new after a reset.

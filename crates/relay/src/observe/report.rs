@@ -45,6 +45,8 @@ pub async fn report(client: &SqlClient, slot: &str) -> Result<Map<String, Value>
     match report_of(&survey) {
         Some(mut report) => {
             report.insert("operation".into(), json!(begun));
+            let finished_by = operation.as_ref().map(SlotOperation::finished_by);
+            report.insert("finished_by".into(), json!(finished_by));
             let holding = replays_that_hold(client, slot).await?;
             report.insert("held".into(), holding.iter().map(held).collect());
             Ok(report)

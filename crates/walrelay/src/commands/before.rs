@@ -5,9 +5,9 @@ use std::time::SystemTime;
 use pgoutput_parser::Lsn;
 use walrelay_core::ColumnNames;
 use walrelay_postgres::{
-    Outbox, Reset, ServerErrorKind, SlotOperation, SqlClient, StoreError, describe_unfinished,
-    position_at, read_history, read_loss, read_operation, read_relay_row, read_sharding,
-    read_slot_user,
+    Begun, Outbox, Reset, ServerErrorKind, SlotOperation, SqlClient, StoreError,
+    describe_unfinished, position_at, read_history, read_loss, read_operation, read_relay_row,
+    read_resharding, read_sharding, read_slot_user,
 };
 use walrelay_relay::observe::report::rfc3339;
 use walrelay_relay::recovery;
@@ -27,6 +27,19 @@ pub(super) async fn refuse_unfinished(client: &SqlClient, slot: &str) -> Result<
     }
     let what = describe_unfinished(client, slot, &operation).await?;
     Err(StoreError::OperationUnfinished { slot: slot.to_owned(), what }.into())
+}
+
+/// While the number of shards is being changed, the command that does it needs the old slots as they are, also
+/// before anything is on record about them.
+pub(super) async fn refuse_resharding(client: &SqlClient, outbox: &Outbox) -> Result<(), Error> {
+    let begun = match read_resharding(client, outbox).await {
+        Err(error) if error.server_kind() == Some(ServerErrorKind::TableMissing) => None,
+        read => read?,
+    };
+    let Some(Begun { change, .. }) = begun else { return Ok(()) };
+    let slot = outbox.slot.clone();
+    let what = SlotOperation::Resharding(change).describe(&slot);
+    Err(StoreError::OperationUnfinished { slot, what }.into())
 }
 
 /// Every shard that is there or on record, whichever one is named; the outbox itself where none is. While

@@ -18,7 +18,9 @@ use walrelay_relay::recovery;
 use walrelay_relay::shutdown::Shutdown;
 
 use super::attended::attended;
-use super::before::{given_up, naming_the_holder, refuse_other_shards, refuse_unfinished, rest_of};
+use super::before::{
+    given_up, naming_the_holder, refuse_other_shards, refuse_resharding, refuse_unfinished, rest_of,
+};
 use super::init::failover;
 use super::status;
 use crate::config::{DatabaseConfig, RecoverOrder, SlotAction, SlotConfig};
@@ -56,6 +58,7 @@ async fn act(
         }
         SlotAction::Create(_) | SlotAction::Drop { .. } | SlotAction::Advance { .. } => {
             refuse_unfinished(client, slot).await?;
+            refuse_resharding(client, outbox).await?;
         }
     }
     match action {

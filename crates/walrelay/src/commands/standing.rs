@@ -11,6 +11,14 @@ const ROOM_BYTES_MIN: i64 = 1 << 30;
 /// Characters of a heavy key that are shown.
 const KEY_CHARACTERS: usize = 40;
 
+/// It is about all shards, and takes none.
+const RESHARD: &str = "walrelay reshard";
+
+/// What helps where something was begun and is not finished.
+pub(super) fn finishing(command: &str) -> String {
+    format!("this finishes it: {command}")
+}
+
 /// How it stands.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Standing {
@@ -43,8 +51,9 @@ impl Standing {
             return stands(Tone::Bad, "the slot is lost".to_owned(), advice);
         }
         if let Some(what) = report.get("operation").and_then(Value::as_str) {
-            let advice = Some("it is finished by a relay: walrelay run");
-            return stands(Tone::Bad, format!("not finished: {what}"), advice);
+            let by = report.get("finished_by").and_then(Value::as_str);
+            let advice = finishing(by.unwrap_or("walrelay run"));
+            return stands(Tone::Bad, format!("not finished: {what}"), Some(&advice));
         }
         if let Some(room) = number("safe_wal_bytes").filter(|room| *room < ROOM_BYTES_MIN) {
             let left = human_bytes(u64::try_from(room).unwrap_or(0));
@@ -98,24 +107,35 @@ impl Standing {
     /// Of all shards together: what is gravest among them, and of how many it is true.
     pub(super) fn of_shards(shards: &[(String, Self)]) -> Self {
         let gravest = shards.iter().map(|(_, standing)| standing.rank()).max().unwrap_or(0);
-        let mut concerned = shards.iter().filter(|(_, standing)| standing.rank() == gravest);
+        let concerned = shards.iter().filter(|(_, standing)| standing.rank() == gravest);
+        let mut concerned: Vec<_> = concerned.collect();
+        // What is done to all of them explains what is the matter with each.
+        concerned.sort_by_key(|(_, standing)| !standing.is_of_all());
         let count = shards.len();
-        let Some((name, first)) = concerned.next() else {
+        let Some((name, first)) = concerned.first() else {
             return Self { tone: Tone::Bad, headline: "no shards".to_owned(), advice: None };
         };
         if gravest == 0 {
             let headline = format!("all {count} shards are streaming, nothing parked");
             return Self { tone: Tone::Good, headline, advice: None };
         }
-        let others = match concerned.count() {
+        let others = match concerned.len() - 1 {
             0 => String::new(),
             others => format!("; as bad are {others} more of {count} shards"),
         };
         Self {
             tone: first.tone,
             headline: format!("shard {name}: {}{others}", first.headline),
-            advice: first.advice.as_ref().map(|advice| format!("with --shard {name}: {advice}")),
+            advice: first.advice.as_ref().map(|advice| match first.is_of_all() {
+                true => advice.clone(),
+                false => format!("with --shard {name}: {advice}"),
+            }),
         }
+    }
+
+    /// Whether what helps is about all shards.
+    fn is_of_all(&self) -> bool {
+        self.advice.as_ref().is_some_and(|advice| advice.contains(RESHARD))
     }
 
     /// How much somebody has to care, compared with others.
@@ -455,6 +475,22 @@ mod tests {
         assert_eq!(Standing::told(all).tone, Tone::Bad);
         let text = sections(all, Paint::Plain);
         assert!(text.contains("  0/2    two dead\n  1/2    slot is missing\n"), "{text}");
+    }
+
+    #[test]
+    fn what_is_not_finished_is_told_with_the_command_that_finishes_it() {
+        let standing = |command: &str| {
+            Standing::of(&report(json!({ "operation": "a change", "finished_by": command })))
+        };
+        let reshard = "this finishes it: walrelay reshard --shards 4";
+        assert_eq!(standing("walrelay reshard --shards 4").advice.as_deref(), Some(reshard));
+        let of_shards = |command| {
+            let idle = ("0/2".to_owned(), Standing::of(&report(json!({ "active": false }))));
+            Standing::of_shards(&[idle, ("1/2".to_owned(), standing(command))]).advice
+        };
+        assert_eq!(of_shards("walrelay reshard --shards 4").as_deref(), Some(reshard));
+        let run = "with --shard 0/2: start the relay: walrelay run";
+        assert_eq!(of_shards("walrelay run").as_deref(), Some(run));
     }
 
     #[test]

@@ -8,13 +8,13 @@ use serde_json::{Map, Value, json};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 use tokio::time::{sleep, timeout};
-use walrelay_postgres::{Outbox, SqlClient, StoreError, connect_sql};
+use walrelay_postgres::{Outbox, SqlClient, StoreError, connect_sql, read_operation};
 use walrelay_relay::observe::report::report;
 use walrelay_relay::policy::{Chain, Kind};
 use walrelay_relay::shutdown::Shutdown;
 
 use super::before::{every_shard, refuse_other_shards};
-use super::standing::{Standing, sections};
+use super::standing::{Standing, finishing, sections};
 use crate::config::{OutputFormat, StatusConfig};
 use crate::error::Error;
 use crate::output::{CLEAR, Paint, Tone, print};
@@ -112,12 +112,19 @@ async fn report_of_all(client: &SqlClient, shards: &[Outbox]) -> Result<Map<Stri
                 return Err(error);
             }
             Err(error) => {
+                let mut advice = error.hint().to_owned();
+                // The hint has to speak of everything that may have been begun.
+                if let Error::Store(StoreError::OperationUnfinished { slot, .. }) = &error
+                    && let Some(begun) = read_operation(client, slot).await?
+                {
+                    advice = finishing(&begun.finished_by());
+                }
                 let report = json!({
                     "slot": shard.slot,
                     "active": false,
                     "lost": error.kind() == Kind::SlotLost,
                     "headline": Chain(&error).to_string(),
-                    "advice": error.hint(),
+                    "advice": advice,
                 });
                 report.as_object().cloned().unwrap_or_default()
             }

@@ -12,7 +12,7 @@ use walrelay_postgres::{
 use walrelay_relay::lifecycle::finisher::Finisher;
 use walrelay_relay::lifecycle::operation::Outcome;
 
-use super::super::before::{at_time, given_up};
+use super::super::before::{at_time, given_up, refuse_resharding};
 use super::super::prune::refuse_while_held;
 use crate::config::{Place, ResetOrder, Skipping};
 use crate::error::Error;
@@ -69,6 +69,7 @@ pub(super) async fn reset(
 
 async fn begin(client: &SqlClient, outbox: &Outbox, order: &ResetOrder) -> Result<(), Error> {
     let Outbox { slot, publication, .. } = outbox;
+    refuse_resharding(client, outbox).await?;
     // What the slot sends again of a held key would come between the rows of its history.
     refuse_while_held(client, &outbox.tables, Some(slot)).await?;
     let anchor = read_anchor(client, slot, &order.anchor).await?;
