@@ -341,3 +341,85 @@ async fn a_replay_in_place_that_cannot_go_on_any_more_is_given_up_all_the_same()
         assert_eq!(world.number(HOLDS).await, 0);
     }
 }
+
+#[tokio::test]
+async fn a_slot_whose_keys_are_held_is_neither_dropped_nor_let_go_for_an_upgrade() {
+    let Some(world) = World::create().await else { return };
+    let mut relay = world_with_history(&world, 60).await;
+    world.wait_confirmed(DEADLINE).await;
+    let id = killed_at(&world, "replay-held", "v-1").await;
+    assert_eq!(relay.terminate(DEADLINE).await, Some(0));
+    insert(&world, 60, 30).await;
+    for command in [&["slot", "drop", "--yes", "--discard-rows", "1000"][..], &["prepare-upgrade"]]
+    {
+        let refused = world.run(command.iter().copied()).await;
+        assert_eq!(refused.code, Some(2), "{command:?}: {}", refused.text);
+        for word in [id.as_str(), "walrelay replay --abandon"] {
+            assert!(refused.text.contains(word), "{word:?} is not in\n{}", refused.text);
+        }
+    }
+    world.succeed(["replay", "--abandon", &id]).await;
+    world.succeed(["prepare-upgrade"]).await;
+    for key in ["v-0", "v-1", "v-2"] {
+        assert_undisturbed(&world, key).await;
+    }
+}
+
+/// The key had so many rows before, then its history, and then the rest to its end without a gap; that may
+/// begin with rows that it has had, as ever after a recovery.
+async fn assert_nothing_left_out(world: &World, (key, before): (&str, usize), id: &str) {
+    let (all, said) = (committed(world, key).await, stored(world, key));
+    let is_replayed = |row: &&(i64, Option<String>)| row.1.as_deref() == Some(id);
+    let versions =
+        |rows: Vec<&(i64, Option<String>)>| -> Vec<i64> { rows.iter().map(|row| row.0).collect() };
+    let replayed = versions(said.iter().filter(is_replayed).collect());
+    let others = versions(said.iter().filter(|row| !is_replayed(row)).collect());
+    assert!(all.starts_with(&replayed), "{key}: {said:?}");
+    let (first, behind) = others.split_at(before);
+    assert_eq!(first, &all[..before], "{key}");
+    assert!(behind.len() >= all.len() - before && all.ends_with(behind), "{key}: {said:?}");
+}
+
+#[tokio::test]
+async fn a_slot_that_is_lost_while_keys_are_held_is_recovered_and_they_go_on_when_the_replay_does()
+{
+    // The relay has answered, or has not yet; somebody goes on with it, or gives it up.
+    for (step, end) in [
+        ("replay-held", "--resume"),
+        ("replay-placed", "--resume"),
+        ("replay-held", "--abandon"),
+        ("replay-placed", "--abandon"),
+    ] {
+        let Some(world) = World::create().await else { return };
+        let mut relay = world_with_history(&world, 60).await;
+        world.wait_confirmed(DEADLINE).await;
+        let id = match step {
+            "replay-placed" => {
+                assert_eq!(relay.terminate(DEADLINE).await, Some(0));
+                killed_at(&world, step, "v-1").await
+            }
+            _ => {
+                let id = killed_at(&world, step, "v-1").await;
+                assert_eq!(relay.terminate(DEADLINE).await, Some(0));
+                id
+            }
+        };
+        world.execute(&format!("SELECT pg_drop_replication_slot('{}')", world.name())).await;
+        insert(&world, 60, 60).await;
+        world.succeed(["slot", "recover"]).await;
+        let _relay = world.start_relay([]).await;
+        insert(&world, 120, 30).await;
+        // Everything of the others, and of the key what it had before: the rest waits in the table.
+        world.pubsub.wait_stored(DEADLINE, 60 + 40 + 20).await;
+        world.wait_confirmed(DEADLINE).await;
+        assert_eq!(stored(&world, "v-1").len(), 20, "{step}");
+
+        world.succeed(["replay", end, &id]).await;
+        world.wait_dispatch(DEADLINE, "retrying", 0).await;
+        assert_nothing_left_out(&world, ("v-1", 20), &id).await;
+        let copies =
+            stored(&world, "v-1").iter().filter(|row| row.1.as_deref() == Some(&id)).count();
+        assert_eq!(copies >= 20, end == "--resume", "{step} {end}: {copies}");
+        assert_eq!(world.number(HOLDS).await, 0, "{step} {end}");
+    }
+}

@@ -5,9 +5,10 @@ use std::time::SystemTime;
 use pgoutput_parser::Lsn;
 use walrelay_core::ColumnNames;
 use walrelay_postgres::{
-    Begun, Outbox, Reset, ServerErrorKind, SlotOperation, SqlClient, StoreError,
-    describe_unfinished, position_at, read_history, read_loss, read_operation, read_relay_row,
-    read_resharding, read_sharding, read_slot_user,
+    Begun, HoldingReplay, OpenReplay, Outbox, Reset, ServerErrorKind, SlotOperation, SqlClient,
+    StoreError, describe_unfinished, position_at, read_history, read_loss, read_operation,
+    read_relay_row, read_resharding, read_sharding, read_slot_user, replays_that_hold,
+    unfinished_replay,
 };
 use walrelay_relay::observe::report::rfc3339;
 use walrelay_relay::recovery;
@@ -27,6 +28,38 @@ pub(super) async fn refuse_unfinished(client: &SqlClient, slot: &str) -> Result<
     }
     let what = describe_unfinished(client, slot, &operation).await?;
     Err(StoreError::OperationUnfinished { slot: slot.to_owned(), what }.into())
+}
+
+/// While keys are held, what they wait for needs the slot: nobody else answers for them, or publishes what
+/// waits of them.
+pub(super) async fn refuse_while_held(client: &SqlClient, slot: &str) -> Result<(), Error> {
+    let holding = replays_that_hold(client, slot).await?;
+    let Some(HoldingReplay { id, command, keys, .. }) = holding.first() else { return Ok(()) };
+    Err(Error::Unfit {
+        what: format!(
+            "{keys} key(s) of slot {slot:?} are held for {command} {id}, which is not over"
+        ),
+        hint: "let it finish, or give it up: `walrelay replay --abandon ID`",
+    })
+}
+
+/// A replay or a backfill that could not go on once these slots, their anchors or their server are others.
+pub(super) async fn refuse_open_replay(client: &SqlClient, slots: &[String]) -> Result<(), Error> {
+    let open = unfinished_replay(client, slots).await?;
+    let Some(OpenReplay { id, slot, is_backfill }) = open else { return Ok(()) };
+    let (command, hint) = match is_backfill {
+        true => (
+            "backfill",
+            "finish it (`walrelay backfill --resume ID`), or give it up: `walrelay backfill --abandon ID`",
+        ),
+        false => (
+            "replay",
+            "finish it (`walrelay replay --resume ID`), or give it up: `walrelay replay --abandon ID`",
+        ),
+    };
+    let what =
+        format!("{command} {id} of slot {slot:?} is not finished, and could not go on afterwards");
+    Err(Error::Unfit { what, hint })
 }
 
 /// While the number of shards is being changed, the command that does it needs the old slots as they are, also

@@ -17,7 +17,7 @@ use walrelay_relay::failpoint;
 use walrelay_relay::settings::{Settings, Until};
 use walrelay_relay::shutdown::Shutdown;
 
-use super::before::{refuse_other_shards, refuse_unfinished};
+use super::before::{refuse_open_replay, refuse_other_shards, refuse_unfinished};
 use super::draining::{drain, publisher, wait_until_free};
 use crate::config::RunConfig;
 use crate::error::Error;
@@ -61,6 +61,9 @@ async fn prepare(
             what: format!("nothing is on record about slot {slot:?}: no relay has ever used it"),
             hint: "let `walrelay run` begin, or correct --slot",
         });
+    }
+    if !is_begun {
+        refuse_open_replay(client, &[slot.to_owned()]).await?;
     }
     let system_identifier = read_history(client, slot).await?;
     let upgrade = Upgrade { system_identifier, version: read_version(client).await? };

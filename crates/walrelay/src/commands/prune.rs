@@ -54,7 +54,7 @@ async fn prune(client: &mut SqlClient, config: &PruneConfig) -> Result<(), Error
         return Err(StoreError::OperationUnfinished { slot: recovering, what }.into());
     }
     // The history of a key that is held may still have to be read from the table.
-    refuse_while_held(client, &config.database.outbox.tables, None).await?;
+    refuse_while_any_is_held(client, &config.database.outbox.tables).await?;
     for table in &config.database.outbox.tables {
         let id = column_of(client, table, &config.columns.id).await?;
         let occurred_at = match &config.columns.occurred_at {
@@ -77,16 +77,14 @@ async fn prune(client: &mut SqlClient, config: &PruneConfig) -> Result<(), Error
     Ok(())
 }
 
-/// Refuses while keys of this slot, or of any, are held for a replay in place.
-pub(super) async fn refuse_while_held(
+/// Refuses while keys of any slot are held for a replay in place.
+async fn refuse_while_any_is_held(
     client: &SqlClient,
     tables: &[QualifiedName],
-    slot: Option<&str>,
 ) -> Result<(), Error> {
     let Some(table) = tables.first() else { return Ok(()) };
-    let sql = "SELECT slot, replay_id FROM public.app_outbox_hold
-                WHERE slot = coalesce($1, slot) LIMIT 1";
-    match client.query_opt(sql, &[&slot]).await.map_err(|error| refusal(table, error))? {
+    let sql = "SELECT slot, replay_id FROM public.app_outbox_hold LIMIT 1";
+    match client.query_opt(sql, &[]).await.map_err(|error| refusal(table, error))? {
         None => Ok(()),
         Some(held) => {
             let (whose, id): (&str, &str) = (held.get("slot"), held.get("replay_id"));

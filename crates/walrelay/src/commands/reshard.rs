@@ -16,11 +16,11 @@ use pgoutput_parser::Lsn;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep};
 use walrelay_postgres::{
-    Failover, InitOptions, InitPlan, Making, OnLost, OpenReplay, Outbox, Resharding,
-    ReshardingRefusal, ReshardingStep, ServerErrorKind, SqlClient, StoreError, begin_resharding,
-    choose_switch, connect_sql, delete_relay_row, drop_publication, hold_shards, read_anchors,
-    read_history, read_relay_row, read_resharding, read_server_identity, read_sharding, read_slot,
-    release_shards, switch_shards, take_operation, take_relay_row, unfinished_replay,
+    Failover, InitOptions, InitPlan, Making, OnLost, Outbox, Resharding, ReshardingRefusal,
+    ReshardingStep, ServerErrorKind, SqlClient, StoreError, begin_resharding, choose_switch,
+    connect_sql, delete_relay_row, drop_publication, hold_shards, read_anchors, read_history,
+    read_relay_row, read_resharding, read_server_identity, read_sharding, read_slot,
+    release_shards, switch_shards, take_operation, take_relay_row,
 };
 use walrelay_relay::failpoint;
 use walrelay_relay::lifecycle::finisher::Finisher;
@@ -31,6 +31,7 @@ use walrelay_relay::settings::{Settings, Until};
 use walrelay_relay::shutdown::Shutdown;
 
 use super::attended::attended;
+use super::before::refuse_open_replay;
 use super::draining::{drain, publisher, wait_until_free};
 use crate::config::{ReshardConfig, Resharded};
 use crate::error::Error;
@@ -188,25 +189,9 @@ async fn refuse_in_the_way(client: &SqlClient, change: &Change<'_>) -> Result<()
             return Err(StoreError::OperationUnfinished { slot, what }.into());
         }
     }
-    refuse_anchors(client, change).await?;
-    let open = unfinished_replay(client, &slots(&change.old)).await?;
-    if let Some(OpenReplay { id, slot, is_backfill }) = open {
-        let (command, hint) = match is_backfill {
-            true => (
-                "backfill",
-                "finish it (`walrelay backfill --resume ID`), or give it up: `walrelay backfill --abandon ID`",
-            ),
-            false => (
-                "replay",
-                "finish it (`walrelay replay --resume ID`), or give it up: `walrelay replay --abandon ID`",
-            ),
-        };
-        let what = format!(
-            "{command} {id} of slot {slot:?} is not finished, and needs the slots as they are"
-        );
-        return Err(Error::Unfit { what, hint });
-    }
-    Ok(())
+    // First, because it keeps its anchor from being dropped.
+    refuse_open_replay(client, &slots(&change.old)).await?;
+    refuse_anchors(client, change).await
 }
 
 /// An anchor whose slot is gone would keep log that no command shows or lets go of.

@@ -19,7 +19,8 @@ use walrelay_relay::shutdown::Shutdown;
 
 use super::attended::attended;
 use super::before::{
-    given_up, naming_the_holder, refuse_other_shards, refuse_resharding, refuse_unfinished, rest_of,
+    given_up, naming_the_holder, refuse_other_shards, refuse_resharding, refuse_unfinished,
+    refuse_while_held, rest_of,
 };
 use super::init::failover;
 use super::status;
@@ -186,6 +187,7 @@ async fn drop_it(client: &SqlClient, outbox: &Outbox, discard_rows: u64) -> Resu
             "dropped: slot {slot}, which was lost already; what it had settled stays on record\n"
         ));
     }
+    refuse_while_held(client, slot).await?;
     let rows = match state.mismatch(state.database.as_deref().unwrap_or_default()) {
         // Not one that a relay has used.
         Some(_) => 0,

@@ -12,8 +12,7 @@ use walrelay_postgres::{
 use walrelay_relay::lifecycle::finisher::Finisher;
 use walrelay_relay::lifecycle::operation::Outcome;
 
-use super::super::before::{at_time, given_up, refuse_resharding};
-use super::super::prune::refuse_while_held;
+use super::super::before::{at_time, given_up, refuse_resharding, refuse_while_held};
 use crate::config::{Place, ResetOrder, Skipping};
 use crate::error::Error;
 
@@ -71,7 +70,7 @@ async fn begin(client: &SqlClient, outbox: &Outbox, order: &ResetOrder) -> Resul
     let Outbox { slot, publication, .. } = outbox;
     refuse_resharding(client, outbox).await?;
     // What the slot sends again of a held key would come between the rows of its history.
-    refuse_while_held(client, &outbox.tables, Some(slot)).await?;
+    refuse_while_held(client, slot).await?;
     let anchor = read_anchor(client, slot, &order.anchor).await?;
     let reaches = anchor.slot.confirmed_flush_lsn.unwrap_or(Lsn::ZERO);
     let end = read_wal_end(client).await?.ok_or(StoreError::InRecovery)?;
