@@ -343,6 +343,30 @@ async fn a_replay_in_place_that_cannot_go_on_any_more_is_given_up_all_the_same()
 }
 
 #[tokio::test]
+async fn a_slot_is_not_reset_before_the_history_of_a_replay_in_place_has_gone_out() {
+    let Some(world) = World::create().await else { return };
+    let mut first = world_with_history(&world, 60).await;
+    world.wait_confirmed(DEADLINE).await;
+    let id = killed_at(&world, "replay-held", "v-1").await;
+    assert_eq!(first.terminate(DEADLINE).await, Some(0));
+    // Its keys are not held any more, and nobody is there who publishes them.
+    let mut lifted = world
+        .command(["replay", "--resume", &id])
+        .env("WALRELAY_FAILPOINT", "replay-lifted")
+        .start();
+    lifted.wait_ended(DEADLINE).await;
+    assert_eq!(world.number(HOLDS).await, 0);
+    let refused = world.run(["slot", "reset", "--to-anchor", "a"]).await;
+    assert_eq!(refused.code, Some(2), "{}", refused.text);
+    assert!(refused.text.contains(&id) && refused.text.contains("--abandon"), "{}", refused.text);
+
+    let _relay = world.start_relay([]).await;
+    world.succeed(["replay", "--resume", &id]).await;
+    assert_in_place(&world, "v-1", &id).await;
+    world.succeed(["slot", "reset", "--to-anchor", "a"]).await;
+}
+
+#[tokio::test]
 async fn a_slot_whose_keys_are_held_is_neither_dropped_nor_let_go_for_an_upgrade() {
     let Some(world) = World::create().await else { return };
     let mut relay = world_with_history(&world, 60).await;

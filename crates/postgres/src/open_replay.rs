@@ -168,3 +168,23 @@ pub async fn replays_that_hold(
     });
     Ok(holding.collect())
 }
+
+/// A replay in place of which rows are still to be published, if there is one.
+///
+/// # Errors
+///
+/// There is no dispatch state of this version; the server refused, or the connection ended.
+pub async fn replay_to_be_published(
+    client: &Client,
+    slot: &str,
+) -> Result<Option<String>, StoreError> {
+    let row = client
+        .query_typed_opt(
+            "SELECT replay_id FROM public.app_outbox_dispatch
+              WHERE slot = $1 AND replay_id <> '' AND status = 'retrying' LIMIT 1",
+            &[(&slot, Type::TEXT)],
+        )
+        .await
+        .map_err(StoreError::sql("look for rows of replays in dispatch state"))?;
+    Ok(row.map(|row| row.get("replay_id")))
+}

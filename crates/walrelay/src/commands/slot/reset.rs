@@ -6,8 +6,8 @@ use pgoutput_parser::Lsn;
 use walrelay_postgres::{
     Failover, Outbox, Reset, SlotLife, SlotOperation, SqlClient, StoreError, begin_reset,
     copy_slot, describe_unfinished, quote_identifier, read_anchor, read_history, read_operation,
-    read_relay_row, read_server_identity, read_slot, read_slot_room, read_wal_end, take_relay_row,
-    try_decoding, waiting_transactions,
+    read_relay_row, read_server_identity, read_slot, read_slot_room, read_wal_end,
+    replay_to_be_published, take_relay_row, try_decoding, waiting_transactions,
 };
 use walrelay_relay::lifecycle::finisher::Finisher;
 use walrelay_relay::lifecycle::operation::Outcome;
@@ -69,8 +69,14 @@ pub(super) async fn reset(
 async fn begin(client: &SqlClient, outbox: &Outbox, order: &ResetOrder) -> Result<(), Error> {
     let Outbox { slot, publication, .. } = outbox;
     refuse_resharding(client, outbox).await?;
-    // What the slot sends again of a held key would come between the rows of its history.
+    // What the slot sends again of a key would come between the rows of its history.
     refuse_while_held(client, slot).await?;
+    if let Some(id) = replay_to_be_published(client, slot).await? {
+        return Err(Error::Unfit {
+            what: format!("rows of replay {id} are still to be published in place"),
+            hint: "let the relay publish them, or take them back: `walrelay replay --abandon ID`",
+        });
+    }
     let anchor = read_anchor(client, slot, &order.anchor).await?;
     let reaches = anchor.slot.confirmed_flush_lsn.unwrap_or(Lsn::ZERO);
     let end = read_wal_end(client).await?.ok_or(StoreError::InRecovery)?;
