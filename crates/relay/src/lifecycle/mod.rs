@@ -7,6 +7,7 @@ mod log_gauge;
 mod new_slot;
 pub mod opening;
 pub mod operation;
+pub mod reset;
 pub mod server;
 pub mod session;
 pub mod standby;

@@ -1,11 +1,4 @@
-//! Finishing what an operator has begun with the slot: a reset, step by step; of a recovery the new slot.
-//!
-//! ```text
-//! on record ──▶ live slot gone ──▶ copy of the anchor ──▶ failover as before ──▶ settled up to the target
-//! ```
-//!
-//! Every step may be the last that a process makes. Whoever comes next begins at the first again: a
-//! copy that is made anew loses nothing, because the anchor stays.
+//! Finishing what an operator has begun with the slot: a [reset](super::reset); of a recovery the new slot.
 
 use walrelay_postgres::{
     ConnectConfig, Failover, Filling, Recovery, ReplicationConnection, Reset, SlotLife,
@@ -15,9 +8,9 @@ use walrelay_postgres::{
 };
 
 use crate::error::RelayError;
-use crate::failpoint;
 use crate::lifecycle::finisher::Finisher;
 use crate::lifecycle::new_slot;
+use crate::lifecycle::reset::{ResetEnd, ResetSteps, carry_out};
 
 /// What became of an operation.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -120,34 +113,65 @@ impl Finisher<'_> {
     }
 
     async fn reset(&self, reset: Reset) -> Result<Outcome, RelayError> {
-        let Self { client, connect, slot, .. } = self;
+        let slot = self.slot;
         let what = reset.describe(slot);
         tracing::info!(slot, "finishing {what}");
-        failpoint::hit("reset-begun");
-        let anchor = read_slot(client, &reset.anchor_slot).await.map_err(RelayError::Survey)?;
-        if anchor.is_none_or(|anchor| anchor.is_lost()) {
-            give_up_operation(client, slot).await.map_err(RelayError::Survey)?;
-            tracing::error!(
-                slot,
-                "{what} is given up: the anchor is gone. Where the slot still is, it goes on where it was; \
-                 where not, it is lost, and `walrelay slot recover` brings it back from the table"
-            );
-            return Ok(Outcome::GivenUp(reset));
+        let mut steps = OnServer { finisher: self, reset: &reset };
+        match carry_out(&mut steps).await? {
+            ResetEnd::Done => {
+                tracing::info!(slot, target = %reset.target, "the slot is reset");
+                Ok(Outcome::Finished(SlotOperation::Reset(reset)))
+            }
+            ResetEnd::GivenUp => {
+                tracing::error!(
+                    slot,
+                    "{what} is given up: the anchor is gone. Where the slot still is, it goes on where it was; \
+                     where not, it is lost, and `walrelay slot recover` brings it back from the table"
+                );
+                Ok(Outcome::GivenUp(reset))
+            }
         }
-        self.drop_when_free().await?;
-        failpoint::hit("reset-dropped");
-        copy_slot(client, (&reset.anchor_slot, slot), SlotLife::Kept)
-            .await
-            .map_err(RelayError::Survey)?;
-        failpoint::hit("reset-copied");
-        if reset.failover == Failover::Yes {
-            mark_failover(connect, slot).await?;
+    }
+}
+
+/// The steps of a reset, on the server.
+struct OnServer<'a> {
+    finisher: &'a Finisher<'a>,
+    reset: &'a Reset,
+}
+
+impl ResetSteps for OnServer<'_> {
+    async fn has_anchor(&mut self) -> Result<bool, RelayError> {
+        let anchor = read_slot(self.finisher.client, &self.reset.anchor_slot).await;
+        Ok(anchor.map_err(RelayError::Survey)?.is_some_and(|anchor| !anchor.is_lost()))
+    }
+
+    async fn drop_live(&mut self) -> Result<(), RelayError> {
+        self.finisher.drop_when_free().await
+    }
+
+    async fn copy_anchor(&mut self) -> Result<(), RelayError> {
+        let Finisher { client, slot, .. } = self.finisher;
+        let copied = copy_slot(client, (&self.reset.anchor_slot, slot), SlotLife::Kept).await;
+        copied.map(drop).map_err(RelayError::Survey)
+    }
+
+    async fn restore_failover(&mut self) -> Result<(), RelayError> {
+        let Finisher { connect, slot, .. } = self.finisher;
+        match self.reset.failover {
+            Failover::Yes => mark_failover(connect, slot).await,
+            Failover::No => Ok(()),
         }
-        failpoint::hit("reset-marked");
-        finish_reset(client, slot, &reset).await.map_err(RelayError::Survey)?;
-        failpoint::hit("reset-finished");
-        tracing::info!(slot, target = %reset.target, "the slot is reset");
-        Ok(Outcome::Finished(SlotOperation::Reset(reset)))
+    }
+
+    async fn finish(&mut self) -> Result<(), RelayError> {
+        let Finisher { client, slot, .. } = self.finisher;
+        finish_reset(client, slot, self.reset).await.map_err(RelayError::Survey)
+    }
+
+    async fn give_up(&mut self) -> Result<(), RelayError> {
+        let Finisher { client, slot, .. } = self.finisher;
+        give_up_operation(client, slot).await.map_err(RelayError::Survey)
     }
 }
 

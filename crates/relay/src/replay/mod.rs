@@ -27,11 +27,11 @@ pub use paced::Paced;
 pub use request::{Destination, Rate, Request, UnreadableRequest};
 pub use rows::{BACKFILL_END, Beginning, RowsRequest, TableRows};
 pub use server::AnchorCopy;
-pub use store::{DeadRows, Keeping};
+pub use store::{DeadRows, Keeping, Progress, ReplayStore};
 pub use tally::Tally;
 
 use crate::lifecycle::session::SessionSettings;
-use crate::settings::{Settings, Until};
+use crate::settings::{RelaySettings, Until};
 
 /// One replay, resolved: every time is a position.
 #[derive(Debug, Clone)]
@@ -67,15 +67,18 @@ const NEVER: Duration = Duration::from_hours(24 * 3650);
 impl Replay {
     /// What its sessions are built from.
     #[must_use]
-    pub fn session_settings(&self, settings: &Settings, rate: Option<Rate>) -> SessionSettings {
-        let mut relay = settings.relay.clone();
-        relay.outbox.slot = copy_of_anchor(&settings.relay.outbox.slot, &self.id);
+    pub fn session_settings(
+        &self,
+        (live, requests_max): (&RelaySettings, usize),
+        rate: Option<Rate>,
+    ) -> SessionSettings {
+        let mut relay = live.clone();
+        relay.outbox.slot = copy_of_anchor(&live.outbox.slot, &self.id);
         relay.router.replay_id = Some(self.id.clone());
         relay.park_after = NEVER;
         relay.on_dead = OnDead::Continue;
         relay.wal_budget = WalBudgetLimit::Off;
         relay.take_over_after = None;
-        let requests_max = settings.pubsub.max_outstanding_requests;
         let mut built = SessionSettings::of(&relay, requests_max, Until::CaughtUp);
         if let Some(rate) = rate {
             // No request alone is more than a second's share, and what is read ahead is no more than two:

@@ -15,7 +15,7 @@ use walrelay_postgres::{
 
 use super::Replay;
 use super::request::{Destination, Rate, UnreadableRequest};
-use super::store::{DeadRows, ReplayStore};
+use super::store::{DeadRows, Keeping, OnRecord, ReplayStore};
 use super::tally::Tally;
 use crate::error::RelayError;
 use crate::lifecycle::server::{Connected, Database, Holder, Positions, Server};
@@ -213,7 +213,7 @@ pub struct RowsDatabase {
 }
 
 impl Database for RowsDatabase {
-    type Store = ReplayStore;
+    type Store = ReplayStore<OnRecord>;
 
     async fn check(&mut self) -> Result<(), RelayError> {
         Ok(())
@@ -240,12 +240,12 @@ impl Database for RowsDatabase {
         WalEnd::measured(async |_| {})
     }
 
-    async fn into_store(self, _: SystemIdentity) -> Result<ReplayStore, RelayError> {
+    async fn into_store(self, _: SystemIdentity) -> Result<ReplayStore<OnRecord>, RelayError> {
         let Self { sql, server, settings, replay, tally, marks, .. } = self;
         let Replay { id, dead_rows, keeping, .. } = replay;
-        let connect = settings.connect;
-        let client = Some(sql);
-        Ok(ReplayStore { connect, client, server, id, dead_rows, keeping, tally, marks })
+        let record = OnRecord { connect: settings.connect, client: Some(sql), server, id };
+        let progress = (keeping == Keeping::OnRecord).then_some(record);
+        Ok(ReplayStore { progress, dead_rows, tally, marks })
     }
 }
 

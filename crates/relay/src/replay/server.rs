@@ -8,7 +8,7 @@ use walrelay_postgres::{
     connect_sql, quote_literal,
 };
 
-use super::store::ReplayStore;
+use super::store::{Keeping, OnRecord, ReplayStore};
 use super::tally::Tally;
 use super::{Replay, copy_of_anchor};
 use crate::error::RelayError;
@@ -85,7 +85,7 @@ pub struct CopyDatabase {
 }
 
 impl Database for CopyDatabase {
-    type Store = ReplayStore;
+    type Store = ReplayStore<OnRecord>;
 
     /// Nothing that `run` needs and a replay does not stands in its way.
     async fn check(&mut self) -> Result<(), RelayError> {
@@ -123,18 +123,11 @@ impl Database for CopyDatabase {
         WalEnd::measured(async |_| {})
     }
 
-    async fn into_store(self, _: SystemIdentity) -> Result<ReplayStore, RelayError> {
+    async fn into_store(self, _: SystemIdentity) -> Result<ReplayStore<OnRecord>, RelayError> {
         let Self { sql, connect, server, replay, tally, .. } = self;
         let Replay { id, dead_rows, keeping, .. } = replay;
-        Ok(ReplayStore {
-            connect,
-            client: Some(sql),
-            server,
-            id,
-            dead_rows,
-            keeping,
-            tally,
-            marks: None,
-        })
+        let record = OnRecord { connect, client: Some(sql), server, id };
+        let progress = (keeping == Keeping::OnRecord).then_some(record);
+        Ok(ReplayStore { progress, dead_rows, tally, marks: None })
     }
 }

@@ -31,22 +31,58 @@ pub enum Keeping {
     Nothing,
 }
 
+/// Where it stands how far a replay has come.
+pub trait Progress: Send + 'static {
+    /// Notes that everything before is published, so many rows; and with which aggregate a backfill goes on,
+    /// where that is another than before.
+    fn note(
+        &mut self,
+        settled: (Lsn, u64),
+        passed: Option<Resumption>,
+    ) -> impl Future<Output = Result<(), StoreFailure>> + Send;
+}
+
 /// The store of a replay.
 #[derive(Debug)]
-pub struct ReplayStore {
+pub struct ReplayStore<P> {
+    /// None in a dry run.
+    pub progress: Option<P>,
+    /// What becomes of a row that Pub/Sub would never take.
+    pub dead_rows: DeadRows,
+    /// How far it has come.
+    pub tally: Tally,
+    /// Of a backfill: with which aggregate it goes on.
+    pub marks: Option<Marks>,
+}
+
+/// In `app_outbox_replay`.
+#[derive(Debug)]
+pub struct OnRecord {
     pub(super) connect: ConnectConfig,
     /// Proven to be on `server` (I11).
     pub(super) client: Option<SqlClient>,
     pub(super) server: ServerIdentity,
     pub(super) id: String,
-    pub(super) dead_rows: DeadRows,
-    pub(super) keeping: Keeping,
-    pub(super) tally: Tally,
-    /// Of a backfill: with which aggregate it goes on.
-    pub(super) marks: Option<Marks>,
 }
 
-impl ReplayStore {
+impl Progress for OnRecord {
+    async fn note(
+        &mut self,
+        settled: (Lsn, u64),
+        passed: Option<Resumption>,
+    ) -> Result<(), StoreFailure> {
+        let id = self.id.clone();
+        let noted = advance_replay(self.client().await?, &id, settled).await;
+        noted.map_err(|error| StoreFailure::Unavailable(Box::new(error)))?;
+        if let Some(Resumption { table, key }) = passed {
+            let place = note_resumption(self.client().await?, &id, (table, &key)).await;
+            place.map_err(|error| StoreFailure::Unavailable(Box::new(error)))?;
+        }
+        Ok(())
+    }
+}
+
+impl OnRecord {
     async fn client(&mut self) -> Result<&SqlClient, StoreFailure> {
         if self.client.as_ref().is_none_or(|client| client.is_closed()) {
             let unavailable = |error| StoreFailure::Unavailable(Box::new(error));
@@ -78,7 +114,7 @@ fn not_recorded(row: &RowToRecord) -> StoreFailure {
     })
 }
 
-impl Store for ReplayStore {
+impl<P: Progress> Store for ReplayStore<P> {
     async fn parked_keys(
         &mut self,
         _: &mut (dyn FnMut(ParkedKey) + Send),
@@ -132,16 +168,10 @@ impl Store for ReplayStore {
     async fn note_settled(&mut self, settled: Lsn) -> Result<(), StoreFailure> {
         self.tally.settled_to(settled);
         let passed = self.marks.as_ref().and_then(|marks| marks.settled_to(settled));
-        if self.keeping == Keeping::OnRecord {
-            let (id, rows) = (self.id.clone(), self.tally.published());
-            let noted = advance_replay(self.client().await?, &id, (settled, rows)).await;
-            noted.map_err(|error| StoreFailure::Unavailable(Box::new(error)))?;
-            if let Some(Resumption { table, key }) = passed {
-                let place = note_resumption(self.client().await?, &id, (table, &key)).await;
-                place.map_err(|error| StoreFailure::Unavailable(Box::new(error)))?;
-            }
+        match &mut self.progress {
+            Some(progress) => progress.note((settled, self.tally.published()), passed).await,
+            None => Ok(()),
         }
-        Ok(())
     }
 
     async fn survey(&mut self) -> Result<Survey, StoreFailure> {

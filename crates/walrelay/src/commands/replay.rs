@@ -239,7 +239,8 @@ impl Run<'_> {
         shutdown: &Shutdown,
     ) -> Result<Option<Ended>, Error> {
         let Self { command, settings, replay, rate, tally } = *self;
-        let sessions = replay.session_settings(settings, rate);
+        let requests_max = settings.pubsub.max_outstanding_requests;
+        let sessions = replay.session_settings((&settings.relay, requests_max), rate);
         let supervisor = Supervisor {
             settings: &sessions,
             server,
