@@ -28,12 +28,14 @@ pub(crate) struct SimulatedServer<'a, F> {
 pub(crate) struct SimulatedDatabase<'a, F> {
     world: &'a World<F>,
     process: u64,
+    /// Of the record, before it was looked whether something is begun with the slot.
+    generation: u64,
 }
 
 /// As in the service.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 
-fn gone() -> RelayError {
+pub(crate) fn gone() -> RelayError {
     RelayError::Connect(PgError::EndedByServer)
 }
 
@@ -43,14 +45,26 @@ impl<'a, F: Fitting> Server for SimulatedServer<'a, F> {
 
     async fn connect(&self) -> Result<Connected<DuplexStream, Self::Database>, RelayError> {
         let (world, process) = (self.world, self.process);
-        if !world.server.is_up() {
+        let replication = world.connect(process).await?;
+        let database = SimulatedDatabase { world, process, generation: 0 };
+        Ok(Connected { replication, database })
+    }
+}
+
+impl<F: Fitting> World<F> {
+    /// A replication connection of this process.
+    pub(crate) async fn connect(
+        &self,
+        process: u64,
+    ) -> Result<ReplicationConnection<DuplexStream>, RelayError> {
+        if !self.server.is_up() {
             return Err(gone());
         }
-        let (ours, theirs) = duplex(world.plan.socket_bytes);
-        let (server, manners) = (world.server.clone(), world.plan.manners);
-        let seed = locked(&world.seed).fork();
+        let (ours, theirs) = duplex(self.plan.socket_bytes);
+        let (server, manners) = (self.server.clone(), self.plan.manners);
+        let seed = locked(&self.seed).fork();
         {
-            let mut connections = locked(&world.connections);
+            let mut connections = locked(&self.connections);
             while connections.try_join_next().is_some() {}
             connections.spawn(async move { server.serve(theirs, manners, seed).await });
         }
@@ -63,12 +77,8 @@ impl<'a, F: Fitting> Server for SimulatedServer<'a, F> {
             options: "",
         };
         let handshake = ReplicationConnection::handshake(ours, &startup);
-        let replication = timeout(CONNECT_TIMEOUT, handshake)
-            .await
-            .map_err(|_| gone())?
-            .map_err(RelayError::Connect)?;
-        let database = SimulatedDatabase { world, process };
-        Ok(Connected { replication, database })
+        let connected = timeout(CONNECT_TIMEOUT, handshake).await.map_err(|_| gone())?;
+        connected.map_err(RelayError::Connect)
     }
 }
 
@@ -83,6 +93,11 @@ impl<F: Fitting> SimulatedDatabase<'_, F> {
 
 impl<'a, F: Fitting> Database for SimulatedDatabase<'a, F> {
     type Store = F::Store;
+
+    async fn finish_operation(&mut self) -> Result<(), RelayError> {
+        self.generation = self.answer(self.world.table.generation())?;
+        self.world.finish_reset(self.process).await
+    }
 
     async fn check(&mut self) -> Result<(), RelayError> {
         if self.world.fitting.reads_parked_keys_early() {
@@ -130,9 +145,9 @@ impl<'a, F: Fitting> Database for SimulatedDatabase<'a, F> {
     }
 
     async fn into_store(self, _: SystemIdentity) -> Result<F::Store, RelayError> {
-        let Self { world, process } = self;
+        let Self { world, process, generation } = self;
         world.judge.note(Event::Opened { process });
-        let table = SessionTable::new(world.table.clone(), process);
+        let table = SessionTable::new(world.table.clone(), process).of_generation(generation);
         self.answer(world.fitting.store(table))
     }
 }

@@ -6,6 +6,7 @@ use walrelay_relay::settings::Until;
 use walrelay_relay::stream::seams::Publisher;
 use walrelay_testkit::walsender::Watcher;
 
+use crate::bugs::{ReplayBug, ResetBug};
 use crate::judge::Judge;
 use crate::pubsub::PubSub;
 use crate::table::SessionTable;
@@ -36,6 +37,16 @@ pub(crate) trait Fitting: Clone + Send + Sync + 'static {
 
     /// Every connection to the server was cut.
     fn connections_cut(&self) {}
+
+    /// What is wrong with how a reset is carried out.
+    fn reset_bug(&self) -> Option<ResetBug> {
+        None
+    }
+
+    /// What is wrong with replays to a topic.
+    fn replay_bug(&self) -> Option<ReplayBug> {
+        None
+    }
 }
 
 /// No planted bug, and each process runs until it has caught up.

@@ -45,6 +45,7 @@ impl<F: Fitting> World<F> {
             self.finish(&mut seed).await;
         }
         self.last.request();
+        self.replayer.crash.notify_waiters();
         for instance in &self.instances {
             instance.crash.notify_waiters();
             locked(&instance.shutdown).request();
@@ -85,6 +86,12 @@ impl<F: Fitting> World<F> {
             let text = format!("{key} of {topic} is to be held: {through:?}");
             self.judge.find(Fault::ParkedForEver, text);
         }
+        if self.table.has_reset() {
+            self.judge.find(Fault::Unfinished, "a reset");
+        }
+        if self.has_topic_replay() && !self.judge.has_findings() {
+            self.judge.find(Fault::Unfinished, "a replay to a topic");
+        }
         let (confirmed, end) = (self.server.confirmed_flush(), self.server.wal_end());
         if confirmed < end && !self.judge.has_findings() {
             let text = format!("{:?} of {:?}", Hex(confirmed), Hex(end));
@@ -95,6 +102,8 @@ impl<F: Fitting> World<F> {
     fn is_done(&self) -> bool {
         self.judge.is_done()
             && !self.table.has_holds()
+            && !self.table.has_reset()
+            && !self.has_topic_replay()
             && self.server.confirmed_flush() >= self.server.wal_end()
     }
 
@@ -192,6 +201,10 @@ impl<F: Fitting> World<F> {
             Action::ReplayInPlace { key } => {
                 self.begin_replay(&self.named_or_drawn(key, seed));
             }
+            Action::Reset { per_mille, dies_after } => self.begin_reset(per_mille, dies_after),
+            Action::ReplayToTopic { first, last } => self.begin_topic_replay((first, last)),
+            Action::KillReplay => self.replayer.crash.notify_waiters(),
+            Action::StopReplay => locked(&self.replayer.shutdown).request(),
             Action::DiscardOne => {
                 self.open_row(seed).into_iter().for_each(|row| self.table.discard(row));
             }

@@ -1,10 +1,12 @@
 //! The independent judge: told what was committed, stored, recorded and confirmed, at the instant it
 //! happened, and nothing else. Knows no type and no rule of the relay's code.
 
+mod again;
 mod connection;
 mod facts;
 mod requests;
 mod state;
+mod topic_replay;
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -88,11 +90,20 @@ impl Judge {
         state.close(call);
     }
 
-    /// Whether a message that goes out says what its row says.
-    pub(crate) fn check_content(&self, number: RowNumber, position: (u64, u32), body: &[u8]) {
+    /// Whether a message that goes out says what its row says, and is marked where it repeats one.
+    pub(crate) fn check_content(
+        &self,
+        (topic, number): (&str, RowNumber),
+        position: (u64, u32),
+        (body, mark): (&[u8], Option<&str>),
+    ) {
         let mut state = self.state();
+        if mark != state.mark_of(topic) {
+            let text = format!("row {number}: {mark:?} in place of {:?}", state.mark_of(topic));
+            state.find(Fault::Unmarked, text);
+        }
         // A row nobody committed is found when its request is.
-        let Some(index) = state.by_number.get(&number).copied() else { return };
+        let Some(index) = state.index_of(topic, number) else { return };
         let row = &state.rows[index].row;
         let holds = |wanted: &[u8]| body.windows(wanted.len()).any(|part| part == wanted);
         let place = format!("{:?}", Hex(row.commit_lsn));
@@ -201,6 +212,7 @@ impl Judge {
     /// Whether every row is stored, or dead and rightly so, and none is on its way.
     pub(crate) fn is_done(&self) -> bool {
         self.state().rows.iter().all(|row| match row.recorded {
+            _ if row.kind == RowOf::Copy => row.stored > 0 || row.is_excused,
             Some(Status::Retrying) => false,
             Some(Status::Dead) => row.stored > 0 || row.is_excused,
             Some(Status::Discarded | Status::Published) => true,
@@ -230,11 +242,11 @@ impl Judge {
     pub(crate) fn check_done(&self) {
         let mut state = self.state();
         let mut found = Vec::new();
-        for RowState { row, stored, recorded, is_excused, .. } in &state.rows {
+        for RowState { row, stored, recorded, is_excused, kind, .. } in &state.rows {
             let fault = match recorded {
                 Some(Status::Retrying) => Fault::ParkedForEver,
                 Some(Status::Dead) if *stored == 0 && !is_excused => Fault::ParkedForEver,
-                None if *stored == 0 => Fault::Lost,
+                None if *stored == 0 && !(*kind == RowOf::Copy && *is_excused) => Fault::Lost,
                 Some(_) | None => continue,
             };
             let (number, key) = (row.number, &row.key);
@@ -247,7 +259,8 @@ impl Judge {
     pub(crate) fn rows_not_stored(&self, key: &str, patience: Duration) -> Vec<RowNumber> {
         let state = self.state();
         let late = |row: &&RowState| {
-            row.row.key == key && row.stored == 0 && row.committed_at.elapsed() > patience
+            let is_late = row.stored == 0 && row.committed_at.elapsed() > patience;
+            row.row.key == key && row.kind != RowOf::Copy && is_late
         };
         state.rows.iter().filter(late).map(|row| row.row.number).collect()
     }

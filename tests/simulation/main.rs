@@ -4,6 +4,7 @@
 //! scripted server, against a Pub/Sub and a dispatch table that misbehave; everything is drawn from one seed. `WALRELAY_SIM_SEED=N` runs one
 //! seed and prints its story, `WALRELAY_SIM_SEEDS=N` runs the first N.
 
+mod bugs;
 mod database;
 mod fitting;
 mod happenings;
@@ -13,16 +14,20 @@ mod plan;
 mod planted;
 mod pubsub;
 mod relay;
+mod replayer;
 mod replays;
+mod resets;
 mod rows;
 mod run;
 mod store_conformance;
 mod table;
+mod topic_replays;
 mod world;
 
+use bugs::{ReplayBug, ResetBug};
 use fitting::{Faithful, Fitting, UntilCaughtUp};
 use judge::Fault;
-use plan::Plan;
+use plan::{Plan, RESET_STEPS};
 use planted::{
     ConfirmingKeepalivesInTransactions, Impatient, PublisherBug, ReadsParkedKeysEarly, StoreBug,
     Unbudgeted,
@@ -140,6 +145,30 @@ fn a_key_that_is_replayed_in_place_has_its_history_in_one_piece_and_then_what_ha
 }
 
 #[test]
+fn a_reset_that_is_killed_after_any_step_is_finished_and_every_key_comes_again_from_the_target() {
+    for dies_after in (0..=RESET_STEPS).map(|step| (step > 0).then_some(step)) {
+        for seed in 0..8 {
+            let plan = Plan::resets_under_traffic(dies_after);
+            let outcome = simulate(seed, Some(plan), Faithful, STORY_LINES);
+            let Outcome { findings, story, resets, .. } = outcome;
+            assert!(findings.is_empty(), "seed {seed}, {dies_after:?}: {findings:#?}\n{story}");
+            assert_eq!(resets, 3, "seed {seed}, {dies_after:?}\n{story}");
+        }
+    }
+}
+
+#[test]
+fn a_replay_to_a_topic_that_is_killed_again_and_again_has_each_row_there_in_the_order_of_its_key() {
+    for seed in 0..40 {
+        let plan = Plan::topic_replays_under_traffic();
+        let outcome = simulate(seed, Some(plan), Faithful, STORY_LINES);
+        let Outcome { findings, story, copies, .. } = outcome;
+        assert!(findings.is_empty(), "seed {seed}: {findings:#?}\n{story}");
+        assert!(copies > 100, "seed {seed}: {copies} rows came again\n{story}");
+    }
+}
+
+#[test]
 fn one_sick_key_beyond_the_budget_stops_nobody() {
     for seed in 0..10 {
         for plan in [Plan::one_sick_key_beyond_the_budget(), Plan::one_sick_key_and_a_restart()] {
@@ -232,7 +261,9 @@ fn rows_settled_before_their_park_is_durable_are_found() {
 
 #[test]
 fn parked_keys_forgotten_at_a_restart_are_found() {
-    the_judge_objects(&StoreBug::ForgetsParkedKeys, None, &[Fault::Reordered]);
+    // Behind a reset what is parked comes from the slot too.
+    let faults = [Fault::Reordered, Fault::Repeated];
+    the_judge_objects(&StoreBug::ForgetsParkedKeys, None, &faults);
 }
 
 #[test]
@@ -284,4 +315,31 @@ fn a_key_that_stays_parked_is_found() {
 fn outcomes_that_are_not_written_down_are_found() {
     let faults = [Fault::Repeated, Fault::ParkedForEver];
     the_judge_objects(&StoreBug::ForgetsOutcomes, None, &faults);
+}
+
+#[test]
+fn resets_with_a_planted_bug_are_found() {
+    let plan = Plan::resets_under_traffic(None);
+    let gap = [Fault::Reordered, Fault::Lost];
+    the_judge_objects(&ResetBug::KeepsWhatWasPublished, Some(&plan), &gap);
+    the_judge_objects(&ResetBug::KeepsWhatIsSettled, Some(&plan), &gap);
+    the_judge_objects(&ResetBug::BeginsAtTheEnd, Some(&plan), &gap);
+    the_judge_objects(&ResetBug::BeginsAtTheAnchor, Some(&plan), &[Fault::Repeated]);
+    let never = [Fault::Unfinished, Fault::GaveUp];
+    the_judge_objects(&ResetBug::IsForgotten, Some(&plan), &never);
+}
+
+#[test]
+fn replays_to_a_topic_with_a_planted_bug_are_found() {
+    let plan = Plan::topic_replays_under_traffic();
+    for (bug, fault) in [
+        (ReplayBug::ForgetsItsMark, Fault::Unmarked),
+        (ReplayBug::ForgetsItsPlace, Fault::Repeated),
+        (ReplayBug::LeavesOut, Fault::ConfirmedEarly),
+        (ReplayBug::NotesTooMuch, Fault::ConfirmedEarly),
+        (ReplayBug::StreamsTheLiveSlot, Fault::TookLiveSlot),
+        (ReplayBug::RetriesBehindTheNext, Fault::Reordered),
+    ] {
+        the_judge_objects(&bug, Some(&plan), &[fault]);
+    }
 }

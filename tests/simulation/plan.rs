@@ -1,5 +1,7 @@
 //! What one seed means: the relay's settings, the faults, and what happens when.
 
+mod again;
+
 use std::time::Duration;
 
 use walrelay_core::{Backoff, FailureClass, LanePolicy, OnDead, WalBudgetLimit, WindowLimits};
@@ -7,6 +9,9 @@ use walrelay_testkit::seed::Seed;
 use walrelay_testkit::walsender::{InTransaction, Manners};
 
 use crate::{pubsub, table};
+
+/// How many steps a reset has.
+pub(crate) const RESET_STEPS: u64 = 5;
 
 /// Everything about a run that is decided before it starts.
 #[derive(Debug, Clone)]
@@ -110,6 +115,21 @@ pub(crate) enum Action {
     ReplayInPlace {
         key: Option<u64>,
     },
+    /// Everything is to come again from a place so far between the anchor and what is settled.
+    Reset {
+        per_mille: u64,
+        /// All processes end once so many of its steps are done.
+        dies_after: Option<u64>,
+    },
+    /// A stretch of the log is to be published to a topic of its own: both ends so far between the anchor
+    /// and the end of the log.
+    ReplayToTopic {
+        first: u64,
+        last: u64,
+    },
+    /// The process that does it is killed, or asked to stop; another takes it up again.
+    KillReplay,
+    StopReplay,
 }
 
 /// One row of the first topic.
@@ -467,8 +487,30 @@ fn timeline(seed: &mut Seed, load: Load) -> Vec<(Duration, Action)> {
             timeline.push((moment, Action::ReplayInPlace { key: None }));
         }
     }
+    draw_again(&mut replays.fork(), length, &mut timeline);
     timeline.sort_by_key(|(moment, _)| *moment);
     timeline
+}
+
+/// Some seeds have resets, some replays to a topic, a few both.
+fn draw_again(seed: &mut Seed, length: Duration, timeline: &mut Vec<(Duration, Action)>) {
+    let mut at =
+        |moment: &mut Seed, action| timeline.push((moment.time(Duration::ZERO, length), action));
+    if seed.chance(200) {
+        for _ in 0..seed.between(1, 3) {
+            let dies_after = seed.chance(500).then(|| seed.between(1, RESET_STEPS));
+            let per_mille = *seed.pick(&[0, 300, 800, 1_000]);
+            at(seed, Action::Reset { per_mille, dies_after });
+        }
+    }
+    if seed.chance(200) {
+        let (first, last) = (*seed.pick(&[0, 0, 300]), *seed.pick(&[600, 1_000, 1_000]));
+        at(seed, Action::ReplayToTopic { first, last });
+        for _ in 0..seed.between(0, 4) {
+            let action = if seed.chance(700) { Action::KillReplay } else { Action::StopReplay };
+            at(seed, action);
+        }
+    }
 }
 
 /// What goes wrong, some of it twice as often.

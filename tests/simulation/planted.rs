@@ -1,5 +1,7 @@
 //! Planted bugs: each breaks one promise at a seam, and the judge must object.
 
+mod again;
+
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -21,6 +23,7 @@ use crate::judge::Judge;
 use crate::pubsub::{PubSub, Request};
 use crate::table::SessionTable;
 use crate::world::locked;
+pub(crate) use again::ReplayPublisher;
 
 /// Nobody keeps to the budget.
 #[derive(Clone, Copy)]
@@ -139,7 +142,10 @@ impl Fitting for ConfirmingKeepalivesInTransactions {
                     keepalive = wal_end;
                     seen
                 }
-                Seen::Started { .. } | Seen::Row { .. } | Seen::Ended => seen,
+                Seen::Started { .. }
+                | Seen::CopyStarted { .. }
+                | Seen::Row { .. }
+                | Seen::Ended => seen,
             });
         })
     }

@@ -4,6 +4,8 @@ use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use googleapis_tonic_google_pubsub_v1::google::pubsub::v1::PubsubMessage;
+use prost::Message as _;
 use tokio::time::{Instant, sleep};
 use walrelay_core::{Batch, FailureClass, PublishFailure};
 use walrelay_relay::stream::seams::Publisher;
@@ -296,8 +298,10 @@ impl Publisher for PubSub {
         batch: &Batch,
     ) -> impl Future<Output = Result<Vec<String>, PublishFailure>> + Send + 'static {
         for message in batch.messages() {
-            let number = number_of(message.event_id());
-            self.judge.check_content(number, position_of(message), message.body());
+            let row = (&**batch.topic(), number_of(message.event_id()));
+            let mark = mark_of(message.body());
+            let content = (message.body(), mark.as_deref());
+            self.judge.check_content(row, position_of(message), content);
         }
         self.send(&Request::of(batch))
     }
@@ -316,6 +320,12 @@ fn answer(state: OutState, failure: Option<&PublishFailure>) -> Answer {
 pub(crate) fn number_of(event_id: &str) -> RowNumber {
     let digits = event_id.strip_prefix(['e', 'r']);
     digits.and_then(|digits| digits.parse().ok()).unwrap_or(RowNumber::MAX)
+}
+
+/// What it says it is a repetition of.
+fn mark_of(body: &[u8]) -> Option<String> {
+    let message = PubsubMessage::decode(body).ok()?;
+    message.attributes.get("replay_id").cloned()
 }
 
 fn position_of(message: &walrelay_core::Message) -> (u64, u32) {

@@ -14,6 +14,7 @@ use walrelay_relay::observe::metrics::Metrics;
 use walrelay_relay::settings::{RelaySettings, Until};
 use walrelay_relay::shutdown::Shutdown;
 use walrelay_relay::stream::mode::Ended;
+use walrelay_testkit::walsender::LIVE_SLOT;
 
 use crate::database::SimulatedServer;
 use crate::fitting::Fitting;
@@ -34,11 +35,7 @@ impl<F: Fitting> World<F> {
             if self.last.is_requested() {
                 return;
             }
-            let number = {
-                let mut processes = locked(&self.processes);
-                *processes += 1;
-                *processes
-            };
+            let number = self.next_process();
             let end = tokio::select! {
                 biased;
                 () = instance.crash.notified() => End::Broken,
@@ -51,6 +48,13 @@ impl<F: Fitting> World<F> {
                 () = self.last.requested() => return,
             }
         }
+    }
+
+    /// The number of a process that begins.
+    pub(crate) fn next_process(&self) -> u64 {
+        let mut processes = locked(&self.processes);
+        *processes += 1;
+        *processes
     }
 
     /// Sessions until one ends well.
@@ -100,9 +104,18 @@ type RunResult = Result<Option<Ended>, RelayError>;
 
 /// The settings of the service, but for what the plan draws.
 pub(crate) fn settings(plan: &Plan) -> SessionSettings {
-    let relay = RelaySettings {
+    let relay = relay_settings(plan);
+    let mut settings = SessionSettings::of(&relay, plan.window.max, Until::Stopped);
+    settings.window = plan.window;
+    settings.lanes = plan.lanes;
+    settings.intervals.prune = Duration::from_secs(7);
+    settings
+}
+
+pub(crate) fn relay_settings(plan: &Plan) -> RelaySettings {
+    RelaySettings {
         outbox: Outbox {
-            slot: "walrelay".into(),
+            slot: LIVE_SLOT.into(),
             publication: "walrelay".into(),
             tables: Vec::new(),
             shard: Shard::WHOLE,
@@ -119,15 +132,10 @@ pub(crate) fn settings(plan: &Plan) -> SessionSettings {
         wal_sender_timeout: SENDER_TIMEOUT,
         // Short enough to matter.
         dispatch_retention: Duration::from_secs(5),
-    };
-    let mut settings = SessionSettings::of(&relay, plan.window.max, Until::Stopped);
-    settings.window = plan.window;
-    settings.lanes = plan.lanes;
-    settings.intervals.prune = Duration::from_secs(7);
-    settings
+    }
 }
 
-fn story_of(error: &RelayError) -> String {
+pub(crate) fn story_of(error: &RelayError) -> String {
     walrelay_relay::policy::Chain(error).to_string()
 }
 

@@ -11,7 +11,8 @@ use crate::world::{World, locked};
 impl<F: Fitting> World<F> {
     /// Asks for a key to be held.
     pub(crate) fn begin_replay(&self, RowPlanNames { topic, key }: &RowPlanNames) {
-        let is_placed = self.table.place_hold(topic, key);
+        // As the command: what is begun with the slot comes first.
+        let is_placed = !self.table.has_reset() && self.table.place_hold(topic, key);
         self.judge.note(Event::Chaos(format!("hold of {key} of {topic}: {is_placed}")));
     }
 

@@ -17,6 +17,7 @@ use crate::judge::{self, Event, Fault, Judge};
 use crate::plan::Plan;
 use crate::pubsub::{PubSub, REQUEST_TIMEOUT};
 use crate::relay::{SENDER_TIMEOUT, settings};
+use crate::replayer::Replayer;
 use crate::rows::TABLE;
 use crate::table::{self, Table};
 use crate::world::{World, locked};
@@ -30,8 +31,12 @@ pub(crate) struct Outcome {
     pub(crate) repeated: u64,
     /// Processes that ended by themselves, having caught up.
     pub(crate) caught_up: u64,
-    /// Rows of replays that are stored.
+    /// Rows of replays in place that are stored.
     pub(crate) replayed: usize,
+    /// Rows of replays to a topic that are stored there.
+    pub(crate) copies: usize,
+    /// Resets that were finished.
+    pub(crate) resets: u64,
 }
 
 /// What the buffer between socket and decoder may hold beside the budget.
@@ -80,12 +85,14 @@ pub(crate) async fn run<F: Fitting>(
         caught_up: Mutex::new(0),
         last: Shutdown::new(),
         row_count: Mutex::new(0),
+        dies_after: Mutex::new(None),
+        replayer: Replayer::default(),
         plan,
         seed: Mutex::new(seed.fork()),
     });
     let relays = world.instances.iter().map(|instance| world.relay(instance));
     let life = async {
-        tokio::join!(join_all(relays), world.happen(seed.fork()));
+        tokio::join!(join_all(relays), world.replay_to_topics(), world.happen(seed.fork()));
     };
     if timeout(PATIENCE * 4, life).await.is_err() {
         judge.find(Fault::DidNotStop, "the run does not end");
@@ -94,5 +101,6 @@ pub(crate) async fn run<F: Fitting>(
     let caught_up = *locked(&world.caught_up);
     let (findings, story, replayed) =
         (judge.findings(), judge.story(lines), judge.replayed_count());
-    Outcome { findings, story, stored, repeated, caught_up, replayed }
+    let (copies, resets) = (judge.copies_count(), judge.resets_count());
+    Outcome { findings, story, stored, repeated, caught_up, replayed, copies, resets }
 }

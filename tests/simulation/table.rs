@@ -1,10 +1,12 @@
 //! Dispatch state in memory, with the meaning of the statements in `walrelay_postgres`, that fails
 //! and delays at random, also after it has done what was asked.
 
+mod begun;
 mod heads;
 mod held;
 mod holds;
 mod keys;
+mod operation;
 mod operator;
 mod recorded;
 mod spilled;
@@ -26,6 +28,7 @@ use walrelay_testkit::walsender::ScriptedServer;
 
 use crate::judge::{Event, Judge, RowNumber, Status};
 use crate::pubsub::number_of;
+use begun::Reset;
 pub(crate) use held::HeldKey;
 use held::Hold;
 
@@ -95,6 +98,10 @@ struct State {
     holds: BTreeMap<Key, Hold>,
     /// When a hold of a key was last asked for or lifted.
     hold_changed_at: BTreeMap<Key, Instant>,
+    /// A reset that is not finished.
+    reset: Option<Reset>,
+    /// Raised by whatever is begun with the slot: sessions of before write nothing more.
+    generation: u64,
 }
 
 /// Topic and ordering key.
@@ -146,6 +153,8 @@ impl Table {
             settled: 0,
             holds: BTreeMap::new(),
             hold_changed_at: BTreeMap::new(),
+            reset: None,
+            generation: 1,
         };
         Self { state: Arc::new(Mutex::new(state)), judge, server, rules }
     }
@@ -174,7 +183,7 @@ impl Table {
     }
 
     /// One command: it takes a while, and may fail before or after it is done.
-    async fn command<T>(
+    pub(crate) async fn command<T>(
         &self,
         name: &'static str,
         run: impl FnOnce() -> T,
@@ -268,6 +277,8 @@ fn unavailable() -> StoreFailure {
 pub(crate) struct SessionTable {
     table: Table,
     process: u64,
+    /// Of the record, before it was looked whether something is begun with the slot.
+    generation: u64,
     /// Position to version, as each claim left it.
     claims: HashMap<Place, u64>,
     /// Keys that are to be held for a replay, as they were told last.
@@ -278,7 +289,20 @@ pub(crate) struct SessionTable {
 
 impl SessionTable {
     pub(crate) fn new(table: Table, process: u64) -> Self {
-        Self { table, process, claims: HashMap::new(), wanted: Vec::new(), forgets_holds: false }
+        let (generation, claims) = (table.generation(), HashMap::new());
+        Self { table, process, generation, claims, wanted: Vec::new(), forgets_holds: false }
+    }
+
+    /// The same, of a session that began to look at the slot when the record was of this generation.
+    pub(crate) fn of_generation(self, generation: u64) -> Self {
+        Self { generation, ..self }
+    }
+
+    fn refuse_other_generation(&self) -> Result<(), StoreFailure> {
+        match self.table.generation() == self.generation {
+            true => Ok(()),
+            false => Err(StoreFailure::OtherHistory("the record is of another generation")),
+        }
     }
 
     /// A planted bug: nothing is told of keys that are held.
@@ -401,6 +425,7 @@ impl Store for SessionTable {
             })
         };
         let parked = table.command("parked keys", read).await?;
+        self.refuse_other_generation()?;
         self.wanted = table.state().wanted_holds(HOLDS_MAX as usize);
         let count = parked.len();
         parked.into_iter().for_each(each);
@@ -507,12 +532,22 @@ impl Store for SessionTable {
 
     async fn watch(&mut self) -> Result<Watch, StoreFailure> {
         let up_to = Lsn::new(self.table.server.wal_end());
-        self.table.command("watch", || Watch::Intact { up_to }).await
+        self.table.command("watch", || self.refuse_other_generation()).await??;
+        Ok(Watch::Intact { up_to })
     }
 
     async fn note_settled(&mut self, settled: Lsn) -> Result<(), StoreFailure> {
-        let table = self.table.clone();
-        table.command("note settled", || table.state().note_settled(settled.as_u64())).await
+        let (table, generation) = (self.table.clone(), self.generation);
+        let note = || {
+            let mut state = table.state();
+            let is_ours = state.generation == generation;
+            if is_ours {
+                state.note_settled(settled.as_u64());
+            }
+            is_ours
+        };
+        table.command("note settled", note).await?;
+        self.refuse_other_generation()
     }
 
     /// Operators of the simulation say nothing: the look for due keys finds what they did.

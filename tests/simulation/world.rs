@@ -12,6 +12,7 @@ use crate::instance::Instance;
 use crate::judge::{Judge, RowNumber};
 use crate::plan::Plan;
 use crate::pubsub::PubSub;
+use crate::replayer::Replayer;
 use crate::table::Table;
 
 /// Everything of a run but the relay.
@@ -33,6 +34,9 @@ pub(crate) struct World<F> {
     /// Set at the very end: no process follows the one that stops.
     pub(crate) last: Shutdown,
     pub(crate) row_count: Mutex<RowNumber>,
+    /// After how many steps of the reset all processes end.
+    pub(crate) dies_after: Mutex<Option<u64>>,
+    pub(crate) replayer: Replayer,
 }
 
 pub(crate) fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {

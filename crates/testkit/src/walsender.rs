@@ -41,6 +41,13 @@ pub enum Seen {
         /// Its place in the transaction.
         tx_index: u32,
     },
+    /// A copy of the anchor begins to be streamed: nothing that is read or confirmed of it moves the slot.
+    CopyStarted {
+        /// Where it starts.
+        from: u64,
+        /// Who streams.
+        application_name: String,
+    },
     /// A keepalive was written while a transaction was being sent.
     KeepaliveInTransaction {
         /// Its position.
@@ -95,7 +102,7 @@ pub enum InTransaction {
     EndOfLog,
 }
 
-/// A server with one slot. Clones are the same server.
+/// A server with one slot, and an anchor where the log begins. Clones are the same server.
 #[derive(Clone)]
 pub struct ScriptedServer {
     state: Arc<Mutex<State>>,
@@ -110,8 +117,19 @@ enum Power {
     Down,
 }
 
+/// Whether something is there.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Presence {
+    There,
+    Gone,
+}
+
 struct State {
     log: Log,
+    /// Whether there is the slot, between being dropped and made again.
+    slot: Presence,
+    /// Where the anchor stands.
+    anchor: u64,
     /// `confirmed_flush_lsn`.
     confirmed_flush: u64,
     /// What of it survives a crash.
@@ -147,6 +165,8 @@ impl ScriptedServer {
         let start = log.end();
         let state = State {
             log,
+            slot: Presence::There,
+            anchor: start,
             confirmed_flush: start,
             confirmed_flush_written: start,
             generation: 0,
@@ -185,6 +205,43 @@ impl ScriptedServer {
     #[must_use]
     pub fn confirmed_flush_written(&self) -> u64 {
         self.state().confirmed_flush_written
+    }
+
+    /// Where the anchor stands.
+    #[must_use]
+    pub fn anchor(&self) -> u64 {
+        self.state().anchor
+    }
+
+    /// Drops the slot, if it is there.
+    ///
+    /// # Errors
+    ///
+    /// Who streams it.
+    pub fn drop_slot(&self) -> Result<(), SlotHolder> {
+        self.change(|state| match &state.holder {
+            Some(holder) => Err(holder.clone()),
+            None => {
+                state.slot = Presence::Gone;
+                Ok(())
+            }
+        })
+    }
+
+    /// Makes the slot anew, at this position, which is on disk from the beginning.
+    ///
+    /// # Errors
+    ///
+    /// There is one.
+    pub fn make_slot(&self, at: u64) -> Result<(), SlotExists> {
+        self.change(|state| match state.slot {
+            Presence::There => Err(SlotExists),
+            Presence::Gone => {
+                state.slot = Presence::There;
+                (state.confirmed_flush, state.confirmed_flush_written) = (at, at);
+                Ok(())
+            }
+        })
     }
 
     /// Breaks every connection, in the middle of whatever is being written.
@@ -288,12 +345,24 @@ impl ScriptedServer {
         changed
     }
 
+    /// Why a copy of the anchor cannot be streamed.
+    fn refuse_copy(&self) -> Option<Refusal> {
+        self.state().is_in_recovery().then(|| Refusal {
+            code: "0A000",
+            text: "logical decoding cannot be used while in recovery".into(),
+        })
+    }
+
     /// Gives the slot to a connection; why not, otherwise.
     fn take_slot(&self, pid: i32, application_name: String) -> Result<SlotHolder, Refusal> {
         self.change(|state| match &state.holder {
             _ if state.is_in_recovery() => Err(Refusal {
                 code: "0A000",
                 text: "logical decoding cannot be used while in recovery".into(),
+            }),
+            None if state.slot == Presence::Gone => Err(Refusal {
+                code: "42704",
+                text: "replication slot \"walrelay\" does not exist".into(),
             }),
             Some(holder) => Err(Refusal {
                 code: "55006",
@@ -336,6 +405,13 @@ impl State {
             || (self.power == Power::Stopping && !streams)
     }
 }
+
+/// There is a slot of this name.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct SlotExists;
+
+/// The name of the slot that the relay streams; one of another name is a copy of the anchor.
+pub const LIVE_SLOT: &str = "walrelay";
 
 /// Why a command fails.
 struct Refusal {

@@ -1,12 +1,13 @@
 //! The connection: what is read beyond the budget, what is confirmed and how often.
 
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use tokio::time::Instant;
 use walrelay_testkit::walsender::{Seen, SlotHolder};
 
 use super::facts::{End, Event, Fault, Hex, Status};
-use super::state::State;
+use super::state::{RowOf, RowState, State};
 
 /// A holder that is alive speaks at least so often.
 const LIVELY: Duration = Duration::from_secs(6);
@@ -14,6 +15,9 @@ const LIVELY: Duration = Duration::from_secs(6);
 impl State {
     pub(super) fn seen(&mut self, seen: Seen) {
         match seen {
+            Seen::CopyStarted { application_name, .. } => {
+                self.copy_started(application_name.parse().unwrap_or_default());
+            }
             Seen::Started { confirmed_flush, holder } => {
                 self.takes_the_slot(&holder);
                 self.connection_started(confirmed_flush);
@@ -38,11 +42,25 @@ impl State {
     fn takes_the_slot(&mut self, holder: &SlotHolder) {
         self.streaming = holder.application_name.parse().unwrap_or_default();
         self.streaming_pid = holder.pid;
+        self.rounds.insert(self.streaming, self.round);
+        if self.replay_of(self.streaming).is_some() {
+            self.find(Fault::TookLiveSlot, format!("process {}", self.streaming));
+        }
         self.moved_at = Instant::now();
         self.note(Event::Streaming { process: self.streaming });
+        let streaming = self.streaming;
+        let replaying: BTreeSet<u64> = self.calls.values().map(|call| call.process).collect();
+        let replaying: BTreeSet<u64> =
+            replaying.into_iter().filter(|process| self.replay_of(*process).is_some()).collect();
+        self.others_are_late(streaming, |process| !replaying.contains(&process));
+    }
+
+    /// A session of this process begins, and others of these may still have something out.
+    pub(super) fn others_are_late(&mut self, beginning: u64, concerns: impl Fn(u64) -> bool) {
         let calls = self.calls.iter().map(|(call, of)| (*call, of.process));
-        for (call, process) in calls.collect::<Vec<_>>() {
-            match process == self.streaming {
+        let concerned = calls.filter(|(_, process)| *process == beginning || concerns(*process));
+        for (call, process) in concerned.collect::<Vec<_>>() {
+            match process == beginning {
                 // Its session before still has this out; the slot sends the rows again behind it.
                 true => {
                     self.allow_repeats(call);
@@ -73,8 +91,10 @@ impl State {
         if std::mem::replace(&mut self.last_end, End::Broken) == End::Graceful {
             return;
         }
-        for row in self.rows.iter_mut().filter(|row| row.stored > 0) {
-            let comes_again = row.recorded.is_none() && row.row.commit_lsn >= confirmed_flush;
+        let of_slot = |row: &&mut RowState| row.stored > 0 && row.kind != RowOf::Copy;
+        for row in self.rows.iter_mut().filter(of_slot) {
+            let comes_again =
+                row.recorded.is_none() && row.row.commit_lsn >= confirmed_flush.max(self.floor);
             if comes_again || row.recorded == Some(Status::Retrying) {
                 row.allow_repeat();
             }

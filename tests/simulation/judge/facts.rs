@@ -37,6 +37,12 @@ pub(crate) enum Fault {
     Altered,
     /// Stored and never committed.
     Unknown,
+    /// A repetition without the mark of its replay, or the mark on a row of the stream.
+    Unmarked,
+    /// A reset or a replay is not over although everything is well.
+    Unfinished,
+    /// A replay to another topic streams the live slot.
+    TookLiveSlot,
     /// No status update for longer than the server waits.
     StatusOverdue,
     /// A database that shuts down waits for the relay.

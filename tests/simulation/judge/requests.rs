@@ -47,7 +47,7 @@ impl State {
         }
         let mut rows = Vec::new();
         for (number, row_key, _) in messages {
-            let Some(index) = self.by_number.get(number).copied() else {
+            let Some(index) = self.index_of(topic, *number) else {
                 self.find(Fault::Unknown, format!("call {call}: row {number}"));
                 continue;
             };
@@ -63,7 +63,8 @@ impl State {
         {
             self.find(Fault::TwoOutstanding, format!("calls {other} and {call}"));
         }
-        self.calls.insert(call, Call { is_late: false, process, lane, rows });
+        let round = self.rounds.get(&process).copied().unwrap_or_default();
+        self.calls.insert(call, Call { is_late: false, process, lane, rows, round });
         if self.is_superseded(process) {
             self.cannot_be_fenced_off(call);
         }
@@ -77,9 +78,15 @@ impl State {
             !call.is_late && (call.process == self.streaming || self.streaming == 0)
         });
         let stands_behind = if is_known { Behind::Everything } else { Behind::Committed };
+        let round = self.round_of(call);
         for index in rows {
             self.stored_count += 1;
             let row = &mut self.rows[index];
+            // From before a reset: it is still to come again.
+            if round < row.round {
+                self.repeated_count += 1;
+                continue;
+            }
             row.stored += 1;
             let number = row.row.number;
             match row.stored {
@@ -123,7 +130,7 @@ impl State {
         // Excused rows may come late; all others of the prefix were first stored in order.
         let place = in_order.iter().position(|at| *at == index).unwrap_or(usize::MAX);
         let waits_for =
-            |at: &&usize| stands_behind == Behind::Everything || rows[**at].kind == RowOf::Producer;
+            |at: &&usize| stands_behind == Behind::Everything || rows[**at].kind != RowOf::Replay;
         let blocking = in_order.get(*next..place).and_then(|before| {
             let mut before = before.iter().filter(|at| !is_passed(**at));
             before.find(waits_for)
@@ -150,21 +157,33 @@ impl State {
         if answer == Answer::Invalid
             && let Some(Call { rows, lane, .. }) = self.calls.get(&call)
             && let [alone] = rows[..]
-            && (!self.rules.dead_rows_hold || lane.is_none())
+            && (!self.rules.dead_rows_hold
+                || lane.is_none()
+                || self.rows[alone].kind == RowOf::Copy)
         {
             self.rows[alone].is_excused = true;
         }
         self.close(call);
     }
 
-    pub(super) fn allow_repeats(&mut self, call: u64) {
+    fn round_of(&self, call: u64) -> u64 {
+        self.calls.get(&call).map(|call| call.round).unwrap_or_default()
+    }
+
+    /// The rows of a request that do not have to come again since.
+    fn rows_of(&self, call: u64) -> Vec<usize> {
+        let round = self.round_of(call);
         let rows = self.calls.get(&call).map(|call| call.rows.clone()).unwrap_or_default();
-        rows.into_iter().for_each(|index| self.rows[index].allow_repeat());
+        rows.into_iter().filter(|index| self.rows[*index].round <= round).collect()
+    }
+
+    pub(super) fn allow_repeats(&mut self, call: u64) {
+        self.rows_of(call).into_iter().for_each(|index| self.rows[index].allow_repeat());
     }
 
     /// The request of a process that has lost the slot: another publishes the same rows.
     pub(super) fn cannot_be_fenced_off(&mut self, call: u64) {
-        let rows = self.calls.get(&call).map(|call| call.rows.clone()).unwrap_or_default();
+        let rows = self.rows_of(call);
         rows.into_iter().for_each(|index| self.rows[index].repeat = Repeat::Always);
     }
 

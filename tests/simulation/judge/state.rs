@@ -6,6 +6,7 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use super::facts::{End, Event, Fault, Row, RowNumber, Rules, Status};
+use super::topic_replay::TopicReplay;
 
 #[derive(Debug)]
 pub(super) struct RowState {
@@ -14,6 +15,8 @@ pub(super) struct RowState {
     pub(super) committed_at: Instant,
     pub(super) stored: u32,
     pub(super) repeat: Repeat,
+    /// How many resets there were when it last had to come: requests of before are not about it.
+    pub(super) round: u64,
     pub(super) recorded: Option<Status>,
     /// Rows behind it need not wait for it any more.
     pub(super) is_excused: bool,
@@ -27,6 +30,8 @@ pub(super) enum RowOf {
     Producer,
     /// A replay in place, which repeats another one; it is in the table from the beginning.
     Replay,
+    /// A replay to another topic, which repeats it there.
+    Copy,
 }
 
 /// Whether something has happened after which a row may be stored once more.
@@ -46,7 +51,7 @@ impl RowState {
     }
 
     pub(super) fn is_settled(&self) -> bool {
-        self.kind == RowOf::Replay || self.stored > 0 || self.recorded.is_some()
+        self.kind != RowOf::Producer || self.stored > 0 || self.recorded.is_some()
     }
 }
 
@@ -69,6 +74,8 @@ pub(super) struct Call {
     pub(super) process: u64,
     pub(super) lane: Option<usize>,
     pub(super) rows: Vec<usize>,
+    /// How many resets there were when the session of its process began.
+    pub(super) round: u64,
 }
 
 pub(super) struct State {
@@ -79,6 +86,13 @@ pub(super) struct State {
     pub(super) by_position: BTreeMap<(u64, u32), usize>,
     pub(super) lanes: Vec<Lane>,
     pub(super) lane_of: BTreeMap<(String, String), usize>,
+    /// By topic.
+    pub(super) replays: BTreeMap<String, TopicReplay>,
+    /// Resets so far; and by process how many there were when its session began.
+    pub(super) round: u64,
+    pub(super) rounds: BTreeMap<u64, u64>,
+    /// The target of the last reset: what lies before it has been settled, and does not come again.
+    pub(super) floor: u64,
     pub(super) calls: BTreeMap<u64, Call>,
     pub(super) calls_count: u64,
     /// Rows before this one were settled when the slot was confirmed over them.
@@ -113,6 +127,10 @@ impl State {
             by_position: BTreeMap::new(),
             lanes: Vec::new(),
             lane_of: BTreeMap::new(),
+            replays: BTreeMap::new(),
+            round: 0,
+            rounds: BTreeMap::new(),
+            floor: 0,
             calls: BTreeMap::new(),
             calls_count: 0,
             confirmed_rows: 0,
@@ -145,7 +163,10 @@ impl State {
     }
 
     pub(super) fn is_superseded(&self, process: u64) -> bool {
-        self.streaming != process && self.streaming != 0
+        match self.replay_of(process) {
+            Some(replay) => replay.is_over_for(process),
+            None => self.streaming != process && self.streaming != 0,
+        }
     }
 
     pub(super) fn add(&mut self, row: Row) {
@@ -161,12 +182,13 @@ impl State {
         let (stored, repeat, recorded) = (0, Repeat::Forbidden, None);
         let committed_at = Instant::now();
         let kind = RowOf::Producer;
+        let round = 0;
         let state =
-            RowState { row, lane, committed_at, stored, repeat, recorded, is_excused, kind };
+            RowState { row, lane, committed_at, stored, repeat, round, recorded, is_excused, kind };
         self.rows.push(state);
     }
 
-    fn lane(&mut self, topic: &str, key: &str) -> usize {
+    pub(super) fn lane(&mut self, topic: &str, key: &str) -> usize {
         let count = self.lanes.len();
         let lane = *self.lane_of.entry((topic.to_owned(), key.to_owned())).or_insert(count);
         if lane == count {
@@ -190,8 +212,11 @@ impl State {
         let Some(through) = *held_through else {
             return self.find(Fault::Unknown, format!("row {}: its key is not held", row.number));
         };
-        let is_before = |at: &usize| self.rows[*at].row.is_through(through);
-        let place = in_order.partition_point(is_before);
+        let is_behind = |at: &usize| {
+            let other = &self.rows[*at];
+            other.kind == RowOf::Producer && !other.row.is_through(through)
+        };
+        let place = in_order.iter().position(is_behind).unwrap_or(in_order.len());
         in_order.insert(place, index);
         *next = (*next).min(place);
         self.by_number.insert(row.number, index);
@@ -201,6 +226,7 @@ impl State {
             committed_at: Instant::now(),
             stored: 0,
             repeat: Repeat::Forbidden,
+            round: 0,
             recorded: None,
             is_excused: false,
             kind: RowOf::Replay,

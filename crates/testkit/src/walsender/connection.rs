@@ -14,7 +14,9 @@ use tokio::io::{
 use tokio::time::{Instant, sleep_until};
 
 use super::log::{NOON, Part, Relation};
-use super::{InTransaction, Leave, Manners, Power, Refusal, ScriptedServer, Seen};
+use super::{
+    InTransaction, LIVE_SLOT, Leave, Manners, Power, Refusal, ScriptedServer, Seen, SlotHolder,
+};
 use crate::seed::Seed;
 
 impl ScriptedServer {
@@ -59,6 +61,20 @@ struct Connection<'a, S> {
     incoming: Vec<u8>,
     outgoing: Outgoing,
     position: SendPosition,
+    of: Streamed,
+}
+
+/// What is streamed, and by whom.
+enum Streams {
+    Slot(SlotHolder),
+    Copy(String),
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Streamed {
+    Slot,
+    /// Nobody looks at it but who streams it.
+    Copy,
 }
 
 /// What a server looks at first.
@@ -141,13 +157,13 @@ impl<'a, S: AsyncRead + AsyncWrite + Unpin> Connection<'a, S> {
         reader.read_exact(&mut startup).await?;
         let greeting = [message(b'R', AUTHENTICATION_OK), message(b'Z', IDLE)].concat();
         writer.write_all(&greeting).await?;
-        let (holder, start) = loop {
+        let (streams, start) = loop {
             let (tag, body) = read_message(&mut reader).await?;
             let query = String::from_utf8_lossy(&body).into_owned();
             match tag {
                 b'Q' if query.starts_with("START_REPLICATION") => {
-                    match server.take_slot(pid, application_name(&startup)) {
-                        Ok(holder) => break (holder, start_of(&query)),
+                    match server.begin(pid, (slot_of(&query), application_name(&startup))) {
+                        Ok(streams) => break (streams, start_of(&query)),
                         Err(refusal) => writer.write_all(&refusal.message()).await?,
                     }
                 }
@@ -158,10 +174,23 @@ impl<'a, S: AsyncRead + AsyncWrite + Unpin> Connection<'a, S> {
         writer.write_all(&message(b'W', COPY_BOTH)).await?;
         let (confirmed_flush, next) = {
             let state = server.state();
-            let confirmed_flush = state.confirmed_flush.max(start);
-            (confirmed_flush, state.log.first_at(confirmed_flush))
+            let stands = match streams {
+                Streams::Slot(_) => state.confirmed_flush,
+                Streams::Copy(_) => state.anchor,
+            };
+            let from = stands.max(start);
+            (from, state.log.first_at(from))
         };
-        server.tell(Seen::Started { confirmed_flush, holder });
+        let of = match &streams {
+            Streams::Slot(_) => Streamed::Slot,
+            Streams::Copy(_) => Streamed::Copy,
+        };
+        server.tell(match streams {
+            Streams::Slot(holder) => Seen::Started { confirmed_flush, holder },
+            Streams::Copy(application_name) => {
+                Seen::CopyStarted { from: confirmed_flush, application_name }
+            }
+        });
         let position = SendPosition {
             next,
             open: VecDeque::new(),
@@ -176,7 +205,7 @@ impl<'a, S: AsyncRead + AsyncWrite + Unpin> Connection<'a, S> {
             question: Question::Answered,
         };
         let (incoming, outgoing) = (Vec::new(), Outgoing::default());
-        Ok(Self { server, reader, writer, manners, seed, incoming, outgoing, position })
+        Ok(Self { server, reader, writer, manners, seed, incoming, outgoing, position, of })
     }
 
     /// Both directions until the client ends.
@@ -255,7 +284,7 @@ impl<'a, S: AsyncRead + AsyncWrite + Unpin> Connection<'a, S> {
 
     async fn wrote(&mut self, count: usize) {
         if let Some((commit_lsn, tx_index)) = self.outgoing.wrote(count) {
-            self.server.tell(Seen::Row { commit_lsn, tx_index });
+            self.tell(Seen::Row { commit_lsn, tx_index });
         }
         if self.seed.chance(self.manners.pause_per_mille) {
             let pause = self.seed.time(Duration::ZERO, self.manners.pause_max);
@@ -368,7 +397,19 @@ impl<'a, S: AsyncRead + AsyncWrite + Unpin> Connection<'a, S> {
         });
         self.outgoing.push(&message(b'd', &frame), None);
         if in_transaction {
-            self.server.tell(Seen::KeepaliveInTransaction { wal_end });
+            self.tell(Seen::KeepaliveInTransaction { wal_end });
+        }
+    }
+
+    fn confirm(&self, flush: u64) {
+        if self.of == Streamed::Slot {
+            self.server.confirm(flush);
+        }
+    }
+
+    fn tell(&self, seen: Seen) {
+        if self.of == Streamed::Slot {
+            self.server.tell(seen);
         }
     }
 
@@ -380,8 +421,8 @@ impl<'a, S: AsyncRead + AsyncWrite + Unpin> Connection<'a, S> {
                 b'd' => {
                     let update = StandbyStatusUpdate::parse(&body).map_err(io::Error::other)?;
                     let (flush, told) = (update.flush.as_u64(), self.position.told);
-                    self.server.confirm(flush);
-                    self.server.tell(Seen::Status { flush, told });
+                    self.confirm(flush);
+                    self.tell(Seen::Status { flush, told });
                     self.position.reply = match update.reply_requested {
                         true => Reply::Owed,
                         false => self.position.reply,
@@ -416,7 +457,11 @@ impl Refusal {
     }
 }
 
-/// What the client calls itself in its first message: pairs of names and values behind a version.
+/// The slot that the client wants: `START_REPLICATION SLOT "s" LOGICAL 16/B374D848 (...)`.
+fn slot_of(query: &str) -> &str {
+    query.split('"').nth(1).unwrap_or_default()
+}
+
 /// Where the client wants to start: `START_REPLICATION SLOT "s" LOGICAL 16/B374D848 (...)`. What it
 /// has confirmed is not sent again, whatever it wants.
 fn start_of(query: &str) -> u64 {
@@ -425,6 +470,7 @@ fn start_of(query: &str) -> u64 {
     start.map_or(0, Lsn::as_u64)
 }
 
+/// What the client calls itself in its first message: pairs of names and values behind a version.
 fn application_name(startup: &[u8]) -> String {
     let mut words = startup.get(4..).unwrap_or_default().split(|byte| *byte == 0);
     let name = words.find(|word| *word == b"application_name").and_then(|_| words.next());
@@ -432,6 +478,21 @@ fn application_name(startup: &[u8]) -> String {
 }
 
 impl ScriptedServer {
+    /// What a connection streams of the slot of this name; why not, otherwise.
+    fn begin(
+        &self,
+        pid: i32,
+        (slot, application_name): (&str, String),
+    ) -> Result<Streams, Refusal> {
+        if slot == LIVE_SLOT {
+            return self.take_slot(pid, application_name).map(Streams::Slot);
+        }
+        match self.refuse_copy() {
+            Some(refusal) => Err(refusal),
+            None => Ok(Streams::Copy(application_name)),
+        }
+    }
+
     /// The answer to `IDENTIFY_SYSTEM`.
     fn identity(&self) -> Vec<u8> {
         let fields = [

@@ -1,0 +1,125 @@
+//! Resets: an operator begins one, and whoever starts next carries it out, by the steps of the service.
+
+use std::time::Duration;
+
+use tokio::time::{Instant, sleep};
+use walrelay_postgres::StoreError;
+use walrelay_relay::error::RelayError;
+use walrelay_relay::lifecycle::reset::{ResetSteps, carry_out};
+
+use crate::bugs::ResetBug;
+use crate::database::gone;
+use crate::fitting::Fitting;
+use crate::judge::Event;
+use crate::world::{World, locked};
+
+/// How long whoever streams may take to let go, as in the service.
+const LETTING_GO: Duration = Duration::from_secs(30);
+
+const PAUSE: Duration = Duration::from_millis(200);
+
+impl<F: Fitting> World<F> {
+    /// Asks for everything behind a place once more: so far between the anchor and what is settled. All
+    /// processes end once that many steps are done.
+    pub(crate) fn begin_reset(&self, per_mille: u64, dies_after: Option<u64>) {
+        let (anchor, settled) = (self.server.anchor(), self.table.settled().as_u64());
+        let target = anchor + settled.saturating_sub(anchor) * per_mille / 1_000;
+        let is_begun = self.table.begin_reset(target);
+        self.judge.note(Event::Chaos(format!("reset to {target:X}: {is_begun}")));
+        if is_begun {
+            *locked(&self.dies_after) = dies_after;
+        }
+    }
+
+    /// Finishes the reset that is on record, if there is one.
+    pub(crate) async fn finish_reset(&self, process: u64) -> Result<(), RelayError> {
+        let bug = self.fitting.reset_bug();
+        let slot = || "walrelay".to_owned();
+        let taken = self.table.take_reset(process).map_err(|_| {
+            let what = "a reset".to_owned();
+            RelayError::Survey(StoreError::OperationUnfinished { slot: slot(), what })
+        })?;
+        match taken {
+            Some(taken) if bug != Some(ResetBug::IsForgotten) => {
+                let mut steps = Steps { world: self, target: taken.target, bug, done: 0 };
+                carry_out(&mut steps).await.map(drop)
+            }
+            Some(_) | None => Ok(()),
+        }
+    }
+}
+
+struct Steps<'a, F> {
+    world: &'a World<F>,
+    target: u64,
+    bug: Option<ResetBug>,
+    done: u64,
+}
+
+impl<F: Fitting> Steps<'_, F> {
+    async fn command<T>(
+        &self,
+        name: &'static str,
+        run: impl FnOnce() -> T,
+    ) -> Result<T, RelayError> {
+        self.world.table.command(name, run).await.map_err(|_| gone())
+    }
+
+    /// A step is done, and may have been the last.
+    async fn done(&mut self) -> Result<(), RelayError> {
+        self.done += 1;
+        let dies = locked(&self.world.dies_after).take_if(|after| *after == self.done);
+        if dies.is_some() {
+            self.world.judge.note(Event::Chaos(format!("killed after step {}", self.done)));
+            self.world.instances.iter().for_each(|instance| instance.crash.notify_waiters());
+            std::future::pending::<()>().await;
+        }
+        Ok(())
+    }
+}
+
+impl<F: Fitting> ResetSteps for Steps<'_, F> {
+    async fn has_anchor(&mut self) -> Result<bool, RelayError> {
+        self.command("look for the anchor", || ()).await?;
+        self.done().await?;
+        Ok(true)
+    }
+
+    async fn drop_live(&mut self) -> Result<(), RelayError> {
+        let until = Instant::now() + LETTING_GO;
+        let server = self.world.server.clone();
+        while let Err(holder) = self.command("drop the slot", || server.drop_slot()).await? {
+            if Instant::now() >= until {
+                let (slot, holder) = ("walrelay".to_owned(), holder.application_name);
+                return Err(RelayError::Survey(StoreError::SlotHeld { slot, holder }));
+            }
+            sleep(PAUSE).await;
+        }
+        self.done().await
+    }
+
+    async fn copy_anchor(&mut self) -> Result<(), RelayError> {
+        let server = self.world.server.clone();
+        let at = match self.bug {
+            Some(ResetBug::BeginsAtTheEnd) => server.wal_end(),
+            _ => server.anchor(),
+        };
+        let made = self.command("copy the anchor", || server.make_slot(at)).await?;
+        made.map_err(|_| gone())?;
+        self.done().await
+    }
+
+    async fn restore_failover(&mut self) -> Result<(), RelayError> {
+        self.done().await
+    }
+
+    async fn finish(&mut self) -> Result<(), RelayError> {
+        let (table, target, bug) = (self.world.table.clone(), self.target, self.bug);
+        self.command("finish the reset", || table.finish_reset(target, bug)).await?;
+        self.done().await
+    }
+
+    async fn give_up(&mut self) -> Result<(), RelayError> {
+        Err(gone())
+    }
+}

@@ -1,0 +1,266 @@
+//! Replays to a topic of their own: processes of the production supervisor over a copy of the anchor, one after
+//! the other, each taking up what the one before has noted.
+
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use pgoutput_parser::Lsn;
+use tokio::io::DuplexStream;
+use tokio::time::sleep;
+use walrelay_core::{LanePolicy, Matching, Random, Retention, Selection, Template};
+use walrelay_postgres::{StoreFailure, SystemIdentity};
+use walrelay_relay::error::RelayError;
+use walrelay_relay::lifecycle::server::{Connected, Database, Holder, Positions, Server};
+use walrelay_relay::lifecycle::session::SessionSettings;
+use walrelay_relay::lifecycle::supervisor::Supervisor;
+use walrelay_relay::observe::health::Health;
+use walrelay_relay::observe::metrics::Metrics;
+use walrelay_relay::recovery::Resumption;
+use walrelay_relay::replay::{DeadRows, Keeping, Paced, Progress, Replay, ReplayStore, Tally};
+use walrelay_relay::shutdown::Shutdown;
+use walrelay_relay::stream::mode::Ended;
+use walrelay_relay::stream::wal_end::WalEnd;
+use walrelay_testkit::walsender::LIVE_SLOT;
+
+use crate::bugs::ReplayBug;
+use crate::fitting::Fitting;
+use crate::judge::{End, Fault, Judge};
+use crate::planted::ReplayPublisher;
+use crate::relay::{relay_settings, story_of};
+use crate::replayer::Record;
+use crate::table::Table;
+use crate::world::{World, locked};
+
+impl<F: Fitting> World<F> {
+    /// Begins one of a stretch between the anchor and the end of the log, unless one is not over.
+    pub(crate) fn begin_topic_replay(&self, (first, last): (u64, u64)) {
+        let mut record = locked(&self.replayer.record);
+        if record.is_some() || !self.server.is_up() {
+            return;
+        }
+        let number = {
+            let mut count = locked(&self.replayer.count);
+            *count += 1;
+            *count
+        };
+        let (anchor, end) = (self.server.anchor(), self.server.wal_end());
+        let at = |per_mille: u64| anchor + (end - anchor) * per_mille / 1_000;
+        let (from, to) = (at(first), at(last));
+        let (id, topic) = (format!("{number:08x}"), format!("projects/sim/topics/again{number}"));
+        self.judge.replay_begins((&topic, &id), (from, to));
+        *record = Some(Record { id, topic, from, to, settled: (from, 0) });
+        self.replayer.begun.notify_one();
+    }
+
+    /// Whether one is not over.
+    pub(crate) fn has_topic_replay(&self) -> bool {
+        locked(&self.replayer.record).is_some()
+    }
+
+    /// Processes of replays, until the very end.
+    pub(crate) async fn replay_to_topics(&self) {
+        loop {
+            tokio::select! {
+                biased;
+                () = self.last.requested() => return,
+                () = self.replayer.begun.notified() => {}
+            }
+            while !self.last.is_requested() && self.take_up_replay().await {}
+        }
+    }
+
+    /// A process that goes on with the replay on record; false where there is none.
+    async fn take_up_replay(&self) -> bool {
+        let Some(record) = locked(&self.replayer.record).clone() else { return false };
+        let shutdown = Shutdown::new();
+        *locked(&self.replayer.shutdown) = shutdown.clone();
+        let number = self.next_process();
+        self.judge.replay_done_by(&record.topic, number);
+        let is_done = tokio::select! {
+            biased;
+            () = self.replayer.crash.notified() => false,
+            is_done = self.replay_once(&record, number, &shutdown) => is_done,
+        };
+        self.judge.process_gone(number, End::Broken);
+        if is_done {
+            *locked(&self.replayer.record) = None;
+        }
+        let pause = locked(&self.seed).time(Duration::ZERO, Duration::from_secs(2));
+        sleep(pause).await;
+        true
+    }
+
+    /// One process; whether it came to the end.
+    async fn replay_once(&self, record: &Record, number: u64, shutdown: &Shutdown) -> bool {
+        let bug = self.fitting.replay_bug();
+        let Record { id, topic, from, to, settled: (settled, rows) } = record.clone();
+        let end = self.server.wal_end();
+        let last = if bug == Some(ReplayBug::LeavesOut) { from + (to - from) / 2 } else { to };
+        let replay = Replay {
+            id,
+            anchor_slot: "walrelay_anchor_a".to_owned(),
+            selection: Selection {
+                from: Lsn::new(from),
+                to: Lsn::new(last),
+                since: None,
+                until: None,
+                matching: Matching::default(),
+            },
+            start: Lsn::new(if bug == Some(ReplayBug::ForgetsItsPlace) { from } else { settled }),
+            goal: Lsn::new((to + 1).min(end)),
+            dead_rows: DeadRows::LeaveOut,
+            keeping: Keeping::OnRecord,
+        };
+        let tally = Tally::resumed(rows, replay.start);
+        let settings = self.replay_settings(&replay, &topic, bug);
+        let publisher = ReplayPublisher::new(bug, self.pubsub.of_process(number));
+        let noting = Noting {
+            table: self.table.clone(),
+            judge: self.judge.clone(),
+            record: Arc::clone(&self.replayer.record),
+            topic,
+            bug,
+        };
+        let seed = locked(&self.seed).draw();
+        let supervisor = Supervisor {
+            settings: &settings,
+            server: Copies { world: self, process: number, replay: &replay, tally: &tally, noting },
+            publisher: Paced::new(Some(publisher), None, tally.clone()),
+            metrics: Metrics::new(),
+            health: Health::new(),
+            random: Random::new(seed),
+        };
+        match Box::pin(supervisor.run(shutdown)).await {
+            Ok(Some(Ended::CaughtUp)) => true,
+            // Stopped, or nobody to be reached at the first connection: somebody takes it up again.
+            Ok(Some(Ended::Stopped) | None) | Err(RelayError::AtFirst(_)) => false,
+            Err(error) => {
+                self.judge.find(Fault::GaveUp, story_of(&error));
+                false
+            }
+        }
+    }
+
+    /// As the command has them, with the requests that the plan draws.
+    fn replay_settings(
+        &self,
+        replay: &Replay,
+        topic: &str,
+        bug: Option<ReplayBug>,
+    ) -> SessionSettings {
+        let mut relay = relay_settings(&self.plan);
+        relay.max_attempts = 1;
+        relay.router.topic = Template::parse(topic).expect("a template");
+        let mut settings = replay.session_settings((&relay, self.plan.window.max), None);
+        settings.window = self.plan.window;
+        let LanePolicy { park_after, max_attempts, on_dead, .. } = settings.lanes;
+        settings.lanes = LanePolicy { park_after, max_attempts, on_dead, ..self.plan.lanes };
+        match bug {
+            Some(ReplayBug::ForgetsItsMark) => settings.router.replay_id = None,
+            Some(ReplayBug::StreamsTheLiveSlot) => settings.outbox.slot = LIVE_SLOT.to_owned(),
+            Some(
+                ReplayBug::ForgetsItsPlace
+                | ReplayBug::LeavesOut
+                | ReplayBug::NotesTooMuch
+                | ReplayBug::RetriesBehindTheNext,
+            )
+            | None => {}
+        }
+        settings
+    }
+}
+
+/// How far a replay has come, in the table.
+#[derive(Clone)]
+struct Noting {
+    table: Table,
+    judge: Judge,
+    record: Arc<Mutex<Option<Record>>>,
+    topic: String,
+    bug: Option<ReplayBug>,
+}
+
+impl Progress for Noting {
+    async fn note(
+        &mut self,
+        (settled, rows): (Lsn, u64),
+        _: Option<Resumption>,
+    ) -> Result<(), StoreFailure> {
+        let write = || {
+            let mut record = locked(&self.record);
+            let Some(record) = record.as_mut().filter(|record| record.topic == self.topic) else {
+                return;
+            };
+            let settled = match self.bug {
+                Some(ReplayBug::NotesTooMuch) => record.to,
+                _ => settled.as_u64(),
+            };
+            record.settled = (record.settled.0.max(settled), rows);
+            self.judge.replay_noted(&self.topic, settled);
+        };
+        self.table.command("note a replay", write).await
+    }
+}
+
+/// The scripted server, where each connection has a copy of the anchor.
+struct Copies<'a, F> {
+    world: &'a World<F>,
+    process: u64,
+    replay: &'a Replay,
+    tally: &'a Tally,
+    noting: Noting,
+}
+
+/// An ordinary connection to it.
+struct CopyDatabase {
+    replay: Replay,
+    anchor: u64,
+    tally: Tally,
+    noting: Noting,
+}
+
+impl<F: Fitting> Server for Copies<'_, F> {
+    type Socket = DuplexStream;
+    type Database = CopyDatabase;
+
+    async fn connect(&self) -> Result<Connected<DuplexStream, CopyDatabase>, RelayError> {
+        let replication = self.world.connect(self.process).await?;
+        let (replay, tally) = (self.replay.clone(), self.tally.clone());
+        let (anchor, noting) = (self.world.server.anchor(), self.noting.clone());
+        Ok(Connected { replication, database: CopyDatabase { replay, anchor, tally, noting } })
+    }
+}
+
+impl Database for CopyDatabase {
+    type Store = ReplayStore<Noting>;
+
+    async fn check(&mut self) -> Result<(), RelayError> {
+        Ok(())
+    }
+
+    async fn holder(&mut self) -> Result<Option<Holder>, RelayError> {
+        Ok(None)
+    }
+
+    async fn end_holder(&mut self, _: &Holder) -> Result<(), RelayError> {
+        Ok(())
+    }
+
+    async fn settled(&mut self) -> Result<Lsn, RelayError> {
+        Ok(self.replay.start.max(self.tally.settled()))
+    }
+
+    async fn positions(&mut self) -> Result<Positions, RelayError> {
+        let (confirmed_flush, wal_end) = (Lsn::new(self.anchor), self.replay.goal);
+        Ok(Positions { confirmed_flush, wal_end, retention: Retention::Unlimited })
+    }
+
+    fn measure_log(&self, _: Option<u64>) -> WalEnd {
+        WalEnd::measured(async |_| {})
+    }
+
+    async fn into_store(self, _: SystemIdentity) -> Result<Self::Store, RelayError> {
+        let Self { replay: Replay { dead_rows, .. }, tally, noting, .. } = self;
+        Ok(ReplayStore { progress: Some(noting), dead_rows, tally, marks: None })
+    }
+}
