@@ -414,6 +414,13 @@ impl Observer {
     }
 }
 
+impl Drop for Observer {
+    /// Rows of the last moment are counted, too: a short run may have no others.
+    fn drop(&mut self) {
+        self.metrics.rows_read.inc_by(self.rows_read);
+    }
+}
+
 /// One line for the first row that dies of a cause.
 fn tell_death(
     dead_rows: &mut DeadRows,
@@ -441,3 +448,18 @@ fn now() -> Instant {
 
 /// Less log than this until the slot is lost is an alarm: minutes on a busy database.
 const SAFE_WAL_BYTES_LOW: i64 = 256 << 20;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rows_read_in_the_last_moment_of_a_session_are_counted() {
+        let metrics = Metrics::new();
+        let mut observer = Observer::new(metrics.clone(), Health::new());
+        observer.row_read();
+        observer.row_read();
+        drop(observer);
+        assert_eq!(metrics.rows_read.get(), 2);
+    }
+}
