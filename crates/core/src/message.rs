@@ -115,6 +115,13 @@ impl Message {
         self.fields(wire::MESSAGE_ATTRIBUTES).filter_map(|entry| wire::attribute(entry).ok())
     }
 
+    /// The value of one attribute. Cheaper than looking for it among [`attributes`](Self::attributes):
+    /// the names of the others are compared, and their values not read.
+    #[must_use]
+    pub fn attribute(&self, name: &str) -> Option<&str> {
+        self.fields(wire::MESSAGE_ATTRIBUTES).find_map(|entry| wire::value_of(entry, name))
+    }
+
     /// The payload; empty if there is none.
     #[must_use]
     pub fn data(&self) -> &[u8] {
@@ -191,6 +198,10 @@ mod tests {
         let message = message(body).unwrap();
         assert_eq!(message.data(), b"hi");
         assert_eq!(message.attributes().collect::<Vec<_>>(), [("a", "1"), ("b", "")]);
+        assert_eq!(
+            ["a", "b", "c", ""].map(|name| message.attribute(name)),
+            [Some("1"), Some(""), None, None]
+        );
         assert_eq!(message.ordering_key(), "k1");
         assert_eq!(message.body(), body);
         assert_eq!(message.size(), body.len() + 2);

@@ -125,6 +125,24 @@ pub(crate) fn attribute(entry: &[u8]) -> Result<(&str, &str), Malformed> {
     Ok((key, value))
 }
 
+/// The value of an attribute, from the content of its field, if it has this name.
+pub(crate) fn value_of<'a>(entry: &'a [u8], name: &str) -> Option<&'a str> {
+    let (mut is_it, mut value) = (name.is_empty(), "");
+    for field in Fields::of(entry) {
+        let (tag, range) = field.ok()?;
+        if tag == usize::from(ENTRY_KEY) {
+            is_it = &entry[range] == name.as_bytes();
+            // As encoders write it the name comes first.
+            if !is_it {
+                return None;
+            }
+        } else if tag == usize::from(ENTRY_VALUE) {
+            value = std::str::from_utf8(&entry[range]).ok()?;
+        }
+    }
+    is_it.then_some(value)
+}
+
 /// Where the ordering key stands in an encoded `PubsubMessage`; an empty range if it has none.
 /// Reads everything that a view of a [`Message`](crate::Message) reads, so that views cannot fail.
 pub(crate) fn check(body: &[u8]) -> Result<Range<usize>, Malformed> {
