@@ -32,6 +32,7 @@ mod shards;
 mod sick;
 mod stop;
 mod take_over;
+mod telemetry;
 mod unfinished;
 mod upgrade;
 mod wal_budget;

@@ -10,7 +10,7 @@ const LAYERS: &[&[&str]] = &[
     &["walrelay-envelope", "walrelay-emulator", "walrelay-private-postgres"],
     &["pgoutput-parser"],
     &["walrelay-core", "walrelay-testkit"],
-    &["walrelay-postgres", "walrelay-pubsub", "walrelay-inbox-core"],
+    &["walrelay-postgres", "walrelay-pubsub", "walrelay-inbox-core", "walrelay-otlp"],
     &["walrelay-relay", "walrelay-inbox"],
     &["walrelay"],
     &["walrelay-bench", "walrelay-tests"],

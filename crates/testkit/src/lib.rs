@@ -7,6 +7,7 @@
 //! nothing of walrelay's code: what it says about the relay, it has seen from outside.
 
 pub mod checker;
+pub mod collector;
 pub mod emulator;
 mod environment;
 mod http;

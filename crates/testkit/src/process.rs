@@ -62,7 +62,7 @@ pub fn clean_command(program: impl AsRef<OsStr>) -> Command {
 
 fn configures(name: &str) -> bool {
     let others = ["DATABASE_URL", "GOOGLE_CLOUD_PROJECT", "PORT", "RUST_LOG"];
-    ["WALRELAY_", "PUBSUB_", "PG"].iter().any(|prefix| name.starts_with(prefix))
+    ["WALRELAY_", "PUBSUB_", "PG", "OTEL_"].iter().any(|prefix| name.starts_with(prefix))
         || others.contains(&name)
 }
 

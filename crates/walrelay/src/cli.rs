@@ -75,6 +75,8 @@ pub enum CommandArgs {
     /// Reads the slot, publishes, and confirms to Postgres only what Pub/Sub has stored or what is
     /// recorded in dispatch state. Loss of a connection is not an end: it reconnects. SIGTERM and
     /// SIGINT finish what is in flight and exit with 0; a second signal exits at once.
+    ///
+    /// With OTEL_EXPORTER_OTLP_ENDPOINT set, traces and metrics are sent to that OpenTelemetry collector.
     #[command(after_help = "Examples:\n  \
         walrelay run --database-url postgresql://postgres@db.example:5432/app --project my-project\n  \
         PUBSUB_EMULATOR_HOST=localhost:8085 walrelay run --project dev --until-caught-up")]

@@ -6,6 +6,7 @@
 //!            build      one function per command            │ calls
 //!            settings   what `run` and `check` run with     ▼
 //!            postgres, messages, pubsub   groups of options, each turned into its part
+//!            otlp     OpenTelemetry's variables
 //!            values     one option: text to value, as its declaration says
 //! ```
 //!
@@ -27,6 +28,7 @@ mod log;
 mod messages;
 mod names;
 mod orders;
+mod otlp;
 mod output_format;
 mod postgres;
 mod problem;

@@ -10,3 +10,4 @@ pub mod options;
 mod output;
 pub mod reference;
 pub mod telemetry;
+pub mod traced;

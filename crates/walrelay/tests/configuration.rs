@@ -243,6 +243,60 @@ fn secrets_are_never_printed() {
 }
 
 #[test]
+fn telemetry_is_sent_where_opentelemetrys_variables_say_so() {
+    let endpoint = ("OTEL_EXPORTER_OTLP_ENDPOINT", "http://collector:4317");
+    let otlp = |variables: &[(&str, &str)]| run_config(&[], variables).otlp;
+    assert!(otlp(&[("OTEL_SERVICE_NAME", "relay")]).is_none());
+    assert!(otlp(&[endpoint, ("OTEL_SDK_DISABLED", "TRUE")]).is_none());
+    let nothing = [("OTEL_TRACES_EXPORTER", "none"), ("OTEL_METRICS_EXPORTER", "none")];
+    assert!(otlp(&[&[endpoint], &nothing[..]].concat()).is_none());
+
+    let given = otlp(&[endpoint]).unwrap();
+    assert!(given.sampling.is_some() && given.resource.is_empty());
+    assert_eq!(given.timeout, Duration::from_secs(10));
+    assert_eq!(given.metrics_interval, Some(Duration::from_mins(1)));
+    assert!(otlp(&[endpoint, nothing[0]]).unwrap().sampling.is_none());
+    assert!(otlp(&[endpoint, nothing[1]]).unwrap().metrics_interval.is_none());
+    let named = [
+        endpoint,
+        ("OTEL_SERVICE_NAME", "relay"),
+        ("OTEL_RESOURCE_ATTRIBUTES", "service.name=other,team=a%20b"),
+        ("OTEL_EXPORTER_OTLP_HEADERS", "authorization=hunter2"),
+    ];
+    let named = otlp(&named).unwrap();
+    // The last of a name counts.
+    assert_eq!(named.resource.last().unwrap(), &("service.name".to_owned(), "relay".to_owned()));
+    assert!(named.resource.contains(&("team".to_owned(), "a b".to_owned())));
+    assert!(!format!("{named:?}").contains("hunter2"), "{named:?}");
+}
+
+#[test]
+fn what_is_wrong_with_telemetry_is_told_at_once_and_without_secrets() {
+    let given = [
+        ("DATABASE_URL", URL),
+        ("PUBSUB_PROJECT_ID", "p"),
+        ("OTEL_EXPORTER_OTLP_ENDPOINT", "https://me:hunter2@collector"),
+        ("OTEL_EXPORTER_OTLP_HEADERS", "hunter2"),
+        ("OTEL_EXPORTER_OTLP_CERTIFICATE", "/nowhere/ca.pem"),
+        ("OTEL_EXPORTER_OTLP_TIMEOUT", "10s"),
+        ("OTEL_EXPORTER_OTLP_PROTOCOL", "http/protobuf"),
+        ("OTEL_EXPORTER_OTLP_COMPRESSION", "gzip"),
+        ("OTEL_TRACES_EXPORTER", "zipkin"),
+        ("OTEL_METRICS_EXPORTER", "prometheus"),
+        ("OTEL_TRACES_SAMPLER", "sometimes"),
+        ("OTEL_RESOURCE_ATTRIBUTES", "a"),
+        ("OTEL_METRIC_EXPORT_INTERVAL", "0"),
+    ];
+    for command in ["run", "check"] {
+        let problems = texts(&config(&[command], &given).unwrap_err());
+        for (name, _) in &given[2..] {
+            assert!(problems.iter().any(|it| it.starts_with(name)), "{name}: {problems:#?}");
+        }
+        assert!(!problems.iter().any(|it| it.contains("hunter2")), "{problems:#?}");
+    }
+}
+
+#[test]
 fn arguments_that_choose_rows_come_from_the_command_line_alone() {
     let variables = [("DATABASE_URL", URL), ("WALRELAY_TOPIC", "t"), ("WALRELAY_STATUS", "dead")];
     let Command::Dispatch(listed) = config(&["dispatch", "list"], &variables).unwrap().command

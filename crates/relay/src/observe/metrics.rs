@@ -70,6 +70,8 @@ pub struct Metrics {
     pub parked: Family<ReasonLabel, Counter>,
     /// Sessions that ended and were begun again.
     pub reconnects: Family<ReasonLabel, Counter>,
+    /// Spans that were wanted and are not sent.
+    pub spans_dropped: Counter,
     /// Which relay this is: always 1.
     pub info: Family<InfoLabels, Level>,
     /// What the relay is doing: 1 for that phase, 0 for the others.
@@ -149,6 +151,7 @@ impl Metrics {
             dead: Family::default(),
             parked: Family::default(),
             reconnects: Family::default(),
+            spans_dropped: Counter::default(),
             info: Family::default(),
             phase: Family::default(),
             seconds_since_progress: Gauge::default(),
@@ -194,6 +197,11 @@ impl Metrics {
         reason("dead", "Rows that will not be tried again", &self.dead);
         reason("parked", "Rows moved to dispatch state", &self.parked);
         reason("reconnects", "Replication sessions begun again", &self.reconnects);
+        registry.register(
+            "spans_dropped",
+            "Spans that were wanted and are not sent to the collector",
+            self.spans_dropped.clone(),
+        );
         registry
     }
 
@@ -331,6 +339,7 @@ mod tests {
             "walrelay_slot_safe_wal_bytes 0",
             "walrelay_wal_budget_bytes 0",
             "walrelay_spilled_total 0",
+            "walrelay_spans_dropped_total 0",
             "walrelay_dispatch_rows{status=\"dead\"} 3",
             "walrelay_dead_total{reason=\"test\"} 1",
             "walrelay_parked_total{reason=\"test\"} 1",

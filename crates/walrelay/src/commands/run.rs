@@ -5,6 +5,7 @@ use std::time::Duration;
 use tokio::task::JoinSet;
 use tokio::time::sleep;
 use walrelay_core::Random;
+use walrelay_otlp::{Exporter, Settings as OtlpSettings, Spans, StartError};
 use walrelay_postgres::connect_sql;
 use walrelay_pubsub::GrpcPublisher;
 use walrelay_relay::error::RelayError;
@@ -20,18 +21,57 @@ use walrelay_relay::seed::random_seed;
 use walrelay_relay::settings::Settings;
 use walrelay_relay::shutdown::Shutdown;
 
-use crate::config::{OnSlotLost, RunConfig};
+use crate::config::{OnSlotLost, Problem, RunConfig};
 use crate::error::Error;
 use crate::http;
+use crate::traced::Traced;
 
 /// Runs until `shutdown` is requested, or everything is caught up when that was asked for.
 ///
 /// # Errors
 ///
 /// The error that ended it.
-pub async fn execute(config: RunConfig, shutdown: &Shutdown) -> Result<(), Error> {
-    let (metrics, health) = (Metrics::new(), Health::new());
+pub async fn execute(mut config: RunConfig, shutdown: &Shutdown) -> Result<(), Error> {
+    let metrics = Metrics::new();
     metrics.set_info(&config.settings.relay.outbox);
+    let telemetry = match config.otlp.take() {
+        Some(settings) => Some(sent(settings, &metrics).await?),
+        None => None,
+    };
+    let spans = telemetry.as_ref().and_then(Exporter::spans).cloned();
+    let done = relay(&config, metrics, spans, shutdown).await;
+    if let Some(telemetry) = telemetry {
+        telemetry.finish().await;
+    }
+    done
+}
+
+/// Sends telemetry from now on.
+async fn sent(settings: OtlpSettings, metrics: &Metrics) -> Result<Exporter, Error> {
+    let dropped = metrics.spans_dropped.clone();
+    let metrics = metrics.clone();
+    let started = Exporter::start(settings, Box::new(move || metrics.encode()), dropped).await;
+    started.map_err(|error| match error {
+        StartError::Settings(allowed) => Error::Config(vec![Problem {
+            option: "OTEL_EXPORTER_OTLP_…".to_owned(),
+            value: None,
+            origin: None,
+            allowed,
+        }]),
+        StartError::Thread(source) => {
+            Error::Io { action: "start sending telemetry".to_owned(), source }
+        }
+    })
+}
+
+/// The relay, with its HTTP endpoints.
+async fn relay(
+    config: &RunConfig,
+    metrics: Metrics,
+    spans: Option<Spans>,
+    shutdown: &Shutdown,
+) -> Result<(), Error> {
+    let health = Health::new();
     // Dropping the set at the end of this function ends its tasks.
     let mut tasks = JoinSet::new();
     if let Some(address) = config.http {
@@ -47,6 +87,7 @@ pub async fn execute(config: RunConfig, shutdown: &Shutdown) -> Result<(), Error
         () = shutdown.requested() => return Ok(()),
         token = publisher.authenticate() => token.map_err(Error::PubSub)?,
     }
+    let publisher = Traced::new(publisher, spans);
     let observed = (&metrics, &health);
     if let Some(keep) = config.anchor_keep {
         let Settings { connect, relay, .. } = &config.settings;
@@ -64,7 +105,7 @@ pub async fn execute(config: RunConfig, shutdown: &Shutdown) -> Result<(), Error
     }
     let mut recovers = config.on_slot_lost == OnSlotLost::Recover;
     loop {
-        let error = match stream(&config, publisher.clone(), observed, shutdown).await {
+        let error = match stream(config, publisher.clone(), observed, shutdown).await {
             Ok(()) => return Ok(()),
             Err(error) => error,
         };
@@ -109,7 +150,7 @@ const RECOVERY_PAUSE: Duration = Duration::from_secs(1);
 
 async fn stream(
     config: &RunConfig,
-    publisher: GrpcPublisher,
+    publisher: Traced<GrpcPublisher>,
     (metrics, health): (&Metrics, &Health),
     shutdown: &Shutdown,
 ) -> Result<(), RelayError> {

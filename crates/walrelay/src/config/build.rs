@@ -74,6 +74,8 @@ impl Builder<'_> {
             cli::CommandArgs::Init(args) => Some(Command::Init(Box::new(self.init(args)?))),
             cli::CommandArgs::Check(_) => {
                 let format = self.format();
+                // What `run` would refuse to start with.
+                self.otlp();
                 let run = self.run(Until::Stopped, OnSlotLost::Stop)?;
                 Some(Command::Check(Box::new(CheckConfig { run, format })))
             }
@@ -87,8 +89,9 @@ impl Builder<'_> {
                     _ => OnSlotLost::Stop,
                 };
                 let anchor_keep = self.problems.read(options::ANCHOR_KEEP);
+                let otlp = self.otlp();
                 let run = self.run(until, on_slot_lost)?;
-                Some(Command::Run(Box::new(RunConfig { anchor_keep, ..run })))
+                Some(Command::Run(Box::new(RunConfig { anchor_keep, otlp, ..run })))
             }
             cli::CommandArgs::Status(args) => self.status(args).map(Command::Status),
             cli::CommandArgs::Dispatch(args) => self.dispatch(&args.action).map(Command::Dispatch),

@@ -71,6 +71,8 @@ pub struct RunConfig {
     pub anchor_keep: Option<Duration>,
     /// The address that serves `/livez`, `/readyz`, `/metrics` and `/status`; `None` serves none.
     pub http: Option<SocketAddr>,
+    /// The collector that spans and metrics are sent to; none are without.
+    pub otlp: Option<walrelay_otlp::Settings>,
 }
 
 /// Everything `walrelay reshard` needs.

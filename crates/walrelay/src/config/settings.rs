@@ -20,7 +20,7 @@ impl Builder<'_> {
         let pubsub = self.pubsub();
         let http = self.http();
         let settings = Settings { connect: connect?, relay, pubsub, until };
-        Some(RunConfig { settings, on_slot_lost, anchor_keep: None, http })
+        Some(RunConfig { settings, on_slot_lost, anchor_keep: None, http, otlp: None })
     }
 
     fn relay(&mut self) -> RelaySettings {

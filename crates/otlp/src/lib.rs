@@ -1,0 +1,28 @@
+//! Spans of Publish requests and the relay's metrics, sent to an OpenTelemetry collector over OTLP.
+//!
+//! Owns a thread of its own with everything that talks to the collector, so that neither a slow nor a
+//! missing one is felt where rows flow: what is handed over is bounded, and what does not fit is
+//! dropped and counted. Knows nothing of variables or flags: whoever starts it hands over [`Settings`].
+//!
+//! ```text
+//! a Publish call ── Spans::start … PublishSpan::end ──▶ queue ─┐
+//!                                                              ├─▶ the exporter's thread ──▶ collector
+//! the text of /metrics ────────── asked for at its interval ───┘
+//! ```
+
+mod collector;
+mod endpoint;
+mod exporter;
+mod figures;
+mod pairs;
+mod sampling;
+mod settings;
+mod spans;
+mod trace_parent;
+
+pub use endpoint::{Endpoint, EndpointError};
+pub use exporter::{Exporter, Figures, StartError};
+pub use pairs::{NotPairs, pairs};
+pub use sampling::{Root, Sampling, SamplingError};
+pub use settings::{Headers, HeadersError, Settings};
+pub use spans::{PublishSpan, Spans};

@@ -1,0 +1,190 @@
+//! An OpenTelemetry collector on a thread of its own, which keeps what it is sent over gRPC.
+
+use std::collections::BTreeMap;
+use std::net::TcpListener as StdListener;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread::{self, JoinHandle};
+
+pub use opentelemetry_proto::tonic::common::v1::KeyValue;
+pub use opentelemetry_proto::tonic::metrics::v1::{Metric, metric, number_data_point};
+pub use opentelemetry_proto::tonic::trace::v1::{Span, Status, span::SpanKind, status::StatusCode};
+
+use bytes::Bytes;
+use h2::server::SendResponse;
+use h2::{RecvStream, server};
+use http::{HeaderMap, HeaderValue, Request, Response};
+use opentelemetry_proto::tonic::collector::metrics::v1::ExportMetricsServiceRequest;
+use opentelemetry_proto::tonic::collector::trace::v1::ExportTraceServiceRequest;
+use opentelemetry_proto::tonic::common::v1::any_value::Value;
+use prost::Message as _;
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::oneshot;
+use tokio::task::JoinSet;
+
+/// A collector that keeps what it is sent.
+#[derive(Debug)]
+pub struct Collector {
+    kept: Keeper,
+    address: String,
+    stop: Option<oneshot::Sender<()>>,
+    thread: Option<JoinHandle<()>>,
+}
+
+/// What has come so far.
+#[derive(Debug, Clone, Default)]
+pub struct Kept {
+    /// All spans, in the order of their coming.
+    pub spans: Vec<Span>,
+    /// The metrics that came last.
+    pub metrics: Vec<Metric>,
+    /// Who sent what came last.
+    pub resource: BTreeMap<String, String>,
+    /// The `authorization` of each request.
+    pub authorizations: Vec<Option<String>>,
+}
+
+#[derive(Debug, Clone, Default)]
+struct Keeper(Arc<Mutex<Kept>>);
+
+impl Collector {
+    /// Starts one on a random port.
+    #[must_use]
+    pub fn start() -> Self {
+        let listener = StdListener::bind("127.0.0.1:0").expect("a free port");
+        let address = listener.local_addr().expect("its address").to_string();
+        let (stop, stopped) = oneshot::channel();
+        let kept = Keeper::default();
+        let keeper = kept.clone();
+        let thread = thread::spawn(move || serve(&keeper, listener, stopped));
+        Self { kept, address, stop: Some(stop), thread: Some(thread) }
+    }
+
+    /// For `OTEL_EXPORTER_OTLP_ENDPOINT`.
+    #[must_use]
+    pub fn endpoint(&self) -> String {
+        format!("http://{}", self.address)
+    }
+
+    /// What has come so far.
+    #[must_use]
+    pub fn kept(&self) -> Kept {
+        self.kept.lock().clone()
+    }
+}
+
+/// Attributes as text.
+#[must_use]
+pub fn texts(attributes: &[KeyValue]) -> BTreeMap<String, String> {
+    let text = |attribute: &KeyValue| {
+        let value = match attribute.value.as_ref().and_then(|value| value.value.as_ref()) {
+            Some(Value::StringValue(text)) => text.clone(),
+            Some(Value::IntValue(number)) => number.to_string(),
+            other => format!("{other:?}"),
+        };
+        (attribute.key.clone(), value)
+    };
+    attributes.iter().map(text).collect()
+}
+
+impl Keeper {
+    fn lock(&self) -> MutexGuard<'_, Kept> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Keeps what a request brought; `None` for one that is not understood.
+    fn came(&self, path: &str, headers: &HeaderMap, message: &[u8]) -> Option<()> {
+        let mut kept = self.lock();
+        let resource = match path {
+            TRACES => {
+                let sent = ExportTraceServiceRequest::decode(message).ok()?.resource_spans;
+                let resource = sent.first().and_then(|it| it.resource.clone());
+                let scopes = sent.into_iter().flat_map(|it| it.scope_spans);
+                kept.spans.extend(scopes.flat_map(|scope| scope.spans));
+                resource
+            }
+            METRICS => {
+                let sent = ExportMetricsServiceRequest::decode(message).ok()?.resource_metrics;
+                let resource = sent.first().and_then(|it| it.resource.clone());
+                let scopes = sent.into_iter().flat_map(|it| it.scope_metrics);
+                kept.metrics = scopes.flat_map(|scope| scope.metrics).collect();
+                resource
+            }
+            _ => return None,
+        };
+        kept.resource = texts(&resource.unwrap_or_default().attributes);
+        let authorization = headers.get("authorization").and_then(|it| it.to_str().ok());
+        kept.authorizations.push(authorization.map(ToOwned::to_owned));
+        Some(())
+    }
+}
+
+const TRACES: &str = "/opentelemetry.proto.collector.trace.v1.TraceService/Export";
+const METRICS: &str = "/opentelemetry.proto.collector.metrics.v1.MetricsService/Export";
+
+/// A message in gRPC: whether it is compressed, four bytes of length, and itself.
+const PREFIX: usize = 5;
+
+/// Until the other end of `stopped` is gone.
+fn serve(keeper: &Keeper, listener: StdListener, mut stopped: oneshot::Receiver<()>) {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    runtime.expect("a runtime").block_on(async move {
+        listener.set_nonblocking(true).expect("a socket that does not block");
+        let listener = TcpListener::from_std(listener).expect("a listener");
+        let mut connections = JoinSet::new();
+        loop {
+            tokio::select! {
+                _ = &mut stopped => break,
+                accepted = listener.accept() => {
+                    let (tcp, _) = accepted.expect("a connection");
+                    connections.spawn(connection(keeper.clone(), tcp));
+                }
+            }
+        }
+    });
+}
+
+/// Until the client is gone.
+async fn connection(keeper: Keeper, tcp: TcpStream) {
+    let Ok(mut connection) = server::handshake(tcp).await else { return };
+    let mut requests = JoinSet::new();
+    while let Some(Ok((request, respond))) = connection.accept().await {
+        requests.spawn(answer(keeper.clone(), request, respond));
+    }
+}
+
+async fn answer(
+    keeper: Keeper,
+    request: Request<RecvStream>,
+    mut respond: SendResponse<Bytes>,
+) -> Result<(), h2::Error> {
+    let (head, mut body) = request.into_parts();
+    let mut whole = Vec::new();
+    while let Some(chunk) = body.data().await {
+        let chunk = chunk?;
+        body.flow_control().release_capacity(chunk.len())?;
+        whole.extend_from_slice(&chunk);
+    }
+    let message = whole.get(PREFIX..).unwrap_or_default();
+    let is_understood = keeper.came(head.uri.path(), &head.headers, message).is_some();
+    let mut response = Response::new(());
+    let grpc = HeaderValue::from_static("application/grpc");
+    response.headers_mut().insert("content-type", grpc);
+    let mut stream = respond.send_response(response, false)?;
+    // The empty message: everything was taken.
+    stream.send_data(Bytes::from_static(&[0; PREFIX]), false)?;
+    let status = HeaderValue::from_static(if is_understood { "0" } else { "12" });
+    let mut trailers = HeaderMap::new();
+    trailers.insert("grpc-status", status);
+    stream.send_trailers(trailers)
+}
+
+impl Drop for Collector {
+    fn drop(&mut self) {
+        drop(self.stop.take());
+        if let Some(thread) = self.thread.take()
+            && thread.join().is_err()
+        {
+            eprintln!("the collector panicked");
+        }
+    }
+}

@@ -1,0 +1,229 @@
+//! Spans and metrics reach an OpenTelemetry collector, and rows do not notice one that is not there.
+
+use std::net::TcpListener;
+use std::time::{Duration, Instant};
+
+use walrelay_testkit::collector::{
+    Collector, Kept, SpanKind, Status, StatusCode, metric::Data, number_data_point::Value, texts,
+};
+use walrelay_testkit::outbox::Workload;
+use walrelay_testkit::relay::Relay;
+use walrelay_testkit::{http_get, wait_until};
+use walrelay_tests::{DEADLINE, World, topic};
+
+const TRACE: &str = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01";
+const TRACE_ID: &str = "0af7651916cd43dd8448eb211c80319c";
+const SPAN_ID: &str = "b7ad6b7169203331";
+const NOT_RECORDED: &str = "00-1af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-00";
+
+const NOT_TAKEN: &str = "the collector does not take telemetry";
+
+async fn start(world: &World, variables: &[(&str, &str)]) -> Relay {
+    let command = variables.iter().fold(world.relay([]), |it, (name, value)| it.env(name, value));
+    let relay = command.start();
+    relay.wait_for_line(DEADLINE, "\"streaming\"").await;
+    relay
+}
+
+async fn insert(world: &World, aggregate: (&str, &str), traceparent: &str) {
+    let sql = format!(
+        "INSERT INTO app_outbox (aggregatetype, aggregateid, event_type, version, payload, headers)
+         VALUES ('{}', '{}', 'test.inserted', 1, '{{}}', jsonb_build_object('traceparent', '{traceparent}'))",
+        aggregate.0, aggregate.1
+    );
+    world.execute(&sql).await;
+}
+
+fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+/// The sum of a counter's points.
+fn counted(kept: &Kept, name: &str) -> Option<i64> {
+    let metric = kept.metrics.iter().find(|metric| metric.name == name)?;
+    let Some(Data::Sum(sum)) = &metric.data else { panic!("{metric:?}") };
+    let values = sum.data_points.iter().map(|point| match point.value {
+        Some(Value::AsInt(number)) => number,
+        other => panic!("{other:?}"),
+    });
+    Some(values.sum())
+}
+
+#[tokio::test]
+async fn a_publish_span_is_linked_to_the_trace_of_its_row_which_is_carried_on() {
+    let Some(world) = World::create().await else { return };
+    let collector = Collector::start();
+    let variables = [
+        ("OTEL_EXPORTER_OTLP_ENDPOINT", &*collector.endpoint()),
+        ("OTEL_EXPORTER_OTLP_HEADERS", "authorization=Bearer%20hunter2"),
+        ("OTEL_RESOURCE_ATTRIBUTES", "deployment.environment.name=test,service.name=unseen"),
+        ("OTEL_SERVICE_NAME", "orders-relay"),
+        // Whatever the libraries have to say is in the lines, too.
+        ("RUST_LOG", "debug"),
+    ];
+    let mut relay = start(&world, &variables).await;
+    insert(&world, ("video", "v-1"), TRACE).await;
+    insert(&world, ("video", "v-2"), NOT_RECORDED).await;
+    insert(&world, ("missing", "m-1"), TRACE).await;
+    world.pubsub.wait_stored(DEADLINE, 2).await;
+    let sent = |code: StatusCode| {
+        let has = |it: &Status| it.code == i32::from(code);
+        collector.kept().spans.into_iter().find(|span| span.status.as_ref().is_some_and(has))
+    };
+    let stored = wait_until(DEADLINE, "the span of v-1", async || sent(StatusCode::Unset)).await;
+    let refused = wait_until(DEADLINE, "the span of m-1", async || sent(StatusCode::Error)).await;
+    assert_eq!(relay.terminate(DEADLINE).await, Some(0));
+
+    let carried = world.pubsub.emulator().published(&topic("video.events"));
+    assert_eq!(carried[0].attribute("traceparent"), Some(TRACE));
+    let attributes = texts(&stored.attributes);
+    for (name, value) in [
+        ("messaging.system", "gcp_pubsub"),
+        ("messaging.operation.type", "send"),
+        ("messaging.destination.name", "video.events"),
+        ("messaging.batch.message_count", "1"),
+    ] {
+        assert_eq!(attributes.get(name).map(String::as_str), Some(value), "{attributes:?}");
+    }
+    assert_eq!((stored.name.as_str(), stored.kind()), ("send video.events", SpanKind::Producer));
+    assert!(stored.start_time_unix_nano < stored.end_time_unix_nano);
+    for span in [&stored, &refused] {
+        let links = span.links.iter().map(|link| (hex(&link.trace_id), hex(&link.span_id)));
+        assert_eq!(links.collect::<Vec<_>>(), [(TRACE_ID.to_owned(), SPAN_ID.to_owned())]);
+    }
+    assert_eq!(texts(&refused.attributes).get("error.type").map(String::as_str), Some("NOT_FOUND"));
+
+    let kept = collector.kept();
+    let of_v_2 = kept.spans.iter().any(|span| span.links.is_empty());
+    assert!(!of_v_2, "a trace that is not recorded has no span: {:?}", kept.spans);
+    let service = ["service.name", "deployment.environment.name", "telemetry.sdk.language"];
+    let service = service.map(|name| kept.resource.get(name).map(String::as_str));
+    assert_eq!(service, [Some("orders-relay"), Some("test"), Some("rust")]);
+    let secret = Some("Bearer hunter2".to_owned());
+    assert!(kept.authorizations.iter().all(|it| *it == secret), "{:?}", kept.authorizations);
+    let lines = relay.lines();
+    assert!(!lines.iter().any(|line| line.contains("hunter2")), "{lines:#?}");
+}
+
+#[tokio::test]
+async fn metrics_have_the_names_and_the_figures_of_the_metrics_endpoint() {
+    let Some(world) = World::create().await else { return };
+    let collector = Collector::start();
+    let variables = [
+        ("OTEL_EXPORTER_OTLP_ENDPOINT", &*collector.endpoint()),
+        ("OTEL_TRACES_EXPORTER", "none"),
+        ("OTEL_METRIC_EXPORT_INTERVAL", "100"),
+    ];
+    let mut relay = start(&world, &variables).await;
+    Workload::of_rows(50).insert(world.client()).await.unwrap();
+    world.pubsub.wait_stored(DEADLINE, 50).await;
+    wait_until(DEADLINE, "the counters", async || {
+        let kept = collector.kept();
+        (counted(&kept, "walrelay_messages_published_total") == Some(50)).then_some(())
+    })
+    .await;
+    let (_, text) = http_get(relay.http_address(), "/metrics").await.unwrap();
+    // What is sent at the end is the last state.
+    assert_eq!(relay.terminate(DEADLINE).await, Some(0));
+
+    let kept = collector.kept();
+    assert_eq!(counted(&kept, "walrelay_rows_read_total"), Some(50));
+    assert!(kept.spans.is_empty(), "{:?}", kept.spans);
+    for metric in &kept.metrics {
+        assert!(text.contains(&metric.name), "{} is not among\n{text}", metric.name);
+    }
+    let histogram = kept.metrics.iter().find(|it| it.name == "walrelay_publish_duration_seconds");
+    let Some(Data::Histogram(histogram)) = histogram.and_then(|it| it.data.as_ref()) else {
+        panic!("{:?}", kept.metrics)
+    };
+    let requests = counted(&kept, "walrelay_publish_requests_total").unwrap();
+    assert_eq!(i64::try_from(histogram.data_points[0].count), Ok(requests));
+    let shown = text.lines().filter(|line| line.starts_with("# TYPE"));
+    // Those that have no sample yet are described, and not sent.
+    assert!(kept.metrics.len() * 2 > shown.count(), "{:?}", kept.metrics);
+}
+
+#[tokio::test]
+async fn a_collector_that_is_gone_costs_a_line_and_no_row() {
+    let Some(world) = World::create().await else { return };
+    let endpoint = {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        format!("http://{}", listener.local_addr().unwrap())
+    };
+    let variables =
+        [("OTEL_EXPORTER_OTLP_ENDPOINT", &*endpoint), ("OTEL_METRIC_EXPORT_INTERVAL", "100")];
+    let mut relay = start(&world, &variables).await;
+    let workload = Workload { aggregates_count: 200, ..Workload::of_rows(2_000) };
+    let committed = workload.insert(world.client()).await.unwrap();
+    world.pubsub.wait_stored(DEADLINE, 2_000).await;
+    world.wait_confirmed(DEADLINE).await;
+    wait_until(DEADLINE, "dropped spans to be counted", async || {
+        let (_, text) = http_get(relay.http_address(), "/metrics").await.ok()?;
+        let line = text.lines().find_map(|it| it.strip_prefix("walrelay_spans_dropped_total "))?;
+        (line != "0").then_some(())
+    })
+    .await;
+    assert_eq!(relay.terminate(DEADLINE).await, Some(0));
+    world.check(&committed).assert_exactly_once();
+    let lines = relay.lines();
+    let told = lines.iter().filter(|line| line.contains("\"WARNING\"") || line.contains("ERROR"));
+    let told: Vec<_> = told.collect();
+    assert!(told.len() == 1 && told[0].contains(NOT_TAKEN), "{told:#?}");
+}
+
+#[tokio::test]
+async fn a_collector_that_never_answers_holds_the_end_up_for_two_seconds_at_most() {
+    let Some(world) = World::create().await else { return };
+    // Connections are accepted by the kernel, and nobody reads them.
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let endpoint = format!("http://{}", listener.local_addr().unwrap());
+    let mut relay = start(&world, &[("OTEL_EXPORTER_OTLP_ENDPOINT", &*endpoint)]).await;
+    insert(&world, ("video", "v-1"), TRACE).await;
+    world.pubsub.wait_stored(DEADLINE, 1).await;
+    let asked = Instant::now();
+    assert_eq!(relay.terminate(DEADLINE).await, Some(0));
+    // Its timeouts alone are longer.
+    assert!(asked.elapsed() < Duration::from_secs(5), "{:?}", asked.elapsed());
+    assert!(relay.lines().iter().any(|line| line.contains("took too long at the end")));
+}
+
+#[tokio::test]
+async fn switched_off_nobody_is_connected_to() {
+    let Some(world) = World::create().await else { return };
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let endpoint = format!("http://{}", listener.local_addr().unwrap());
+    for (name, value) in [
+        ("OTEL_SDK_DISABLED", "true"),
+        // Without an endpoint no other variable begins anything.
+        ("OTEL_TRACES_SAMPLER", "always_on"),
+    ] {
+        let mut variables = vec![(name, value), ("OTEL_METRIC_EXPORT_INTERVAL", "50")];
+        if name == "OTEL_SDK_DISABLED" {
+            variables.push(("OTEL_EXPORTER_OTLP_ENDPOINT", &endpoint));
+        }
+        let before = world.pubsub.stored_count();
+        let mut relay = start(&world, &variables).await;
+        insert(&world, ("video", name), TRACE).await;
+        world.pubsub.wait_stored(DEADLINE, before + 1).await;
+        assert_eq!(relay.terminate(DEADLINE).await, Some(0));
+    }
+    listener.set_nonblocking(true).unwrap();
+    let nobody = listener.accept().map(|(_, address)| address).unwrap_err();
+    assert_eq!(nobody.kind(), std::io::ErrorKind::WouldBlock);
+}
+
+#[tokio::test]
+async fn what_cannot_be_a_collector_is_refused_at_the_start() {
+    let Some(world) = World::create().await else { return };
+    let done = world
+        .command(["run"])
+        .env("OTEL_EXPORTER_OTLP_ENDPOINT", "http://me:hunter2@localhost:4317")
+        .env("OTEL_EXPORTER_OTLP_PROTOCOL", "http/protobuf")
+        .finish(DEADLINE)
+        .await;
+    assert_eq!(done.code, Some(2), "{}", done.text);
+    for text in ["OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_PROTOCOL", "grpc"] {
+        assert!(done.text.contains(text), "{}", done.text);
+    }
+    assert!(!done.text.contains("hunter2"), "{}", done.text);
+}
