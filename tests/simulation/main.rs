@@ -217,6 +217,17 @@ fn a_run_until_caught_up_ends_under_traffic_and_not_before_what_was_there_has_ha
 }
 
 #[test]
+fn a_run_until_caught_up_does_not_end_while_rows_of_the_log_of_its_start_are_spilled() {
+    for seed in 0..20 {
+        let plan = Plan::caught_up_after_an_outage();
+        let outcome = simulate(seed, Some(plan), UntilCaughtUp, STORY_LINES);
+        let Outcome { findings, story, caught_up, .. } = outcome;
+        assert!(findings.is_empty(), "seed {seed}: {findings:#?}\n{story}");
+        assert!(caught_up > 0, "seed {seed}: nobody has caught up\n{story}");
+    }
+}
+
+#[test]
 fn the_promise_holds_for_runs_until_caught_up() {
     for seed in 0..100 {
         let Outcome { findings, story, .. } = simulate(seed, None, UntilCaughtUp, STORY_LINES);

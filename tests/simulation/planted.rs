@@ -360,6 +360,10 @@ impl Store for BuggyStore {
         self.table.due_keys(except).await
     }
 
+    async fn has_spilled_before(&mut self, end: Lsn) -> Result<bool, StoreFailure> {
+        self.table.has_spilled_before(end).await
+    }
+
     async fn heads_after(&mut self, after: Option<&Head>) -> Result<Vec<Head>, StoreFailure> {
         self.table.heads_after(after).await
     }

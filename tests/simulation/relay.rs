@@ -60,6 +60,7 @@ impl<F: Fitting> World<F> {
     /// Sessions until one ends well.
     async fn process(&self, number: u64, shutdown: &Shutdown) -> End {
         let (began, due) = (Instant::now(), self.table.due());
+        let log_end = self.server.wal_end();
         let seed = locked(&self.seed).draw();
         let supervisor = Supervisor {
             settings: &self.settings,
@@ -87,6 +88,9 @@ impl<F: Fitting> World<F> {
             Ok(Some(Ended::CaughtUp)) => {
                 *locked(&self.caught_up) += 1;
                 self.judge.caught_up(began, &self.table.untouched(due, began));
+                if self.table.has_spilled_before(log_end) {
+                    self.judge.find(Fault::EndedEarly, "spilled rows wait that were there before");
+                }
                 End::Broken
             }
             Ok(_) => End::Broken,

@@ -62,6 +62,10 @@ async fn answer<S: Subject>(
             due.keys.sort();
             return Ok(format!("{due:?}"));
         }
+        Step::Spilled(end) => {
+            let waits = subject.store().has_spilled_before(Lsn::new(*end)).await?;
+            return Ok(waits.to_string());
+        }
         Step::Open { from, page } => {
             let mut parked = Vec::new();
             let mut tell = |key: ParkedKey| parked.push(told_of_key(&key));

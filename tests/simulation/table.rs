@@ -18,7 +18,7 @@ use std::time::Duration;
 use pgoutput_parser::{Lsn, Position};
 use tokio::time::{Instant, sleep};
 use walrelay_core::{
-    ClaimKey, Claimed, Finished, Message, OnDead, Outcome, Reason, RowToRecord, Topic,
+    Blame, ClaimKey, Claimed, Finished, Message, OnDead, Outcome, Reason, RowToRecord, Topic,
 };
 use walrelay_postgres::{
     Due, HOLDS_MAX, Head, ParkedKey, RecordedPage, Store, StoreFailure, Survey, Watch,
@@ -366,7 +366,7 @@ impl SessionTable {
         entry.next_attempt = None;
         entry.is_spilled &= !matches!(
             finished.outcome,
-            Outcome::Dead { .. } | Outcome::Again { failure: Some(_), .. }
+            Outcome::Dead { .. } | Outcome::Again { failure: Some(_), blame: Blame::Row, .. }
         );
         match &finished.outcome {
             Outcome::Published { .. } => {
@@ -377,7 +377,7 @@ impl SessionTable {
                 entry.status = Status::Dead;
                 entry.attempts = *attempts;
             }
-            Outcome::Again { attempts, after, failure } => {
+            Outcome::Again { attempts, after, failure, .. } => {
                 if failure.is_some() {
                     entry.attempts = *attempts;
                 }
@@ -524,6 +524,12 @@ impl Store for SessionTable {
         let keys = keys.into_iter().chain(self.wanted.iter().cloned());
         let keys = keys.map(|(topic, key)| (Topic::from(topic), key)).collect();
         Ok(Due { keys, has_more: false })
+    }
+
+    async fn has_spilled_before(&mut self, end: Lsn) -> Result<bool, StoreFailure> {
+        let table = self.table.clone();
+        let rules = table.rules;
+        table.command("spilled", || table.state().has_spilled_before(rules.on_dead, end)).await
     }
 
     async fn heads_after(&mut self, after: Option<&Head>) -> Result<Vec<Head>, StoreFailure> {

@@ -109,6 +109,8 @@ pub enum Outcome {
         after: Option<Duration>,
         /// What Pub/Sub said; none when the row itself was not tried.
         failure: Option<Arc<PublishFailure>>,
+        /// Whose doing that was. A row that was spilled stays one for as long as it is not its own.
+        blame: Blame,
     },
     /// It can never be published, or was tried too often.
     Dead {
@@ -119,10 +121,27 @@ pub enum Outcome {
     },
 }
 
+impl Outcome {
+    /// Of a row that was claimed and not tried, with the attempts that it had.
+    #[must_use]
+    pub const fn released(attempts: u32) -> Self {
+        Self::Again { attempts, after: None, failure: None, blame: Blame::Nobody }
+    }
+}
+
+/// Whether a failed delivery says something about its row.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Blame {
+    /// The row itself was refused: others were stored meanwhile, or somebody has to act on its topic.
+    Row,
+    /// An outage or a passing trouble, as far as is known; or it was not tried.
+    Nobody,
+}
+
 /// What a refusal means for one claimed row.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Verdict {
-    Again { after: Option<Duration> },
+    Again { after: Option<Duration>, blame: Blame },
     Dead,
 }
 
@@ -183,8 +202,9 @@ impl Finished {
     ) -> Self {
         let failure = Arc::new(failure.clone());
         let outcome = match verdict {
-            Verdict::Again { after } => {
-                Outcome::Again { attempts, after, failure: after.is_some().then_some(failure) }
+            Verdict::Again { after, blame } => {
+                let of_row = after.is_some().then_some(failure);
+                Outcome::Again { attempts, after, failure: of_row, blame }
             }
             Verdict::Dead => Outcome::Dead { attempts, failure },
         };
@@ -195,7 +215,6 @@ impl Finished {
         let Origin::Claimed { attempts } = row.origin else {
             panic!("I2: a live row released to dispatch state that does not hold it");
         };
-        let outcome = Outcome::Again { attempts, after: None, failure: None };
-        Self { message: row.message, outcome }
+        Self { message: row.message, outcome: Outcome::released(attempts) }
     }
 }

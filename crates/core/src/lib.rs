@@ -72,7 +72,7 @@ pub use attributes::Style as AttributeStyle;
 pub use backoff::Backoff;
 pub use budget::{Budget, BudgetLimits};
 pub use columns::{ColumnNames, Field, MissingColumn, Names};
-pub use effects::{Effects, Finished, Outcome, Reason, RowToRecord};
+pub use effects::{Blame, Effects, Finished, Outcome, Reason, RowToRecord};
 pub use failure::{FailureClass, PublishFailure};
 pub use fault::{Fault, RouteError};
 pub use heavy_keys::{HOT_KEY_BYTES_PER_SECOND, HeavyKey, HeavyKeys, KEY_BYTES_PER_SECOND_MAX};

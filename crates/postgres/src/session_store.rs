@@ -3,6 +3,8 @@
 //! Owns the ordinary connection beside the replication connection, and opens it again when it is
 //! lost. Keeps the claims of rows that are out, which their outcomes are written against.
 
+mod spilled;
+
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -29,6 +31,8 @@ use crate::store::{DUE_KEYS_MAX, Due, HEADS_MAX, HOLDS_MAX, Store, StoreFailure,
 use crate::store_error::StoreError;
 use crate::wal_time::note_wal_time;
 use crate::watch::{PublicationWatch, Watch};
+
+use spilled::{PER_KEY_ROWS, Spilled};
 
 /// The dispatch tables of one slot.
 #[derive(Debug)]
@@ -64,10 +68,6 @@ pub struct SessionStore {
     wal_time_at: Option<Instant>,
 }
 
-/// Rows of one key read back at once: a few full round trips of work, and few enough that an
-/// operator's change to the rows behind them is seen soon.
-const PER_KEY_ROWS: u32 = 500;
-
 /// Where there is no row yet, the session makes one of this generation.
 const FIRST_GENERATION: u64 = 1;
 
@@ -76,59 +76,6 @@ const OTHER_GENERATION: &str =
 
 /// How often the position of the log is noted: so coarse is a time that an operator names.
 const WAL_TIME_INTERVAL: Duration = Duration::from_secs(60);
-/// What a session knows of spilled rows.
-#[derive(Debug)]
-struct Spilled {
-    /// Everything before is on record as settled, so that no session starts there again.
-    settled: Lsn,
-    /// Spilled rows from here to there were stored before they could be deleted.
-    published_from: Option<Lsn>,
-    published_to: Lsn,
-    /// Bytes of a message as they were last.
-    message_bytes: u64,
-}
-
-impl Spilled {
-    const NONE: Self = Self {
-        settled: Lsn::ZERO,
-        published_from: None,
-        published_to: Lsn::ZERO,
-        message_bytes: 256,
-    };
-
-    /// So few keys are read as far as anybody would want.
-    const FEW_KEYS: usize = 16;
-
-    /// How many rows of each key to look at: what does not fit is read for nothing.
-    fn per_key_rows(&self, keys: usize, bytes_max: u64) -> u32 {
-        if keys <= Self::FEW_KEYS {
-            return PER_KEY_ROWS;
-        }
-        let fitting = bytes_max / (self.message_bytes * keys as u64).max(1);
-        u32::try_from(fitting + 1).unwrap_or(PER_KEY_ROWS).min(PER_KEY_ROWS)
-    }
-
-    fn read(&mut self, bytes: u64, rows: u64) {
-        if let Some(bytes) = bytes.checked_div(rows) {
-            self.message_bytes = bytes.max(1);
-        }
-    }
-
-    /// A spilled row was stored.
-    fn published(&mut self, position: Position) {
-        let at = position.commit_lsn;
-        if at >= self.settled {
-            self.published_from = Some(self.published_from.map_or(at, |from| from.min(at)));
-            self.published_to = self.published_to.max(at);
-        }
-    }
-
-    /// What lies before is deleted, all of it or up to `further`.
-    fn deleted(&mut self, further: Option<Lsn>) {
-        let rest = (self.published_to >= self.settled).then_some(self.settled);
-        self.published_from = further.or(rest);
-    }
-}
 
 /// How soon a key is looked at again whose rows were held by somebody else.
 const HELD_PAUSE: Duration = Duration::from_secs(1);
@@ -400,6 +347,15 @@ impl Store for SessionStore {
         Ok(Due { keys, has_more: due.has_more })
     }
 
+    async fn has_spilled_before(&mut self, end: Lsn) -> Result<bool, StoreFailure> {
+        if self.recorded.is_some() {
+            // Positions in the table do not compare with those of this stream.
+            return Ok(false);
+        }
+        let store = self.store.clone();
+        store.has_spilled_before(self.client().await?, end).await.map_err(store_failure)
+    }
+
     async fn heads_after(&mut self, after: Option<&Head>) -> Result<Vec<Head>, StoreFailure> {
         let store = self.store.clone();
         let after = after.map(|head| (head.topic.as_str(), head.ordering_key.as_str()));
@@ -534,9 +490,7 @@ impl SessionStore {
         let mut is_broken = false;
         for row in rows {
             if is_broken {
-                let released =
-                    Outcome::Again { attempts: row.attempts, after: None, failure: None };
-                unreadable.push((row.claim, released));
+                unreadable.push((row.claim, Outcome::released(row.attempts)));
                 continue;
             }
             let topic = Topic::clone(&key.topic);

@@ -121,6 +121,13 @@ pub trait Store: Send + 'static {
         except: &[Topic],
     ) -> impl Future<Output = Result<Due, StoreFailure>> + Send;
 
+    /// Whether [spilled rows](crate::DispatchStore::has_spilled_before) committed before `end` wait to be
+    /// published, and for nothing but that.
+    fn has_spilled_before(
+        &mut self,
+        end: Lsn,
+    ) -> impl Future<Output = Result<bool, StoreFailure>> + Send;
+
     /// The heads of the keys behind this one, at most [`HEADS_MAX`], ordered by topic and key.
     fn heads_after(
         &mut self,

@@ -74,7 +74,7 @@ pub struct PubSubSettings {
 pub enum Until {
     /// Only when it is asked to stop.
     Stopped,
-    /// Once everything committed before its start is confirmed and nothing is due.
+    /// Once everything committed before its start is confirmed, none of it waits spilled, and nothing is due.
     CaughtUp,
     /// Once everything committed before this position is confirmed. What is committed from there on is
     /// somebody else's: nothing of it is taken in.

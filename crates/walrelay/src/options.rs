@@ -290,7 +290,7 @@ options! {
     /// What `run` alone takes.
     RunOptions "This command"
     UNTIL_CAUGHT_UP: bool = Setting::switch("until-caught-up")
-        .means("Stop with 0 once everything committed before the start is confirmed and nothing is due")
+        .means("Stop with 0 once everything committed before the start is confirmed, none of it waits spilled, and nothing is due")
         .detail("`consume` stops once nothing has come for 3 s, and nothing is held or due.");
 }
 

@@ -9,7 +9,7 @@ use pgoutput_parser::{Lsn, PgTimestamp, Position};
 use proptest::prelude::*;
 use prost::Message as _;
 use walrelay_core::{
-    Backoff, ClaimKey, Claimed, FailureClass, Finished, LanePolicy, Lanes, Message, OnDead,
+    Backoff, Blame, ClaimKey, Claimed, FailureClass, Finished, LanePolicy, Lanes, Message, OnDead,
     Outcome, PublishFailure, Reason, RowToRecord, Topic, Tracker,
 };
 
@@ -29,6 +29,8 @@ pub(crate) enum Step {
     },
     Finish(Vec<What>),
     Due,
+    /// Whether spilled rows wait that were committed before.
+    Spilled(u64),
     Open {
         from: u64,
         page: u32,
@@ -61,7 +63,7 @@ pub(crate) enum Why {
 pub(crate) enum What {
     Published,
     Released,
-    Failed(Option<Duration>),
+    Failed(Option<Duration>, Blame),
     Dead,
     /// The reply is never written down.
     Forgotten,
@@ -98,6 +100,7 @@ fn step() -> impl Strategy<Value = Step> {
             .prop_map(|(chosen, bytes_max)| Step::Claim { chosen, bytes_max }),
         5 => prop::collection::vec(what(), 1..6).prop_map(Step::Finish),
         2 => Just(Step::Due),
+        2 => (1_u64..40).prop_map(Step::Spilled),
         1 => (0_u64..40, 1_u32..10).prop_map(|(from, page)| Step::Open { from, page }),
         1 => Just(Step::RetryDead),
         1 => (0..TOPICS.len()).prop_map(Step::RetryTopic),
@@ -128,7 +131,8 @@ fn what() -> impl Strategy<Value = What> {
     prop_oneof![
         3 => Just(What::Published),
         2 => Just(What::Released),
-        3 => a_delay().prop_map(What::Failed),
+        3 => (a_delay(), prop_oneof![Just(Blame::Row), Just(Blame::Nobody)])
+            .prop_map(|(after, blame)| What::Failed(after, blame)),
         2 => Just(What::Dead),
         1 => Just(What::Forgotten),
     ]
@@ -287,8 +291,10 @@ fn reason(why: Why) -> Reason {
 fn outcome(what: What) -> Option<Outcome> {
     Some(match what {
         What::Published => Outcome::Published { message_id: "m".to_owned() },
-        What::Released => Outcome::Again { attempts: 9, after: None, failure: None },
-        What::Failed(after) => Outcome::Again { attempts: 3, after, failure: Some(failure()) },
+        What::Released => Outcome::released(9),
+        What::Failed(after, blame) => {
+            Outcome::Again { attempts: 3, after, failure: Some(failure()), blame }
+        }
         What::Dead => Outcome::Dead { attempts: 4, failure: failure() },
         What::Forgotten => return None,
     })

@@ -2,7 +2,7 @@
 
 use pgoutput_parser::Lsn;
 use tokio::time::Instant;
-use walrelay_core::ClaimKey;
+use walrelay_core::{ClaimKey, OnDead};
 
 use super::{Entry, Place, Rules, State, Table};
 use crate::judge::Status;
@@ -11,6 +11,11 @@ impl Table {
     /// What is on record as settled.
     pub(crate) fn settled(&self) -> Lsn {
         Lsn::new(self.state().settled)
+    }
+
+    /// Whether spilled rows that were committed before wait for nothing but to be published.
+    pub(crate) fn has_spilled_before(&self, end: u64) -> bool {
+        self.state().has_spilled_before(self.rules.on_dead, Lsn::new(end))
     }
 }
 
@@ -22,6 +27,23 @@ impl Entry {
 }
 
 impl State {
+    /// Whether spilled rows committed before `end` wait for nothing but to be published.
+    pub(super) fn has_spilled_before(&self, on_dead: OnDead, end: Lsn) -> bool {
+        let is_spilled = |entry: &Entry| entry.is_spilled && entry.status == Status::Retrying;
+        self.keys(on_dead, is_spilled).into_iter().any(|(topic, key)| {
+            let waits = |(at, entry): (&Place, &Entry)| is_spilled(entry) && at.0 < end.as_u64();
+            let mut rows = self.retrying(&topic, &key);
+            let is_waiting = match key.is_empty() {
+                true => rows.any(waits),
+                false => rows.next().is_some_and(waits),
+            };
+            let head = self.retrying(&topic, &key).next().map(|(at, _)| *at);
+            let dead = self.held_at(on_dead, &topic, &key);
+            let is_behind_dead = dead.is_some_and(|dead| head.is_none_or(|head| dead < head));
+            is_waiting && !is_behind_dead && !self.is_held(&topic, &key)
+        })
+    }
+
     /// What was spilled, and stored before the slot was past it, is deleted now.
     pub(super) fn note_settled(&mut self, settled: u64) {
         let up_to = self.settled.max(settled);

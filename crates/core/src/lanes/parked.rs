@@ -7,7 +7,7 @@
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
-use crate::effects::{Aside, Finished, RowToRecord, Verdict};
+use crate::effects::{Aside, Blame, Finished, RowToRecord, Verdict};
 use crate::failure::{FailureClass, PublishFailure};
 use crate::lane::{Batch, Behind, Lane, LaneId, Origin, Parked, Redelivery, Row, State};
 use crate::message::{Message, Topic};
@@ -216,6 +216,10 @@ impl Lanes {
         let tried = if ordered { 1 } else { batch.rows.len() };
         let mut rows = batch.rows;
         rows.append(&mut self.table[id].take_queue());
+        let blame = match failure.class {
+            FailureClass::Transient if !counts => Blame::Nobody,
+            FailureClass::Transient | FailureClass::Operator | FailureClass::Row => Blame::Row,
+        };
         let mut is_timed = false;
         for (index, row) in rows.into_iter().enumerate() {
             let Origin::Claimed { attempts } = row.origin else {
@@ -229,10 +233,10 @@ impl Lanes {
             };
             let verdict = match was_tried {
                 true if counts && attempts >= self.policy.max_attempts => Verdict::Dead,
-                true => Verdict::Again { after: Some(delay) },
-                false => Verdict::Again { after: None },
+                true => Verdict::Again { after: Some(delay), blame },
+                false => Verdict::Again { after: None, blame: Blame::Nobody },
             };
-            is_timed |= matches!(verdict, Verdict::Again { after: Some(_) });
+            is_timed |= matches!(verdict, Verdict::Again { after: Some(_), .. });
             self.effects.finished.push(Finished::refused(row.message, attempts, failure, verdict));
         }
         let lane = &mut self.table[id];

@@ -41,7 +41,7 @@ fn verdicts(bench: &mut Bench) -> Vec<(u32, Option<bool>)> {
     let finished = bench.finished().into_iter();
     finished
         .map(|row| match row.outcome {
-            Outcome::Again { attempts, after, failure } => {
+            Outcome::Again { attempts, after, failure, .. } => {
                 assert_eq!(after.is_some(), failure.is_some(), "the reason goes with the time");
                 (attempts, Some(after.is_some()))
             }

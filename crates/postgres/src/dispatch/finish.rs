@@ -4,13 +4,13 @@ use std::time::SystemTime;
 
 use tokio_postgres::Client;
 use tokio_postgres::types::Type;
-use walrelay_core::{Outcome, PublishFailure};
+use walrelay_core::{Blame, Outcome, PublishFailure};
 
 use super::history::{
     CODE_BYTES_MAX, Characters, ERROR_BYTES_MAX, attempt_line, prepend_line, storable,
     storable_line,
 };
-use super::{Claim, DispatchStatus, DispatchStore, seconds, signed};
+use super::{Claim, DispatchStatus, DispatchStore, SPILLED, seconds, signed};
 use crate::store_error::StoreError;
 
 impl DispatchStore {
@@ -59,6 +59,8 @@ impl DispatchStore {
                     (&columns.error_code, Type::TEXT_ARRAY),
                     (&columns.error, Type::TEXT_ARRAY),
                     (&columns.message_id, Type::TEXT_ARRAY),
+                    (&columns.is_own_fault, Type::BOOL_ARRAY),
+                    (&SPILLED, Type::TEXT),
                 ],
             )
             .await
@@ -78,6 +80,8 @@ struct Columns<'a> {
     error_code: Vec<Option<String>>,
     error: Vec<Option<String>>,
     message_id: Vec<Option<String>>,
+    /// Where something went wrong: whether that takes the mark of a spilled row away.
+    is_own_fault: Vec<bool>,
 }
 
 impl<'a> Columns<'a> {
@@ -98,13 +102,15 @@ impl<'a> Columns<'a> {
         let attempts = |count: u32| signed(count, "number of attempts").map(Some);
         let (mut tried, mut delay, mut message_id) = (None, None, None);
         let mut failed: Option<&PublishFailure> = None;
+        let mut is_own_fault = true;
         let status = match outcome {
             Outcome::Published { message_id: id } => {
                 message_id = Some(storable(id, ERROR_BYTES_MAX).into_owned());
                 DispatchStatus::Published
             }
             Outcome::Again { failure: None, .. } => DispatchStatus::Retrying,
-            Outcome::Again { attempts: count, after, failure: Some(failure) } => {
+            Outcome::Again { attempts: count, after, failure: Some(failure), blame } => {
+                is_own_fault = *blame == Blame::Row;
                 tried = attempts(*count)?;
                 delay = after.map(seconds);
                 failed = Some(failure);
@@ -124,6 +130,7 @@ impl<'a> Columns<'a> {
         self.error_code.push(failed.map(|failure| storable_line(failure.code, CODE_BYTES_MAX)));
         self.error.push(failed.map(|failure| characters.line(&failure.message, ERROR_BYTES_MAX)));
         self.message_id.push(message_id);
+        self.is_own_fault.push(is_own_fault);
         Ok(())
     }
 }
@@ -137,8 +144,8 @@ fn finish_sql() -> String {
     format!(
         "WITH outcome AS (
            SELECT *
-             FROM unnest($2, $3, $4, $5, $6, $7, $8, $9)
-                  AS o(event_id, version, status, attempts, delay, error_code, error, message_id)
+             FROM unnest($2, $3, $4, $5, $6, $7, $8, $9, $10)
+                  AS o(event_id, version, status, attempts, delay, error_code, error, message_id, is_own_fault)
          ), held AS MATERIALIZED (
            SELECT event_id
              FROM public.app_outbox_dispatch
@@ -155,7 +162,8 @@ fn finish_sql() -> String {
                   WHEN d.ordering_key = '' THEN now() + make_interval(secs => coalesce(o.delay, 0))
                   ELSE now() + make_interval(secs => o.delay)
                 END,
-                error_code = coalesce(o.error_code, d.error_code),
+                error_code = CASE WHEN d.error_code = $11 AND NOT o.is_own_fault THEN d.error_code
+                                  ELSE coalesce(o.error_code, d.error_code) END,
                 last_error = CASE WHEN o.error_code IS NULL THEN d.last_error ELSE {history} END,
                 message_id = coalesce(o.message_id, d.message_id),
                 updated_at = greatest(clock_timestamp(), d.updated_at + interval '1 microsecond')

@@ -78,6 +78,29 @@ impl DispatchStore {
         Ok(claimed.into_iter().map(|(_, row)| row).collect())
     }
 
+    /// Whether spilled rows committed before `end` still wait that nobody but the relay has to act on: the
+    /// first of a key, or any without one. What stands behind a row that failed by itself has had its turn,
+    /// and what a dead row or a replay holds waits for a person.
+    ///
+    /// # Errors
+    ///
+    /// The server refused, or the connection ended.
+    pub async fn has_spilled_before(&self, client: &Client, end: Lsn) -> Result<bool, StoreError> {
+        let row = client
+            .query_typed_one(
+                HAS_SPILLED,
+                &[
+                    (&self.slot, Type::TEXT),
+                    (&PgLsn::from(end.as_u64()), Type::PG_LSN),
+                    (&self.holds_on_dead(), Type::BOOL),
+                    (&SPILLED, Type::TEXT),
+                ],
+            )
+            .await
+            .map_err(StoreError::sql("look for spilled rows"))?;
+        Ok(row.get("is_so"))
+    }
+
     /// As [`finish`](Self::finish), but a spilled row that is stored is deleted, if it lies before
     /// `settled`, up to where everything is on record as settled. Behind that the slot might send it
     /// again: there it is kept as published until [`delete_spilled_between`](Self::delete_spilled_between).
@@ -236,6 +259,58 @@ SELECT c.ordinal, c.place::text AS ctid, d.event_id, d.commit_lsn, d.tx_index, d
        d.updated_at
   FROM chosen c
  CROSS JOIN LATERAL (SELECT * FROM public.app_outbox_dispatch t WHERE t.ctid = c.place) AS d";
+
+// Keys are gone through by jumping from one to the next, and no further than to the first that waits.
+const HAS_SPILLED: &str = "
+WITH RECURSIVE head AS (
+  (SELECT topic, ordering_key, commit_lsn, tx_index, error_code
+     FROM public.app_outbox_dispatch
+    WHERE slot = $1 AND status = 'retrying' AND ordering_key <> ''
+    ORDER BY topic, ordering_key, commit_lsn, tx_index
+    LIMIT 1)
+  UNION ALL
+  SELECT next.*
+    FROM head
+   CROSS JOIN LATERAL (
+      SELECT d.topic, d.ordering_key, d.commit_lsn, d.tx_index, d.error_code
+        FROM public.app_outbox_dispatch d
+       WHERE d.slot = $1 AND d.status = 'retrying' AND d.ordering_key <> ''
+         AND (d.topic, d.ordering_key) > (head.topic, head.ordering_key)
+       ORDER BY d.topic, d.ordering_key, d.commit_lsn, d.tx_index
+       LIMIT 1
+   ) AS next
+), topics AS (
+  (SELECT topic FROM public.app_outbox_dispatch
+    WHERE slot = $1 AND status = 'retrying' ORDER BY topic LIMIT 1)
+  UNION ALL
+  SELECT (SELECT d.topic FROM public.app_outbox_dispatch d
+           WHERE d.slot = $1 AND d.status = 'retrying' AND d.topic > t.topic ORDER BY d.topic LIMIT 1)
+    FROM topics t
+   WHERE t.topic IS NOT NULL
+)
+SELECT (SELECT true
+          FROM head h
+         WHERE h.error_code = $4 AND h.commit_lsn < $2
+           AND ($3 AND (SELECT true FROM public.app_outbox_dispatch x
+                         WHERE x.slot = $1 AND x.topic = h.topic AND x.ordering_key = h.ordering_key
+                           AND x.status = 'dead' AND (x.commit_lsn, x.tx_index) < (h.commit_lsn, h.tx_index)
+                         ORDER BY x.topic, x.ordering_key, x.commit_lsn, x.tx_index
+                         LIMIT 1)) IS NOT TRUE
+           AND (SELECT true FROM public.app_outbox_hold o
+                 WHERE o.slot = $1 AND o.topic = h.topic AND o.ordering_key = h.ordering_key
+                 LIMIT 1) IS NULL
+         LIMIT 1) IS NOT NULL
+    OR (SELECT true
+          FROM topics t
+         CROSS JOIN LATERAL (
+            SELECT 1 FROM public.app_outbox_dispatch d
+             WHERE d.slot = $1 AND d.topic = t.topic AND d.ordering_key = '' AND d.status = 'retrying'
+               AND d.commit_lsn < $2 AND d.error_code = $4
+             LIMIT 1) AS loose
+         WHERE (SELECT true FROM public.app_outbox_hold o
+                 WHERE o.slot = $1 AND o.topic = t.topic AND o.ordering_key = ''
+                 LIMIT 1) IS NULL
+         LIMIT 1) IS NOT NULL AS is_so";
 
 // Another row may be where one was read, once that is gone and its page was vacuumed: hence the id.
 // `OFFSET 0` and the array keep the planner from looking for the rows in any other way: of a table that

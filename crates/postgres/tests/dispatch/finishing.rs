@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use walrelay_core::{OnDead, Outcome};
+use walrelay_core::{Blame, OnDead, Outcome};
 use walrelay_postgres::{
     ClaimLimits, DispatchStatus, ParkRow, ParkStatus, RetrySelection, StoreError,
 };
@@ -30,6 +30,7 @@ async fn outcomes_are_written_down() {
             attempts: 4,
             after: Some(Duration::from_secs(100)),
             failure: Some(failure("INTERNAL", "again\nand again")),
+            blame: Blame::Row,
         },
         Outcome::Dead { attempts: 20, failure: failure("INTERNAL", "no") },
         RELEASED,
@@ -79,6 +80,7 @@ async fn the_history_of_errors_is_bounded() {
             attempts: attempt,
             after: Some(Duration::ZERO),
             failure: Some(failure("INTERNAL", &"x".repeat(error_bytes))),
+            blame: Blame::Row,
         };
         assert_eq!(store.finish(&session, &all(claimed, &outcome)).await.unwrap(), 1);
         let history = store.show(&session, "a").await.unwrap().row.last_error.unwrap();

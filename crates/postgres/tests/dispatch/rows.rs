@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use pgoutput_parser::{Lsn, Position};
-use walrelay_core::{FailureClass, Outcome, PublishFailure};
+use walrelay_core::{Blame, FailureClass, Outcome, PublishFailure};
 use walrelay_postgres::{
     Claim, ClaimLimits, ClaimedRow, DispatchStatus, DispatchStore, Key, ParkRow, ParkStatus,
 };
@@ -73,7 +73,8 @@ pub(crate) fn published() -> Outcome {
 }
 
 /// Not tried: the lease is given back.
-pub(crate) const RELEASED: Outcome = Outcome::Again { attempts: 0, after: None, failure: None };
+pub(crate) const RELEASED: Outcome =
+    Outcome::Again { attempts: 0, after: None, failure: None, blame: Blame::Nobody };
 
 pub(crate) fn failure(code: &'static str, error: &str) -> Arc<PublishFailure> {
     Arc::new(PublishFailure::new(FailureClass::Transient, code, error))

@@ -1,8 +1,12 @@
 //! Rows that were spilled cost no write to be read back, and are gone once they are stored.
 
+use std::time::Duration;
+
 use pgoutput_parser::Lsn;
-use walrelay_core::Outcome;
-use walrelay_postgres::{ClaimLimits, ClaimedRow, DispatchStatus, DispatchStore, ParkRow};
+use walrelay_core::{Blame, OnDead, Outcome};
+use walrelay_postgres::{
+    ClaimLimits, ClaimedRow, DispatchStatus, DispatchStore, ParkRow, ParkStatus,
+};
 
 use crate::rows::{
     BEHIND, LIMITS, NOW, RELEASED, all, at, failure, ids, key, published, row, status_of, store,
@@ -164,15 +168,66 @@ async fn what_an_operator_does_to_a_spilled_row_on_its_way_is_not_lost() {
 }
 
 #[tokio::test]
-async fn a_spilled_row_whose_delivery_fails_is_one_like_any_other() {
+async fn a_spilled_row_that_fails_in_an_outage_stays_one_and_backs_off() {
+    let (_database, mut session) = migrated().await;
+    let store = store();
+    park_mixed(&store, &mut session).await;
+    let after_an_hour = failed(Duration::from_secs(3_600), Blame::Nobody);
+    let claim = read(&store, &session).await.remove(0).claim;
+    store.finish_past(&session, &[(claim, &after_an_hour)], Lsn::new(9)).await.unwrap();
+    assert!(read(&store, &session).await.is_empty(), "it is not due");
+
+    session.execute("UPDATE app_outbox_dispatch SET next_attempt_at = now()", &[]).await.unwrap();
+    assert_eq!(ids(&read(&store, &session).await), ["a", "b"]);
+    let row = store.show(&session, "a").await.unwrap().row;
+    assert_eq!((row.error_code.as_deref(), row.attempts), (Some("SPILLED"), 0));
+    assert!(row.last_error.unwrap().contains("no route"), "the history has it");
+}
+
+#[tokio::test]
+async fn spilled_rows_wait_until_they_are_stored_have_failed_themselves_or_need_a_person() {
+    let (_database, mut session) = migrated().await;
+    let store = store();
+    let waits = async |session: &Session, before: u64| {
+        store.has_spilled_before(session, Lsn::new(before)).await.unwrap()
+    };
+    assert!(!waits(&session, 9).await, "there is nothing");
+    park_mixed(&store, &mut session).await;
+    assert!(waits(&session, 9).await && waits(&session, 2).await);
+    assert!(!waits(&session, 1).await, "it was committed later");
+
+    let dead = ParkRow { status: ParkStatus::Dead, ..row("dead", at(0, 5), "k", NOW) };
+    store.park(&mut session, &[dead]).await.unwrap();
+    assert!(waits(&session, 9).await, "dead rows hold nothing by default");
+    let holding = store.clone().with_on_dead(OnDead::Hold);
+    assert!(!holding.has_spilled_before(&session, Lsn::new(9)).await.unwrap());
+
+    let claim = read(&store, &session).await.remove(0).claim;
+    let by_itself = failed(Duration::ZERO, Blame::Row);
+    store.finish_past(&session, &[(claim, &by_itself)], Lsn::new(9)).await.unwrap();
+    assert!(!waits(&session, 9).await, "it has had its turn, and those behind it");
+
+    let loose = [row("x", at(5, 0), "", NOW), spilled(row("y", at(6, 0), "", NOW))];
+    store.park(&mut session, &loose).await.unwrap();
+    assert!(waits(&session, 9).await && !waits(&session, 6).await);
+}
+
+fn failed(after: Duration, blame: Blame) -> Outcome {
+    let failure = Some(failure("UNAVAILABLE", "no route"));
+    Outcome::Again { attempts: 0, after: Some(after), failure, blame }
+}
+
+#[tokio::test]
+async fn a_spilled_row_that_fails_by_itself_is_one_like_any_other() {
     let (_database, mut session) = migrated().await;
     let store = store();
     park_mixed(&store, &mut session).await;
     let claim = read(&store, &session).await.remove(0).claim;
     let again = Outcome::Again {
         attempts: 1,
-        after: Some(std::time::Duration::ZERO),
+        after: Some(Duration::ZERO),
         failure: Some(failure("UNAVAILABLE", "no route")),
+        blame: Blame::Row,
     };
     assert_eq!(store.finish_past(&session, &[(claim, &again)], Lsn::new(9)).await.unwrap(), 1);
 

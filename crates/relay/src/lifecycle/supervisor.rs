@@ -155,7 +155,7 @@ impl<C: Server, P: Publisher> Supervisor<'_, C, P> {
             memory.goal = match settings.until {
                 Until::Stopped => None,
                 Until::CaughtUp => Some(Goal::new(at.positions.wal_end, at.due)),
-                Until::Position(end) => Some(Goal::new(end, [])),
+                Until::Position(end) => Some(Goal::settled(end)),
             };
         }
         memory.reached = Reached::Stream;

@@ -157,6 +157,10 @@ impl<P: Progress> Store for ReplayStore<P> {
         Ok(Due::default())
     }
 
+    async fn has_spilled_before(&mut self, _: Lsn) -> Result<bool, StoreFailure> {
+        Ok(false)
+    }
+
     async fn heads_after(&mut self, _: Option<&Head>) -> Result<Vec<Head>, StoreFailure> {
         Ok(Vec::new())
     }

@@ -5,18 +5,32 @@ use std::collections::BTreeSet;
 use pgoutput_parser::Lsn;
 use walrelay_core::{Topic, Watermark};
 
-/// The end of the log at the start, and the parked keys that were due then.
+/// The end of the log at the start, the parked keys that were due then, and what of that log is spilled.
 #[derive(Debug)]
 pub struct Goal {
     end: Lsn,
     due: BTreeSet<(Topic, String)>,
+    spilled: Spilled,
+}
+
+/// Rows before the end that wait in dispatch state, and for nothing but Pub/Sub.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Spilled {
+    MayWait,
+    None,
 }
 
 impl Goal {
-    /// Everything committed before `end`, and these keys.
+    /// Everything committed before `end`, also what is spilled of it, and these keys.
     #[must_use]
     pub fn new(end: Lsn, due: impl IntoIterator<Item = (Topic, String)>) -> Self {
-        Self { end, due: due.into_iter().collect() }
+        Self { end, due: due.into_iter().collect(), spilled: Spilled::MayWait }
+    }
+
+    /// Everything committed before `end` is stored or recorded.
+    #[must_use]
+    pub const fn settled(end: Lsn) -> Self {
+        Self { end, due: BTreeSet::new(), spilled: Spilled::None }
     }
 
     /// Dispatch state was asked which keys are due. One that is not, and of which nothing is being
@@ -25,9 +39,26 @@ impl Goal {
         self.due.retain(|key| due.contains(key) || !rests(&key.0, &key.1));
     }
 
+    /// Before which position spilled rows are to be looked for: once all of it is settled, and so none of
+    /// it can be spilled any more.
+    #[must_use]
+    pub fn looks_for_spilled_before(&self, watermark: Watermark) -> Option<Lsn> {
+        let is_next = self.is_settled(watermark) && self.spilled == Spilled::MayWait;
+        is_next.then_some(self.end)
+    }
+
+    /// Dispatch state was asked that, and holds some or none.
+    pub fn looked_for_spilled(&mut self, has_spilled: bool) {
+        self.spilled = if has_spilled { Spilled::MayWait } else { Spilled::None };
+    }
+
     /// Whether the goal is reached.
     #[must_use]
     pub fn is_reached(&self, watermark: Watermark) -> bool {
+        self.is_settled(watermark) && self.spilled == Spilled::None
+    }
+
+    fn is_settled(&self, watermark: Watermark) -> bool {
         self.due.is_empty() && watermark.lsn() >= self.end
     }
 }
@@ -63,9 +94,26 @@ mod tests {
     #[test]
     fn it_is_reached_when_the_log_of_the_start_is_settled_and_no_key_is_waited_for() {
         let mut goal = Goal::new(Lsn::new(9), [key("a")]);
+        goal.looked_for_spilled(false);
         assert!(!goal.is_reached(watermark(9)), "a key is waited for");
         goal.looked(&[], |_, _| true);
         assert!(!goal.is_reached(watermark(8)));
         assert!(goal.is_reached(watermark(9)) && goal.is_reached(watermark(10)));
+        assert!(Goal::settled(Lsn::new(9)).is_reached(watermark(9)));
+    }
+
+    #[test]
+    fn what_was_spilled_of_the_log_of_the_start_is_waited_for_once_that_is_settled() {
+        let mut goal = Goal::new(Lsn::new(9), [key("a")]);
+        assert_eq!(goal.looks_for_spilled_before(watermark(9)), None, "a key is waited for");
+        goal.looked(&[], |_, _| true);
+        assert_eq!(goal.looks_for_spilled_before(watermark(8)), None);
+        assert_eq!(goal.looks_for_spilled_before(watermark(10)), Some(Lsn::new(9)));
+        goal.looked_for_spilled(true);
+        assert!(!goal.is_reached(watermark(10)));
+        assert_eq!(goal.looks_for_spilled_before(watermark(10)), Some(Lsn::new(9)), "asked again");
+        goal.looked_for_spilled(false);
+        assert!(goal.is_reached(watermark(10)));
+        assert_eq!(goal.looks_for_spilled_before(watermark(10)), None);
     }
 }

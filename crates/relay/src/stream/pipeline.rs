@@ -214,9 +214,11 @@ where
         }
         flow.hold_beside(frames.buffered_bytes());
         flow.send(publishes, recorder, mode);
-        if goal.is_some() {
+        if let Some(goal) = goal {
             // What is waited for must be asked for.
             recorder.leave_out(Vec::new());
+            let before = goal.looks_for_spilled_before(flow.tracker.watermark());
+            recorder.look_for_spilled(before);
         }
         let Some((ended, until)) = mode.end() else { continue };
         if publishes.is_empty() && flow.is_over(mode, recorder) || Instant::now() >= until {
@@ -476,6 +478,11 @@ impl Flow {
                 for head in heads.iter().filter(|head| !head.is_timed) {
                     let topic = Topic::from(head.topic.as_str());
                     self.lanes.mark_untimed(&topic, &head.ordering_key, now);
+                }
+            }
+            RecorderEvent::Spilled(waits) => {
+                if let Some(goal) = goal {
+                    goal.looked_for_spilled(waits);
                 }
             }
             RecorderEvent::Surveyed(survey) => self.observer.surveyed(*survey),

@@ -7,7 +7,7 @@
 use std::pin::Pin;
 use std::time::Duration;
 
-use pgoutput_parser::Position;
+use pgoutput_parser::{Lsn, Position};
 use tokio::time::{Instant, sleep, sleep_until};
 use walrelay_core::{Backoff, ClaimKey, Claimed, Finished, LaneId, RowToRecord, Topic, Watermark};
 use walrelay_postgres::{Due, HEADS_MAX, Head, RecordedPage, Store, StoreFailure, Survey, Watch};
@@ -42,6 +42,8 @@ pub enum RecorderEvent {
     Due(Due),
     /// The first rows of some keys.
     Heads(Vec<Head>),
+    /// Whether spilled rows wait that are waited for.
+    Spilled(bool),
     /// Figures for operators.
     Surveyed(Box<Survey>),
     /// How far the slot is settled is on record, and may be confirmed.
@@ -72,6 +74,7 @@ enum StoreCommand {
     Recorded(Position),
     Due(Vec<Topic>),
     Heads(Option<Head>),
+    Spilled(Lsn),
     Survey,
     NoteSettled(Watermark),
     Watch,
@@ -149,6 +152,9 @@ pub struct Recorder<S> {
     heads_at: Instant,
     /// Where the look through the heads goes on.
     heads_after: Option<Head>,
+    /// Before where spilled rows are looked for, if they are.
+    spilled_before: Option<Lsn>,
+    spilled_at: Instant,
     survey_at: Instant,
     watched_at: Instant,
     watch_at: Instant,
@@ -172,6 +178,8 @@ impl<S: Store> Recorder<S> {
             resting_keys: 0,
             heads_at: now + intervals.heads,
             heads_after: None,
+            spilled_before: None,
+            spilled_at: now,
             survey_at: now,
             watched_at: now,
             watch_at: now,
@@ -217,6 +225,11 @@ impl<S: Store> Recorder<S> {
     /// More keys were due than were told, and there is room for them: looks again at once.
     pub fn look_again(&mut self) {
         self.due_at = Instant::now();
+    }
+
+    /// Asks again and again whether spilled rows wait that were committed before; or not any more.
+    pub fn look_for_spilled(&mut self, before: Option<Lsn>) {
+        self.spilled_before = before;
     }
 
     /// Learns how many keys rest: their heads are looked through now and then.
@@ -390,6 +403,10 @@ impl<S: Store> Recorder<S> {
             self.due_at = now + self.intervals.due;
             return Some(StoreCommand::Due(std::mem::take(&mut self.topics_at_rest)));
         }
+        if let Some(before) = self.spilled_before.filter(|_| self.spilled_at <= now) {
+            self.spilled_at = now + self.intervals.due;
+            return Some(StoreCommand::Spilled(before));
+        }
         if self.heads_at <= now && self.resting_keys > 0 {
             self.heads_at = now + self.intervals.heads;
             return Some(StoreCommand::Heads(self.heads_after.take()));
@@ -409,7 +426,9 @@ impl<S: Store> Recorder<S> {
         let settle_at = self.record.due_at().unwrap_or(self.due_at);
         let next =
             self.due_at.min(settle_at).min(self.survey_at).min(self.watch_at).min(self.prune_at);
-        if self.resting_keys > 0 { next.min(self.heads_at) } else { next }
+        let heads_at = (self.resting_keys > 0).then_some(self.heads_at);
+        let spilled_at = self.spilled_before.map(|_| self.spilled_at);
+        heads_at.into_iter().chain(spilled_at).fold(next, Instant::min)
     }
 
     fn start(&mut self, command: StoreCommand) {
@@ -471,6 +490,7 @@ async fn until_done<S: Store>(
             }
             StoreCommand::Due(_)
             | StoreCommand::Heads(_)
+            | StoreCommand::Spilled(_)
             | StoreCommand::Survey
             | StoreCommand::NoteSettled(_)
             | StoreCommand::Watch
@@ -491,6 +511,7 @@ enum Found {
     Due(Due),
     Pruned(u64),
     Heads(Vec<Head>),
+    Spilled(bool),
     Surveyed(Box<Survey>),
     Watched(Watch),
 }
@@ -514,6 +535,9 @@ async fn execute<S: Store>(
         }
         StoreCommand::Due(except) => store.due_keys(except).await.map(Found::Due),
         StoreCommand::Heads(after) => store.heads_after(after.as_ref()).await.map(Found::Heads),
+        StoreCommand::Spilled(before) => {
+            store.has_spilled_before(*before).await.map(Found::Spilled)
+        }
         StoreCommand::Survey => store.survey().await.map(Box::new).map(Found::Surveyed),
         StoreCommand::NoteSettled(settled) => {
             store.note_settled(settled.lsn()).await.map(|()| Found::Nothing)
@@ -538,6 +562,7 @@ impl StoreCommand {
             Self::Recorded(_) => "read recorded rows",
             Self::Due(_) => "due",
             Self::Heads(_) => "look through heads",
+            Self::Spilled(_) => "look for spilled rows",
             Self::Survey => "survey",
             Self::NoteSettled(_) => "note settled",
             Self::Watch => "watch",
@@ -558,6 +583,7 @@ impl StoreCommand {
             (_, Found::Due(due)) => RecorderEvent::Due(due),
             (_, Found::Pruned(rows)) => RecorderEvent::Pruned(rows),
             (_, Found::Heads(heads)) => RecorderEvent::Heads(heads),
+            (_, Found::Spilled(waits)) => RecorderEvent::Spilled(waits),
             (_, Found::Surveyed(survey)) => RecorderEvent::Surveyed(survey),
             (_, Found::Watched(watch)) => RecorderEvent::Watched(watch),
             (_, Found::Nothing | Found::Claimed(_)) => RecorderEvent::Noted,

@@ -155,6 +155,10 @@ impl Store for Desk {
         Ok(keys.iter().map(|key| Claimed { rows: rows(key), held_for: None }).collect())
     }
 
+    async fn has_spilled_before(&mut self, _: Lsn) -> Result<bool, StoreFailure> {
+        Ok(false)
+    }
+
     async fn heads_after(&mut self, _: Option<&Head>) -> Result<Vec<Head>, StoreFailure> {
         Ok(Vec::new())
     }

@@ -139,6 +139,7 @@ fn a_goal_looks_at_what_is_due_only_when_all_of_it_was_told() {
         RecorderEvent::Due(Due { keys: keys.collect(), has_more })
     };
     let watermark = flow.tracker.watermark();
+    told(&mut flow, RecorderEvent::Spilled(false), Some(&mut goal));
     for part in [due(0, true), due(1, true), due(DUE_KEYS_MAX / 2, false)] {
         told(&mut flow, part, Some(&mut goal));
         assert!(!goal.is_reached(watermark), "the awaited key may be in the other part");

@@ -1,0 +1,61 @@
+//! What a session knows of spilled rows: which of them are deleted once they are stored.
+
+use pgoutput_parser::{Lsn, Position};
+
+/// Rows of one key read back at once: a few full round trips of work, and few enough that an
+/// operator's change to the rows behind them is seen soon.
+pub(super) const PER_KEY_ROWS: u32 = 500;
+
+/// What a session knows of spilled rows.
+#[derive(Debug)]
+pub(super) struct Spilled {
+    /// Everything before is on record as settled, so that no session starts there again.
+    pub(super) settled: Lsn,
+    /// Spilled rows from here to there were stored before they could be deleted.
+    pub(super) published_from: Option<Lsn>,
+    published_to: Lsn,
+    /// Bytes of a message as they were last.
+    message_bytes: u64,
+}
+
+impl Spilled {
+    pub(super) const NONE: Self = Self {
+        settled: Lsn::ZERO,
+        published_from: None,
+        published_to: Lsn::ZERO,
+        message_bytes: 256,
+    };
+
+    /// So few keys are read as far as anybody would want.
+    const FEW_KEYS: usize = 16;
+
+    /// How many rows of each key to look at: what does not fit is read for nothing.
+    pub(super) fn per_key_rows(&self, keys: usize, bytes_max: u64) -> u32 {
+        if keys <= Self::FEW_KEYS {
+            return PER_KEY_ROWS;
+        }
+        let fitting = bytes_max / (self.message_bytes * keys as u64).max(1);
+        u32::try_from(fitting + 1).unwrap_or(PER_KEY_ROWS).min(PER_KEY_ROWS)
+    }
+
+    pub(super) fn read(&mut self, bytes: u64, rows: u64) {
+        if let Some(bytes) = bytes.checked_div(rows) {
+            self.message_bytes = bytes.max(1);
+        }
+    }
+
+    /// A spilled row was stored.
+    pub(super) fn published(&mut self, position: Position) {
+        let at = position.commit_lsn;
+        if at >= self.settled {
+            self.published_from = Some(self.published_from.map_or(at, |from| from.min(at)));
+            self.published_to = self.published_to.max(at);
+        }
+    }
+
+    /// What lies before is deleted, all of it or up to `further`.
+    pub(super) fn deleted(&mut self, further: Option<Lsn>) {
+        let rest = (self.published_to >= self.settled).then_some(self.settled);
+        self.published_from = further.or(rest);
+    }
+}
