@@ -101,11 +101,11 @@ fn told_of_claim(claimed: &Claimed) -> String {
 }
 
 fn told_of_key(key: &ParkedKey) -> String {
-    let ParkedKey { topic, ordering_key, is_held, next_attempt_in, attempts } = key;
+    let ParkedKey { topic, ordering_key, is_held, behind, next_attempt_in, attempts } = key;
     // Rows without a key have no first one.
     let attempts = if ordering_key.is_empty() { &0 } else { attempts };
     let due = script::rough(*next_attempt_in);
-    format!("{topic} {ordering_key}: {is_held} {due} {attempts}")
+    format!("{topic} {ordering_key}: {is_held} {behind:?} {due} {attempts}")
 }
 
 fn in_simulation(on_dead: OnDead, steps: &[Step]) -> Vec<String> {

@@ -174,7 +174,7 @@ pub(crate) struct Parked {
 
 /// Rows that come behind others of their key in dispatch state.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Behind {
+pub enum Behind {
     /// They wait for what was refused.
     Queued,
     /// Too much log waited for those before, and nothing is wrong with any of them.

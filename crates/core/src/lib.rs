@@ -76,7 +76,7 @@ pub use effects::{Blame, Effects, Finished, Outcome, Reason, RowToRecord};
 pub use failure::{FailureClass, PublishFailure};
 pub use fault::{Fault, RouteError};
 pub use heavy_keys::{HOT_KEY_BYTES_PER_SECOND, HeavyKey, HeavyKeys, KEY_BYTES_PER_SECOND_MAX};
-pub use lane::{Batch, LaneId, Origin, Row};
+pub use lane::{Batch, Behind, LaneId, Origin, Row};
 pub use lanes::{ClaimKey, Claimed, LanePolicy, Lanes, OnDead};
 pub use limits::{REQUEST_BYTES_MAX, REQUEST_MESSAGES_MAX};
 pub use message::{Message, NotAMessage, Topic};

@@ -6,7 +6,7 @@ use googleapis_tonic_google_pubsub_v1::google::pubsub::v1::PubsubMessage;
 use pgoutput_parser::{Lsn, Position};
 use prost::Message as _;
 use tokio::time::Instant;
-use walrelay_core::{ClaimKey, OnDead};
+use walrelay_core::{Behind, ClaimKey, OnDead};
 use walrelay_postgres::ParkedKey;
 
 use super::held::{HeldKey, Hold, Through};
@@ -176,6 +176,7 @@ impl State {
             topic: topic.clone(),
             ordering_key: ordering_key.clone(),
             is_held: hold.through.is_some(),
+            behind: Behind::Queued,
             next_attempt_in: None::<Duration>,
             attempts: 0,
         });

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use tokio::time::Instant;
-use walrelay_core::OnDead;
+use walrelay_core::{Behind, OnDead};
 use walrelay_postgres::ParkedKey;
 
 use super::{Entry, Place, Rules, State};
@@ -61,6 +61,10 @@ impl State {
         let dead_at = self.held_at(on_dead, &topic, &ordering_key);
         ParkedKey {
             is_held: dead_at.is_some_and(|dead| head.is_none_or(|(first, _)| dead < *first)),
+            behind: match head {
+                Some((_, entry)) if entry.is_read_without_lease() => Behind::Spilled,
+                Some(_) | None => Behind::Queued,
+            },
             next_attempt_in: self.due_in(&topic, &ordering_key),
             attempts: head.map_or(0, |(_, entry)| entry.attempts),
             topic,

@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 
 use crate::failure::PublishFailure;
 use crate::lane::{Behind, LaneId};
+use crate::message::Topic;
 use crate::wal_budget::Spill;
 
 use super::{Aside, Lanes};
@@ -69,6 +70,21 @@ impl Lanes {
         self.has_spilled = true;
         if let Some(parked) = &mut self.table[id].parked {
             parked.behind = Behind::Spilled;
+        }
+    }
+
+    /// As [`load_parked`](Self::load_parked), of a key whose first row was spilled: so is what comes behind it.
+    pub fn load_spilled(
+        &mut self,
+        topic: &Topic,
+        ordering_key: &str,
+        due_in: Option<Duration>,
+        now: Instant,
+    ) {
+        self.load_parked(topic, ordering_key, due_in, now);
+        self.has_spilled = true;
+        if let Some(id) = self.table.find(topic, ordering_key) {
+            self.note_spilled(id);
         }
     }
 

@@ -432,3 +432,17 @@ fn what_comes_behind_a_spilled_row_of_its_key_is_spilled_too() {
         .collect();
     assert_eq!(times, [true, false], "the first has a time, and the other key flows");
 }
+
+#[test]
+fn what_comes_behind_a_spilled_row_is_spilled_after_a_restart_too() {
+    let mut bench = Bench::new();
+    let topic = Topic::from("orders");
+    bench.lanes.load_spilled(&topic, "k", Some(SECOND), bench.now);
+    bench.lanes.load_parked(&topic, "failed", Some(SECOND), bench.now);
+    for key in ["k", "failed"] {
+        bench.push("orders", key, 1);
+    }
+    let recorded = bench.taken_to_record();
+    assert!(matches!(recorded[0].reason, Reason::Spilled { next_attempt_in: None }));
+    assert!(matches!(recorded[1].reason, Reason::Queued));
+}

@@ -7,6 +7,7 @@ use futures_util::TryStreamExt as _;
 
 use tokio_postgres::types::{ToSql, Type};
 use tokio_postgres::{Client, Row};
+use walrelay_core::Behind;
 
 use super::{DispatchStore, HeldKey, Key, seconds, unsigned, until};
 use crate::store_error::StoreError;
@@ -21,6 +22,8 @@ pub struct ParkedKey {
     /// Whether the first row is a dead one, or the key is held for a replay, so that nothing of it may go
     /// out.
     pub is_held: bool,
+    /// As what rows that come behind the first are recorded; those without a key are behind nothing.
+    pub behind: Behind,
     /// When the first row is due; None when it is due whenever the key is next claimed.
     pub next_attempt_in: Option<Duration>,
     /// How often the first row has been tried.
@@ -41,6 +44,7 @@ impl std::fmt::Debug for ParkedKey {
         f.debug_struct("ParkedKey")
             .field("topic", &self.topic)
             .field("is_held", &self.is_held)
+            .field("behind", &self.behind)
             .field("next_attempt_in", &self.next_attempt_in)
             .field("attempts", &self.attempts)
             .finish_non_exhaustive()
@@ -83,7 +87,14 @@ impl DispatchStore {
         }
         for held in self.holds(client).await? {
             let HeldKey { topic, ordering_key, is_held } = held;
-            each(ParkedKey { topic, ordering_key, is_held, next_attempt_in: None, attempts: 0 });
+            each(ParkedKey {
+                topic,
+                ordering_key,
+                is_held,
+                behind: Behind::Queued,
+                next_attempt_in: None,
+                attempts: 0,
+            });
             count += 1;
         }
         Ok(count)
@@ -174,7 +185,7 @@ DELETE FROM public.app_outbox_dispatch
 /// any number of rows.
 const ALL_KEYS: &str = "
 WITH RECURSIVE head AS (
-  (SELECT topic, ordering_key, commit_lsn, tx_index, next_attempt_at, attempts
+  (SELECT topic, ordering_key, commit_lsn, tx_index, next_attempt_at, attempts, error_code
      FROM public.app_outbox_dispatch
     WHERE slot = $1 AND status = 'retrying'
     ORDER BY topic, ordering_key, commit_lsn, tx_index
@@ -183,7 +194,7 @@ WITH RECURSIVE head AS (
   SELECT next.*
     FROM head AS r
    CROSS JOIN LATERAL (
-      SELECT d.topic, d.ordering_key, d.commit_lsn, d.tx_index, d.next_attempt_at, d.attempts
+      SELECT d.topic, d.ordering_key, d.commit_lsn, d.tx_index, d.next_attempt_at, d.attempts, d.error_code
         FROM public.app_outbox_dispatch d
        WHERE d.slot = $1 AND d.status = 'retrying' AND (d.topic, d.ordering_key) > (r.topic, r.ordering_key)
        ORDER BY d.topic, d.ordering_key, d.commit_lsn, d.tx_index
@@ -210,6 +221,7 @@ WITH RECURSIVE head AS (
 SELECT topic, ordering_key,
        dead.commit_lsn IS NOT NULL AND (head.commit_lsn IS NULL
          OR (dead.commit_lsn, dead.tx_index) < (head.commit_lsn, head.tx_index)) AS is_held,
+       ordering_key <> '' AND coalesce(head.error_code, '') = 'SPILLED' AS is_spilled,
        extract(epoch FROM CASE WHEN ordering_key <> '' THEN head.next_attempt_at ELSE (
            SELECT loose.next_attempt_at
              FROM public.app_outbox_dispatch loose
@@ -228,13 +240,14 @@ const HEADS: &str = "
 SELECT k.topic, k.ordering_key,
        hold.slot IS NOT NULL OR dead.commit_lsn IS NOT NULL AND (head.commit_lsn IS NULL
          OR (dead.commit_lsn, dead.tx_index) < (head.commit_lsn, head.tx_index)) AS is_held,
+       coalesce(head.error_code, '') = 'SPILLED' AS is_spilled,
        CASE WHEN hold.slot IS NOT NULL THEN 60
             ELSE extract(epoch FROM coalesce(head.next_attempt_at, loose.next_attempt_at) - now())
        END::float8 AS next_attempt_in,
        coalesce(head.attempts, 0) AS attempts
   FROM unnest($3, $4) AS k(topic, ordering_key)
   LEFT JOIN LATERAL (
-    SELECT commit_lsn, tx_index, next_attempt_at, attempts
+    SELECT commit_lsn, tx_index, next_attempt_at, attempts, error_code
       FROM public.app_outbox_dispatch
      WHERE k.ordering_key <> '' AND slot = $1 AND topic = k.topic AND ordering_key = k.ordering_key
        AND status = 'retrying'
@@ -267,6 +280,7 @@ fn parked_key(row: &Row) -> Result<ParkedKey, StoreError> {
         topic: row.get("topic"),
         ordering_key: row.get("ordering_key"),
         is_held: row.get("is_held"),
+        behind: if row.get("is_spilled") { Behind::Spilled } else { Behind::Queued },
         next_attempt_in: next_attempt_in.map(until),
         attempts: unsigned(row.get("attempts"), "app_outbox_dispatch.attempts")?,
     })

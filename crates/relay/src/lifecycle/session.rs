@@ -8,9 +8,9 @@ use pgoutput_parser::{Decoder, Lsn, Position};
 use tokio::io::{ReadHalf, WriteHalf};
 use tokio::time::Instant;
 use walrelay_core::{
-    Backoff, Budget, BudgetLimits, LanePolicy, Lanes, REQUEST_BYTES_MAX, REQUEST_MESSAGES_MAX,
-    Random, Router, RouterConfig, Selection, Topic, Tracker, WalBudget, WalBudgetLimit, Window,
-    WindowLimits,
+    Backoff, Behind, Budget, BudgetLimits, LanePolicy, Lanes, REQUEST_BYTES_MAX,
+    REQUEST_MESSAGES_MAX, Random, Router, RouterConfig, Selection, Topic, Tracker, WalBudget,
+    WalBudgetLimit, Window, WindowLimits,
 };
 use walrelay_postgres::{Outbox, ParkedKey, PgError, Store as _, StreamSettings};
 
@@ -170,7 +170,14 @@ pub async fn open<C: Server, P: Publisher>(
         if is_due && settings.until == Until::CaughtUp {
             due.push((Topic::clone(&topic), key.ordering_key.clone()));
         }
-        lanes.load_parked(&topic, &key.ordering_key, key.next_attempt_in, now);
+        match key.behind {
+            Behind::Spilled => {
+                lanes.load_spilled(&topic, &key.ordering_key, key.next_attempt_in, now)
+            }
+            Behind::Queued => {
+                lanes.load_parked(&topic, &key.ordering_key, key.next_attempt_in, now)
+            }
+        }
     };
     let reading = store.parked_keys(&mut load);
     let read = with_status_updates(&mut feedback, reading).await.map_err(RelayError::Connect)?;
