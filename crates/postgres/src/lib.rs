@@ -56,8 +56,9 @@ pub use conninfo::{CONNECT_TIMEOUT_DEFAULT, ConnectConfig, ConninfoProblem, PgEn
 pub use dispatch::{
     Claim, ClaimLimits, ClaimedRow, Counting, DISPATCH_CHANNEL, DispatchCounts, DispatchDetail,
     DispatchFilter, DispatchPlace, DispatchQuery, DispatchRoute, DispatchRow, DispatchState,
-    DispatchStatus, DispatchStore, DueKeys, Head, HeldKey, History, HistorySource, Key, ParkRow,
-    ParkStatus, ParkedKey, RecordedPage, RecordedRow, ReplayHolds, ReplayedRows, RetrySelection,
+    DispatchStatus, DispatchStore, DispatchWaiting, DueKeys, Head, HeldKey, History, HistorySource,
+    Key, ParkRow, ParkStatus, ParkedKey, RecordedPage, RecordedRow, ReplayHolds, ReplayedRows,
+    RetrySelection,
 };
 pub use error::{PgError, ServerError, ServerErrorKind, TlsError};
 pub use feedback::Feedback;

@@ -1,9 +1,11 @@
 //! How many rows there are in each state, a part of the table at a time.
 
+use std::time::SystemTime;
+
 use tokio_postgres::types::Type;
 use tokio_postgres::{Client, Row};
 
-use super::DispatchStore;
+use super::{DispatchStore, SPILLED};
 use crate::store_error::StoreError;
 
 /// How many rows there are in each state.
@@ -17,15 +19,46 @@ pub struct DispatchCounts {
     pub published: u64,
     /// Given up by an operator.
     pub discarded: u64,
+    /// What those wait for that will be published again.
+    pub waiting: DispatchWaiting,
+}
+
+/// Of the rows that will be published again, what they wait for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct DispatchWaiting {
+    /// Were spilled: nothing is wrong with them.
+    pub spilled: u64,
+    /// When the first of those was recorded.
+    pub spilled_since: Option<SystemTime>,
+    /// When one of them was last refused, if that was a moment ago.
+    pub refused_at: Option<SystemTime>,
+    /// Are not due yet, because they back off or a relay has claimed them.
+    pub not_due: u64,
+    /// When the last of those is.
+    pub not_due_until: Option<SystemTime>,
+}
+
+impl DispatchWaiting {
+    fn plus(self, other: Self) -> Self {
+        let earlier = |one: Option<SystemTime>, two| one.into_iter().chain(two).min();
+        Self {
+            spilled: self.spilled + other.spilled,
+            spilled_since: earlier(self.spilled_since, other.spilled_since),
+            refused_at: self.refused_at.max(other.refused_at),
+            not_due: self.not_due + other.not_due,
+            not_due_until: self.not_due_until.max(other.not_due_until),
+        }
+    }
 }
 
 impl DispatchCounts {
-    const fn plus(self, other: Self) -> Self {
+    fn plus(self, other: Self) -> Self {
         Self {
             retrying: self.retrying + other.retrying,
             dead: self.dead + other.dead,
             published: self.published + other.published,
             discarded: self.discarded + other.discarded,
+            waiting: self.waiting.plus(other.waiting),
         }
     }
 }
@@ -83,6 +116,7 @@ impl DispatchStore {
                     (&self.slot, Type::TEXT),
                     (&from, Type::INT8),
                     (&from.saturating_add(BLOCKS_MAX), Type::INT8),
+                    (&SPILLED, Type::TEXT),
                 ],
             )
             .await
@@ -112,6 +146,12 @@ SELECT count(*) FILTER (WHERE status = 'retrying') AS retrying,
        count(*) FILTER (WHERE status = 'dead') AS dead,
        count(*) FILTER (WHERE status = 'published') AS published,
        count(*) FILTER (WHERE status = 'discarded') AS discarded,
+       count(*) FILTER (WHERE status = 'retrying' AND error_code = $4) AS spilled,
+       min(parked_at) FILTER (WHERE status = 'retrying' AND error_code = $4) AS spilled_since,
+       max(updated_at) FILTER (WHERE status = 'retrying' AND error_code = $4 AND last_error IS NOT NULL
+                                 AND updated_at > now() - interval '2 minutes') AS refused_at,
+       count(*) FILTER (WHERE status = 'retrying' AND next_attempt_at > now()) AS not_due,
+       max(next_attempt_at) FILTER (WHERE status = 'retrying' AND next_attempt_at > now()) AS not_due_until,
        pg_relation_size('public.app_outbox_dispatch') / current_setting('block_size')::int8 AS blocks
   FROM public.app_outbox_dispatch
  WHERE coalesce(slot, '') = $1
@@ -125,12 +165,35 @@ fn counts(row: &Row) -> DispatchCounts {
         dead: count("dead"),
         published: count("published"),
         discarded: count("discarded"),
+        waiting: DispatchWaiting {
+            spilled: count("spilled"),
+            spilled_since: row.get("spilled_since"),
+            refused_at: row.get("refused_at"),
+            not_due: count("not_due"),
+            not_due_until: row.get("not_due_until"),
+        },
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_rows_wait_for_is_put_together_from_the_parts_of_the_table() {
+        let at = |seconds| Some(SystemTime::UNIX_EPOCH + std::time::Duration::from_secs(seconds));
+        let part = |spilled, since, refused_at, until| DispatchWaiting {
+            spilled,
+            spilled_since: since,
+            refused_at,
+            not_due: 1,
+            not_due_until: until,
+        };
+        let sum = part(2, at(5), None, at(9)).plus(part(3, at(4), at(8), at(7)));
+        assert_eq!(sum, DispatchWaiting { not_due: 2, ..part(5, at(4), at(8), at(9)) });
+        let none = DispatchWaiting::default();
+        assert_eq!(none.plus(sum).plus(none), sum);
+    }
 
     #[test]
     fn figures_stand_until_the_table_has_been_gone_through_again() {

@@ -301,7 +301,7 @@ impl Observer {
             self.health.set_report(report);
         }
         let Survey { counts, slot, .. } = survey;
-        let DispatchCounts { retrying, dead, published, discarded } = counts;
+        let DispatchCounts { retrying, dead, published, discarded, waiting: _ } = counts;
         self.retrying = Some(retrying);
         for (status, rows) in [
             ("retrying", retrying),

@@ -98,6 +98,16 @@ pub fn report_of(survey: &Survey) -> Option<Map<String, Value>> {
             "discarded": counts.discarded,
         }),
     );
+    let waiting = &counts.waiting;
+    let moment = |at: Option<SystemTime>| at.map(rfc3339);
+    let spilled = json!({
+        "rows": waiting.spilled,
+        "since": moment(waiting.spilled_since),
+        "refused_at": moment(waiting.refused_at),
+    });
+    let not_due = json!({ "rows": waiting.not_due, "until": moment(waiting.not_due_until) });
+    report.insert("spilled".into(), spilled);
+    report.insert("not_due".into(), not_due);
     Some(report)
 }
 

@@ -1,8 +1,11 @@
 //! What a report amounts to: one line that says how it stands, the command that helps, and the rest in
 //! sections. Pure: from JSON to text.
 
+mod waiting;
+
 use serde_json::{Map, Value};
 
+use self::waiting::{reason_not_ready, spilled, what_they_wait_for};
 use crate::output::{Paint, Tone, human_bytes, shortened, visible};
 
 /// Below this much log left, somebody has to act now; as `check` and the alert have it.
@@ -66,6 +69,14 @@ impl Standing {
                 format!("{flow}; the slot is lost after {left} more"),
                 Some(advice),
             );
+        }
+        if let Some(reason) = reason_not_ready(report) {
+            let advice = "docs/operations.md, HTTP and Symptoms, has what to do about each reason";
+            return stands(Tone::Bad, format!("{flow}; not ready: {reason}"), Some(advice));
+        }
+        if streams && let Some((tone, told)) = spilled(report) {
+            let advice = "they follow by themselves, in order; find out why Pub/Sub refuses: walrelay_publish_requests_total by code";
+            return stands(tone, format!("{flow}; {told}"), Some(advice));
         }
         match (streams, count("dead"), count("retrying")) {
             (false, ..) => stands(Tone::Bad, flow, Some("start the relay: walrelay run")),
@@ -271,6 +282,7 @@ fn dispatch(report: &Map<String, Value>) -> Vec<(&'static str, String)> {
     let statuses = ["dead", "retrying", "published", "discarded"];
     let mut lines: Vec<(&str, String)> =
         statuses.iter().filter_map(|name| Some((*name, count(name)?))).collect();
+    lines.extend(what_they_wait_for(report));
     lines.extend(held(report).map(|held| ("held", held.text())));
     lines
 }
@@ -401,6 +413,22 @@ mod tests {
                 "streaming, 0 B behind; the slot is lost after 0 B more",
             ),
             (json!({ "lost": true, "active": false }), Tone::Bad, "the slot is lost"),
+            (
+                json!({ "spilled": { "rows": 7, "since": "T1", "refused_at": "T2" } }),
+                Tone::Bad,
+                "streaming, 0 B behind; publishing fails: 7 rows are spilled and wait, the first since T1; \
+                 last refused at T2",
+            ),
+            (
+                json!({ "spilled": { "rows": 7, "since": "T1", "refused_at": null } }),
+                Tone::Attention,
+                "streaming, 0 B behind; 7 rows are spilled and wait to be published, the first since T1",
+            ),
+            (
+                json!({ "relay": { "reasons": ["nothing is stored", "and so on"] } }),
+                Tone::Bad,
+                "streaming, 0 B behind; not ready: nothing is stored; and 1 more",
+            ),
             (
                 json!({ "operation": "a recovery; it waits" }),
                 Tone::Bad,

@@ -85,6 +85,9 @@ async fn look(client: &SqlClient, config: &StatusConfig) -> Result<Map<String, V
             Err(error) => json!({ "unreachable": format!("{address}: {error}") }),
         };
         report.insert("relay".into(), told);
+        if !report.contains_key("shards") {
+            put_standing(&mut report);
+        }
     }
     Ok(report)
 }
@@ -95,10 +98,14 @@ async fn standing_report(client: &SqlClient, outbox: &Outbox) -> Result<Map<Stri
     if !outbox.shard.is_whole() {
         report.insert("shard".into(), json!(outbox.shard.to_string()));
     }
-    let standing = Standing::of(&report);
+    put_standing(&mut report);
+    Ok(report)
+}
+
+fn put_standing(report: &mut Map<String, Value>) {
+    let standing = Standing::of(report);
     report.insert("headline".into(), json!(standing.headline));
     report.insert("advice".into(), json!(standing.advice));
-    Ok(report)
 }
 
 /// All shards. What is wrong with one of them hides none of the others.
