@@ -113,6 +113,64 @@ async fn an_outage_within_the_budget_parks_nothing() {
     assert_all_came_in_order(&world).await;
 }
 
+/// `/status` of the relay.
+async fn status_of(relay: &Relay) -> Value {
+    let status = relay.wait_for_http(DEADLINE, "/status", 200).await;
+    serde_json::from_str(&status).expect("/status is JSON")
+}
+
+/// Two thousand rows and nothing else.
+async fn write_rows(world: &World, first_number: u32) {
+    let workload = Workload {
+        first_number,
+        aggregates_count: 40,
+        rows_per_transaction: 500,
+        rollback_every: 0,
+        ..Workload::of_rows(2_000)
+    };
+    workload.insert(world.client()).await.expect("rows");
+}
+
+#[tokio::test]
+async fn where_outbox_rows_are_most_of_the_log_spilling_stops_and_all_follows_when_pubsub_is_back()
+{
+    let Some((_server, world)) = own_server().await else { return };
+    let relay = world.start_relay(["--wal-budget", "8MiB"]).await;
+    world.pubsub.fault("reject=UNAVAILABLE");
+    let mut numbers = (0..100_u32).map(|batch| batch * 2_000);
+    let mut write = async || write_rows(&world, numbers.next().expect("it stops before")).await;
+    for _ in 0..20 {
+        write().await;
+    }
+    wait_until(DEADLINE, "spilling to be given up", async || {
+        (status_of(&relay).await["relay"]["wal_budget"]["futile"] == true).then_some(())
+    })
+    .await;
+
+    // What was read by then is still recorded, and then nothing, however much is written.
+    let (mut spilled, mut unchanged) = (0, 0);
+    while unchanged < 3 {
+        let held = held_bytes(&relay).await;
+        write().await;
+        wait_until(DEADLINE, "the rows to be measured", async || {
+            (held_bytes(&relay).await > held).then_some(())
+        })
+        .await;
+        let before = std::mem::replace(&mut spilled, world.dispatch_count("retrying").await);
+        unchanged = if spilled == before { unchanged + 1 } else { 0 };
+    }
+    let reasons = status_of(&relay).await["relay"]["reasons"].to_string();
+    assert!(reasons.contains("most of it are outbox rows"), "{reasons}");
+
+    world.pubsub.heal();
+    assert_all_came_in_order(&world).await;
+    relay.wait_for_http(DEADLINE, "/readyz", 200).await;
+}
+
+async fn held_bytes(relay: &Relay) -> u64 {
+    status_of(relay).await["relay"]["wal_budget"]["held_bytes"].as_u64().expect("a number")
+}
+
 #[tokio::test]
 async fn without_a_budget_the_log_waits() {
     let Some((_server, world)) = own_server().await else { return };

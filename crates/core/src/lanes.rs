@@ -326,7 +326,7 @@ impl Lanes {
             return self.refused_row(batch, failure, now);
         }
         self.failing.refused(batch.topic(), failure, now);
-        self.weather.failure();
+        self.weather.failure(now);
         let id = batch.lane;
         if !are_live(&batch.rows) {
             return self.delivery_failed(batch, failure, now);

@@ -4,8 +4,10 @@
 //!           held ≥ ¾ of the budget                held ≥ ¾, and nothing is stored at all
 //!  Off ─────────────────────────────▶ Failing ─────────────────────────────▶ Everything
 //!   ▲ ◀──────── held ≤ ½ ──────────────┘ ▲ ◀────── something is stored ──────────┘ │
-//!   └───────────────────────────────── held ≤ ½ ───────────────────────────────────┘
+//!   └──────────────────────── held ≤ ½, or it is futile ───────────────────────────┘
 //! ```
+
+use std::collections::BTreeMap;
 
 use pgoutput_parser::Lsn;
 
@@ -86,31 +88,47 @@ pub struct WalBudget {
     from: Lsn,
     spill: Spill,
     effort: Effort,
+    /// What the rows cost that are recorded, by the stretch of the log in which they were committed; as
+    /// far as the watermark has not passed them.
+    recorded: BTreeMap<u64, u64>,
     /// Spilling was given up, until something is stored: it wrote more than it let go.
     is_futile: bool,
 }
 
-/// What spilling has cost so far, and what it let go.
+/// What spilling has cost so far, and what it let go: of the same stretches of the log, so that the two can
+/// be compared at any moment, however far ahead of the watermark rows are recorded.
 #[derive(Debug, Clone, Copy)]
 struct Effort {
-    from: Lsn,
+    /// The first stretch that counts.
+    from: u64,
     /// The end of the log when it began: what comes later is partly our own writing.
     to: Lsn,
     written: u64,
 }
 
 impl Effort {
-    const NONE: Self = Self { from: Lsn::ZERO, to: Lsn::ZERO, written: 0 };
+    const NONE: Self = Self { from: 0, to: Lsn::ZERO, written: 0 };
 }
 
 /// Log that one recorded row writes beside its message: the row, its index entries, and its deletion.
 const ROW_LOG_BYTES: u64 = 1_500;
 
+/// Stretches of the log that a budget is divided into: so finely is told what is let go, and what it cost.
+const STRETCHES: u64 = 256;
+
 impl WalBudget {
     /// A budget of so many bytes, none for no budget, of a stream that starts at `from`.
     #[must_use]
     pub const fn new(limit: Option<u64>, retention: Retention, from: Lsn) -> Self {
-        Self { limit, retention, from, spill: Spill::Off, effort: Effort::NONE, is_futile: false }
+        Self {
+            limit,
+            retention,
+            from,
+            spill: Spill::Off,
+            effort: Effort::NONE,
+            recorded: BTreeMap::new(),
+            is_futile: false,
+        }
     }
 
     /// The budget in bytes.
@@ -131,47 +149,59 @@ impl WalBudget {
         self.is_futile
     }
 
-    /// A row of so many bytes is recorded.
-    pub const fn recorded(&mut self, message_bytes: usize) {
-        self.effort.written += ROW_LOG_BYTES + message_bytes as u64;
+    /// A row is recorded that was committed there and has a message of so many bytes.
+    pub fn recorded(&mut self, commit_lsn: Lsn, message_bytes: usize) {
+        let Some(stretch) = self.stretch() else { return };
+        let cost = ROW_LOG_BYTES + message_bytes as u64;
+        *self.recorded.entry(commit_lsn.as_u64() / stretch).or_default() += cost;
+    }
+
+    /// Bytes of a stretch of the log, where anybody wants to know what one costs: a server that would drop
+    /// the slot has to be relieved whatever it costs, since disk is the cheaper loss.
+    fn stretch(&self) -> Option<u64> {
+        let limit = self.limit.filter(|_| self.retention == Retention::Unlimited)?;
+        Some((limit / STRETCHES).max(1))
+    }
+
+    /// Counts what rows have cost that the watermark has passed.
+    fn pass(&mut self, watermark: Lsn) {
+        let Some(stretch) = self.stretch() else { return };
+        let ahead = self.recorded.split_off(&(watermark.as_u64() / stretch));
+        let passed = std::mem::replace(&mut self.recorded, ahead);
+        let of_effort = passed.range(self.effort.from..).map(|(_, cost)| *cost);
+        self.effort.written += of_effort.sum::<u64>();
     }
 
     /// What to record from now on.
     pub fn judge(&mut self, held: Held, delivery: Delivery) -> Spill {
         let Some(limit) = self.limit else { return Spill::Off };
-        self.is_futile &= delivery == Delivery::Stalled;
+        self.pass(held.watermark);
         let bytes = held.bytes();
         let before = self.spill;
         let is_near = bytes >= limit / 4 * 3;
         let is_relieved = bytes <= limit / 2;
+        self.is_futile &= delivery == Delivery::Stalled && !is_relieved;
         self.spill = match (before, delivery) {
             (_, _) if is_relieved => Spill::Off,
             (Spill::Off, _) if !is_near => Spill::Off,
             (Spill::Failing, Delivery::Stalled) if !is_near => Spill::Failing,
-            (_, Delivery::Stalled) if self.is_futile => Spill::Failing,
+            (_, Delivery::Stalled) if self.is_futile => Spill::Off,
             (_, Delivery::Stalled) => Spill::Everything,
             (_, Delivery::Flowing) => Spill::Failing,
         };
-        if self.spill == Spill::Everything {
+        if let (Spill::Everything, Some(stretch)) = (self.spill, self.stretch()) {
+            let passed = held.watermark.as_u64() / stretch;
             if before != Spill::Everything || held.watermark >= self.effort.to {
-                self.effort = Effort { from: held.watermark, to: held.wal_end, written: 0 };
+                self.effort = Effort { from: passed, to: held.wal_end, written: 0 };
             }
-            self.give_up_if_futile(held, limit);
+            // Where outbox rows are most of the log, recording them writes more than it lets go.
+            let let_go = (passed - self.effort.from.min(passed)) * stretch;
+            if self.effort.written.saturating_sub(let_go) > limit / 8 {
+                self.is_futile = true;
+                self.spill = Spill::Off;
+            }
         }
         self.spill
-    }
-
-    /// Where outbox rows are most of the log, recording them writes more than it lets go. A server
-    /// that would drop the slot is another matter: then disk is the cheaper loss.
-    fn give_up_if_futile(&mut self, held: Held, limit: u64) {
-        if self.retention != Retention::Unlimited {
-            return;
-        }
-        let let_go = held.watermark.as_u64().saturating_sub(self.effort.from.as_u64());
-        if self.effort.written.saturating_sub(let_go) > limit / 8 {
-            self.is_futile = true;
-            self.spill = Spill::Failing;
-        }
     }
 }
 
@@ -224,28 +254,63 @@ mod tests {
         assert_eq!(budget.judge(held(30 * MIB), Delivery::Stalled), Spill::Off);
     }
 
+    /// Rows with a message of 200 bytes, evenly in each mebibyte of the log from one to the other.
+    fn record(budget: &mut WalBudget, mebibytes: std::ops::Range<u64>, rows_per_mebibyte: u64) {
+        for mebibyte in mebibytes {
+            for row in 0..rows_per_mebibyte {
+                let at = mebibyte * MIB + row * (MIB / rows_per_mebibyte);
+                budget.recorded(Lsn::new(at), 200);
+            }
+        }
+    }
+
     #[test]
     fn rows_that_write_more_than_they_let_go_are_left_in_the_log_until_something_is_stored() {
         let mut budget = budget(64 * MIB);
         assert_eq!(budget.judge(held_at(0, 60 * MIB), Delivery::Stalled), Spill::Everything);
-        for _ in 0..10_000 {
-            budget.recorded(200);
-        }
-        assert_eq!(budget.judge(held_at(4 * MIB, 56 * MIB), Delivery::Stalled), Spill::Failing);
+        // 1,850 rows of 1,700 bytes: three bytes are written for each that is let go.
+        record(&mut budget, 0..8, 1_850);
+        assert_eq!(budget.judge(held_at(3 * MIB, 57 * MIB), Delivery::Stalled), Spill::Everything);
+        assert_eq!(budget.judge(held_at(5 * MIB, 55 * MIB), Delivery::Stalled), Spill::Off);
         assert!(budget.is_futile());
-        assert_eq!(budget.judge(held_at(4 * MIB, 80 * MIB), Delivery::Stalled), Spill::Failing);
-        assert_eq!(budget.judge(held_at(4 * MIB, 80 * MIB), Delivery::Flowing), Spill::Failing);
+        assert_eq!(budget.judge(held_at(5 * MIB, 80 * MIB), Delivery::Stalled), Spill::Off);
+        assert_eq!(budget.judge(held_at(5 * MIB, 80 * MIB), Delivery::Flowing), Spill::Failing);
         assert!(!budget.is_futile());
-        assert_eq!(budget.judge(held_at(4 * MIB, 80 * MIB), Delivery::Stalled), Spill::Everything);
+        assert_eq!(budget.judge(held_at(5 * MIB, 80 * MIB), Delivery::Stalled), Spill::Everything);
+    }
+
+    #[test]
+    fn what_is_recorded_ahead_of_the_watermark_is_compared_with_the_log_it_lies_in() {
+        let mut budget = budget(64 * MIB);
+        assert_eq!(budget.judge(held_at(0, 60 * MIB), Delivery::Stalled), Spill::Everything);
+        // 16 MB are written for 48 MiB of log, and the watermark waits for one row at its beginning.
+        record(&mut budget, 0..48, 200);
+        assert_eq!(budget.judge(held_at(0, 60 * MIB), Delivery::Stalled), Spill::Everything);
+        assert_eq!(budget.judge(held_at(24 * MIB, 36 * MIB), Delivery::Stalled), Spill::Everything);
+        assert_eq!(budget.effort.written, 24 * 200 * 1_700);
+        assert!(!budget.is_futile());
+    }
+
+    #[test]
+    fn rows_are_most_of_the_log_from_about_six_hundred_in_a_mebibyte_on() {
+        for (rows_per_mebibyte, is_futile) in [(100, false), (600, false), (800, true)] {
+            let mut budget = budget(64 * MIB);
+            let mut watermark = 0;
+            assert_eq!(budget.judge(held_at(0, 60 * MIB), Delivery::Stalled), Spill::Everything);
+            while watermark < 59 && !budget.is_futile() {
+                record(&mut budget, watermark..watermark + 1, rows_per_mebibyte);
+                watermark += 1;
+                budget.judge(held_at(watermark * MIB, 60 * MIB), Delivery::Stalled);
+            }
+            assert_eq!(budget.is_futile(), is_futile, "{rows_per_mebibyte} rows in a mebibyte");
+        }
     }
 
     #[test]
     fn a_slot_that_would_be_lost_is_relieved_whatever_it_costs() {
         let mut budget = WalBudget::new(Some(64 * MIB), Retention::Bytes(128 * MIB), Lsn::ZERO);
         assert_eq!(budget.judge(held_at(0, 60 * MIB), Delivery::Stalled), Spill::Everything);
-        for _ in 0..100_000 {
-            budget.recorded(200);
-        }
+        record(&mut budget, 0..4, 100_000);
         assert_eq!(budget.judge(held_at(4 * MIB, 56 * MIB), Delivery::Stalled), Spill::Everything);
     }
 
@@ -253,9 +318,18 @@ mod tests {
     fn a_pass_through_the_log_is_judged_by_the_log_it_began_with() {
         let mut budget = budget(64 * MIB);
         assert_eq!(budget.judge(held_at(0, 50 * MIB), Delivery::Stalled), Spill::Everything);
-        (0..10_000).for_each(|_| budget.recorded(200));
+        record(&mut budget, 0..51, 200);
         assert_eq!(budget.judge(held_at(51 * MIB, 40 * MIB), Delivery::Stalled), Spill::Everything);
         assert_eq!(budget.effort.written, 0);
+    }
+
+    #[test]
+    fn what_is_remembered_of_recorded_rows_does_not_grow_with_their_number() {
+        let mut budget = budget(64 * MIB);
+        record(&mut budget, 0..64, 5_000);
+        assert_eq!(budget.recorded.len() as u64, STRETCHES);
+        budget.judge(held_at(64 * MIB, MIB), Delivery::Flowing);
+        assert!(budget.recorded.is_empty());
     }
 
     #[test]

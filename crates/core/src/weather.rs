@@ -17,6 +17,7 @@ pub struct Weather {
     newest_stored: Option<Instant>,
     /// Failures since the last success; they tell a silence from an outage.
     failures: u32,
+    last_failure: Option<Instant>,
     /// Requests without an answer.
     out: usize,
     /// Since when nothing has been answered although something is out.
@@ -51,6 +52,7 @@ impl Weather {
             last_success: None,
             newest_stored: None,
             failures: 0,
+            last_failure: None,
             out: 0,
             silent_since: None,
         }
@@ -84,8 +86,9 @@ impl Weather {
     }
 
     /// Records that a publish was refused.
-    pub fn failure(&mut self) {
+    pub fn failure(&mut self, now: Instant) {
         self.failures = self.failures.saturating_add(1);
+        self.last_failure = Some(now);
     }
 
     /// How much fair weather there has been.
@@ -104,6 +107,9 @@ impl Weather {
     /// Refusals alone for this long are a stall.
     const REFUSED: Duration = Duration::from_secs(1);
 
+    /// Refusals this long ago say nothing any more: nothing is tried. Twice the longest back-off.
+    const UNTRIED: Duration = Duration::from_secs(120);
+
     /// No answer at all for this long is a stall.
     const SILENT: Duration = Duration::from_secs(5);
 
@@ -111,8 +117,10 @@ impl Weather {
     #[must_use]
     pub fn delivery(&self, now: Instant) -> Delivery {
         let since = |moment: Instant| now.saturating_duration_since(moment);
-        let is_refused =
-            self.failures > 0 && self.last_success.is_none_or(|last| since(last) >= Self::REFUSED);
+        let is_tried = self.last_failure.is_some_and(|last| since(last) < Self::UNTRIED);
+        let is_refused = self.failures > 0
+            && is_tried
+            && self.last_success.is_none_or(|last| since(last) >= Self::REFUSED);
         let is_silent = self.silent_since.is_some_and(|silent| since(silent) >= Self::SILENT);
         if is_refused || is_silent { Delivery::Stalled } else { Delivery::Flowing }
     }
@@ -138,7 +146,7 @@ mod tests {
         weather.success(start, start);
         let before = weather.fair();
         for _ in 0..100 {
-            weather.failure();
+            weather.failure(start);
         }
         assert!(weather.is_outage(start + Duration::from_secs(10)));
         assert_eq!(weather.success(start, start + Duration::from_secs(3_600)), Change::OutageOver);
@@ -168,11 +176,21 @@ mod tests {
         let after = |millis| start + Duration::from_millis(millis);
         let mut weather = Weather::new(PARK_AFTER);
         weather.success(start, start);
-        weather.failure();
+        weather.failure(start);
         assert_eq!(weather.delivery(after(999)), Delivery::Flowing);
         assert_eq!(weather.delivery(after(1_000)), Delivery::Stalled);
         weather.success(after(1_000), after(1_500));
         assert_eq!(weather.delivery(after(9_000)), Delivery::Flowing);
+    }
+
+    #[test]
+    fn refusals_are_no_stall_any_more_once_nothing_has_been_tried_for_two_minutes() {
+        let start = Instant::now();
+        let mut weather = Weather::new(PARK_AFTER);
+        weather.failure(start);
+        let later = start + Duration::from_secs(119);
+        assert_eq!(weather.delivery(later), Delivery::Stalled);
+        assert_eq!(weather.delivery(later + Duration::from_secs(1)), Delivery::Flowing);
     }
 
     #[test]
@@ -182,7 +200,7 @@ mod tests {
         weather.success(start, start);
         let before = weather.fair();
         for tenth in 1..=50 {
-            weather.failure();
+            weather.failure(start);
             let now = start + Duration::from_millis(100 * tenth);
             assert_eq!(weather.success(now, now), Change::Steady);
         }

@@ -40,7 +40,7 @@ fn failures_are_an_outage_once_nothing_succeeded_for_a_gap() {
     let start = Instant::now();
     let mut weather = weather();
     stored(&mut weather, start);
-    weather.failure();
+    weather.failure(start);
     let almost = start + GAP - Duration::from_millis(1);
     assert!(!weather.is_outage(almost));
     assert!(weather.is_outage(start + GAP));
@@ -52,10 +52,10 @@ fn failures_are_an_outage_once_nothing_succeeded_for_a_gap() {
 fn an_outage_is_over_with_a_success_after_a_gap_of_failures() {
     let start = Instant::now();
     let mut weather = weather();
-    weather.failure();
+    weather.failure(start);
     assert!(weather.is_outage(start), "nothing has ever succeeded");
     assert_eq!(stored(&mut weather, start), WeatherChange::OutageOver);
-    weather.failure();
+    weather.failure(start);
     assert_eq!(stored(&mut weather, start + GAP), WeatherChange::OutageOver);
     assert_eq!(stored(&mut weather, start + GAP * 3), WeatherChange::Steady);
 }

@@ -519,7 +519,8 @@ impl Flow {
     /// A row is durable in dispatch state, and so settled (I2).
     fn parked(&mut self, row_to_record: RowToRecord) {
         self.budget.release(row_to_record.message.memory());
-        self.wal_budget.recorded(row_to_record.message.body().len());
+        let Position { commit_lsn, .. } = row_to_record.message.position();
+        self.wal_budget.recorded(commit_lsn, row_to_record.message.body().len());
         self.tracker.settle(row_to_record.ticket);
         if let Some(lane) = row_to_record.lane {
             self.lanes.appended(lane);
@@ -537,7 +538,8 @@ impl Flow {
             && self.budget.has_room()
             && self.recorded_rows.know_the_next();
         match mode {
-            Mode::Streaming => can_take_in,
+            // Rows of keys that are parked would be recorded all the same.
+            Mode::Streaming => can_take_in && !self.wal_budget.is_futile(),
             Mode::Draining { .. } => can_take_in && self.tracker.has_open_transaction(),
             Mode::Finishing { .. } => false,
         }

@@ -2,10 +2,10 @@
 
 use pgoutput_parser::{PgTimestamp, Position};
 use walrelay_core::{
-    AttributeStyle, Backoff, Batch, BudgetLimits, ColumnNames, LanePolicy, Message, OnDead,
-    Retention, RouterConfig, Template, Window, WindowLimits,
+    AttributeStyle, Backoff, Batch, BudgetLimits, ColumnNames, Delivery, Held, LanePolicy, Message,
+    OnDead, Retention, RouterConfig, Template, Window, WindowLimits,
 };
-use walrelay_postgres::Head;
+use walrelay_postgres::{Head, RecordedPage};
 
 use super::*;
 use crate::observe::health::Health;
@@ -127,6 +127,21 @@ fn a_resting_key_is_woken_when_its_head_has_no_time_and_only_then() {
     let after = Instant::now().into_std();
     let rests = ["timed", "untimed"].map(|key| flow.lanes.rests(&topic, key, after));
     assert_eq!((flow.lanes.resting_keys(), rests), (1, [true, false]));
+}
+
+#[test]
+fn nothing_is_read_while_recording_it_would_write_more_than_it_lets_go() {
+    let mut flow = flow(8_000);
+    let held = |watermark: u64| Held { wal_end: Lsn::new(1 << 30), watermark: Lsn::new(watermark) };
+    flow.wal_budget = WalBudget::new(Some(1 << 20), Retention::Unlimited, Lsn::ZERO);
+    flow.recorded_rows.learn(RecordedPage::default(), &flow.lanes);
+    flow.wal_budget.judge(held(0), Delivery::Stalled);
+    assert!(flow.may_read(Mode::Streaming));
+    (0..100).for_each(|_| flow.wal_budget.recorded(Lsn::new(1), 1_000));
+    flow.wal_budget.judge(held(8 << 10), Delivery::Stalled);
+    assert!(flow.wal_budget.is_futile() && !flow.may_read(Mode::Streaming));
+    flow.wal_budget.judge(held(8 << 10), Delivery::Flowing);
+    assert!(flow.may_read(Mode::Streaming), "something is stored");
 }
 
 #[test]
