@@ -1,6 +1,6 @@
 //! Many rows of dispatch state, as an operator goes through them: counted, page by page.
 
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use pgoutput_parser::Position;
 use tokio_postgres::types::{PgLsn, ToSql, Type};
@@ -24,6 +24,9 @@ pub struct DispatchQuery {
     pub error_code: Option<String>,
     /// Only rows parked longer ago than this.
     pub older_than: Option<Duration>,
+    /// Only rows parked until [then](DispatchStore::moment), which is when ages are told from: however long it
+    /// takes to go through them, there are no more of them than were counted.
+    pub until: Option<SystemTime>,
 }
 
 /// Which states an operator asks for.
@@ -82,6 +85,19 @@ pub struct DispatchRoute {
 }
 
 impl DispatchStore {
+    /// What the server's clock shows, for a query whose rows are not to become more.
+    ///
+    /// # Errors
+    ///
+    /// The server refused, or the connection ended.
+    pub async fn moment(&self, client: &Client) -> Result<SystemTime, StoreError> {
+        let row = client
+            .query_typed_one("SELECT now() AS moment", &[])
+            .await
+            .map_err(StoreError::sql("read the server's clock"))?;
+        Ok(row.get("moment"))
+    }
+
     /// How many rows match.
     ///
     /// # Errors
@@ -93,7 +109,7 @@ impl DispatchStore {
             condition(query)
         );
         let (age, mut parameters) = self.parameters(query);
-        parameters.push((&age, Type::FLOAT8));
+        parameters.extend([(&age as &(dyn ToSql + Sync), Type::FLOAT8), until(query)]);
         let row = client
             .query_typed_one(&sql, &parameters)
             .await
@@ -116,10 +132,10 @@ impl DispatchStore {
         let sql = format!(
             "SELECT {COLUMNS} FROM public.app_outbox_dispatch
               WHERE {}
-                AND ($6 IS NULL OR (commit_lsn, tx_index) > ($6, $7)
-                     OR ((commit_lsn, tx_index) = ($6, $7) AND event_id > $8))
+                AND ($7 IS NULL OR (commit_lsn, tx_index) > ($7, $8)
+                     OR ((commit_lsn, tx_index) = ($7, $8) AND event_id > $9))
               ORDER BY commit_lsn, tx_index, event_id
-              LIMIT $9",
+              LIMIT $10",
             condition(query)
         );
         let lsn = behind.map(|place| PgLsn::from(place.position.commit_lsn.as_u64()));
@@ -127,7 +143,7 @@ impl DispatchStore {
         let event_id = behind.and_then(|place| place.event_id.as_deref());
         let limit = i64::from(limit);
         let (age, mut parameters) = self.parameters(query);
-        parameters.push((&age, Type::FLOAT8));
+        parameters.extend([(&age as &(dyn ToSql + Sync), Type::FLOAT8), until(query)]);
         parameters.push((&lsn, Type::PG_LSN));
         parameters.push((&index, Type::INT4));
         parameters.push((&event_id, Type::TEXT));
@@ -261,7 +277,13 @@ fn condition(query: &DispatchQuery) -> String {
     format!(
         "slot = $1 AND {} AND ($2 IS NULL OR topic = $2) AND ($3 IS NULL OR ordering_key = $3)
          AND ($4 IS NULL OR error_code = $4)
-         AND ($5 IS NULL OR parked_at < now() - make_interval(secs => $5))",
+         AND ($5 IS NULL OR parked_at < coalesce($6, now()) - make_interval(secs => $5))
+         AND ($6 IS NULL OR parked_at <= $6)",
         query.state.sql()
     )
+}
+
+/// The sixth parameter.
+fn until(query: &DispatchQuery) -> (&(dyn ToSql + Sync), Type) {
+    (&query.until, Type::TIMESTAMPTZ)
 }

@@ -8,7 +8,8 @@ use tokio::task::JoinSet;
 use tokio_postgres::tls::NoTlsStream;
 use tokio_postgres::{AsyncMessage, Connection, Notification, Socket};
 use walrelay_postgres::{
-    DispatchFilter, DispatchStatus, DispatchStore, ParkRow, ParkStatus, RetrySelection, StoreError,
+    DispatchFilter, DispatchQuery, DispatchState, DispatchStatus, DispatchStore, ParkRow,
+    ParkStatus, RetrySelection, StoreError,
 };
 
 use crate::rows::{
@@ -29,6 +30,27 @@ async fn discarding_the_head_wakes_what_waited_behind_it() {
     let history = store.show(&session, "head").await.unwrap().row.last_error.unwrap();
     assert!(history.starts_with("discarded at 2"), "{history}");
     assert!(history.contains(": wrong from the start\nattempt 3 "), "{history}");
+}
+
+#[tokio::test]
+async fn rows_that_are_parked_later_are_not_gone_through_with_those_that_were_counted() {
+    let (_database, mut session) = migrated().await;
+    let store = store();
+    store.park(&mut session, &[row("before", at(1, 0), "k", LATER)]).await.unwrap();
+    let moment = store.moment(&session).await.unwrap();
+    store.park(&mut session, &[row("after", at(2, 0), "l", LATER)]).await.unwrap();
+
+    let all = DispatchQuery { state: DispatchState::Open, ..DispatchQuery::default() };
+    let counted = DispatchQuery { until: Some(moment), ..all.clone() };
+    let old = DispatchQuery { older_than: Some(Duration::from_secs(60)), ..counted.clone() };
+    for (query, expected) in
+        [(&all, vec!["before", "after"]), (&counted, vec!["before"]), (&old, vec![])]
+    {
+        let page = store.page(&session, query, None, 10).await.unwrap();
+        let found: Vec<_> = page.iter().map(|row| row.event_id.as_str()).collect();
+        assert_eq!(found, expected);
+        assert_eq!(store.count(&session, query).await.unwrap(), expected.len() as u64);
+    }
 }
 
 #[tokio::test]

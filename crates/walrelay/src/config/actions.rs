@@ -78,6 +78,7 @@ impl Builder<'_> {
             error_code: args.error.clone(),
             older_than: age
                 .map(|age| self.problems.duration("older-than", age, Duration::ZERO..=decade)),
+            until: None,
         }
     }
 

@@ -54,6 +54,9 @@ pub(super) async fn act(
             }
         }
         (Chosen::Matching { query, consent }, _) => {
+            // Rows are parked all the while: what is asked about, and then done, is what there is now.
+            let until = Some(store.moment(client).await?);
+            let query = &DispatchQuery { until, ..query.clone() };
             let count = store.count(client, query).await?;
             if count == 0 {
                 return Ok("no row matches\n".to_owned());
