@@ -75,4 +75,5 @@ async fn status_begins_with_how_it_stands_and_asks_the_relay_where_it_is_named()
     watching.wait_for_line(walrelay_tests::DEADLINE, "nothing parked").await;
     watching.signal(walrelay_testkit::process::Signal::Interrupt);
     assert_eq!(watching.wait_ended(walrelay_tests::DEADLINE).await.code(), Some(0));
+    assert!(!watching.lines().iter().any(|line| line.contains("asked to stop")), "it just ends");
 }

@@ -50,13 +50,18 @@ impl Shutdown {
     /// # Errors
     ///
     /// The handlers cannot be installed.
-    pub fn on_signals(&self) -> io::Result<impl Future<Output = ()> + use<>> {
+    pub fn on_signals(&self, told: Told) -> io::Result<impl Future<Output = ()> + use<>> {
         let mut signals = Signals::listen()?;
         let shutdown = self.clone();
         Ok(async move {
             while !shutdown.is_requested() {
                 let signal = signals.asked_to_stop().await;
-                tracing::info!(signal, "asked to stop; a second signal stops at once");
+                match told {
+                    Told::Yes => {
+                        tracing::info!(signal, "asked to stop; a second signal stops at once")
+                    }
+                    Told::No => tracing::debug!(signal, "asked to stop"),
+                }
                 shutdown.request();
             }
             let asked_at = Instant::now();
@@ -65,6 +70,15 @@ impl Shutdown {
             }
         })
     }
+}
+
+/// Whether it is told that a signal asked to stop.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Told {
+    /// What was begun is finished first.
+    Yes,
+    /// There is nothing to finish, and the signal is how it ends.
+    No,
 }
 
 /// A signal this soon after the first is the same request: a shell or `timeout` sends it to the

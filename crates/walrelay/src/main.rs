@@ -7,7 +7,7 @@ use walrelay::config::{CommandLine, Config, Environment, Refusal};
 use walrelay::error::Error;
 use walrelay::telemetry;
 use walrelay_relay::policy::Exit;
-use walrelay_relay::shutdown::Shutdown;
+use walrelay_relay::shutdown::{Shutdown, Told};
 
 fn main() -> ExitCode {
     // A broken invariant anywhere, also in a task, must not leave a relay that confirms on.
@@ -41,10 +41,11 @@ fn execute() -> Result<(), Error> {
         .enable_all()
         .build()
         .map_err(|error| io("start the runtime", error))?;
+    let told = if config.command.is_ended_by_a_signal() { Told::No } else { Told::Yes };
     runtime.block_on(async {
         let shutdown = Shutdown::new();
         let second_signal =
-            shutdown.on_signals().map_err(|error| io("listen for signals", error))?;
+            shutdown.on_signals(told).map_err(|error| io("listen for signals", error))?;
         tokio::select! {
             done = commands::execute(config.command, &shutdown) => done,
             () = second_signal => Err(Error::SecondSignal),

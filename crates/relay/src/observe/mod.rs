@@ -5,4 +5,5 @@ pub mod health;
 pub mod metrics;
 pub mod observer;
 pub mod report;
+mod spill_log;
 pub mod supply;

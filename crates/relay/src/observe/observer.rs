@@ -17,6 +17,7 @@ use crate::observe::dead_rows::{DeadRows, Untold};
 use crate::observe::health::{Health, LogHeld, Phase};
 use crate::observe::metrics::{Metrics, ReasonLabel, RequestLabels, StatusLabel, TopicLabel};
 use crate::observe::report::report_of;
+use crate::observe::spill_log::{Line, SpillLog, Sum};
 use crate::observe::supply::{Service, Supply};
 use crate::policy::Chain;
 use crate::seed::random_seed;
@@ -37,7 +38,7 @@ pub struct Observer {
     /// Rows in dispatch state that wait for redelivery, at the last survey.
     retrying: Option<u64>,
     heavy_keys: HeavyKeys,
-    spill: Spill,
+    spill_log: SpillLog,
     is_spilling_futile: bool,
     /// Operator failures already logged, by topic and code: one line, not one a retry.
     told: Vec<(Topic, &'static str)>,
@@ -88,7 +89,7 @@ impl Observer {
             problems_at: None,
             retrying: None,
             heavy_keys: HeavyKeys::new(random_seed()),
-            spill: Spill::Off,
+            spill_log: SpillLog::default(),
             is_spilling_futile: false,
             told: Vec::new(),
             dead_rows: DeadRows::default(),
@@ -201,6 +202,7 @@ impl Observer {
                 Reason::Stuck { failure, .. } => (&self.metrics.parked, failure.code),
                 Reason::Spilled { .. } => {
                     self.metrics.spilled.inc();
+                    self.spill_log.row();
                     continue;
                 }
                 Reason::Queued => (&self.metrics.parked, "BEHIND_PARKED"),
@@ -267,31 +269,30 @@ impl Observer {
         self.metrics.slot_lag_bytes.set(held.bytes());
         let is_futile = budget.is_futile();
         self.health.set_log(LogHeld { held: held.bytes(), budget: limit, spill, is_futile });
+        let (now, held) = (now(), held.bytes());
         let is_futile_before = std::mem::replace(&mut self.is_spilling_futile, is_futile);
-        if is_futile && !is_futile_before {
+        if is_futile && !is_futile_before && self.spill_log.is_futile(now) {
             tracing::warn!(
-                held = held.bytes(),
+                held,
                 budget = limit,
-                "spilling stops: most of the log that waits are outbox rows, which take more room \
-                 in dispatch state; set max_slot_wal_keep_size, or give the disk room until Pub/Sub is back"
+                "spilling stops, and nothing new is read: most of the log that waits are outbox rows, which take more \
+                 room in dispatch state; set max_slot_wal_keep_size, or give the disk room until Pub/Sub is back"
             );
         }
-        let before = std::mem::replace(&mut self.spill, spill);
-        match (before, spill) {
-            (Spill::Off, Spill::Failing | Spill::Everything) => tracing::warn!(
-                held = held.bytes(),
+        match self.spill_log.measured(spill, now) {
+            None => {}
+            Some(Line::Begins) => tracing::warn!(
+                held,
                 budget = limit,
                 "too much log waits: rows that cannot be published are recorded in dispatch state, \
                  and follow in order when Pub/Sub is back"
             ),
-            (Spill::Failing | Spill::Everything, Spill::Off) => {
-                tracing::info!(
-                    held = held.bytes(),
-                    budget = limit,
-                    "rows are not spilled any more"
-                );
+            Some(Line::GoesOn(Sum { rows, lasts })) => {
+                tracing::warn!(held, budget = limit, rows, ?lasts, "rows are still being spilled");
             }
-            (_, _) => {}
+            Some(Line::IsOver(Sum { rows, lasts })) => {
+                tracing::info!(held, budget = limit, rows, ?lasts, "no row is spilled any more");
+            }
         }
     }
 

@@ -42,6 +42,14 @@ pub enum Command {
     Man(PathBuf),
 }
 
+impl Command {
+    /// Whether it goes on until a signal ends it, with nothing left to finish.
+    #[must_use]
+    pub const fn is_ended_by_a_signal(&self) -> bool {
+        matches!(self, Self::Status(StatusConfig { watch: Some(_), .. }))
+    }
+}
+
 /// A shell that completes command lines.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[expect(missing_docs, reason = "the names say all there is")]
