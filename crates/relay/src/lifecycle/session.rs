@@ -112,6 +112,9 @@ pub struct StartedAt {
     pub parked_keys: usize,
     /// Those of them that are due.
     pub due: Vec<(Topic, String)>,
+    /// How many of them are not due yet, and in how long the last one is: they back off, or what a relay
+    /// before had claimed of them waits until its lease is over.
+    pub not_due: (usize, Duration),
 }
 
 /// What a session is begun with besides the server.
@@ -162,26 +165,12 @@ pub async fn open<C: Server, P: Publisher>(
     let wal_budget = WalBudget::new(wal_budget, positions.retention, from);
     let mut store = database.into_store(identity).await?;
     let mut lanes = Lanes::new(settings.lanes, random.fork());
-    let now = Instant::now().into_std();
-    let mut due = Vec::new();
-    let mut load = |key: ParkedKey| {
-        let topic = Topic::from(key.topic.as_str());
-        let is_due = !key.is_held && key.next_attempt_in.unwrap_or_default().is_zero();
-        if is_due && settings.until == Until::CaughtUp {
-            due.push((Topic::clone(&topic), key.ordering_key.clone()));
-        }
-        match key.behind {
-            Behind::Spilled => {
-                lanes.load_spilled(&topic, &key.ordering_key, key.next_attempt_in, now)
-            }
-            Behind::Queued => {
-                lanes.load_parked(&topic, &key.ordering_key, key.next_attempt_in, now)
-            }
-        }
-    };
+    let mut loading = Loading::into(&mut lanes, settings.until);
+    let mut load = |key: ParkedKey| loading.load(&key);
     let reading = store.parked_keys(&mut load);
     let read = with_status_updates(&mut feedback, reading).await.map_err(RelayError::Connect)?;
     let parked_keys = read.map_err(RelayError::Store)?;
+    let Loading { due, not_due, .. } = loading;
     let source = match &settings.selection {
         Some(selection) => Source::Replay(Selected::new(selection.clone())),
         None => Source::Slot,
@@ -210,8 +199,39 @@ pub async fn open<C: Server, P: Publisher>(
         goal: None,
         drain_timeout: settings.drain_timeout,
     };
-    let at = StartedAt { positions, parked_keys, due };
+    let at = StartedAt { positions, parked_keys, due, not_due };
     Ok(Opened::Session(Box::new(session), at))
+}
+
+/// Parked keys on their way into the lanes, one by one as they are told.
+struct Loading<'a> {
+    lanes: &'a mut Lanes,
+    until: Until,
+    now: std::time::Instant,
+    due: Vec<(Topic, String)>,
+    not_due: (usize, Duration),
+}
+
+impl<'a> Loading<'a> {
+    fn into(lanes: &'a mut Lanes, until: Until) -> Self {
+        let now = Instant::now().into_std();
+        Self { lanes, until, now, due: Vec::new(), not_due: (0, Duration::ZERO) }
+    }
+
+    fn load(&mut self, key: &ParkedKey) {
+        let topic = Topic::from(key.topic.as_str());
+        let wait = key.next_attempt_in.unwrap_or_default();
+        if !wait.is_zero() {
+            self.not_due = (self.not_due.0 + 1, self.not_due.1.max(wait));
+        } else if !key.is_held && self.until == Until::CaughtUp {
+            self.due.push((Topic::clone(&topic), key.ordering_key.clone()));
+        }
+        let (ordering_key, due_in) = (&key.ordering_key, key.next_attempt_in);
+        match key.behind {
+            Behind::Spilled => self.lanes.load_spilled(&topic, ordering_key, due_in, self.now),
+            Behind::Queued => self.lanes.load_parked(&topic, ordering_key, due_in, self.now),
+        }
+    }
 }
 
 /// Behind every row of a commit that ends here or before.

@@ -168,6 +168,13 @@ impl<C: Server, P: Publisher> Supervisor<'_, C, P> {
             parked_keys = at.parked_keys,
             "streaming"
         );
+        if let (keys @ 1.., last_due_in) = at.not_due {
+            tracing::info!(
+                keys,
+                ?last_due_in,
+                "parked keys are not due yet: they back off, or a relay before had claimed rows of theirs"
+            );
+        }
         let Over { ended, unanswered, goal } = pipeline::run(*session, shutdown).await;
         (memory.unanswered, memory.goal) = (unanswered, goal);
         Ok(Turn::Done(Some(ended?)))
