@@ -185,6 +185,12 @@ impl<F: Fitting> World<F> {
             }
             Action::ExpectFlow { key } => self.expect_flow(key),
             Action::ExpectLagWithin { bytes } => self.expect_lag_within(bytes),
+            Action::ExpectNoneDead => {
+                let dead = self.table.rows(&[Status::Dead]);
+                if !dead.is_empty() {
+                    self.judge.find(Fault::DiedOfAnOutage, format!("rows {dead:?}"));
+                }
+            }
             Action::TableDown { time } => self.table.goes_down(now + time),
             Action::RetryDead => {
                 let dead = self.table.rows(&[Status::Dead]);

@@ -190,6 +190,16 @@ fn the_log_that_waits_stays_within_its_budget_however_long_pubsub_is_gone() {
 }
 
 #[test]
+fn no_row_dies_of_an_outage_that_comes_and_goes() {
+    for seed in 0..20 {
+        let plan = Plan::outage_that_comes_and_goes();
+        let outcome = simulate(seed, Some(plan), Faithful, STORY_LINES);
+        let Outcome { findings, story, .. } = outcome;
+        assert!(findings.is_empty(), "seed {seed}: {findings:#?}\n{story}");
+    }
+}
+
+#[test]
 fn a_wal_budget_that_nobody_keeps_is_found() {
     let mut plan = Plan::outage_beyond_the_wal_budget(0);
     plan.wal_budget = WalBudgetLimit::Off;

@@ -26,6 +26,7 @@ use pgoutput_parser::PgTimestamp;
 
 use crate::message::{Message, Topic};
 use crate::tracker::Ticket;
+use crate::weather::Pause;
 
 /// Which lane; valid while the lane holds, has out, or has parked something.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -163,13 +164,23 @@ pub(crate) struct Parked {
     /// Failed deliveries in a row, for the back-off; not what is counted against a row. After the
     /// first the head of what is claimed goes alone.
     pub(crate) failures: u32,
-    /// When the last of them came. Another counts against its row only if something that was sent
-    /// later has been stored: in an outage nothing is.
-    pub(crate) failed_at: Option<Instant>,
+    /// The last of them, until something of the key is stored. It is the next one that tells whose doing it
+    /// was.
+    pub(crate) failed: Option<FailedDelivery>,
     /// Whether the table knows when the head is due, so that it tells when to look again.
     pub(crate) is_timed: bool,
     /// As what those that come behind them are recorded.
     pub(crate) behind: Behind,
+}
+
+/// A delivery from dispatch state that failed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct FailedDelivery {
+    pub(crate) at: Instant,
+    /// The time between two successes of others in which it failed.
+    pub(crate) pause: Pause,
+    /// How many of the keys that were well until then and were refused in it are this one.
+    pub(crate) own: u32,
 }
 
 /// Rows that come behind others of their key in dispatch state.
@@ -468,7 +479,7 @@ mod tests {
             durable: 0,
             barrier: 0,
             failures: 0,
-            failed_at: None,
+            failed: None,
             is_timed: false,
             behind: Behind::Queued,
         });

@@ -333,6 +333,9 @@ impl Lanes {
         }
         let is_stuck = self.is_stuck(id, failure.class, now);
         let lane = &mut self.table[id];
+        if lane.refusals.attempts == 0 && failure.class == FailureClass::Transient {
+            self.weather.failure_of_the_well();
+        }
         lane.refusals.attempts += 1;
         let attempts = lane.refusals.attempts;
         let parked = lane.parked.is_some();
@@ -442,11 +445,10 @@ impl Lanes {
         let lane = &mut self.table[id];
         if lane.queue.is_empty() {
             lane.rest();
-            if let Some(Parked {
-                redelivery: Redelivery::Publishing, failures, failed_at, ..
-            }) = &mut lane.parked
+            if let Some(Parked { redelivery: Redelivery::Publishing, failures, failed, .. }) =
+                &mut lane.parked
             {
-                (*failures, *failed_at) = (0, None);
+                (*failures, *failed) = (0, None);
                 self.pause(id, now);
             }
             self.table.evict_if_spent(id);

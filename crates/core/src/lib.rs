@@ -87,5 +87,5 @@ pub use selection::{Matching, Selection};
 pub use template::{Template, TemplateError};
 pub use tracker::{Evidence, Ticket, Tracker, Watermark};
 pub use wal_budget::{Held, Retention, Spill, WalBudget, WalBudgetLimit};
-pub use weather::{Change as WeatherChange, Delivery, Weather};
+pub use weather::{Change as WeatherChange, Delivery, Pause as WeatherPause, Weather};
 pub use window::{Window, WindowLimits};

@@ -51,6 +51,8 @@ pub(crate) enum Fault {
     GaveUp,
     /// A holder of the slot was ended although it made progress.
     TookOverProgress,
+    /// Given up although nothing but outages refused it.
+    DiedOfAnOutage,
     /// It ended as having caught up, with something left that was there at its start.
     EndedEarly,
     /// Asked to stop, or to stop when it has caught up, and it did not.

@@ -9,7 +9,9 @@ use std::time::{Duration, Instant};
 
 use crate::effects::{Aside, Blame, Finished, RowToRecord, Verdict};
 use crate::failure::{FailureClass, PublishFailure};
-use crate::lane::{Batch, Behind, Lane, LaneId, Origin, Parked, Redelivery, Row, State};
+use crate::lane::{
+    Batch, Behind, FailedDelivery, Lane, LaneId, Origin, Parked, Redelivery, Row, State,
+};
 use crate::message::{Message, Topic};
 use crate::wal_budget::Spill;
 
@@ -203,13 +205,11 @@ impl Lanes {
         // Only a row that failed by itself has failed. And neither an outage nor a missing right is
         // its fault: it must not die of them.
         let was_alone = batch.rows.len() == 1;
-        let (failures, before) = self.note_failed_delivery(id, now);
-        let others_succeed =
-            before.is_some_and(|moment| self.weather.has_stored_what_was_sent_after(moment));
+        let (failures, before) = self.note_failed_delivery(id, failure.class, now);
         let counts = was_alone
             && failure.class == FailureClass::Transient
             && self.spill == Spill::Off
-            && others_succeed
+            && before.is_some_and(|failed| self.was_its_own(failed))
             && !self.weather.is_outage(now);
         let delay = self.policy.redelivery.delay(failures, self.random.next_u32());
         let delay = self.probing(delay, now);
@@ -249,17 +249,37 @@ impl Lanes {
         self.table.evict_if_spent(id);
     }
 
-    /// Failed deliveries of the key in a row, and when the one before this was. Rows without a key are
-    /// remembered with their topic.
-    fn note_failed_delivery(&mut self, id: LaneId, now: Instant) -> (u32, Option<Instant>) {
+    /// Whether a delivery failed that would have succeeded if it were not for its row: something that was
+    /// sent later has been stored, and no other key fell ill between the successes before and after it. An
+    /// outage that comes and goes makes some fall ill each time.
+    fn was_its_own(&self, failed: FailedDelivery) -> bool {
+        self.weather.has_stored_what_was_sent_after(failed.at)
+            && self.weather.refused_in(failed.pause) <= failed.own
+    }
+
+    /// Failed deliveries of the key in a row, and the one before this. Rows without a key are remembered
+    /// with their topic.
+    fn note_failed_delivery(
+        &mut self,
+        id: LaneId,
+        class: FailureClass,
+        now: Instant,
+    ) -> (u32, Option<FailedDelivery>) {
         let of_key = match self.table[id].is_ordered() {
             true => Some(id),
             false => self.table.find(&Topic::clone(&self.table[id].topic), ""),
         };
         match of_key.and_then(|key| self.table[key].parked.as_mut()) {
             Some(parked) => {
+                let fell_ill = parked.failures == 0 && class == FailureClass::Transient;
+                if fell_ill {
+                    self.weather.failure_of_the_well();
+                }
+                let pause = self.weather.pause();
+                let before = parked.failed.filter(|failed| failed.pause == pause);
+                let own = u32::from(fell_ill) + before.map_or(0, |failed| failed.own);
                 parked.failures += 1;
-                (parked.failures, parked.failed_at.replace(now))
+                (parked.failures, parked.failed.replace(FailedDelivery { at: now, pause, own }))
             }
             None => (1, None),
         }
@@ -348,7 +368,7 @@ impl Lanes {
                     durable: 0,
                     barrier: 0,
                     failures: 0,
-                    failed_at: None,
+                    failed: None,
                     is_timed: false,
                     behind: Behind::Queued,
                 });

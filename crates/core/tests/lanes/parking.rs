@@ -369,6 +369,39 @@ fn an_outage_counts_no_attempt_from_its_first_moment_on() {
 }
 
 #[test]
+fn an_outage_that_comes_and_goes_counts_no_attempt_where_keys_that_were_well_are_refused_with_the_row()
+ {
+    let policy = LanePolicy { park_after: SECOND * 1_000, ..policy() };
+    for falls_ill_with_it in [true, false] {
+        let (mut bench, mut lane) = claiming(policy, "k");
+        let mut counted = 0;
+        for _ in 0..4 {
+            // Down: the parked row is refused, and a moment later, or not, a key that was well.
+            answer(&mut bench, lane, "k", &[(1, counted)]);
+            bench.refuse_all(FailureClass::Transient);
+            match verdicts(&mut bench)[..] {
+                [(attempts, _)] => counted = attempts,
+                _ => panic!("one row was claimed"),
+            }
+            bench.push("orders", "well", 1);
+            if falls_ill_with_it {
+                assert_eq!(bench.refuse_all(FailureClass::Transient), 1);
+            }
+            // And up again.
+            bench.pass(SECOND * 5);
+            let well = bench.batch().unwrap();
+            bench.store(well);
+            bench.pass(SECOND * 60);
+            lane = bench.claims().first().unwrap().lane;
+            if counted == 2 {
+                break;
+            }
+        }
+        assert_eq!(counted, if falls_ill_with_it { 0 } else { 2 });
+    }
+}
+
+#[test]
 fn after_a_failed_delivery_the_head_goes_alone_and_what_is_behind_it_is_let_go() {
     for key in ["k", ""] {
         let (mut bench, lane) = claiming(policy(), key);
