@@ -45,14 +45,18 @@ impl Lanes {
     }
 
     /// The head of a key has no time, so that the table never tells it is due: the rows before it were
-    /// taken away by somebody else, an operator or a session that is gone. One that rests is woken.
+    /// taken away by somebody else, an operator or a session that is gone. A key that rests is woken, and one
+    /// that is not known to be parked is, since a session that is gone has put the row there. One with a lane
+    /// looks again by itself.
     pub fn mark_untimed(&mut self, topic: &Topic, ordering_key: &str, now: Instant) {
-        if self.resting.contains(topic, ordering_key) {
-            self.mark_due(topic, ordering_key, now);
-            let id = self.lane_of(topic, ordering_key);
-            if let Some(parked) = &mut self.table[id].parked {
-                parked.is_timed = false;
-            }
+        let lane = self.table.find(topic, ordering_key).map(|id| &self.table[id]);
+        if lane.is_some_and(|lane| lane.parked.is_some()) {
+            return;
+        }
+        self.mark_due(topic, ordering_key, now);
+        let id = self.lane_of(topic, ordering_key);
+        if let Some(parked) = &mut self.table[id].parked {
+            parked.is_timed = false;
         }
     }
 

@@ -138,13 +138,24 @@ fn more_keys_are_woken_when_half_of_the_lanes_are_left() {
 fn a_key_that_rests_is_claimed_when_its_head_has_no_time_of_its_own() {
     let mut bench = crowded();
     let topic = walrelay_core::Topic::from("orders");
-    for key in ["nobody", "first"] {
-        bench.lanes.mark_untimed(&topic, key, bench.now);
-        bench.pass(Duration::ZERO);
-        assert!(!bench.lanes.has_claims(), "{key} does not rest");
-    }
+    bench.lanes.mark_untimed(&topic, "first", bench.now);
+    bench.pass(Duration::ZERO);
+    assert!(!bench.lanes.has_claims(), "it does not rest, and has a time at which it looks");
     bench.lanes.mark_untimed(&topic, "resting", bench.now);
     bench.pass(Duration::ZERO);
     assert!(bench.lanes.has_claims());
     assert_eq!(counts(&bench), (2, 0));
+}
+
+#[test]
+fn a_key_whose_rows_nobody_knew_of_is_claimed_when_its_head_has_no_time_and_live_rows_wait_behind()
+{
+    let mut bench = Bench::new();
+    bench.push("orders", "k", 1);
+    bench.lanes.mark_untimed(&walrelay_core::Topic::from("orders"), "k", bench.now);
+    assert!(bench.batch().is_none(), "it goes behind what is in the table");
+    let recorded = bench.taken_to_record();
+    bench.lanes.appended(recorded[0].lane.unwrap());
+    bench.pass(SECOND);
+    assert_eq!(bench.claims().len(), 1);
 }

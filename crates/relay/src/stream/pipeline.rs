@@ -365,7 +365,6 @@ impl Flow {
         recorder.park(&mut effects.rows_to_record);
         recorder.finish(&mut effects.finished);
         recorder.watermark(tracker.watermark());
-        recorder.rest(lanes.resting_keys());
         if !tracker.is_settled() {
             recorder.rows_in_flight();
         }

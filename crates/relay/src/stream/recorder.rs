@@ -95,7 +95,7 @@ enum State<S> {
 pub struct Intervals {
     /// Looking for keys that time made due, or an operator who said nothing.
     pub due: Duration,
-    /// Looking through the heads of all keys while some rest.
+    /// Looking through the heads of all keys.
     pub heads: Duration,
     /// Writing the watermark down while rows are settled.
     pub settled: Duration,
@@ -147,8 +147,6 @@ pub struct Recorder<S> {
     topics_at_rest: Vec<Topic>,
     record: Record,
     due_at: Instant,
-    /// Keys that rest.
-    resting_keys: usize,
     heads_at: Instant,
     /// Where the look through the heads goes on.
     heads_after: Option<Head>,
@@ -175,7 +173,6 @@ impl<S: Store> Recorder<S> {
             topics_at_rest: Vec::new(),
             record: Record::new(now, intervals.settled, intervals.settled_idle),
             due_at: now,
-            resting_keys: 0,
             heads_at: now + intervals.heads,
             heads_after: None,
             spilled_before: None,
@@ -230,11 +227,6 @@ impl<S: Store> Recorder<S> {
     /// Asks again and again whether spilled rows wait that were committed before; or not any more.
     pub fn look_for_spilled(&mut self, before: Option<Lsn>) {
         self.spilled_before = before;
-    }
-
-    /// Learns how many keys rest: their heads are looked through now and then.
-    pub fn rest(&mut self, resting_keys: usize) {
-        self.resting_keys = resting_keys;
     }
 
     /// A confirmation waits for a look at the publication.
@@ -407,7 +399,7 @@ impl<S: Store> Recorder<S> {
             self.spilled_at = now + self.intervals.due;
             return Some(StoreCommand::Spilled(before));
         }
-        if self.heads_at <= now && self.resting_keys > 0 {
+        if self.heads_at <= now {
             self.heads_at = now + self.intervals.heads;
             return Some(StoreCommand::Heads(self.heads_after.take()));
         }
@@ -424,11 +416,9 @@ impl<S: Store> Recorder<S> {
 
     fn next_interval(&self) -> Instant {
         let settle_at = self.record.due_at().unwrap_or(self.due_at);
-        let next =
-            self.due_at.min(settle_at).min(self.survey_at).min(self.watch_at).min(self.prune_at);
-        let heads_at = (self.resting_keys > 0).then_some(self.heads_at);
+        let always = [settle_at, self.heads_at, self.survey_at, self.watch_at, self.prune_at];
         let spilled_at = self.spilled_before.map(|_| self.spilled_at);
-        heads_at.into_iter().chain(spilled_at).fold(next, Instant::min)
+        always.into_iter().chain(spilled_at).fold(self.due_at, Instant::min)
     }
 
     fn start(&mut self, command: StoreCommand) {

@@ -111,7 +111,7 @@ fn told(flow: &mut Flow, event: RecorderEvent, goal: Option<&mut Goal>) {
 }
 
 #[test]
-fn a_resting_key_is_woken_when_its_head_has_no_time_and_only_then() {
+fn a_key_that_rests_or_is_not_known_is_looked_at_when_its_head_has_no_time_and_only_then() {
     let mut flow = flow(8_000);
     let (topic, now) = (Topic::from("t"), Instant::now().into_std());
     let head = |key: &str, is_timed| Head {
@@ -122,11 +122,18 @@ fn a_resting_key_is_woken_when_its_head_has_no_time_and_only_then() {
     for key in ["timed", "untimed"] {
         flow.lanes.load_parked(&topic, key, Some(HOUR), now);
     }
-    let heads = vec![head("timed", true), head("untimed", false)];
+    let heads = vec![
+        head("timed", true),
+        head("untimed", false),
+        head("unknown", false),
+        head("timed and unknown", true),
+    ];
     told(&mut flow, RecorderEvent::Heads(heads), None);
     let after = Instant::now().into_std();
-    let rests = ["timed", "untimed"].map(|key| flow.lanes.rests(&topic, key, after));
-    assert_eq!((flow.lanes.resting_keys(), rests), (1, [true, false]));
+    let keys = ["timed", "untimed", "unknown", "timed and unknown"];
+    let rests = keys.map(|key| flow.lanes.rests(&topic, key, after));
+    assert_eq!((flow.lanes.resting_keys(), rests), (1, [true, false, false, true]));
+    assert!(!flow.lanes.is_parked(&topic, "timed and unknown"));
 }
 
 #[test]
