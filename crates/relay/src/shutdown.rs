@@ -56,12 +56,7 @@ impl Shutdown {
         Ok(async move {
             while !shutdown.is_requested() {
                 let signal = signals.asked_to_stop().await;
-                match told {
-                    Told::Yes => {
-                        tracing::info!(signal, "asked to stop; a second signal stops at once")
-                    }
-                    Told::No => tracing::debug!(signal, "asked to stop"),
-                }
+                told.tell(signal);
                 shutdown.request();
             }
             let asked_at = Instant::now();
@@ -79,6 +74,15 @@ pub enum Told {
     Yes,
     /// There is nothing to finish, and the signal is how it ends.
     No,
+}
+
+impl Told {
+    fn tell(self, signal: &str) {
+        match self {
+            Self::Yes => tracing::info!(signal, "asked to stop; a second signal stops at once"),
+            Self::No => tracing::debug!(signal, "asked to stop"),
+        }
+    }
 }
 
 /// A signal this soon after the first is the same request: a shell or `timeout` sends it to the

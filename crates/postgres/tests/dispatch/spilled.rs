@@ -188,8 +188,8 @@ async fn a_spilled_row_that_fails_in_an_outage_stays_one_and_backs_off() {
 async fn spilled_rows_wait_until_they_are_stored_have_failed_themselves_or_need_a_person() {
     let (_database, mut session) = migrated().await;
     let store = store();
-    let waits = async |session: &Session, before: u64| {
-        store.has_spilled_before(session, Lsn::new(before)).await.unwrap()
+    let waits = async |client: &Session, before: u64| {
+        store.has_spilled_before(client, Lsn::new(before)).await.unwrap()
     };
     assert!(!waits(&session, 9).await, "there is nothing");
     park_mixed(&store, &mut session).await;

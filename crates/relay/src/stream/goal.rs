@@ -47,9 +47,9 @@ impl Goal {
         is_next.then_some(self.end)
     }
 
-    /// Dispatch state was asked that, and holds some or none.
-    pub fn looked_for_spilled(&mut self, has_spilled: bool) {
-        self.spilled = if has_spilled { Spilled::MayWait } else { Spilled::None };
+    /// Dispatch state was asked that, and holds none.
+    pub const fn found_nothing_spilled(&mut self) {
+        self.spilled = Spilled::None;
     }
 
     /// Whether the goal is reached.
@@ -94,7 +94,7 @@ mod tests {
     #[test]
     fn it_is_reached_when_the_log_of_the_start_is_settled_and_no_key_is_waited_for() {
         let mut goal = Goal::new(Lsn::new(9), [key("a")]);
-        goal.looked_for_spilled(false);
+        goal.found_nothing_spilled();
         assert!(!goal.is_reached(watermark(9)), "a key is waited for");
         goal.looked(&[], |_, _| true);
         assert!(!goal.is_reached(watermark(8)));
@@ -109,10 +109,9 @@ mod tests {
         goal.looked(&[], |_, _| true);
         assert_eq!(goal.looks_for_spilled_before(watermark(8)), None);
         assert_eq!(goal.looks_for_spilled_before(watermark(10)), Some(Lsn::new(9)));
-        goal.looked_for_spilled(true);
         assert!(!goal.is_reached(watermark(10)));
         assert_eq!(goal.looks_for_spilled_before(watermark(10)), Some(Lsn::new(9)), "asked again");
-        goal.looked_for_spilled(false);
+        goal.found_nothing_spilled();
         assert!(goal.is_reached(watermark(10)));
         assert_eq!(goal.looks_for_spilled_before(watermark(10)), None);
     }

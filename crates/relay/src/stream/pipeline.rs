@@ -217,8 +217,7 @@ where
         if let Some(goal) = goal {
             // What is waited for must be asked for.
             recorder.leave_out(Vec::new());
-            let before = goal.looks_for_spilled_before(flow.tracker.watermark());
-            recorder.look_for_spilled(before);
+            recorder.look_for_spilled(goal.looks_for_spilled_before(flow.tracker.watermark()));
         }
         let Some((ended, until)) = mode.end() else { continue };
         if publishes.is_empty() && flow.is_over(mode, recorder) || Instant::now() >= until {
@@ -480,8 +479,8 @@ impl Flow {
                 }
             }
             RecorderEvent::Spilled(waits) => {
-                if let Some(goal) = goal {
-                    goal.looked_for_spilled(waits);
+                if let Some(goal) = goal.filter(|_| !waits) {
+                    goal.found_nothing_spilled();
                 }
             }
             RecorderEvent::Surveyed(survey) => self.observer.surveyed(*survey),
