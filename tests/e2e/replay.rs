@@ -263,7 +263,8 @@ async fn a_row_that_is_never_taken_ends_a_replay_or_is_left_out_and_named() {
     let Some(world) = World::create().await else { return };
     world_with_an_anchor(&world, 30).await;
     world.catch_up().await;
-    let bad = published(&world, "video.events")[7].1.clone();
+    let live = published(&world, "video.events");
+    let (key, bad, ..) = live[7].clone();
     world.pubsub.fault(&format!("topic=again,event_id={bad},reject=INVALID_ARGUMENT"));
     let arguments = ["replay", "--from-anchor", "a", "--to-topic", "again"];
 
@@ -272,6 +273,9 @@ async fn a_row_that_is_never_taken_ends_a_replay_or_is_left_out_and_named() {
     for word in [bad.as_str(), "--skip-dead", "--resume"] {
         assert!(stopped.text.contains(word), "{word:?} is not in\n{}", stopped.text);
     }
+    let before: Vec<_> = of_key(&live, &key).into_iter().take_while(|row| row.1 != bad).collect();
+    let again = published(&world, "again");
+    assert_eq!(of_key(&again, &key), before, "what lies behind it waits until it is mended");
     let done = world.succeed(arguments.into_iter().chain(["--skip-dead"])).await;
     assert!(done.contains("29 row(s)") && done.contains("left out: 1 row(s)"), "{done}");
     assert!(done.contains(&bad), "{done}");

@@ -76,7 +76,11 @@ impl Replay {
         relay.outbox.slot = copy_of_anchor(&live.outbox.slot, &self.id);
         relay.router.replay_id = Some(self.id.clone());
         relay.park_after = NEVER;
-        relay.on_dead = OnDead::Continue;
+        // Where a dead row ends the replay, the rows behind it come after it is mended, never before.
+        relay.on_dead = match self.dead_rows {
+            DeadRows::Stop => OnDead::Hold,
+            DeadRows::LeaveOut => OnDead::Continue,
+        };
         relay.wal_budget = WalBudgetLimit::Off;
         relay.take_over_after = None;
         let mut built = SessionSettings::of(&relay, requests_max, Until::CaughtUp);
