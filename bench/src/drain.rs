@@ -33,6 +33,13 @@ pub(crate) struct RelayRound {
     pub(crate) duplicates: u64,
 }
 
+impl RelayRound {
+    /// CPU time of the relay.
+    pub(crate) fn cpu_seconds(&self) -> f64 {
+        self.measured.usage.user_seconds + self.measured.usage.system_seconds
+    }
+}
+
 /// The relay and its baseline, one after the other: what disturbs one is likely to disturb both.
 #[derive(Debug, Clone, Copy, Serialize)]
 pub(crate) struct Round {
@@ -75,11 +82,21 @@ pub(crate) fn start_relay(
     (slot, sink): (&str, &Sink),
     arguments: &[String],
 ) -> Result<Process, Failure> {
+    start_relay_in(relay, database, (slot, sink), (arguments, &[]))
+}
+
+/// The same, with variables beside the arguments.
+pub(crate) fn start_relay_in(
+    relay: &Path,
+    database: &Database,
+    (slot, sink): (&str, &Sink),
+    (arguments, variables): (&[String], &[(&str, String)]),
+) -> Result<Process, Failure> {
     let mut command = clean_command(relay);
     command.args(["run", "--project", "bench", "--log-format", "text"]);
     command.args(["--database-url", database.url(), "--slot", slot]);
     // Every round has a slot of its own, but they all feed from what one `init` has set up.
-    command.args(arguments).envs(sink.environment());
+    command.args(arguments).envs(sink.environment()).envs(variables.iter().cloned());
     Process::start("walrelay run", command, Output::Log)
 }
 

@@ -25,6 +25,7 @@ mod size;
 mod suite;
 mod targets;
 mod terminal;
+mod traced;
 
 use std::process::ExitCode;
 

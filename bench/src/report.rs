@@ -29,6 +29,7 @@ pub(crate) fn markdown(results: &Results) -> String {
         drains(results),
         lives(results),
         sharded(results),
+        traced(results),
         outages(results),
         again(results),
         publishers(results),
@@ -173,6 +174,37 @@ fn sharded(results: &Results) -> String {
         "Sink's CPU s",
         "Peak MiB of one relay",
         "Requests per row",
+        "Duplicates",
+    ];
+    table(&head, rows)
+}
+
+fn traced(results: &Results) -> String {
+    let rows = results.traced.iter().map(|it| {
+        let peak = peak_mebibytes(it.rounds.iter().map(|round| round.on.measured.usage));
+        let spans = it.rounds.iter().map(|round| round.spans).max().unwrap_or(0);
+        let duplicates: u64 = it.rounds.iter().map(|round| round.on.duplicates).sum();
+        vec![
+            it.name.to_owned(),
+            number(f64::from(it.rows)),
+            number(it.rows_per_second()),
+            number(it.share()),
+            number(it.cpu_share()),
+            number(median(it.rounds.iter().map(|round| round.on.requests_per_row))),
+            spans.to_string(),
+            number(peak),
+            duplicates.to_string(),
+        ]
+    });
+    let head = [
+        "With telemetry",
+        "Rows",
+        "Rows/s",
+        "Ratio to without",
+        "Ratio of CPU time",
+        "Requests per row",
+        "Spans that arrived, at most",
+        "Peak MiB",
         "Duplicates",
     ];
     table(&head, rows)

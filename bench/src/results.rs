@@ -12,6 +12,7 @@ use crate::machine::Machine;
 use crate::outage::Overcome;
 use crate::shards::Sharded;
 use crate::size::Size;
+use crate::traced::TracedDrain;
 
 /// Everything that was measured.
 #[derive(Debug, Clone, Serialize)]
@@ -25,6 +26,7 @@ pub(crate) struct Results {
     pub(crate) drains: Vec<Drained>,
     pub(crate) lives: Vec<Live>,
     pub(crate) sharded: Vec<Sharded>,
+    pub(crate) traced: Vec<TracedDrain>,
     pub(crate) outages: Vec<Overcome>,
     pub(crate) again: Vec<Again>,
     pub(crate) publishers: Vec<Published>,

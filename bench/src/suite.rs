@@ -22,6 +22,7 @@ use crate::results::{
 use crate::shards::{self, Shards};
 use crate::sink::{Keeping, SinkOptions};
 use crate::size::Size;
+use crate::traced::{self, Traced};
 use crate::{report, targets, terminal};
 
 /// What to run, and where the parts are.
@@ -79,6 +80,15 @@ fn divisions(size: Size) -> [Shards; 3] {
     };
     let divided = |name, count| Shards { name, count, rows, rounds: size.rounds() };
     [divided("shards-1", 1), divided("shards-2", 2), divided("shards-4", 4)]
+}
+
+fn traced(size: Size) -> [Traced; 2] {
+    let backlog = |name, aggregates| {
+        let count = size.rows(1_000_000);
+        let rows = Rows { count, per_transaction: 10, aggregates, payload_bytes: 200 };
+        Traced { name, rows, rounds: size.rounds() + 2 }
+    };
+    [backlog("traced-hot-keys", 1_000), backlog("traced-many-keys", 0)]
 }
 
 fn outages(size: Size) -> [Outage; 2] {
@@ -189,6 +199,7 @@ async fn measure(server: &Server, options: &SuiteOptions) -> Result<Results, Fai
         drains: Vec::new(),
         lives: Vec::new(),
         sharded: Vec::new(),
+        traced: Vec::new(),
         outages: Vec::new(),
         again: Vec::new(),
         publishers: Vec::new(),
@@ -212,6 +223,10 @@ async fn measure(server: &Server, options: &SuiteOptions) -> Result<Results, Fai
     for divided in divisions(size).into_iter().filter(|it| is_wanted(it.name)) {
         terminal::progress(divided.name);
         results.sharded.push(shards::run(server, divided, arguments).await?);
+    }
+    for backlog in traced(size).into_iter().filter(|it| is_wanted(it.name)) {
+        terminal::progress(backlog.name);
+        results.traced.push(traced::run(server, backlog, arguments).await?);
     }
     for outage in outages(size).into_iter().filter(|outage| is_wanted(outage.name)) {
         terminal::progress(outage.name);

@@ -62,6 +62,12 @@ pub(crate) fn judge(results: &Results) -> Vec<Verdict> {
         verdicts.push(below(STEADY, 3.0, p50_millis, "ms commit → stored, p50"));
         verdicts.push(below(STEADY, 15.0, p99_millis, "ms commit → stored, p99"));
     }
+    verdicts.extend(
+        results
+            .traced
+            .iter()
+            .map(|it| at_least(it.name, 0.95, it.share(), "× the rate without telemetry")),
+    );
     verdicts.extend(results.outages.iter().flat_map(overcome));
     verdicts.extend(results.again.iter().flat_map(repeated));
     verdicts.extend(consuming(results));

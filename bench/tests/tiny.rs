@@ -29,6 +29,7 @@ fn every_workload_runs_and_every_target_is_judged() {
         ("drains", 10),
         ("lives", 3),
         ("sharded", 3),
+        ("traced", 2),
         ("outages", 2),
         ("again", 3),
         ("publishers", 14),
