@@ -103,6 +103,24 @@ async fn calls_that_nobody_answers_do_not_pin_the_log_for_the_whole_publish_time
 }
 
 #[tokio::test]
+async fn one_key_that_is_never_answered_does_not_pin_the_log_while_others_flow() {
+    let Some((_server, world)) = own_server().await else { return };
+    // In ten seconds more log is written than the budget has.
+    let options = ["--wal-budget", "64MiB", "--publish-timeout", "10s"];
+    let relay = world.start_relay(options).await;
+    world.pubsub.fault("key=v-1,black-hole");
+    let most = write_foreign_log(&world, 140, 20).await;
+    assert!(most < 72 * MIB, "{most} bytes of log waited");
+    let metrics = relay.wait_for_http(DEADLINE, "/metrics", 200).await;
+    let is_told = |line: &str| line.contains("DEADLINE_EXCEEDED") && !line.ends_with(" 0");
+    assert!(metrics.lines().any(is_told), "{metrics}");
+    assert_eq!(world.dispatch_count("dead").await, 0);
+
+    world.pubsub.heal();
+    assert_all_came_in_order(&world).await;
+}
+
+#[tokio::test]
 async fn an_outage_within_the_budget_parks_nothing() {
     let Some((_server, world)) = own_server().await else { return };
     let _relay = world.start_relay(["--wal-budget", "64MiB", "--park-after", "1s"]).await;

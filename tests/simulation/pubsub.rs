@@ -7,7 +7,7 @@ use std::time::Duration;
 use googleapis_tonic_google_pubsub_v1::google::pubsub::v1::PubsubMessage;
 use prost::Message as _;
 use tokio::time::{Instant, sleep};
-use walrelay_core::{Batch, FailureClass, PublishFailure};
+use walrelay_core::{Batch, FailureClass, PublishFailure, WalBudget};
 use walrelay_relay::stream::seams::Publisher;
 use walrelay_testkit::seed::Seed;
 
@@ -211,7 +211,7 @@ struct Out {
 }
 
 /// As in the service.
-const GIVEN_UP_AFTER: Duration = Duration::from_secs(10);
+const GIVEN_UP_AFTER: Duration = WalBudget::PATIENCE;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum OutState {

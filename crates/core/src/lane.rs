@@ -22,7 +22,7 @@
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
-use pgoutput_parser::PgTimestamp;
+use pgoutput_parser::{Lsn, PgTimestamp};
 
 use crate::message::{Message, Topic};
 use crate::tracker::Ticket;
@@ -94,6 +94,12 @@ impl Batch {
             Origin::Live(ticket) => Some(ticket.committed_at()),
             Origin::Claimed { .. } => None,
         }
+    }
+
+    /// Where its first row was committed; none for rows from dispatch state.
+    pub(crate) fn committed_from(&self) -> Option<Lsn> {
+        let row = self.rows.front()?;
+        matches!(row.origin, Origin::Live(_)).then(|| row.message.position().commit_lsn)
     }
 
     /// When it was handed out.
@@ -433,7 +439,7 @@ pub(crate) fn are_live(rows: &VecDeque<Row>) -> bool {
 mod tests {
     use super::*;
     use crate::tracker::Tracker;
-    use pgoutput_parser::{Lsn, Position};
+    use pgoutput_parser::Position;
 
     fn row(origin: Origin) -> Row {
         let position = Position { commit_lsn: Lsn::new(9), tx_index: 0 };

@@ -206,6 +206,12 @@ impl Tracker {
         self.advance();
     }
 
+    /// How far the server had come when it last said so between two transactions.
+    #[must_use]
+    pub const fn observed(&self) -> Lsn {
+        self.keepalive
+    }
+
     /// The publication has published every outbox row that was committed before this position.
     pub fn intact(&mut self, up_to: Lsn) {
         self.intact = self.intact.max(up_to);

@@ -8,9 +8,11 @@
 //! ```
 
 use std::collections::BTreeMap;
+use std::time::{Duration, Instant};
 
 use pgoutput_parser::Lsn;
 
+use crate::lane::Batch;
 use crate::tracker::Watermark;
 use crate::weather::Delivery;
 
@@ -149,6 +151,26 @@ impl WalBudget {
         self.is_futile
     }
 
+    /// A call that holds back log near the budget is waited for this long: as long as Google's own
+    /// publishers wait for the first answer.
+    pub const PATIENCE: Duration = Duration::from_secs(5);
+
+    /// Whether a call is given up that has no answer, with the stream read to `read_to`: nobody is there,
+    /// or others are answered and it holds back half of the budget by itself. Log that is merely not read
+    /// yet is no fault of the calls that are out.
+    #[must_use]
+    pub fn gives_up(&self, call: &Batch, read_to: Lsn, now: Instant) -> bool {
+        let holds_back = |from: Lsn| read_to.as_u64().saturating_sub(from.as_u64());
+        let is_meant = match (self.spill, self.limit) {
+            (Spill::Off, _) | (_, None) => false,
+            (Spill::Failing, Some(limit)) => {
+                call.committed_from().is_some_and(|from| holds_back(from) >= limit / 2)
+            }
+            (Spill::Everything, Some(_)) => true,
+        };
+        is_meant && now.saturating_duration_since(call.sent_at()) >= Self::PATIENCE
+    }
+
     /// A row is recorded that was committed there and has a message of so many bytes.
     pub fn recorded(&mut self, commit_lsn: Lsn, message_bytes: usize) {
         let Some(stretch) = self.stretch() else { return };
@@ -207,7 +229,13 @@ impl WalBudget {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::VecDeque;
+
+    use pgoutput_parser::{PgTimestamp, Position};
+
     use super::*;
+    use crate::lane::{LaneId, Origin, Row};
+    use crate::message::Message;
     use crate::tracker::Tracker;
 
     const MIB: u64 = 1 << 20;
@@ -330,6 +358,43 @@ mod tests {
         assert_eq!(budget.recorded.len() as u64, STRETCHES);
         budget.judge(held_at(64 * MIB, MIB), Delivery::Flowing);
         assert!(budget.recorded.is_empty());
+    }
+
+    /// A call that was sent at the beginning, with a row that was committed there or claimed.
+    fn call(committed: Option<Lsn>, sent_at: Instant) -> Batch {
+        let position = Position { commit_lsn: committed.unwrap_or(Lsn::new(1)), tx_index: 0 };
+        let message = Message::from_encoded("t".into(), position, "e", b"\x0A\x01x").unwrap();
+        let origin = match committed {
+            Some(_) => {
+                let mut tracker = Tracker::new();
+                tracker.begin(PgTimestamp::from_micros(0));
+                Origin::Live(tracker.open())
+            }
+            None => Origin::Claimed { attempts: 0 },
+        };
+        Batch { lane: LaneId(0), rows: VecDeque::from([Row { message, origin }]), sent_at }
+    }
+
+    #[test]
+    fn a_call_without_an_answer_is_given_up_when_nobody_answers_or_it_alone_holds_back_the_log() {
+        let start = Instant::now();
+        let mut budget = budget(64 * MIB);
+        let read_to = Lsn::new(100 * MIB);
+        let holds_back = |mebibytes: u64| call(Some(Lsn::new((100 - mebibytes) * MIB)), start);
+        let all = [holds_back(33), holds_back(32), holds_back(31), call(None, start)];
+        let early = start + WalBudget::PATIENCE - Duration::from_millis(1);
+        let late = start + WalBudget::PATIENCE;
+        for (held_mebibytes, delivery, given_up) in [
+            (47, Delivery::Flowing, [false; 4]),
+            (48, Delivery::Flowing, [true, true, false, false]),
+            (48, Delivery::Stalled, [true; 4]),
+            (32, Delivery::Stalled, [false; 4]),
+        ] {
+            budget.judge(held(held_mebibytes * MIB), delivery);
+            let found = |now| all.each_ref().map(|call| budget.gives_up(call, read_to, now));
+            assert_eq!(found(late), given_up, "{held_mebibytes} MiB, {delivery:?}");
+            assert_eq!(found(early), [false; 4], "{held_mebibytes} MiB, {delivery:?}");
+        }
     }
 
     #[test]

@@ -15,7 +15,7 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::time::{Instant, sleep_until};
 use walrelay_core::{
     Budget, Claimed, FailureClass, LaneId, Lanes, PublishFailure, Routed, Router, RowToRecord,
-    Spill, Topic, Tracker, WalBudget,
+    Topic, Tracker, WalBudget,
 };
 use walrelay_postgres::{DUE_KEYS_MAX, Due, Feedback, Frames, Store, Watch};
 
@@ -422,16 +422,19 @@ impl Flow {
 
     /// The server writes its log there.
     fn log_measured<P: Publisher>(&mut self, wal_end: Lsn, publishes: &mut Publishes<P>) {
-        let Self { tracker, wal_budget, lanes, observer, .. } = self;
+        let Self { tracker, wal_budget, lanes, observer, through, .. } = self;
         let now = Instant::now().into_std();
         let held = wal_budget.held(wal_end, tracker.watermark());
         let spill = wal_budget.judge(held, lanes.delivery(now));
         lanes.spill(spill, now);
         observer.log_measured(held, wal_budget, spill);
-        if spill == Spill::Everything {
-            // Calls that nobody answers hold the log like rows that wait.
-            for batch in publishes.give_up(GIVE_UP_AFTER, now) {
-                lanes.refused(batch, &given_up(), now);
+        // Calls that nobody answers hold the log like rows that wait.
+        let read_to = tracker.observed().max(through.commit_lsn);
+        for batch in publishes.give_up(|call| wal_budget.gives_up(call, read_to, now)) {
+            let failure = Err(given_up());
+            observer.answered(&batch, &failure, now);
+            if let Err(failure) = failure {
+                lanes.refused(batch, &failure, now);
             }
         }
     }
@@ -571,12 +574,10 @@ const CLAIM_KEYS_MAX: usize = 256;
 /// How long keys rest that could not be read back.
 const CLAIM_PAUSE: Duration = Duration::from_secs(1);
 
-/// A call without an answer for this long is given up when the log must not wait for it, like one
-/// that outlived `--publish-timeout`.
-const GIVE_UP_AFTER: Duration = Duration::from_secs(10);
-
+/// What became of a call that the log does not wait for any longer: as of one that outlived
+/// `--publish-timeout`.
 fn given_up() -> PublishFailure {
-    let why = "no answer, and the log that waits reached --wal-budget";
+    let why = "no answer, and the log that waits nears --wal-budget";
     PublishFailure::new(FailureClass::Transient, "DEADLINE_EXCEEDED", why)
 }
 

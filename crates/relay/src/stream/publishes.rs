@@ -4,7 +4,6 @@
 
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
-use std::time::Duration;
 
 use futures_util::stream::FuturesUnordered;
 use futures_util::{FutureExt, StreamExt};
@@ -101,13 +100,9 @@ impl<P: Publisher> Publishes<P> {
         self.calls.push(Call { batch: Some(batch), answer });
     }
 
-    /// Ends the calls that went out longer ago than this. Their batches may be stored all the same,
-    /// as after any timeout.
-    pub fn give_up(&mut self, after: Duration, now: std::time::Instant) -> Vec<Batch> {
-        let is_late = |call: &Call| {
-            let sent_at = call.batch.as_ref().map(Batch::sent_at);
-            sent_at.is_some_and(|at| now.saturating_duration_since(at) >= after)
-        };
+    /// Ends the calls whose batches match. They may be stored all the same, as after any timeout.
+    pub fn give_up(&mut self, matches: impl Fn(&Batch) -> bool) -> Vec<Batch> {
+        let is_late = |call: &Call| call.batch.as_ref().is_some_and(&matches);
         if !self.calls.iter().any(is_late) {
             return Vec::new();
         }

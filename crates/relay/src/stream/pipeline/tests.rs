@@ -1,9 +1,9 @@
 //! What the flow decides by itself; the loop as a whole runs in the simulation.
 
-use pgoutput_parser::{PgTimestamp, Position};
+use pgoutput_parser::{PgTimestamp, Position, encode};
 use walrelay_core::{
-    AttributeStyle, Backoff, Batch, BudgetLimits, ColumnNames, Delivery, Held, LanePolicy, Message,
-    OnDead, Retention, RouterConfig, Template, Window, WindowLimits,
+    AttributeStyle, Backoff, Batch, BudgetLimits, ColumnNames, Delivery, Evidence, Held,
+    LanePolicy, Message, OnDead, Retention, RouterConfig, Template, Window, WindowLimits,
 };
 use walrelay_postgres::{Head, RecordedPage};
 
@@ -199,25 +199,57 @@ impl Publisher for BlackHole {
     }
 }
 
-#[test]
-fn calls_without_an_answer_are_given_up_when_everything_is_spilled_and_only_then() {
-    for (budget, is_given_up) in [(Some(1_000), true), (None, false)] {
-        let mut flow = flow(8_000);
-        flow.wal_budget = WalBudget::new(budget, Retention::Unlimited, Lsn::ZERO);
-        let limits = WindowLimits { min: 1, max: 1 };
-        let mut publishes = Publishes::new(BlackHole, Window::new(limits));
-        let position = Position { commit_lsn: Lsn::new(1), tx_index: 0 };
-        let message = Message::from_encoded("t".into(), position, "e", b"\x2A\x01k");
-        flow.tracker.begin(PgTimestamp::from_micros(0));
-        let ticket = flow.tracker.open();
-        flow.lanes.push(message.expect("a message"), ticket);
-        let sent_at = Instant::now().into_std().checked_sub(GIVE_UP_AFTER * 2);
-        let batch = flow.lanes.next_batch(sent_at.expect("the clock began earlier"));
-        publishes.start(batch.expect("a batch"));
+/// The next row, of this key, which is sent at once.
+fn send_row(flow: &mut Flow, commit_lsn: u64, key: u8, sent_at: std::time::Instant) -> Batch {
+    let position = Position { commit_lsn: Lsn::new(commit_lsn), tx_index: 0 };
+    let message = Message::from_encoded("t".into(), position, "e", &[0x2A, 1, key]);
+    flow.tracker.begin(PgTimestamp::from_micros(0));
+    let ticket = flow.tracker.open();
+    flow.tracker.seal(encode::boundary(Lsn::new(commit_lsn + 1)), Evidence::Unbroken);
+    flow.lanes.push(message.expect("a message"), ticket);
+    flow.through = position;
+    flow.lanes.next_batch(sent_at).expect("a batch")
+}
 
+/// A row of which nothing is heard, and one that is stored where delivery flows; both sent so long ago.
+fn with_a_call_without_an_answer(
+    budget: Option<u64>,
+    delivery: Delivery,
+    age: Duration,
+) -> (Flow, Publishes<BlackHole>) {
+    let mut flow = flow(8_000);
+    flow.wal_budget = WalBudget::new(budget, Retention::Unlimited, Lsn::ZERO);
+    let limits = WindowLimits { min: 1, max: 1 };
+    let mut publishes = Publishes::new(BlackHole, Window::new(limits));
+    let now = Instant::now().into_std();
+    let sent_at = now.checked_sub(age).expect("the clock began earlier");
+    publishes.start(send_row(&mut flow, 1, b'k', sent_at));
+    if delivery == Delivery::Flowing {
+        let other = send_row(&mut flow, 900, b'o', sent_at);
+        flow.lanes.stored(other, vec!["m".to_owned()], now);
+    }
+    (flow, publishes)
+}
+
+#[test]
+fn calls_without_an_answer_are_given_up_near_the_budget_whether_others_are_answered_or_not() {
+    const LONG: Duration = WalBudget::PATIENCE;
+    const SHORT: Duration = Duration::from_millis(4_500);
+    let cases = [
+        (Some(1_000), Delivery::Stalled, LONG, true),
+        (Some(1_000), Delivery::Flowing, LONG, true),
+        (Some(1_000), Delivery::Flowing, SHORT, false),
+        (Some(2_000), Delivery::Flowing, LONG, false),
+        (None, Delivery::Stalled, LONG, false),
+    ];
+    for (budget, delivery, age, is_given_up) in cases {
+        let (mut flow, mut publishes) = with_a_call_without_an_answer(budget, delivery, age);
         flow.log_measured(Lsn::new(1_000), &mut publishes);
-        assert_eq!(publishes.is_empty(), is_given_up, "budget {budget:?}");
-        let recorded = flow.lanes.effects().rows_to_record.len();
-        assert_eq!(recorded, usize::from(is_given_up), "what was given up is recorded");
+        assert_eq!(publishes.is_empty(), is_given_up, "{budget:?}, {delivery:?}, {age:?}");
+        let recorded = &flow.lanes.effects().rows_to_record;
+        let positions: Vec<_> =
+            recorded.iter().map(|row| row.message.position().commit_lsn).collect();
+        let expected = [Lsn::new(1)];
+        assert_eq!(positions, expected[..usize::from(is_given_up)], "what is given up is recorded");
     }
 }
