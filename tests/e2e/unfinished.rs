@@ -223,6 +223,10 @@ async fn what_is_begun_while_a_relay_looks_at_the_server_is_noticed_before_it_st
     let beginning = world.connect().await;
     let lock = "BEGIN; LOCK TABLE pg_catalog.pg_publication IN ACCESS EXCLUSIVE MODE";
     beginning.batch_execute(lock).await.expect("a lock");
+    // Whoever prepares an upgrade is at it.
+    let at_it = "SELECT pg_advisory_lock(hashtextextended('walrelay operation ' || slot, 0))
+                   FROM app_outbox_relay";
+    beginning.batch_execute(at_it).await.expect("another lock");
     // It has found that nothing is begun, and looks at the publication next.
     let relay = world.relay([]).start();
     let waiting = "SELECT count(*) FROM pg_locks WHERE NOT granted AND relation = 'pg_publication'::regclass

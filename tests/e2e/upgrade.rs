@@ -69,6 +69,14 @@ async fn an_upgrade_is_prepared_under_a_running_relay_and_nothing_is_lost_with_p
     drop(world);
 }
 
+/// What is dropped for an upgrade is recovered from: nobody is told to give it up.
+async fn assert_leads_to_recovery(world: &World, command: &[&str], code: i32) {
+    let refused = world.run(command.iter().copied()).await;
+    assert_eq!(refused.code, Some(code), "{command:?}: {}", refused.text);
+    assert!(refused.text.contains("walrelay slot recover"), "{}", refused.text);
+    assert!(!refused.text.contains("accept-loss"), "{}", refused.text);
+}
+
 #[tokio::test]
 async fn after_an_upgrade_the_command_recovers_and_without_one_it_goes_on_here() {
     for is_upgraded in [true, false] {
@@ -83,12 +91,21 @@ async fn after_an_upgrade_the_command_recovers_and_without_one_it_goes_on_here()
             assert!(refused.text.contains("then run `walrelay slot recover`"), "{}", refused.text);
             assert!(!refused.text.contains("finishes it"), "{}", refused.text);
         }
+        assert_leads_to_recovery(&world, &["init"], 3).await;
+        assert_leads_to_recovery(&world, &["check"], 3).await;
+        let script = world.succeed(["init", "--sql"]).await;
+        let guard = script.split("-- slot ").nth(1).expect("a guard before the slot");
+        let (_, guard) = guard.split_once('\n').expect("a title");
+        let error = world.client().batch_execute(guard).await.unwrap_err();
+        let hint = error.as_db_error().and_then(|it| it.hint()).unwrap_or_default().to_owned();
+        assert!(hint.contains("slot recover") && !hint.contains("accept-loss"), "{hint}");
         let more = Workload { first_number: 60, ..Workload::of_rows(40) };
         more.insert(world.client()).await.expect("rows");
         if is_upgraded {
             as_if_upgraded(&world).await;
-            let stopped = world.run(["run"]).await;
-            assert_eq!(stopped.code, Some(5), "{}", stopped.text);
+            assert_leads_to_recovery(&world, &["run"], 5).await;
+            assert_leads_to_recovery(&world, &["check"], 5).await;
+            assert_leads_to_recovery(&world, &["init"], 3).await;
         }
         world.succeed(["slot", "recover"]).await;
         world.catch_up().await;
@@ -111,12 +128,54 @@ async fn a_prepared_upgrade_that_cannot_drain_leaves_everything_as_it_was() {
     world.pubsub.fault("reject=UNAVAILABLE");
     let mut prepare = world.command(["prepare-upgrade"]).start();
     prepare.wait_for_line(DEADLINE, "draining").await;
+    // Nobody else prepares it or calls it off meanwhile, and a relay waits.
+    let relay = world.relay([]).start();
+    relay.wait_for_line(DEADLINE, "`walrelay prepare-upgrade` is at it").await;
+    drop(relay);
+    for command in [&["prepare-upgrade"][..], &["slot", "recover"], &["init"]] {
+        let refused = world.run(command.iter().copied()).await;
+        assert_eq!(refused.code, Some(3), "{}", refused.text);
+        assert!(refused.text.contains("is being prepared"), "{}", refused.text);
+        assert!(refused.text.contains("wait for `walrelay prepare-upgrade`"), "{}", refused.text);
+    }
     prepare.signal(walrelay_testkit::process::Signal::Interrupt);
     assert_eq!(prepare.wait_ended(DEADLINE).await.code(), Some(1));
     assert_eq!(world.number(SLOTS).await, 1);
     world.pubsub.heal();
     world.catch_up().await;
     assert_nothing_lost(&world).await;
+}
+
+#[tokio::test]
+async fn a_preparation_that_was_killed_is_told_as_it_is_and_called_off_by_whoever_goes_on() {
+    for next in [&["run", "--until-caught-up"][..], &["init"]] {
+        let Some(world) = World::create().await else { return };
+        world.succeed(["anchor", "create", "a"]).await;
+        Workload::of_rows(30).insert(world.client()).await.expect("rows");
+        world.catch_up().await;
+        let dying = world.command(["prepare-upgrade"]).env("WALRELAY_FAILPOINT", "upgrade-drained");
+        let died = dying.finish(DEADLINE).await;
+        assert_eq!(died.code, None, "{}", died.text);
+
+        let reset = &["slot", "reset", "--to-anchor", "a"];
+        for (command, code) in
+            [(&["status"][..], 0), (&["check"], 3), (&["anchor", "create", "b"], 3), (reset, 3)]
+        {
+            let told = world.run(command.iter().copied()).await;
+            assert_eq!(told.code, Some(code), "{command:?}: {}", told.text);
+            assert!(told.text.contains("the slot is still there"), "{}", told.text);
+            assert!(told.text.contains("nobody is at it"), "{}", told.text);
+            assert!(told.text.contains("walrelay prepare-upgrade"), "{}", told.text);
+            assert!(!told.text.contains("dropped"), "{}", told.text);
+        }
+        let told = world.succeed(next.iter().copied()).await;
+        assert!(told.contains("called off"), "{told}");
+        world.catch_up().await;
+        assert_nothing_lost(&world).await;
+        assert_eq!(world.number(SLOTS).await, 2);
+        world.succeed(["prepare-upgrade"]).await;
+        assert_eq!(world.number(SLOTS).await, 0);
+    }
 }
 
 #[tokio::test]

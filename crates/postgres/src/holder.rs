@@ -6,7 +6,7 @@ use tokio_postgres::Client;
 use tokio_postgres::types::Type;
 
 use crate::blocked::{Blockers, blockers};
-use crate::operation::SlotOperation;
+use crate::operation::{SlotOperation, Upgrade, UpgradeStage, is_operation_taken};
 use crate::slot::read_slot;
 use crate::store_error::StoreError;
 
@@ -105,7 +105,15 @@ pub async fn describe_unfinished(
     slot: &str,
     operation: &SlotOperation,
 ) -> Result<String, StoreError> {
-    let what = operation.describe(slot);
+    let mut what = operation.describe(slot);
+    if let SlotOperation::Upgrade(Upgrade { stage: UpgradeStage::Preparing, .. }) = operation {
+        what.push_str(match is_operation_taken(client, slot).await? {
+            true => "; `walrelay prepare-upgrade` is at it",
+            false => {
+                "; nobody is at it: `walrelay prepare-upgrade` finishes it, `walrelay run` calls it off"
+            }
+        });
+    }
     Ok(match read_waited_for(client, slot).await? {
         Some(waited_for) => format!("{what}; {waited_for}"),
         None => what,

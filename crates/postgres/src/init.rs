@@ -20,7 +20,7 @@ use crate::relay_row::delete_relay_row;
 use crate::shard::ShardKey;
 use crate::sharding::read_sharding;
 use crate::slot::{Failover, check_failover, check_slot_name, drop_slot, read_slot};
-use crate::store_error::{LOST_SLOT_FIX, StoreError};
+use crate::store_error::{LOST_SLOT_FIX, StoreError, UPGRADE_FIX};
 
 /// What to set up.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -187,6 +187,10 @@ async fn give_up(
 ) -> Result<(), StoreError> {
     let slot = &options.outbox.slot;
     if options.on_lost == OnLost::Refuse {
+        // Nothing is missing that a recovery would not bring.
+        if lost.is_for_an_upgrade() {
+            return Err(StoreError::UpgradePrepared { slot: slot.clone() });
+        }
         return Err(StoreError::SlotLost { slot: slot.clone(), problem: lost.problem.clone() });
     }
     match read_slot(client, slot).await? {
@@ -366,13 +370,16 @@ fn filtered(options: &InitOptions, key: &ShardKey) -> (String, String, Vec<Strin
 /// one would hide what was lost.
 fn guard_sql(options: &InitOptions) -> String {
     let slot = quote_literal(&options.outbox.slot);
-    let hint = quote_literal(LOST_SLOT_FIX);
+    let lost = quote_literal(LOST_SLOT_FIX);
+    let upgrade = quote_literal(UPGRADE_FIX);
     format!(
         "DO $walrelay$
 BEGIN
   IF EXISTS (SELECT FROM public.app_outbox_relay WHERE slot = {slot})
      AND NOT EXISTS (SELECT FROM pg_catalog.pg_replication_slots WHERE slot_name = {slot}) THEN
-    RAISE EXCEPTION 'slot % is lost: it is on record and does not exist', {slot} USING HINT = {hint};
+    RAISE EXCEPTION 'slot % is lost: it is on record and does not exist', {slot} USING HINT = (
+      SELECT CASE operation ->> 'kind' WHEN 'upgrade' THEN {upgrade} ELSE {lost} END
+        FROM public.app_outbox_relay WHERE slot = {slot});
   END IF;
 END
 $walrelay$;"

@@ -78,16 +78,16 @@ pub use open_replay::{
     unfinished_replay,
 };
 pub use operation::{
-    Again, Bound, Filling, Recovery, Reset, Resharding, SlotOperation, Upgrade, adopt_slot,
-    begin_backfill, begin_recovery, begin_reset, begin_upgrade, finish_recovery, finish_reset,
-    give_up_operation, note_filling, read_operation, release_operation, take_operation,
-    try_decoding,
+    Again, Bound, Filling, Recovery, Reset, Resharding, SlotOperation, Upgrade, UpgradeStage,
+    adopt_slot, begin_backfill, begin_recovery, begin_reset, begin_upgrade, finish_recovery,
+    finish_reset, give_up_operation, is_operation_taken, note_filling, read_operation,
+    release_operation, take_operation, try_decoding,
 };
 pub use outbox::Outbox;
 pub use preflight::{
     ColumnRole, ExpectedColumn, Facts, Finding, FoundTable, Neighbours, PreflightRequest,
-    RelationKind, RoleFacts, ServerFacts, ServerHost, ServerMode, Severity, TableFacts, assess,
-    code, gather, preflight,
+    RelationKind, RoleFacts, ServerFacts, ServerHost, ServerMode, Severity, TableFacts,
+    UpgradeFacts, assess, code, gather, preflight,
 };
 pub use publication::{
     Operation, PublicationScope, PublicationState, PublishedTable, drop_publication,
@@ -119,7 +119,7 @@ pub use slot::{
     read_slot, read_version,
 };
 pub use store::{DUE_KEYS_MAX, Due, HEADS_MAX, HOLDS_MAX, Store, StoreFailure, Survey};
-pub use store_error::{LOST_SLOT_FIX, StoreError};
+pub use store_error::{LOST_SLOT_FIX, StoreError, UPGRADE_FIX};
 pub use stream::Stream;
 pub use stream_settings::{FRAME_BYTES_MAX_DEFAULT, StreamSettings};
 pub use waiting::{WaitingTransaction, rows_since, waiting_transactions};

@@ -18,6 +18,15 @@ pub struct LostSlot {
     pub settled: Option<Settled>,
 }
 
+impl LostSlot {
+    /// Whether it was dropped on purpose, by `prepare-upgrade`.
+    #[must_use]
+    pub fn is_for_an_upgrade(&self) -> bool {
+        let begun = self.settled.as_ref().and_then(|row| row.operation.as_deref());
+        begun == Some("upgrade")
+    }
+}
+
 /// Up to where a slot was settled, as `app_outbox_relay` has it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Settled {

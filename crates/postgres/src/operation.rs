@@ -52,13 +52,24 @@ pub enum Bound {
     Since(SystemTime),
 }
 
-/// An upgrade of the server: the slot is gone by intention, and nothing is to be made before the upgrade.
+/// An upgrade of the server: once the slot is dropped for it, nothing is to be made before the upgrade.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Upgrade {
     /// The server that is to be upgraded.
     pub system_identifier: String,
     /// Its version, as `server_version_num` has it.
     pub version: i32,
+    /// How far it is prepared.
+    pub stage: UpgradeStage,
+}
+
+/// How far an upgrade is prepared.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum UpgradeStage {
+    /// The slot is still there: relays can go on with it.
+    Preparing,
+    /// The slot is dropped.
+    Prepared,
 }
 
 /// The new slot, and what it does not stream.
@@ -111,8 +122,11 @@ impl SlotOperation {
                     ),
                 }
             }
-            Self::Upgrade(_) => {
-                "an upgrade (the slot is dropped for it; after it `walrelay slot recover` goes on)"
+            Self::Upgrade(Upgrade { stage: UpgradeStage::Preparing, .. }) => {
+                "an upgrade that is being prepared (the slot is still there)".to_owned()
+            }
+            Self::Upgrade(Upgrade { stage: UpgradeStage::Prepared, .. }) => {
+                "an upgrade (the slot is dropped for it; after it, or without it, `walrelay slot recover` goes on)"
                     .to_owned()
             }
             Self::Resharding(Resharding { from, to }) => format!(
@@ -128,7 +142,10 @@ impl SlotOperation {
     pub fn finished_by(&self) -> String {
         match self {
             Self::Reset(_) | Self::Recovery(_) => "walrelay run".to_owned(),
-            Self::Upgrade(_) => "walrelay slot recover".to_owned(),
+            Self::Upgrade(upgrade) => match upgrade.stage {
+                UpgradeStage::Preparing => "walrelay prepare-upgrade".to_owned(),
+                UpgradeStage::Prepared => "walrelay slot recover".to_owned(),
+            },
             Self::Resharding(Resharding { to, .. }) => format!("walrelay reshard --shards {to}"),
         }
     }
@@ -180,7 +197,8 @@ pub async fn read_operation(
                     operation ->> 'system_identifier' AS system_identifier,
                     (operation ->> 'version')::int AS version, operation ->> 'id' AS id, operation ->> 'snapshot' AS snapshot,
                     (operation ->> 'consistent_point')::pg_lsn AS consistent_point,
-                    (operation ->> 'from')::int AS before, (operation ->> 'to')::int AS after
+                    (operation ->> 'from')::int AS before, (operation ->> 'to')::int AS after,
+                    EXISTS (SELECT FROM pg_catalog.pg_replication_slots WHERE slot_name = $1) AS has_slot
                FROM (SELECT to_jsonb(r) -> 'operation' AS operation
                        FROM public.app_outbox_relay r WHERE slot = $1) AS row
               WHERE jsonb_typeof(operation) = 'object'",
@@ -212,8 +230,12 @@ pub async fn read_operation(
             SlotOperation::Recovery(Recovery { id, failover, bound, filling })
         }),
         Some("upgrade") => {
+            let stage = match row.get("has_slot") {
+                true => UpgradeStage::Preparing,
+                false => UpgradeStage::Prepared,
+            };
             text("system_identifier").zip(row.get("version")).map(|(system_identifier, version)| {
-                SlotOperation::Upgrade(Upgrade { system_identifier, version })
+                SlotOperation::Upgrade(Upgrade { system_identifier, version, stage })
             })
         }
         Some("resharding") => {
@@ -516,6 +538,20 @@ pub async fn give_up_operation(client: &Client, slot: &str) -> Result<(), StoreE
 /// The server refused, or the connection ended.
 pub async fn take_operation(client: &Client, slot: &str) -> Result<bool, StoreError> {
     lock(client, slot, "SELECT pg_try_advisory_lock(hashtextextended($1, 0))").await
+}
+
+/// Whether some session works on it: `take_operation`.
+///
+/// # Errors
+///
+/// The server refused, or the connection ended.
+pub async fn is_operation_taken(client: &Client, slot: &str) -> Result<bool, StoreError> {
+    let sql = "SELECT EXISTS (SELECT FROM pg_catalog.pg_locks
+                               WHERE locktype = 'advisory' AND objsubid = 1 AND granted
+                                 AND database = (SELECT oid FROM pg_catalog.pg_database
+                                                  WHERE datname = current_database())
+                                 AND (classid::int8 << 32) | objid::int8 = hashtextextended($1, 0))";
+    lock(client, slot, sql).await
 }
 
 /// Lets another session work on it.

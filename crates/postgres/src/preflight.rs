@@ -21,7 +21,7 @@ use crate::store_error::StoreError;
 pub use assess::assess;
 pub use facts::{
     Facts, FoundTable, Neighbours, RelationKind, RoleFacts, ServerFacts, ServerHost, ServerMode,
-    TableFacts,
+    TableFacts, UpgradeFacts,
 };
 pub use finding::{Finding, Severity, code};
 pub use gather::gather;

@@ -9,6 +9,10 @@ use crate::shard::Shard;
 pub const LOST_SLOT_FIX: &str = "walrelay slot recover, which has what may be missing published from the table: \
      docs/operations.md, Lost slot; or give that up and start anew: walrelay init --accept-loss";
 
+/// What to do about a slot that was dropped for an upgrade, before it, after it and without it.
+pub const UPGRADE_FIX: &str = "upgrade the server, then walrelay slot recover, which has what was written meanwhile \
+     published from the table, or walrelay run --on-slot-lost recover; without an upgrade slot recover goes on here";
+
 /// A failure of a statement, or a refusal to run one.
 #[derive(Debug, thiserror::Error)]
 pub enum StoreError {
@@ -165,6 +169,15 @@ pub enum StoreError {
         what: String,
     },
 
+    /// An upgrade of the server is being prepared, and the slot is still there.
+    #[error("{what} was begun with slot {slot:?}")]
+    UpgradeBegun {
+        /// The slot.
+        slot: String,
+        /// What was begun, and whether somebody is at it.
+        what: String,
+    },
+
     /// The slot was dropped for an upgrade of the server, which has still to be recovered from.
     #[error("slot {slot:?} was dropped for an upgrade of the server")]
     UpgradePrepared {
@@ -280,6 +293,7 @@ impl StoreError {
             | Self::AnchorLost { .. }
             | Self::NotLost { .. }
             | Self::OperationUnfinished { .. }
+            | Self::UpgradeBegun { .. }
             | Self::UpgradePrepared { .. }
             | Self::SlotHeld { .. }
             | Self::NoTimeColumn { .. }

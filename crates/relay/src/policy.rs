@@ -241,6 +241,10 @@ policy! {
     OperationUnfinished: RECONNECT, RECONNECT, POSTGRES,
         "the command that began it finishes it when it is run again; so does `walrelay run`, unless it is a change of the \
          number of shards: docs/replay.md, docs/shards.md";
+    /// An upgrade is being prepared, or was by a process that is gone.
+    UpgradeBegun: RECONNECT, RECONNECT, POSTGRES,
+        "wait for `walrelay prepare-upgrade`, or run it again: it finishes; `walrelay slot recover` calls it off, and so \
+         does a relay, where nobody is at it";
     /// The slot was dropped for an upgrade.
     UpgradePrepared: RECONNECT, RECONNECT, POSTGRES,
         "upgrade the server, then run `walrelay slot recover`, which goes on; without an upgrade it goes on here";
@@ -443,6 +447,7 @@ impl Kind {
             | StoreError::SlotName { .. } => Self::Argument,
             StoreError::NoTimeColumn { .. } => Self::Argument,
             StoreError::NotLost { .. } => Self::NotLost,
+            StoreError::UpgradeBegun { .. } => Self::UpgradeBegun,
             StoreError::UpgradePrepared { .. } => Self::UpgradePrepared,
             StoreError::OtherDatabase { .. } => Self::OtherDatabase,
             StoreError::OperationUnfinished { .. } | StoreError::Abandoned { .. } => {
@@ -460,6 +465,8 @@ impl Kind {
     pub fn of_finding(finding: &str) -> Self {
         match finding {
             code::SLOT_LOST => Self::SlotLost,
+            code::UPGRADE_BEGUN => Self::UpgradeBegun,
+            code::UPGRADE_PREPARED => Self::UpgradePrepared,
             code::SYSTEM_IDENTIFIER => Self::OtherServer,
             code::IN_RECOVERY => Self::InRecovery,
             code::POOLER => Self::Pooler,

@@ -1,15 +1,18 @@
 //! Turning answers into findings about the server, the slot and the publication.
 
-use super::facts::{Facts, RelationKind, ServerFacts, ServerHost, ServerMode, TableFacts};
+use super::facts::{
+    Facts, RelationKind, ServerFacts, ServerHost, ServerMode, TableFacts, UpgradeFacts,
+};
 use super::finding::{Finding, Findings, code};
 use super::request::{ColumnRole, PreflightRequest};
 use super::resemble::or_resembling;
 use super::shards::{is_of_another_number, shard_findings};
 use super::tables::{outbox_findings, relay_table_findings};
 use crate::lost::loss;
+use crate::operation::UpgradeStage;
 use crate::publication::{Operation, PublicationScope, PublicationState};
 use crate::slot::{SlotState, WalStatus};
-use crate::store_error::LOST_SLOT_FIX;
+use crate::store_error::{LOST_SLOT_FIX, UPGRADE_FIX};
 
 /// The oldest major version this relay is made for: the first that skips empty transactions and has
 /// row filters.
@@ -314,13 +317,16 @@ fn table_findings(
 
 fn slot_findings(findings: &mut Findings, request: &PreflightRequest, facts: &Facts) {
     let subject = format!("slot {}", request.outbox.slot);
+    if let Some(upgrade) = facts.upgrade.as_ref().filter(|it| !has_happened(it, &facts.server)) {
+        return upgrade_finding(findings, &subject, upgrade);
+    }
     // Another server's record is a finding of its own.
     let lost = loss(facts.slot.as_ref(), facts.relay_row.as_ref(), None);
     if let Some(lost) = &lost {
-        findings.error(code::SLOT_LOST, &subject, &lost.problem, LOST_SLOT_FIX);
+        findings.error(code::SLOT_LOST, &subject, &lost.problem, lost_slot_fix(facts));
     }
     let begun = facts.relay_row.as_ref().and_then(|row| row.operation.as_ref());
-    if let Some(kind) = begun {
+    if let Some(kind) = begun.filter(|kind| *kind != "upgrade") {
         let fix = match kind.as_str() {
             "resharding" => "walrelay reshard finishes it, with the same number of shards",
             _ => "walrelay run finishes it, and so does the command that began it",
@@ -365,6 +371,30 @@ fn slot_findings(findings: &mut Findings, request: &PreflightRequest, facts: &Fa
     findings.ok(code::SLOT, &subject, format!("is usable; {lag} not confirmed"));
 }
 
+/// Until an upgrade has happened relays wait, and its slot is not lost.
+fn upgrade_finding(findings: &mut Findings, subject: &str, begun: &UpgradeFacts) {
+    let (code, fix) = match begun.upgrade.stage {
+        UpgradeStage::Preparing => (
+            code::UPGRADE_BEGUN,
+            "walrelay prepare-upgrade finishes it; walrelay slot recover calls it off",
+        ),
+        UpgradeStage::Prepared => (code::UPGRADE_PREPARED, UPGRADE_FIX),
+    };
+    findings.error(code, subject, format!("not finished: {}", begun.what), fix);
+}
+
+/// Whether this server is no longer the one that was to be upgraded.
+fn has_happened(UpgradeFacts { upgrade, .. }: &UpgradeFacts, server: &ServerFacts) -> bool {
+    let here = server.system_identifier.as_ref();
+    here.is_some_and(|here| *here != upgrade.system_identifier)
+        || i32::try_from(server.version_num).is_ok_and(|version| version != upgrade.version)
+}
+
+/// A slot that was dropped on purpose is recovered from, and never given up.
+fn lost_slot_fix(facts: &Facts) -> &'static str {
+    if facts.upgrade.is_some() { UPGRADE_FIX } else { LOST_SLOT_FIX }
+}
+
 fn safe_wal_findings(
     findings: &mut Findings,
     subject: &str,
@@ -405,7 +435,7 @@ fn identity_findings(findings: &mut Findings, facts: &Facts) {
             code::SYSTEM_IDENTIFIER,
             "server",
             format!("is {here}, but what is on record was settled on {there}: this is a copy or a restored upgrade"),
-            LOST_SLOT_FIX,
+            lost_slot_fix(facts),
         );
     }
 }

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use crate::lost::Settled;
 use crate::names::QualifiedName;
+use crate::operation::Upgrade;
 use crate::publication::PublicationState;
 use crate::sharding::Sharding;
 use crate::slot::SlotState;
@@ -25,6 +26,8 @@ pub struct Facts {
     pub relay_tables: Vec<TableFacts>,
     /// What is on record about the slot; None when nothing is, or we may not read it.
     pub relay_row: Option<Settled>,
+    /// The upgrade of a server that the slot was or is to be dropped for.
+    pub upgrade: Option<UpgradeFacts>,
     /// Which shards of the outbox there are.
     pub sharding: Sharding,
     /// The row filters that a shard's publication should have, in the order of the tables, where they can
@@ -32,6 +35,15 @@ pub struct Facts {
     pub filters: Vec<Option<String>>,
     /// Names that exist, for suggestions; empty when nothing is missing.
     pub neighbours: Neighbours,
+}
+
+/// An upgrade that is on record.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct UpgradeFacts {
+    /// What it is.
+    pub upgrade: Upgrade,
+    /// The same in words, and whether somebody is at it.
+    pub what: String,
 }
 
 /// What the server said about itself.

@@ -54,6 +54,10 @@ pub mod code {
     pub const SLOT_MISSING: &str = "slot_missing";
     /// Something was begun with the slot and is not finished.
     pub const OPERATION: &str = "operation";
+    /// An upgrade is being prepared, or was by a process that is gone: the slot is still there.
+    pub const UPGRADE_BEGUN: &str = "upgrade_begun";
+    /// The slot was dropped for an upgrade that has not happened yet.
+    pub const UPGRADE_PREPARED: &str = "upgrade_prepared";
     /// The slot is on record and does not exist, or it is invalidated.
     pub const SLOT_LOST: &str = "slot_lost";
     /// The slot is physical, or has another plugin or database.

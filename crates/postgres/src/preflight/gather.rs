@@ -7,12 +7,14 @@ use tokio_postgres::{Client, Row};
 
 use super::facts::{
     Facts, FoundTable, Neighbours, RelationKind, RoleFacts, ServerFacts, ServerHost, ServerMode,
-    TableFacts,
+    TableFacts, UpgradeFacts,
 };
 use super::request::PreflightRequest;
+use crate::holder::describe_unfinished;
 use crate::lost::{Settled, read_settled};
 use crate::migrations::RELAY_TABLES;
 use crate::names::QualifiedName;
+use crate::operation::{SlotOperation, read_operation};
 use crate::outbox::Outbox;
 use crate::publication::read_publication;
 use crate::server_identity::read_system_identifier;
@@ -40,6 +42,7 @@ pub async fn gather(client: &Client, request: &PreflightRequest) -> Result<Facts
         relay_tables.push(table(client, name, &request.outbox.publication).await?);
     }
     let relay_row = relay_row(client, &request.outbox.slot, &relay_tables).await?;
+    let upgrade = upgrade(client, (&request.outbox.slot, relay_row.as_ref())).await?;
     let is_complete = slot.is_some()
         && publication.is_some()
         && outbox_tables.iter().all(|table| table.found.is_some());
@@ -55,6 +58,7 @@ pub async fn gather(client: &Client, request: &PreflightRequest) -> Result<Facts
         outbox_tables,
         relay_tables,
         relay_row,
+        upgrade,
         sharding: read_sharding(client, &request.outbox).await?,
         filters: filters(client, request).await?,
         neighbours,
@@ -153,6 +157,23 @@ async fn relay_row(
         return Ok(None);
     }
     read_settled(client, slot).await
+}
+
+async fn upgrade(
+    client: &Client,
+    (slot, row): (&str, Option<&Settled>),
+) -> Result<Option<UpgradeFacts>, StoreError> {
+    if row.and_then(|row| row.operation.as_deref()) != Some("upgrade") {
+        return Ok(None);
+    }
+    let Some(begun) = read_operation(client, slot).await? else { return Ok(None) };
+    let what = describe_unfinished(client, slot, &begun).await?;
+    match begun {
+        SlotOperation::Upgrade(upgrade) => Ok(Some(UpgradeFacts { upgrade, what })),
+        SlotOperation::Reset(_) | SlotOperation::Recovery(_) | SlotOperation::Resharding(_) => {
+            Ok(None)
+        }
+    }
 }
 
 /// What could have been meant, asked only when something is missing.

@@ -96,6 +96,7 @@ fn facts() -> Facts {
             wal_end: Some(Lsn::new(1 << 40)),
             operation: None,
         }),
+        upgrade: None,
         sharding: Sharding::default(),
         filters: Vec::new(),
         neighbours: Neighbours::default(),
@@ -305,6 +306,33 @@ fn positions_of_another_server_are_refused() {
     let (code, severity, _) = only(|f| f.server.system_identifier = Some("8".to_owned()));
     assert_eq!((code, severity), (code::SYSTEM_IDENTIFIER, Severity::Error));
     assert_eq!(found(|f| f.server.system_identifier = None), []);
+}
+
+#[test]
+fn an_upgrade_is_no_loss_until_it_has_happened_and_never_leads_to_giving_rows_up() {
+    let with = |stage: UpgradeStage, version: i32| {
+        found(|facts| {
+            if stage == UpgradeStage::Prepared {
+                facts.slot = None;
+            }
+            facts.relay_row.as_mut().unwrap().operation = Some("upgrade".to_owned());
+            let system_identifier = "7".to_owned();
+            let upgrade = Upgrade { system_identifier, version, stage };
+            facts.upgrade = Some(UpgradeFacts { upgrade, what: "an upgrade".to_owned() });
+        })
+    };
+    let here = i32::try_from(facts().server.version_num).unwrap();
+    let codes = |stage, version| {
+        let found = with(stage, version);
+        assert!(found.iter().all(|(_, _, fix)| !fix.contains("accept-loss")), "{found:?}");
+        found.into_iter().map(|(code, severity, _)| (code, severity)).collect::<Vec<_>>()
+    };
+    let begun = [(code::UPGRADE_BEGUN, Severity::Error)];
+    assert_eq!(codes(UpgradeStage::Preparing, here), begun);
+    let prepared = [(code::UPGRADE_PREPARED, Severity::Error)];
+    assert_eq!(codes(UpgradeStage::Prepared, here), prepared);
+    let happened = [(code::SLOT_LOST, Severity::Error)];
+    assert_eq!(codes(UpgradeStage::Prepared, here - 1), happened);
 }
 
 #[test]

@@ -2,9 +2,9 @@
 
 use walrelay_postgres::{
     ConnectConfig, Failover, Filling, Recovery, ReplicationConnection, Reset, SlotLife,
-    SlotOperation, Upgrade, copy_slot, describe_unfinished, finish_reset, give_up_operation,
-    quote_identifier, read_history, read_operation, read_slot, read_version, release_operation,
-    take_operation,
+    SlotOperation, Upgrade, UpgradeStage, copy_slot, describe_unfinished, finish_reset,
+    give_up_operation, quote_identifier, read_history, read_operation, read_slot, read_version,
+    release_operation, take_operation,
 };
 
 use crate::error::RelayError;
@@ -21,6 +21,8 @@ pub enum Outcome {
     Finished(SlotOperation),
     /// Nothing can finish it any more: its anchor is gone. The slot is what it is without it.
     GivenUp(Reset),
+    /// Nobody was at it, and the slot is as it was: it is called off.
+    CalledOff(SlotOperation),
     /// The slot is there; what it does not stream has to be published before it is used.
     Pending(SlotOperation),
     /// Another process is at it.
@@ -53,7 +55,12 @@ impl Finisher<'_> {
         let done = self.finish_taken().await;
         release_operation(client, slot).await.map_err(RelayError::Survey)?;
         match &done {
-            Ok(Outcome::Nothing | Outcome::Finished(_) | Outcome::GivenUp(_)) => {
+            Ok(
+                Outcome::Nothing
+                | Outcome::Finished(_)
+                | Outcome::GivenUp(_)
+                | Outcome::CalledOff(_),
+            ) => {
                 health.set_operation(None);
             }
             Ok(Outcome::Pending(pending)) => health.set_operation(Some(pending.describe(slot))),
@@ -91,16 +98,29 @@ impl Finisher<'_> {
         }
     }
 
-    /// Until the upgrade has happened nobody makes a slot: it would stand in its way.
+    /// Until the upgrade has happened nobody makes a slot: it would stand in its way. Whoever prepares one has
+    /// the lock: where the slot is still there, that process is gone, and what it has left is no reason to wait.
     async fn look_for(&self, upgrade: Upgrade) -> Result<Outcome, RelayError> {
         let here = read_history(self.client, self.slot).await.map_err(RelayError::Survey)?;
         let version = read_version(self.client).await.map_err(RelayError::Survey)?;
         if here != upgrade.system_identifier || version != upgrade.version {
             return Ok(Outcome::Nothing);
         }
-        let what = SlotOperation::Upgrade(upgrade).describe(self.slot);
-        let how = "it has not happened yet, and without it the same command goes on here";
-        Ok(Outcome::Elsewhere { what: format!("{what}: {how}") })
+        let stage = upgrade.stage;
+        let begun = SlotOperation::Upgrade(upgrade);
+        match stage {
+            UpgradeStage::Preparing => {
+                let Self { client, slot, .. } = self;
+                give_up_operation(client, slot).await.map_err(RelayError::Survey)?;
+                tracing::warn!(
+                    slot,
+                    "an upgrade was being prepared by a process that is gone: it is called off, and the slot goes on; \
+                     `walrelay prepare-upgrade` begins anew"
+                );
+                Ok(Outcome::CalledOff(begun))
+            }
+            UpgradeStage::Prepared => Ok(Outcome::Elsewhere { what: begun.describe(self.slot) }),
+        }
     }
 
     /// Whether the slot that was made for a recovery is still there, and is that one.

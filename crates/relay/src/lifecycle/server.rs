@@ -264,7 +264,10 @@ impl Database for PostgresDatabase {
             stop: &Shutdown::new(),
         };
         match finisher.finish().await? {
-            Outcome::Nothing | Outcome::Finished(_) | Outcome::GivenUp(_) => Ok(()),
+            Outcome::Nothing
+            | Outcome::Finished(_)
+            | Outcome::GivenUp(_)
+            | Outcome::CalledOff(_) => Ok(()),
             Outcome::Pending(recovery) => Err(RelayError::Setup {
                 kind: Kind::RecoveryPending,
                 summary: recovery.describe(slot),

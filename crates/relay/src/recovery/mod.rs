@@ -221,7 +221,10 @@ pub async fn fill<P: Publisher>(
     };
     loop {
         match finisher.finish().await? {
-            Outcome::Nothing | Outcome::Finished(_) | Outcome::GivenUp(_) => {
+            Outcome::Nothing
+            | Outcome::Finished(_)
+            | Outcome::GivenUp(_)
+            | Outcome::CalledOff(_) => {
                 return Ok(Filled::Done);
             }
             Outcome::Pending(_)

@@ -6,9 +6,9 @@ use pgoutput_parser::Lsn;
 use walrelay_core::ColumnNames;
 use walrelay_postgres::{
     Begun, HoldingReplay, OpenReplay, Outbox, Reset, ServerErrorKind, SlotOperation, SqlClient,
-    StoreError, describe_unfinished, position_at, read_history, read_loss, read_operation,
-    read_relay_row, read_resharding, read_sharding, read_slot_user, replays_that_hold,
-    unfinished_replay,
+    StoreError, UpgradeStage, describe_unfinished, position_at, read_history, read_loss,
+    read_operation, read_relay_row, read_resharding, read_sharding, read_slot_user,
+    replays_that_hold, unfinished_replay,
 };
 use walrelay_relay::observe::report::rfc3339;
 use walrelay_relay::recovery;
@@ -22,12 +22,29 @@ pub(super) async fn refuse_unfinished(client: &SqlClient, slot: &str) -> Result<
         Err(error) if error.server_kind() == Some(ServerErrorKind::TableMissing) => None,
         read => read?,
     };
-    let Some(operation) = unfinished else { return Ok(()) };
-    if let SlotOperation::Upgrade(_) = operation {
-        return Err(StoreError::UpgradePrepared { slot: slot.to_owned() }.into());
+    match unfinished {
+        Some(operation) => Err(not_finished(client, slot, &operation).await?.into()),
+        None => Ok(()),
     }
-    let what = describe_unfinished(client, slot, &operation).await?;
-    Err(StoreError::OperationUnfinished { slot: slot.to_owned(), what }.into())
+}
+
+/// That this was begun with the slot, as an error.
+pub(super) async fn not_finished(
+    client: &SqlClient,
+    slot: &str,
+    operation: &SlotOperation,
+) -> Result<StoreError, StoreError> {
+    let what = describe_unfinished(client, slot, operation).await?;
+    let slot = slot.to_owned();
+    Ok(match operation {
+        SlotOperation::Upgrade(upgrade) => match upgrade.stage {
+            UpgradeStage::Preparing => StoreError::UpgradeBegun { slot, what },
+            UpgradeStage::Prepared => StoreError::UpgradePrepared { slot },
+        },
+        SlotOperation::Reset(_) | SlotOperation::Recovery(_) | SlotOperation::Resharding(_) => {
+            StoreError::OperationUnfinished { slot, what }
+        }
+    })
 }
 
 /// While keys are held, what they wait for needs the slot: nobody else answers for them, or publishes what

@@ -2,9 +2,9 @@
 
 use walrelay_postgres::{
     Bound, ConnectConfig, Failover, InitOptions, InitPlan, InitReport, LostSlot, Making, OnLost,
-    Recovery, ServerErrorKind, Settled, SlotOperation, SqlClient, StoreError, connect_sql,
-    describe_unfinished, finish_recovery, give_up_operation, init, read_loss, read_operation,
-    read_slot, release_operation, rows_at_risk, take_operation,
+    Recovery, ServerErrorKind, Settled, SlotOperation, SqlClient, StoreError, Upgrade,
+    UpgradeStage, connect_sql, describe_unfinished, finish_recovery, give_up_operation, init,
+    read_loss, read_operation, read_slot, release_operation, rows_at_risk, take_operation,
 };
 use walrelay_pubsub::Admin;
 use walrelay_relay::lifecycle::finisher::Finisher;
@@ -90,16 +90,20 @@ async fn set_up_slot(
 ) -> Result<InitReport, Error> {
     let (slot, health) = (options.outbox.slot.as_str(), &Health::new());
     if let Some(operation) = unfinished(client, slot).await? {
-        match (operation, options.on_lost) {
+        match (&operation, options.on_lost) {
             (recovery @ SlotOperation::Recovery(_), OnLost::Accept) => {
-                give_up(client, slot, &recovery).await?;
+                give_up(client, slot, recovery).await?;
             }
-            (SlotOperation::Upgrade(_), _) => {}
+            // The slot is dropped for it: what init does without one says what helps.
+            (SlotOperation::Upgrade(Upgrade { stage: UpgradeStage::Prepared, .. }), _) => {}
             (
-                SlotOperation::Recovery(_) | SlotOperation::Reset(_) | SlotOperation::Resharding(_),
+                SlotOperation::Recovery(_)
+                | SlotOperation::Reset(_)
+                | SlotOperation::Upgrade(_)
+                | SlotOperation::Resharding(_),
                 _,
             ) => {
-                finish(&Finisher { client, connect, slot, health, stop }).await?;
+                finish(&Finisher { client, connect, slot, health, stop }, &operation).await?;
             }
         }
     }
@@ -147,7 +151,7 @@ async fn unfinished(client: &SqlClient, slot: &str) -> Result<Option<SlotOperati
 }
 
 /// In the middle of what an operator has begun the slot may be gone; a new one would undo it.
-async fn finish(finisher: &Finisher<'_>) -> Result<(), Error> {
+async fn finish(finisher: &Finisher<'_>, operation: &SlotOperation) -> Result<(), Error> {
     let slot = finisher.slot;
     match finisher.finish().await? {
         // Given up: what is left of the slot is looked at next.
@@ -157,8 +161,19 @@ async fn finish(finisher: &Finisher<'_>) -> Result<(), Error> {
         Outcome::Pending(pending) => {
             print(&format!("to be finished by walrelay run: {}\n", pending.describe(slot)))
         }
+        Outcome::CalledOff(begun) => print(&format!(
+            "called off, because nobody is at it any more: {}\n",
+            begun.describe(slot)
+        )),
         Outcome::Elsewhere { what } => {
-            Err(StoreError::OperationUnfinished { slot: slot.to_owned(), what }.into())
+            let slot = slot.to_owned();
+            Err(match operation {
+                SlotOperation::Upgrade(_) => StoreError::UpgradeBegun { slot, what },
+                SlotOperation::Reset(_)
+                | SlotOperation::Recovery(_)
+                | SlotOperation::Resharding(_) => StoreError::OperationUnfinished { slot, what },
+            }
+            .into())
         }
     }
 }

@@ -5,13 +5,19 @@
 //! on record ──▶ relays let go ──▶ drained, confirmed ──▶ anchors and slot dropped ──▶ upgrade ──▶ slot recover
 //! ```
 //!
+//! Whoever prepares it has the slot's lock from before it is on record until the slot is dropped, so that a relay
+//! which finds the one without the other knows that the process is gone, and calls it off.
+//!
 //! Producers need not stop: what they write from the drain on lies above the settled horizon, and a
 //! recovery publishes it from the table. Until the upgrade has happened relays wait, and make no slot.
 
+use std::time::Duration;
+
+use tokio::time::{Instant, sleep};
 use walrelay_postgres::{
-    SlotOperation, SqlClient, StoreError, Upgrade, begin_upgrade, connect_sql, drop_slot,
-    give_up_operation, read_anchors, read_history, read_loss, read_operation, read_relay_row,
-    read_slot, read_version,
+    SlotOperation, SqlClient, StoreError, Upgrade, UpgradeStage, begin_upgrade, connect_sql,
+    drop_slot, give_up_operation, read_anchors, read_history, read_loss, read_operation,
+    read_relay_row, read_slot, read_version, take_operation,
 };
 use walrelay_relay::failpoint;
 use walrelay_relay::settings::{Settings, Until};
@@ -44,6 +50,7 @@ async fn prepare(
 ) -> Result<String, Error> {
     let slot = settings.relay.outbox.slot.as_str();
     refuse_other_shards(client, &settings.relay.outbox).await?;
+    take(client, slot, shutdown).await?;
     let operation = read_operation(client, slot).await?;
     let is_begun = matches!(operation, Some(SlotOperation::Upgrade(_)));
     if !is_begun {
@@ -66,7 +73,8 @@ async fn prepare(
         refuse_open_replay(client, &[slot.to_owned()]).await?;
     }
     let system_identifier = read_history(client, slot).await?;
-    let upgrade = Upgrade { system_identifier, version: read_version(client).await? };
+    let (version, stage) = (read_version(client).await?, UpgradeStage::Preparing);
+    let upgrade = Upgrade { system_identifier, version, stage };
     begin_upgrade(client, slot, &upgrade).await?;
     failpoint::hit("upgrade-begun");
     match Box::pin(drain_slot(client, settings, shutdown)).await {
@@ -86,6 +94,27 @@ async fn prepare(
     drop_slot(client, slot).await?;
     failpoint::hit("upgrade-dropped");
     told(client, slot, anchors.len()).await
+}
+
+/// Looks of relays at what is on record take no longer.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// How often it is tried.
+const PAUSE: Duration = Duration::from_millis(100);
+
+/// The slot's operation is ours until the connection ends.
+async fn take(client: &SqlClient, slot: &str, shutdown: &Shutdown) -> Result<(), Error> {
+    let until = Instant::now() + PATIENCE;
+    while !take_operation(client, slot).await? {
+        if Instant::now() >= until {
+            refuse_unfinished(client, slot).await?;
+        }
+        tokio::select! {
+            () = sleep(PAUSE) => {}
+            () = shutdown.requested() => return Err(Error::Interrupted),
+        }
+    }
+    Ok(())
 }
 
 /// Everything that was committed before is published and confirmed.

@@ -4,10 +4,11 @@ mod reset;
 
 use pgoutput_parser::Lsn;
 use walrelay_postgres::{
-    Failover, LostSlot, Outbox, ServerErrorKind, SlotOperation, SqlClient, StoreError, adopt_slot,
-    advance_relay_row, advance_slot, connect_sql, create_slot, delete_relay_row, drop_slot,
-    give_up_operation, is_same_origin, read_history, read_loss, read_operation, read_publication,
-    read_relay_row, read_server_identity, read_slot, rows_since, waiting_transactions,
+    Failover, LostSlot, Outbox, ServerErrorKind, SlotOperation, SqlClient, StoreError, Upgrade,
+    UpgradeStage, adopt_slot, advance_relay_row, advance_slot, connect_sql, create_slot,
+    delete_relay_row, drop_slot, is_same_origin, read_history, read_loss, read_operation,
+    read_publication, read_relay_row, read_server_identity, read_slot, rows_since,
+    waiting_transactions,
 };
 use walrelay_relay::error::RelayError;
 use walrelay_relay::lifecycle::finisher::Finisher;
@@ -19,8 +20,8 @@ use walrelay_relay::shutdown::Shutdown;
 
 use super::attended::attended;
 use super::before::{
-    given_up, naming_the_holder, refuse_other_shards, refuse_resharding, refuse_unfinished,
-    refuse_while_held, rest_of,
+    given_up, naming_the_holder, not_finished, refuse_other_shards, refuse_resharding,
+    refuse_unfinished, refuse_while_held, rest_of,
 };
 use super::init::failover;
 use super::status;
@@ -99,13 +100,24 @@ async fn recover(
     order: &RecoverOrder,
 ) -> Result<String, Error> {
     let Finisher { client, slot, .. } = finisher;
-    if let Some(SlotOperation::Upgrade(_)) = read_operation(client, slot).await?
-        && read_loss(client, slot).await?.is_none()
+    if let Some(begun @ SlotOperation::Upgrade(Upgrade { stage: UpgradeStage::Preparing, .. })) =
+        read_operation(client, slot).await?
     {
-        give_up_operation(client, slot).await?;
-        return Ok(format!(
-            "slot {slot} is still there: the upgrade is called off, and relays go on\n"
-        ));
+        match finisher.finish().await? {
+            Outcome::Elsewhere { .. } => {
+                return Err(not_finished(client, slot, &begun).await?.into());
+            }
+            Outcome::CalledOff(_) if read_loss(client, slot).await?.is_none() => {
+                return Ok(format!(
+                    "slot {slot} is still there: the upgrade is called off, and relays go on\n"
+                ));
+            }
+            Outcome::CalledOff(_)
+            | Outcome::Nothing
+            | Outcome::Finished(_)
+            | Outcome::GivenUp(_)
+            | Outcome::Pending(_) => {}
+        }
     }
     match recovery::begin(client, outbox, order.since).await {
         Ok(()) => {}
@@ -120,7 +132,9 @@ async fn recover(
         }
         Outcome::Finished(done) => return Ok(format!("finished: {}\n", done.describe(slot))),
         Outcome::GivenUp(reset) => return Err(given_up(client, slot, &reset).await),
-        Outcome::Nothing => return Ok("the slot is recovered: a relay has done it\n".to_owned()),
+        Outcome::Nothing | Outcome::CalledOff(_) => {
+            return Ok("the slot is recovered: a relay has done it\n".to_owned());
+        }
     };
     let mut text = format!("slot {slot}: {what}\n");
     text.push_str(&rest_of(client, outbox, &order.columns).await?);

@@ -21,6 +21,7 @@ use walrelay_relay::replay::{HELD_KEYS_MAX, HistoryWriter};
 use walrelay_relay::settings::Settings;
 use walrelay_relay::shutdown::Shutdown;
 
+use crate::commands::before::refuse_unfinished;
 use crate::error::Error;
 
 /// One replay in place.
@@ -56,11 +57,7 @@ impl InPlace<'_> {
             });
         }
         let slot = &self.settings.relay.outbox.slot;
-        let relay = read_relay_row(client, slot).await?;
-        if let Some(kind) = relay.and_then(|relay| relay.operation) {
-            let (slot, what) = (slot.clone(), format!("a {kind}"));
-            return Err(StoreError::OperationUnfinished { slot, what }.into());
-        }
+        refuse_unfinished(client, slot).await?;
         take_replay(client, self.id).await?;
         let named: Vec<_> =
             keys.iter().map(|(topic, ordering_key)| Key { topic, ordering_key }).collect();

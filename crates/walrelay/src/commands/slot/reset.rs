@@ -5,14 +5,14 @@ use std::process;
 use pgoutput_parser::Lsn;
 use walrelay_postgres::{
     Failover, Outbox, Reset, SlotLife, SlotOperation, SqlClient, StoreError, begin_reset,
-    copy_slot, describe_unfinished, quote_identifier, read_anchor, read_history, read_operation,
-    read_relay_row, read_server_identity, read_slot, read_slot_room, read_wal_end,
-    replay_to_be_published, take_relay_row, try_decoding, waiting_transactions,
+    copy_slot, quote_identifier, read_anchor, read_history, read_operation, read_relay_row,
+    read_server_identity, read_slot, read_slot_room, read_wal_end, replay_to_be_published,
+    take_relay_row, try_decoding, waiting_transactions,
 };
 use walrelay_relay::lifecycle::finisher::Finisher;
 use walrelay_relay::lifecycle::operation::Outcome;
 
-use super::super::before::{at_time, given_up, refuse_resharding, refuse_while_held};
+use super::super::before::{at_time, given_up, not_finished, refuse_resharding, refuse_while_held};
 use crate::config::{Place, ResetOrder, Skipping};
 use crate::error::Error;
 
@@ -34,9 +34,7 @@ pub(super) async fn reset(
             | SlotOperation::Upgrade(_)
             | SlotOperation::Resharding(_)),
         ) => {
-            let what = describe_unfinished(client, slot, &other).await?;
-            let slot = (*slot).to_owned();
-            return Err(StoreError::OperationUnfinished { slot, what }.into());
+            return Err(not_finished(client, slot, &other).await?.into());
         }
         Some(SlotOperation::Reset(_)) => {
             ": the reset that was begun before is finished; run the command again for another"
@@ -62,7 +60,9 @@ pub(super) async fn reset(
         }
         Outcome::Elsewhere { what } => Ok(format!("{what}: another process is at it\n")),
         Outcome::GivenUp(reset) => Err(given_up(client, slot, &reset).await),
-        Outcome::Nothing => Ok("the reset is finished: another process has done it\n".to_owned()),
+        Outcome::Nothing | Outcome::CalledOff(_) => {
+            Ok("the reset is finished: another process has done it\n".to_owned())
+        }
     }
 }
 
