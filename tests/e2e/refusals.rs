@@ -195,13 +195,37 @@ async fn a_prune_that_is_denied_names_the_rights_it_needs() {
         .execute(&format!(
             "CREATE ROLE {role} LOGIN;
              GRANT SELECT ON app_outbox, app_outbox_relay, app_outbox_dispatch TO {role};
-             CREATE POLICY weak ON app_outbox_relay TO {role} USING (true);"
+             CREATE POLICY weak ON app_outbox_relay TO {role} USING (true);
+             CREATE POLICY weak ON app_outbox_dispatch TO {role} USING (true);"
         ))
         .await;
     let url = world.url().replacen("postgres@", &format!("{role}@"), 1);
     let done = world.run(["prune", "--database-url", &url]).await;
     world.execute(&format!("DROP OWNED BY {role}; DROP ROLE {role}")).await;
     assert_refused(&done, 3, &["delete old rows of public.app_outbox", "GRANT SELECT, DELETE"]);
+}
+
+#[tokio::test]
+async fn where_row_level_security_hides_dispatch_state_nothing_is_said_of_it() {
+    let Some(world) = World::create().await else { return };
+    world.catch_up().await;
+    let role = format!("{}_blind", world.name());
+    world
+        .execute(&format!(
+            "CREATE ROLE {role} LOGIN;
+             GRANT SELECT, DELETE ON app_outbox, app_outbox_relay, app_outbox_dispatch TO {role};
+             CREATE POLICY blind ON app_outbox_relay TO {role} USING (true);"
+        ))
+        .await;
+    let url = world.url().replacen("postgres@", &format!("{role}@"), 1);
+    let mut done = Vec::new();
+    for command in [&["status"][..], &["dispatch", "list"], &["prune"]] {
+        done.push(world.run(command.iter().copied().chain(["--database-url", &url])).await);
+    }
+    world.execute(&format!("DROP OWNED BY {role}; DROP ROLE {role}")).await;
+    for refused in &done {
+        assert_refused(refused, 3, &["hides the rows of app_outbox_dispatch", "CREATE POLICY"]);
+    }
 }
 
 #[tokio::test]

@@ -87,7 +87,7 @@ pub use outbox::Outbox;
 pub use preflight::{
     ColumnRole, ExpectedColumn, Facts, Finding, FoundTable, Neighbours, PreflightRequest,
     RelationKind, RoleFacts, ServerFacts, ServerHost, ServerMode, Severity, TableFacts,
-    UpgradeFacts, assess, code, gather, preflight,
+    UpgradeFacts, assess, code, gather, preflight, refuse_hidden_rows,
 };
 pub use publication::{
     Operation, PublicationScope, PublicationState, PublishedTable, drop_publication,

@@ -77,6 +77,18 @@ pub enum StoreError {
         action: &'static str,
     },
 
+    /// What would be read is not what is there.
+    #[error(
+        "row level security hides the rows of {tables} from role {role}: nothing can be said of them; as their \
+         owner: CREATE POLICY walrelay ON … TO {role} USING (true) WITH CHECK (true)"
+    )]
+    RowsHidden {
+        /// The tables.
+        tables: String,
+        /// Who asks.
+        role: String,
+    },
+
     /// There is no such slot.
     #[error("slot {slot:?} does not exist")]
     SlotMissing {
@@ -284,6 +296,7 @@ impl StoreError {
             | Self::NoFreeEventId { .. }
             | Self::UnknownEvent { .. }
             | Self::AlreadyFinished { .. }
+            | Self::RowsHidden { .. }
             | Self::SlotMissing { .. }
             | Self::SlotLost { .. }
             | Self::SlotUnusable { .. }

@@ -433,6 +433,7 @@ impl Kind {
                 None => Self::Broken,
             },
             StoreError::SlotMissing { .. } => Self::SlotMissing,
+            StoreError::RowsHidden { .. } => Self::Privilege,
             StoreError::SlotLost { .. } => Self::SlotLost,
             StoreError::SlotUnusable { .. } | StoreError::SlotBeforePublication { .. } => {
                 Self::SlotUnfit

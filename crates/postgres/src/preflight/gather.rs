@@ -199,6 +199,38 @@ SELECT ARRAY(SELECT pubname::text FROM pg_catalog.pg_publication ORDER BY 1 LIMI
               WHERE c.relkind IN ('r', 'p') AND n.nspname NOT IN ('pg_catalog', 'information_schema')
               ORDER BY 1 LIMIT 5000) AS tables";
 
+/// Refuses to say anything of the relay's own tables where row level security hides what is in them: "no
+/// row" would be read as "nothing is parked".
+///
+/// # Errors
+///
+/// They are hidden, the server refused, or the connection ended.
+pub async fn refuse_hidden_rows(client: &Client) -> Result<(), StoreError> {
+    let row = client
+        .query_one(HIDDEN, &[])
+        .await
+        .map_err(StoreError::sql("look whether rows are hidden"))?;
+    match row.get::<_, Option<String>>("tables") {
+        Some(tables) => Err(StoreError::RowsHidden { tables, role: row.get("role") }),
+        None => Ok(()),
+    }
+}
+
+/// Without the right to read at all the server says so itself.
+const HIDDEN: &str = "
+SELECT current_user::text AS role,
+       (SELECT string_agg(c.relname::text, ', ' ORDER BY c.relname)
+          FROM pg_catalog.pg_class c
+          JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
+         WHERE n.nspname = 'public' AND c.relname IN ('app_outbox_dispatch', 'app_outbox_relay')
+           AND has_table_privilege(c.oid, 'SELECT') AND row_security_active(c.oid)
+           AND NOT EXISTS (
+             SELECT FROM pg_catalog.pg_policy y
+              WHERE y.polrelid = c.oid AND y.polpermissive AND y.polcmd IN ('r', '*')
+                AND (0 = ANY (y.polroles) OR EXISTS (
+                  SELECT FROM unnest(y.polroles) AS r(oid) WHERE r.oid <> 0 AND pg_has_role(r.oid, 'USAGE'))))
+       ) AS tables";
+
 const SERVER: &str = "
 SELECT current_setting('server_version_num')::int8 AS version_num,
        current_database()::text AS database,
