@@ -289,6 +289,33 @@ async fn a_row_whose_topic_cannot_exist_gets_another_and_is_published_there() {
 }
 
 #[tokio::test]
+async fn a_row_whose_key_is_too_long_is_listed_with_the_cause_and_gets_another_key() {
+    let Some(world) = World::create().await else { return };
+    let _relay = world.start_relay(["--ordering-key", "{event_type}"]).await;
+    let id = "00000000-0000-4000-8000-0000000000ab";
+    world
+        .execute(&format!(
+            "INSERT INTO app_outbox (id, aggregatetype, aggregateid, event_type, version, payload)
+             VALUES ('{id}', 'video', 'v-1', repeat('k', 2000), 1, '{{}}')"
+        ))
+        .await;
+    world.wait_dispatch(DEADLINE, "dead", 1).await;
+    let listed = world.succeed(["dispatch", "list"]).await;
+    assert!(
+        listed.contains("  LOCAL_LIMIT: attribute \"event_type\" in bytes is 2000"),
+        "{listed}"
+    );
+    let attributes = std::env::temp_dir().join(format!("{}.json", world.name()));
+    std::fs::write(&attributes, format!(r#"{{"event_id": "{id}"}}"#)).expect("a file is written");
+    let attributes = attributes.display().to_string();
+    let edit = ["dispatch", "edit", id, "--key", "v-1", "--attributes-file", &attributes];
+    world.succeed(edit).await;
+    world.wait_dispatch(EFFECT_DEADLINE, "published", 1).await;
+    let stored = world.pubsub.stored();
+    assert_eq!((stored[0].event_id.as_str(), stored[0].key.as_str()), (id, "v-1"));
+}
+
+#[tokio::test]
 async fn a_run_of_dead_rows_is_a_line_and_a_number() {
     let Some(world) = World::create().await else { return };
     let mut relay = world.start_relay([]).await;

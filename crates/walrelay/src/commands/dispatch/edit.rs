@@ -11,9 +11,13 @@ use walrelay_postgres::{DispatchDetail, DispatchRoute, DispatchStore, SqlClient}
 use super::show::decode;
 use crate::config::DispatchEdit;
 use crate::error::Error;
+use crate::output::shortened;
 
 /// Largest file taken as a payload: a message of Pub/Sub may have 10,000,000 bytes.
 const FILE_BYTES_MAX: u64 = 10_000_000;
+
+/// Characters of a topic or key in a sentence.
+const SHOWN_CHARACTERS: usize = 64;
 
 /// Changes the row and makes it due.
 ///
@@ -46,11 +50,17 @@ fn route(edit: &DispatchEdit, detail: &DispatchDetail) -> Result<Option<Dispatch
         return Ok(None);
     }
     let refused = |what: &str, value: &str| Error::Unfit {
-        what: format!("{} has a valid {what}, {value:?}, which it keeps", row.event_id),
+        what: format!(
+            "{} has a valid {what}, {:?}, which it keeps",
+            row.event_id,
+            shortened(value, SHOWN_CHARACTERS)
+        ),
         hint: "only what was never valid can be changed; discard the row and write the event anew, in order",
     };
     let has_topic = is_topic_name(&row.topic);
-    let has_key = row.ordering_key.len() <= ORDERING_KEY_BYTES_MAX;
+    // The column holds no more of a key than an index takes; the message has the whole.
+    let whole = decode(detail).map_or(0, |message| message.ordering_key.len());
+    let has_key = whole.max(row.ordering_key.len()) <= ORDERING_KEY_BYTES_MAX;
     let topic = match &edit.topic {
         Some(topic) if has_topic && *topic != row.topic => {
             return Err(refused("topic", &row.topic));
@@ -179,8 +189,12 @@ mod tests {
         assert_eq!((routed.topic.as_str(), routed.ordering_key.as_str()), (good, "k"));
         assert!(route(&asked(Some("projects/p/topics/a b"), None), &lost).is_err());
 
+        // As it is recorded: the column holds the beginning, the message the whole.
         let mut long = detail(b"x");
-        long.row.ordering_key = "k".repeat(2_000);
+        long.row.ordering_key = "k".repeat(1_024);
+        let whole =
+            PubsubMessage { ordering_key: "k".repeat(2_000), ..decode(&long).unwrap_or_default() };
+        long.message = whole.encode_to_vec();
         let shortened = route(&asked(None, Some("k")), &long).unwrap().unwrap();
         assert_eq!(
             (shortened.topic, shortened.ordering_key.as_str()),

@@ -78,7 +78,7 @@ pub(super) fn table(rows: &[DispatchRow]) -> String {
             row.position.to_string(),
             visible(short_topic(&row.topic)),
             visible(&row.ordering_key),
-            visible(&row.event_id),
+            shown_id(&row.event_id),
             visible(&first_error(row)),
         ];
         let mut cut = COLUMNS.iter();
@@ -87,8 +87,18 @@ pub(super) fn table(rows: &[DispatchRow]) -> String {
     columns(COLUMNS.map(|(heading, _)| heading), &rows.iter().map(cells).collect::<Vec<_>>())
 }
 
+/// As it is typed in a shell where it is nothing.
+fn shown_id(id: &str) -> String {
+    if id.is_empty() { "\"\"".to_owned() } else { visible(id) }
+}
+
+/// What went wrong last, without when: that would leave no room for it.
 fn first_error(row: &DispatchRow) -> String {
     let line = row.last_error.as_deref().and_then(|text| text.lines().next()).unwrap_or_default();
+    let line = match line.split_once(": ") {
+        Some((attempt, rest)) if attempt.starts_with("attempt ") => rest,
+        Some(_) | None => line,
+    };
     match row.error_code.as_deref() {
         Some(code) if !line.contains(code) => format!("{code} {line}"),
         Some(_) | None => line.to_owned(),
