@@ -2,6 +2,7 @@
 
 use std::time::{Duration, Instant};
 
+use walrelay_testkit::wait_until;
 use walrelay_tests::World;
 
 #[tokio::test]
@@ -76,4 +77,23 @@ async fn status_begins_with_how_it_stands_and_asks_the_relay_where_it_is_named()
     watching.signal(walrelay_testkit::process::Signal::Interrupt);
     assert_eq!(watching.wait_ended(walrelay_tests::DEADLINE).await.code(), Some(0));
     assert!(!watching.lines().iter().any(|line| line.contains("asked to stop")), "it just ends");
+}
+
+#[tokio::test]
+async fn a_watched_status_ends_when_nobody_reads_it_any_more() {
+    let Some(world) = World::create().await else { return };
+    let binary = walrelay_testkit::relay::binary().expect("the binary was there before");
+    let status = std::process::Command::new(binary)
+        .args(["status", "--watch=100ms", "--database-url", world.url(), "--slot", world.name()])
+        .stdout(std::process::Stdio::piped())
+        .spawn();
+    let mut status = status.expect("the binary starts");
+    let mut output = std::io::BufReader::new(status.stdout.take().expect("it is piped"));
+    let mut line = String::new();
+    std::io::BufRead::read_line(&mut output, &mut line).expect("there is a line");
+    assert!(line.starts_with("nothing streams, "), "{line}");
+    drop(output);
+    let ended = async || status.try_wait().expect("it is our child");
+    let ended = wait_until(walrelay_tests::DEADLINE, "the command ends", ended).await;
+    assert_eq!(ended.code(), Some(0));
 }

@@ -6,12 +6,24 @@ use crate::error::Error;
 
 /// Prints what a command was asked for. A reader that has gone away, as `head` does, is no error.
 pub(crate) fn print(text: &str) -> Result<(), Error> {
+    print_on(text).map(drop)
+}
+
+/// Whether whoever reads is still there.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Reader {
+    There,
+    /// What more there would be is for nobody.
+    Gone,
+}
+
+/// Prints a part of what there is.
+pub(crate) fn print_on(text: &str) -> Result<Reader, Error> {
     let mut output = io::stdout().lock();
     match output.write_all(text.as_bytes()).and_then(|()| output.flush()) {
-        Err(error) if error.kind() != io::ErrorKind::BrokenPipe => {
-            Err(Error::Io { action: "write to standard output".into(), source: error })
-        }
-        Ok(()) | Err(_) => Ok(()),
+        Ok(()) => Ok(Reader::There),
+        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(Reader::Gone),
+        Err(source) => Err(Error::Io { action: "write to standard output".into(), source }),
     }
 }
 

@@ -15,7 +15,7 @@ use self::show::{detail_json, detail_text, pretty, row_json, table};
 use super::before::refuse_other_shards;
 use crate::config::{DispatchAction, DispatchConfig, DispatchList, OutputFormat};
 use crate::error::Error;
-use crate::output::print;
+use crate::output::{Reader, print, print_on};
 
 /// Rows read at once where all are asked for: some megabytes, however many there are.
 const PAGE_ROWS: u32 = 1_000;
@@ -95,7 +95,8 @@ async fn list_all(
         match asked.format {
             // One value, so it is printed as one; rows without their messages are small.
             OutputFormat::Json => all.extend(page),
-            OutputFormat::Text => print(&table(&page))?,
+            OutputFormat::Text if print_on(&table(&page))? == Reader::Gone => break,
+            OutputFormat::Text => {}
         }
     }
     match asked.format {

@@ -17,7 +17,7 @@ use super::before::{every_shard, refuse_other_shards};
 use super::standing::{Standing, finishing, sections};
 use crate::config::{OutputFormat, StatusConfig};
 use crate::error::Error;
-use crate::output::{CLEAR, Paint, Tone, print};
+use crate::output::{CLEAR, Paint, Reader, Tone, print, print_on};
 
 /// A relay answers from memory: one that does not within this is not well.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -162,8 +162,8 @@ async fn ask(address: SocketAddr) -> std::io::Result<Value> {
     status.get("relay").cloned().ok_or_else(|| std::io::ErrorKind::InvalidData.into())
 }
 
-/// In place on a terminal, one below the other elsewhere. What fails is shown and tried again: whoever
-/// watches wants to see it come back.
+/// In place on a terminal, one below the other elsewhere, until nobody reads any more. What fails is shown
+/// and tried again: whoever watches wants to see it come back.
 async fn watch(config: &StatusConfig, interval: Duration) -> Result<(), Error> {
     let paint = Paint::of_output();
     let before = if std::io::stdout().is_terminal() { CLEAR } else { "" };
@@ -176,7 +176,9 @@ async fn watch(config: &StatusConfig, interval: Duration) -> Result<(), Error> {
                 format!("{}\n", paint.text(Tone::Bad, &error.report()))
             }
         };
-        print(&format!("{before}{shown}"))?;
+        if print_on(&format!("{before}{shown}"))? == Reader::Gone {
+            return Ok(());
+        }
         sleep(interval).await;
     }
 }
