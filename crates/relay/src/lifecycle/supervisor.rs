@@ -140,7 +140,8 @@ impl<C: Server, P: Publisher> Supervisor<'_, C, P> {
             Opened::Held(holder, mut database) => {
                 // Beats with every look: a standby is alive however long it waits.
                 let told = |current: &Holder| {
-                    health.set_phase(Phase::Standby { holder: current.to_string() });
+                    health.stand_by(current.to_string());
+                    metrics.stand_by();
                 };
                 return tokio::select! {
                     biased;

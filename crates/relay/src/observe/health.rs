@@ -152,6 +152,13 @@ impl Health {
         self.state().phase = phase;
     }
 
+    /// Another relay has the slot: nothing of it is in flight here, and how it stands is the other's to tell.
+    pub fn stand_by(&self, holder: String) {
+        self.progress();
+        self.set_slot_at_risk(None);
+        self.set_phase(Phase::Standby { holder });
+    }
+
     /// What the relay is doing.
     #[must_use]
     pub fn phase(&self) -> Phase {
@@ -358,7 +365,8 @@ mod tests {
         health.set_slot_at_risk(None);
         assert!(health.reasons_not_ready().is_empty());
 
-        health.set_phase(Phase::Standby { holder: "process 4711".into() });
+        health.set_slot_at_risk(Some("slot at risk: 3 MiB left".into()));
+        health.stand_by("process 4711".into());
         assert_eq!(health.reasons_not_ready(), ["standby: the slot is held by process 4711"]);
     }
 

@@ -127,6 +127,9 @@ pub struct StatusLabel {
     pub status: &'static str,
 }
 
+/// Room on the slot that nobody has asked for yet; none would be an alarm.
+const UNKNOWN: i64 = -1;
+
 impl Metrics {
     /// Everything at zero.
     #[must_use]
@@ -158,6 +161,7 @@ impl Metrics {
             registry: std::sync::Arc::default(),
         };
         metrics.registry = std::sync::Arc::new(metrics.describe());
+        metrics.slot_safe_wal_bytes.set(UNKNOWN);
         metrics
     }
 
@@ -173,6 +177,18 @@ impl Metrics {
             let is_it = u64::from(phase == current.name());
             self.phase.get_or_create(&PhaseLabel { phase }).set(is_it);
         }
+    }
+
+    /// Another relay has the slot, and tells of it: what this one once saw would raise alarms for ever.
+    pub fn stand_by(&self) {
+        self.slot_lag_bytes.set(0);
+        self.slot_safe_wal_bytes.set(UNKNOWN);
+        self.dispatch_rows.clear();
+        self.in_flight_messages.set(0);
+        self.in_flight_bytes.set(0);
+        self.lanes.set(0);
+        self.hot_keys.set(0);
+        self.heaviest_key_bytes_per_second.set(0);
     }
 
     /// The text a Prometheus server reads.
@@ -266,7 +282,7 @@ impl Metrics {
         );
         registry.register(
             "slot_safe_wal_bytes",
-            "Log that may still be written before the slot is lost, -1 without limit",
+            "Log that may still be written before the slot is lost, -1 without limit or where it is not known",
             self.slot_safe_wal_bytes.clone(),
         );
         registry.register(
@@ -306,6 +322,20 @@ mod tests {
     use super::*;
 
     #[test]
+    fn a_standby_tells_nothing_of_the_slot_that_another_relay_has() {
+        let metrics = Metrics::new();
+        metrics.slot_safe_wal_bytes.set(1);
+        metrics.slot_lag_bytes.set(1_000_000);
+        metrics.dispatch_rows.get_or_create(&StatusLabel { status: "dead" }).set(3);
+        metrics.stand_by();
+        let text = metrics.encode().unwrap();
+        for line in ["walrelay_slot_safe_wal_bytes -1", "walrelay_slot_lag_bytes 0"] {
+            assert!(text.lines().any(|found| found == line), "{line}: {text}");
+        }
+        assert!(!text.contains("dispatch_rows{"), "{text}");
+    }
+
+    #[test]
     fn the_names_are_those_of_the_contract() {
         let metrics = Metrics::new();
         let topic = "projects/p/topics/t".to_owned();
@@ -336,7 +366,7 @@ mod tests {
             "walrelay_hot_keys 0",
             "walrelay_confirmed_lsn_bytes 0",
             "walrelay_slot_lag_bytes 0",
-            "walrelay_slot_safe_wal_bytes 0",
+            "walrelay_slot_safe_wal_bytes -1",
             "walrelay_wal_budget_bytes 0",
             "walrelay_spilled_total 0",
             "walrelay_spans_dropped_total 0",
