@@ -32,7 +32,7 @@ pub enum PgError {
     },
 
     /// An address did not answer, or did not finish greeting us, in its share of the time.
-    #[error("{address} did not answer within {limit:?}")]
+    #[error("{address} did not answer within {:.1} s", limit.as_secs_f64())]
     ConnectTimeout {
         /// The address, with the host it stands for.
         address: String,
@@ -346,6 +346,8 @@ pub enum ServerErrorKind {
     Syntax,
     /// 58P01: a WAL segment the slot needs is gone.
     WalRemoved,
+    /// WR001, raised by a statement of ours: an outbox table does not fit what was asked for.
+    OutboxUnfit,
     /// Anything else.
     Other,
 }
@@ -368,6 +370,7 @@ impl ServerErrorKind {
             "42602" => Self::InvalidName,
             "42601" => Self::Syntax,
             "58P01" => Self::WalRemoved,
+            "WR001" => Self::OutboxUnfit,
             code if code.starts_with("28") => Self::Authentication,
             _ => Self::Other,
         }

@@ -315,7 +315,8 @@ $walrelay$;",
 const REFUSAL: &str = "
   IF array_position(filters, NULL) IS NOT NULL THEN
     RAISE EXCEPTION '% cannot be divided into shards by --ordering-key', tables[array_position(filters, NULL)]
-      USING HINT = 'It lacks a column of the key, or a column is generated or of a type that no row filter '
+      USING ERRCODE = 'WR001',
+            HINT = 'It lacks a column of the key, or a column is generated or of a type that no row filter '
                    'turns into text; text, numbers, uuid and boolean will do.';
   END IF;";
 

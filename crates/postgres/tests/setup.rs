@@ -7,9 +7,9 @@ use support::Session;
 use walrelay_core::OnDead;
 use walrelay_postgres::{
     ColumnRole, ExpectedColumn, Failover, Finding, InitOptions, InitPlan, KeyPiece, Making, OnLost,
-    Operation, Outbox, PreflightRequest, PublicationScope, QualifiedName, Severity, Shard,
-    ShardKey, SlotType, StoreError, advance_slot, code, create_slot, delete_relay_row, drop_slot,
-    init, migrate, preflight, read_publication, read_slot,
+    Operation, Outbox, PreflightRequest, PublicationScope, QualifiedName, ServerErrorKind,
+    Severity, Shard, ShardKey, SlotType, StoreError, advance_slot, code, create_slot,
+    delete_relay_row, drop_slot, init, migrate, preflight, read_publication, read_slot,
 };
 use walrelay_private_postgres::PrivatePostgres;
 use walrelay_testkit::postgres::{TestDatabase, installation_or_skip, installed_majors};
@@ -368,6 +368,7 @@ async fn a_key_that_no_filter_takes_is_refused_and_another_filter_is_found() {
         let refused = init(&session, &shards(&database, &[column(name)])[0]).await.unwrap_err();
         let text = format!("{refused:?}");
         assert!(text.contains("cannot be divided into shards"), "{text}");
+        assert_eq!(refused.server_kind(), Some(ServerErrorKind::OutboxUnfit), "{text}");
     }
     let shards = shards(&database, &[column("aggregateid")]);
     for options in &shards {

@@ -420,6 +420,7 @@ impl Kind {
             ServerErrorKind::InvalidName => Self::InvalidName,
             ServerErrorKind::Syntax => Self::Syntax,
             ServerErrorKind::WalRemoved => Self::SlotLost,
+            ServerErrorKind::OutboxUnfit => Self::OutboxUnfit,
             ServerErrorKind::Other => Self::Refused,
         }
     }
@@ -432,8 +433,8 @@ impl Kind {
                 Some(kind) => Self::of_server(kind),
                 None => Self::Broken,
             },
-            StoreError::SlotMissing { .. } => Self::SlotMissing,
             StoreError::RowsHidden { .. } => Self::Privilege,
+            StoreError::SlotMissing { .. } => Self::SlotMissing,
             StoreError::SlotLost { .. } => Self::SlotLost,
             StoreError::SlotUnusable { .. } | StoreError::SlotBeforePublication { .. } => {
                 Self::SlotUnfit

@@ -429,7 +429,11 @@ fn identity_findings(findings: &mut Findings, facts: &Facts) {
     };
     let there = &row.system_identifier;
     if here == there {
-        findings.ok(code::SYSTEM_IDENTIFIER, "server", here.clone());
+        findings.ok(
+            code::SYSTEM_IDENTIFIER,
+            "system identifier",
+            format!("{here}, the one on record"),
+        );
     } else {
         findings.error(
             code::SYSTEM_IDENTIFIER,

@@ -240,7 +240,7 @@ SELECT current_setting('server_version_num')::int8 AS version_num,
        current_setting('max_replication_slots')::int8 AS replication_slots_max,
        (SELECT count(*) FROM pg_catalog.pg_replication_slots) AS replication_slots,
        current_setting('max_wal_senders')::int8 AS wal_senders_max,
-       (SELECT count(*) FROM pg_catalog.pg_stat_activity WHERE backend_type = 'walsender') AS wal_senders,
+       (SELECT count(*) FROM pg_catalog.pg_stat_get_wal_senders()) AS wal_senders,
        (SELECT setting::int8 FROM pg_catalog.pg_settings WHERE name = 'max_slot_wal_keep_size')
          AS slot_wal_keep_megabytes,
        (SELECT setting::int8 FROM pg_catalog.pg_settings WHERE name = 'wal_sender_timeout')
