@@ -105,4 +105,13 @@ async fn the_binary_runs_in_an_empty_root_and_as_nobody() {
         assert!(done.status.success(), "{arguments:?}: {}\n{text}", done.status);
     }
     assert_eq!(world.pubsub.stored_count(), 1);
+
+    // An image of somebody else's making, without authorities: told, and not a crash.
+    fs::remove_dir_all(root.0.join("etc")).expect("the authorities are there");
+    let mut command = root.command(&["check"]);
+    command.envs(settings).env_remove("PUBSUB_EMULATOR_HOST");
+    let done = run(command).await;
+    let text = String::from_utf8_lossy(&[done.stdout, done.stderr].concat()).into_owned();
+    assert_eq!(done.status.code(), Some(4), "{text}");
+    assert!(text.contains("no certificate authorities") && !text.contains("invariant"), "{text}");
 }

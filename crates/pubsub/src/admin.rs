@@ -12,7 +12,7 @@ use tonic::{Code, Response, Status};
 use crate::channel::AuthorisedChannel;
 use crate::classify::classify;
 use crate::config::Endpoint;
-use crate::error::PubsubError;
+use crate::error::{Answer, PubsubError};
 
 /// Longer than a hiccup of the service; a person waits for the answer.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(30);
@@ -96,7 +96,7 @@ impl Admin {
                 action,
                 topic,
                 code: classify(status.code(), "").code,
-                source: Box::new(status),
+                source: Box::new(Answer::of(&status)),
             }),
             Err(_) => {
                 Err(PubsubError::NoAnswer { action, topic, waited: self.patience, source: last })
@@ -108,7 +108,7 @@ impl Admin {
 /// Calls until the service answers; keeps what came instead of an answer in `last`.
 async fn until_answered<T>(
     call: impl AsyncFn() -> Result<Response<T>, Status>,
-    last: &mut Option<Box<Status>>,
+    last: &mut Option<Box<Answer>>,
 ) -> Result<(), Status> {
     loop {
         let Err(status) = call().await else { return Ok(()) };
@@ -117,7 +117,7 @@ async fn until_answered<T>(
         if is_answer {
             return Err(status);
         }
-        *last = Some(Box::new(status));
+        *last = Some(Box::new(Answer::of(&status)));
         sleep(PAUSE).await;
     }
 }

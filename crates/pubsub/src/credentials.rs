@@ -7,6 +7,7 @@ use std::time::Duration;
 use google_cloud_auth::credentials::{Builder, CacheableResource, Credentials, EntityTag};
 use google_cloud_auth::errors::CredentialsError;
 use http::{Extensions, HeaderMap};
+use rustls_native_certs::load_native_certs;
 use tokio::time::Instant;
 use tonic::Code;
 
@@ -24,6 +25,10 @@ const KEPT_FOR: Duration = Duration::from_secs(1);
 
 /// The application default credentials.
 pub(crate) fn application_default() -> Result<Credentials, PubsubError> {
+    // Where there are none the library's client panics.
+    if load_native_certs().certs.is_empty() {
+        return Err(PubsubError::NoAuthorities);
+    }
     Builder::default()
         .with_scopes([SCOPE])
         .build()

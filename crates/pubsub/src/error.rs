@@ -1,6 +1,7 @@
 //! Why Pub/Sub could not be set up or administered.
 
 use std::error::Error;
+use std::fmt;
 use std::time::Duration;
 
 /// Something the operator has to put right before the relay can use Pub/Sub.
@@ -28,6 +29,12 @@ pub enum PubsubError {
          GOOGLE_APPLICATION_CREDENTIALS, or run `gcloud auth application-default login`"
     )]
     Credentials(#[source] Box<dyn Error + Send + Sync>),
+    /// What asks for tokens would trust nobody.
+    #[error(
+        "this machine has no certificate authorities, which are needed to ask Google for credentials; install \
+         ca-certificates, or name a PEM file in SSL_CERT_FILE"
+    )]
+    NoAuthorities,
     /// TLS cannot be set up in this process.
     #[error("TLS cannot be set up")]
     Tls(#[from] rustls::Error),
@@ -42,7 +49,7 @@ pub enum PubsubError {
         code: &'static str,
         /// What the service said.
         #[source]
-        source: Box<tonic::Status>,
+        source: Box<Answer>,
     },
     /// A subscription could not be looked up or created.
     #[error("cannot {action} subscription {subscription}: {code}")]
@@ -55,7 +62,7 @@ pub enum PubsubError {
         code: &'static str,
         /// What the service said.
         #[source]
-        source: Box<tonic::Status>,
+        source: Box<Answer>,
     },
     /// The certificates of a private authority cannot be used.
     #[error("{problem}")]
@@ -77,6 +84,53 @@ pub enum PubsubError {
         waited: Duration,
         /// What came of the last try, when it came to an end.
         #[source]
-        source: Option<Box<tonic::Status>>,
+        source: Option<Box<Answer>>,
     },
+}
+
+/// What a call came back with, in the words of the service, or of what lies between.
+#[derive(Debug)]
+pub struct Answer(String);
+
+impl Answer {
+    /// A status prints its code in other words than everything else here, and a failed connection four times.
+    pub(crate) fn of(status: &tonic::Status) -> Self {
+        let mut text = status.message().to_owned();
+        let mut cause = status.source();
+        while let Some(next) = cause.and_then(Error::source) {
+            cause = Some(next);
+        }
+        let root = cause.map(ToString::to_string).filter(|root| !text.contains(root));
+        if let Some(root) = root {
+            text = format!("{text}: {root}");
+        }
+        if text.is_empty() {
+            text.push_str("without a word");
+        }
+        Self(text)
+    }
+}
+
+impl fmt::Display for Answer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl Error for Answer {}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_the_service_said_is_told_once() {
+        let refused = std::io::Error::other("Connection refused (os error 111)");
+        let mut status = tonic::Status::unavailable("tcp connect error");
+        status.set_source(std::sync::Arc::new(refused));
+        let told = Answer::of(&status).to_string();
+        assert_eq!(told, "tcp connect error: Connection refused (os error 111)");
+        assert_eq!(Answer::of(&tonic::Status::not_found("no topic")).to_string(), "no topic");
+        assert_eq!(Answer::of(&tonic::Status::not_found("")).to_string(), "without a word");
+    }
 }

@@ -27,7 +27,7 @@ mod tests;
 pub use admin::Admin;
 pub use classify::{classify, operator_hint};
 pub use config::{Endpoint, PublisherConfig};
-pub use error::PubsubError;
+pub use error::{Answer, PubsubError};
 pub use grpc::GrpcPublisher;
 pub use subscriber::{StreamingPull, Subscriber};
 

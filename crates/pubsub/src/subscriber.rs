@@ -17,7 +17,7 @@ use tonic::{Code, Request, Status};
 
 use crate::channel::AuthorisedChannel;
 use crate::config::Endpoint;
-use crate::error::PubsubError;
+use crate::error::{Answer, PubsubError};
 
 /// How long a short call may take.
 const CALL_TIMEOUT: Duration = Duration::from_secs(30);
@@ -192,7 +192,7 @@ fn refused(action: &'static str, subscription: &str, status: Status) -> PubsubEr
         action,
         subscription: subscription.to_owned(),
         code: crate::classify::classify(status.code(), "").code,
-        source: Box::new(status),
+        source: Box::new(Answer::of(&status)),
     }
 }
 
