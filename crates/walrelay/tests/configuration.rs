@@ -281,6 +281,8 @@ fn what_is_wrong_with_telemetry_is_told_at_once_and_without_secrets() {
         ("OTEL_EXPORTER_OTLP_TIMEOUT", "10s"),
         ("OTEL_EXPORTER_OTLP_PROTOCOL", "http/protobuf"),
         ("OTEL_EXPORTER_OTLP_COMPRESSION", "gzip"),
+        ("OTEL_EXPORTER_OTLP_TRACES_COMPRESSION", "zstd"),
+        ("OTEL_EXPORTER_OTLP_METRICS_ENDPOINT", "http://elsewhere:4317"),
         ("OTEL_TRACES_EXPORTER", "zipkin"),
         ("OTEL_METRICS_EXPORTER", "prometheus"),
         ("OTEL_TRACES_SAMPLER", "sometimes"),
@@ -294,6 +296,21 @@ fn what_is_wrong_with_telemetry_is_told_at_once_and_without_secrets() {
         }
         assert!(!problems.iter().any(|it| it.contains("hunter2")), "{problems:#?}");
     }
+}
+
+#[test]
+fn what_telemetry_would_trust_is_a_certificate() {
+    let given = |file: &str| {
+        let given = [
+            ("DATABASE_URL", URL),
+            ("PUBSUB_PROJECT_ID", "p"),
+            ("OTEL_EXPORTER_OTLP_ENDPOINT", "https://collector"),
+            ("OTEL_EXPORTER_OTLP_CERTIFICATE", file),
+        ];
+        texts(&config(&["run"], &given).unwrap_err())
+    };
+    let problems = given("Cargo.toml");
+    assert!(problems[0].contains("it holds no certificate"), "{problems:?}");
 }
 
 #[test]

@@ -5,10 +5,21 @@ use std::fs;
 use std::time::Duration;
 
 use walrelay_otlp::{EndpointError, Headers, Sampling, SamplingError, Settings, pairs};
+use walrelay_pubsub::Endpoint;
 
 use super::builder::Builder;
 
 const ENDPOINT: &str = "OTEL_EXPORTER_OTLP_ENDPOINT";
+const PREFIX: &str = "OTEL_EXPORTER_OTLP_";
+/// What the standard lets be set for one signal alone, with what it is when it is not set.
+const OF_BOTH_SIGNALS: [(&str, &str); 6] = [
+    ("ENDPOINT", ""),
+    ("HEADERS", ""),
+    ("CERTIFICATE", ""),
+    ("TIMEOUT", "10000"),
+    ("PROTOCOL", "grpc"),
+    ("COMPRESSION", "none"),
+];
 
 impl Builder<'_> {
     /// None when no collector is named, or telemetry is switched off.
@@ -17,6 +28,8 @@ impl Builder<'_> {
         if self.is_true("OTEL_SDK_DISABLED") {
             return None;
         }
+        self.of_one_signal("TRACES");
+        self.of_one_signal("METRICS");
         self.only("OTEL_EXPORTER_OTLP_PROTOCOL", &["grpc"]);
         self.only("OTEL_EXPORTER_OTLP_COMPRESSION", &["none"]);
         let sends_spans = self.only("OTEL_TRACES_EXPORTER", &["otlp", "none"]) != Some("none");
@@ -64,7 +77,25 @@ impl Builder<'_> {
     fn certificate(&mut self) -> Option<Vec<u8>> {
         const NAME: &str = "OTEL_EXPORTER_OTLP_CERTIFICATE";
         let path = self.environment.get(NAME)?;
-        fs::read(path).map_err(|error| self.wrong(NAME, &error)).ok()
+        let usable = fs::read(path).map_err(|error| error.to_string()).and_then(|pem| {
+            // Authorities are read alike, whoever is to be trusted by them.
+            let read = Endpoint::production().trusting(&pem);
+            read.map(|_| pem).map_err(|error| error.to_string())
+        });
+        usable.map_err(|problem| self.wrong(NAME, &problem)).ok()
+    }
+
+    /// One connection serves both signals, so what is set for one of them alone would be passed over.
+    fn of_one_signal(&mut self, signal: &str) {
+        for (setting, default) in OF_BOTH_SIGNALS {
+            let (name, both) =
+                (format!("{PREFIX}{signal}_{setting}"), format!("{PREFIX}{setting}"));
+            let wanted = self.environment.get(&both).unwrap_or(default);
+            if self.environment.get(&name).is_some_and(|value| value != wanted) {
+                let instead = format!("not read; {both} is for spans and metrics alike");
+                self.wrong(&name, &instead);
+            }
+        }
     }
 
     /// The name of its own variable beats the one among the attributes, as the standard has it.
