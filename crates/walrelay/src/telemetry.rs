@@ -2,6 +2,7 @@
 //!
 //! Logs go to standard error, so that standard output carries only what a command was asked for.
 
+use std::borrow::Cow;
 use std::fmt;
 use std::io::{self, IsTerminal, Write as _};
 use std::panic::PanicHookInfo;
@@ -24,7 +25,7 @@ use crate::error::Error;
 
 /// Installs the subscriber of this process; a second call changes nothing.
 pub fn start(config: &LogConfig) {
-    let filter = EnvFilter::new(&config.filter);
+    let filter = EnvFilter::new(directives(&config.filter));
     let terminal = io::stderr().is_terminal();
     let format = config.format.unwrap_or(match terminal {
         true => LogFormat::Text,
@@ -40,6 +41,17 @@ pub fn start(config: &LogConfig) {
     };
     if installed.is_err() {
         tracing::debug!("a subscriber is installed already");
+    }
+}
+
+/// A level that stands alone is meant for what the relay does: a request has ten frames of HTTP/2, and at
+/// `debug` a library has a line for each.
+fn directives(filter: &str) -> Cow<'_, str> {
+    let level = filter.trim();
+    let is_noisy = ["debug", "trace"].iter().any(|noisy| noisy.eq_ignore_ascii_case(level));
+    match is_noisy {
+        true => format!("info,walrelay={level},pgoutput_parser={level}").into(),
+        false => filter.into(),
     }
 }
 
@@ -229,6 +241,25 @@ mod tests {
         fn make_writer(&'a self) -> Self {
             self.clone()
         }
+    }
+
+    #[test]
+    fn a_level_alone_is_not_for_the_libraries() {
+        let captured = Captured::default();
+        let layer = tracing_subscriber::fmt::layer().with_writer(captured.clone()).with_ansi(false);
+        let filter = EnvFilter::new(directives("DEBUG"));
+        tracing::subscriber::with_default(
+            tracing_subscriber::registry().with(filter).with(layer),
+            || {
+                tracing::debug!(target: "walrelay_relay::observe", "ours");
+                tracing::debug!(target: "h2::codec", "a frame");
+                tracing::info!(target: "h2::codec", "a connection");
+            },
+        );
+        let text = String::from_utf8(captured.0.lock().unwrap().clone()).unwrap();
+        assert!(text.contains("ours") && text.contains("a connection"), "{text}");
+        assert!(!text.contains("a frame"), "{text}");
+        assert_eq!(directives("h2=debug,warn"), "h2=debug,warn");
     }
 
     fn lines_of(log: impl FnOnce()) -> Vec<Value> {
