@@ -124,7 +124,10 @@ async fn footer(
             last.position
         ));
     } else if rows.is_empty() {
-        text.push_str("no row matches\n");
+        text.push_str(match query.state {
+            DispatchState::NeedsPerson => "no row needs a person\n",
+            DispatchState::Open | DispatchState::Only(_) | DispatchState::Any => "no row matches\n",
+        });
     }
     if query.state == DispatchState::NeedsPerson {
         let count =

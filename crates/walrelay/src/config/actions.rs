@@ -28,7 +28,7 @@ impl Builder<'_> {
             }
             cli::DispatchActionArgs::Show(args) => {
                 let format = self.problems.choice("format", &args.format, &FORMATS);
-                Some(DispatchAction::Show { id: args.id.clone(), format })
+                Some(DispatchAction::Show { id: as_recorded(&args.id), format })
             }
             cli::DispatchActionArgs::Retry(args) => {
                 let state = if args.all_dead { DEAD } else { DispatchState::Open };
@@ -90,7 +90,7 @@ impl Builder<'_> {
     ) -> Option<Chosen> {
         let is_filtered = rows.filters.is_given() || all_dead;
         match (ids, is_filtered) {
-            ([_, ..], false) => Some(Chosen::Ids(ids.to_vec())),
+            ([_, ..], false) => Some(Chosen::Ids(ids.iter().map(|id| as_recorded(id)).collect())),
             ([], true) => {
                 let query = self.query(&rows.filters, state);
                 let consent = if rows.yes { Consent::Given } else { Consent::Asked };
@@ -127,7 +127,7 @@ impl Builder<'_> {
             return None;
         }
         Some(DispatchEdit {
-            id: args.id.clone(),
+            id: as_recorded(&args.id),
             payload_file: args.payload_file.as_deref().map(Into::into),
             attributes_file: args.attributes_file.as_deref().map(Into::into),
             topic: args.topic.as_deref().map(|topic| self.full_topic(topic)),
@@ -202,6 +202,31 @@ impl Builder<'_> {
                 );
                 None
             }
+        }
+    }
+}
+
+/// An event id that was recorded with its position, in whichever spelling the position is given.
+fn as_recorded(id: &str) -> String {
+    match id.rsplit_once('@') {
+        Some((event, position))
+            if position.contains('#') && position.parse::<Position>().is_ok() =>
+        {
+            format!("{event}@{}", position.replace('#', "/"))
+        }
+        Some(_) | None => id.to_owned(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_id_with_a_position_is_found_in_either_spelling() {
+        assert_eq!(as_recorded("e-1@16/B374D848#3"), "e-1@16/B374D848/3");
+        for id in ["e-1", "", "e-1@16/B374D848/3", "a@b#3", "e-1@REPLAY"] {
+            assert_eq!(as_recorded(id), id);
         }
     }
 }
