@@ -9,6 +9,7 @@ use pgoutput_parser::Lsn;
 use super::*;
 use crate::lost::Settled;
 use crate::names::QualifiedName;
+use crate::operation::{Upgrade, UpgradeStage};
 use crate::outbox::Outbox;
 use crate::publication::{Operation, PublicationScope, PublicationState, PublishedTable};
 use crate::shard::Shard;
