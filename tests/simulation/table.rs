@@ -281,6 +281,8 @@ pub(crate) struct SessionTable {
     generation: u64,
     /// Position to version, as each claim left it.
     claims: HashMap<Place, u64>,
+    /// Everything before is on record as settled and confirmed, as far as this session knows.
+    past: u64,
     /// Keys that are to be held for a replay, as they were told last.
     wanted: Vec<Key>,
     /// A planted bug.
@@ -290,7 +292,8 @@ pub(crate) struct SessionTable {
 impl SessionTable {
     pub(crate) fn new(table: Table, process: u64) -> Self {
         let (generation, claims) = (table.generation(), HashMap::new());
-        Self { table, process, generation, claims, wanted: Vec::new(), forgets_holds: false }
+        let wanted = Vec::new();
+        Self { table, process, generation, claims, past: 0, wanted, forgets_holds: false }
     }
 
     /// The same, of a session that began to look at the slot when the record was of this generation.
@@ -345,14 +348,14 @@ impl SessionTable {
         let at = place_of(&finished.message);
         let now = Instant::now();
         let mut state = self.table.state();
-        let State { entries, versions, settled, .. } = &mut *state;
+        let State { entries, versions, .. } = &mut *state;
         let Some(entry) = entries.get_mut(&at) else { return };
         let stands = self.claims.get(&at) == Some(&entry.version);
         if !stands || entry.status != Status::Retrying {
             return;
         }
         match &finished.outcome {
-            Outcome::Published { .. } if entry.is_spilled && at.0 < *settled => {
+            Outcome::Published { .. } if entry.is_spilled && at.0 < self.past => {
                 self.table.judge.recorded(entry.row, Status::Published);
                 entries.remove(&at);
                 return;
@@ -427,6 +430,7 @@ impl Store for SessionTable {
         let parked = table.command("parked keys", read).await?;
         self.refuse_other_generation()?;
         self.wanted = table.state().wanted_holds(HOLDS_MAX as usize);
+        self.past = self.past.max(table.past());
         let count = parked.len();
         parked.into_iter().for_each(each);
         Ok(count)
@@ -544,16 +548,10 @@ impl Store for SessionTable {
 
     async fn note_settled(&mut self, settled: Lsn) -> Result<(), StoreFailure> {
         let (table, generation) = (self.table.clone(), self.generation);
-        let note = || {
-            let mut state = table.state();
-            let is_ours = state.generation == generation;
-            if is_ours {
-                state.note_settled(settled.as_u64());
-            }
-            is_ours
-        };
-        table.command("note settled", note).await?;
-        self.refuse_other_generation()
+        table.command("note settled", || table.note_settled(settled.as_u64(), generation)).await?;
+        self.refuse_other_generation()?;
+        self.past = self.past.max(table.past());
+        Ok(())
     }
 
     /// Operators of the simulation say nothing: the look for due keys finds what they did.

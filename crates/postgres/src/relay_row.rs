@@ -3,8 +3,8 @@
 use std::time::SystemTime;
 
 use pgoutput_parser::Lsn;
-use tokio_postgres::Client;
 use tokio_postgres::types::{PgLsn, Type};
+use tokio_postgres::{Client, Row};
 
 use crate::names::QualifiedName;
 use crate::slot::SlotState;
@@ -97,8 +97,8 @@ pub struct OwnRow {
 }
 
 impl OwnRow {
-    /// Notes how far the slot is settled; the transaction id where one is known. False when the row
-    /// is not the session's any more: then nothing was written.
+    /// Notes how far the slot is settled; the transaction id where one is known. Tells how far the slot is
+    /// confirmed; nothing when the row is not the session's any more: then nothing was written.
     ///
     /// # Errors
     ///
@@ -108,15 +108,18 @@ impl OwnRow {
         client: &Client,
         settled_lsn: Lsn,
         settled_xid: Option<u64>,
-    ) -> Result<bool, StoreError> {
+    ) -> Result<Option<Lsn>, StoreError> {
         let (timeline, generation) = self.columns()?;
         let written = client
-            .execute_typed(
-                "UPDATE public.app_outbox_relay
-                    SET settled_lsn = greatest(settled_lsn, $4),
-                        settled_xid = greatest(settled_xid::text::numeric, $5::numeric)::text::xid8,
-                        updated_at = now()
-                  WHERE slot = $1 AND timeline = $2 AND generation = $3",
+            .query_typed_opt(
+                &format!(
+                    "UPDATE public.app_outbox_relay
+                        SET settled_lsn = greatest(settled_lsn, $4),
+                            settled_xid = greatest(settled_xid::text::numeric, $5::numeric)::text::xid8,
+                            updated_at = now()
+                      WHERE slot = $1 AND timeline = $2 AND generation = $3
+                  RETURNING {CONFIRMED} AS confirmed"
+                ),
                 &[
                     (&self.slot, Type::TEXT),
                     (&timeline, Type::INT4),
@@ -127,7 +130,7 @@ impl OwnRow {
             )
             .await
             .map_err(StoreError::sql("write app_outbox_relay"))?;
-        Ok(written == 1)
+        Ok(written.as_ref().map(confirmed))
     }
 
     /// Whether the row is still the session's.
@@ -162,6 +165,27 @@ impl OwnRow {
 /// epoch is that of the newest transaction, or the one before.
 pub(crate) const SLOT_WITH_OLDEST: &str = "
     SELECT slot_name, confirmed_flush_lsn,
+/// How far slot `$1` is confirmed: no session is sent what lies before. Where there is no slot nobody is sent
+/// anything.
+const CONFIRMED: &str = "
+    coalesce((SELECT confirmed_flush_lsn FROM pg_catalog.pg_replication_slots WHERE slot_name = $1),
+             'FFFFFFFF/FFFFFFFF')";
+
+fn confirmed(row: &Row) -> Lsn {
+    Lsn::new(row.get::<_, PgLsn>("confirmed").into())
+}
+
+/// How far this slot is confirmed; everything where there is none.
+///
+/// # Errors
+///
+/// The server refused, or the connection ended.
+pub(crate) async fn read_confirmed(client: &Client, slot: &str) -> Result<Lsn, StoreError> {
+    let sql = format!("SELECT {CONFIRMED} AS confirmed");
+    let row = client.query_typed_one(&sql, &[(&slot, Type::TEXT)]).await;
+    Ok(confirmed(&row.map_err(StoreError::sql("read how far the slot is confirmed"))?))
+}
+
            (CASE WHEN epoch + xmin > newest THEN epoch + xmin - 4294967296
                  ELSE epoch + xmin END)::text::xid8 AS oldest
       FROM (SELECT slot_name, confirmed_flush_lsn, catalog_xmin::text::bigint AS xmin,

@@ -23,7 +23,7 @@ use crate::dispatch::{
 };
 use crate::error::PgError;
 use crate::relay_row::{
-    Horizon, OwnRow, note_origin, read_horizon, read_relay_row, take_relay_row,
+    Horizon, OwnRow, note_origin, read_confirmed, read_horizon, read_relay_row, take_relay_row,
 };
 use crate::report::read_survey;
 use crate::server_identity::{ServerIdentity, read_server_identity};
@@ -239,6 +239,7 @@ impl Store for SessionStore {
         let system = server.system_identifier.unwrap_or_default();
         let own_row = take_relay_row(client, store.slot(), &system, server.timeline).await;
         let row = read_relay_row(client, store.slot()).await.map_err(store_failure)?;
+        let confirmed = read_confirmed(client, store.slot()).await.map_err(store_failure)?;
         let own_row = own_row.map_err(store_failure)?;
         // Something may have been begun with the slot since, and even finished.
         if own_row.generation != self.generation.unwrap_or(FIRST_GENERATION.min(own_row.generation))
@@ -249,7 +250,7 @@ impl Store for SessionStore {
         self.own_row = Some(own_row);
         self.streaming_pid = streaming_pid;
         self.wanted = wanted.into_iter().map(|key| (key.topic, key.ordering_key)).collect();
-        self.spilled.settled = row.map_or(Lsn::ZERO, |row| row.settled_lsn);
+        self.spilled.passed(row.map_or(Lsn::ZERO, |row| row.settled_lsn), confirmed);
         // Read as early as this, so that even a short session notes how far it came.
         self.horizon = Some(self.read_horizon().await?);
         Ok(parked_keys)
@@ -278,8 +279,8 @@ impl Store for SessionStore {
         let claim = |row: &Finished| self.claims.get(row.message.event_id()).cloned();
         let outcomes: Vec<_> =
             finished.iter().filter_map(|row| Some((claim(row)?, &row.outcome))).collect();
-        let (store, settled) = (self.store.clone(), self.spilled.settled);
-        store.finish_past(self.client().await?, &outcomes, settled).await.map_err(store_failure)?;
+        let (store, past) = (self.store.clone(), self.spilled.past);
+        store.finish_past(self.client().await?, &outcomes, past).await.map_err(store_failure)?;
         for row in finished {
             let removed = self.claims.remove(row.message.event_id());
             let was_spilled = removed.is_some_and(|of_row| of_row.is_spilled());
@@ -325,9 +326,9 @@ impl Store for SessionStore {
         if !unreadable.is_empty() {
             let outcomes: Vec<_> =
                 unreadable.iter().map(|(claim, outcome)| (Claim::clone(claim), outcome)).collect();
-            let settled = self.spilled.settled;
+            let past = self.spilled.past;
             store
-                .finish_past(self.client().await?, &outcomes, settled)
+                .finish_past(self.client().await?, &outcomes, past)
                 .await
                 .map_err(store_failure)?;
         }
@@ -369,10 +370,11 @@ impl Store for SessionStore {
         let passed = self.horizon.filter(|horizon| horizon.wal_end <= settled);
         let xmin = passed.map(|horizon| horizon.xmin);
         let client = self.client().await?;
-        if !own_row.write(client, settled, xmin).await.map_err(store_failure)? {
+        let written = own_row.write(client, settled, xmin).await.map_err(store_failure)?;
+        let Some(confirmed) = written else {
             return Err(StoreFailure::OtherHistory(OTHER_GENERATION));
-        }
-        self.spilled.settled = self.spilled.settled.max(settled);
+        };
+        self.spilled.passed(settled, confirmed);
         self.delete_stored().await?;
         if passed.is_some() || self.horizon.is_none() {
             self.horizon = None;
@@ -466,12 +468,12 @@ impl SessionStore {
     /// Deletes what was spilled and stored before the slot was past it, some of it. It is only tidied
     /// up: if that fails, the rows are published ones like others.
     async fn delete_stored(&mut self) -> Result<(), StoreFailure> {
-        let (store, settled) = (self.store.clone(), self.spilled.settled);
-        let Some(from) = self.spilled.published_from.filter(|from| *from < settled) else {
+        let (store, past) = (self.store.clone(), self.spilled.past);
+        let Some(from) = self.spilled.published_from.filter(|from| *from < past) else {
             return Ok(());
         };
         let client = self.client().await?;
-        match store.delete_spilled_between(client, from, settled).await {
+        match store.delete_spilled_between(client, from, past).await {
             Ok(further) => self.spilled.deleted(further),
             Err(error) => tracing::debug!(%error, "what was spilled and stored is not deleted yet"),
         }

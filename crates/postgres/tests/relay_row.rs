@@ -47,13 +47,13 @@ async fn the_relay_row_reads_back_as_written() {
     assert_eq!((begun.system_identifier.as_str(), begun.timeline, begun.generation), ("77", 3, 1));
     let far = begun.settled_lsn.as_u64() + 0x1000;
     for (lsn, xid) in [(far, Some(u64::MAX / 4)), (far + 8, None), (far + 9, Some(u64::MAX))] {
-        assert!(own.write(&session, Lsn::new(lsn), xid).await.unwrap());
+        assert!(own.write(&session, Lsn::new(lsn), xid).await.unwrap().is_some());
         let row = read_relay_row(&session, database.name()).await.unwrap().unwrap();
         assert_eq!(row.settled_lsn.as_u64(), lsn);
         assert_eq!(row.settled_xid, xid.unwrap_or(u64::MAX / 4));
     }
     // It never moves back: what was settled stays so.
-    assert!(own.write(&session, Lsn::new(1), Some(1)).await.unwrap());
+    assert!(own.write(&session, Lsn::new(1), Some(1)).await.unwrap().is_some());
     let row = read_relay_row(&session, database.name()).await.unwrap().unwrap();
     assert_eq!((row.settled_lsn.as_u64(), row.settled_xid), (far + 9, u64::MAX));
 }
@@ -67,12 +67,16 @@ async fn a_row_of_another_timeline_or_generation_is_not_written() {
     let beyond = Lsn::new(begun.settled_lsn.as_u64() + 8);
 
     let promoted = take_relay_row(&session, database.name(), "77", 2).await.unwrap();
-    assert!(!before.write(&session, beyond, None).await.unwrap());
+    assert_eq!(before.write(&session, beyond, None).await.unwrap(), None);
     assert_eq!(settled().await.settled_lsn, begun.settled_lsn);
     session.run("UPDATE app_outbox_relay SET generation = generation + 1").await;
-    assert!(!promoted.write(&session, beyond, None).await.unwrap());
+    assert_eq!(promoted.write(&session, beyond, None).await.unwrap(), None);
     let reset = take_relay_row(&session, database.name(), "77", 2).await.unwrap();
-    assert!(reset.write(&session, beyond, None).await.unwrap());
+    assert_eq!(
+        reset.write(&session, beyond, None).await.unwrap(),
+        Some(begun.settled_lsn),
+        "it tells how far the slot is confirmed"
+    );
     assert_eq!(settled().await.settled_lsn, beyond);
 }
 
@@ -143,7 +147,8 @@ async fn a_relay_table_of_an_earlier_version_gets_its_columns() {
     init_again(&database, &session).await;
 
     let taken = take_relay_row(&session, "old", "7", 4).await.unwrap();
-    assert!(taken.write(&session, "0/20".parse().unwrap(), None).await.unwrap());
+    let written = taken.write(&session, "0/20".parse().unwrap(), None).await.unwrap();
+    assert_eq!(written, Some(Lsn::new(u64::MAX)), "there is no slot that could send anything");
     let row = read_relay_row(&session, "old").await.unwrap().unwrap();
     assert_eq!((row.timeline, row.generation, row.settled_lsn.to_string()), (4, 1, "0/20".into()));
 }

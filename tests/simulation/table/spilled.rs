@@ -13,6 +13,26 @@ impl Table {
         Lsn::new(self.state().settled)
     }
 
+    /// No session is sent what lies before.
+    pub(super) fn past(&self) -> u64 {
+        self.state().settled.min(self.server.confirmed_flush())
+    }
+
+    /// What was spilled, and stored before the slot was past it, is deleted once it is: a session that has
+    /// read the record before may still be sent what is not confirmed.
+    pub(super) fn note_settled(&self, settled: u64, generation: u64) {
+        let mut state = self.state();
+        if state.generation != generation {
+            return;
+        }
+        state.settled = state.settled.max(settled);
+        let past = state.settled.min(self.server.confirmed_flush());
+        state.entries.retain(|(commit_lsn, ..), entry| {
+            let is_stored = entry.is_spilled && entry.status == Status::Published;
+            !(is_stored && *commit_lsn < past)
+        });
+    }
+
     /// Whether spilled rows that were committed before wait for nothing but to be published.
     pub(crate) fn has_spilled_before(&self, end: u64) -> bool {
         self.state().has_spilled_before(self.rules.on_dead, Lsn::new(end))
@@ -42,16 +62,6 @@ impl State {
             let is_behind_dead = dead.is_some_and(|dead| head.is_none_or(|head| dead < head));
             is_waiting && !is_behind_dead && !self.is_held(&topic, &key)
         })
-    }
-
-    /// What was spilled, and stored before the slot was past it, is deleted now.
-    pub(super) fn note_settled(&mut self, settled: u64) {
-        let up_to = self.settled.max(settled);
-        self.settled = up_to;
-        self.entries.retain(|(commit_lsn, ..), entry| {
-            let is_stored = entry.is_spilled && entry.status == Status::Published;
-            !(is_stored && *commit_lsn < up_to)
-        });
     }
 
     /// Takes rows of these keys, those that were spilled first; the others are leased.

@@ -102,8 +102,9 @@ impl DispatchStore {
     }
 
     /// As [`finish`](Self::finish), but a spilled row that is stored is deleted, if it lies before
-    /// `settled`, up to where everything is on record as settled. Behind that the slot might send it
-    /// again: there it is kept as published until [`delete_spilled_between`](Self::delete_spilled_between).
+    /// `past`, up to where everything is on record as settled and confirmed. Behind that the slot might send
+    /// it again: there it is kept as published until
+    /// [`delete_spilled_between`](Self::delete_spilled_between).
     ///
     /// # Errors
     ///
@@ -112,12 +113,12 @@ impl DispatchStore {
         &self,
         client: &Client,
         outcomes: &[(Claim, &Outcome)],
-        settled: Lsn,
+        past: Lsn,
     ) -> Result<u64, StoreError> {
         let (mut stored, mut others) = (Vec::new(), Vec::new());
         for (claim, outcome) in outcomes {
             match (claim.place(), outcome) {
-                (Some(place), Outcome::Published { .. }) if place.position.commit_lsn < settled => {
+                (Some(place), Outcome::Published { .. }) if place.position.commit_lsn < past => {
                     stored.push((claim, place.ctid.as_str()));
                 }
                 // It has no lease to give back.
@@ -159,7 +160,7 @@ impl DispatchStore {
         Ok(deleted + elsewhere.map_err(failed())?)
     }
 
-    /// Deletes spilled rows from here to before `settled` that were stored while the slot was not past
+    /// Deletes spilled rows from here to before `past` that were stored while the slot was not past
     /// them, some of them; the commit where to go on, or none when that is done.
     ///
     /// # Errors
@@ -169,7 +170,7 @@ impl DispatchStore {
         &self,
         client: &Client,
         from: Lsn,
-        settled: Lsn,
+        past: Lsn,
     ) -> Result<Option<Lsn>, StoreError> {
         let row = client
             .query_typed_one(
@@ -177,7 +178,7 @@ impl DispatchStore {
                 &[
                     (&self.slot, Type::TEXT),
                     (&PgLsn::from(from.as_u64()), Type::PG_LSN),
-                    (&PgLsn::from(settled.as_u64()), Type::PG_LSN),
+                    (&PgLsn::from(past.as_u64()), Type::PG_LSN),
                     (&SPILLED, Type::TEXT),
                     (&DELETE_ROWS_MAX, Type::INT8),
                 ],

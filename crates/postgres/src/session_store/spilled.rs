@@ -9,8 +9,9 @@ pub(super) const PER_KEY_ROWS: u32 = 500;
 /// What a session knows of spilled rows.
 #[derive(Debug)]
 pub(super) struct Spilled {
-    /// Everything before is on record as settled, so that no session starts there again.
-    pub(super) settled: Lsn,
+    /// Everything before is on record as settled and confirmed, so that no session is sent it again: not one
+    /// that starts anew, nor one that has read the record before this one wrote it, and streams by now.
+    pub(super) past: Lsn,
     /// Spilled rows from here to there were stored before they could be deleted.
     pub(super) published_from: Option<Lsn>,
     published_to: Lsn,
@@ -19,12 +20,8 @@ pub(super) struct Spilled {
 }
 
 impl Spilled {
-    pub(super) const NONE: Self = Self {
-        settled: Lsn::ZERO,
-        published_from: None,
-        published_to: Lsn::ZERO,
-        message_bytes: 256,
-    };
+    pub(super) const NONE: Self =
+        Self { past: Lsn::ZERO, published_from: None, published_to: Lsn::ZERO, message_bytes: 256 };
 
     /// So few keys are read as far as anybody would want.
     const FEW_KEYS: usize = 16;
@@ -44,10 +41,15 @@ impl Spilled {
         }
     }
 
+    /// So far the record says that all is settled, and the server that it is confirmed.
+    pub(super) fn passed(&mut self, settled: Lsn, confirmed: Lsn) {
+        self.past = self.past.max(settled.min(confirmed));
+    }
+
     /// A spilled row was stored.
     pub(super) fn published(&mut self, position: Position) {
         let at = position.commit_lsn;
-        if at >= self.settled {
+        if at >= self.past {
             self.published_from = Some(self.published_from.map_or(at, |from| from.min(at)));
             self.published_to = self.published_to.max(at);
         }
@@ -55,7 +57,27 @@ impl Spilled {
 
     /// What lies before is deleted, all of it or up to `further`.
     pub(super) fn deleted(&mut self, further: Option<Lsn>) {
-        let rest = (self.published_to >= self.settled).then_some(self.settled);
+        let rest = (self.published_to >= self.past).then_some(self.past);
         self.published_from = further.or(rest);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_stored_row_is_kept_until_all_before_it_is_on_record_and_confirmed() {
+        let mut spilled = Spilled::NONE;
+        spilled.passed(Lsn::new(20), Lsn::new(10));
+        // Whoever has taken the slot over by now was told of 10, and is sent this one again.
+        spilled.published(Position { commit_lsn: Lsn::new(15), tx_index: 0 });
+        assert_eq!((spilled.past, spilled.published_from), (Lsn::new(10), Some(Lsn::new(15))));
+        spilled.passed(Lsn::new(14), Lsn::new(16));
+        assert_eq!(spilled.past, Lsn::new(14));
+        spilled.passed(Lsn::new(20), Lsn::new(16));
+        assert_eq!(spilled.past, Lsn::new(16));
+        spilled.deleted(None);
+        assert_eq!(spilled.published_from, None);
     }
 }
