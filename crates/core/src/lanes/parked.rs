@@ -50,20 +50,12 @@ impl Lanes {
     ) {
         self.now = Some(now);
         let id = self.lane_of(topic, ordering_key);
-        // Few keys are tried again soon, however long their back-off was: the restart may be the cure.
-        let due_in = match due_in {
-            Some(due_in) if self.has_room() => Some(due_in.min(Self::RESTART_WAIT_MAX)),
-            due_in => due_in,
-        };
         self.pause(id, now + due_in.unwrap_or_default());
         if let Some(parked) = &mut self.table[id].parked {
             parked.is_timed = due_in.is_some();
         }
         self.rest_until_told(id);
     }
-
-    /// A parked key is looked at this soon after a start.
-    const RESTART_WAIT_MAX: Duration = Duration::from_secs(5);
 
     /// Rows of a key became due in the table without our doing: an operator retries them.
     ///

@@ -60,10 +60,6 @@ impl Lanes {
         }
     }
 
-    pub(super) fn has_room(&self) -> bool {
-        self.parked_count < self.policy.parked_lanes
-    }
-
     /// Topics whose due keys need not be looked for now: an operator has to act, and one of their
     /// keys has been tried a moment ago.
     #[must_use]
