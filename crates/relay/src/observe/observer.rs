@@ -287,6 +287,11 @@ impl Observer {
                 "too much log waits: rows that cannot be published are recorded in dispatch state, \
                  and follow in order when Pub/Sub is back"
             ),
+            Some(Line::Follows) => tracing::info!(
+                held,
+                budget = limit,
+                "rows behind spilled ones of their keys are recorded in dispatch state, too, and follow in order"
+            ),
             Some(Line::GoesOn(Sum { rows, lasts })) => {
                 tracing::warn!(held, budget = limit, rows, ?lasts, "rows are still being spilled");
             }

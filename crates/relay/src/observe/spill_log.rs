@@ -10,26 +10,37 @@ use walrelay_core::Spill;
 /// Between two lines of one event, and without spilling until it is over.
 const QUIET: Duration = Duration::from_mins(1);
 
+/// Nothing was spilled for so long: nothing *is being* spilled.
+const PAUSE: Duration = Duration::from_secs(5);
+
 /// What has been spilled, and what was told of it.
 #[derive(Debug, Default)]
 pub(super) struct SpillLog {
     event: Option<Event>,
+    /// Rows that were spilled since the last look.
+    rows: u64,
     futile_told_at: Option<Instant>,
 }
 
 #[derive(Debug)]
 struct Event {
     began: Instant,
+    /// When there was last anything to spill, or a row was.
     last: Instant,
+    /// Too much log waited; otherwise rows only come behind others of their keys.
+    is_of_the_log: bool,
     told_at: Instant,
+    rows_told: u64,
     rows: u64,
 }
 
 /// A line that is due.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Line {
-    /// Rows are spilled from now on.
+    /// Rows are spilled from now on, because too much log waits.
     Begins,
+    /// Rows are, because others of their keys were: before a restart, as a rule.
+    Follows,
     /// They still are, now and then.
     GoesOn(Sum),
     /// They have not been for a while.
@@ -48,20 +59,35 @@ pub(super) struct Sum {
 impl SpillLog {
     /// A row is spilled.
     pub(super) fn row(&mut self) {
-        if let Some(event) = &mut self.event {
-            event.rows += 1;
-        }
+        self.rows += 1;
     }
 
     /// What is spilled from now on; the line that is due.
     pub(super) fn measured(&mut self, spill: Spill, now: Instant) -> Option<Line> {
         let since = |moment: Instant| now.saturating_duration_since(moment);
-        let Some(event) = &mut self.event else {
-            let begins = Event { began: now, last: now, told_at: now, rows: 0 };
-            self.event = (spill != Spill::Off).then_some(begins);
-            return self.event.is_some().then_some(Line::Begins);
-        };
-        if spill != Spill::Off {
+        let rows = std::mem::take(&mut self.rows);
+        let is_of_the_log = spill != Spill::Off;
+        if !is_of_the_log && rows == 0 && self.event.is_none() {
+            return None;
+        }
+        let is_new = self.event.is_none();
+        let event = self.event.get_or_insert(Event {
+            began: now,
+            last: now,
+            is_of_the_log: false,
+            told_at: now,
+            rows_told: 0,
+            rows: 0,
+        });
+        event.rows += rows;
+        if is_of_the_log && !std::mem::replace(&mut event.is_of_the_log, true) {
+            (event.last, event.told_at) = (now, now);
+            return Some(Line::Begins);
+        }
+        if is_new {
+            return Some(Line::Follows);
+        }
+        if is_of_the_log || rows > 0 {
             event.last = now;
         }
         let sum = Sum { rows: event.rows, lasts: since(event.began) };
@@ -69,10 +95,11 @@ impl SpillLog {
             self.event = None;
             return Some(Line::IsOver(sum));
         }
-        if since(event.told_at) < QUIET {
+        let is_going_on = event.rows > event.rows_told && since(event.last) < PAUSE;
+        if !is_going_on || since(event.told_at) < QUIET {
             return None;
         }
-        event.told_at = now;
+        (event.told_at, event.rows_told) = (now, event.rows);
         Some(Line::GoesOn(sum))
     }
 
@@ -103,18 +130,58 @@ mod tests {
                 true => Spill::Everything,
                 false => Spill::Off,
             };
-            log.row();
+            if spill != Spill::Off {
+                log.row();
+            }
             told.extend(log.measured(spill, now).map(|line| (second, line)));
         }
         let sum = |rows, seconds| Sum { rows, lasts: Duration::from_secs(seconds) };
         let expected = [
             (1, Line::Begins),
-            (61, Line::GoesOn(sum(60, 60))),
-            (121, Line::GoesOn(sum(120, 120))),
-            (181, Line::GoesOn(sum(180, 180))),
-            (239, Line::IsOver(sum(238, 238))),
+            (61, Line::GoesOn(sum(31, 60))),
+            (121, Line::GoesOn(sum(61, 120))),
+            (181, Line::GoesOn(sum(90, 180))),
+            (239, Line::IsOver(sum(90, 238))),
         ];
         assert_eq!(told, expected);
+    }
+
+    /// What is told in so many seconds, in each of which so much is spilled.
+    fn told(seconds: u64, at: impl Fn(u64) -> (Spill, u64)) -> Vec<(u64, Line)> {
+        let start = Instant::now();
+        let mut log = SpillLog::default();
+        let line = |second| {
+            let (spill, rows) = at(second);
+            (0..rows).for_each(|_| log.row());
+            Some((second, log.measured(spill, start + Duration::from_secs(second))?))
+        };
+        (0..seconds).filter_map(line).collect()
+    }
+
+    #[test]
+    fn rows_are_said_to_be_spilled_still_only_while_some_are() {
+        let sum = |rows, seconds| Sum { rows, lasts: Duration::from_secs(seconds) };
+        // It stops after ten seconds.
+        let stops = told(200, |second| match second < 10 {
+            true => (Spill::Everything, 4_000),
+            false => (Spill::Off, 0),
+        });
+        assert_eq!(stops, [(0, Line::Begins), (69, Line::IsOver(sum(40_000, 69)))]);
+        // There is nothing to spill.
+        let idle = told(200, |_| (Spill::Everything, 0));
+        assert_eq!(idle, [(0, Line::Begins)]);
+    }
+
+    #[test]
+    fn rows_that_only_come_behind_spilled_ones_are_told_as_such() {
+        let sum = |rows, seconds| Sum { rows, lasts: Duration::from_secs(seconds) };
+        let behind = told(200, |second| match second {
+            0..5 => (Spill::Off, 7),
+            5..9 => (Spill::Everything, 7),
+            _ => (Spill::Off, 0),
+        });
+        let over = (68, Line::IsOver(sum(63, 68)));
+        assert_eq!(behind, [(0, Line::Follows), (5, Line::Begins), over]);
     }
 
     #[test]
