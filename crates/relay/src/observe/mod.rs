@@ -4,6 +4,7 @@ mod dead_rows;
 pub mod health;
 pub mod metrics;
 pub mod observer;
+mod refusals;
 pub mod report;
 mod spill_log;
 pub mod supply;

@@ -16,6 +16,7 @@ use walrelay_postgres::{DispatchCounts, SlotState, Survey};
 use crate::observe::dead_rows::{DeadRows, Untold};
 use crate::observe::health::{Health, LogHeld, Phase};
 use crate::observe::metrics::{Metrics, ReasonLabel, RequestLabels, StatusLabel, TopicLabel};
+use crate::observe::refusals::Refusals;
 use crate::observe::report::report_of;
 use crate::observe::spill_log::{Line, SpillLog, Sum};
 use crate::observe::supply::{Service, Supply};
@@ -40,8 +41,7 @@ pub struct Observer {
     heavy_keys: HeavyKeys,
     spill_log: SpillLog,
     is_spilling_futile: bool,
-    /// Operator failures already logged, by topic and code: one line, not one a retry.
-    told: Vec<(Topic, &'static str)>,
+    refusals: Refusals,
     dead_rows: DeadRows,
     /// Rows stand where dispatch state holds others.
     misplaced_rows: Once,
@@ -91,7 +91,7 @@ impl Observer {
             heavy_keys: HeavyKeys::new(random_seed()),
             spill_log: SpillLog::default(),
             is_spilling_futile: false,
-            told: Vec::new(),
+            refusals: Refusals::default(),
             dead_rows: DeadRows::default(),
             misplaced_rows: Once::default(),
         }
@@ -189,9 +189,9 @@ impl Observer {
                 let sizes = batch.messages().map(|message| message.request_field().len());
                 let (rows, bytes) = (batch.messages().len(), sizes.sum());
                 self.heavy_keys.stored(batch.topic(), batch.ordering_key(), rows, bytes);
-                self.recovered(batch.topic());
+                self.recovered(batch.topic(), now);
             }
-            Err(failure) => self.refused(batch, failure),
+            Err(failure) => self.refused(batch, failure, now),
         }
     }
 
@@ -233,6 +233,9 @@ impl Observer {
         }
         self.levels_at = Some(now);
         self.dead_rows.due(now).iter().for_each(Untold::log);
+        for (topic, lasted) in self.refusals.over(now) {
+            tracing::info!(topic = &*topic, ?lasted, "publish succeeds again");
+        }
         self.metrics.rows_read.inc_by(std::mem::take(&mut self.rows_read));
         self.metrics.in_flight_messages.set(budget.rows() as u64);
         self.metrics.in_flight_bytes.set(budget.bytes() as u64);
@@ -354,7 +357,7 @@ impl Observer {
         }
     }
 
-    fn refused(&mut self, batch: &Batch, failure: &PublishFailure) {
+    fn refused(&mut self, batch: &Batch, failure: &PublishFailure, now: Instant) {
         let topic = batch.topic();
         self.supply.failed(failure.code);
         let labels = RequestLabels { topic: topic.to_string(), code: failure.code };
@@ -374,9 +377,7 @@ impl Observer {
                 .unwrap_or_else(|| failure.message.clone());
             self.health.operator_problem(topic, hint);
         }
-        let known = self.told.iter().any(|(told, code)| told == topic && *code == failure.code);
-        if !known && self.told.len() < TOPICS_KEPT {
-            self.told.push((Topic::clone(topic), failure.code));
+        if self.refusals.refused(topic, failure, now) {
             let hint = walrelay_pubsub::operator_hint(failure, topic);
             tracing::warn!(
                 topic = &**topic,
@@ -388,16 +389,12 @@ impl Observer {
         }
     }
 
-    fn recovered(&mut self, topic: &Topic) {
+    fn recovered(&mut self, topic: &Topic, now: Instant) {
         // The problem may have been found by an earlier session.
         if self.health.has_operator_problems() {
             self.health.operator_cleared(topic);
         }
-        if !self.told.iter().any(|(told, _)| told == topic) {
-            return;
-        }
-        self.told.retain(|(told, _)| told != topic);
-        tracing::info!(topic = &**topic, "publish succeeds again");
+        self.refusals.stored(topic, now);
     }
 
     fn counters(&mut self, topic: &Topic) -> &TopicCounters {

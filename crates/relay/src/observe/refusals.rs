@@ -1,0 +1,139 @@
+//! Refusals in the log: one line when a topic begins to refuse, and one when that is over.
+//!
+//! What fails and what is stored alternate while an outage ends, and for as long as one key of a topic is
+//! sick; for whoever reads the log that is one event.
+
+use std::time::{Duration, Instant};
+
+use walrelay_core::{FailureClass, PublishFailure, Topic};
+
+/// Topics that are remembered.
+const TOPICS_MAX: usize = 256;
+
+/// Topics that refuse, and what was told of them.
+#[derive(Debug, Default)]
+pub(super) struct Refusals(Vec<Refusal>);
+
+#[derive(Debug)]
+struct Refusal {
+    topic: Topic,
+    codes: Vec<&'static str>,
+    class: FailureClass,
+    began: Instant,
+    last: Instant,
+    /// Something was stored after the last of them.
+    stored: Option<Instant>,
+}
+
+impl Refusals {
+    /// A publish was refused; whether that is to be told: it is the first with this code.
+    pub(super) fn refused(
+        &mut self,
+        topic: &Topic,
+        failure: &PublishFailure,
+        now: Instant,
+    ) -> bool {
+        let known = self.0.iter_mut().find(|refusal| refusal.topic == *topic);
+        let Some(refusal) = known else {
+            let has_room = self.0.len() < TOPICS_MAX;
+            if has_room {
+                self.0.push(Refusal {
+                    topic: Topic::clone(topic),
+                    codes: vec![failure.code],
+                    class: failure.class,
+                    began: now,
+                    last: now,
+                    stored: None,
+                });
+            }
+            return has_room;
+        };
+        (refusal.last, refusal.stored, refusal.class) = (now, None, failure.class);
+        let is_news = !refusal.codes.contains(&failure.code);
+        if is_news {
+            refusal.codes.push(failure.code);
+        }
+        is_news
+    }
+
+    /// Something of the topic was stored.
+    pub(super) fn stored(&mut self, topic: &Topic, now: Instant) {
+        if let Some(refusal) = self.0.iter_mut().find(|refusal| refusal.topic == *topic) {
+            refusal.stored.get_or_insert(now);
+        }
+    }
+
+    /// Topics of which nothing is refused any more, and for how long something was.
+    pub(super) fn over(&mut self, now: Instant) -> Vec<(Topic, Duration)> {
+        let is_over = |refusal: &mut Refusal| {
+            let quiet = now.saturating_duration_since(refusal.last);
+            refusal.stored.is_some() && quiet >= quiet_of(refusal.class)
+        };
+        let over = self.0.extract_if(.., is_over);
+        over.map(|refusal| (refusal.topic, refusal.last - refusal.began)).collect()
+    }
+}
+
+/// So long without a refusal, and it is over: longer than the longest back-off of a key, so that one that
+/// is sick does not end it each time it waits. What an operator mends is mended for all keys of a topic.
+const fn quiet_of(class: FailureClass) -> Duration {
+    match class {
+        FailureClass::Transient | FailureClass::Row => Duration::from_secs(70),
+        FailureClass::Operator => Duration::from_secs(5),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn failure(class: FailureClass, code: &'static str) -> PublishFailure {
+        PublishFailure::new(class, code, "made up")
+    }
+
+    #[test]
+    fn refusals_between_which_something_is_stored_are_one_event() {
+        let start = Instant::now();
+        let after = |seconds| start + Duration::from_secs(seconds);
+        let (topic, other) = (Topic::from("t"), Topic::from("o"));
+        let no_answer = failure(FailureClass::Transient, "DEADLINE_EXCEEDED");
+        let mut refusals = Refusals::default();
+        assert!(refusals.refused(&topic, &no_answer, start));
+        for second in 0..60 {
+            refusals.stored(&topic, after(second));
+            assert!(!refusals.refused(&topic, &no_answer, after(second)));
+        }
+        let unavailable = failure(FailureClass::Transient, "UNAVAILABLE");
+        assert!(refusals.refused(&topic, &unavailable, after(60)), "another cause is news");
+        assert_eq!(refusals.over(after(600)), [], "nothing was stored since");
+        refusals.stored(&topic, after(61));
+        refusals.stored(&other, after(61));
+        assert_eq!(refusals.over(after(129)), []);
+        assert_eq!(refusals.over(after(130)), [(Topic::clone(&topic), Duration::from_secs(60))]);
+        assert!(refusals.refused(&topic, &no_answer, after(131)), "another event");
+    }
+
+    #[test]
+    fn what_an_operator_has_mended_is_told_after_a_few_seconds() {
+        let start = Instant::now();
+        let topic = Topic::from("t");
+        let mut refusals = Refusals::default();
+        assert!(refusals.refused(&topic, &failure(FailureClass::Operator, "NOT_FOUND"), start));
+        refusals.stored(&topic, start);
+        let over = refusals.over(start + Duration::from_secs(5));
+        assert_eq!(over, [(topic, Duration::ZERO)]);
+    }
+
+    #[test]
+    fn topics_without_end_do_not_fill_the_memory() {
+        let start = Instant::now();
+        let mut refusals = Refusals::default();
+        let unavailable = failure(FailureClass::Transient, "UNAVAILABLE");
+        let told = (0..2 * TOPICS_MAX)
+            .filter(|number| {
+                refusals.refused(&Topic::from(format!("t{number}")), &unavailable, start)
+            })
+            .count();
+        assert_eq!((told, refusals.0.len()), (TOPICS_MAX, TOPICS_MAX));
+    }
+}
