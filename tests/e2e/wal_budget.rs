@@ -81,6 +81,9 @@ async fn an_outage_under_load_holds_no_more_log_than_the_budget_and_everything_f
     let status = relay.wait_for_http(DEADLINE, "/status", 200).await;
     let status: Value = serde_json::from_str(&status).expect("/status is JSON");
     assert_eq!(status["relay"]["wal_budget"]["budget_bytes"], 33_554_432, "{status}");
+    // Everything is spilled, and every try fails: that is an outage however little waits in memory.
+    let reasons = relay.wait_for_http(DEADLINE, "/readyz", 503).await;
+    assert!(reasons.contains("nothing is being stored"), "{reasons}");
 
     world.pubsub.heal();
     assert_all_came_in_order(&world).await;
@@ -115,6 +118,11 @@ async fn one_key_that_is_never_answered_does_not_pin_the_log_while_others_flow()
     let is_told = |line: &str| line.contains("DEADLINE_EXCEEDED") && !line.ends_with(" 0");
     assert!(metrics.lines().any(is_told), "{metrics}");
     assert_eq!(world.dispatch_count("dead").await, 0);
+    wait_until(DEADLINE, "the status to tell that a try had no answer", async || {
+        let status = world.succeed(["status"]).await;
+        status.contains("; the last try had no answer at ").then_some(())
+    })
+    .await;
 
     world.pubsub.heal();
     assert_all_came_in_order(&world).await;
@@ -127,6 +135,11 @@ async fn an_outage_within_the_budget_parks_nothing() {
     world.pubsub.fault("reject=UNAVAILABLE");
     write_foreign_log(&world, 30, 10).await;
     assert_eq!(world.number("SELECT count(*) FROM app_outbox_dispatch").await, 0);
+    wait_until(Duration::from_secs(60), "the status to tell since when", async || {
+        let status = world.succeed(["status"]).await;
+        status.contains("; nothing is stored or recorded since 2").then_some(())
+    })
+    .await;
     world.pubsub.heal();
     assert_all_came_in_order(&world).await;
 }

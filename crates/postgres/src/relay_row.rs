@@ -1,6 +1,6 @@
 //! How far a slot is settled, in `app_outbox_relay`: what tells a lost slot from a first start.
 
-use std::time::SystemTime;
+use std::time::{Duration, SystemTime};
 
 use pgoutput_parser::Lsn;
 use tokio_postgres::types::{PgLsn, Type};
@@ -25,6 +25,8 @@ pub struct RelayRow {
     pub settled_xid: u64,
     /// When it was written.
     pub updated_at: SystemTime,
+    /// How long ago that was, by the server's clock.
+    pub age: Duration,
     /// What an operator has begun with the slot and not finished, by its kind.
     pub operation: Option<String>,
 }
@@ -65,7 +67,8 @@ pub async fn read_relay_row(client: &Client, slot: &str) -> Result<Option<RelayR
             "SELECT system_identifier, settled_lsn, settled_xid::text AS settled_xid, updated_at,
                     coalesce((to_jsonb(r) ->> 'timeline')::int, 0) AS timeline,
                     coalesce((to_jsonb(r) ->> 'generation')::int8, 0) AS generation,
-                    to_jsonb(r) -> 'operation' ->> 'kind' AS operation
+                    to_jsonb(r) -> 'operation' ->> 'kind' AS operation,
+                    extract(epoch FROM clock_timestamp() - updated_at)::float8 AS age
                FROM public.app_outbox_relay r WHERE slot = $1",
             &[(&slot, Type::TEXT)],
         )
@@ -79,6 +82,7 @@ pub async fn read_relay_row(client: &Client, slot: &str) -> Result<Option<RelayR
             settled_lsn: Lsn::new(row.get::<_, PgLsn>("settled_lsn").into()),
             settled_xid: parse_xid(row.get("settled_xid"), "app_outbox_relay.settled_xid")?,
             updated_at: row.get("updated_at"),
+            age: Duration::try_from_secs_f64(row.get("age")).unwrap_or_default(),
             operation: row.get("operation"),
         })
     })
@@ -161,10 +165,6 @@ impl OwnRow {
     }
 }
 
-/// The slot `$1`, with the 64-bit form of its `catalog_xmin` as `oldest`. The server tells 32 bits; the
-/// epoch is that of the newest transaction, or the one before.
-pub(crate) const SLOT_WITH_OLDEST: &str = "
-    SELECT slot_name, confirmed_flush_lsn,
 /// How far slot `$1` is confirmed: no session is sent what lies before. Where there is no slot nobody is sent
 /// anything.
 const CONFIRMED: &str = "
@@ -186,6 +186,10 @@ pub(crate) async fn read_confirmed(client: &Client, slot: &str) -> Result<Lsn, S
     Ok(confirmed(&row.map_err(StoreError::sql("read how far the slot is confirmed"))?))
 }
 
+/// The slot `$1`, with the 64-bit form of its `catalog_xmin` as `oldest`. The server tells 32 bits; the
+/// epoch is that of the newest transaction, or the one before.
+pub(crate) const SLOT_WITH_OLDEST: &str = "
+    SELECT slot_name, confirmed_flush_lsn,
            (CASE WHEN epoch + xmin > newest THEN epoch + xmin - 4294967296
                  ELSE epoch + xmin END)::text::xid8 AS oldest
       FROM (SELECT slot_name, confirmed_flush_lsn, catalog_xmin::text::bigint AS xmin,

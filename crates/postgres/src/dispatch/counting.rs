@@ -30,8 +30,10 @@ pub struct DispatchWaiting {
     pub spilled: u64,
     /// When the first of those was recorded.
     pub spilled_since: Option<SystemTime>,
-    /// When one of them was last refused, if that was a moment ago.
+    /// When a try of one of them last failed, if that was a moment ago.
     pub refused_at: Option<SystemTime>,
+    /// When one last failed because there was no answer.
+    pub unanswered_at: Option<SystemTime>,
     /// Are not due yet, because they back off or a relay has claimed them.
     pub not_due: u64,
     /// When the last of those is.
@@ -45,6 +47,7 @@ impl DispatchWaiting {
             spilled: self.spilled + other.spilled,
             spilled_since: earlier(self.spilled_since, other.spilled_since),
             refused_at: self.refused_at.max(other.refused_at),
+            unanswered_at: self.unanswered_at.max(other.unanswered_at),
             not_due: self.not_due + other.not_due,
             not_due_until: self.not_due_until.max(other.not_due_until),
         }
@@ -150,6 +153,10 @@ SELECT count(*) FILTER (WHERE status = 'retrying') AS retrying,
        min(parked_at) FILTER (WHERE status = 'retrying' AND error_code = $4) AS spilled_since,
        max(updated_at) FILTER (WHERE status = 'retrying' AND error_code = $4 AND last_error IS NOT NULL
                                  AND updated_at > now() - interval '2 minutes') AS refused_at,
+       max(updated_at) FILTER (WHERE status = 'retrying' AND error_code = $4
+                                 AND updated_at > now() - interval '2 minutes'
+                                 AND last_error LIKE 'attempt % at %: DEADLINE_EXCEEDED: %'
+                                 AND split_part(last_error, E'\n', 1) LIKE '%: DEADLINE_EXCEEDED: %') AS unanswered_at,
        count(*) FILTER (WHERE status = 'retrying' AND next_attempt_at > now()) AS not_due,
        max(next_attempt_at) FILTER (WHERE status = 'retrying' AND next_attempt_at > now()) AS not_due_until,
        pg_relation_size('public.app_outbox_dispatch') / current_setting('block_size')::int8 AS blocks
@@ -169,6 +176,7 @@ fn counts(row: &Row) -> DispatchCounts {
             spilled: count("spilled"),
             spilled_since: row.get("spilled_since"),
             refused_at: row.get("refused_at"),
+            unanswered_at: row.get("unanswered_at"),
             not_due: count("not_due"),
             not_due_until: row.get("not_due_until"),
         },
@@ -186,6 +194,7 @@ mod tests {
             spilled,
             spilled_since: since,
             refused_at,
+            unanswered_at: refused_at,
             not_due: 1,
             not_due_until: until,
         };

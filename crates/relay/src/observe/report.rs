@@ -89,6 +89,7 @@ pub fn report_of(survey: &Survey) -> Option<Map<String, Value>> {
     report.insert("lag_seconds".into(), json!(lag_seconds));
     report.insert("settled_lsn".into(), json!(row.map(|row| row.settled_lsn.to_string())));
     report.insert("settled_at".into(), json!(row.map(|row| rfc3339(row.updated_at))));
+    report.insert("settled_seconds".into(), json!(row.map(|row| row.age.as_secs_f64())));
     report.insert(
         "dispatch".into(),
         json!({
@@ -104,6 +105,7 @@ pub fn report_of(survey: &Survey) -> Option<Map<String, Value>> {
         "rows": waiting.spilled,
         "since": moment(waiting.spilled_since),
         "refused_at": moment(waiting.refused_at),
+        "unanswered_at": moment(waiting.unanswered_at),
     });
     let not_due = json!({ "rows": waiting.not_due, "until": moment(waiting.not_due_until) });
     report.insert("spilled".into(), spilled);

@@ -9,6 +9,13 @@ const PATIENCE: Duration = Duration::from_secs(10);
 /// just begun holds no rows yet.
 const IDLE: Duration = Duration::from_secs(2);
 
+/// The same while every try fails. Where everything is spilled nothing waits between two tries: that is no
+/// end of it, unless none is made for longer than the longest back-off.
+const IDLE_WHILE_DOWN: Duration = Duration::from_mins(2);
+
+/// The code of a call that was given up, by us or by the service.
+const NO_ANSWER: &str = "DEADLINE_EXCEEDED";
+
 /// Whether Pub/Sub stores anything at all.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Service {
@@ -59,18 +66,26 @@ impl Supply {
             0 => drop(self.idle_since.get_or_insert(now)),
             _ => self.idle_since = None,
         }
-        if self.idle_since.is_some_and(|since| now.duration_since(since) >= IDLE) {
-            self.service = Service::Up;
-        }
     }
 
-    /// What operators are told about an outage; `tries` is `Down` while every try fails.
+    /// What operators are told about an outage; `tries` is `Down` while every try fails of what waits, in
+    /// memory or in dispatch state.
     pub fn outage(&mut self, now: Instant, tries: Service) -> Option<String> {
+        let idle = match tries {
+            Service::Up => IDLE,
+            Service::Down => IDLE_WHILE_DOWN,
+        };
+        if self.idle_since.is_some_and(|since| now.duration_since(since) >= idle) {
+            self.service = Service::Up;
+        }
         let waited = self.moved_at.map_or(Duration::ZERO, |at| now.duration_since(at));
         if self.rows > 0 && (waited >= PATIENCE || tries == Service::Down) {
             self.service = Service::Down;
         }
-        let code = self.last_code.map(|code| format!(", the last answer was {code}"));
+        let code = self.last_code.map(|code| match code {
+            NO_ANSWER => format!(", and calls get no answer ({code})"),
+            _ => format!(", the last answer was {code}"),
+        });
         match self.service {
             Service::Up => None,
             Service::Down => {
@@ -95,6 +110,12 @@ mod tests {
         supply.failed("UNAVAILABLE");
         let text = supply.outage(after(10), Service::Up).unwrap();
         assert!(text.ends_with("the last answer was UNAVAILABLE"), "{text}");
+        supply.failed("DEADLINE_EXCEEDED");
+        let unanswered = supply.outage(after(10), Service::Up).unwrap();
+        assert!(
+            unanswered.ends_with("and calls get no answer (DEADLINE_EXCEEDED)"),
+            "{unanswered}"
+        );
         supply.moved(after(11));
         assert_eq!(supply.outage(after(11), Service::Up), None);
     }
@@ -109,5 +130,21 @@ mod tests {
         assert!(supply.outage(start, Service::Up).is_some());
         supply.look(0, start + IDLE);
         assert_eq!(supply.outage(start + IDLE, Service::Up), None);
+    }
+
+    #[test]
+    fn an_outage_goes_on_between_two_tries_though_everything_is_spilled() {
+        let start = Instant::now();
+        let after = |seconds| start + Duration::from_secs(seconds);
+        let mut supply = Supply::default();
+        // Every ten seconds a row is tried for a moment, and fails.
+        for second in 0..100 {
+            supply.look(usize::from(second % 10 == 0), after(second));
+            assert!(supply.outage(after(second), Service::Down).is_some(), "{second}");
+        }
+        supply.look(0, after(209));
+        assert!(supply.outage(after(209), Service::Down).is_some());
+        supply.look(0, after(211));
+        assert_eq!(supply.outage(after(211), Service::Down), None, "nothing is tried any more");
     }
 }

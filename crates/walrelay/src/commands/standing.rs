@@ -5,7 +5,7 @@ mod waiting;
 
 use serde_json::{Map, Value};
 
-use self::waiting::{reason_not_ready, spilled, what_they_wait_for};
+use self::waiting::{Cause, cause, what_they_wait_for};
 use crate::output::{Paint, Tone, human_bytes, shortened, visible};
 
 /// Below this much log left, somebody has to act now; as `check` and the alert have it.
@@ -60,22 +60,18 @@ impl Standing {
         }
         if let Some(room) = number("safe_wal_bytes").filter(|room| *room < ROOM_BYTES_MIN) {
             let left = human_bytes(u64::try_from(room).unwrap_or(0));
-            let advice = match streams {
-                true => "walrelay check, which says how to raise max_slot_wal_keep_size",
-                false => "start the relay: walrelay run",
+            let raise = "walrelay check, which says how to raise max_slot_wal_keep_size";
+            let (why, advice) = match (streams, cause(report)) {
+                (false, _) => (String::new(), "start the relay: walrelay run".to_owned()),
+                (true, None) => (String::new(), raise.to_owned()),
+                (true, Some(Cause { told, advice, .. })) => {
+                    (format!("; {told}"), format!("{raise}; then {advice}"))
+                }
             };
-            return stands(
-                Tone::Bad,
-                format!("{flow}; the slot is lost after {left} more"),
-                Some(advice),
-            );
+            let headline = format!("{flow}{why}; the slot is lost after {left} more");
+            return stands(Tone::Bad, headline, Some(&advice));
         }
-        if let Some(reason) = reason_not_ready(report) {
-            let advice = "docs/operations.md, HTTP and Symptoms, has what to do about each reason";
-            return stands(Tone::Bad, format!("{flow}; not ready: {reason}"), Some(advice));
-        }
-        if streams && let Some((tone, told)) = spilled(report) {
-            let advice = "they follow by themselves, in order; find out why Pub/Sub refuses: walrelay_publish_requests_total by code";
+        if let Some(Cause { tone, told, advice }) = cause(report) {
             return stands(tone, format!("{flow}; {told}"), Some(advice));
         }
         match (streams, count("dead"), count("retrying")) {
@@ -433,6 +429,47 @@ mod tests {
                 json!({ "operation": "a recovery; it waits" }),
                 Tone::Bad,
                 "not finished: a recovery; it waits",
+            ),
+        ];
+        for (changes, tone, text) in cases {
+            assert_eq!(headline(changes), (tone, text.to_owned(), tone != Tone::Good));
+        }
+    }
+
+    #[test]
+    fn the_cause_is_the_headline_beside_little_room_and_when_nothing_is_settled() {
+        let cases = [
+            (
+                json!({
+                    "safe_wal_bytes": 5 << 20,
+                    "spilled": { "rows": 7, "since": "T1", "refused_at": "T2", "unanswered_at": "T2" },
+                }),
+                Tone::Bad,
+                "streaming, 0 B behind; publishing fails: 7 rows are spilled and wait, the first since T1; \
+                 the last try had no answer at T2; the slot is lost after 5.0 MiB more",
+            ),
+            (
+                json!({
+                    "safe_wal_bytes": 5 << 20,
+                    "relay": { "reasons": ["slot at risk: 7 bytes of log", "nothing is stored"] },
+                }),
+                Tone::Bad,
+                "streaming, 0 B behind; not ready: nothing is stored; the slot is lost after 5.0 MiB more",
+            ),
+            (
+                json!({ "lag_bytes": 4096, "settled_at": "T3", "settled_seconds": 45.2 }),
+                Tone::Attention,
+                "streaming, 4.0 KiB behind; nothing is stored or recorded since T3, 45 s ago",
+            ),
+            (
+                json!({ "lag_bytes": 4096, "settled_at": "T3", "settled_seconds": 29.0 }),
+                Tone::Good,
+                "streaming, 4.0 KiB behind, nothing parked",
+            ),
+            (
+                json!({ "lag_bytes": 900, "settled_at": "T3", "settled_seconds": 45.2 }),
+                Tone::Good,
+                "streaming, 900 B behind, nothing parked",
             ),
         ];
         for (changes, tone, text) in cases {

@@ -4,11 +4,65 @@ use serde_json::{Map, Value};
 
 use crate::output::{Tone, visible};
 
-/// Why the relay itself says that it is not ready, where it was asked.
-pub(super) fn reason_not_ready(report: &Map<String, Value>) -> Option<String> {
+/// What it waits for when rows do not flow, and what helps.
+#[derive(Debug)]
+pub(super) struct Cause {
+    pub(super) tone: Tone,
+    pub(super) told: String,
+    pub(super) advice: &'static str,
+}
+
+/// Why rows do not flow, as far as is known: the relay's own reasons first, then what is spilled, then that
+/// nothing is settled any more.
+pub(super) fn cause(report: &Map<String, Value>) -> Option<Cause> {
+    if let Some(reason) = reason_not_ready(report) {
+        return Some(Cause {
+            tone: Tone::Bad,
+            told: format!("not ready: {reason}"),
+            advice: "docs/operations.md, HTTP and Symptoms, has what to do about each reason",
+        });
+    }
+    if report.get("active") != Some(&Value::Bool(true)) {
+        return None;
+    }
+    if let Some((tone, told)) = spilled(report) {
+        return Some(Cause {
+            tone,
+            told,
+            advice: "they follow by themselves, in order; find out why Pub/Sub refuses or does not answer: \
+                     walrelay_publish_requests_total by code",
+        });
+    }
+    let since = unsettled_since(report)?;
+    Some(Cause {
+        tone: Tone::Attention,
+        told: format!("nothing is stored or recorded since {since}"),
+        advice: "why is in the relay's log and in its reasons: walrelay status --relay ADDRESS; its log waits, up to --wal-budget",
+    })
+}
+
+/// A relay that stores rows, or has none, notes how far it is every few seconds.
+const SETTLED_SECONDS_MAX: f64 = 30.0;
+
+/// Less log than this may be what noting it has written itself.
+const LAG_BYTES_MIN: u64 = 1 << 10;
+
+/// When the relay last noted that it had come further, if that was long ago although log waits for it.
+fn unsettled_since(report: &Map<String, Value>) -> Option<String> {
+    let seconds = report.get("settled_seconds")?.as_f64()?;
+    let lag = report.get("lag_bytes")?.as_u64()?;
+    let is_stuck = seconds >= SETTLED_SECONDS_MAX && lag >= LAG_BYTES_MIN;
+    let at = report.get("settled_at")?.as_str().filter(|_| is_stuck)?;
+    Some(format!("{}, {seconds:.0} s ago", visible(at)))
+}
+
+/// Why the relay itself says that it is not ready, where it was asked. How much room the slot has, the
+/// report tells by itself.
+fn reason_not_ready(report: &Map<String, Value>) -> Option<String> {
     let relay = report.get("relay").filter(|relay| relay["phase"] != "standby")?;
-    let reasons = relay.get("reasons")?.as_array()?;
-    let first = reasons.first().and_then(Value::as_str).map(visible)?;
+    let all = relay.get("reasons")?.as_array()?.iter().filter_map(Value::as_str);
+    let reasons: Vec<_> = all.filter(|reason| !reason.starts_with("slot at risk")).collect();
+    let first = visible(reasons.first()?);
     Some(match reasons.len() {
         1 => first,
         others => format!("{first}; and {} more", others - 1),
@@ -16,18 +70,23 @@ pub(super) fn reason_not_ready(report: &Map<String, Value>) -> Option<String> {
 }
 
 /// Rows that wait in dispatch state because nothing could be published, and since when.
-pub(super) fn spilled(report: &Map<String, Value>) -> Option<(Tone, String)> {
+fn spilled(report: &Map<String, Value>) -> Option<(Tone, String)> {
     let spilled = report.get("spilled")?;
     let rows = spilled.get("rows")?.as_u64().filter(|rows| *rows > 0)?;
     let since = spilled.get("since").and_then(Value::as_str).map(visible);
     let since = since.map_or_else(String::new, |since| format!(", the first since {since}"));
-    Some(match spilled.get("refused_at").and_then(Value::as_str).map(visible) {
-        Some(at) => (
-            Tone::Bad,
-            format!(
-                "publishing fails: {rows} rows are spilled and wait{since}; last refused at {at}"
-            ),
-        ),
+    let moment = |name: &str| spilled.get(name).and_then(Value::as_str).map(visible);
+    Some(match moment("refused_at") {
+        Some(at) => {
+            let last = match moment("unanswered_at").is_some_and(|unanswered| unanswered == at) {
+                true => "the last try had no answer",
+                false => "last refused",
+            };
+            let told = format!(
+                "publishing fails: {rows} rows are spilled and wait{since}; {last} at {at}"
+            );
+            (Tone::Bad, told)
+        }
         None => {
             (Tone::Attention, format!("{rows} rows are spilled and wait to be published{since}"))
         }
