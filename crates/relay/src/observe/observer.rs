@@ -242,7 +242,8 @@ impl Observer {
         self.metrics.lanes.set(lanes.len() as u64);
         self.health.beat();
         self.supply.look(budget.rows(), now);
-        let tries = match lanes.is_outage(now) {
+        let waits = budget.rows() > 0 || lanes.parked_keys() > 0;
+        let tries = match lanes.is_outage(now) && waits {
             true => Service::Down,
             false => Service::Up,
         };
