@@ -259,6 +259,11 @@ async fn many_rows_are_retried_and_given_up_by_filter_and_never_without_consent(
     );
     assert_eq!(world.dispatch_count("dead").await, 1_200);
 
+    let of_key = ["dispatch", "discard", "--key", "w", "--reason", "a load test", "--yes"];
+    let none = world.succeed(of_key).await;
+    assert!(none.contains("no row matches\n1 row(s)"), "{none}");
+    assert!(none.contains("--status retrying"), "{none}");
+
     let retried =
         world.succeed(["dispatch", "retry", "--status", "dead", "--older-than", "0s"]).await;
     assert!(retried.contains("1200 row(s) are due now"), "{retried}");

@@ -71,15 +71,17 @@ where
 }
 
 fn report_end(watermark: Watermark, unsettled: usize, finished: &Result<(), PgError>) {
+    // A session that had nothing to settle knows no position; the slot stays where it was.
+    let watermark = (watermark != Watermark::NONE).then(|| tracing::field::display(watermark));
     match finished {
-        Ok(()) if unsettled == 0 => tracing::info!(%watermark, "session ended"),
+        Ok(()) if unsettled == 0 => tracing::info!(watermark, "session ended"),
         Ok(()) => tracing::info!(
-            %watermark,
+            watermark,
             unsettled_rows = unsettled,
             "session ended; unsettled rows are read again from the slot"
         ),
         Err(error) => tracing::warn!(
-            %watermark,
+            watermark,
             error = %crate::policy::Chain(error),
             "the last status update may not have been seen; rows settled since the one before may be published again"
         ),

@@ -3,7 +3,8 @@
 use std::io::{self, IsTerminal as _, Write as _};
 
 use walrelay_postgres::{
-    DispatchPlace, DispatchQuery, DispatchStore, RetrySelection, SqlClient, StoreError,
+    DispatchPlace, DispatchQuery, DispatchState, DispatchStatus, DispatchStore, RetrySelection,
+    SqlClient, StoreError,
 };
 
 use crate::config::{Chosen, Consent};
@@ -59,13 +60,31 @@ pub(super) async fn act(
             let query = &DispatchQuery { until, ..query.clone() };
             let count = store.count(client, query).await?;
             if count == 0 {
-                return Ok("no row matches\n".to_owned());
+                return Ok(format!("no row matches\n{}", others(store, client, query).await?));
             }
             agreed(&verb, count, *consent)?;
             let acted = through_all(store, client, (&verb, query, count)).await?;
             Ok(format!("{acted} row(s) are {done}\n"))
         }
     }
+}
+
+/// Rows that would match with another status: only dead ones are meant where none is given.
+async fn others(
+    store: &DispatchStore,
+    client: &SqlClient,
+    query: &DispatchQuery,
+) -> Result<String, StoreError> {
+    if query.state != DispatchState::Only(DispatchStatus::Dead) {
+        return Ok(String::new());
+    }
+    let state = DispatchState::Only(DispatchStatus::Retrying);
+    Ok(match store.count(client, &DispatchQuery { state, ..query.clone() }).await? {
+        0 => String::new(),
+        others => {
+            format!("{others} row(s) that are tried again by themselves would: --status retrying\n")
+        }
+    })
 }
 
 /// Asks whoever sits there. A program that retries has said enough; one that gives rows up has to say so.
