@@ -183,8 +183,9 @@ async fn where_outbox_rows_are_most_of_the_log_spilling_stops_and_all_follows_wh
     while unchanged < 3 {
         let held = held_bytes(&relay).await;
         write().await;
+        // More by what is written, or less by what was still recorded of what had been read.
         wait_until(DEADLINE, "the rows to be measured", async || {
-            (held_bytes(&relay).await > held).then_some(())
+            (held_bytes(&relay).await != held).then_some(())
         })
         .await;
         let before = std::mem::replace(&mut spilled, world.dispatch_count("retrying").await);
