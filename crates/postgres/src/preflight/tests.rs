@@ -315,6 +315,7 @@ fn an_upgrade_is_no_loss_until_it_has_happened_and_never_leads_to_giving_rows_up
         found(|facts| {
             if stage == UpgradeStage::Prepared {
                 facts.slot = None;
+                facts.server.replication_slots -= 1;
             }
             facts.relay_row.as_mut().unwrap().operation = Some("upgrade".to_owned());
             let system_identifier = "7".to_owned();
