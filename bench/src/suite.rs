@@ -15,9 +15,9 @@ use crate::live::{self, Burst, Live, Steady};
 use crate::machine::{self, Machine};
 use crate::outage::{self, Outage};
 use crate::results::{
-    BARE, CONSUME_FAR, CONSUME_HOT, CONSUME_MANY, CONSUME_OFFICIAL, CONSUME_POISON, CONSUME_STEADY,
-    CONSUME_TWO, FAR_AWAY, FAR_TLS, HOT_KEYS, MANY_KEYS, OFFICIAL, ONE_TRANSACTION, OUTAGE,
-    OUTAGE_MANY, Results, SINGLE_KEY, STEADY,
+    BARE, CONSUME_FAR, CONSUME_HOT, CONSUME_MANY, CONSUME_OFFICIAL, CONSUME_POISON, CONSUME_REMOTE,
+    CONSUME_STEADY, CONSUME_TWO, FAR_AWAY, FAR_TLS, HOT_KEYS, MANY_KEYS, OFFICIAL, ONE_TRANSACTION,
+    OUTAGE, OUTAGE_MANY, Results, SINGLE_KEY, STEADY,
 };
 use crate::shards::{self, Shards};
 use crate::sink::{Keeping, SinkOptions};
@@ -110,12 +110,14 @@ fn consumers(size: Size) -> Vec<Consume> {
         instances: 1,
         rounds: size.rounds(),
     };
-    let far = |name| Consume { database_millis: 3, ..consume(name, 300_000, 1_000) };
+    let far = |name, millis| Consume { database_millis: millis, ..consume(name, 300_000, 1_000) };
     vec![
         consume(CONSUME_HOT, 500_000, 1_000),
         consume(CONSUME_MANY, 1_000_000, 0),
-        far(CONSUME_FAR),
-        Consume { instances: 2, ..far(CONSUME_TWO) },
+        far(CONSUME_FAR, 3),
+        // So far that the processors idle: what a second instance adds is then to be seen.
+        far(CONSUME_REMOTE, 30),
+        Consume { instances: 2, ..far(CONSUME_TWO, 30) },
         Consume { poison_every: 100, ..consume(CONSUME_POISON, 300_000, 1_000) },
         Consume { reader: Reader::Official, ..consume(CONSUME_OFFICIAL, 100_000, 1_000) },
     ]

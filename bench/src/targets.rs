@@ -7,9 +7,9 @@ use crate::figures::{median, number, peak_mebibytes};
 use crate::live::Live;
 use crate::outage::Overcome;
 use crate::results::{
-    BARE, CONSUME_FAR, CONSUME_HOT, CONSUME_MANY, CONSUME_OFFICIAL, CONSUME_POISON, CONSUME_TWO,
-    FAR_AWAY, FAR_TLS, HOT_KEYS, MANY_KEYS, OFFICIAL, ONE_TRANSACTION, OUTAGE, OUTAGE_MANY,
-    Results, SINGLE_KEY, STEADY, Verdict,
+    BARE, CONSUME_FAR, CONSUME_HOT, CONSUME_MANY, CONSUME_OFFICIAL, CONSUME_POISON, CONSUME_REMOTE,
+    CONSUME_TWO, FAR_AWAY, FAR_TLS, HOT_KEYS, MANY_KEYS, OFFICIAL, ONE_TRANSACTION, OUTAGE,
+    OUTAGE_MANY, Results, SINGLE_KEY, STEADY, Verdict,
 };
 
 /// 60,000 rows/s where a near sink takes 98,000: a share, so that it says the same on every machine.
@@ -114,7 +114,7 @@ fn consuming(results: &Results) -> Vec<Verdict> {
         found(name).map(|rate| at_least(name, target, rate, "events/s"))
     });
     let shares = [
-        (CONSUME_TWO, CONSUME_FAR, 1.1, "× the rate of one instance"),
+        (CONSUME_TWO, CONSUME_REMOTE, 1.4, "× the rate of one instance"),
         (CONSUME_HOT, CONSUME_OFFICIAL, 8.0, "× a transaction for each message"),
         (CONSUME_POISON, CONSUME_HOT, 0.5, "× the rate without poison"),
     ];

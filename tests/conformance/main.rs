@@ -12,3 +12,4 @@ mod publishing;
 mod relay;
 mod seeking;
 mod service;
+mod streams;

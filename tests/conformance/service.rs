@@ -64,6 +64,21 @@ impl Service {
         service
     }
 
+    /// Another client of the same.
+    pub(crate) async fn another(&self) -> Self {
+        let url = format!("http://{}", self.address);
+        let channel = Channel::from_shared(url).expect("an address").connect().await;
+        let channel = channel.expect("the Pub/Sub is there");
+        Self {
+            kind: self.kind,
+            address: self.address.clone(),
+            project: self.project.clone(),
+            publisher: PublisherClient::new(channel.clone()),
+            subscriber: SubscriberClient::new(channel),
+            _embedded: None,
+        }
+    }
+
     pub(crate) fn topic(&self, name: &str) -> String {
         format!("projects/{}/topics/{name}", self.project)
     }

@@ -13,6 +13,7 @@ mod handlers;
 mod health;
 mod hot_keys;
 mod in_place;
+mod instances;
 mod lost_slot;
 mod matrix;
 mod parking;

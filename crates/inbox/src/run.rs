@@ -30,8 +30,6 @@ use crate::metrics::{Metrics, OutcomeLabel, ReasonLabel};
 use crate::plan::Plan;
 use crate::settings::{Settings, Until};
 
-/// Messages held: more than all workers can have out, so that batches fill while others are out.
-const MESSAGES_MAX: usize = 20_000;
 /// How often what waits for its time is asked for.
 const REDELIVER_EVERY: Duration = Duration::from_secs(1);
 /// How often the consumer's row is read: pause, resume, a new generation. Tells besides that the
@@ -103,7 +101,7 @@ impl Run {
         let bounds = Bounds {
             batch: settings.batch as usize,
             workers: settings.workers as usize,
-            messages: MESSAGES_MAX,
+            messages: settings.messages_held(),
             bytes: settings.max_in_flight_bytes,
             lease: LEASE,
             max_lease: settings.max_lease,
@@ -114,7 +112,7 @@ impl Run {
             // With this version a quiet stream is told every half minute that it is alive.
             protocol_version: 1,
             client_id: format!("walrelay-{}-{:08x}", settings.consumer, random.next_u32()),
-            max_outstanding_messages: i64::try_from(MESSAGES_MAX).unwrap_or(i64::MAX),
+            max_outstanding_messages: i64::try_from(bounds.messages).unwrap_or(i64::MAX),
             max_outstanding_bytes: i64::try_from(settings.max_in_flight_bytes).unwrap_or(i64::MAX),
             ..StreamingPullRequest::default()
         };

@@ -7,6 +7,13 @@ use walrelay_pubsub::Endpoint;
 
 use crate::effect::Effect;
 
+/// Messages held, in rounds of batches: one that is out, one that is next, and as much again for what is on
+/// its way while acknowledgements are. More would only keep from other instances what this one cannot
+/// begin: a key of which it holds something is its own.
+const ROUNDS_HELD: usize = 4;
+/// Never held fewer, or small batches would wait for the service between them.
+const MESSAGES_MIN: usize = 1_000;
+
 /// After an event that is dead.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum OnDead {
@@ -118,5 +125,11 @@ impl Settings {
             drain_timeout: Duration::from_secs(7),
             until: Until::Stopped,
         }
+    }
+
+    /// Messages held at most.
+    pub(crate) fn messages_held(&self) -> usize {
+        let round = self.batch as usize * self.workers as usize;
+        (round * ROUNDS_HELD).max(MESSAGES_MIN)
     }
 }

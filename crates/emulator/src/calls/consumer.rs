@@ -13,7 +13,7 @@ use crate::emulator::Emulator;
 use crate::faults::fault::Call;
 use crate::faults::in_force::Outcome;
 use crate::store::consuming::Taken;
-use crate::store::queue::{Allowance, ConsumerId, Delivery};
+use crate::store::queue::{Allowance, ConsumerId, Delivery, Stay};
 
 pub(crate) struct Consumer {
     emulator: Emulator,
@@ -55,7 +55,8 @@ impl Consumer {
         let mut broker = emulator.broker();
         let new = broker.new_consumer();
         let its = broker.subscription_mut(wanted.subscription)?;
-        let id = its.open(wanted.client_id, new, wanted.allowance);
+        let stay = if wanted.call == Call::Pull { Stay::Call } else { Stay::Stream };
+        let id = its.open(wanted.client_id, new, stay, wanted.allowance);
         Ok(Self {
             emulator: emulator.clone(),
             subscription: wanted.subscription.to_owned(),
@@ -138,6 +139,8 @@ impl Drop for Consumer {
         let mut broker = self.emulator.broker();
         if let Ok(subscription) = broker.subscription_mut(&self.subscription) {
             subscription.queue.close(self.id);
+            // Others get what it would have got.
+            subscription.wake.notify_waiters();
         }
     }
 }

@@ -118,6 +118,10 @@ impl Broker {
         }
         let until = now + deadline.unwrap_or(subscription.ack_deadline);
         let deliveries = subscription.queue.take(consumer, until);
+        if !deliveries.is_empty() && !subscription.queue.is_taking(consumer) {
+            // It is full: others may have what is left.
+            subscription.wake.notify_waiters();
+        }
         self.forward_dead_letters(name)?;
         Ok(deliveries)
     }

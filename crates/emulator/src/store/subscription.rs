@@ -13,7 +13,7 @@ use crate::faults::fault::Unconfirmed;
 use crate::store::confirmation::Confirmation;
 use crate::store::filter::Filter;
 use crate::store::message::StoredMessage;
-use crate::store::queue::{Allowance, ConsumerId, Ordering, Queue};
+use crate::store::queue::{Allowance, ConsumerId, Ordering, Queue, Stay};
 use crate::store::retained::Retained;
 use crate::wire::limits;
 
@@ -68,6 +68,7 @@ impl Subscription {
         &mut self,
         client_id: &str,
         new: ConsumerId,
+        stay: Stay,
         allowance: Allowance,
     ) -> ConsumerId {
         let queue = &mut self.queue;
@@ -80,7 +81,9 @@ impl Subscription {
         if !client_id.is_empty() {
             self.clients.insert(client_id.to_owned(), new);
         }
-        queue.open(new, allowance);
+        queue.open(new, stay, allowance);
+        // Keys may have moved from one stream to another.
+        self.wake.notify_waiters();
         new
     }
 

@@ -9,8 +9,10 @@
 //! ```
 //!
 //! A key with leased messages belongs to the consumer that holds them: nobody else gets its next
-//! message, so two streams never race over one key. No clock in here: time is an argument.
+//! message, so two streams never race over one key. Which stream a key goes to that has none leased,
+//! is in [`homes`]. No clock in here: time is an argument.
 
+mod homes;
 mod seek;
 
 use std::collections::{BTreeSet, HashMap, VecDeque};
@@ -22,7 +24,7 @@ use crate::store::message::StoredMessage;
 use crate::store::retained::Retained;
 
 /// One stream or one Pull call.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub(crate) struct ConsumerId(pub(crate) u64);
 
 /// How much a consumer may hold without acknowledging it.
@@ -120,16 +122,30 @@ enum LeasedMessage {
     Keyed(Bytes),
 }
 
+/// How long a consumer is there.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Stay {
+    /// Keys are shared out among those that stay.
+    Stream,
+    /// One response.
+    Call,
+}
+
 #[derive(Debug)]
 struct Usage {
+    stay: Stay,
     allowance: Allowance,
     /// Streams that are this consumer: two for a moment, when a client comes back before it is known
     /// that it had gone.
     streams: u32,
     messages: usize,
     bytes: usize,
-    /// Keys this consumer owns that have something waiting; may be stale, so each is looked at.
-    ready: VecDeque<Bytes>,
+    /// Keys with something waiting that this consumer owns; may be stale, so each is looked at.
+    owned: VecDeque<Bytes>,
+    /// The same of keys that nobody owns and whose home it is.
+    at_home: VecDeque<Bytes>,
+    /// A lease of its has run out since it acknowledged anything.
+    is_stuck: bool,
 }
 
 impl Usage {
@@ -138,9 +154,14 @@ impl Usage {
         self.messages < self.allowance.messages && self.bytes < self.allowance.bytes
     }
 
+    fn is_taking(&self) -> bool {
+        self.has_room() && !self.is_stuck
+    }
+
     fn release_all(&mut self) {
         (self.messages, self.bytes) = (0, 0);
-        self.ready.clear();
+        self.owned.clear();
+        self.at_home.clear();
     }
 }
 
@@ -164,11 +185,13 @@ pub(crate) struct Queue {
     unkeyed: VecDeque<Waiting>,
     /// Only keys with something waiting or leased: the number of keys ever seen is unbounded.
     keys: HashMap<Bytes, Key>,
-    /// Keys without an owner that have something waiting; may be stale.
-    ready: VecDeque<Bytes>,
+    /// Keys with something waiting that are anybody's; may be stale.
+    anybodys: VecDeque<Bytes>,
     leases: HashMap<u64, Lease>,
     deadlines: BTreeSet<(Instant, u64)>,
     consumers: HashMap<ConsumerId, Usage>,
+    /// Those consumers that stay.
+    streams: Vec<ConsumerId>,
     next_ack_id: u64,
     stored_bytes: usize,
     /// Acknowledged messages, where they are kept.
@@ -184,10 +207,11 @@ impl Queue {
             ordering,
             unkeyed: VecDeque::new(),
             keys: HashMap::new(),
-            ready: VecDeque::new(),
+            anybodys: VecDeque::new(),
             leases: HashMap::new(),
             deadlines: BTreeSet::new(),
             consumers: HashMap::new(),
+            streams: Vec::new(),
             next_ack_id: 1,
             stored_bytes: 0,
             retained,
@@ -224,9 +248,21 @@ impl Queue {
         }
     }
 
-    pub(crate) fn open(&mut self, consumer: ConsumerId, allowance: Allowance) {
-        let usage = Usage { allowance, streams: 1, messages: 0, bytes: 0, ready: VecDeque::new() };
+    pub(crate) fn open(&mut self, consumer: ConsumerId, stay: Stay, allowance: Allowance) {
+        let usage = Usage {
+            stay,
+            allowance,
+            streams: 1,
+            messages: 0,
+            bytes: 0,
+            owned: VecDeque::new(),
+            at_home: VecDeque::new(),
+            is_stuck: false,
+        };
         self.consumers.insert(consumer, usage);
+        if stay == Stay::Stream {
+            self.share_out();
+        }
     }
 
     /// A consumer comes back: its keys are still its own, and what it has out counts.
@@ -236,27 +272,31 @@ impl Queue {
             usage.allowance = allowance;
             return;
         }
-        self.open(consumer, allowance);
+        self.open(consumer, Stay::Stream, allowance);
         let Some(usage) = self.consumers.get_mut(&consumer) else { return };
         for lease in self.leases.values().filter(|lease| lease.consumer == consumer) {
             usage.messages += 1;
             usage.bytes += lease.bytes;
         }
-        let own = self.keys.iter().filter(|(_, key)| key.owner == Some(consumer));
-        let mut ready: Vec<(u64, Bytes)> =
-            own.filter_map(|(name, key)| Some((key.next_id()?, name.clone()))).collect();
-        ready.sort_unstable();
-        usage.ready.extend(ready.into_iter().map(|(_, name)| name));
     }
 
     /// A stream of a consumer ends. Its messages stay leased until their deadline, as in production.
     pub(crate) fn close(&mut self, consumer: ConsumerId) {
-        if let Some(usage) = self.consumers.get_mut(&consumer) {
-            usage.streams -= 1;
-            if usage.streams == 0 {
-                self.consumers.remove(&consumer);
-            }
+        let Some(usage) = self.consumers.get_mut(&consumer) else { return };
+        usage.streams -= 1;
+        if usage.streams > 0 {
+            return;
         }
+        let stay = usage.stay;
+        self.consumers.remove(&consumer);
+        if stay == Stay::Stream {
+            self.share_out();
+        }
+    }
+
+    /// Whether this consumer would take more. If not, others may have what it would get.
+    pub(crate) fn is_taking(&self, consumer: ConsumerId) -> bool {
+        self.consumers.get(&consumer).is_some_and(Usage::is_taking)
     }
 
     /// Whether a consumer is open, or has something out.
@@ -279,6 +319,9 @@ impl Queue {
     /// The message is done with. Returns whether the ack id is known and has not expired.
     pub(crate) fn acknowledge(&mut self, ack_id: u64) -> bool {
         let Some(lease) = self.release(ack_id) else { return false };
+        if let Some(usage) = self.consumers.get_mut(&lease.consumer) {
+            usage.is_stuck = false;
+        }
         match lease.message {
             LeasedMessage::Unkeyed(waiting) => self.forget(waiting.message),
             LeasedMessage::Keyed(key) => self.acknowledge_keyed(&key, ack_id),
@@ -342,7 +385,7 @@ impl Queue {
             leased.waiting.attempts -= 1;
             queue.waiting.push_front(leased.waiting);
         }
-        if !self.settle_owner(key) && !had_waiting {
+        if !self.is_anybodys_now(key) && !had_waiting {
             self.schedule(key);
         }
     }
@@ -365,6 +408,10 @@ impl Queue {
         while let Some(&(deadline, ack_id)) = self.deadlines.first()
             && deadline <= now
         {
+            let holder = self.leases.get(&ack_id).map(|lease| lease.consumer);
+            if let Some(usage) = holder.and_then(|its| self.consumers.get_mut(&its)) {
+                usage.is_stuck = true;
+            }
             self.give_back(ack_id);
             any = true;
         }
@@ -381,37 +428,15 @@ impl Queue {
             && self.consumers.get(&consumer).is_some_and(Usage::has_room)
     }
 
-    /// The next message for this consumer: the oldest of the unkeyed front, the front of a key it
-    /// owns and the front of a free key.
+    /// The next message for this consumer: the older of the unkeyed front and the front of a key.
     fn next_for(&mut self, consumer: ConsumerId) -> Option<Waiting> {
-        let own = self.front_key(Some(consumer));
-        let free = self.front_key(None);
-        let key = match (own, free) {
-            (Some(own), Some(free)) => Some(own.min(free)),
-            (own, free) => own.or(free),
-        };
+        let key = self.front_for(consumer);
         let unkeyed = self.unkeyed.front().map(|waiting| waiting.message.id());
         match (key, unkeyed) {
             (None, _) => self.unkeyed.pop_front(),
             (Some((id, _)), Some(unkeyed)) if unkeyed < id => self.unkeyed.pop_front(),
             (Some((_, key)), _) => self.pop_keyed(&key, consumer),
         }
-    }
-
-    /// The first key of the consumer's list, or of the common one, that still belongs there.
-    fn front_key(&mut self, owner: Option<ConsumerId>) -> Option<(u64, Bytes)> {
-        let list = match owner {
-            Some(consumer) => &mut self.consumers.get_mut(&consumer)?.ready,
-            None => &mut self.ready,
-        };
-        while let Some(key) = list.front() {
-            let front = self.keys.get(key).filter(|queue| queue.owner == owner);
-            if let Some(waiting) = front.and_then(|queue| queue.waiting.front()) {
-                return Some((waiting.message.id(), key.clone()));
-            }
-            list.pop_front();
-        }
-        None
     }
 
     fn pop_keyed(&mut self, key: &Bytes, consumer: ConsumerId) -> Option<Waiting> {
@@ -466,7 +491,9 @@ impl Queue {
         while let Some(leased) = self.keys.get_mut(key).and_then(Key::pop_acknowledged) {
             self.forget(leased.waiting.message);
         }
-        self.settle_owner(key);
+        if self.settle_owner(key) {
+            self.schedule(key);
+        }
     }
 
     fn give_back_from(&mut self, key: &Bytes, ack_id: u64) {
@@ -486,7 +513,7 @@ impl Queue {
         if let Some(its) = self.keys.get_mut(key) {
             again.into_iter().rev().for_each(|waiting| its.waiting.push_front(waiting));
         }
-        if !self.settle_owner(key) && !had_waiting {
+        if !self.is_anybodys_now(key) && !had_waiting {
             self.schedule(key);
         }
     }
@@ -509,35 +536,6 @@ impl Queue {
     fn forget(&mut self, message: StoredMessage) {
         self.stored_bytes -= message.cost();
         self.retained.keep(message);
-    }
-
-    /// Frees a key whose last lease is gone, and forgets it if nothing waits either. Returns whether
-    /// there were no leases.
-    fn settle_owner(&mut self, key: &Bytes) -> bool {
-        let Some(queue) = self.keys.get_mut(key) else { return false };
-        if !queue.leased.is_empty() {
-            return false;
-        }
-        queue.owner = None;
-        if queue.waiting.is_empty() {
-            self.keys.remove(key);
-        } else {
-            self.schedule(key);
-        }
-        true
-    }
-
-    /// Lists a key that has something waiting: with the keys of its owner, or with the free ones.
-    fn schedule(&mut self, key: &Bytes) {
-        match self.keys.get(key).and_then(|queue| queue.owner) {
-            None => self.ready.push_back(key.clone()),
-            // A consumer that is gone has no list: the key is scheduled again when it is freed.
-            Some(owner) => {
-                if let Some(usage) = self.consumers.get_mut(&owner) {
-                    usage.ready.push_back(key.clone());
-                }
-            }
-        }
     }
 }
 
@@ -572,8 +570,8 @@ mod tests {
     impl Fixture {
         fn new(ordering: Ordering) -> Self {
             let mut queue = Queue::new(ordering, Retained::default());
-            queue.open(ONE, ANY);
-            queue.open(TWO, ANY);
+            queue.open(ONE, Stay::Call, ANY);
+            queue.open(TWO, Stay::Call, ANY);
             Self { queue, now: Instant::now() }
         }
 
@@ -683,8 +681,8 @@ mod tests {
     #[test]
     fn a_consumer_gets_no_more_than_its_allowance() {
         let mut fixture = Fixture::new(Ordering::PerKey);
-        fixture.queue.open(ONE, Allowance { messages: 2, bytes: usize::MAX });
-        fixture.queue.open(TWO, Allowance { messages: 10, bytes: 150 });
+        fixture.queue.open(ONE, Stay::Call, Allowance { messages: 2, bytes: usize::MAX });
+        fixture.queue.open(TWO, Stay::Call, Allowance { messages: 10, bytes: 150 });
         for id in 1..=6 {
             fixture.push(id, "");
         }
@@ -700,7 +698,7 @@ mod tests {
     #[test]
     fn an_allowance_of_one_walks_through_a_key_in_order() {
         let mut fixture = Fixture::new(Ordering::PerKey);
-        fixture.queue.open(ONE, Allowance { messages: 1, bytes: usize::MAX });
+        fixture.queue.open(ONE, Stay::Call, Allowance { messages: 1, bytes: usize::MAX });
         for id in 1..=3 {
             fixture.push(id, "a");
         }

@@ -51,7 +51,7 @@ impl Queue {
             everything.extend(key.waiting);
         }
         self.deadlines.clear();
-        self.ready.clear();
+        self.anybodys.clear();
         for usage in self.consumers.values_mut() {
             usage.release_all();
         }
@@ -67,7 +67,7 @@ mod tests {
     use bytes::Bytes;
     use tokio::time::Instant;
 
-    use super::super::{Allowance, ConsumerId, Ordering};
+    use super::super::{Allowance, ConsumerId, Ordering, Stay};
     use super::*;
     use crate::store::retained::Retained;
 
@@ -87,7 +87,7 @@ mod tests {
     /// Messages 1 to 6 of two keys and none, of which 1, 2 and 5 are acknowledged, 3 and 4 are out.
     fn queue() -> (Queue, Vec<u64>) {
         let mut queue = Queue::new(Ordering::PerKey, Retained::new(Some(Duration::from_secs(99))));
-        queue.open(ONE, Allowance { messages: 5, bytes: usize::MAX });
+        queue.open(ONE, Stay::Call, Allowance { messages: 5, bytes: usize::MAX });
         for (id, key) in [(1, "a"), (2, ""), (3, "a"), (4, ""), (5, "a"), (6, "b")] {
             queue.push(message(id, key));
         }
@@ -101,7 +101,7 @@ mod tests {
     }
 
     fn take(queue: &mut Queue) -> Vec<u64> {
-        queue.open(ONE, Allowance { messages: 100, bytes: usize::MAX });
+        queue.open(ONE, Stay::Call, Allowance { messages: 100, bytes: usize::MAX });
         queue.take(ONE, Instant::now()).iter().map(|delivery| delivery.message.id()).collect()
     }
 

@@ -1,0 +1,282 @@
+//! To which stream a key goes.
+//!
+//! - What a consumer holds of a key brings it the key's next messages too, as in production.
+//! - A key of which nobody holds anything goes to its home: the same one of the open streams each time, so that the
+//!   streams share the keys. When streams come and go homes move; a key whose home has moved gets nothing more
+//!   until what is out of it is acknowledged, and goes to its home then.
+//! - Where the home takes nothing, because it is full or lets its leases run out, another stream that has
+//!   nothing else to take may have the key.
+//! - What was given back is anybody's.
+
+use std::hash::{DefaultHasher, Hash as _, Hasher as _};
+
+use bytes::Bytes;
+
+use super::{ConsumerId, Queue, Stay, Usage};
+
+/// The oldest message that waits of a key, and the key.
+type Front = (u64, Bytes);
+
+impl Queue {
+    /// The oldest of the fronts that this consumer may have.
+    pub(super) fn front_for(&mut self, consumer: ConsumerId) -> Option<Front> {
+        let fronts =
+            [self.front_owned(consumer), self.front_at_home(consumer), self.front_of_anybodys()];
+        fronts.into_iter().flatten().min().or_else(|| self.front_of_others(consumer))
+    }
+
+    /// The consumer may have the key's next message, because it holds the one before.
+    fn front_owned(&mut self, consumer: ConsumerId) -> Option<Front> {
+        loop {
+            let usage = self.consumers.get(&consumer)?;
+            let (key, stay) = (usage.owned.front()?.clone(), usage.stay);
+            let next = self.next_of(&key, Some(consumer));
+            // A call is over before anything of it is acknowledged.
+            if next.is_some() && (stay == Stay::Call || !self.is_wanted_at_home(&key, consumer)) {
+                return next.map(|id| (id, key));
+            }
+            self.consumers.get_mut(&consumer)?.owned.pop_front();
+        }
+    }
+
+    fn front_at_home(&mut self, consumer: ConsumerId) -> Option<Front> {
+        loop {
+            let key = self.consumers.get(&consumer)?.at_home.front()?.clone();
+            if let Some(id) = self.next_of(&key, None) {
+                return Some((id, key));
+            }
+            self.consumers.get_mut(&consumer)?.at_home.pop_front();
+        }
+    }
+
+    fn front_of_anybodys(&mut self) -> Option<Front> {
+        loop {
+            let key = self.anybodys.front()?.clone();
+            if let Some(id) = self.next_of(&key, None) {
+                return Some((id, key));
+            }
+            self.anybodys.pop_front();
+        }
+    }
+
+    /// What others would get, if they took anything.
+    fn front_of_others(&mut self, consumer: ConsumerId) -> Option<Front> {
+        for place in 0..self.streams.len() {
+            let other = self.streams[place];
+            let takes = self.consumers.get(&other).is_none_or(Usage::is_taking);
+            if other != consumer
+                && !takes
+                && let Some(front) = self.front_at_home(other)
+            {
+                return Some(front);
+            }
+        }
+        None
+    }
+
+    /// The first that waits of a key, if the key is this one's.
+    fn next_of(&self, key: &Bytes, owner: Option<ConsumerId>) -> Option<u64> {
+        self.keys.get(key).filter(|its| its.owner == owner)?.next_id()
+    }
+
+    /// Whether another stream is the key's home and takes it.
+    fn is_wanted_at_home(&self, key: &Bytes, consumer: ConsumerId) -> bool {
+        let home = self.home(key).filter(|home| *home != consumer);
+        home.and_then(|home| self.consumers.get(&home)).is_some_and(Usage::is_taking)
+    }
+
+    /// The stream with the highest hash of both: one that comes or goes moves no other's keys.
+    fn home(&self, key: &Bytes) -> Option<ConsumerId> {
+        match self.streams.as_slice() {
+            [] => None,
+            [only] => Some(*only),
+            streams => streams.iter().copied().max_by_key(|stream| {
+                let mut hasher = DefaultHasher::new();
+                (key, stream).hash(&mut hasher);
+                hasher.finish()
+            }),
+        }
+    }
+
+    /// Lists everything that waits anew: streams have come or gone.
+    pub(super) fn share_out(&mut self) {
+        self.streams.clear();
+        for (consumer, usage) in &mut self.consumers {
+            usage.owned.clear();
+            usage.at_home.clear();
+            if usage.stay == Stay::Stream {
+                self.streams.push(*consumer);
+            }
+        }
+        self.streams.sort_unstable();
+        self.anybodys.clear();
+        let waiting =
+            self.keys.iter().filter_map(|(name, key)| Some((key.next_id()?, name.clone())));
+        let mut waiting: Vec<Front> = waiting.collect();
+        waiting.sort_unstable();
+        for (_, key) in waiting {
+            self.schedule(&key);
+        }
+    }
+
+    /// Lists a key that has something waiting: with its owner, or at home.
+    pub(super) fn schedule(&mut self, key: &Bytes) {
+        let owner = self.keys.get(key).and_then(|queue| queue.owner);
+        if let Some(owner) = owner {
+            // A consumer that is gone has no list: the key is scheduled again when it is freed.
+            if let Some(usage) = self.consumers.get_mut(&owner) {
+                usage.owned.push_back(key.clone());
+            }
+            return;
+        }
+        let home = self.home(key).and_then(|home| self.consumers.get_mut(&home));
+        match home {
+            Some(usage) => usage.at_home.push_back(key.clone()),
+            None => self.anybodys.push_back(key.clone()),
+        }
+    }
+
+    /// Something of a key has come back. Where nothing of it is out any more, it is anybody's: returns
+    /// whether it is.
+    pub(super) fn is_anybodys_now(&mut self, key: &Bytes) -> bool {
+        let is_free = self.settle_owner(key);
+        if is_free {
+            self.anybodys.push_back(key.clone());
+        }
+        is_free
+    }
+
+    /// Frees a key whose last lease is gone, and forgets it if nothing waits either. Returns whether
+    /// there were no leases.
+    pub(super) fn settle_owner(&mut self, key: &Bytes) -> bool {
+        let Some(queue) = self.keys.get_mut(key) else { return false };
+        if !queue.leased.is_empty() {
+            return false;
+        }
+        queue.owner = None;
+        if queue.waiting.is_empty() {
+            self.keys.remove(key);
+        }
+        true
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+    use std::time::{Duration, SystemTime};
+
+    use tokio::time::Instant;
+
+    use super::super::{Allowance, Ordering};
+    use super::*;
+    use crate::store::message::StoredMessage;
+    use crate::store::retained::Retained;
+
+    const ONE: ConsumerId = ConsumerId(1);
+    const TWO: ConsumerId = ConsumerId(2);
+
+    struct Fixture {
+        queue: Queue,
+        now: Instant,
+        next_id: u64,
+    }
+
+    impl Fixture {
+        /// So many rounds of so many keys wait.
+        fn new(keys: u32, rounds: u32) -> Self {
+            let queue = Queue::new(Ordering::PerKey, Retained::default());
+            let mut fixture = Self { queue, now: Instant::now(), next_id: 1 };
+            for number in 0..keys * rounds {
+                fixture.push(&format!("key-{}", number % keys));
+            }
+            fixture
+        }
+
+        fn push(&mut self, key: &str) {
+            let key = Bytes::copy_from_slice(key.as_bytes());
+            let body = Bytes::from_static(&[0; 100]);
+            let message = StoredMessage::new(self.next_id, SystemTime::UNIX_EPOCH, key, body);
+            self.queue.push(message);
+            self.next_id += 1;
+        }
+
+        fn open(&mut self, consumer: ConsumerId, messages: usize) {
+            let allowance = Allowance { messages, bytes: usize::MAX };
+            self.queue.open(consumer, Stay::Stream, allowance);
+        }
+
+        /// Keys and ack ids.
+        fn take(&mut self, consumer: ConsumerId) -> Vec<(Bytes, u64)> {
+            let taken = self.queue.take(consumer, self.now + Duration::from_secs(10));
+            taken.into_iter().map(|its| (its.message.ordering_key().clone(), its.ack_id)).collect()
+        }
+
+        fn keys(&mut self, consumer: ConsumerId) -> BTreeSet<Bytes> {
+            self.take(consumer).into_iter().map(|(key, _)| key).collect()
+        }
+    }
+
+    #[test]
+    fn two_streams_share_the_keys_however_much_one_of_them_may_hold() {
+        let mut fixture = Fixture::new(100, 5);
+        fixture.open(ONE, 1_000);
+        fixture.open(TWO, 1_000);
+        let (first, second) = (fixture.keys(ONE), fixture.keys(TWO));
+        assert!(first.is_disjoint(&second));
+        assert_eq!(first.len() + second.len(), 100);
+        assert!((35..=65).contains(&first.len()), "{} of 100 keys", first.len());
+    }
+
+    #[test]
+    fn a_stream_that_comes_later_gets_its_share_of_keys_that_are_never_quiet() {
+        let mut fixture = Fixture::new(20, 50);
+        fixture.open(ONE, 100);
+        let mut held = fixture.take(ONE);
+        assert_eq!(held.len(), 100);
+        fixture.open(TWO, 100);
+        let mut of_two = 0;
+        for _ in 0..200 {
+            // It always holds something, and never nothing of what it holds most of.
+            let (_, ack_id) = held.remove(0);
+            fixture.queue.acknowledge(ack_id);
+            held.extend(fixture.take(ONE));
+            of_two += fixture
+                .take(TWO)
+                .into_iter()
+                .inspect(|(_, id)| {
+                    fixture.queue.acknowledge(*id);
+                })
+                .count();
+        }
+        assert!(of_two >= 200, "{of_two} of 1000 messages");
+    }
+
+    #[test]
+    fn what_a_full_or_stuck_stream_does_not_take_goes_to_another() {
+        let mut fixture = Fixture::new(50, 1);
+        fixture.open(ONE, 1);
+        fixture.open(TWO, 1_000);
+        assert_eq!(fixture.keys(ONE).len(), 1);
+        assert_eq!(fixture.keys(TWO).len(), 49, "one is held, and the other stream is full");
+
+        let mut stuck = Fixture::new(50, 1);
+        stuck.open(ONE, 10);
+        stuck.open(TWO, 1_000);
+        let home = stuck.take(ONE).len() + stuck.take(TWO).len();
+        assert!(home < 50, "the rest waits until the first can take it");
+        stuck.queue.expire(stuck.now + Duration::from_secs(10));
+        assert_eq!(stuck.keys(TWO).len(), 50);
+    }
+
+    #[test]
+    fn the_keys_of_a_stream_that_ends_go_to_those_that_stay() {
+        let mut fixture = Fixture::new(50, 1);
+        fixture.open(ONE, 1_000);
+        fixture.open(TWO, 1_000);
+        let before = fixture.keys(ONE);
+        fixture.queue.close(TWO);
+        let after = fixture.keys(ONE);
+        assert_eq!((before.len() + after.len(), before.is_disjoint(&after)), (50, true));
+    }
+}
