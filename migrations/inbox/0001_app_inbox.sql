@@ -53,6 +53,10 @@ BEGIN
   CREATE INDEX app_inbox_waiting ON public.app_inbox
     (consumer, generation, ordering_key, commit_lsn, tx_index, arrival)
     WHERE status = 'retrying' OR next_attempt_at = 'infinity';
+  -- The same by version, for keys that wait for one.
+  CREATE INDEX app_inbox_versions ON public.app_inbox
+    (consumer, generation, ordering_key, version)
+    WHERE status = 'retrying' OR next_attempt_at = 'infinity';
   -- Asked all the time: what is due.
   CREATE INDEX app_inbox_due ON public.app_inbox
     (consumer, generation, next_attempt_at)
@@ -71,7 +75,7 @@ BEGIN
     commit_lsn        pg_lsn, -- the furthest position applied
     tx_index          int,
     system_identifier text,   -- whose position that is; null: the messages do not say
-    version           bigint, -- the highest applied
+    version           bigint, -- the highest applied, or given up
     held_by           text   COLLATE "C", -- the first event that waits or is dead and holds the key
     PRIMARY KEY (consumer, generation, ordering_key)
   ) WITH (fillfactor = 70); -- each batch writes its keys; room in the page spares the index

@@ -344,10 +344,72 @@ BEGIN
   END
   $verdicts$;
 
+  -- Which of these messages, whose keys are locked, come too soon: a version of their key is missing
+  -- before them. For each "failed" if it is the first such one of its key, "held" if another one is, and
+  -- what is missing; null for all others. A key of which nothing was applied begins with whatever comes.
+  --
+  -- Nothing waits for ever: where a dead event lets its key go on, the last attempt is without a look.
+  CREATE FUNCTION public.app_inbox_gaps(
+    consumer text, generation int, messages public.app_inbox_message[], were_stored boolean,
+    on_dead text DEFAULT 'hold', max_attempts int DEFAULT 10,
+    OUT outcomes text[], OUT reasons text[])
+    LANGUAGE plpgsql
+    SET plan_cache_mode = force_generic_plan
+    SET enable_seqscan = off
+  AS $gaps$
+  #variable_conflict use_variable
+  DECLARE
+    it record;
+    current text;
+    last bigint;
+    has_gap boolean;
+    is_let_through boolean;
+  BEGIN
+    outcomes := array_fill(NULL::text, ARRAY[cardinality(messages)]);
+    reasons := outcomes;
+    FOR it IN
+      SELECT m.ordinality AS n, m.event_id, m.ordering_key, m.version, l.version AS applied
+        FROM ROWS FROM (unnest(messages)) WITH ORDINALITY AS m
+       CROSS JOIN LATERAL (
+         SELECT k.version FROM public.app_inbox_key AS k
+          WHERE k.consumer = consumer AND k.generation = generation AND k.ordering_key = m.ordering_key
+          LIMIT 1) AS l
+       WHERE m.ordering_key <> '' AND m.version IS NOT NULL
+       ORDER BY m.ordering_key COLLATE "C", m.ordinality
+    LOOP
+      IF it.ordering_key IS DISTINCT FROM current THEN
+        current := it.ordering_key;
+        last := it.applied;
+        has_gap := false;
+      END IF;
+      IF it.version > last + 1 THEN
+        SELECT coalesce(i.error_code = 'GAP_ACCEPTED', false)
+            OR on_dead = 'continue'
+               AND CASE WHEN were_stored THEN i.attempts ELSE 0 END + 1 >= max_attempts
+          INTO is_let_through
+          FROM public.app_inbox AS i
+         WHERE i.consumer = consumer AND i.generation = generation AND i.event_id = it.event_id;
+        IF NOT coalesce(is_let_through, false) THEN
+          outcomes[it.n] := CASE WHEN has_gap THEN 'held' ELSE 'failed' END;
+          reasons[it.n] := format(
+            'version %s has not come, %s was applied last: publish what is missing again, or '
+            '`walrelay inbox retry` applies this one without it', last + 1, last);
+          has_gap := true;
+          CONTINUE;
+        END IF;
+      END IF;
+      last := greatest(last, it.version);
+    END LOOP;
+  END
+  $gaps$;
+
   -- Which event holds each of these keys: its first that waits, or is dead and holds. That one is due,
   -- now if it was not; all others wait for it, or keys that cannot move would crowd out those that
   -- can. The caller has locked the keys; "failed" names the event, if any, that has just failed in the
   -- key at the same place.
+  --
+  -- A key that waits for a version is looked at by version: what is missing may have come at any
+  -- position. Once it is applied, what has waited for it is due, even if it was dead.
   CREATE FUNCTION public.app_inbox_heads(
     consumer text, generation int, keys text[], failed text[] DEFAULT '{}')
     RETURNS void
@@ -360,6 +422,8 @@ BEGIN
     ordering_key text;
     head public.app_inbox;
     former text;
+    reached bigint;
+    waits_for_version boolean;
   BEGIN
     FOR n IN 1 .. cardinality(keys) LOOP
       ordering_key := keys[n];
@@ -369,8 +433,26 @@ BEGIN
          AND (i.status = 'retrying' OR i.next_attempt_at = 'infinity')
        ORDER BY i.commit_lsn, i.tx_index, i.arrival
        LIMIT 1;
-      SELECT k.held_by INTO former FROM public.app_inbox_key AS k
+      SELECT k.held_by, k.version INTO former, reached FROM public.app_inbox_key AS k
        WHERE k.consumer = consumer AND k.generation = generation AND k.ordering_key = ordering_key;
+      waits_for_version := head.error_code = 'VERSION_GAP';
+      IF waits_for_version IS NOT TRUE AND former <> head.event_id THEN
+        SELECT i.error_code = 'VERSION_GAP' INTO waits_for_version FROM public.app_inbox AS i
+         WHERE i.consumer = consumer AND i.generation = generation AND i.event_id = former;
+      END IF;
+      IF waits_for_version THEN
+        SELECT i.* INTO head
+          FROM public.app_inbox AS i
+         WHERE i.consumer = consumer AND i.generation = generation AND i.ordering_key = ordering_key
+           AND (i.status = 'retrying' OR i.next_attempt_at = 'infinity')
+         ORDER BY i.version
+         LIMIT 1;
+        IF head.error_code = 'VERSION_GAP' AND head.version <= reached + 1 THEN
+          UPDATE public.app_inbox AS i SET status = 'retrying', next_attempt_at = clock_timestamp()
+           WHERE i.consumer = consumer AND i.generation = generation AND i.event_id = head.event_id
+          RETURNING i.* INTO head;
+        END IF;
+      END IF;
       IF former IS DISTINCT FROM head.event_id THEN
         UPDATE public.app_inbox_key AS k SET held_by = head.event_id
          WHERE k.consumer = consumer AND k.generation = generation AND k.ordering_key = ordering_key;
@@ -392,8 +474,10 @@ BEGIN
   $heads$;
 
   -- Stored messages whose time has come, and whatever can follow them in their keys, in the order in
-  -- which they are to be applied. Their keys stay locked until the transaction ends.
-  CREATE FUNCTION public.app_inbox_take_due(consumer text, generation int, batch int DEFAULT 200)
+  -- which they are to be applied: that of their positions, or, where gaps hold a key, of their versions.
+  -- Their keys stay locked until the transaction ends.
+  CREATE FUNCTION public.app_inbox_take_due(
+    consumer text, generation int, batch int DEFAULT 200, on_gap text DEFAULT 'accept')
     RETURNS public.app_inbox_message[]
     LANGUAGE plpgsql
     SET plan_cache_mode = force_generic_plan
@@ -429,24 +513,45 @@ BEGIN
             FOR NO KEY UPDATE SKIP LOCKED) AS l);
 
     -- Read after the lock: an operator or another instance may have changed them meanwhile.
-    keyed := ARRAY(
-      SELECT public.app_inbox_stored(w.message, w.event_id)
-        FROM unnest(keys) WITH ORDINALITY AS u(key, n)
-       CROSS JOIN LATERAL (
-         SELECT i.message, i.event_id,
-                row_number() OVER in_order AS place,
-                bool_or(i.status <> 'retrying' OR i.next_attempt_at > now OR i.message IS NULL)
-                  OVER in_order AS is_blocked
-           FROM public.app_inbox AS i
-          WHERE i.consumer = consumer AND i.generation = generation AND i.ordering_key = u.key
-            AND (i.status = 'retrying' OR i.next_attempt_at = 'infinity')
-         WINDOW in_order AS (
-           ORDER BY i.commit_lsn, i.tx_index, i.arrival ROWS UNBOUNDED PRECEDING)
-          ORDER BY i.commit_lsn, i.tx_index, i.arrival
-          LIMIT batch) AS w
-       WHERE NOT w.is_blocked
-       ORDER BY u.n, w.place
-       LIMIT batch);
+    IF on_gap = 'hold' THEN
+      keyed := ARRAY(
+        SELECT public.app_inbox_stored(w.message, w.event_id)
+          FROM unnest(keys) WITH ORDINALITY AS u(key, n)
+         CROSS JOIN LATERAL (
+           SELECT i.message, i.event_id,
+                  row_number() OVER in_order AS place,
+                  bool_or(i.status <> 'retrying' OR i.next_attempt_at > now OR i.message IS NULL)
+                    OVER in_order AS is_blocked
+             FROM public.app_inbox AS i
+            WHERE i.consumer = consumer AND i.generation = generation AND i.ordering_key = u.key
+              AND (i.status = 'retrying' OR i.next_attempt_at = 'infinity')
+           WINDOW in_order AS (
+             ORDER BY i.version, i.commit_lsn, i.tx_index, i.arrival ROWS UNBOUNDED PRECEDING)
+            ORDER BY i.version, i.commit_lsn, i.tx_index, i.arrival
+            LIMIT batch) AS w
+         WHERE NOT w.is_blocked
+         ORDER BY u.n, w.place
+         LIMIT batch);
+    ELSE
+      keyed := ARRAY(
+        SELECT public.app_inbox_stored(w.message, w.event_id)
+          FROM unnest(keys) WITH ORDINALITY AS u(key, n)
+         CROSS JOIN LATERAL (
+           SELECT i.message, i.event_id,
+                  row_number() OVER in_order AS place,
+                  bool_or(i.status <> 'retrying' OR i.next_attempt_at > now OR i.message IS NULL)
+                    OVER in_order AS is_blocked
+             FROM public.app_inbox AS i
+            WHERE i.consumer = consumer AND i.generation = generation AND i.ordering_key = u.key
+              AND (i.status = 'retrying' OR i.next_attempt_at = 'infinity')
+           WINDOW in_order AS (
+             ORDER BY i.commit_lsn, i.tx_index, i.arrival ROWS UNBOUNDED PRECEDING)
+            ORDER BY i.commit_lsn, i.tx_index, i.arrival
+            LIMIT batch) AS w
+         WHERE NOT w.is_blocked
+         ORDER BY u.n, w.place
+         LIMIT batch);
+    END IF;
     RETURN keyed || ARRAY(
       SELECT public.app_inbox_stored(f.message, f.event_id) FROM unnest(free) AS f
        WHERE f.status = 'retrying' AND f.next_attempt_at <= now AND f.message IS NOT NULL);
@@ -458,7 +563,8 @@ BEGIN
     SELECT p.oid::regprocedure FROM pg_catalog.pg_proc AS p
      WHERE p.pronamespace = 'public'::regnamespace AND p.proname = ANY (ARRAY[
        'app_inbox_check', 'app_inbox_encode', 'app_inbox_stored', 'app_inbox_lock',
-       'app_inbox_take', 'app_inbox_verdicts', 'app_inbox_heads', 'app_inbox_take_due'])
+       'app_inbox_take', 'app_inbox_verdicts', 'app_inbox_gaps', 'app_inbox_heads',
+       'app_inbox_take_due'])
   LOOP
     EXECUTE format('REVOKE ALL ON FUNCTION %s FROM PUBLIC', function);
     FOR web_role IN

@@ -247,11 +247,45 @@ BEGIN
   END
   $run$;
 
+  -- The same, without messages that come too soon: those with a gap, as app_inbox_gaps has found it.
+  CREATE FUNCTION public.app_inbox_run_without_gaps(
+    handler regprocedure, messages public.app_inbox_message[], gaps text[], reasons text[],
+    OUT outcomes text[], OUT error_codes text[], OUT errors text[])
+    LANGUAGE plpgsql
+  AS $run_without_gaps$
+  DECLARE
+    chosen CONSTANT int[] := ARRAY(
+      SELECT g.i FROM unnest(gaps) WITH ORDINALITY AS g(gap, i) WHERE g.gap IS NULL ORDER BY g.i);
+    run record;
+  BEGIN
+    IF cardinality(chosen) = cardinality(messages) THEN
+      SELECT r.outcomes, r.error_codes, r.errors INTO outcomes, error_codes, errors
+        FROM public.app_inbox_run(handler, messages) AS r;
+      RETURN;
+    END IF;
+    outcomes := gaps;
+    errors := reasons;
+    error_codes := ARRAY(
+      SELECT CASE WHEN g.gap IS NOT NULL THEN 'VERSION_GAP' END
+        FROM unnest(gaps) WITH ORDINALITY AS g(gap, i) ORDER BY g.i);
+    IF chosen <> '{}' THEN
+      SELECT r.* INTO run
+        FROM public.app_inbox_run(handler, ARRAY(
+          SELECT messages[u.i] FROM unnest(chosen) WITH ORDINALITY AS u(i, n) ORDER BY u.n)) AS r;
+      FOR n IN 1 .. cardinality(chosen) LOOP
+        outcomes[chosen[n]] := run.outcomes[n];
+        error_codes[chosen[n]] := run.error_codes[n];
+        errors[chosen[n]] := run.errors[n];
+      END LOOP;
+    END IF;
+  END
+  $run_without_gaps$;
+
   -- Closed to everybody but the owner until granted.
   FOR function IN
     SELECT p.oid::regprocedure FROM pg_catalog.pg_proc AS p
      WHERE p.pronamespace = 'public'::regnamespace AND p.proname = ANY (ARRAY[
-       'app_inbox_payload', 'app_inbox_events', 'app_inbox_run'])
+       'app_inbox_payload', 'app_inbox_events', 'app_inbox_run', 'app_inbox_run_without_gaps'])
   LOOP
     EXECUTE format('REVOKE ALL ON FUNCTION %s FROM PUBLIC', function);
     FOR web_role IN

@@ -31,19 +31,30 @@ BEGIN
     INSERT INTO public.app_inbox_key AS k (
         consumer, generation, ordering_key, commit_lsn, tx_index, system_identifier, version)
       SELECT DISTINCT ON (m.ordering_key COLLATE "C")
-             consumer, generation, m.ordering_key, m.commit_lsn, m.tx_index, m.system_identifier, m.version
+             consumer, generation, m.ordering_key, m.commit_lsn, m.tx_index, m.system_identifier,
+             max(m.version) OVER (PARTITION BY m.ordering_key COLLATE "C")
         FROM unnest(messages) AS m
        WHERE m.ordering_key <> ''
        ORDER BY m.ordering_key COLLATE "C", m.commit_lsn DESC NULLS LAST, m.tx_index DESC
       ON CONFLICT ON CONSTRAINT app_inbox_key_pkey DO UPDATE SET
-        commit_lsn = coalesce(excluded.commit_lsn, k.commit_lsn),
-        tx_index = coalesce(excluded.tx_index, k.tx_index),
-        system_identifier =
-          CASE WHEN excluded.commit_lsn IS NULL THEN k.system_identifier ELSE excluded.system_identifier END,
+        commit_lsn = CASE WHEN excluded.commit_lsn IS NULL
+            OR (excluded.commit_lsn, excluded.tx_index) <= (k.commit_lsn, k.tx_index)
+            AND (k.system_identifier <> excluded.system_identifier) IS NOT TRUE
+          THEN k.commit_lsn ELSE excluded.commit_lsn END,
+        tx_index = CASE WHEN excluded.commit_lsn IS NULL
+            OR (excluded.commit_lsn, excluded.tx_index) <= (k.commit_lsn, k.tx_index)
+            AND (k.system_identifier <> excluded.system_identifier) IS NOT TRUE
+          THEN k.tx_index ELSE excluded.tx_index END,
+        system_identifier = CASE WHEN excluded.commit_lsn IS NULL
+            OR (excluded.commit_lsn, excluded.tx_index) <= (k.commit_lsn, k.tx_index)
+            AND (k.system_identifier <> excluded.system_identifier) IS NOT TRUE
+          THEN k.system_identifier ELSE excluded.system_identifier END,
         version = greatest(k.version, excluded.version)
       WHERE excluded.commit_lsn IS NULL OR k.commit_lsn IS NULL
          OR k.system_identifier <> excluded.system_identifier
-         OR (excluded.commit_lsn, excluded.tx_index) > (k.commit_lsn, k.tx_index);
+         OR (excluded.commit_lsn, excluded.tx_index) > (k.commit_lsn, k.tx_index)
+         -- What was late may have the highest version all the same.
+         OR excluded.version > k.version;
   END
   $advance$;
 
@@ -74,6 +85,21 @@ BEGIN
     RETURN new_status;
   END
   $record_applied$;
+
+  -- Nobody waits for this version any more: its event is dead and lets its key go on, or is discarded.
+  CREATE FUNCTION public.app_inbox_give_up(consumer text, generation int, ordering_key text, version bigint)
+    RETURNS void
+    LANGUAGE plpgsql
+    SET plan_cache_mode = force_generic_plan
+    SET enable_seqscan = off
+  AS $give_up$
+  #variable_conflict use_variable
+  BEGIN
+    UPDATE public.app_inbox_key AS k SET version = version
+     WHERE k.consumer = consumer AND k.generation = generation AND k.ordering_key = ordering_key
+       AND k.version < version;
+  END
+  $give_up$;
 
   -- The handler has failed on a message. Returns what its row is now: retrying, or dead.
   CREATE FUNCTION public.app_inbox_record_failed(
@@ -116,6 +142,9 @@ BEGIN
            last_error = left(concat_ws(E'\n', line, i.last_error), 4000),
            message = coalesce(i.message, public.app_inbox_encode(message)), done_at = NULL
      WHERE i.consumer = consumer AND i.generation = generation AND i.event_id = message.event_id;
+    IF new_status = 'dead' AND due IS NULL THEN
+      PERFORM public.app_inbox_give_up(consumer, generation, message.ordering_key, message.version);
+    END IF;
     RETURN new_status;
   END
   $record_failed$;
@@ -160,11 +189,15 @@ BEGIN
           consumer, generation, messages[n], error_codes[n], errors[n], were_stored, on_dead, max_attempts);
       ELSIF were_stored THEN
         results[n] := 'retrying';
+        IF error_codes[n] IS NOT NULL THEN
+          UPDATE public.app_inbox AS i SET error_code = error_codes[n]
+           WHERE i.consumer = consumer AND i.generation = generation AND i.event_id = messages[n].event_id;
+        END IF;
       ELSIF outcomes[n] = 'held' AND park THEN
         -- Behind its key, and in the order of its arrival: take has numbered by event id.
         UPDATE public.app_inbox AS i
            SET status = 'retrying', attempts = 0, done_at = NULL, arrival = DEFAULT,
-               message = public.app_inbox_encode(messages[n])
+               error_code = error_codes[n], message = public.app_inbox_encode(messages[n])
          WHERE i.consumer = consumer AND i.generation = generation AND i.event_id = messages[n].event_id;
         results[n] := 'retrying';
       ELSE
@@ -190,7 +223,7 @@ BEGIN
   FOR function IN
     SELECT p.oid::regprocedure FROM pg_catalog.pg_proc AS p
      WHERE p.pronamespace = 'public'::regnamespace AND p.proname = ANY (ARRAY[
-       'app_inbox_advance', 'app_inbox_record_applied', 'app_inbox_record_failed',
+       'app_inbox_advance', 'app_inbox_record_applied', 'app_inbox_give_up', 'app_inbox_record_failed',
        'app_inbox_settle'])
   LOOP
     EXECUTE format('REVOKE ALL ON FUNCTION %s FROM PUBLIC', function);

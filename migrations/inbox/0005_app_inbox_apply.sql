@@ -25,7 +25,7 @@ BEGIN
   CREATE FUNCTION public.app_inbox_apply(
     consumer text, generation int, handler regprocedure, messages public.app_inbox_message[],
     on_dead text DEFAULT 'hold', max_attempts int DEFAULT 10,
-    dedupe text DEFAULT 'event', park boolean DEFAULT true)
+    dedupe text DEFAULT 'event', park boolean DEFAULT true, on_gap text DEFAULT 'accept')
     RETURNS TABLE (index int, result text, error_code text)
     LANGUAGE plpgsql
   AS $apply$
@@ -40,7 +40,11 @@ BEGIN
     error_codes text[];
     errors text[];
     settled text[];
+    gaps record;
   BEGIN
+    IF on_gap NOT IN ('accept', 'hold') THEN
+      RAISE EXCEPTION 'on_gap is "accept" or "hold", not %', quote_literal(on_gap) USING ERRCODE = 'WR005';
+    END IF;
     IF NOT 'done' = ALL (verdicts) THEN
       chosen := ARRAY(
         SELECT v.i FROM unnest(verdicts) WITH ORDINALITY AS v(verdict, i)
@@ -48,15 +52,22 @@ BEGIN
       batch := ARRAY(SELECT messages[u.i] FROM unnest(chosen) WITH ORDINALITY AS u(i, n) ORDER BY u.n);
     END IF;
     IF batch <> '{}' THEN
-      SELECT r.outcomes, r.error_codes, r.errors INTO outcomes, error_codes, errors
-        FROM public.app_inbox_run(handler, batch) AS r;
+      IF on_gap = 'hold' THEN
+        SELECT g.* INTO gaps
+          FROM public.app_inbox_gaps(consumer, generation, batch, false, on_dead, max_attempts) AS g;
+        SELECT r.outcomes, r.error_codes, r.errors INTO outcomes, error_codes, errors
+          FROM public.app_inbox_run_without_gaps(handler, batch, gaps.outcomes, gaps.reasons) AS r;
+      ELSE
+        SELECT r.outcomes, r.error_codes, r.errors INTO outcomes, error_codes, errors
+          FROM public.app_inbox_run(handler, batch) AS r;
+      END IF;
       settled := public.app_inbox_settle(
         consumer, generation, batch, outcomes, error_codes, errors, false, on_dead, max_attempts, park);
       IF NOT 'applied' = ALL (outcomes) THEN
         FOR n IN 1 .. cardinality(batch) LOOP
           IF settled[n] IS NOT NULL THEN
             verdicts[coalesce(chosen[n], n)] := settled[n];
-            codes[coalesce(chosen[n], n)] := error_codes[n];
+            codes[coalesce(chosen[n], n)] := CASE outcomes[n] WHEN 'failed' THEN error_codes[n] END;
           END IF;
         END LOOP;
       END IF;
@@ -70,21 +81,30 @@ BEGIN
   -- status of each row now. No rows: nothing is due.
   CREATE FUNCTION public.app_inbox_redeliver(
     consumer text, generation int, handler regprocedure,
-    on_dead text DEFAULT 'hold', max_attempts int DEFAULT 10, batch int DEFAULT 200)
+    on_dead text DEFAULT 'hold', max_attempts int DEFAULT 10, batch int DEFAULT 200,
+    on_gap text DEFAULT 'accept')
     RETURNS TABLE (event_id text, result text, error_code text)
     LANGUAGE plpgsql
   AS $redeliver$
   #variable_conflict use_variable
   DECLARE
-    messages public.app_inbox_message[] := public.app_inbox_take_due(consumer, generation, batch);
+    messages public.app_inbox_message[] := public.app_inbox_take_due(consumer, generation, batch, on_gap);
     outcomes text[];
     error_codes text[];
     errors text[];
     settled text[];
+    gaps record;
   BEGIN
     IF messages <> '{}' THEN
-      SELECT r.outcomes, r.error_codes, r.errors INTO outcomes, error_codes, errors
-        FROM public.app_inbox_run(handler, messages) AS r;
+      IF on_gap = 'hold' THEN
+        SELECT g.* INTO gaps
+          FROM public.app_inbox_gaps(consumer, generation, messages, true, on_dead, max_attempts) AS g;
+        SELECT r.outcomes, r.error_codes, r.errors INTO outcomes, error_codes, errors
+          FROM public.app_inbox_run_without_gaps(handler, messages, gaps.outcomes, gaps.reasons) AS r;
+      ELSE
+        SELECT r.outcomes, r.error_codes, r.errors INTO outcomes, error_codes, errors
+          FROM public.app_inbox_run(handler, messages) AS r;
+      END IF;
       settled := public.app_inbox_settle(
         consumer, generation, messages, outcomes, error_codes, errors, true, on_dead, max_attempts);
       RETURN QUERY

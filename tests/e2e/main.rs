@@ -9,6 +9,7 @@ mod dispatch;
 mod ending;
 mod first_start;
 mod flow;
+mod gaps;
 mod handlers;
 mod health;
 mod hot_keys;

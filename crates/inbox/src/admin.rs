@@ -167,13 +167,16 @@ pub async fn status(client: &SqlClient, consumer: &str) -> Result<Map<String, Va
               AND (i.status = 'retrying' OR i.next_attempt_at = 'infinity')), \
           (SELECT count(*) FROM public.app_inbox AS i \
             WHERE i.consumer = c.consumer AND i.generation = c.generation \
-              AND i.received_at > now() - interval '1 minute') \
+              AND i.received_at > now() - interval '1 minute'), \
+          (SELECT count(DISTINCT i.ordering_key) FROM public.app_inbox AS i \
+            WHERE i.consumer = c.consumer AND i.generation = c.generation AND i.error_code = 'VERSION_GAP' \
+              AND (i.status = 'retrying' OR i.next_attempt_at = 'infinity')) \
      FROM public.app_inbox_consumer AS c WHERE c.consumer = $1";
     let row = client.query_opt(sql, &[&consumer]).await.map_err(failed("read the consumer"))?;
     let row = row.ok_or_else(|| unknown(consumer))?;
     let (subscription, generation): (String, i32) = (row.get(0), row.get(1));
     let (paused, held, last_minute): (bool, i64, i64) = (row.get(2), row.get(3), row.get(5));
-    let oldest: Option<f64> = row.get(4);
+    let (oldest, for_version): (Option<f64>, i64) = (row.get(4), row.get(6));
     let counting = "SELECT status, count(*) FROM public.app_inbox \
          WHERE consumer = $1 AND generation = $2 GROUP BY status";
     let counted = client
@@ -194,6 +197,7 @@ pub async fn status(client: &SqlClient, consumer: &str) -> Result<Map<String, Va
         "paused": paused,
         "events": events,
         "keys_held": held,
+        "keys_waiting_for_a_version": for_version,
         "oldest_waiting_seconds": oldest,
         "received_last_minute": last_minute,
     });

@@ -73,6 +73,7 @@ impl Consumer {
             effect,
             on_dead: settings.on_dead,
             max_attempts: i32::try_from(settings.max_attempts).unwrap_or(i32::MAX),
+            on_gap: settings.on_gap,
             dedupe: settings.dedupe,
             handler_timeout: settings.handler_timeout,
         };

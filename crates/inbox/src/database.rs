@@ -18,6 +18,8 @@ use crate::effect::Kind;
 use crate::event::Event;
 use crate::handler::{HandlerError, Verdict};
 use crate::plan::Plan;
+use crate::settings::OnGap;
+use crate::steps::VERSION_GAP;
 
 /// Beyond the server's own time-out: it is gone, and nobody knows whether it committed.
 const SLACK: Duration = Duration::from_secs(15);
@@ -29,16 +31,37 @@ const LOOK_TIMEOUT: Duration = Duration::from_secs(60);
 /// a commit that is on disk may be acknowledged (C2).
 const BEGIN: &str = "BEGIN ISOLATION LEVEL READ COMMITTED";
 
-static APPLY: LazyLock<String> = LazyLock::new(|| {
-    format!(
-        "SELECT array_agg(a.result), array_agg(a.error_code) FROM (SELECT o.result, o.error_code \
-     FROM public.app_inbox_apply($1, $2, $18::text::pg_catalog.regprocedure, {MESSAGES}, \
-       on_dead => $19, max_attempts => $20, dedupe => $21) AS o ORDER BY o.index) AS a"
-    )
+static APPLY: LazyLock<[String; 2]> = LazyLock::new(|| {
+    HOLDS.map(|hold| {
+        format!(
+            "SELECT array_agg(a.result), array_agg(a.error_code) FROM (SELECT o.result, o.error_code \
+         FROM public.app_inbox_apply($1, $2, $18::text::pg_catalog.regprocedure, {MESSAGES}, \
+           on_dead => $19, max_attempts => $20, dedupe => $21{hold}) AS o ORDER BY o.index) AS a"
+        )
+    })
 });
 
-const REDELIVER: &str = "SELECT array_agg(r.result), array_agg(r.error_code) FROM public.app_inbox_redeliver( \
-       $1, $2, $3::text::pg_catalog.regprocedure, on_dead => $4, max_attempts => $5, batch => $6) AS r";
+static REDELIVER: LazyLock<[String; 2]> = LazyLock::new(|| {
+    HOLDS.map(|hold| {
+        format!(
+            "SELECT array_agg(r.result), array_agg(r.error_code) FROM public.app_inbox_redeliver( \
+               $1, $2, $3::text::pg_catalog.regprocedure, on_dead => $4, max_attempts => $5, \
+               batch => $6{hold}) AS r"
+        )
+    })
+});
+
+/// Only said where it is asked for: an inbox that was made before does not know it.
+const HOLDS: [&str; 2] = ["", ", on_gap => 'hold'"];
+
+/// The statement of a plan, of those without and with it.
+fn of_plan<'a>(plan: &Plan, statements: &'a [String; 2]) -> &'a str {
+    let [accepts, holds] = statements;
+    match plan.on_gap {
+        OnGap::Accept => accepts,
+        OnGap::Hold => holds,
+    }
+}
 
 /// The consumer's row.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -74,6 +97,14 @@ impl Applied {
         let codes: Option<Vec<Option<String>>> = row.get(1);
         let both = results.unwrap_or_default().into_iter().zip(codes.unwrap_or_default());
         both.map(|(result, code)| Self::of(result, code)).collect()
+    }
+
+    /// What is wrong with an event that has an error code.
+    pub(crate) fn complaint(&self) -> &'static str {
+        match self.error_code.as_deref() {
+            Some(VERSION_GAP) => "a version of its key is missing before an event",
+            Some(_) | None => "the handler failed on an event",
+        }
     }
 
     /// It was unseen, and is recorded: the handler is to see it.
@@ -239,7 +270,7 @@ impl Connection {
         parameters.push((Box::new(plan.on_dead.name()), Type::TEXT));
         parameters.push((Box::new(plan.max_attempts), Type::INT4));
         parameters.push((Box::new(plan.dedupe.name()), Type::TEXT));
-        self.transact(plan, &APPLY, &borrowed(&parameters)).await
+        self.transact(plan, of_plan(plan, &APPLY), &borrowed(&parameters)).await
     }
 
     /// Tries again what has failed and is due, `limit` events at most.
@@ -273,7 +304,7 @@ impl Connection {
             (&plan.max_attempts, Type::INT4),
             (&limit, Type::INT4),
         ];
-        self.transact(plan, REDELIVER, &parameters).await
+        self.transact(plan, of_plan(plan, &REDELIVER), &parameters).await
     }
 
     /// One round trip: everything is on its way before the first answer is waited for.

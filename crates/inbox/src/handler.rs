@@ -123,6 +123,11 @@ pub(crate) enum Verdict {
     },
     /// An earlier event of its key has failed in this batch.
     Held,
+    /// A version of its key is missing before it: why, and what `app_inbox_gaps` makes of it.
+    TooSoon {
+        name: &'static str,
+        text: String,
+    },
     /// This transaction has had its share of savepoints.
     Deferred,
 }
@@ -133,6 +138,7 @@ impl Verdict {
             Self::Applied => "applied",
             Self::Failed { .. } => "failed",
             Self::Held => "held",
+            Self::TooSoon { name, .. } => name,
             Self::Deferred => "deferred",
         }
     }

@@ -42,7 +42,7 @@ pub use handler::{BoxError, Handler, HandlerError};
 pub use health::{Health, Phase};
 pub use messages::Messages;
 pub use metrics::Metrics;
-pub use settings::{Dedupe, OnDead, Settings, Until};
+pub use settings::{Dedupe, OnDead, OnGap, Settings, Until};
 pub use tokio_postgres::{self, Transaction};
 pub use walrelay_postgres::{ConnectConfig, PgEnv};
 pub use walrelay_pubsub::Endpoint;

@@ -223,7 +223,7 @@ impl InConsumer {
     ) -> Result<(), InboxError> {
         let set = "status = 'discarded', next_attempt_at = NULL, message = NULL, done_at = now(),
              last_error = left(concat_ws(E'\\n', 'discarded: ' || $4::text, last_error), 4000)";
-        let change = Change { set, parts: &[&reason], done: "discarded" };
+        let change = Change { set, parts: &[&reason], done: DISCARDED };
         self.change(client, event_id, change).await
     }
 
@@ -272,6 +272,18 @@ impl InConsumer {
                 action: change.done,
             }));
         }
+        if change.done == DISCARDED {
+            // Nobody waits for its version any more.
+            let give_up = "UPDATE public.app_inbox_key AS k SET version = i.version
+                FROM public.app_inbox AS i
+               WHERE i.consumer = $1 AND i.generation = $2 AND i.event_id = $3
+                 AND k.consumer = $1 AND k.generation = $2 AND k.ordering_key = i.ordering_key
+                 AND k.version < i.version";
+            transaction
+                .execute(give_up, &[&self.consumer, &self.generation, &event_id])
+                .await
+                .map_err(broke())?;
+        }
         let heads = "SELECT public.app_inbox_heads($1, $2, $3)";
         let done = transaction.execute(heads, &[&self.consumer, &self.generation, &keys]).await;
         done.map(drop).map_err(broke())
@@ -282,10 +294,14 @@ impl InConsumer {
     }
 }
 
-/// Due now if nothing of its key is before it; a dead one has all its attempts again.
+/// Due now if nothing of its key is before it; a dead one has all its attempts again. What waits for a
+/// version waits no more: whoever asks for it knows that it will not come.
 const RETRY: &str = "attempts = CASE status WHEN 'dead' THEN 0 ELSE attempts END,
      next_attempt_at = CASE WHEN ordering_key = '' OR next_attempt_at < 'infinity' THEN now() END,
-     status = 'retrying', done_at = NULL";
+     status = 'retrying', done_at = NULL,
+     error_code = CASE error_code WHEN 'VERSION_GAP' THEN 'GAP_ACCEPTED' ELSE error_code END";
+
+const DISCARDED: &str = "discarded";
 
 struct Change<'a> {
     set: &'a str,

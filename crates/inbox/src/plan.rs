@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use crate::effect::Effect;
-use crate::settings::{Dedupe, OnDead};
+use crate::settings::{Dedupe, OnDead, OnGap};
 
 /// What every batch of this consumer is applied with.
 #[derive(Debug, Clone)]
@@ -13,6 +13,7 @@ pub(crate) struct Plan {
     pub(crate) effect: Effect,
     pub(crate) on_dead: OnDead,
     pub(crate) max_attempts: i32,
+    pub(crate) on_gap: OnGap,
     pub(crate) dedupe: Dedupe,
     pub(crate) handler_timeout: Duration,
 }

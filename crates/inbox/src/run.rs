@@ -321,7 +321,8 @@ impl Run {
                         event_id = event.event_id,
                         result = its.result,
                         code = its.error_code,
-                        "the handler failed on an event; `walrelay inbox show` tells more"
+                        "{}; `walrelay inbox show` tells more",
+                        its.complaint()
                     );
                 }
                 _ => {}

@@ -34,6 +34,15 @@ impl OnDead {
     }
 }
 
+/// When an event comes before one of its key that is missing: their versions say so.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum OnGap {
+    /// It is applied: versions need not be contiguous.
+    Accept,
+    /// It waits, stored, until what is missing has come.
+    Hold,
+}
+
 /// What counts as seen.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Dedupe {
@@ -89,6 +98,8 @@ pub struct Settings {
     pub max_attempts: u32,
     /// What happens to its key then.
     pub on_dead: OnDead,
+    /// What happens to an event before which a version of its key is missing.
+    pub on_gap: OnGap,
     /// What counts as seen.
     pub dedupe: Dedupe,
     /// Bytes held.
@@ -120,6 +131,7 @@ impl Settings {
             max_lease: Duration::from_mins(30),
             max_attempts: 10,
             on_dead: OnDead::Hold,
+            on_gap: OnGap::Accept,
             dedupe: Dedupe::Event,
             max_in_flight_bytes: 64 << 20,
             drain_timeout: Duration::from_secs(7),

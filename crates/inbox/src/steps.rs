@@ -13,6 +13,10 @@ use crate::database::{Applied, Connection, Unapplied, exchange_timeout, settings
 use crate::event::Event;
 use crate::handler::{AnyHandler, Stopped, Verdict, run};
 use crate::plan::Plan;
+use crate::settings::OnGap;
+
+/// The error code of an event before which a version of its key is missing.
+pub(crate) const VERSION_GAP: &str = "VERSION_GAP";
 
 /// An event that came with this batch, or one that is stored.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -33,7 +37,7 @@ impl Connection {
             let mut applied = take(transaction, plan, events).await?;
             let chosen: Vec<usize> = (0..events.len()).filter(|i| applied[*i].is_new()).collect();
             let batch: Vec<Event> = chosen.iter().map(|i| Event::clone(&events[*i])).collect();
-            let verdicts = run_in_time(plan, run(handler, transaction, &batch)).await?;
+            let verdicts = judge(handler, transaction, plan, (&batch, From::Subscription)).await?;
             let settling =
                 Settling { events: &batch, verdicts: &verdicts, from: From::Subscription };
             for (index, settled) in settling.settle(transaction, plan).await? {
@@ -53,7 +57,7 @@ impl Connection {
     ) -> Result<Vec<Applied>, Unapplied> {
         self.in_transaction(plan, async |transaction| {
             let events = take_due(transaction, plan, limit).await?;
-            let verdicts = run_in_time(plan, run(handler, transaction, &events)).await?;
+            let verdicts = judge(handler, transaction, plan, (&events, From::Inbox)).await?;
             let settling = Settling { events: &events, verdicts: &verdicts, from: From::Inbox };
             let settled = settling.settle(transaction, plan).await?;
             Ok(settled.into_iter().map(|(_, settled)| settled).collect())
@@ -131,6 +135,49 @@ impl Connection {
     }
 }
 
+/// Runs the handler over those of the events that do not come too soon.
+async fn judge(
+    handler: &dyn AnyHandler,
+    transaction: &mut Transaction<'_>,
+    plan: &Plan,
+    (events, from): (&[Event], From),
+) -> Result<Vec<Verdict>, Stopped> {
+    let mut verdicts = match plan.on_gap {
+        OnGap::Accept => vec![None; events.len()],
+        OnGap::Hold => gaps(transaction, plan, (events, from)).await?,
+    };
+    let chosen: Vec<usize> = (0..events.len()).filter(|i| verdicts[*i].is_none()).collect();
+    let batch: Vec<Event> = chosen.iter().map(|i| events[*i].clone()).collect();
+    let found = run_in_time(plan, run(handler, transaction, &batch)).await?;
+    chosen.into_iter().zip(found).for_each(|(i, verdict)| verdicts[i] = Some(verdict));
+    Ok(verdicts.into_iter().map(|verdict| verdict.unwrap_or(Verdict::Deferred)).collect())
+}
+
+/// A verdict for each event before which a version of its key is missing.
+async fn gaps(
+    transaction: &Transaction<'_>,
+    plan: &Plan,
+    (events, from): (&[Event], From),
+) -> Result<Vec<Option<Verdict>>, Stopped> {
+    let columns = Columns::of(events);
+    let mut parameters = columns.parameters(plan);
+    parameters.push((Box::new(from == From::Inbox), Type::BOOL));
+    parameters.push((Box::new(plan.on_dead.name()), Type::TEXT));
+    parameters.push((Box::new(plan.max_attempts), Type::INT4));
+    let sql = format!(
+        "SELECT outcomes, reasons FROM public.app_inbox_gaps( \
+           $1, $2, {MESSAGES}, $18, on_dead => $19, max_attempts => $20)"
+    );
+    let row = transaction.query_typed(&sql, &borrowed(&parameters)).await?;
+    let (outcomes, reasons): (Vec<Option<&str>>, Vec<Option<String>>) =
+        row.first().map(|row| (row.get(0), row.get(1))).unwrap_or_default();
+    let verdict = |(outcome, reason): (Option<&str>, Option<String>)| {
+        let name = if outcome? == "failed" { "failed" } else { "held" };
+        Some(Verdict::TooSoon { name, text: reason? })
+    };
+    Ok(outcomes.into_iter().zip(reasons).map(verdict).collect())
+}
+
 /// A handler may wait for something else than the database, whose own time-out then never comes.
 async fn run_in_time(
     plan: &Plan,
@@ -158,7 +205,11 @@ async fn take_due(
     plan: &Plan,
     limit: i32,
 ) -> Result<Vec<Event>, Stopped> {
-    let sql = format!("SELECT {FIELDS} FROM unnest(public.app_inbox_take_due($1, $2, $3)) AS m");
+    let due = match plan.on_gap {
+        OnGap::Accept => "public.app_inbox_take_due($1, $2, $3)",
+        OnGap::Hold => "public.app_inbox_take_due($1, $2, $3, on_gap => 'hold')",
+    };
+    let sql = format!("SELECT {FIELDS} FROM unnest({due}) AS m");
     let parameters: [Parameter<'_>; 3] =
         [(&plan.consumer, Type::TEXT), (&plan.generation, Type::INT4), (&limit, Type::INT4)];
     let rows = transaction.query_typed(&sql, &parameters).await?;
@@ -206,6 +257,7 @@ impl Settling<'_> {
         let outcomes: Vec<&str> = chosen.iter().map(|index| self.verdicts[*index].name()).collect();
         let failure = |index: &usize| match &self.verdicts[*index] {
             Verdict::Failed { code, text, .. } => (Some(code.clone()), Some(text.as_str())),
+            Verdict::TooSoon { text, .. } => (Some(VERSION_GAP.to_owned()), Some(text.as_str())),
             Verdict::Applied | Verdict::Held | Verdict::Deferred => (None, None),
         };
         let (codes, texts): (Vec<Option<String>>, Vec<Option<&str>>) =

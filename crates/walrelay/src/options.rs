@@ -230,6 +230,9 @@ options! {
     MAX_LEASE: Duration = Setting::duration("max-lease", "30m", MINUTE, DAY)
         .means("How long a message is held while the database is not there")
         .detail("Then Pub/Sub may give it to another instance.");
+    ON_GAP: &'static str = Setting::word("on-gap", "accept", &["accept", "hold"])
+        .means("What happens to an event when a version of its key is missing before it: apply it, or let it wait")
+        .detail("With `hold` it waits as one that has failed does: for --max-attempts, and then, with --on-dead hold, for a person.");
     DEDUPE: &'static str = Setting::word("dedupe", "event", &["event", "position"])
         .shown_as("RULE")
         .means("What counts as seen: an event in the inbox, or besides one behind its key's position")

@@ -1,6 +1,6 @@
 //! `consume` and `consumer`, as the command line gives them.
 
-use walrelay_inbox::{Dedupe, Effect, OnDead, Settings, Until};
+use walrelay_inbox::{Dedupe, Effect, OnDead, OnGap, Settings, Until};
 
 use super::builder::Builder;
 use super::consuming::{
@@ -39,6 +39,10 @@ impl Builder<'_> {
             on_dead: match problems.read(options::ON_DEAD) {
                 "continue" => OnDead::Continue,
                 _ => OnDead::Hold,
+            },
+            on_gap: match problems.read(options::ON_GAP) {
+                "hold" => OnGap::Hold,
+                _ => OnGap::Accept,
             },
             dedupe: match problems.read(options::DEDUPE) {
                 "position" => Dedupe::Position,
