@@ -25,6 +25,7 @@ mod prune;
 mod publication;
 mod rebuild;
 mod recover;
+mod refill;
 mod refusals;
 mod replay;
 mod reset;

@@ -209,6 +209,44 @@ pub async fn status(client: &SqlClient, consumer: &str) -> Result<Map<String, Va
     }
 }
 
+/// How many events the inbox has of a generation; `None` once another one has begun.
+///
+/// # Errors
+///
+/// There is no such consumer, or the database refuses.
+pub async fn received(
+    client: &SqlClient,
+    consumer: &str,
+    generation: i32,
+) -> Result<Option<u64>, InboxError> {
+    let sql = "SELECT c.generation, (SELECT count(*) FROM public.app_inbox AS i \
+            WHERE i.consumer = c.consumer AND i.generation = $2) \
+         FROM public.app_inbox_consumer AS c WHERE c.consumer = $1";
+    let row = client
+        .query_opt(sql, &[&consumer, &generation])
+        .await
+        .map_err(failed("count the inbox"))?;
+    let row = row.ok_or_else(|| unknown(consumer))?;
+    let is_current = row.get::<_, i32>(0) == generation;
+    Ok(is_current.then(|| u64::try_from(row.get::<_, i64>(1)).unwrap_or_default()))
+}
+
+/// Has the consumer read one subscription instead of another; whether it read that one.
+///
+/// # Errors
+///
+/// The database refuses.
+pub async fn read_from(
+    client: &SqlClient,
+    consumer: &str,
+    (former, next): (&str, &str),
+) -> Result<bool, InboxError> {
+    let sql = "UPDATE public.app_inbox_consumer SET subscription = $3, updated_at = now() \
+         WHERE consumer = $1 AND subscription = $2";
+    let moved = client.execute(sql, &[&consumer, &former, &next]).await;
+    Ok(moved.map_err(failed("record the subscription"))? == 1)
+}
+
 /// Deletes finished rows older than this, of every generation; returns how many.
 ///
 /// # Errors

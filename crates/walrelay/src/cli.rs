@@ -344,13 +344,16 @@ pub enum ConsumerActionArgs {
     /// Goes on after a pause; running instances notice within a second.
     #[command(after_help = "Example:\n  walrelay consumer resume billing")]
     Resume(ConsumerNameArgs),
-    /// Applies everything published since a time again, in a new generation and from a new subscription.
+    /// Applies everything published since a time, or all rows of the outbox, again, in a new generation.
     ///
     /// For a new read model. Creates a subscription to the same topic and seeks it back, then empties the read
     /// model and moves the consumer to a new generation and to it, in one transaction. Running instances follow.
-    #[command(after_help = "Example:\n  \
-        walrelay consumer rebuild billing --seek-to 7d --reset-sql truncate.sql")]
-    Rebuild(ConsumerRebuildArgs),
+    /// With --from-outbox the new subscription is to a topic of its own, to which the rows of the outbox are
+    /// published; when all of them are in the inbox the consumer goes back to the subscription it had.
+    #[command(after_help = "Examples:\n  \
+        walrelay consumer rebuild billing --seek-to 7d --reset-sql truncate.sql\n  \
+        walrelay consumer rebuild billing --from-outbox refill --reset-sql truncate.sql")]
+    Rebuild(Box<ConsumerRebuildArgs>),
     /// Deletes rows of the inbox that are finished and old.
     ///
     /// Refuses an age within which Pub/Sub may deliver the event again: it would be applied twice.

@@ -7,7 +7,9 @@ use std::path::PathBuf;
 use clap::Args;
 
 use super::ARGUMENTS;
-use crate::options::{ConsumerDatabaseOptions, EndpointOption, ProjectOption};
+use crate::options::{
+    ColumnOptions, DatabaseOptions, MessageOptions, PubSubOptions, ReplayLoopOptions,
+};
 
 /// `walrelay consumer rebuild`.
 #[derive(Debug, Args)]
@@ -16,20 +18,37 @@ pub struct ConsumerRebuildArgs {
     #[arg(value_name = "NAME", help_heading = ARGUMENTS)]
     pub name: String,
     /// Apply again what was published since: 2026-01-31T12:00:00Z, or how long ago (7d).
-    #[arg(long, value_name = "TIME", help_heading = ARGUMENTS)]
-    pub seek_to: String,
+    #[arg(long, value_name = "TIME", help_heading = ARGUMENTS, required_unless_present = "from_outbox",
+          conflicts_with = "from_outbox")]
+    pub seek_to: Option<String>,
+    /// Apply the rows of the outbox again, where the topic does not keep them: they are published to this
+    /// topic, which nobody else uses.
+    #[arg(long, value_name = "TOPIC", help_heading = ARGUMENTS)]
+    pub from_outbox: Option<String>,
+    /// Database of the outbox, if it is another than the consumer's. The password belongs in PGPASSWORD or a
+    /// passfile.
+    #[arg(long, value_name = "URL", requires = "from_outbox", help_heading = ARGUMENTS)]
+    pub outbox_url: Option<String>,
+    /// Only rows of this aggregate type, where the consumer does not read all of them; may be given several
+    /// times.
+    #[arg(long, value_name = "TYPE", requires = "from_outbox", help_heading = ARGUMENTS)]
+    pub aggregate_type: Vec<String>,
     /// File with the SQL that empties the tables of the handler, such as TRUNCATE balances; runs in the
     /// transaction that begins the generation.
     #[arg(long, value_name = "FILE", help_heading = ARGUMENTS)]
     pub reset_sql: Option<PathBuf>,
     /// Subscription to create and to read from then on; short or full name. Without it: the name of the one
     /// read so far with -g and the number of the generation, as in billing-g2.
-    #[arg(long, value_name = "SUBSCRIPTION", help_heading = ARGUMENTS)]
+    #[arg(long, value_name = "SUBSCRIPTION", conflicts_with = "from_outbox", help_heading = ARGUMENTS)]
     pub subscription: Option<String>,
     #[command(flatten)]
-    pub database: ConsumerDatabaseOptions,
+    pub database: DatabaseOptions,
     #[command(flatten)]
-    pub project: ProjectOption,
+    pub columns: ColumnOptions,
     #[command(flatten)]
-    pub endpoint: EndpointOption,
+    pub messages: MessageOptions,
+    #[command(flatten)]
+    pub pubsub: PubSubOptions,
+    #[command(flatten)]
+    pub service: ReplayLoopOptions,
 }

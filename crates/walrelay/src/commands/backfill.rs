@@ -70,7 +70,9 @@ async fn act(
         }
     };
     match prepared.request.destination.clone() {
-        Destination::Topic(topic) => to_topic(client, settings, (prepared, &topic), shutdown).await,
+        Destination::Topic(topic) => {
+            to_topic(client, settings, (prepared, &topic), shutdown).await.map(|(_, told)| told)
+        }
         Destination::InPlace => in_place(client, &settings, &prepared, shutdown).await,
     }
 }
@@ -168,7 +170,7 @@ async fn to_topic(
     mut settings: Settings,
     (prepared, topic): (Prepared, &str),
     shutdown: &Shutdown,
-) -> Result<String, Error> {
+) -> Result<(u64, String), Error> {
     settings.relay.router.topic = topics::template(topic)?;
     let settings = &settings;
     let Prepared { id, request, keeping, settled: (start, before), .. } = &prepared;
@@ -193,7 +195,48 @@ async fn to_topic(
     let run =
         Run { command: "backfill", settings, replay: &replay, rate: request.rate, tally: &tally };
     Box::pin(run.to_the_end(server, shutdown)).await?;
-    Ok(summary((&prepared, topic), &tally))
+    Ok((rows, summary((&prepared, topic), &tally)))
+}
+
+/// Publishes rows to a topic for another command, and returns how many there are.
+///
+/// # Errors
+///
+/// As those of [`execute`].
+pub(super) async fn refill(config: &BackfillConfig, shutdown: &Shutdown) -> Result<u64, Error> {
+    let BackfillConfig { settings, action } = config.clone();
+    let BackfillAction::Begin(order) = action else { unreachable!("a refill always begins anew") };
+    let client = connect_sql(&settings.connect).await?;
+    let publish = async {
+        let prepared = begin(&client, &settings, order).await?;
+        let Destination::Topic(topic) = prepared.request.destination.clone() else {
+            unreachable!("a refill has a topic of its own")
+        };
+        to_topic(&client, settings, (prepared, &topic), shutdown).await
+    };
+    let done = Box::pin(publish).await;
+    client.close().await;
+    let (rows, told) = done?;
+    print(&told)?;
+    Ok(rows)
+}
+
+/// Whether a refill can begin: its topic is there.
+///
+/// # Errors
+///
+/// It is not, or Postgres or Pub/Sub cannot be reached.
+pub(super) async fn may_refill(config: &BackfillConfig) -> Result<String, Error> {
+    let BackfillConfig { settings, action } = config;
+    let BackfillAction::Begin(BackfillOrder { destination: Destination::Topic(topic), .. }) =
+        action
+    else {
+        unreachable!("a refill has a topic of its own")
+    };
+    let client = connect_sql(&settings.connect).await?;
+    let found = topics::refuse_missing(&client, settings, topic).await;
+    client.close().await;
+    found.map(|()| topic.clone())
 }
 
 fn gap(request: &RowsRequest) -> Gap {

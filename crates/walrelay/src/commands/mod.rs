@@ -25,6 +25,7 @@ pub mod init;
 pub mod prepare_upgrade;
 pub mod prune;
 mod rebuild;
+mod refill;
 pub mod replay;
 pub mod reshard;
 pub mod run;

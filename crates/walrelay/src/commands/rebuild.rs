@@ -24,7 +24,8 @@ use walrelay_relay::shutdown::Shutdown;
 
 use super::attended::{attended_in, unless_stopped};
 use super::dispatch::edit::read;
-use crate::config::Rebuild;
+use super::refill::Refill;
+use crate::config::{Rebuild, Source};
 use crate::error::Error;
 use crate::options::units::show_duration;
 use crate::output::print;
@@ -45,16 +46,23 @@ pub(super) async fn rebuild(
     shutdown: &Shutdown,
 ) -> Result<(), Error> {
     let reset = reset(order)?;
-    let prepared = Box::pin(unless_stopped(prepare(client, order), shutdown));
+    let since = match &order.source {
+        Source::Outbox(outbox) => {
+            let refill = Refill { order, reset: &reset, outbox };
+            return Box::pin(refill.rebuild((connect, client), shutdown)).await;
+        }
+        Source::Topic(since) => *since,
+    };
+    let prepared = Box::pin(unless_stopped(prepare(client, (order, since)), shutdown));
     let (subscriber, successor) = prepared.await?;
     let Successor { old, name: new, is_new } = &successor;
     print(&format!("{}: subscription {new}\n", if *is_new { "created" } else { "already there" }))?;
     failpoint::hit("rebuild-subscribed");
     let begun = async {
-        unless_stopped(settle(&subscriber, new, order), shutdown).await?;
+        unless_stopped(settle(&subscriber, new, (order, since)), shutdown).await?;
         failpoint::hit("rebuild-sought");
         let pid = backend_pid(client).await?;
-        attended_in((connect, pid), begin(client, (order, &reset), new), shutdown).await
+        attended_in((connect, pid), begin(client, (order, &reset), new), shutdown).await.map(drop)
     };
     if let Err(error) = begun.await {
         match is_moved(connect, &order.name, new).await {
@@ -72,7 +80,7 @@ pub(super) async fn rebuild(
     let status = admin::status(&now, &order.name).await;
     now.close().await;
     let status = status.map_err(Error::Inbox)?;
-    print(&format!("begun: generation {}, from {}\n", status["generation"], rfc3339(order.since)))?;
+    print(&format!("begun: generation {}, from {}\n", status["generation"], rfc3339(since)))?;
     if status["paused"] == true {
         let name = &order.name;
         print(&format!("it was paused before and stays so: walrelay consumer resume {name}\n"))?;
@@ -92,16 +100,17 @@ struct Successor {
 }
 
 /// Refuses what cannot be whole, and creates the subscription.
-async fn prepare(client: &SqlClient, order: &Rebuild) -> Result<(Subscriber, Successor), Error> {
-    let Rebuild { name, since, endpoint, .. } = order;
+async fn prepare(
+    client: &SqlClient,
+    (order, since): (&Rebuild, SystemTime),
+) -> Result<(Subscriber, Successor), Error> {
+    let Rebuild { name, endpoint, .. } = order;
     let status = admin::status(client, name).await.map_err(Error::Inbox)?;
     let old = admin::subscription(client, name).await.map_err(Error::Inbox)?;
     let subscriber = Subscriber::connect(endpoint)?;
-    let found = subscriber.subscription(&old).await?.ok_or_else(|| {
-        Error::Inbox(walrelay_inbox::InboxError::SubscriptionMissing { subscription: old.clone() })
-    })?;
-    refuse_beyond(*since, &found)?;
-    refuse_future(*since)?;
+    let found = described(&subscriber, &old).await?;
+    refuse_beyond(since, &found)?;
+    refuse_future(since)?;
     let generation = status["generation"].as_i64().unwrap_or_default();
     let new = order.subscription.clone().unwrap_or_else(|| successor_name(&old, generation));
     if new == old {
@@ -118,6 +127,15 @@ async fn prepare(client: &SqlClient, order: &Rebuild) -> Result<(Subscriber, Suc
     Ok((subscriber, Successor { old, name: new, is_new }))
 }
 
+/// The subscription of this name.
+pub(super) async fn described(subscriber: &Subscriber, name: &str) -> Result<Subscription, Error> {
+    subscriber.subscription(name).await?.ok_or_else(|| {
+        Error::Inbox(walrelay_inbox::InboxError::SubscriptionMissing {
+            subscription: name.to_owned(),
+        })
+    })
+}
+
 /// `billing`, `billing-g2`, `billing-g3`: what an earlier rebuild has added is replaced.
 fn successor_name(old: &str, generation: i64) -> String {
     let base = old.strip_suffix(&format!("-g{generation}")).unwrap_or(old);
@@ -125,8 +143,12 @@ fn successor_name(old: &str, generation: i64) -> String {
 }
 
 /// Seeks it, and waits until that is in effect.
-async fn settle(subscriber: &Subscriber, name: &str, order: &Rebuild) -> Result<(), Error> {
-    subscriber.seek(name, order.since).await?;
+async fn settle(
+    subscriber: &Subscriber,
+    name: &str,
+    (order, since): (&Rebuild, SystemTime),
+) -> Result<(), Error> {
+    subscriber.seek(name, since).await?;
     if !order.endpoint.is_emulator() {
         print("waiting a minute for the seek to take effect; the consumer goes on meanwhile\n")?;
         sleep(SEEK_SETTLES).await;
@@ -134,15 +156,15 @@ async fn settle(subscriber: &Subscriber, name: &str, order: &Rebuild) -> Result<
     Ok(())
 }
 
-/// The transaction, again and again while others are in its way.
-async fn begin(
+/// The transaction, again and again while others are in its way. Returns the generation.
+pub(super) async fn begin(
     client: &mut SqlClient,
     (order, reset): (&Rebuild, &str),
     new: &str,
-) -> Result<(), Error> {
+) -> Result<i32, Error> {
     loop {
         match admin::rebuild(client, &order.name, new, reset).await {
-            Ok(_) => return Ok(()),
+            Ok(generation) => return Ok(generation),
             Err(error) if error.is_in_the_way() => {
                 tracing::debug!(%error, "trying again");
                 sleep(AGAIN_AFTER).await;
@@ -153,7 +175,11 @@ async fn begin(
 }
 
 /// Whether the transaction has committed, whatever was heard of it.
-async fn is_moved(connect: &ConnectConfig, name: &str, new: &str) -> Result<bool, Error> {
+pub(super) async fn is_moved(
+    connect: &ConnectConfig,
+    name: &str,
+    new: &str,
+) -> Result<bool, Error> {
     let client = connect_sql(connect).await?;
     let reads = admin::subscription(&client, name).await;
     client.close().await;
@@ -236,7 +262,7 @@ fn refuse_other(found: Option<Subscription>, wanted: &Subscription) -> Result<()
 }
 
 /// As the old one, under another name.
-fn successor(old: &Subscription, name: &str) -> Subscription {
+pub(super) fn successor(old: &Subscription, name: &str) -> Subscription {
     Subscription {
         name: name.to_owned(),
         topic_message_retention_duration: None,

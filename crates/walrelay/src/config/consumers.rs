@@ -1,12 +1,14 @@
 //! `consume` and `consumer`, as the command line gives them.
 
+use walrelay_core::Matching;
 use walrelay_inbox::{Dedupe, Effect, OnDead, OnGap, Settings, Until};
+use walrelay_relay::replay::{DeadRows, Destination, Keeping};
 
 use super::builder::Builder;
 use super::consuming::{
-    ConsumeConfig, ConsumerAction, ConsumerConfig, ConsumerSetUp, NewSubscription, Rebuild,
+    ConsumeConfig, ConsumerAction, ConsumerConfig, ConsumerSetUp, NewSubscription, Rebuild, Source,
 };
-use super::orders::Place;
+use super::orders::{BackfillAction, BackfillConfig, BackfillOrder, Place};
 use crate::{cli, options};
 
 /// Longer names than any index likes are a mistake.
@@ -134,15 +136,53 @@ impl Builder<'_> {
     }
 
     fn rebuild(&mut self, args: &cli::ConsumerRebuildArgs) -> Option<Rebuild> {
-        let since = self.place(("seek-to", None), ("seek-to", Some(&args.seek_to)));
         let name = self.consumer_name(&args.name);
+        let source = match &args.from_outbox {
+            Some(topic) => self.refill(args, topic).map(Source::Outbox),
+            None => match self.place(("seek-to", None), ("seek-to", args.seek_to.as_deref())) {
+                Some(Place::Time(since)) => Some(Source::Topic(since)),
+                Some(Place::Lsn(_)) | None => None,
+            },
+        };
         let endpoint = self.endpoint();
         let subscription = args.subscription.as_ref().and_then(|given| {
             let project = self.project();
             self.full_name("subscription", given, &project, "subscriptions")
         });
-        let Some(Place::Time(since)) = since else { return None };
-        Some(Rebuild { name, since, reset_sql: args.reset_sql.clone(), subscription, endpoint })
+        let (source, reset_sql) = (source?, args.reset_sql.clone());
+        Some(Rebuild { name, source, reset_sql, subscription, endpoint })
+    }
+
+    /// All rows of the outbox, to this topic.
+    fn refill(
+        &mut self,
+        args: &cli::ConsumerRebuildArgs,
+        topic: &str,
+    ) -> Option<Box<BackfillConfig>> {
+        let connect = match &args.outbox_url {
+            Some(url) => self.connect_to("outbox-url", url),
+            None => self.connect(),
+        };
+        let relay = self.relay_of_a_replay();
+        let pubsub = self.pubsub();
+        let topic = self.full_name("from-outbox", topic, &relay.router.project, "topics");
+        let topic = self.beside_the_live(("from-outbox", &topic?), &relay.router)?;
+        let order = BackfillOrder {
+            since: None,
+            matching: Matching {
+                aggregate_types: args.aggregate_type.clone(),
+                ..Matching::default()
+            },
+            destination: Destination::Topic(topic),
+            order_by: Vec::new(),
+            rate: None,
+            dead_rows: DeadRows::Stop,
+            keeping: Keeping::OnRecord,
+        };
+        let until = walrelay_relay::settings::Until::CaughtUp;
+        let settings =
+            walrelay_relay::settings::Settings { connect: connect?, relay, pubsub, until };
+        Some(Box::new(BackfillConfig { settings, action: BackfillAction::Begin(order) }))
     }
 
     fn consumer_name(&mut self, name: &str) -> String {

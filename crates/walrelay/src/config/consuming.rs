@@ -8,6 +8,7 @@ use walrelay_inbox::operate::{InboxFilter, InboxSelection};
 use walrelay_postgres::{ConnectConfig, QualifiedName};
 use walrelay_pubsub::Endpoint;
 
+use super::orders::BackfillConfig;
 use super::output_format::OutputFormat;
 
 /// Everything `walrelay consume` needs.
@@ -136,13 +137,22 @@ pub struct NewSubscription {
     pub filter: String,
 }
 
+/// Where events are taken from once more.
+#[derive(Debug, Clone)]
+pub enum Source {
+    /// What was published from this moment on, as far as the topic keeps it.
+    Topic(SystemTime),
+    /// Rows of the outbox, published to a topic of their own.
+    Outbox(Box<BackfillConfig>),
+}
+
 /// A consumer's effects made anew.
 #[derive(Debug, Clone)]
 pub struct Rebuild {
     /// Its name.
     pub name: String,
-    /// What is published from this moment on is applied again.
-    pub since: SystemTime,
+    /// What is applied again.
+    pub source: Source,
     /// What empties the tables that its handler writes.
     pub reset_sql: Option<PathBuf>,
     /// The full name of the subscription to create; `None` is one after the old one and the generation.

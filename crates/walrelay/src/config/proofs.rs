@@ -70,11 +70,17 @@ impl Builder<'_> {
             self.problems.wrong_unseen("inbox", allowed);
             return None;
         };
+        let connect = self.connect_to("inbox", url)?;
+        Some(InboxPlace { consumer: consumer.to_owned(), connect })
+    }
+
+    /// A database besides the one of --database-url.
+    pub(super) fn connect_to(&mut self, option: &'static str, url: &str) -> Option<ConnectConfig> {
         match ConnectConfig::parse(url, &self.postgres_environment()) {
-            Ok(connect) => Some(InboxPlace { consumer: consumer.to_owned(), connect }),
+            Ok(connect) => Some(connect),
             Err(found) => {
                 for problem in found {
-                    self.problems.wrong_unseen("inbox", problem.to_string());
+                    self.problems.wrong_unseen(option, problem.to_string());
                 }
                 None
             }

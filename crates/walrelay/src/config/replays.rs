@@ -99,6 +99,21 @@ impl Builder<'_> {
         }))
     }
 
+    /// A topic that the relay does not publish to.
+    pub(super) fn beside_the_live(
+        &mut self,
+        (option, topic): (&'static str, &str),
+        router: &RouterConfig,
+    ) -> Option<String> {
+        let live = router.topic.to_string();
+        if may_lead_to(&full(&router.project, &live), &full(&router.project, topic)) {
+            let allowed = format!("a topic that --topic {live} does not lead to");
+            self.problems.wrong(option, topic, allowed);
+            return None;
+        }
+        Some(topic.to_owned())
+    }
+
     /// Of a dry run the topic that the rows would have had otherwise.
     pub(super) fn topic_of_a_replay(
         &mut self,
@@ -118,10 +133,7 @@ impl Builder<'_> {
             let allowed = "not set; needed unless --to-topic is a full projects/…/topics/… name";
             self.problems.wrong_unseen("project", allowed);
         }
-        if may_lead_to(&full(&router.project, &live), &full(&router.project, text)) {
-            let allowed = format!("a topic that --topic {live} does not lead to");
-            self.problems.wrong("to-topic", text, allowed);
-        }
+        self.beside_the_live(("to-topic", text), router);
         let template = Template::parse(text);
         let unknown = |parsed: &Template| {
             let names = parsed.columns();

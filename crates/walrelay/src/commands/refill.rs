@@ -1,0 +1,195 @@
+//! `walrelay consumer rebuild --from-outbox`: a read model made anew from the rows of the outbox.
+//!
+//! ```text
+//! new subscription, to a topic of its own ──▶ reset, generation and subscription in one transaction
+//!   ──▶ the rows to that topic ──▶ all of them in the inbox ──▶ the subscription that was read before
+//! ```
+//!
+//! Running instances do the work: they read the refill while it lasts, and what is new waits in the
+//! subscription they had. Nothing of a key is applied before its rows are, so that order holds; what both
+//! bring is found in the inbox. Ended before it is done, it is begun anew: with another generation and
+//! another subscription, because the rest of the first refill would come before what the second begins with.
+
+use std::time::Duration;
+
+use tokio::time::{Instant, sleep};
+use walrelay_inbox::admin;
+use walrelay_postgres::{ConnectConfig, SqlClient, backend_pid, connect_sql};
+use walrelay_pubsub::Subscriber;
+use walrelay_relay::failpoint;
+use walrelay_relay::shutdown::Shutdown;
+
+use super::attended::{attended_in, unless_stopped};
+use super::backfill;
+use super::rebuild::{begin, described, is_moved, successor};
+use crate::config::{BackfillConfig, Rebuild};
+use crate::error::Error;
+use crate::output::print;
+
+/// Between two looks at how much is in the inbox; a look counts its rows, so it is at least ten times as
+/// long as the last one took.
+const LOOK_EVERY: Duration = Duration::from_millis(500);
+/// Nothing is applied for so long: perhaps nobody consumes.
+const QUIET: Duration = Duration::from_secs(15);
+
+/// A rebuild from the outbox.
+pub(super) struct Refill<'a> {
+    pub(super) order: &'a Rebuild,
+    pub(super) reset: &'a str,
+    pub(super) outbox: &'a BackfillConfig,
+}
+
+/// What is read while it lasts, and before and after.
+struct Subscriptions {
+    usual: String,
+    refill: String,
+}
+
+impl Refill<'_> {
+    pub(super) async fn rebuild(
+        &self,
+        (connect, client): (&ConnectConfig, &mut SqlClient),
+        shutdown: &Shutdown,
+    ) -> Result<(), Error> {
+        let names = Box::pin(unless_stopped(self.prepare(client), shutdown)).await?;
+        let generation = self.begin((connect, client), &names, shutdown).await?;
+        print(&format!("begun: generation {generation}, which reads {}\n", names.refill))?;
+        failpoint::hit("refill-begun");
+        let filled = async {
+            let rows = Box::pin(backfill::refill(self.outbox, shutdown)).await?;
+            failpoint::hit("refill-published");
+            unless_stopped(self.applied(client, generation, rows), shutdown).await
+        };
+        if let Err(error) = filled.await {
+            tracing::warn!(
+                "consumer {:?} reads {} until the same command has done all of it once more",
+                self.order.name,
+                names.refill
+            );
+            return Err(error);
+        }
+        let Subscriptions { usual, refill } = &names;
+        let name = &self.order.name;
+        if !admin::read_from(client, name, (refill, usual)).await.map_err(Error::Inbox)? {
+            return Err(Error::Unfit {
+                what: format!("consumer {name:?} does not read {refill} any more"),
+                hint: "somebody else has moved it: look with `walrelay consumer status`",
+            });
+        }
+        print(&format!(
+            "every row is in the inbox; running instances read {usual} again within seconds. Then nobody reads \
+             {refill} any more: delete it and its topic\n"
+        ))
+    }
+
+    /// Refuses what could not be whole, and creates the subscription.
+    async fn prepare(&self, client: &SqlClient) -> Result<Subscriptions, Error> {
+        let Rebuild { name, endpoint, .. } = self.order;
+        let topic = backfill::may_refill(self.outbox).await?;
+        let status = admin::status(client, name).await.map_err(Error::Inbox)?;
+        if status["paused"] == true {
+            return Err(Error::Unfit {
+                what: format!("consumer {name:?} is paused"),
+                hint: "resume it before: its instances apply the rows",
+            });
+        }
+        let generation = status["generation"].as_i64().unwrap_or_default();
+        let reads = admin::subscription(client, name).await.map_err(Error::Inbox)?;
+        let names = Subscriptions::of(&reads, generation);
+        let subscriber = Subscriber::connect(endpoint)?;
+        let found = described(&subscriber, &names.usual).await?;
+        if !found.filter.is_empty() {
+            return Err(Error::Unfit {
+                what: format!(
+                    "{} has a filter, which rows of the outbox do not pass through",
+                    names.usual
+                ),
+                hint: "publish the rows with `walrelay backfill`: docs/consumer-operations.md, By hand",
+            });
+        }
+        let mut wanted = successor(&found, &names.refill);
+        wanted.topic = topic;
+        wanted.dead_letter_policy = None;
+        let is_new = subscriber.create_subscription(wanted).await?;
+        let verb = if is_new { "created" } else { "already there" };
+        print(&format!("{verb}: subscription {}\n", names.refill))?;
+        Ok(names)
+    }
+
+    async fn begin(
+        &self,
+        (connect, client): (&ConnectConfig, &mut SqlClient),
+        names: &Subscriptions,
+        shutdown: &Shutdown,
+    ) -> Result<i32, Error> {
+        let pid = backend_pid(client).await?;
+        let beginning = begin(client, (self.order, self.reset), &names.refill);
+        let error = match attended_in((connect, pid), beginning, shutdown).await {
+            Ok(generation) => return Ok(generation),
+            Err(error) => error,
+        };
+        match is_moved(connect, &self.order.name, &names.refill).await {
+            // The answer was lost.
+            Ok(true) => self.generation(connect).await,
+            Ok(false) | Err(_) => Err(error),
+        }
+    }
+
+    async fn generation(&self, connect: &ConnectConfig) -> Result<i32, Error> {
+        let now = connect_sql(connect).await?;
+        let status = admin::status(&now, &self.order.name).await;
+        now.close().await;
+        let generation = status.map_err(Error::Inbox)?["generation"].as_i64();
+        Ok(generation.and_then(|it| i32::try_from(it).ok()).unwrap_or_default())
+    }
+
+    /// Waits until so many events are in the inbox.
+    async fn applied(&self, client: &SqlClient, generation: i32, rows: u64) -> Result<(), Error> {
+        let name = &self.order.name;
+        let (mut seen, mut seen_at) = (0, Instant::now());
+        loop {
+            let began = Instant::now();
+            let found = admin::received(client, name, generation).await.map_err(Error::Inbox)?;
+            let Some(count) = found else {
+                return Err(Error::Unfit {
+                    what: format!("another generation of consumer {name:?} has begun meanwhile"),
+                    hint: "one rebuild at a time: wait for the other one, or begin anew",
+                });
+            };
+            if count >= rows {
+                return Ok(());
+            }
+            if count > seen {
+                (seen, seen_at) = (count, Instant::now());
+            } else if seen_at.elapsed() >= QUIET {
+                tracing::warn!(count, rows, "nothing is applied: is `walrelay consume` running?");
+                seen_at = Instant::now();
+            }
+            sleep(LOOK_EVERY.max(began.elapsed() * 10)).await;
+        }
+    }
+}
+
+impl Subscriptions {
+    /// `billing` is refilled from `billing-refill-g2`, whatever an earlier attempt has left.
+    fn of(reads: &str, generation: i64) -> Self {
+        let usual = reads.strip_suffix(&format!("-refill-g{generation}")).unwrap_or(reads);
+        let refill = format!("{usual}-refill-g{}", generation + 1);
+        Self { usual: usual.to_owned(), refill }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_attempt_that_was_ended_does_not_change_what_is_read_afterwards() {
+        for (reads, generation, refill) in
+            [("billing", 1, "billing-refill-g2"), ("billing-refill-g2", 2, "billing-refill-g3")]
+        {
+            let names = Subscriptions::of(reads, generation);
+            assert_eq!((names.usual.as_str(), names.refill.as_str()), ("billing", refill));
+        }
+    }
+}

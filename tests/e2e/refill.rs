@@ -1,0 +1,135 @@
+//! `consumer rebuild --from-outbox`: the same read model again, from the rows of the outbox.
+
+use walrelay_tests::{CONSUMER, DEADLINE, World};
+
+/// What the read model of these tests holds, whoever has written it.
+const READ_MODEL: &str =
+    "SELECT coalesce(string_agg(key || '=' || events, ',' ORDER BY key), '') FROM effect.balance";
+
+const READS: &str = "SELECT subscription FROM app_inbox_consumer WHERE consumer = 'ledger'";
+
+async fn text(world: &World, sql: &str) -> String {
+    world.client().query_one(sql, &[]).await.expect("one row").get(0)
+}
+
+/// A consumer of a topic that keeps nothing, and a topic for the rows.
+async fn world() -> Option<World> {
+    let world = World::create().await?;
+    world.set_up_consumer().await;
+    world.pubsub.create_topic("refill");
+    Some(world)
+}
+
+fn reset_file(world: &World) -> String {
+    let file = std::env::temp_dir().join(format!("{}-refill.sql", world.name()));
+    std::fs::write(&file, "TRUNCATE effect.balance, effect.applied").expect("a file");
+    file.to_str().expect("a plain name").to_owned()
+}
+
+/// Every event of the outbox has had its effect once, in the order of its key's versions.
+async fn assert_each_once(world: &World) {
+    let wrong = "SELECT count(*) FROM app_outbox AS o
+          FULL JOIN (SELECT event_id, count(*) AS times FROM effect.applied GROUP BY 1) AS a
+            ON a.event_id = o.id::text
+         WHERE a.times IS DISTINCT FROM 1 OR o.id IS NULL";
+    assert_eq!(world.number(wrong).await, 0, "applied twice, or not at all");
+    let inversions = "SELECT count(*) FROM (
+          SELECT o.version, lag(o.version) OVER (PARTITION BY a.key ORDER BY a.n) AS before
+            FROM effect.applied AS a JOIN app_outbox AS o ON o.id::text = a.event_id) AS x
+        WHERE before > version";
+    assert_eq!(world.number(inversions).await, 0);
+}
+
+#[tokio::test]
+async fn a_rebuild_from_the_outbox_gives_the_same_read_model_while_an_instance_runs() {
+    let Some(world) = world().await else { return };
+    let consumer = world.start_consumer([]).await;
+    world.insert_events(20, 500).await;
+    world.catch_up().await;
+    world.wait_applied(500).await;
+    let before = text(&world, READ_MODEL).await;
+    // What is published and not applied yet comes with the rows, and once more behind them.
+    world.pubsub.fault(&format!("on=delivery,subscription={CONSUMER},hold-before"));
+    world.insert_events(20, 50).await;
+    world.catch_up().await;
+
+    let reset = reset_file(&world);
+    let told = world
+        .succeed([
+            "consumer",
+            "rebuild",
+            CONSUMER,
+            "--from-outbox",
+            "refill",
+            "--reset-sql",
+            &reset,
+        ])
+        .await;
+    std::fs::remove_file(&reset).expect("it is there");
+    assert!(told.contains("begun: generation 2") && told.contains("550 row(s)"), "{told}");
+    assert_ne!(text(&world, READ_MODEL).await, before);
+    assert_eq!(text(&world, READS).await, format!("projects/test/subscriptions/{CONSUMER}"));
+    assert_eq!(world.applied_count().await, 550);
+    assert_each_once(&world).await;
+
+    let rebuilt = text(&world, READ_MODEL).await;
+    world.pubsub.heal();
+    world.insert_events(20, 100).await;
+    world.catch_up().await;
+    world.wait_applied(650).await;
+    drop(consumer);
+    world.consume_all().await;
+    assert_each_once(&world).await;
+    assert_ne!(text(&world, READ_MODEL).await, rebuilt);
+}
+
+#[tokio::test]
+async fn a_rebuild_from_the_outbox_that_is_killed_is_done_by_running_it_again() {
+    for place in ["refill-begun", "refill-published"] {
+        let Some(world) = world().await else { return };
+        let consumer = world.start_consumer([]).await;
+        world.insert_events(5, 100).await;
+        world.catch_up().await;
+        world.wait_applied(100).await;
+        let before = text(&world, READ_MODEL).await;
+        let reset = reset_file(&world);
+        let rebuild =
+            ["consumer", "rebuild", CONSUMER, "--from-outbox", "refill", "--reset-sql", &reset];
+        let killed = world.command(rebuild).env("WALRELAY_FAILPOINT", place).finish(DEADLINE).await;
+        assert_eq!(killed.code, None, "{place}: {}", killed.text);
+
+        world.succeed(rebuild).await;
+        std::fs::remove_file(&reset).expect("it is there");
+        assert_eq!(text(&world, READ_MODEL).await, before, "{place}");
+        assert_eq!(text(&world, READS).await, format!("projects/test/subscriptions/{CONSUMER}"));
+        drop(consumer);
+        world.consume_all().await;
+        assert_each_once(&world).await;
+    }
+}
+
+#[tokio::test]
+async fn a_rebuild_from_the_outbox_that_could_not_be_whole_is_refused() {
+    let Some(world) = world().await else { return };
+    let rebuild = ["consumer", "rebuild", CONSUMER, "--from-outbox"];
+    let refuse = async |topic: &str, code: i32, says: &str| {
+        let refused = world.run(rebuild.into_iter().chain([topic])).await;
+        assert_eq!(refused.code, Some(code), "{}", refused.text);
+        assert!(refused.text.contains(says), "{}", refused.text);
+    };
+    world.insert_events(1, 1).await;
+    refuse("nowhere", 4, "gcloud pubsub topics create").await;
+    refuse("video.events", 2, "does not lead to").await;
+    world.succeed(["consumer", "pause", CONSUMER]).await;
+    refuse("refill", 2, "is paused").await;
+    world.succeed(["consumer", "resume", CONSUMER]).await;
+    let filtered = ["--create", "--topic", "video.events", "--filter", "attributes:event_type"];
+    let init = ["consumer", "init", "filtered", "--subscription", "filtered"];
+    world.succeed(init.into_iter().chain(filtered)).await;
+    let with_filter = ["consumer", "rebuild", "filtered", "--from-outbox", "refill"];
+    let refused = world.run(with_filter).await;
+    assert_eq!(refused.code, Some(2), "{}", refused.text);
+    assert!(refused.text.contains("has a filter"), "{}", refused.text);
+    let generation = "SELECT max(generation)::bigint FROM app_inbox_consumer";
+    assert_eq!(world.number(generation).await, 1);
+}
