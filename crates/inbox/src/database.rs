@@ -17,9 +17,8 @@ use crate::columns::{Columns, MESSAGES, Parameter, borrowed};
 use crate::effect::Kind;
 use crate::event::Event;
 use crate::handler::{HandlerError, Verdict};
-use crate::plan::Plan;
+use crate::plan::{Plan, VERSION_GAP};
 use crate::settings::OnGap;
-use crate::steps::VERSION_GAP;
 
 /// Beyond the server's own time-out: it is gone, and nobody knows whether it committed.
 const SLACK: Duration = Duration::from_secs(15);

@@ -5,6 +5,9 @@ use std::time::Duration;
 use crate::effect::Effect;
 use crate::settings::{Dedupe, OnDead, OnGap};
 
+/// The error code of an event before which a version of its key is missing.
+pub(crate) const VERSION_GAP: &str = "VERSION_GAP";
+
 /// What every batch of this consumer is applied with.
 #[derive(Debug, Clone)]
 pub(crate) struct Plan {

@@ -12,11 +12,8 @@ use crate::columns::{Columns, FIELDS, MESSAGES, Parameter, borrowed, of_row};
 use crate::database::{Applied, Connection, Unapplied, exchange_timeout, settings};
 use crate::event::Event;
 use crate::handler::{AnyHandler, Stopped, Verdict, run};
-use crate::plan::Plan;
+use crate::plan::{Plan, VERSION_GAP};
 use crate::settings::OnGap;
-
-/// The error code of an event before which a version of its key is missing.
-pub(crate) const VERSION_GAP: &str = "VERSION_GAP";
 
 /// An event that came with this batch, or one that is stored.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

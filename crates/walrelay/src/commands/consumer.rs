@@ -12,7 +12,10 @@ use walrelay_relay::shutdown::Shutdown;
 
 use super::attended::unless_stopped;
 use super::rebuild::rebuild;
-use crate::config::{ConsumerAction, ConsumerConfig, ConsumerSetUp, NewSubscription, OutputFormat};
+use super::refill::refill;
+use crate::config::{
+    ConsumerAction, ConsumerConfig, ConsumerSetUp, NewSubscription, OutputFormat, Source,
+};
 use crate::error::Error;
 use crate::options::units::show_duration;
 use crate::output::{print, visible};
@@ -49,7 +52,11 @@ pub async fn execute(config: ConsumerConfig, shutdown: &Shutdown) -> Result<(), 
     let connected = unless_stopped(async { Ok(connect_sql(connect).await?) }, shutdown);
     let mut client = connected.await?;
     let done = if let ConsumerAction::Rebuild(order) = &config.action {
-        Box::pin(rebuild((connect, &mut client), order, shutdown)).await
+        let here = (connect, &mut client);
+        match &order.source {
+            Source::Topic(since) => Box::pin(rebuild(here, (order, *since), shutdown)).await,
+            Source::Outbox(outbox) => Box::pin(refill(here, (order, outbox), shutdown)).await,
+        }
     } else {
         Box::pin(unless_stopped(act(&client, &config.action), shutdown)).await
     };

@@ -24,8 +24,7 @@ use walrelay_relay::shutdown::Shutdown;
 
 use super::attended::{attended_in, unless_stopped};
 use super::dispatch::edit::read;
-use super::refill::Refill;
-use crate::config::{Rebuild, Source};
+use crate::config::Rebuild;
 use crate::error::Error;
 use crate::options::units::show_duration;
 use crate::output::print;
@@ -42,17 +41,10 @@ const AGAIN_AFTER: Duration = Duration::from_secs(1);
 /// Makes it, and says each step.
 pub(super) async fn rebuild(
     (connect, client): (&ConnectConfig, &mut SqlClient),
-    order: &Rebuild,
+    (order, since): (&Rebuild, SystemTime),
     shutdown: &Shutdown,
 ) -> Result<(), Error> {
     let reset = reset(order)?;
-    let since = match &order.source {
-        Source::Outbox(outbox) => {
-            let refill = Refill { order, reset: &reset, outbox };
-            return Box::pin(refill.rebuild((connect, client), shutdown)).await;
-        }
-        Source::Topic(since) => *since,
-    };
     let prepared = Box::pin(unless_stopped(prepare(client, (order, since)), shutdown));
     let (subscriber, successor) = prepared.await?;
     let Successor { old, name: new, is_new } = &successor;
@@ -197,7 +189,7 @@ async fn take_back(subscriber: &Subscriber, Successor { name, is_new, .. }: &Suc
     }
 }
 
-fn reset(order: &Rebuild) -> Result<String, Error> {
+pub(super) fn reset(order: &Rebuild) -> Result<String, Error> {
     let Some(path) = &order.reset_sql else {
         tracing::warn!(
             "without --reset-sql the handler sees every event again on top of what is there"

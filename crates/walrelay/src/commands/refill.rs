@@ -21,7 +21,7 @@ use walrelay_relay::shutdown::Shutdown;
 
 use super::attended::{attended_in, unless_stopped};
 use super::backfill;
-use super::rebuild::{begin, described, is_moved, successor};
+use super::rebuild::{begin, described, is_moved, reset, successor};
 use crate::config::{BackfillConfig, Rebuild};
 use crate::error::Error;
 use crate::output::print;
@@ -32,11 +32,21 @@ const LOOK_EVERY: Duration = Duration::from_millis(500);
 /// Nothing is applied for so long: perhaps nobody consumes.
 const QUIET: Duration = Duration::from_secs(15);
 
+/// Makes it, and says each step.
+pub(super) async fn refill(
+    (connect, client): (&ConnectConfig, &mut SqlClient),
+    (order, outbox): (&Rebuild, &BackfillConfig),
+    shutdown: &Shutdown,
+) -> Result<(), Error> {
+    let refill = Refill { order, reset: &reset(order)?, outbox };
+    refill.rebuild((connect, client), shutdown).await
+}
+
 /// A rebuild from the outbox.
-pub(super) struct Refill<'a> {
-    pub(super) order: &'a Rebuild,
-    pub(super) reset: &'a str,
-    pub(super) outbox: &'a BackfillConfig,
+struct Refill<'a> {
+    order: &'a Rebuild,
+    reset: &'a str,
+    outbox: &'a BackfillConfig,
 }
 
 /// What is read while it lasts, and before and after.
@@ -46,7 +56,7 @@ struct Subscriptions {
 }
 
 impl Refill<'_> {
-    pub(super) async fn rebuild(
+    async fn rebuild(
         &self,
         (connect, client): (&ConnectConfig, &mut SqlClient),
         shutdown: &Shutdown,
