@@ -67,7 +67,11 @@ pub fn loss(
             row.lsn
         ),
         (Some(_), Some(row)) if system_identifier.is_some_and(|id| id != row.system_identifier) => {
-            format!("is on record as one of the server {}, which is another", row.system_identifier)
+            format!(
+                "is on record as one of the server {}, which is another; where pg_upgrade has carried it over: \
+                 walrelay slot adopt",
+                row.system_identifier
+            )
         }
         (Some(slot), Some(row)) => lost_ground(slot, row)?,
         (Some(_) | None, None) => return None,

@@ -232,7 +232,8 @@ policy! {
         "`walrelay slot recover` has rows that were not settled published from the table: docs/operations.md, Lost slot";
     /// The positions on record belong to another server.
     OtherServer: LOST, LOST, LOST,
-        "positions on record mean nothing on this server: docs/operations.md, Lost slot";
+        "positions on record mean nothing on this server; after an upgrade `walrelay slot adopt` takes on a slot that \
+         pg_upgrade has carried over: docs/operations.md, Lost slot";
     /// Transaction ids on record belong to another database.
     OtherDatabase: LOST, LOST, LOST,
         "name a moment with a margin: `walrelay slot recover --since 2026-01-31T12:00:00Z` publishes everything \

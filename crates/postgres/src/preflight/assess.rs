@@ -320,8 +320,9 @@ fn slot_findings(findings: &mut Findings, request: &PreflightRequest, facts: &Fa
     if let Some(upgrade) = facts.upgrade.as_ref().filter(|it| !has_happened(it, &facts.server)) {
         return upgrade_finding(findings, &subject, upgrade);
     }
-    // Another server's record is a finding of its own.
-    let lost = loss(facts.slot.as_ref(), facts.relay_row.as_ref(), None);
+    // Another server's record is a finding of its own, and its positions say nothing about a slot of this one.
+    let lost = loss(facts.slot.as_ref(), facts.relay_row.as_ref(), None)
+        .filter(|_| !may_be_carried_over(facts));
     if let Some(lost) = &lost {
         findings.error(code::SLOT_LOST, &subject, &lost.problem, lost_slot_fix(facts));
     }
@@ -435,13 +436,29 @@ fn identity_findings(findings: &mut Findings, facts: &Facts) {
             format!("{here}, the one on record"),
         );
     } else {
+        let fix = match may_be_carried_over(facts) {
+            true => format!(
+                "where pg_upgrade has carried the slot over: walrelay slot adopt; otherwise {}",
+                lost_slot_fix(facts)
+            ),
+            false => lost_slot_fix(facts).to_owned(),
+        };
         findings.error(
             code::SYSTEM_IDENTIFIER,
             "server",
-            format!("is {here}, but what is on record was settled on {there}: this is a copy or a restored upgrade"),
-            lost_slot_fix(facts),
+            format!("is {here}, but what is on record was settled on {there}: this is an upgrade, a copy or a restore of it"),
+            fix,
         );
     }
+}
+
+/// Whether the slot can be one that pg_upgrade has brought from the server on record.
+fn may_be_carried_over(facts: &Facts) -> bool {
+    let (Some(row), Some(here)) = (&facts.relay_row, &facts.server.system_identifier) else {
+        return false;
+    };
+    let is_usable = facts.slot.as_ref().is_some_and(|slot| !slot.is_lost());
+    is_usable && *here != row.system_identifier
 }
 
 fn megabytes(bytes: u64) -> String {

@@ -310,6 +310,22 @@ fn positions_of_another_server_are_refused() {
 }
 
 #[test]
+fn a_slot_that_may_have_been_carried_over_is_not_compared_with_positions_of_another_server() {
+    let (code, _, fix) = only(|f| {
+        f.server.system_identifier = Some("8".to_owned());
+        slot(f).restart_lsn = Some(Lsn::new(3));
+    });
+    assert_eq!(code, code::SYSTEM_IDENTIFIER);
+    assert!(fix.contains("slot adopt"), "{fix}");
+    let lost = found(|f| {
+        f.server.system_identifier = Some("8".to_owned());
+        f.slot = None;
+    });
+    assert!(lost.iter().all(|(_, _, fix)| !fix.contains("slot adopt")), "{lost:?}");
+    assert!(lost.iter().any(|(code, ..)| *code == code::SLOT_LOST), "{lost:?}");
+}
+
+#[test]
 fn an_upgrade_is_no_loss_until_it_has_happened_and_never_leads_to_giving_rows_up() {
     let with = |stage: UpgradeStage, version: i32| {
         found(|facts| {

@@ -103,7 +103,10 @@ async fn refuse_other_history(client: &SqlClient, slot: &str) -> Result<(), Erro
     let other = client.query_opt(sql, &[&here]).await.map_err(PgError::from)?;
     match other {
         None => Ok(()),
-        Some(other) => Err(StoreError::OtherDatabase { slot: other.get(0) }.into()),
+        Some(other) => {
+            let problem = "is on record as one of another server: nobody knows which of its rows were published";
+            Err(StoreError::SlotLost { slot: other.get(0), problem: problem.to_owned() }.into())
+        }
     }
 }
 

@@ -58,7 +58,9 @@ async fn once(config: &StatusConfig) -> Result<(), Error> {
     let text = |name| lost.get(name).and_then(Value::as_str);
     let how = match text("wal_status") {
         Some("lost") => "is invalidated",
-        Some(_) => "is another slot of the same name than the one on record",
+        Some(_) => {
+            "is another slot of the same name than the one on record, or one that pg_upgrade has carried over"
+        }
         None => "no longer exists",
     };
     Err(Error::SlotLost { slot: text("slot").unwrap_or_default().to_owned(), how })
