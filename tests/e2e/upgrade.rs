@@ -228,3 +228,21 @@ async fn a_database_that_is_not_the_one_on_record_is_refused_and_a_moment_takes_
     assert_nothing_lost(&world).await;
     assert_eq!(world.pubsub.stored_count(), 42);
 }
+
+#[tokio::test]
+async fn a_recovery_that_is_not_finished_is_not_forgotten_when_a_slot_is_adopted() {
+    let Some(world) = World::create().await else { return };
+    Workload::of_rows(30).insert(world.client()).await.expect("rows");
+    world.catch_up().await;
+    world.execute(&format!("SELECT pg_drop_replication_slot('{}')", world.name())).await;
+    let more = Workload { first_number: 30, ..Workload::of_rows(10) };
+    more.insert(world.client()).await.expect("rows");
+    world.succeed(["slot", "recover"]).await;
+    as_if_upgraded(&world).await;
+    let refused = world.run(["slot", "adopt"]).await;
+    assert_eq!(refused.code, Some(3), "{}", refused.text);
+    assert!(refused.text.contains("a recovery"), "{}", refused.text);
+    world.succeed(["slot", "recover"]).await;
+    world.catch_up().await;
+    assert_nothing_lost(&world).await;
+}

@@ -8,6 +8,7 @@
 
 mod anchor;
 mod blocked;
+mod carried_over;
 mod connect;
 mod conninfo;
 mod dispatch;
@@ -51,6 +52,7 @@ pub use anchor::{
     read_anchors, read_history, read_slot_room,
 };
 pub use blocked::{Blockers, backend_pid, blockers, cancel_statement};
+pub use carried_over::{adopt_slot, take_recovery_along};
 pub use connect::{SqlClient, connect_sql};
 pub use conninfo::{CONNECT_TIMEOUT_DEFAULT, ConnectConfig, ConninfoProblem, PgEnv};
 pub use dispatch::{
@@ -79,9 +81,9 @@ pub use open_replay::{
 };
 pub use operation::{
     Again, Bound, Filling, Recovery, Reset, Resharding, SlotOperation, Upgrade, UpgradeStage,
-    adopt_slot, begin_backfill, begin_recovery, begin_reset, begin_upgrade, finish_recovery,
-    finish_reset, give_up_operation, is_operation_taken, note_filling, read_operation,
-    release_operation, take_operation, try_decoding,
+    begin_backfill, begin_recovery, begin_reset, begin_upgrade, finish_recovery, finish_reset,
+    give_up_operation, is_operation_taken, note_filling, read_operation, release_operation,
+    take_operation, try_decoding,
 };
 pub use outbox::Outbox;
 pub use preflight::{

@@ -406,7 +406,7 @@ impl Bound {
     }
 }
 
-fn timeline_column(timeline: u32) -> Result<i32, StoreError> {
+pub(crate) fn timeline_column(timeline: u32) -> Result<i32, StoreError> {
     let value = u64::from(timeline);
     i32::try_from(timeline).map_err(|_| StoreError::OutOfRange { what: "timeline", value })
 }
@@ -438,34 +438,6 @@ pub async fn begin_upgrade(
         .await
         .map_err(StoreError::sql("write app_outbox_relay.operation"))?;
     Ok(written == 1)
-}
-
-/// The slot of an upgraded server is the one on record: positions begin anew there, transaction ids go on.
-///
-/// # Errors
-///
-/// The server refused, or the connection ended.
-pub async fn adopt_slot(
-    client: &Client,
-    slot: &str,
-    (system_identifier, timeline, at): (&str, u32, Lsn),
-) -> Result<(), StoreError> {
-    client
-        .execute_typed(
-            "UPDATE public.app_outbox_relay
-                SET system_identifier = $2, timeline = $3, settled_lsn = $4, operation = NULL,
-                    generation = generation + 1, updated_at = now()
-              WHERE slot = $1",
-            &[
-                (&slot, Type::TEXT),
-                (&system_identifier, Type::TEXT),
-                (&timeline_column(timeline)?, Type::INT4),
-                (&PgLsn::from(at.as_u64()), Type::PG_LSN),
-            ],
-        )
-        .await
-        .map_err(StoreError::sql("adopt the slot in app_outbox_relay"))?;
-    Ok(())
 }
 
 /// Notes that the new slot is there, and what it does not stream.

@@ -25,7 +25,7 @@ use walrelay_postgres::{
     SettledRows, SlotOperation, SqlClient, StoreError, begin_backfill, begin_recovery, connect_sql,
     finish_recovery, is_same_origin, read_columns, read_history, read_loss, read_operation,
     read_publication, read_relay_row, read_server_identity, read_slot, release_operation,
-    take_operation,
+    take_operation, take_recovery_along,
 };
 
 use crate::error::RelayError;
@@ -73,7 +73,8 @@ pub async fn begin(
 ) -> Result<(), RelayError> {
     let slot = &outbox.slot;
     match read_operation(client, slot).await.map_err(RelayError::Survey)? {
-        Some(SlotOperation::Reset(_) | SlotOperation::Recovery(_)) => return Ok(()),
+        Some(SlotOperation::Reset(_)) => return Ok(()),
+        Some(SlotOperation::Recovery(begun)) => return take_along(client, outbox, &begun).await,
         Some(begun @ SlotOperation::Resharding(_)) => {
             let (slot, what) = (slot.clone(), begun.describe(slot));
             return Err(RelayError::Survey(StoreError::OperationUnfinished { slot, what }));
@@ -97,6 +98,28 @@ pub async fn begin(
     begin_recovery(client, slot, &recovery, whose).await.map_err(RelayError::Survey)?;
     failpoint::hit("recovery-begun");
     Ok(())
+}
+
+/// A recovery that was begun on the server that this one is an upgrade of begins anew here: its bound holds, its
+/// slot and its positions do not.
+async fn take_along(
+    client: &SqlClient,
+    outbox: &Outbox,
+    begun: &Recovery,
+) -> Result<(), RelayError> {
+    let slot = &outbox.slot;
+    let row = read_relay_row(client, slot).await.map_err(RelayError::Survey)?;
+    let here = read_history(client, slot).await.map_err(RelayError::Survey)?;
+    if row.is_none_or(|row| row.system_identifier == here) {
+        return Ok(());
+    }
+    match begun.bound {
+        Bound::Horizon => drop(bound_elsewhere(client, outbox).await?),
+        Bound::Nothing | Bound::Since(_) => {}
+    }
+    let server = read_server_identity(client).await.map_err(RelayError::Survey)?;
+    let whose = (here.as_str(), server.timeline);
+    take_recovery_along(client, slot, whose).await.map_err(RelayError::Survey)
 }
 
 /// On another server positions mean nothing, and transaction ids do where that server was made of this

@@ -56,8 +56,10 @@ async fn act(
     let slot = outbox.slot.as_str();
     refuse_other_shards(client, outbox).await?;
     match &action {
-        SlotAction::Show(_) | SlotAction::Reset(_) | SlotAction::Recover(_) | SlotAction::Adopt => {
-        }
+        SlotAction::Show(_)
+        | SlotAction::Reset(_)
+        | SlotAction::Recover(_)
+        | SlotAction::Adopt => {}
         SlotAction::Create(_) | SlotAction::Drop { .. } | SlotAction::Advance { .. } => {
             refuse_unfinished(client, slot).await?;
             refuse_resharding(client, outbox).await?;
@@ -170,6 +172,13 @@ async fn adopt(client: &SqlClient, outbox: &Outbox) -> Result<String, Error> {
     }
     if !is_same_origin(client, slot, &outbox.tables).await? {
         return Err(StoreError::OtherDatabase { slot: slot.to_owned() }.into());
+    }
+    match read_operation(client, slot).await? {
+        // What was begun needs more than a slot, and would be forgotten.
+        Some(
+            SlotOperation::Reset(_) | SlotOperation::Recovery(_) | SlotOperation::Resharding(_),
+        ) => refuse_unfinished(client, slot).await?,
+        Some(SlotOperation::Upgrade(_)) | None => {}
     }
     let timeline = read_server_identity(client).await?.timeline;
     adopt_slot(client, slot, (&here, timeline, at)).await?;
