@@ -230,6 +230,23 @@ async fn a_database_that_is_not_the_one_on_record_is_refused_and_a_moment_takes_
 }
 
 #[tokio::test]
+async fn a_failover_slot_that_was_dropped_for_an_upgrade_is_one_again_afterwards() {
+    let failover = "SELECT count(*) FROM pg_replication_slots WHERE failover AND database = current_database()";
+    for is_upgraded in [true, false] {
+        let Some(world) = World::create_empty_on(17).await else { return };
+        world.succeed(["init", "--failover"]).await;
+        world.catch_up().await;
+        world.succeed(["prepare-upgrade"]).await;
+        assert_eq!(world.number(SLOTS).await, 0);
+        if is_upgraded {
+            as_if_upgraded(&world).await;
+        }
+        world.succeed(["slot", "recover"]).await;
+        assert_eq!(world.number(failover).await, 1);
+    }
+}
+
+#[tokio::test]
 async fn a_recovery_that_is_not_finished_is_not_forgotten_when_a_slot_is_adopted() {
     let Some(world) = World::create().await else { return };
     Workload::of_rows(30).insert(world.client()).await.expect("rows");

@@ -322,7 +322,7 @@ pub async fn finish_reset(client: &Client, slot: &str, reset: &Reset) -> Result<
 }
 
 /// Puts a recovery on record. False when something has been begun already: then nothing was written. An
-/// upgrade ends with it. On another server than the one on record, positions are forgotten: they mean
+/// upgrade ends with it, and the slot that was dropped for it is known to have been a failover slot or not. On another server than the one on record, positions are forgotten: they mean
 /// nothing there.
 ///
 /// # Errors
@@ -338,7 +338,8 @@ pub async fn begin_recovery(
     let written = client
         .execute_typed(
             "UPDATE public.app_outbox_relay
-                SET operation = jsonb_build_object('kind', 'recovery', 'id', $2, 'failover', $3,
+                SET operation = jsonb_build_object('kind', 'recovery', 'id', $2,
+                                                   'failover', $3 OR coalesce((operation ->> 'failover')::bool, false),
                                                    'bound', $6, 'since', $7, 'begun_at', now()),
                     settled_lsn = CASE WHEN system_identifier = $4 THEN settled_lsn ELSE '0/0' END,
                     system_identifier = $4, timeline = $5,
@@ -426,6 +427,9 @@ pub async fn begin_upgrade(
         .execute_typed(
             "UPDATE public.app_outbox_relay
                 SET operation = jsonb_build_object('kind', 'upgrade', 'system_identifier', $2, 'version', $3,
+                                                   'failover', (SELECT to_jsonb(s) -> 'failover'
+                                                                  FROM pg_catalog.pg_replication_slots s
+                                                                 WHERE slot_name = $1),
                                                    'begun_at', now()),
                     generation = generation + 1, updated_at = now()
               WHERE slot = $1 AND (operation IS NULL OR operation ->> 'kind' = 'upgrade')",
