@@ -18,6 +18,7 @@ mod instances;
 mod lost_slot;
 mod matrix;
 mod parking;
+mod pg_upgrade;
 mod pgbouncer;
 mod private_endpoint;
 mod proof;

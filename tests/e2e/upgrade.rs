@@ -246,6 +246,80 @@ async fn a_failover_slot_that_was_dropped_for_an_upgrade_is_one_again_afterwards
     }
 }
 
+/// A publication of all tables shows what pg_upgrade looks for before a slot: any commit of the database.
+const COMMITS: &str =
+    "SELECT count(*) FROM pg_logical_slot_peek_binary_changes(current_database(), NULL, NULL,
+    'proto_version', '1', 'publication_names', 'everything') WHERE get_byte(data, 0) = ascii('I')
+       OR get_byte(data, 0) = ascii('U')";
+
+#[tokio::test]
+async fn a_slot_is_moved_past_what_the_relay_noted_last_and_never_past_a_row() {
+    let Some(world) = World::create_empty_on(17).await else { return };
+    world.execute("CREATE PUBLICATION everything FOR ALL TABLES").await;
+    world.succeed(["init"]).await;
+    let unused = world.run(["slot", "carry-over"]).await;
+    assert_eq!(unused.code, Some(2), "{}", unused.text);
+    Workload::of_rows(30).insert(world.client()).await.expect("rows");
+    world.catch_up().await;
+    assert_ne!(world.number(COMMITS).await, 0, "the last note of the relay");
+    world.succeed(["slot", "carry-over"]).await;
+    assert_eq!(world.number(COMMITS).await, 0);
+
+    // Without an upgrade it goes on.
+    let more = Workload { first_number: 30, ..Workload::of_rows(10) };
+    more.insert(world.client()).await.expect("rows");
+    let refused = world.run(["slot", "carry-over"]).await;
+    assert_eq!(refused.code, Some(2), "{}", refused.text);
+    assert!(refused.text.contains("10 row(s)"), "{}", refused.text);
+    world.catch_up().await;
+    world.succeed(["anchor", "create", "a"]).await;
+    let behind = world.run(["slot", "carry-over"]).await;
+    assert_eq!(behind.code, Some(2), "{}", behind.text);
+    assert!(behind.text.contains("walrelay anchor drop"), "{}", behind.text);
+    assert_nothing_lost(&world).await;
+    assert_eq!(world.pubsub.stored_count(), 40, "nothing comes twice");
+}
+
+#[tokio::test]
+async fn a_slot_whose_log_begins_behind_the_record_after_it_was_moved_is_not_taken_for_another() {
+    let Some(world) = World::create_on(17).await else { return };
+    Workload::of_rows(30).insert(world.client()).await.expect("rows");
+    world.catch_up().await;
+    // Each leaves a list of running transactions, from which the log may begin.
+    for _ in 0..3 {
+        world
+            .execute("CREATE TABLE one (); DROP TABLE one; SELECT pg_log_standby_snapshot()")
+            .await;
+    }
+    world.succeed(["slot", "carry-over"]).await;
+    let more = Workload { first_number: 30, ..Workload::of_rows(10) };
+    more.insert(world.client()).await.expect("rows");
+    world.catch_up().await;
+    assert_nothing_lost(&world).await;
+    assert_eq!(world.pubsub.stored_count(), 40, "nothing comes twice");
+}
+
+#[tokio::test]
+async fn every_slot_of_a_divided_outbox_is_moved_at_once() {
+    let Some(world) = World::create_empty_on(17).await else { return };
+    world.succeed(["init", "--shards", "2"]).await;
+    Workload::of_rows(30).insert(world.client()).await.expect("rows");
+    for shard in ["0/2", "1/2"] {
+        world.succeed(["run", "--until-caught-up", "--shard", shard]).await;
+    }
+    let told = world.succeed(["slot", "carry-over"]).await;
+    assert!(told.contains("_0_of_2") && told.contains("_1_of_2"), "{told}");
+    assert_nothing_lost(&world).await;
+}
+
+#[tokio::test]
+async fn no_slot_is_carried_over_from_a_server_whose_pg_upgrade_does_not_do_it() {
+    let Some(world) = World::create_on(15).await else { return };
+    let refused = world.run(["slot", "carry-over"]).await;
+    assert_eq!(refused.code, Some(2), "{}", refused.text);
+    assert!(refused.text.contains("prepare-upgrade"), "{}", refused.text);
+}
+
 #[tokio::test]
 async fn a_recovery_that_is_not_finished_is_not_forgotten_when_a_slot_is_adopted() {
     let Some(world) = World::create().await else { return };

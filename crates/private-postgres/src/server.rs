@@ -1,6 +1,7 @@
 //! The private server from start to removal.
 
 mod copies;
+mod upgrade;
 
 use std::fs::OpenOptions;
 use std::io::{self, Write as _};

@@ -78,7 +78,17 @@ impl Storage {
         installation: &Installation,
         account: &Account,
     ) -> Result<(), StartError> {
-        initdb(installation, account, &self.data_dir())
+        self.fill_with(installation, account, &[])
+    }
+
+    /// The same, with more options.
+    pub(crate) fn fill_with(
+        &self,
+        installation: &Installation,
+        account: &Account,
+        options: &[&str],
+    ) -> Result<(), StartError> {
+        initdb(installation, account, (&self.data_dir(), options))
     }
 }
 
@@ -101,7 +111,7 @@ fn template(installation: &Installation, account: &Account) -> Result<PathBuf, S
     }
 
     let workplace = Storage::create(account)?;
-    initdb(installation, account, &workplace.data_dir())?;
+    initdb(installation, account, (&workplace.data_dir(), &[]))?;
     match fs::rename(workplace.data_dir(), &template) {
         Ok(()) => Ok(template),
         Err(_) if template.join("PG_VERSION").exists() => Ok(template),
@@ -109,16 +119,21 @@ fn template(installation: &Installation, account: &Account) -> Result<PathBuf, S
     }
 }
 
-fn initdb(installation: &Installation, account: &Account, data: &Path) -> Result<(), StartError> {
+fn initdb(
+    installation: &Installation,
+    account: &Account,
+    (data, options): (&Path, &[&str]),
+) -> Result<(), StartError> {
     let program = installation.bin_dir.join("initdb");
     let mut command = account.command(&program);
     command.arg("-D").arg(data);
     command.args(["-U", "postgres", "-A", "trust", "-E", "UTF8", "--no-locale"]);
-    command.args(["--no-sync", "--no-instructions"]);
+    command.args(["--no-sync", "--no-instructions"]).args(options);
     run(command, &program)
 }
 
-fn run(mut command: Command, program: &Path) -> Result<(), StartError> {
+/// Runs a program to its end; its output is part of the error where it fails.
+pub(crate) fn run(mut command: Command, program: &Path) -> Result<(), StartError> {
     let output = command
         .stdin(Stdio::null())
         .output()

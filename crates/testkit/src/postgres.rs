@@ -51,6 +51,21 @@ pub fn installation_or_skip() -> Option<Installation> {
     installations().into_iter().next().or_else(|| skip("no Postgres server binaries found"))
 }
 
+/// The first version whose `pg_upgrade` carries logical slots over.
+const CARRIES_SLOTS_SINCE: u32 = 17;
+
+/// The oldest and the newest installation between which `pg_upgrade` carries slots over, which may be the same
+/// one; reports the test as skipped when there is none.
+#[must_use]
+pub fn upgrade_or_skip() -> Option<(Installation, Installation)> {
+    let mut found = installations_in(&[servers_dir()]);
+    found.retain(|one| one.major >= CARRIES_SLOTS_SINCE && one.pg_upgrade().is_some());
+    match (found.first(), found.last()) {
+        (Some(oldest), Some(newest)) => Some((oldest.clone(), newest.clone())),
+        (None, _) | (_, None) => skip("no pg_upgrade of Postgres 17 or newer found"),
+    }
+}
+
 /// A client with its connection; the connection ends when this is dropped.
 #[derive(Debug)]
 pub struct TestClient {

@@ -42,6 +42,15 @@ pub enum SlotActionArgs {
     #[command(after_help = "Examples:\n  walrelay slot recover && walrelay run\n  \
         walrelay slot recover --since 2026-01-31T12:00:00Z")]
     Recover(SlotRecoverArgs),
+    /// Moves the slot to the end of the log, where pg_upgrade carries it over; Postgres 17 and newer.
+    ///
+    /// Producers and relays are stopped before. A relay's last note of what is settled lies behind what its slot
+    /// has confirmed, and pg_upgrade refuses a slot that has anything before it, whosever it is. Rows that are not
+    /// published are never skipped: with one of them this refuses. Of an outbox that is divided, all slots are moved.
+    #[command(
+        after_help = "Example:\n  walrelay run --until-caught-up && walrelay slot carry-over"
+    )]
+    CarryOver(SlotCarryOverArgs),
     /// Takes over a slot that pg_upgrade has carried over to a new server; Postgres 17 and newer.
     ///
     /// Such a slot was confirmed whole before the upgrade, or pg_upgrade would have refused. Do not adopt one
@@ -134,6 +143,13 @@ pub struct SlotRecoverArgs {
     pub database: DatabaseOptions,
     #[command(flatten)]
     pub columns: ColumnOptions,
+}
+
+/// `walrelay slot carry-over`.
+#[derive(Debug, Args)]
+pub struct SlotCarryOverArgs {
+    #[command(flatten)]
+    pub database: DatabaseOptions,
 }
 
 /// `walrelay slot adopt`.

@@ -1,5 +1,6 @@
-//! `walrelay slot`: show, create, drop, advance, reset, recover. Never done by anything else (I9).
+//! `walrelay slot`: show, create, drop, advance, reset, recover, carry-over, adopt. Never done by anything else (I9).
 
+mod carry_over;
 mod reset;
 
 use pgoutput_parser::Lsn;
@@ -54,11 +55,16 @@ async fn act(
 ) -> Result<String, Error> {
     let outbox = &database.outbox;
     let slot = outbox.slot.as_str();
+    // All slots of the outbox: what is noted about one of them lies before the others.
+    if action == SlotAction::CarryOver {
+        return carry_over::carry_over(client, outbox).await;
+    }
     refuse_other_shards(client, outbox).await?;
     match &action {
         SlotAction::Show(_)
         | SlotAction::Reset(_)
         | SlotAction::Recover(_)
+        | SlotAction::CarryOver
         | SlotAction::Adopt => {}
         SlotAction::Create(_) | SlotAction::Drop { .. } | SlotAction::Advance { .. } => {
             refuse_unfinished(client, slot).await?;
@@ -83,6 +89,7 @@ async fn act(
             let health = Health::new();
             recover(&finisher(client, database, (&health, shutdown)), outbox, &order).await
         }
+        SlotAction::CarryOver => carry_over::carry_over(client, outbox).await,
         SlotAction::Adopt => adopt(client, outbox).await,
     }
 }

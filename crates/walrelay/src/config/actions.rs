@@ -167,6 +167,7 @@ impl Builder<'_> {
                 let columns = Box::new(self.columns());
                 Some(SlotAction::Recover(RecoverOrder { since, columns }))
             }
+            cli::SlotActionArgs::CarryOver(_) => Some(SlotAction::CarryOver),
             cli::SlotActionArgs::Adopt(_) => Some(SlotAction::Adopt),
         };
         let database = self.database()?;

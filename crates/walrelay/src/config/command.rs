@@ -304,6 +304,8 @@ pub enum SlotAction {
     Reset(ResetOrder),
     /// Make it anew after it was lost.
     Recover(RecoverOrder),
+    /// Move it to the end of the log, so that an upgrade of the server carries it over.
+    CarryOver,
     /// Take over one that an upgrade of the server has carried over.
     Adopt,
 }

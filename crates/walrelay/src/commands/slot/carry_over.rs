@@ -1,0 +1,137 @@
+//! `walrelay slot carry-over`: the slot stands at the very end of the log, where pg_upgrade takes it along.
+//!
+//! pg_upgrade refuses a slot with a commit before it, be it one that the publication leaves out. A relay notes
+//! what is settled before it confirms that, so the note's own commit always lies before its slot.
+
+use pgoutput_parser::Lsn;
+use walrelay_postgres::{
+    Outbox, ServerErrorKind, SqlClient, StoreError, advance_relay_row, advance_slot, read_anchors,
+    read_loss, read_relay_row, read_slot, read_version, read_wal_end, waiting_transactions,
+};
+
+use super::super::before::{every_shard, refuse_open_replay, refuse_resharding, refuse_unfinished};
+use crate::error::Error;
+
+/// The first version whose pg_upgrade takes slots along, as `server_version_num` has it.
+const CARRIED_OVER_SINCE: i32 = 170_000;
+
+/// A pass is repeated where the server wrote a list of running transactions in between: every 15 seconds at most.
+const PASSES_MAX: u32 = 10;
+
+/// Moves every slot of the outbox to the end of the log, past what the publication leaves out.
+pub(super) async fn carry_over(client: &SqlClient, outbox: &Outbox) -> Result<String, Error> {
+    let version = read_version(client).await?;
+    if version < CARRIED_OVER_SINCE {
+        return Err(Error::Unfit {
+            what: format!("pg_upgrade carries no slot of Postgres {} over", version / 10_000),
+            hint: "`walrelay prepare-upgrade`, which drops the slot, and after the upgrade `walrelay slot recover`",
+        });
+    }
+    let shards = every_shard(client, outbox).await?;
+    for shard in &shards {
+        refuse_unready(client, shard).await?;
+    }
+    // What is noted has to be on disk, where decoding finds it.
+    let durably = "SET synchronous_commit = local";
+    let set = client.batch_execute(durably).await;
+    set.map_err(|source| StoreError::Sql { action: durably.to_owned(), source })?;
+    for _ in 0..PASSES_MAX {
+        let end = read_wal_end(client).await?.unwrap_or(Lsn::ZERO);
+        for shard in &shards {
+            move_to(client, shard, end).await?;
+        }
+        if !note(client, &shards).await? {
+            return Ok(told(&shards, end));
+        }
+    }
+    Err(Error::Unfit {
+        what: "the server writes to its log all the time".to_owned(),
+        hint: "stop what writes to it, and run this again",
+    })
+}
+
+/// What pg_upgrade would refuse, or could not go on afterwards.
+async fn refuse_unready(client: &SqlClient, outbox: &Outbox) -> Result<(), Error> {
+    let slot = &outbox.slot;
+    refuse_unfinished(client, slot).await?;
+    refuse_resharding(client, outbox).await?;
+    if let Some(lost) = read_loss(client, slot).await? {
+        return Err(StoreError::SlotLost { slot: slot.clone(), problem: lost.problem }.into());
+    }
+    if read_slot(client, slot).await?.is_none() {
+        return Err(StoreError::SlotMissing { slot: slot.clone() }.into());
+    }
+    if read_relay_row(client, slot).await?.is_none() {
+        return Err(Error::Unfit {
+            what: format!("nothing is on record about slot {slot:?}: no relay has ever used it"),
+            hint: "let `walrelay run` begin, or correct --slot",
+        });
+    }
+    refuse_open_replay(client, std::slice::from_ref(slot)).await?;
+    let anchors = read_anchors(client, slot).await?;
+    if anchors.is_empty() {
+        return Ok(());
+    }
+    let names: Vec<_> = anchors.iter().map(|anchor| anchor.name.as_str()).collect();
+    Err(Error::Unfit {
+        what: format!(
+            "anchors of slot {slot:?} stand back, and pg_upgrade refuses them: {}",
+            names.join(", ")
+        ),
+        hint: "`walrelay anchor drop NAME`, for each of them",
+    })
+}
+
+/// The end was read before: rows that are committed now lie behind it.
+async fn move_to(client: &SqlClient, outbox: &Outbox, end: Lsn) -> Result<(), Error> {
+    let Outbox { slot, publication, .. } = outbox;
+    let waiting = match waiting_transactions(client, slot, publication, Lsn::ZERO).await {
+        Err(error) if error.server_kind() == Some(ServerErrorKind::Missing) => {
+            return Err(Error::PublicationMissing { publication: publication.clone() });
+        }
+        read => read?,
+    };
+    let rows: u64 = waiting.iter().map(|transaction| transaction.rows).sum();
+    if rows > 0 {
+        return Err(Error::Unfit {
+            what: format!("slot {slot:?} holds {rows} row(s) that are not confirmed"),
+            hint: "stop the producers, then `walrelay run --until-caught-up` publishes them",
+        });
+    }
+    let confirmed = read_slot(client, slot).await?.and_then(|state| state.confirmed_flush_lsn);
+    if confirmed.is_some_and(|confirmed| confirmed < end) {
+        advance_slot(client, slot, end).await?;
+    }
+    Ok(())
+}
+
+/// A slot whose log begins behind what is on record would be taken for another one of the same name, should
+/// there be no upgrade. True when that was noted: its commit then lies before the slots.
+async fn note(client: &SqlClient, shards: &[Outbox]) -> Result<bool, Error> {
+    let mut is_noted = false;
+    for Outbox { slot, .. } in shards {
+        let (state, row) = (read_slot(client, slot).await?, read_relay_row(client, slot).await?);
+        let (Some(state), Some(row)) = (state, row) else { continue };
+        if state.restart_lsn > Some(row.settled_lsn)
+            && let Some(confirmed) = state.confirmed_flush_lsn
+        {
+            advance_relay_row(client, slot, confirmed).await?;
+            is_noted = true;
+        }
+    }
+    Ok(is_noted)
+}
+
+fn told(shards: &[Outbox], end: Lsn) -> String {
+    let mut text = String::new();
+    for Outbox { slot, .. } in shards {
+        text.push_str(&format!("nothing waits: slot {slot}, at {end}\n"));
+    }
+    text.push_str(
+        "next: stop the server now, and run pg_upgrade; producers and relays stay stopped. It refuses if this database \
+         was written to since: then start the old server, and run this again\n\
+         then: start the new server, walrelay slot adopt, and the relay\n\
+         instead of an upgrade: start the relay, which goes on here\n",
+    );
+    text
+}
