@@ -1,5 +1,6 @@
 //! What is put between the relay and the world: nothing, or a planted bug.
 
+use walrelay_core::BudgetLimits;
 use walrelay_postgres::Store;
 use walrelay_relay::lifecycle::session::SessionSettings;
 use walrelay_relay::settings::Until;
@@ -49,11 +50,25 @@ pub(crate) trait Fitting: Clone + Send + Sync + 'static {
     }
 }
 
-/// No planted bug, and each process runs until it has caught up.
+/// What talks to the world itself: its settings, its order or one of its steps is another, or
+/// nothing is.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct UntilCaughtUp;
+pub(crate) enum Plain {
+    /// No planted bug.
+    Faithful,
+    /// No planted bug, and each process runs until it has caught up.
+    UntilCaughtUp,
+    /// Nobody keeps to the budget.
+    Unbudgeted,
+    /// The parked keys are read first, and the slot is taken then.
+    ReadsParkedKeysEarly,
+    /// A reset is carried out wrongly.
+    Reset(ResetBug),
+    /// Replays to a topic go wrong.
+    Replay(ReplayBug),
+}
 
-impl Fitting for UntilCaughtUp {
+impl Fitting for Plain {
     type Publisher = PubSub;
     type Store = SessionTable;
 
@@ -66,23 +81,22 @@ impl Fitting for UntilCaughtUp {
     }
 
     fn adjust(&self, settings: &mut SessionSettings) {
-        settings.until = Until::CaughtUp;
-    }
-}
-
-/// No planted bug.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct Faithful;
-
-impl Fitting for Faithful {
-    type Publisher = PubSub;
-    type Store = SessionTable;
-
-    fn publisher(&self, pubsub: PubSub) -> PubSub {
-        pubsub
+        match self {
+            Self::UntilCaughtUp => settings.until = Until::CaughtUp,
+            Self::Unbudgeted => settings.budget = BudgetLimits::of_bytes(usize::MAX / 2),
+            Self::Faithful | Self::ReadsParkedKeysEarly | Self::Reset(_) | Self::Replay(_) => {}
+        }
     }
 
-    fn store(&self, table: SessionTable) -> SessionTable {
-        table
+    fn reads_parked_keys_early(&self) -> bool {
+        matches!(self, Self::ReadsParkedKeysEarly)
+    }
+
+    fn reset_bug(&self) -> Option<ResetBug> {
+        if let Self::Reset(bug) = self { Some(*bug) } else { None }
+    }
+
+    fn replay_bug(&self) -> Option<ReplayBug> {
+        if let Self::Replay(bug) = self { Some(*bug) } else { None }
     }
 }

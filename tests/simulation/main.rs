@@ -25,13 +25,11 @@ mod topic_replays;
 mod world;
 
 use bugs::{ReplayBug, ResetBug};
-use fitting::{Faithful, Fitting, UntilCaughtUp};
+use fitting::Fitting;
+use fitting::Plain::{Faithful, ReadsParkedKeysEarly, Replay, Reset, Unbudgeted, UntilCaughtUp};
 use judge::Fault;
 use plan::{Plan, RESET_STEPS};
-use planted::{
-    ConfirmingKeepalivesInTransactions, Impatient, PublisherBug, ReadsParkedKeysEarly, StoreBug,
-    Unbudgeted,
-};
+use planted::{ConfirmingKeepalivesInTransactions, Impatient, PublisherBug, StoreBug};
 use run::Outcome;
 use walrelay_core::WalBudgetLimit;
 
@@ -342,12 +340,12 @@ fn outcomes_that_are_not_written_down_are_found() {
 fn resets_with_a_planted_bug_are_found() {
     let plan = Plan::resets_under_traffic(None);
     let gap = [Fault::Reordered, Fault::Lost];
-    the_judge_objects(&ResetBug::KeepsWhatWasPublished, Some(&plan), &gap);
-    the_judge_objects(&ResetBug::KeepsWhatIsSettled, Some(&plan), &gap);
-    the_judge_objects(&ResetBug::BeginsAtTheEnd, Some(&plan), &gap);
-    the_judge_objects(&ResetBug::BeginsAtTheAnchor, Some(&plan), &[Fault::Repeated]);
+    the_judge_objects(&Reset(ResetBug::KeepsWhatWasPublished), Some(&plan), &gap);
+    the_judge_objects(&Reset(ResetBug::KeepsWhatIsSettled), Some(&plan), &gap);
+    the_judge_objects(&Reset(ResetBug::BeginsAtTheEnd), Some(&plan), &gap);
+    the_judge_objects(&Reset(ResetBug::BeginsAtTheAnchor), Some(&plan), &[Fault::Repeated]);
     let never = [Fault::Unfinished, Fault::GaveUp];
-    the_judge_objects(&ResetBug::IsForgotten, Some(&plan), &never);
+    the_judge_objects(&Reset(ResetBug::IsForgotten), Some(&plan), &never);
 }
 
 #[test]
@@ -361,6 +359,6 @@ fn replays_to_a_topic_with_a_planted_bug_are_found() {
         (ReplayBug::StreamsTheLiveSlot, Fault::TookLiveSlot),
         (ReplayBug::RetriesBehindTheNext, Fault::Reordered),
     ] {
-        the_judge_objects(&bug, Some(&plan), &[fault]);
+        the_judge_objects(&Replay(bug), Some(&plan), &[fault]);
     }
 }

@@ -218,8 +218,8 @@ impl Plan {
 }
 
 impl Plan {
-    /// Nothing goes wrong, and nothing happens but this.
-    pub(crate) fn calm(timeline: Vec<(u64, Action)>) -> Self {
+    /// Nothing goes wrong, and nothing happens but this, each at its milliseconds, in any order.
+    pub(crate) fn calm(timeline: impl IntoIterator<Item = (u64, Action)>) -> Self {
         let backoff = |base, cap| Backoff { base: ms(base), cap: Duration::from_secs(cap) };
         Self {
             lanes: LanePolicy {
@@ -258,7 +258,7 @@ impl Plan {
             },
             instances: 1,
             take_over_after: None,
-            timeline: timeline.into_iter().map(|(at, action)| (ms(at), action)).collect(),
+            timeline: in_order(timeline),
         }
     }
 
@@ -286,7 +286,6 @@ impl Plan {
         timeline.push((1_100, Action::SickBurst { key: Some(1), rows: 700, class, time }));
         timeline.push((5_100, Action::SickBurst { key: Some(1), rows: 700, class, time }));
         timeline.push((29_900, Action::ExpectFlow { key: 2 }));
-        timeline.sort_by_key(|(at, _)| *at);
         let mut plan = Self::calm(timeline);
         plan.budget_bytes = 64 << 10;
         plan.lanes.park_after = ms(5_000);
@@ -312,7 +311,6 @@ impl Plan {
             timeline.push((30_000, Action::ProcessCrash));
             timeline.push((40_000, Action::Cut));
         }
-        timeline.sort_by_key(|(at, _)| *at);
         let mut plan = Self::calm(timeline);
         plan.wal_budget = WalBudgetLimit::Bytes(BUDGET);
         plan.lanes.park_after = ms(30_000);
@@ -329,7 +327,6 @@ impl Plan {
         timeline.extend((0..30).map(|turn| (22_000 + turn * 4_000, outage(ms(3_000)))));
         timeline.extend((0..1_000).map(|tenth| (tenth * 140, Action::Commit { rows: vec![2] })));
         timeline.push((145_000, Action::ExpectNoneDead));
-        timeline.sort_by_key(|(at, _)| *at);
         let mut plan = Self::calm(timeline);
         plan.wal_budget = WalBudgetLimit::Bytes(64 << 10);
         plan.lanes.park_after = ms(30_000);
@@ -365,9 +362,8 @@ impl Plan {
     /// Traffic that never ends, slow replies, and parked keys that become due.
     pub(crate) fn caught_up_again_and_again() -> Self {
         let class = FailureClass::Operator;
-        let mut timeline: Vec<_> = (0..120)
-            .map(|half| (half * 500, Action::Commit { rows: vec![4, 2] }))
-            .chain([
+        let timeline =
+            (0..120).map(|half| (half * 500, Action::Commit { rows: vec![4, 2] })).chain([
                 (1_100, Action::SickBurst { key: Some(1), rows: 30, class, time: ms(15_000) }),
                 // The next process finds them due.
                 (5_100, Action::ProcessCrash),
@@ -375,9 +371,7 @@ impl Plan {
                 (12_100, Action::SickBurst { key: Some(2), rows: 3, class, time: ms(9_000) }),
                 (26_100, Action::RetryTopic),
                 (40_100, Action::Cut),
-            ])
-            .collect();
-        timeline.sort_by_key(|(at, _)| *at);
+            ]);
         let mut plan = Self::calm(timeline);
         plan.rows.keys = 20;
         plan.pubsub.latency_max = ms(120);
@@ -396,12 +390,10 @@ impl Plan {
 
     /// Keys are replayed under traffic, and processes end in the middle of it.
     pub(crate) fn replays_under_traffic() -> Self {
-        let mut timeline: Vec<_> = (0..120)
+        let timeline = (0..120)
             .map(|half| (half * 500, Action::Commit { rows: vec![4, 2] }))
             .chain((0..10).map(|at| (4_100 + at * 5_000, Action::ReplayInPlace { key: None })))
-            .chain((0..12).map(|at| (5_900 + at * 4_500, Action::ProcessCrash)))
-            .collect();
-        timeline.sort_by_key(|(at, _)| *at);
+            .chain((0..12).map(|at| (5_900 + at * 4_500, Action::ProcessCrash)));
         let mut plan = Self::calm(timeline);
         plan.rows.keys = 5;
         plan.pubsub.latency_max = ms(120);
@@ -467,6 +459,13 @@ fn manners(seed: &mut Seed, take_over_after: Option<Duration>) -> Manners {
             .min(take_over_after.unwrap_or(Duration::MAX) / 2),
         in_transaction: *seed.pick(&[InTransaction::BeforeItsCommit, InTransaction::EndOfLog]),
     }
+}
+
+/// The earliest first; what comes at one moment comes in the order that it was given in.
+fn in_order(timeline: impl IntoIterator<Item = (u64, Action)>) -> Vec<(Duration, Action)> {
+    let mut in_order: Vec<_> = timeline.into_iter().map(|(at, action)| (ms(at), action)).collect();
+    in_order.sort_by_key(|(at, _)| *at);
+    in_order
 }
 
 fn timeline(seed: &mut Seed, load: Load) -> Vec<(Duration, Action)> {

@@ -10,11 +10,9 @@ use pgoutput_parser::{Lsn, Position};
 use tokio::sync::Notify;
 use tokio::task::JoinSet;
 use walrelay_core::{
-    Batch, BudgetLimits, ClaimKey, Claimed, FailureClass, Finished, PublishFailure, RowToRecord,
-    Topic,
+    Batch, ClaimKey, Claimed, FailureClass, Finished, PublishFailure, RowToRecord, Topic,
 };
 use walrelay_postgres::{Due, Head, ParkedKey, RecordedPage, Store, StoreFailure, Survey, Watch};
-use walrelay_relay::lifecycle::session::SessionSettings;
 use walrelay_relay::stream::seams::Publisher;
 use walrelay_testkit::walsender::{Seen, Watcher};
 
@@ -24,48 +22,6 @@ use crate::pubsub::{PubSub, Request};
 use crate::table::SessionTable;
 use crate::world::locked;
 pub(crate) use again::ReplayPublisher;
-
-/// Nobody keeps to the budget.
-#[derive(Clone, Copy)]
-pub(crate) struct Unbudgeted;
-
-impl Fitting for Unbudgeted {
-    type Publisher = PubSub;
-    type Store = SessionTable;
-
-    fn publisher(&self, pubsub: PubSub) -> PubSub {
-        pubsub
-    }
-
-    fn store(&self, table: SessionTable) -> SessionTable {
-        table
-    }
-
-    fn adjust(&self, settings: &mut SessionSettings) {
-        settings.budget = BudgetLimits::of_bytes(usize::MAX / 2);
-    }
-}
-
-/// The parked keys are read first, and the slot is taken then.
-#[derive(Clone, Copy)]
-pub(crate) struct ReadsParkedKeysEarly;
-
-impl Fitting for ReadsParkedKeysEarly {
-    type Publisher = PubSub;
-    type Store = SessionTable;
-
-    fn publisher(&self, pubsub: PubSub) -> PubSub {
-        pubsub
-    }
-
-    fn store(&self, table: SessionTable) -> SessionTable {
-        table
-    }
-
-    fn reads_parked_keys_early(&self) -> bool {
-        true
-    }
-}
 
 /// A session that breaks off gives up what it has out before there is an answer.
 #[derive(Clone, Default)]

@@ -16,8 +16,7 @@ impl Plan {
         let resets = [(9_900, 0), (24_300, 500), (41_700, 900)]
             .map(|(at, per_mille)| (at, Action::Reset { per_mille, dies_after }));
         let crashes = (0..5).map(|at| (13_700 + at * 9_000, Action::ProcessCrash));
-        let mut timeline: Vec<_> = commits.chain(sick).chain(resets).chain(crashes).collect();
-        timeline.sort_by_key(|(at, _)| *at);
+        let timeline = commits.chain(sick).chain(resets).chain(crashes);
         let mut plan = Self::calm(timeline);
         plan.rows.keys = 5;
         plan.pubsub.latency_max = ms(120);
@@ -37,8 +36,7 @@ impl Plan {
             _ => (6_300 + at * 850, Action::KillReplay),
         });
         let crashes = (0..6).map(|at| (7_350 + at * 8_500, Action::ProcessCrash));
-        let mut timeline: Vec<_> = commits.chain(replays).chain(kills).chain(crashes).collect();
-        timeline.sort_by_key(|(at, _)| *at);
+        let timeline = commits.chain(replays).chain(kills).chain(crashes);
         let mut plan = Self::calm(timeline);
         plan.rows.keys = 4;
         plan.rows.poison_per_mille = 20;

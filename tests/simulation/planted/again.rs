@@ -1,4 +1,4 @@
-//! Planted bugs of resets and of replays to a topic.
+//! Planted bugs of what replays to a topic publish.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -7,44 +7,8 @@ use walrelay_core::{Batch, PublishFailure};
 use walrelay_relay::stream::seams::Publisher;
 
 use super::{BuggyPublisher, PublisherBug};
-use crate::bugs::{ReplayBug, ResetBug};
-use crate::fitting::Fitting;
+use crate::bugs::ReplayBug;
 use crate::pubsub::PubSub;
-use crate::table::SessionTable;
-
-impl Fitting for ResetBug {
-    type Publisher = PubSub;
-    type Store = SessionTable;
-
-    fn publisher(&self, pubsub: PubSub) -> PubSub {
-        pubsub
-    }
-
-    fn store(&self, table: SessionTable) -> SessionTable {
-        table
-    }
-
-    fn reset_bug(&self) -> Option<ResetBug> {
-        Some(*self)
-    }
-}
-
-impl Fitting for ReplayBug {
-    type Publisher = PubSub;
-    type Store = SessionTable;
-
-    fn publisher(&self, pubsub: PubSub) -> PubSub {
-        pubsub
-    }
-
-    fn store(&self, table: SessionTable) -> SessionTable {
-        table
-    }
-
-    fn replay_bug(&self) -> Option<ReplayBug> {
-        Some(*self)
-    }
-}
 
 /// What a replay publishes to.
 #[derive(Clone)]
