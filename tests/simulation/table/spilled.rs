@@ -83,7 +83,7 @@ impl State {
                 false => (Vec::new(), rows),
             })
             .unzip();
-        let (mut chosen, bytes) = self.fitting(&read, bytes_max);
+        let (mut chosen, bytes) = self.shared(&read, bytes_max);
         if bytes < bytes_max || chosen.iter().all(Vec::is_empty) {
             let (others, _) = self.fitting(&leased, bytes_max.saturating_sub(bytes));
             others.iter().flatten().for_each(|position| self.lease_one(rules, *position));
@@ -99,6 +99,32 @@ impl State {
             entry.next_attempt = Some(Instant::now() + rules.lease);
             entry.version = self.versions;
         }
+    }
+
+    /// Of each key as many as fit into its share, and their bytes; a first row that does not comes if it
+    /// fits into what is left, or is the only one.
+    fn shared(&self, candidates: &[Vec<Place>], bytes_max: usize) -> (Vec<Vec<Place>>, usize) {
+        let share = bytes_max / candidates.len().max(1);
+        let bytes_of = |position: &Place| self.entries[position].body.len();
+        let fitting = |rows: &Vec<Place>| {
+            let mut bytes = 0;
+            let fits = |position: &&Place| {
+                bytes += bytes_of(position);
+                bytes <= share
+            };
+            rows.iter().take_while(fits).copied().collect()
+        };
+        let mut chosen: Vec<Vec<Place>> = candidates.iter().map(fitting).collect();
+        let mut bytes: usize = chosen.iter().flatten().map(bytes_of).sum();
+        for (rows, candidates) in chosen.iter_mut().zip(candidates) {
+            if let (true, Some(first)) = (rows.is_empty(), candidates.first())
+                && (bytes == 0 || bytes + bytes_of(first) <= bytes_max)
+            {
+                rows.push(*first);
+                bytes += bytes_of(first);
+            }
+        }
+        (chosen, bytes)
     }
 
     /// As many of these as fit, and their bytes: every key its first row before any its second.

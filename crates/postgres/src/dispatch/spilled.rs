@@ -4,6 +4,9 @@
 //! the session that holds the slot does not need (I11), and deleted once Pub/Sub has stored them. A
 //! row whose delivery fails is one like any other from then on.
 
+use std::collections::HashMap;
+use std::time::SystemTime;
+
 use pgoutput_parser::Lsn;
 use tokio_postgres::Client;
 use tokio_postgres::types::{PgLsn, ToSql, Type};
@@ -13,6 +16,9 @@ use super::claim::ClaimedRow;
 use super::{Claim, ClaimLimits, DispatchStore, Hold, Key, Place, SPILLED, position_of, unsigned};
 use crate::store_error::StoreError;
 
+/// What one key may have of a look, so that adding a row's bytes to it cannot overflow.
+const SHARE_BYTES_MAX: i32 = 1 << 30;
+
 /// Rows that one look deletes at most, so that it stays short.
 const DELETE_ROWS_MAX: i64 = 5_000;
 
@@ -21,7 +27,8 @@ impl DispatchStore {
     /// not spilled, not due, or behind a dead row that holds its key; nothing of a key that is held for a
     /// replay. Nothing is written.
     ///
-    /// When the bytes run out, every key has had its first rows before any has its second. Rows
+    /// Each key has an equal share of the bytes. A first row that does not fit into it comes if it fits
+    /// into what all the others leave, or if it is the only one. Rows
     /// without a key are left to [`claim`](Self::claim), which leases them: nothing else tells which
     /// of them are on their way.
     ///
@@ -36,7 +43,8 @@ impl DispatchStore {
     ) -> Result<Vec<ClaimedRow>, StoreError> {
         let (topics, ordering_keys): (Vec<&str>, Vec<&str>) =
             keys.iter().map(|key| (key.topic, key.ordering_key)).unzip();
-        let bytes_max = i64::try_from(limits.bytes_max).unwrap_or(i64::MAX);
+        let share = limits.bytes_max / keys.len().max(1) as u64;
+        let share = i32::try_from(share).unwrap_or(SHARE_BYTES_MAX).min(SHARE_BYTES_MAX);
         let rows = client
             .query_typed(
                 READ,
@@ -45,37 +53,83 @@ impl DispatchStore {
                     (&topics, Type::TEXT_ARRAY),
                     (&ordering_keys, Type::TEXT_ARRAY),
                     (&i64::from(limits.per_key_rows), Type::INT8),
-                    (&bytes_max, Type::INT8),
+                    (&share, Type::INT4),
                     (&self.holds_on_dead(), Type::BOOL),
                 ],
             )
             .await
             .map_err(StoreError::sql("read spilled rows"))?;
         let mut claimed = Vec::with_capacity(rows.len());
+        let mut large = Vec::new();
+        let mut bytes = 0;
         for row in &rows {
             let ordinal = usize::try_from(row.get::<_, i64>("ordinal")).unwrap_or_default();
             let Some(key) = ordinal.checked_sub(1).and_then(|index| keys.get(index)) else {
                 continue;
             };
             let position = position_of(row)?;
-            claimed.push((
-                ordinal,
-                ClaimedRow {
-                    claim: Claim {
-                        event_id: row.get("event_id"),
-                        version: row.get("updated_at"),
-                        hold: Hold::Read(Place { position, ctid: row.get("ctid") }),
-                    },
-                    position,
-                    topic: key.topic.to_owned(),
-                    ordering_key: key.ordering_key.to_owned(),
-                    message: row.get("message"),
-                    attempts: unsigned(row.get("attempts"), "app_outbox_dispatch.attempts")?,
+            let message: Option<Vec<u8>> = row.get("message");
+            let of_row = ClaimedRow {
+                claim: Claim {
+                    event_id: row.get("event_id"),
+                    version: row.get("updated_at"),
+                    hold: Hold::Read(Place { position, ctid: row.get("ctid") }),
                 },
-            ));
+                position,
+                topic: key.topic.to_owned(),
+                ordering_key: key.ordering_key.to_owned(),
+                attempts: unsigned(row.get("attempts"), "app_outbox_dispatch.attempts")?,
+                message: message.unwrap_or_default(),
+            };
+            bytes += of_row.message.len() as u64;
+            match row.get::<_, Option<i64>>("large_bytes") {
+                Some(of_message) => large.push((ordinal, of_row, of_message.unsigned_abs())),
+                None => claimed.push((ordinal, of_row)),
+            }
         }
+        let room = limits.bytes_max.saturating_sub(bytes);
+        claimed.extend(self.read_large(client, large, (room, claimed.is_empty())).await?);
         claimed.sort_unstable_by_key(|(ordinal, row)| (*ordinal, row.position));
         Ok(claimed.into_iter().map(|(_, row)| row).collect())
+    }
+
+    /// Those of these rows, the first of their keys, that fit; one in any case if it has to be.
+    async fn read_large(
+        &self,
+        client: &Client,
+        rows: Vec<(usize, ClaimedRow, u64)>,
+        (room, takes_one): (u64, bool),
+    ) -> Result<Vec<(usize, ClaimedRow)>, StoreError> {
+        let mut bytes = 0;
+        let mut is_first = takes_one;
+        let fitting = rows.into_iter().filter(|(.., of_message)| {
+            let fits = bytes + of_message <= room || is_first;
+            is_first = false;
+            bytes += if fits { *of_message } else { 0 };
+            fits
+        });
+        let fitting: Vec<_> = fitting.map(|(ordinal, row, _)| (ordinal, row)).collect();
+        if fitting.is_empty() {
+            return Ok(fitting);
+        }
+        let event_ids: Vec<&str> = fitting.iter().map(|(_, row)| row.claim.event_id()).collect();
+        let messages = client
+            .query_typed(
+                READ_LARGE,
+                &[(&self.slot, Type::TEXT), (&event_ids, Type::TEXT_ARRAY), (&SPILLED, Type::TEXT)],
+            )
+            .await
+            .map_err(StoreError::sql("read large spilled rows"))?;
+        let mut messages: HashMap<String, (SystemTime, Vec<u8>)> = messages
+            .iter()
+            .map(|row| (row.get("event_id"), (row.get("updated_at"), row.get("message"))))
+            .collect();
+        // What somebody has changed meanwhile is read with the next look.
+        let unchanged = fitting.into_iter().filter_map(|(ordinal, row)| {
+            let (version, message) = messages.remove(row.claim.event_id())?;
+            (version == row.claim.version).then(|| (ordinal, ClaimedRow { message, ..row }))
+        });
+        Ok(unchanged.collect())
     }
 
     /// Whether spilled rows committed before `end` still wait that nobody but the relay has to act on: the
@@ -211,55 +265,48 @@ impl Claim {
     }
 }
 
-// The rows are chosen by what is narrow, and their messages fetched afterwards: sorted along, they
-// would not fit into `work_mem`. Under one snapshot a row stays at its `ctid`.
+// Each row is read once, where its key's index leads, and its message goes out from there: to choose rows
+// of all keys together by their bytes first and fetch the messages afterwards costs twice as much.
+// A row that is not readable takes the whole share, so that none comes behind it.
 const READ: &str = "
-WITH wanted AS (
-  SELECT topic, ordering_key, ordinal
-    FROM unnest($2, $3) WITH ORDINALITY AS w(topic, ordering_key, ordinal)
-   WHERE ordering_key <> '' AND (SELECT true FROM public.app_outbox_hold h
-           WHERE h.slot = $1 AND h.topic = w.topic AND h.ordering_key = w.ordering_key
-           LIMIT 1) IS NULL
-), first AS (
-  SELECT w.ordinal, r.place, r.rank, r.bytes
-    FROM wanted w
-    LEFT JOIN LATERAL (
-      SELECT commit_lsn, tx_index
-        FROM public.app_outbox_dispatch
-       WHERE $6 AND slot = $1 AND topic = w.topic AND ordering_key = w.ordering_key AND status = 'dead'
-       ORDER BY commit_lsn, tx_index
-       LIMIT 1
-    ) AS dead ON true
-   CROSS JOIN LATERAL (
-      SELECT d.place, row_number() OVER in_order AS rank, d.bytes, bool_and(d.is_readable) OVER in_order AS is_readable
-        FROM (
-          SELECT ctid AS place, commit_lsn, tx_index, octet_length(message) AS bytes,
-                 coalesce(error_code, '') = 'SPILLED'
-                   AND (next_attempt_at IS NULL OR next_attempt_at <= now()) AS is_readable
-            FROM public.app_outbox_dispatch
-           WHERE slot = $1 AND topic = w.topic AND ordering_key = w.ordering_key AND status = 'retrying'
-             AND (commit_lsn, tx_index) < (coalesce(dead.commit_lsn, 'FFFFFFFF/FFFFFFFF'),
-                                           coalesce(dead.tx_index, 2147483647))
-           ORDER BY commit_lsn, tx_index
-           LIMIT $4
-        ) AS d
-      WINDOW in_order AS (ORDER BY d.commit_lsn, d.tx_index)
-   ) AS r
-   WHERE r.is_readable
-), chosen AS MATERIALIZED (
-  SELECT ordinal, place
-    FROM (
-      SELECT ordinal, place,
-             sum(bytes) OVER (ORDER BY rank, ordinal ROWS UNBOUNDED PRECEDING) AS bytes_to_here,
-             row_number() OVER (ORDER BY rank, ordinal) AS n
-        FROM first
-    ) AS f
-   WHERE bytes_to_here <= $5 OR n = 1
-)
-SELECT c.ordinal, c.place::text AS ctid, d.event_id, d.commit_lsn, d.tx_index, d.message, d.attempts,
-       d.updated_at
-  FROM chosen c
- CROSS JOIN LATERAL (SELECT * FROM public.app_outbox_dispatch t WHERE t.ctid = c.place) AS d";
+SELECT w.ordinal, r.place::text AS ctid, r.event_id, r.commit_lsn, r.tx_index, r.attempts, r.updated_at,
+       CASE WHEN r.bytes_to_here <= $5 THEN r.message END AS message,
+       CASE WHEN r.bytes_to_here > $5 THEN r.bytes_to_here END AS large_bytes
+  FROM unnest($2, $3) WITH ORDINALITY AS w(topic, ordering_key, ordinal)
+  LEFT JOIN LATERAL (
+     SELECT commit_lsn, tx_index
+       FROM public.app_outbox_dispatch
+      WHERE $6 AND slot = $1 AND topic = w.topic AND ordering_key = w.ordering_key AND status = 'dead'
+      ORDER BY commit_lsn, tx_index
+      LIMIT 1
+  ) AS dead ON true
+ CROSS JOIN LATERAL (
+     SELECT first.*,
+            sum(CASE WHEN is_readable THEN octet_length(message) ELSE $5 + 1 END)
+              OVER (ORDER BY commit_lsn, tx_index ROWS UNBOUNDED PRECEDING) AS bytes_to_here
+       FROM (
+         SELECT ctid AS place, event_id, commit_lsn, tx_index, message, attempts, updated_at,
+                coalesce(error_code, '') = 'SPILLED'
+                  AND (next_attempt_at IS NULL OR next_attempt_at <= now()) AS is_readable
+           FROM public.app_outbox_dispatch
+          WHERE slot = $1 AND topic = w.topic AND ordering_key = w.ordering_key AND status = 'retrying'
+            AND (commit_lsn, tx_index) < (coalesce(dead.commit_lsn, 'FFFFFFFF/FFFFFFFF'),
+                                          coalesce(dead.tx_index, 2147483647))
+          ORDER BY commit_lsn, tx_index
+          LIMIT $4
+       ) AS first
+  ) AS r
+ WHERE w.ordering_key <> ''
+   AND (SELECT true FROM public.app_outbox_hold h
+         WHERE h.slot = $1 AND h.topic = w.topic AND h.ordering_key = w.ordering_key
+         LIMIT 1) IS NULL
+   AND (r.bytes_to_here <= $5 OR r.is_readable AND r.bytes_to_here = octet_length(r.message))";
+
+const READ_LARGE: &str = "
+SELECT event_id, message, updated_at
+  FROM public.app_outbox_dispatch
+ WHERE slot = $1 AND event_id = ANY (ARRAY(SELECT unnest($2)))
+   AND coalesce(status, '') = 'retrying' AND error_code = $3";
 
 // Keys are gone through by jumping from one to the next, and no further than to the first that waits.
 const HAS_SPILLED: &str = "
@@ -313,20 +360,13 @@ SELECT (SELECT true
                  LIMIT 1) IS NULL
          LIMIT 1) IS NOT NULL AS is_so";
 
-// Another row may be where one was read, once that is gone and its page was vacuumed: hence the id.
-// `OFFSET 0` and the array keep the planner from looking for the rows in any other way: of a table that
-// has just been filled it has no statistics, and reads all of it instead. For `coalesce(status, '')` see
-// claim.rs.
+// Another row may be where one was read, once that is gone and its page was vacuumed: hence the ids.
+// The array of a query keeps the planner from looking for the rows in any other way, and so does
+// `coalesce`: of a table that has just been filled it has no statistics, and reads all of it instead, or
+// looks for each id. For `coalesce(status, '')` see claim.rs.
 const DELETE_AT: &str = "
 DELETE FROM public.app_outbox_dispatch
- WHERE ctid = ANY (ARRAY(
-         SELECT stored.place::tid
-           FROM unnest($2, $5) AS stored(event_id, place)
-          CROSS JOIN LATERAL (
-             SELECT d.event_id FROM public.app_outbox_dispatch AS d
-              WHERE d.ctid = stored.place::tid OFFSET 0
-          ) AS there
-          WHERE there.event_id = stored.event_id))
+ WHERE ctid = ANY (ARRAY(SELECT unnest($5)::tid)) AND coalesce(event_id, '') = ANY ($2)
    AND slot = $1 AND coalesce(status, '') = 'retrying' AND error_code = $3 AND updated_at <= $4";
 
 const DELETE_BY_ID: &str = "

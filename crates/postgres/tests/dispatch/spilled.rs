@@ -237,7 +237,7 @@ async fn a_spilled_row_that_fails_by_itself_is_one_like_any_other() {
 }
 
 #[tokio::test]
-async fn when_the_bytes_run_out_every_key_has_had_its_first_rows() {
+async fn of_the_bytes_every_key_has_its_share_and_a_larger_first_row_what_is_left() {
     let (_database, mut session) = migrated().await;
     let store = store();
     let rows: Vec<_> =
@@ -246,10 +246,31 @@ async fn when_the_bytes_run_out_every_key_has_had_its_first_rows() {
         rows.iter().map(|(id, key, lsn)| spilled(row(id, at(*lsn, 0), key, NOW))).collect();
     store.park(&mut session, &rows).await.unwrap();
     for (bytes_max, expected) in
-        [(1, vec!["k0"]), (4, vec!["k0", "l0"]), (7, vec!["k0", "k1", "l0"])]
+        [(1, vec!["k0"]), (3, vec!["k0"]), (4, vec!["k0", "l0"]), (8, vec!["k0", "k1", "l0", "l1"])]
     {
         let limits = ClaimLimits { bytes_max, ..LIMITS };
         let read = store.read_spilled(&session, &[key("k"), key("l")], limits).await.unwrap();
         assert_eq!(ids(&read), expected);
+    }
+}
+
+#[tokio::test]
+async fn a_row_too_large_for_its_share_is_not_passed_by_those_behind_it() {
+    let (_database, mut session) = migrated().await;
+    let store = store();
+    let rows = [
+        spilled(row("k-large", at(1, 0), "k", NOW)),
+        spilled(row("k1", at(2, 0), "k", NOW)),
+        spilled(row("l0", at(3, 0), "l", NOW)),
+        spilled(row("l-large", at(4, 0), "l", NOW)),
+        spilled(row("l2", at(5, 0), "l", NOW)),
+    ];
+    store.park(&mut session, &rows).await.unwrap();
+    for (bytes_max, expected) in
+        [(8, vec!["l0"]), (9, vec!["k-large", "l0"]), (18, vec!["k-large", "k1", "l0", "l-large"])]
+    {
+        let limits = ClaimLimits { bytes_max, ..LIMITS };
+        let read = store.read_spilled(&session, &[key("k"), key("l")], limits).await.unwrap();
+        assert_eq!(ids(&read), expected, "{bytes_max} bytes");
     }
 }
