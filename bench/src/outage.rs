@@ -52,7 +52,7 @@ pub(crate) struct Overcome {
     pub(crate) spilling: Usage,
     /// From the start of the process, with all rows in dispatch state, until it says that it is ready.
     pub(crate) ready_seconds: f64,
-    /// From then to the last message stored.
+    /// From the first message stored to the last.
     pub(crate) redelivered_rows_per_second: f64,
     /// What the relay used that redelivered them.
     pub(crate) redelivering: Usage,
@@ -82,13 +82,12 @@ pub(crate) async fn run(
 
     sink.heal().await?;
     let (mut relay, address) = start(server, &database, (&slot, &sink), &options)?;
-    while http_get(&address, "/readyz").await.map_or(0, |(code, _)| code) != 200 {
-        check(&relay)?;
-        sleep(POLL_INTERVAL).await;
-    }
-    let ready = relay.started().elapsed();
-    wait_stored(&mut sink, std::slice::from_ref(&relay), rows.count).await?;
-    let redelivered = relay.started().elapsed() - ready;
+    let relays = std::slice::from_ref(&relay);
+    // Rows go out before the relay says that it is ready.
+    let (ready, first) =
+        tokio::try_join!(wait_ready(&relay, &address), wait_first(&mut sink, relays))?;
+    wait_stored(&mut sink, relays, rows.count).await?;
+    let redelivered = first.elapsed();
     let redelivering = relay.usage()?;
     relay.terminate().await?;
     let stored = sink.counts().await?.messages_stored;
@@ -105,6 +104,21 @@ pub(crate) async fn run(
         redelivering,
         duplicates: stored.saturating_sub(u64::from(rows.count)),
     })
+}
+
+/// From its start until it says that it is ready.
+async fn wait_ready(relay: &Process, address: &str) -> Result<Duration, Failure> {
+    while http_get(address, "/readyz").await.map_or(0, |(code, _)| code) != 200 {
+        check(relay)?;
+        sleep(POLL_INTERVAL).await;
+    }
+    Ok(relay.started().elapsed())
+}
+
+/// When the first row is stored.
+async fn wait_first(sink: &mut Sink, relays: &[Process]) -> Result<Instant, Failure> {
+    wait_stored(sink, relays, 1).await?;
+    Ok(Instant::now())
 }
 
 /// Starts a relay and stops it once every row is recorded; how fast that went, and what it used.
