@@ -1,12 +1,11 @@
 //! The embedded Pub/Sub on a thread of its own.
 
-use std::thread::{self, JoinHandle};
+use std::future::pending;
 use std::time::Duration;
 
-use tokio::net::TcpListener;
-use tokio::sync::oneshot;
 use tokio::time::timeout;
 use walrelay_emulator::{Emulator, Fault, FaultId, Log, Options};
+use walrelay_testkit::background::Background;
 use walrelay_testkit::checker::Stored;
 
 /// The project all topics are in.
@@ -23,9 +22,7 @@ pub fn topic(name: &str) -> String {
 #[derive(Debug)]
 pub struct PubSub {
     emulator: Emulator,
-    address: String,
-    stop: Option<oneshot::Sender<()>>,
-    thread: Option<JoinHandle<()>>,
+    server: Background,
 }
 
 impl PubSub {
@@ -33,18 +30,16 @@ impl PubSub {
     #[must_use]
     pub fn start() -> Self {
         let emulator = Emulator::new(Options { log: Log::Keep, ..Options::default() });
-        let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a free port");
-        let address = listener.local_addr().expect("its address").to_string();
-        let (stop, stopped) = oneshot::channel();
         let served = emulator.clone();
-        let thread = thread::spawn(move || serve(&served, listener, stopped));
-        Self { emulator, address, stop: Some(stop), thread: Some(thread) }
+        let serve = async move |listener| served.serve(listener, pending()).await;
+        let server = Background::start("the embedded Pub/Sub", serve);
+        Self { emulator, server }
     }
 
     /// For `PUBSUB_EMULATOR_HOST`.
     #[must_use]
     pub fn address(&self) -> &str {
-        &self.address
+        self.server.address()
     }
 
     /// The broker itself.
@@ -105,26 +100,5 @@ impl PubSub {
             data: message.data().to_vec(),
         });
         stored.collect()
-    }
-}
-
-/// Until the other end of `stopped` is gone.
-fn serve(emulator: &Emulator, listener: std::net::TcpListener, stopped: oneshot::Receiver<()>) {
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
-    runtime.expect("a runtime").block_on(async move {
-        listener.set_nonblocking(true).expect("a socket that does not block");
-        let listener = TcpListener::from_std(listener).expect("a listener");
-        emulator.serve(listener, async { drop(stopped.await) }).await;
-    });
-}
-
-impl Drop for PubSub {
-    fn drop(&mut self) {
-        drop(self.stop.take());
-        if let Some(thread) = self.thread.take()
-            && thread.join().is_err()
-        {
-            eprintln!("the embedded Pub/Sub panicked");
-        }
     }
 }

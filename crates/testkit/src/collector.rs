@@ -1,9 +1,7 @@
 //! An OpenTelemetry collector on a thread of its own, which keeps what it is sent over gRPC.
 
 use std::collections::BTreeMap;
-use std::net::TcpListener as StdListener;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::thread::{self, JoinHandle};
 
 pub use opentelemetry_proto::tonic::common::v1::KeyValue;
 pub use opentelemetry_proto::tonic::metrics::v1::{Metric, metric, number_data_point};
@@ -18,16 +16,15 @@ use opentelemetry_proto::tonic::collector::trace::v1::ExportTraceServiceRequest;
 use opentelemetry_proto::tonic::common::v1::any_value::Value;
 use prost::Message as _;
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::oneshot;
 use tokio::task::JoinSet;
+
+use crate::background::Background;
 
 /// A collector that keeps what it is sent.
 #[derive(Debug)]
 pub struct Collector {
     kept: Keeper,
-    address: String,
-    stop: Option<oneshot::Sender<()>>,
-    thread: Option<JoinHandle<()>>,
+    server: Background,
 }
 
 /// What has come so far.
@@ -50,19 +47,15 @@ impl Collector {
     /// Starts one on a random port.
     #[must_use]
     pub fn start() -> Self {
-        let listener = StdListener::bind("127.0.0.1:0").expect("a free port");
-        let address = listener.local_addr().expect("its address").to_string();
-        let (stop, stopped) = oneshot::channel();
         let kept = Keeper::default();
         let keeper = kept.clone();
-        let thread = thread::spawn(move || serve(&keeper, listener, stopped));
-        Self { kept, address, stop: Some(stop), thread: Some(thread) }
+        Self { kept, server: Background::start("the collector", |at| serve(keeper, at)) }
     }
 
     /// For `OTEL_EXPORTER_OTLP_ENDPOINT`.
     #[must_use]
     pub fn endpoint(&self) -> String {
-        format!("http://{}", self.address)
+        format!("http://{}", self.server.address())
     }
 
     /// What has come so far.
@@ -124,23 +117,12 @@ const METRICS: &str = "/opentelemetry.proto.collector.metrics.v1.MetricsService/
 /// A message in gRPC: whether it is compressed, four bytes of length, and itself.
 const PREFIX: usize = 5;
 
-/// Until the other end of `stopped` is gone.
-fn serve(keeper: &Keeper, listener: StdListener, mut stopped: oneshot::Receiver<()>) {
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
-    runtime.expect("a runtime").block_on(async move {
-        listener.set_nonblocking(true).expect("a socket that does not block");
-        let listener = TcpListener::from_std(listener).expect("a listener");
-        let mut connections = JoinSet::new();
-        loop {
-            tokio::select! {
-                _ = &mut stopped => break,
-                accepted = listener.accept() => {
-                    let (tcp, _) = accepted.expect("a connection");
-                    connections.spawn(connection(keeper.clone(), tcp));
-                }
-            }
-        }
-    });
+async fn serve(keeper: Keeper, listener: TcpListener) {
+    let mut connections = JoinSet::new();
+    loop {
+        let (tcp, _) = listener.accept().await.expect("a connection");
+        connections.spawn(connection(keeper.clone(), tcp));
+    }
 }
 
 /// Until the client is gone.
@@ -176,15 +158,4 @@ async fn answer(
     let mut trailers = HeaderMap::new();
     trailers.insert("grpc-status", status);
     stream.send_trailers(trailers)
-}
-
-impl Drop for Collector {
-    fn drop(&mut self) {
-        drop(self.stop.take());
-        if let Some(thread) = self.thread.take()
-            && thread.join().is_err()
-        {
-            eprintln!("the collector panicked");
-        }
-    }
 }

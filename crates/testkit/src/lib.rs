@@ -6,6 +6,7 @@
 //! returns errors. Knows
 //! nothing of walrelay's code: what it says about the relay, it has seen from outside.
 
+pub mod background;
 pub mod checker;
 pub mod collector;
 pub mod emulator;
