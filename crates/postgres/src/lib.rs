@@ -101,7 +101,7 @@ pub use relay_row::{
 };
 pub use replay_row::{
     ReplayEnd, ReplayRow, advance_replay, begin_replay, finish_replay, give_up_replay,
-    note_resumption, read_replay, take_replay,
+    note_resumption, note_skip_dead, read_replay, take_replay,
 };
 pub use replication::{
     NetworkFeedback, NetworkFrames, ReplicationConnection, Startup, SystemIdentity,

@@ -182,6 +182,24 @@ pub async fn note_resumption(
     Ok(())
 }
 
+/// Notes that a replay leaves out rows that can never be published.
+///
+/// # Errors
+///
+/// The server refused, or the connection ended.
+pub async fn note_skip_dead(client: &Client, id: &str) -> Result<(), StoreError> {
+    client
+        .execute_typed(
+            "UPDATE public.app_outbox_replay
+                SET request = request || jsonb_build_object('skip_dead', true), updated_at = now()
+              WHERE id = $1",
+            &[(&id, Type::TEXT)],
+        )
+        .await
+        .map_err(StoreError::sql("write app_outbox_replay"))?;
+    Ok(())
+}
+
 /// Notes that a replay is done.
 ///
 /// # Errors

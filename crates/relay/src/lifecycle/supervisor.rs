@@ -124,11 +124,12 @@ impl<C: Server, P: Publisher> Supervisor<'_, C, P> {
 
     async fn turn(&mut self, memory: &mut Memory, shutdown: &Shutdown) -> Result<Turn, RelayError> {
         let Self { settings, server, publisher, metrics, health, random } = self;
-        let beginning = Beginning {
-            settings,
-            publisher: publisher.clone(),
-            observer: Observer::new(metrics.clone(), health.clone()),
+        let observer = Observer::new(metrics.clone(), health.clone());
+        let observer = match settings.selection {
+            Some(_) => observer.of_a_replay(),
+            None => observer,
         };
+        let beginning = Beginning { settings, publisher: publisher.clone(), observer };
         let opened = tokio::select! {
             biased;
             () = shutdown.requested() => return Ok(Turn::Done(None)),

@@ -42,7 +42,8 @@ pub struct Observer {
     spill_log: SpillLog,
     is_spilling_futile: bool,
     refusals: Refusals,
-    dead_rows: DeadRows,
+    /// None in a replay, which records nothing: it names a dead row itself, as what ends it or is left out.
+    dead_rows: Option<DeadRows>,
     /// Rows stand where dispatch state holds others.
     misplaced_rows: Once,
 }
@@ -92,9 +93,16 @@ impl Observer {
             spill_log: SpillLog::default(),
             is_spilling_futile: false,
             refusals: Refusals::default(),
-            dead_rows: DeadRows::default(),
+            dead_rows: Some(DeadRows::default()),
             misplaced_rows: Once::default(),
         }
+    }
+
+    /// The same of a replay, which has no dispatch state.
+    #[must_use]
+    pub fn of_a_replay(mut self) -> Self {
+        self.dead_rows = None;
+        self
     }
 
     /// A row was read from the slot.
@@ -207,7 +215,8 @@ impl Observer {
                 }
                 Reason::Queued => (&self.metrics.parked, "BEHIND_PARKED"),
                 Reason::Dead { failure } => {
-                    tell_death(&mut self.dead_rows, (&row_to_record.message, failure), None);
+                    let dead_rows = self.dead_rows.as_mut();
+                    tell_death(dead_rows, (&row_to_record.message, failure), None);
                     (&self.metrics.dead, failure.code)
                 }
             };
@@ -219,7 +228,7 @@ impl Observer {
     pub fn finished(&mut self, finished: &[Finished]) {
         for row in finished {
             if let Outcome::Dead { failure, attempts } = &row.outcome {
-                tell_death(&mut self.dead_rows, (&row.message, failure), Some(*attempts));
+                tell_death(self.dead_rows.as_mut(), (&row.message, failure), Some(*attempts));
                 self.metrics.dead.get_or_create(&ReasonLabel { reason: failure.code }).inc();
             }
         }
@@ -232,7 +241,8 @@ impl Observer {
             return;
         }
         self.levels_at = Some(now);
-        self.dead_rows.due(now).iter().for_each(Untold::log);
+        let due = self.dead_rows.as_mut().map(|rows| rows.due(now)).unwrap_or_default();
+        due.iter().for_each(Untold::log);
         for (topic, lasted) in self.refusals.over(now) {
             tracing::info!(topic = &*topic, ?lasted, "publish succeeds again");
         }
@@ -427,11 +437,12 @@ impl Drop for Observer {
 
 /// One line for the first row that dies of a cause.
 fn tell_death(
-    dead_rows: &mut DeadRows,
+    dead_rows: Option<&mut DeadRows>,
     (message, failure): (&Message, &PublishFailure),
     attempts: Option<u32>,
 ) {
-    if !dead_rows.died(message.topic(), failure.code, now()) {
+    let is_first = |rows: &mut DeadRows| rows.died(message.topic(), failure.code, now());
+    if !dead_rows.is_some_and(is_first) {
         return;
     }
     tracing::error!(

@@ -39,10 +39,10 @@ pub struct BackfillArgs {
     /// Read and count what would be published, and publish nothing.
     #[arg(long, help_heading = ARGUMENTS)]
     pub dry_run: bool,
-    /// Go on with a backfill that was interrupted, with the aggregate where it stopped.
+    /// Go on with a backfill that was interrupted, with the aggregate where it stopped; with --skip-dead it leaves out from
+    /// then on what it stopped at.
     #[arg(long, value_name = "ID", help_heading = ARGUMENTS, conflicts_with_all = [
-        "since", "aggregate_type", "aggregate_id", "to_topic", "in_place", "order_by", "rate", "skip_dead",
-        "dry_run"])]
+        "since", "aggregate_type", "aggregate_id", "to_topic", "in_place", "order_by", "rate", "dry_run"])]
     pub resume: Option<String>,
     /// Give up a backfill that is not finished: what was published stays. After one in place its keys go on,
     /// without what is not published of it.

@@ -51,10 +51,11 @@ pub struct ReplayArgs {
     /// Read and count what would be published, and publish nothing.
     #[arg(long, help_heading = ARGUMENTS)]
     pub dry_run: bool,
-    /// Go on with a replay that was interrupted, where it stopped.
+    /// Go on with a replay that was interrupted, where it stopped; with --skip-dead it leaves out from
+    /// then on what it stopped at.
     #[arg(long, value_name = "ID", help_heading = ARGUMENTS, conflicts_with_all = [
         "from_anchor", "from_lsn", "from_time", "to_lsn", "to_time", "aggregate_type", "aggregate_id",
-        "event_type", "to_topic", "in_place", "rate", "skip_dead", "dry_run"])]
+        "event_type", "to_topic", "in_place", "rate", "dry_run"])]
     pub resume: Option<String>,
     /// Give up a replay that is not finished: what was published stays. After one in place its keys go on,
     /// without what is not published of it.

@@ -64,7 +64,12 @@ async fn act(
 ) -> Result<String, Error> {
     let prepared = match action {
         BackfillAction::Begin(order) => begin(client, &settings, order).await?,
-        BackfillAction::Resume { id } => resume(client, &settings, id).await?,
+        BackfillAction::Resume { id, dead_rows } => {
+            let mut prepared = resume(client, &settings, id.clone()).await?;
+            let now = &mut prepared.request.dead_rows;
+            record::deal_with_dead_rows(client, (&id, dead_rows), now).await?;
+            prepared
+        }
         BackfillAction::Abandon { id } => {
             return record::abandon(client, ("backfill", &id), &settings.relay.outbox).await;
         }

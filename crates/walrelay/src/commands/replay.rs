@@ -73,8 +73,9 @@ async fn act(
                 to_topic(settings, (prepared, &topic), shutdown).await
             }
         },
-        ReplayAction::Resume { id } => {
-            let (row, request) = take_up(client, &settings, &id).await?;
+        ReplayAction::Resume { id, dead_rows } => {
+            let (row, mut request) = take_up(client, &settings, &id).await?;
+            record::deal_with_dead_rows(client, (&id, dead_rows), &mut request.dead_rows).await?;
             match request.destination.clone() {
                 Destination::InPlace => {
                     go_on_in_place(client, &settings, (&row, &request), shutdown).await

@@ -66,6 +66,8 @@ pub enum ReplayAction {
     Resume {
         /// Its id.
         id: String,
+        /// What becomes from then on of rows that Pub/Sub would never take, where that is said anew.
+        dead_rows: Option<DeadRows>,
     },
     /// Give one up that is in place.
     Abandon {
@@ -113,6 +115,8 @@ pub enum BackfillAction {
     Resume {
         /// Its id.
         id: String,
+        /// What becomes from then on of rows that Pub/Sub would never take, where that is said anew.
+        dead_rows: Option<DeadRows>,
     },
     /// Give one up that is in place.
     Abandon {

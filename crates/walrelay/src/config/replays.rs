@@ -17,7 +17,10 @@ impl Builder<'_> {
         let relay = self.relay_of_a_replay();
         let pubsub = self.pubsub();
         let action = match (&args.resume, &args.abandon) {
-            (Some(id), _) => self.replay_id("resume", id).map(|id| ReplayAction::Resume { id }),
+            (Some(id), _) => {
+                let dead_rows = args.skip_dead.then_some(DeadRows::LeaveOut);
+                self.replay_id("resume", id).map(|id| ReplayAction::Resume { id, dead_rows })
+            }
             (None, Some(id)) => {
                 self.replay_id("abandon", id).map(|id| ReplayAction::Abandon { id })
             }

@@ -2,10 +2,11 @@
 
 use walrelay_postgres::{
     DispatchStore, Outbox, ReplayEnd, ReplayHolds, ReplayRow, ServerErrorKind, SqlClient,
-    StoreError, drop_slot, end_session, give_up_replay, read_replay, read_slot, take_replay,
+    StoreError, drop_slot, end_session, give_up_replay, note_skip_dead, read_replay, read_slot,
+    take_replay,
 };
 use walrelay_relay::policy::Chain;
-use walrelay_relay::replay::{Destination, Tally, copy_of_anchor};
+use walrelay_relay::replay::{DeadRows, Destination, Tally, copy_of_anchor};
 use walrelay_relay::seed::random_seed;
 
 use crate::error::Error;
@@ -35,6 +36,19 @@ async fn take(client: &SqlClient, id: &str, slots: &[&str]) -> Result<Option<Rep
     }
     let row = read_replay(client, id).await?;
     Ok(row.filter(|row| slots.contains(&row.slot.as_str())))
+}
+
+/// What becomes of rows that Pub/Sub would never take, from now on and whenever it is taken up again.
+pub(in crate::commands) async fn deal_with_dead_rows(
+    client: &SqlClient,
+    (id, said): (&str, Option<DeadRows>),
+    now: &mut DeadRows,
+) -> Result<(), Error> {
+    if said == Some(DeadRows::LeaveOut) {
+        note_skip_dead(client, id).await?;
+        *now = DeadRows::LeaveOut;
+    }
+    Ok(())
 }
 
 fn missing((command, id): (&str, &str), slot: &str) -> Error {
