@@ -157,6 +157,40 @@ async fn an_interrupted_backfill_goes_on_with_the_aggregate_where_it_stopped() {
 }
 
 #[tokio::test]
+async fn a_backfill_that_is_killed_before_its_first_note_gives_no_position_to_two_rows() {
+    let Some(world) = World::create().await else { return };
+    world.pubsub.create_topic("again");
+    Workload::of_rows(300).insert(world.client()).await.expect("rows");
+    let first = world.command(["backfill", "--to-topic", "again", "--rate", "100"]).start();
+    let line = first.wait_for_line(DEADLINE, "backfill begins").await;
+    let line: serde_json::Value = serde_json::from_str(&line).expect("a line of log");
+    let id = line["id"].as_str().expect("an id").to_owned();
+    let mut running = Some(first);
+    for _ in 0..2 {
+        let before = world.pubsub.stored_count();
+        let mut process =
+            running.take().unwrap_or_else(|| world.command(["backfill", "--resume", &id]).start());
+        // As if nothing had been noted of what goes out.
+        world.pubsub.wait_stored(DEADLINE, before + 20).await;
+        process.kill();
+        process.wait_ended(DEADLINE).await;
+        let forgotten =
+            "UPDATE app_outbox_replay SET request = request - 'from', rows_published = 0";
+        world.execute(forgotten).await;
+        world.execute("DELETE FROM app_outbox WHERE version % 7 = 0").await;
+        world.execute("DELETE FROM app_outbox WHERE id IN (SELECT id FROM app_outbox ORDER BY version LIMIT 9)").await;
+    }
+    world.succeed(["backfill", "--resume", &id]).await;
+    let mut rows_at: BTreeMap<(String, String), HashSet<String>> = BTreeMap::new();
+    for message in world.pubsub.emulator().published(&topic("again")) {
+        let of = |name| message.attribute(name).unwrap_or_default().to_owned();
+        rows_at.entry((of("commit_lsn"), of("tx_index"))).or_default().insert(of("event_id"));
+    }
+    let shared: Vec<_> = rows_at.iter().filter(|(_, rows)| rows.len() > 1).collect();
+    assert!(shared.is_empty(), "{shared:?}");
+}
+
+#[tokio::test]
 async fn a_backfill_to_a_topic_that_is_given_up_is_over() {
     let Some(world) = World::create().await else { return };
     world.pubsub.create_topic("again");

@@ -33,15 +33,22 @@ pub(crate) enum Batches {
 
 /// The transaction that is open.
 #[derive(Debug)]
-pub(super) struct Open {
+pub(crate) struct Open {
     pub(super) commit_lsn: Lsn,
     pub(super) end_lsn: Lsn,
     rows: u32,
 }
 
+impl Open {
+    /// The position of its rows.
+    pub(crate) const fn commit_lsn(&self) -> Lsn {
+        self.commit_lsn
+    }
+}
+
 impl Batches {
     /// The first transaction; `end` is where the last one ends.
-    pub(super) fn first(&self, end: Lsn) -> Open {
+    pub(crate) fn first(&self, end: Lsn) -> Open {
         match self {
             Self::One { commit_lsn } => Open { commit_lsn: *commit_lsn, end_lsn: end, rows: 0 },
             Self::Many { after, .. } => {

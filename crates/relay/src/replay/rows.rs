@@ -10,7 +10,7 @@ use tokio::io::DuplexStream;
 use walrelay_core::{Matching, Retention, Selection};
 use walrelay_postgres::{
     AggregateKey, DispatchStore, Gap, GapTable, ServerIdentity, SqlClient, SystemIdentity,
-    connect_sql, read_server_identity,
+    advance_replay, connect_sql, read_server_identity,
 };
 
 use super::Replay;
@@ -164,6 +164,9 @@ impl Server for TableRows<'_> {
             }
         };
         let batches = Batches::Many { after: start, marks: marks.clone().unwrap_or_default() };
+        if marks.is_some() {
+            self.note_beginning(&sql, batches.first(BACKFILL_END).commit_lsn()).await?;
+        }
         let stream = TableStream {
             client: crate::recovery::reading(connect).await?,
             gap: self.gap.clone(),
@@ -187,6 +190,18 @@ impl Server for TableRows<'_> {
 }
 
 impl TableRows<'_> {
+    /// Positions are on record before they are given away: what goes on after a crash gives greater ones, also
+    /// where nothing was noted between, so that other rows never have those of rows that went out.
+    async fn note_beginning(&self, sql: &SqlClient, first: Lsn) -> Result<(), RelayError> {
+        self.tally.settled_to(first);
+        if self.replay.keeping == Keeping::OnRecord {
+            let noted = (first, self.tally.published());
+            let noted = advance_replay(sql, &self.replay.id, noted).await;
+            noted.map_err(RelayError::Survey)?;
+        }
+        Ok(())
+    }
+
     async fn remove_added(&self, store: &DispatchStore) -> Result<(), RelayError> {
         const FAILED: &str = "begin a backfill anew";
         let mut client = connect_sql(&self.settings.connect).await.map_err(RelayError::Connect)?;
