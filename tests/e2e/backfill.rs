@@ -202,9 +202,22 @@ async fn a_backfill_to_a_topic_that_is_given_up_is_over() {
     first.wait_ended(DEADLINE).await;
     let sql = "SELECT id FROM app_outbox_replay";
     let id: String = world.client().query_one(sql, &[]).await.expect("a backfill").get(0);
+    world.catch_up().await;
+    for prune in
+        [&["prune", "--older-than", "1s"][..], &["prune", "--older-than", "1s", "--dry-run"]]
+    {
+        let refused = world.run(prune.iter().copied()).await;
+        assert_eq!(refused.code, Some(2), "{}", refused.text);
+        for way in ["--resume", "--abandon"] {
+            let told = format!("walrelay backfill {way} {id}");
+            assert!(refused.text.contains(&told), "{told:?} is not in\n{}", refused.text);
+        }
+    }
 
     let told = world.succeed(["backfill", "--abandon", &id]).await;
     assert!(told.contains("is given up") && told.contains("published to again"), "{told}");
+    assert!(told.contains("at least "), "the last moment is not counted: {told}");
+    world.succeed(["prune", "--older-than", "30d"]).await;
     let over = world.run(["backfill", "--resume", &id]).await;
     assert_eq!(over.code, Some(2), "{}", over.text);
     assert!(over.text.contains("was given up"), "{}", over.text);

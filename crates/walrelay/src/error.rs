@@ -119,6 +119,15 @@ pub enum Error {
         hint: &'static str,
     },
 
+    /// Something that was begun stands in the way, and has to be ended by its id.
+    #[error("{what}")]
+    Unfinished {
+        /// What it is.
+        what: String,
+        /// The commands that end it.
+        hint: String,
+    },
+
     /// A file named on the command line cannot be used.
     #[error("read {path}")]
     File {
@@ -225,7 +234,7 @@ impl Error {
                 Kind::PortTaken
             }
             Self::Listen { .. } => Kind::Machine,
-            Self::Unfit { .. } => Kind::Argument,
+            Self::Unfit { .. } | Self::Unfinished { .. } => Kind::Argument,
             Self::File { .. } => Kind::File,
             Self::Io { .. } => Kind::Machine,
             Self::Demo { .. }
@@ -279,7 +288,7 @@ impl Error {
         clippy::wildcard_enum_match_arm,
         reason = "what has no kind stands above; the table has the rest"
     )]
-    pub fn hint(&self) -> &'static str {
+    pub fn hint(&self) -> &str {
         match self {
             Self::Demo { .. } | Self::SecondSignal | Self::ReplayStopped { .. } => "",
             Self::Missing { .. } => MISSING,
@@ -290,6 +299,7 @@ impl Error {
             Self::Findings { .. } => "each finding above names its fix",
             Self::PruneDenied { .. } => PRUNE_RIGHTS,
             Self::Unfit { hint, .. } => hint,
+            Self::Unfinished { hint, .. } => hint,
             other => other.kind().hint(),
         }
     }
@@ -328,7 +338,7 @@ const MISSING: &str =
 
 /// What `prune` needs besides what the relay needs.
 const PRUNE_RIGHTS: &str = "run it as the outbox table's owner, or GRANT SELECT, DELETE on the outbox table, and \
-     SELECT on app_outbox_relay, app_outbox_dispatch and app_outbox_hold, to this role: docs/operations.md, Rights";
+     SELECT on app_outbox_relay, app_outbox_dispatch, app_outbox_hold and app_outbox_replay, to this role: docs/operations.md, Rights";
 
 struct ProblemList<'a>(&'a [Problem]);
 

@@ -11,6 +11,7 @@ use walrelay_postgres::{
 
 use super::before::{every_shard, refuse_unrecorded};
 use super::columns::column_of;
+use super::replay::record;
 use crate::config::{PruneConfig, Pruning};
 use crate::error::Error;
 use crate::output::print;
@@ -55,6 +56,7 @@ async fn prune(client: &mut SqlClient, config: &PruneConfig) -> Result<(), Error
     }
     // The history of a key that is held may still have to be read from the table.
     refuse_while_any_is_held(client, &config.database.outbox.tables).await?;
+    refuse_while_any_is_backfilled(client, &config.database.outbox.tables).await?;
     for table in &config.database.outbox.tables {
         let id = column_of(client, table, &config.columns.id).await?;
         let occurred_at = match &config.columns.occurred_at {
@@ -91,6 +93,33 @@ async fn refuse_while_any_is_held(
             Err(Error::Unfit {
                 what: format!("keys of slot {whose:?} are held for replay {id}, which is not over"),
                 hint: "let it finish, or give it up: `walrelay replay --abandon ID`",
+            })
+        }
+    }
+}
+
+/// Refuses while a backfill to a topic is not over: it reads the rows when it comes to them. What one in place
+/// still has to read is held.
+async fn refuse_while_any_is_backfilled(
+    client: &SqlClient,
+    tables: &[QualifiedName],
+) -> Result<(), Error> {
+    let Some(table) = tables.first() else { return Ok(()) };
+    let refused = |error| refusal(table, error);
+    let is_there = "SELECT WHERE to_regclass('public.app_outbox_replay') IS NOT NULL";
+    if client.query_opt(is_there, &[]).await.map_err(refused)?.is_none() {
+        return Ok(());
+    }
+    let sql = "SELECT slot, id FROM public.app_outbox_replay
+                WHERE finished_at IS NULL AND anchor = ''
+                  AND NOT coalesce((request ->> 'in_place')::bool, false) ORDER BY started_at LIMIT 1";
+    match client.query_opt(sql, &[]).await.map_err(refused)? {
+        None => Ok(()),
+        Some(open) => {
+            let (whose, id): (&str, &str) = (open.get("slot"), open.get("id"));
+            Err(Error::Unfinished {
+                what: format!("backfill {id} of slot {whose:?} is not over, and has rows to read"),
+                hint: record::how_to_end("backfill", id),
             })
         }
     }

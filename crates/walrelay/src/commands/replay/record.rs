@@ -11,6 +11,13 @@ use walrelay_relay::seed::random_seed;
 
 use crate::error::Error;
 
+/// How one that stands in the way is ended.
+pub(in crate::commands) fn how_to_end(command: &str, id: &str) -> String {
+    format!(
+        "let it finish (`walrelay {command} --resume {id}`), or give it up: `walrelay {command} --abandon {id}`"
+    )
+}
+
 /// The id of a new one.
 pub(in crate::commands) fn new_id() -> String {
     format!("{:08x}", random_seed() & u64::from(u32::MAX))
@@ -64,8 +71,17 @@ fn refuse_over((command, id): (&str, &str), row: &ReplayRow) -> Result<(), Error
         Some(ReplayEnd::Done) => "is done",
         Some(ReplayEnd::GivenUp) => "was given up",
     };
-    let what = format!("{command} {id} {ended}: {} row(s) were published", row.rows);
+    let what = format!("{command} {id} {ended}: {} row(s) were published", rows(row));
     Err(Error::Unfit { what, hint: "begin a new one" })
+}
+
+/// How many rows of one went out. What went out after the last note, when it was killed, is not counted.
+fn rows(row: &ReplayRow) -> String {
+    let is_in_place = matches!(Destination::from_json(&row.request), Ok(Destination::InPlace));
+    match (row.end, is_in_place) {
+        (Some(ReplayEnd::Done), _) | (_, true) => row.rows.to_string(),
+        (Some(ReplayEnd::GivenUp) | None, false) => format!("at least {}", row.rows),
+    }
 }
 
 /// Gives one up, whatever it needs may be gone: its keys go on, without what is not published of it. What
@@ -97,7 +113,7 @@ pub(in crate::commands) async fn abandon(
     let told = match (request, &row) {
         (Some(Ok(Destination::Topic(topic))), Some(row)) => {
             give_up_replay(client, id, row.rows).await?;
-            format!("{} row(s) were published to {topic}, and stay there", row.rows)
+            format!("{} row(s) were published to {topic}, and stay there", rows(row))
         }
         _ => {
             let failed = |source| StoreError::Sql { action: "give a replay up".to_owned(), source };
