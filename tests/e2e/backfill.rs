@@ -136,6 +136,8 @@ async fn an_interrupted_backfill_goes_on_with_the_aggregate_where_it_stopped() {
         first.wait_ended(DEADLINE).await;
         let wrong = world.run(["replay", "--resume", &id]).await;
         assert_eq!(wrong.code, Some(2), "{}", wrong.text);
+        let right = format!("walrelay backfill --resume {id}");
+        assert!(wrong.text.contains(&right), "{}", wrong.text);
         let in_the_way = world.run(["reshard", "--shards", "2", "--dry-run"]).await;
         assert_eq!(in_the_way.code, Some(2), "{}", in_the_way.text);
         for word in [id.as_str(), "walrelay backfill --abandon"] {

@@ -208,19 +208,34 @@ async fn an_anchor_that_an_unfinished_replay_goes_on_from_is_neither_dropped_nor
     first.signal(Signal::Interrupt);
     first.wait_ended(DEADLINE).await;
     let id = resume_id(&first.lines().join("\n"));
+    let relay = world.start_relay([]).await;
+    let told = world.succeed(["status"]).await;
+    for told_of_it in ["to again is not finished, and nobody does it", "--resume", "--abandon"] {
+        assert!(told.contains(told_of_it), "{told_of_it:?} is not in\n{told}");
+    }
+    assert!(told.contains(&format!("walrelay replay --resume {id}")), "{told}");
+    drop(relay);
 
     for command in [["anchor", "drop", "a"], ["anchor", "advance", "a"]] {
         let refused = world.run(command).await;
         assert_eq!(refused.code, Some(2), "{command:?}: {}", refused.text);
-        for word in [id.as_str(), "--resume", "--abandon"] {
-            assert!(refused.text.contains(word), "{word:?} is not in\n{}", refused.text);
+        for word in [format!("--resume {id}"), format!("--abandon {id}")] {
+            assert!(refused.text.contains(&word), "{word:?} is not in\n{}", refused.text);
         }
     }
+    let other_command = world.run(["backfill", "--resume", &id]).await;
+    assert_eq!(other_command.code, Some(2), "{}", other_command.text);
+    let right = format!("walrelay replay --resume {id}");
+    assert!(other_command.text.contains(&right), "{}", other_command.text);
     // Another anchor is nobody's.
     world.succeed(["anchor", "create", "b"]).await;
     world.succeed(["anchor", "drop", "b"]).await;
 
     world.succeed(["replay", "--resume", &id]).await;
+    let later = world.start_relay([]).await;
+    let over = world.succeed(["status"]).await;
+    assert!(!over.contains(&id), "{over}");
+    drop(later);
     world.succeed(["anchor", "advance", "a"]).await;
     world.succeed(["anchor", "drop", "a"]).await;
 }

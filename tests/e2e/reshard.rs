@@ -344,7 +344,7 @@ async fn what_stands_in_the_way_is_named_and_nothing_is_changed() {
         ))
         .await;
     refused(&["reshard", "--shards", "2"], 2, "replay 5f3a9c01 of slot").await;
-    refused(&["reshard", "--shards", "2"], 2, "walrelay replay --abandon ID").await;
+    refused(&["reshard", "--shards", "2"], 2, "walrelay replay --abandon 5f3a9c01").await;
     world.succeed(["replay", "--abandon", "5f3a9c01"]).await;
     let told = world.succeed(["reshard", "--shards", "2", "--dry-run"]).await;
     assert!(told.contains(&format!("{0}_0_of_2, {0}_1_of_2", world.name())), "{told}");

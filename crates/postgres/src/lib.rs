@@ -76,8 +76,8 @@ pub use migrations::{
 };
 pub use names::{ParseNameError, QualifiedName, quote_identifier, quote_literal};
 pub use open_replay::{
-    HoldingReplay, OpenReplay, replay_that_needs, replay_to_be_published, replays_that_hold,
-    unfinished_replay,
+    HoldingReplay, OpenReplay, TopicReplay, open_topic_replays, replay_that_needs,
+    replay_to_be_published, replays_that_hold, unfinished_replay,
 };
 pub use operation::{
     Again, Bound, Filling, Recovery, Reset, Resharding, SlotOperation, Upgrade, UpgradeStage,

@@ -5,7 +5,8 @@ use std::time::SystemTime;
 use serde_json::{Map, Value, json};
 use walrelay_postgres::{
     Counting, DispatchStore, HoldingReplay, SlotOperation, SlotState, SqlClient, StoreError,
-    Survey, WalStatus, Writer, describe_unfinished, read_operation, read_survey, replays_that_hold,
+    Survey, TopicReplay, WalStatus, Writer, describe_unfinished, open_topic_replays,
+    read_operation, read_survey, replays_that_hold,
 };
 
 /// Why there is no report.
@@ -49,6 +50,8 @@ pub async fn report(client: &SqlClient, slot: &str) -> Result<Map<String, Value>
             report.insert("finished_by".into(), json!(finished_by));
             let holding = replays_that_hold(client, slot).await?;
             report.insert("held".into(), holding.iter().map(held).collect());
+            let replays = open_topic_replays(client, slot).await?;
+            report.insert("replays".into(), replays.iter().map(replay).collect());
             Ok(report)
         }
         None if let Some(SlotOperation::Upgrade(_)) = operation => {
@@ -115,6 +118,10 @@ pub fn report_of(survey: &Survey) -> Option<Map<String, Value>> {
 
 fn held(HoldingReplay { id, command, keys, is_being_done }: &HoldingReplay) -> Value {
     json!({ "id": id, "command": command, "keys": keys, "is_being_done": is_being_done })
+}
+
+fn replay(TopicReplay { id, command, topic, is_being_done }: &TopicReplay) -> Value {
+    json!({ "id": id, "command": command, "to_topic": topic, "is_being_done": is_being_done })
 }
 
 fn writer(Writer { pid, prepared, seconds }: &Writer) -> Value {

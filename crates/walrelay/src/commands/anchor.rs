@@ -12,6 +12,7 @@ use walrelay_relay::lifecycle::anchor_keeper::share_of_an_anchor;
 use walrelay_relay::observe::report::{rfc3339, slot_report};
 
 use super::before::{at_time, refuse_other_shards, refuse_unfinished};
+use super::replay::record;
 use crate::config::{AnchorAction, AnchorConfig, OutputFormat, Place};
 use crate::error::Error;
 use crate::output::{human_bytes, print};
@@ -196,9 +197,9 @@ async fn refuse_needed(
     let Some(id) = replay_that_needs(client, &outbox.slot, (name, up_to)).await? else {
         return Ok(());
     };
-    Err(Error::Unfit {
+    Err(Error::Unfinished {
         what: format!("replay {id} is not finished, and needs what anchor {name:?} keeps"),
-        hint: "let it finish (`walrelay replay --resume ID`), or give it up: `walrelay replay --abandon ID`",
+        hint: record::how_to_end("replay", &id),
     })
 }
 

@@ -342,12 +342,8 @@ async fn resume(client: &SqlClient, settings: &Settings, id: String) -> Result<P
         );
         return Err(unfit(what, "begin a new one"));
     }
-    let request = RowsRequest::from_json(&row.request).map_err(|_| {
-        unfit(
-            format!("{id} is a replay of the log, not a backfill"),
-            "take it up with `walrelay replay --resume`",
-        )
-    })?;
+    let request = RowsRequest::from_json(&row.request)
+        .map_err(|error| unfit(error.to_string(), "begin a new one"))?;
     if let Destination::Topic(topic) = &request.destination {
         topics::refuse_missing(client, settings, topic).await?;
     }

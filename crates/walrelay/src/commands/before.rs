@@ -13,6 +13,7 @@ use walrelay_postgres::{
 use walrelay_relay::observe::report::rfc3339;
 use walrelay_relay::recovery;
 
+use super::replay::record;
 use crate::error::Error;
 
 /// What was begun with the slot is finished first: in the middle of it the slot may be gone, or not be
@@ -52,11 +53,11 @@ pub(super) async fn not_finished(
 pub(super) async fn refuse_while_held(client: &SqlClient, slot: &str) -> Result<(), Error> {
     let holding = replays_that_hold(client, slot).await?;
     let Some(HoldingReplay { id, command, keys, .. }) = holding.first() else { return Ok(()) };
-    Err(Error::Unfit {
+    Err(Error::Unfinished {
         what: format!(
             "{keys} key(s) of slot {slot:?} are held for {command} {id}, which is not over"
         ),
-        hint: "let it finish, or give it up: `walrelay replay --abandon ID`",
+        hint: record::how_to_end(command, id),
     })
 }
 
@@ -64,19 +65,10 @@ pub(super) async fn refuse_while_held(client: &SqlClient, slot: &str) -> Result<
 pub(super) async fn refuse_open_replay(client: &SqlClient, slots: &[String]) -> Result<(), Error> {
     let open = unfinished_replay(client, slots).await?;
     let Some(OpenReplay { id, slot, is_backfill }) = open else { return Ok(()) };
-    let (command, hint) = match is_backfill {
-        true => (
-            "backfill",
-            "finish it (`walrelay backfill --resume ID`), or give it up: `walrelay backfill --abandon ID`",
-        ),
-        false => (
-            "replay",
-            "finish it (`walrelay replay --resume ID`), or give it up: `walrelay replay --abandon ID`",
-        ),
-    };
+    let command = if is_backfill { "backfill" } else { "replay" };
     let what =
         format!("{command} {id} of slot {slot:?} is not finished, and could not go on afterwards");
-    Err(Error::Unfit { what, hint })
+    Err(Error::Unfinished { what, hint: record::how_to_end(command, &id) })
 }
 
 /// While the number of shards is being changed, the command that does it needs the old slots as they are, also

@@ -90,9 +90,12 @@ async fn refuse_while_any_is_held(
         None => Ok(()),
         Some(held) => {
             let (whose, id): (&str, &str) = (held.get("slot"), held.get("replay_id"));
-            Err(Error::Unfit {
-                what: format!("keys of slot {whose:?} are held for replay {id}, which is not over"),
-                hint: "let it finish, or give it up: `walrelay replay --abandon ID`",
+            let command = record::command_of(client, id).await;
+            Err(Error::Unfinished {
+                what: format!(
+                    "keys of slot {whose:?} are held for {command} {id}, which is not over"
+                ),
+                hint: record::how_to_end(command, id),
             })
         }
     }

@@ -146,8 +146,7 @@ async fn go_on_in_place(
     let in_place = in_place_of(settings, &row.id);
     let holds = in_place.held(client, shutdown).await?;
     if holds.held > 0 {
-        let anchor = read_anchor(client, settings.relay.outbox.slot.as_str(), &row.anchor).await?;
-        refuse_too_early(&anchor, (row.settled, reach(&anchor)))?;
+        let anchor = anchor_of(client, settings, row).await?;
         let end = read_wal_end(client).await?.ok_or(StoreError::InRecovery)?;
         let through = ReplayRow { to: holds.through.max(row.from), ..row.clone() };
         let replay = replay_of(&through, request, (&anchor, end, Keeping::OnRecord));
@@ -403,6 +402,28 @@ fn refuse_too_early(anchor: &Anchor, (from, reaches): (Lsn, Lsn)) -> Result<(), 
     })
 }
 
+/// The anchor that a replay goes on from. Without it nothing is left but to give it up.
+async fn anchor_of(
+    client: &SqlClient,
+    settings: &Settings,
+    row: &ReplayRow,
+) -> Result<Anchor, Error> {
+    let found = match read_anchor(client, &settings.relay.outbox.slot, &row.anchor).await {
+        Ok(anchor) => refuse_too_early(&anchor, (row.settled, reach(&anchor))).map(|()| anchor),
+        Err(gone @ (StoreError::AnchorMissing { .. } | StoreError::AnchorLost { .. })) => {
+            Err(gone.into())
+        }
+        Err(error) => return Err(error.into()),
+    };
+    found.map_err(|error| Error::Unfinished {
+        what: format!("replay {} cannot go on: {error}", row.id),
+        hint: format!(
+            "`walrelay replay --abandon {}` gives it up; keys that are held for it go on then",
+            row.id
+        ),
+    })
+}
+
 /// A replay that is not done, and that no other process does now.
 async fn take_up(
     client: &SqlClient,
@@ -427,8 +448,7 @@ async fn resume(
     settings: &Settings,
     (row, request): (ReplayRow, Request),
 ) -> Result<Prepared, Error> {
-    let anchor = read_anchor(client, settings.relay.outbox.slot.as_str(), &row.anchor).await?;
-    refuse_too_early(&anchor, (row.settled, reach(&anchor)))?;
+    let anchor = anchor_of(client, settings, &row).await?;
     let end = read_wal_end(client).await?.ok_or(StoreError::InRecovery)?;
     tracing::info!(id = row.id, from = %row.settled, to = %row.to, "replay goes on");
     let tally = Tally::resumed(row.rows, row.settled);

@@ -5,7 +5,7 @@ mod waiting;
 
 use serde_json::{Map, Value};
 
-use self::waiting::{Cause, cause, what_they_wait_for};
+use self::waiting::{Cause, cause, left_undone, replays, what_they_wait_for};
 use crate::output::{Paint, Tone, human_bytes, shortened, visible};
 
 /// Below this much log left, somebody has to act now; as `check` and the alert have it.
@@ -79,6 +79,9 @@ impl Standing {
             (true, 0, parked) if let Some(held) = held(report).next() => {
                 let headline = format!("{flow}, {parked} rows parked; those of {}", held.text());
                 stands(Tone::Attention, headline, Some(&held.advice()))
+            }
+            (true, 0, 0) if let Some((told, advice)) = left_undone(report) => {
+                stands(Tone::Attention, format!("{flow}, nothing parked; {told}"), Some(&advice))
             }
             (true, 0, 0) => stands(Tone::Good, format!("{flow}, nothing parked"), None),
             (true, 0, parked) => stands(
@@ -183,6 +186,7 @@ pub(super) fn sections(report: &Map<String, Value>, paint: Paint) -> String {
         section("slot", slot(report));
         section("log", log(report));
         section("dispatch state", dispatch(report));
+        section("replays", replays(report));
     }
     if let Some(relay) = report.get("relay") {
         section("relay", own(relay));

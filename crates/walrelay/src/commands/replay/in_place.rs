@@ -21,6 +21,7 @@ use walrelay_relay::replay::{HELD_KEYS_MAX, HistoryWriter};
 use walrelay_relay::settings::Settings;
 use walrelay_relay::shutdown::Shutdown;
 
+use super::record;
 use crate::commands::before::refuse_unfinished;
 use crate::error::Error;
 
@@ -64,10 +65,10 @@ impl InPlace<'_> {
         let transaction = client.transaction().await.map_err(failed("begin a replay"))?;
         begin_replay(transaction.client(), row).await?;
         if let Some(other) = self.store().place_holds(&transaction, self.id, &named).await? {
+            let command = record::command_of(transaction.client(), &other).await;
             let what =
-                format!("replay {other} of one of these keys is not over; nothing was begun");
-            let hint = "let it finish, or give it up: `walrelay replay --abandon ID`";
-            return Err(Error::Unfit { what, hint });
+                format!("{command} {other} of one of these keys is not over; nothing was begun");
+            return Err(Error::Unfinished { what, hint: record::how_to_end(command, &other) });
         }
         transaction.commit().await.map_err(failed("begin a replay"))?;
         tracing::info!(id = self.id, keys = keys.len(), "replay in place begins");

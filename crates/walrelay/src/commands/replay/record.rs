@@ -31,6 +31,14 @@ pub(in crate::commands) async fn take_up(
     (slot, slots): (&str, &[&str]),
 ) -> Result<ReplayRow, Error> {
     let row = take(client, id, slots).await?.ok_or_else(|| missing((command, id), slot))?;
+    let own = if row.anchor.is_empty() { "backfill" } else { "replay" };
+    if own != command {
+        let source = if own == "backfill" { "table" } else { "log" };
+        return Err(Error::Unfinished {
+            what: format!("{id} is a {own}: its rows are read from the {source}"),
+            hint: format!("take it up with `walrelay {own} --resume {id}`"),
+        });
+    }
     refuse_over((command, id), &row)?;
     Ok(row)
 }
@@ -56,6 +64,17 @@ pub(in crate::commands) async fn deal_with_dead_rows(
         *now = DeadRows::LeaveOut;
     }
     Ok(())
+}
+
+/// The command that goes on with it. Where that cannot be told, the one that can give up either.
+pub(in crate::commands) async fn command_of(
+    client: &tokio_postgres::Client,
+    id: &str,
+) -> &'static str {
+    match read_replay(client, id).await {
+        Ok(Some(row)) if row.anchor.is_empty() => "backfill",
+        Ok(_) | Err(_) => "replay",
+    }
 }
 
 fn missing((command, id): (&str, &str), slot: &str) -> Error {

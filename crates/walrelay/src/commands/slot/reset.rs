@@ -13,6 +13,7 @@ use walrelay_relay::lifecycle::finisher::Finisher;
 use walrelay_relay::lifecycle::operation::Outcome;
 
 use super::super::before::{at_time, given_up, not_finished, refuse_resharding, refuse_while_held};
+use super::super::replay::record;
 use crate::config::{Place, ResetOrder, Skipping};
 use crate::error::Error;
 
@@ -72,9 +73,12 @@ async fn begin(client: &SqlClient, outbox: &Outbox, order: &ResetOrder) -> Resul
     // What the slot sends again of a key would come between the rows of its history.
     refuse_while_held(client, slot).await?;
     if let Some(id) = replay_to_be_published(client, slot).await? {
-        return Err(Error::Unfit {
-            what: format!("rows of replay {id} are still to be published in place"),
-            hint: "let the relay publish them, or take them back: `walrelay replay --abandon ID`",
+        let command = record::command_of(client, &id).await;
+        return Err(Error::Unfinished {
+            what: format!("rows of {command} {id} are still to be published in place"),
+            hint: format!(
+                "let the relay publish them, or take them back: `walrelay {command} --abandon {id}`"
+            ),
         });
     }
     let anchor = read_anchor(client, slot, &order.anchor).await?;

@@ -93,6 +93,49 @@ fn spilled(report: &Map<String, Value>) -> Option<(Tone, String)> {
     })
 }
 
+/// Replays and backfills to a topic that are not over: which, and whether anybody does them.
+pub(super) fn replays(report: &Map<String, Value>) -> Vec<(&'static str, String)> {
+    let line = |open: Open<'_>| {
+        let Open { command, id, topic, is_being_done } = open;
+        let how = match is_being_done {
+            true => "under way".to_owned(),
+            false => format!("nobody does it: walrelay {command} --resume {id}, or --abandon {id}"),
+        };
+        ("not finished", format!("{command} {id} to {}, {how}", visible(topic)))
+    };
+    open(report).map(line).collect()
+}
+
+/// The first of them that nobody does, and what helps.
+pub(super) fn left_undone(report: &Map<String, Value>) -> Option<(String, String)> {
+    let Open { command, id, topic, .. } = open(report).find(|open| !open.is_being_done)?;
+    Some((
+        format!("{command} {id} to {} is not finished, and nobody does it", visible(topic)),
+        format!(
+            "walrelay {command} --resume {id} goes on, walrelay {command} --abandon {id} gives it up"
+        ),
+    ))
+}
+
+struct Open<'a> {
+    command: &'a str,
+    id: &'a str,
+    topic: &'a str,
+    is_being_done: bool,
+}
+
+fn open(report: &Map<String, Value>) -> impl Iterator<Item = Open<'_>> {
+    let all = report.get("replays").and_then(Value::as_array).into_iter().flatten();
+    all.filter_map(|one| {
+        Some(Open {
+            command: one["command"].as_str()?,
+            id: one["id"].as_str()?,
+            topic: one["to_topic"].as_str()?,
+            is_being_done: one["is_being_done"].as_bool()?,
+        })
+    })
+}
+
 /// Of the rows that will be published again, how many were spilled and how many are not due, with the moment
 /// of the first and of the last.
 pub(super) fn what_they_wait_for(
