@@ -110,6 +110,7 @@ async fn a_shard_of_another_number_and_a_relay_without_one_are_refused() {
         (&["dispatch", "list"], "--shard says which"),
         (&["anchor", "create", "a"], "--shard says which"),
         (&["replay", "--from-anchor", "a", "--to-topic", "t"], "--shard says which"),
+        (&["backfill", "--in-place"], "--shard says which"),
         (&["prepare-upgrade"], "--shard says which"),
     ] {
         let refused = world.run(arguments.iter().copied()).await;
@@ -124,6 +125,21 @@ async fn a_shard_of_another_number_and_a_relay_without_one_are_refused() {
     }
     world.succeed(["slot", "show", "--shard", "3/4"]).await;
     world.succeed(["dispatch", "list", "--shard", "3/4"]).await;
+}
+
+#[tokio::test]
+async fn a_backfill_in_place_of_a_shard_has_the_rows_of_that_shard_alone() {
+    let Some(world) = divided(2).await else { return };
+    Workload::of_rows(60).insert(world.client()).await.expect("rows");
+    let mut told = 0;
+    for shard in ["0/2", "1/2"] {
+        let dry = world.succeed(["backfill", "--in-place", "--dry-run", "--shard", shard]).await;
+        let rows = dry.split("would publish ").nth(1).and_then(|it| it.split(' ').next());
+        told += rows.and_then(|rows| rows.parse::<u32>().ok()).expect("a number of rows");
+    }
+    assert_eq!(told, 60, "each row is of one shard");
+    let whole = world.succeed(["backfill", "--dry-run"]).await;
+    assert!(whole.contains("would publish 60 row(s)"), "to a topic it has all of them: {whole}");
 }
 
 #[tokio::test]

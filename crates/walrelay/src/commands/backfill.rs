@@ -7,7 +7,7 @@ use walrelay_postgres::{
     Gap, GapTable, HistorySource, ReplayRow, Scope, SettledRows, SqlClient, StoreError,
     begin_replay, connect_sql, read_history, take_replay,
 };
-use walrelay_relay::recovery::{Marks, Serving, table};
+use walrelay_relay::recovery::{Marks, Serving, published_table, table};
 use walrelay_relay::replay::{
     BACKFILL_END, Beginning, Destination, Keeping, KeysSeen, Replay, RowsRequest, TableRows, Tally,
 };
@@ -147,7 +147,7 @@ impl Reading<'_> {
             settings,
             replay: &replay,
             gap: gap(request),
-            tables: tables(client, settings, &request.order_by).await?,
+            tables: tables(client, settings, request).await?,
             tally: tally.clone(),
             beginning,
             serving: Serving::default(),
@@ -180,7 +180,7 @@ async fn to_topic(
     let settings = &settings;
     let Prepared { id, request, keeping, settled: (start, before), .. } = &prepared;
     let gap = gap(request);
-    let tables = tables(client, settings, &request.order_by).await?;
+    let tables = tables(client, settings, request).await?;
     let mut rows = 0;
     for one in &tables {
         rows += gap.count(client, one).await?;
@@ -251,15 +251,20 @@ fn gap(request: &RowsRequest) -> Gap {
     Gap { snapshot: request.snapshot.clone(), settled, scope }
 }
 
-/// The outbox tables, with the order within an aggregate that was asked for.
+/// The outbox tables, with the order within an aggregate that was asked for. In place a shard has its own rows
+/// alone: it is dispatch state of that one slot where they wait for the live ones of their keys.
 async fn tables(
     client: &SqlClient,
     settings: &Settings,
-    order_by: &[String],
+    RowsRequest { destination, order_by, .. }: &RowsRequest,
 ) -> Result<Vec<GapTable>, Error> {
+    let (outbox, columns) = (&settings.relay.outbox, &settings.relay.router.columns);
     let mut tables = Vec::new();
-    for name in &settings.relay.outbox.tables {
-        let mut found = table(client, name, &settings.relay.router.columns).await?;
+    for name in &outbox.tables {
+        let mut found = match destination {
+            Destination::Topic(_) => table(client, name, columns).await?,
+            Destination::InPlace => published_table(client, (outbox, name), columns).await?,
+        };
         if let Some(missing) = order_by.iter().find(|one| found.column(Some(one)).is_none()) {
             return Err(Error::Unfit {
                 what: format!("{name} has no column {missing:?} to order by"),
@@ -267,7 +272,7 @@ async fn tables(
             });
         }
         if !order_by.is_empty() {
-            found.order = order_by.to_vec();
+            found.order.clone_from(order_by);
         }
         tables.push(found);
     }
