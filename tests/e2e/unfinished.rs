@@ -129,6 +129,49 @@ async fn a_reset_whose_anchor_is_gone_is_given_up_and_the_slot_goes_on() {
 }
 
 #[tokio::test]
+async fn status_in_the_middle_of_a_reset_shows_what_there_is_and_what_finishes_it() {
+    let Some(world) = World::create().await else { return };
+    world.succeed(["anchor", "create", "a"]).await;
+    Workload::of_rows(30).insert(world.client()).await.expect("rows");
+    world.catch_up().await;
+    let dying = world.command(["slot", "reset", "--to-anchor", "a"]);
+    dying.env("WALRELAY_FAILPOINT", "reset-dropped").finish(DEADLINE).await;
+
+    let told = world.succeed(["status"]).await;
+    for part in [
+        "not finished: a reset",
+        "this finishes it: walrelay run",
+        "dispatch state",
+        "is not there",
+    ] {
+        assert!(told.contains(part), "{part:?} is not in\n{told}");
+    }
+    let json = world.succeed(["status", "--format", "json"]).await;
+    let json: serde_json::Value = serde_json::from_str(&json).expect("JSON");
+    assert_eq!((&json["lost"], &json["active"]), (&false.into(), &false.into()));
+    world.catch_up().await;
+    assert_nothing_lost(&world).await;
+}
+
+#[tokio::test]
+async fn a_first_backfill_that_is_begun_twice_says_that_the_first_is_not_finished() {
+    let Some(world) = World::create_empty().await else { return };
+    world.succeed(["init"]).await;
+    world.succeed(["slot", "drop", "--yes"]).await;
+    Workload::of_rows(30).insert(world.client()).await.expect("rows");
+    let first = world.succeed(["init", "--backfill"]).await;
+    assert!(first.contains("30 row(s)") && first.contains("start the relay"), "{first}");
+    assert!(!first.contains("begun before"), "{first}");
+    let second = world.succeed(["init", "--backfill"]).await;
+    assert!(second.contains("begun before and is not finished"), "{second}");
+    assert!(second.contains("start the relay"), "{second}");
+    world.catch_up().await;
+    assert_nothing_lost(&world).await;
+    let again = world.run(["init", "--backfill"]).await;
+    assert_eq!(again.code, Some(2), "{}", again.text);
+}
+
+#[tokio::test]
 async fn a_reset_whose_anchor_is_gone_after_the_slot_was_dropped_is_a_lost_slot() {
     for command in [&["run"][..], &["slot", "reset", "--to-anchor", "a"], &["init"]] {
         let Some(world) = reset_without_anchor("reset-dropped").await else { return };

@@ -43,7 +43,14 @@ pub async fn report(client: &SqlClient, slot: &str) -> Result<Map<String, Value>
         Some(operation) => Some(describe_unfinished(client, slot, operation).await?),
         None => None,
     };
-    match report_of(&survey) {
+    let found = match (report_of(&survey), &operation) {
+        (found @ Some(_), _) => found,
+        // Nothing is told of an upgrade but that it is waited for.
+        (None, Some(SlotOperation::Upgrade(_)) | None) => None,
+        // In the middle of what an operator has begun there may be none.
+        (None, Some(_)) => Some(report_without_slot(slot, &survey)),
+    };
+    match found {
         Some(mut report) => {
             report.insert("operation".into(), json!(begun));
             let finished_by = operation.as_ref().map(SlotOperation::finished_by);
@@ -56,10 +63,6 @@ pub async fn report(client: &SqlClient, slot: &str) -> Result<Map<String, Value>
         }
         None if let Some(SlotOperation::Upgrade(_)) = operation => {
             Err(StoreError::UpgradePrepared { slot: slot.to_owned() }.into())
-        }
-        // In the middle of what an operator has begun there may be none.
-        None if let Some(what) = begun => {
-            Err(StoreError::OperationUnfinished { slot: slot.to_owned(), what }.into())
         }
         None if survey.relay_row.is_some() => {
             Err(ReportError::SlotLost { slot: slot.to_owned(), how: "no longer exists" })
@@ -81,13 +84,30 @@ async fn operation(
 /// What `/status` serves; nothing when there is no slot.
 #[must_use]
 pub fn report_of(survey: &Survey) -> Option<Map<String, Value>> {
-    let Survey { counts, slot, lag_seconds, oldest_writer, relay_row, .. } = survey;
+    let Survey { slot, oldest_writer, relay_row, .. } = survey;
     let mut report = slot_report(slot.as_ref()?);
     report.insert("pinned_by".into(), json!(oldest_writer.as_ref().map(writer)));
     let row = relay_row.as_ref();
     if slot.as_ref().zip(row).is_some_and(|(slot, row)| row.is_of_another_slot(slot)) {
         report.insert("lost".into(), json!(true));
     }
+    put_the_rest(&mut report, survey);
+    Some(report)
+}
+
+/// What there is to tell while the slot is being replaced by another.
+fn report_without_slot(slot: &str, survey: &Survey) -> Map<String, Value> {
+    let fields = [("slot", json!(slot)), ("active", json!(false)), ("lost", json!(false))];
+    let named = fields.into_iter().map(|(name, value)| (name.to_owned(), value));
+    let mut report: Map<String, Value> = named.collect();
+    put_the_rest(&mut report, survey);
+    report
+}
+
+/// What is on record, and dispatch state.
+fn put_the_rest(report: &mut Map<String, Value>, survey: &Survey) {
+    let Survey { counts, lag_seconds, relay_row, .. } = survey;
+    let row = relay_row.as_ref();
     report.insert("operation".into(), json!(row.and_then(|row| row.operation.as_ref())));
     report.insert("lag_seconds".into(), json!(lag_seconds));
     report.insert("settled_lsn".into(), json!(row.map(|row| row.settled_lsn.to_string())));
@@ -113,7 +133,6 @@ pub fn report_of(survey: &Survey) -> Option<Map<String, Value>> {
     let not_due = json!({ "rows": waiting.not_due, "until": moment(waiting.not_due_until) });
     report.insert("spilled".into(), spilled);
     report.insert("not_due".into(), not_due);
-    Some(report)
 }
 
 fn held(HoldingReplay { id, command, keys, is_being_done }: &HoldingReplay) -> Value {

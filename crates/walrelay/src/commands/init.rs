@@ -209,6 +209,10 @@ async fn backfill(
     };
     print(&format!("slot {slot}: {}\n", pending.describe(slot)))?;
     print(&rest_of(client, &options.outbox, &config.router.columns).await?)?;
+    if is_begun {
+        print("that backfill was begun before and is not finished: nothing new is begun\n")?;
+    }
+    print("start the relay: it publishes them first, and then what the slot streams\n")?;
     Ok(made)
 }
 

@@ -105,8 +105,8 @@ impl Standing {
             Some(shards) => {
                 shards.iter().filter_map(Value::as_object).map(Self::told).max_by_key(Self::rank)
             }
-            // Without the positions of a slot it is no report, but why there is none.
-            None if report.contains_key("wal_end") => Some(Self::of(report)),
+            // Without dispatch state it is no report, but why there is none.
+            None if report.contains_key("dispatch") => Some(Self::of(report)),
             None => None,
         };
         let tone = found.map_or(Tone::Bad, |standing| standing.tone);
@@ -185,6 +185,11 @@ pub(super) fn sections(report: &Map<String, Value>, paint: Paint) -> String {
     if report.contains_key("wal_end") {
         section("slot", slot(report));
         section("log", log(report));
+    } else if let Some(name) = field(report, "slot").filter(|_| report.contains_key("dispatch")) {
+        let state = "is not there: it is being replaced".to_owned();
+        section("slot", vec![("name", plain(name)), ("state", state)]);
+    }
+    if report.contains_key("dispatch") {
         section("dispatch state", dispatch(report));
         section("replays", replays(report));
     }
