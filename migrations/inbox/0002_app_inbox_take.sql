@@ -443,7 +443,7 @@ BEGIN
       IF waits_for_version THEN
         SELECT i.* INTO head
           FROM public.app_inbox AS i
-         WHERE i.consumer = consumer AND i.generation = generation AND i.ordering_key = ordering_key
+         WHERE i.consumer = consumer AND i.generation = generation AND i.ordering_key || '' = ordering_key
            AND (i.status = 'retrying' OR i.next_attempt_at = 'infinity')
          ORDER BY i.version
          LIMIT 1;
@@ -523,7 +523,7 @@ BEGIN
                   bool_or(i.status <> 'retrying' OR i.next_attempt_at > now OR i.message IS NULL)
                     OVER in_order AS is_blocked
              FROM public.app_inbox AS i
-            WHERE i.consumer = consumer AND i.generation = generation AND i.ordering_key = u.key
+            WHERE i.consumer = consumer AND i.generation = generation AND i.ordering_key || '' = u.key
               AND (i.status = 'retrying' OR i.next_attempt_at = 'infinity')
            WINDOW in_order AS (
              ORDER BY i.version, i.commit_lsn, i.tx_index, i.arrival ROWS UNBOUNDED PRECEDING)
