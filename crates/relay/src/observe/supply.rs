@@ -34,6 +34,9 @@ pub struct Supply {
     moved_at: Option<Instant>,
     idle_since: Option<Instant>,
     last_code: Option<&'static str>,
+    /// Since the last look. What was refused did wait, although it may not have been seen: a spilled row
+    /// that is tried is here for a moment only.
+    was_refused: bool,
     service: Service,
 }
 
@@ -49,20 +52,23 @@ impl Supply {
         self.moved_at = Some(now);
         self.service = Service::Up;
         self.last_code = None;
+        self.was_refused = false;
     }
 
     /// A publish was refused.
     pub fn failed(&mut self, code: &'static str) {
         self.last_code = Some(code);
+        self.was_refused = true;
     }
 
     /// Learns how many rows are in flight.
     pub fn look(&mut self, rows: usize, now: Instant) {
-        if rows < self.rows || rows == 0 || self.moved_at.is_none() {
+        let waiting = rows.max(usize::from(std::mem::take(&mut self.was_refused)));
+        if waiting < self.rows || waiting == 0 || self.moved_at.is_none() {
             self.moved_at = Some(now);
         }
-        self.rows = rows;
-        match rows {
+        self.rows = waiting;
+        match waiting {
             0 => drop(self.idle_since.get_or_insert(now)),
             _ => self.idle_since = None,
         }
@@ -146,5 +152,20 @@ mod tests {
         assert!(supply.outage(after(209), Service::Down).is_some());
         supply.look(0, after(211));
         assert_eq!(supply.outage(after(211), Service::Down), None, "nothing is tried any more");
+    }
+
+    #[test]
+    fn a_row_that_is_refused_between_two_looks_did_wait() {
+        let start = Instant::now();
+        let after = |seconds| start + Duration::from_secs(seconds);
+        let mut supply = Supply::default();
+        supply.look(0, start);
+        supply.failed("UNAVAILABLE");
+        supply.look(0, after(2));
+        assert!(supply.outage(after(2), Service::Down).is_some());
+        supply.failed("UNAVAILABLE");
+        supply.moved(after(3));
+        supply.look(0, after(4));
+        assert_eq!(supply.outage(after(4), Service::Up), None);
     }
 }
