@@ -116,8 +116,8 @@ impl State {
         };
         let mut chosen: Vec<Vec<Place>> = candidates.iter().map(fitting).collect();
         let mut bytes: usize = chosen.iter().flatten().map(bytes_of).sum();
-        for (rows, candidates) in chosen.iter_mut().zip(candidates) {
-            if let (true, Some(first)) = (rows.is_empty(), candidates.first())
+        for (rows, of_key) in chosen.iter_mut().zip(candidates) {
+            if let (true, Some(first)) = (rows.is_empty(), of_key.first())
                 && (bytes == 0 || bytes + bytes_of(first) <= bytes_max)
             {
                 rows.push(*first);

@@ -127,7 +127,7 @@ impl DispatchStore {
         // What somebody has changed meanwhile is read with the next look.
         let unchanged = fitting.into_iter().filter_map(|(ordinal, row)| {
             let (version, message) = messages.remove(row.claim.event_id())?;
-            (version == row.claim.version).then(|| (ordinal, ClaimedRow { message, ..row }))
+            (version == row.claim.version).then_some((ordinal, ClaimedRow { message, ..row }))
         });
         Ok(unchanged.collect())
     }
