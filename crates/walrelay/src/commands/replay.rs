@@ -415,12 +415,13 @@ async fn anchor_of(
         }
         Err(error) => return Err(error.into()),
     };
+    let then = match Destination::from_json(&row.request) {
+        Ok(Destination::Topic(_)) => "",
+        Ok(Destination::InPlace) | Err(_) => "; keys that are held for it go on then",
+    };
     found.map_err(|error| Error::Unfinished {
         what: format!("replay {} cannot go on: {error}", row.id),
-        hint: format!(
-            "`walrelay replay --abandon {}` gives it up; keys that are held for it go on then",
-            row.id
-        ),
+        hint: format!("`walrelay replay --abandon {}` gives it up{then}", row.id),
     })
 }
 

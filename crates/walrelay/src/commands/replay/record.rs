@@ -145,7 +145,8 @@ pub(in crate::commands) async fn abandon(
             format!("{removed} row(s) were taken back, {published} were published")
         }
     };
-    Ok(format!("{command} {id} is given up: {told}\n"))
+    let what = row.map_or(command, |row| if row.anchor.is_empty() { "backfill" } else { "replay" });
+    Ok(format!("{what} {id} is given up: {told}\n"))
 }
 
 /// The copy of the anchor is temporary, but the server may not have noticed yet that its process is gone.
