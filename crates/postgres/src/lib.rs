@@ -34,6 +34,7 @@ mod report;
 mod resharding;
 mod secret;
 mod server_identity;
+mod session_lock;
 mod session_store;
 mod shard;
 mod sharding;

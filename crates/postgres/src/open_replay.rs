@@ -5,6 +5,7 @@ use tokio_postgres::types::{PgLsn, Type};
 use tokio_postgres::{Client, GenericClient};
 
 use crate::anchor::read_history;
+use crate::session_lock::lock_is_taken;
 use crate::store_error::StoreError;
 
 /// A replay or a backfill that has begun and is not over.
@@ -217,16 +218,9 @@ pub async fn open_topic_replays(
     Ok(open.collect())
 }
 
-/// Whether a process does the replay that this column names: whoever does has a lock of this name, `take_replay`.
+/// Whether a process does the replay that this column names: it holds the lock of `take_replay`.
 fn is_being_done(id: &str) -> String {
-    format!(
-        "EXISTS (SELECT FROM pg_catalog.pg_locks
-                         WHERE locktype = 'advisory' AND objsubid = 1 AND granted
-                           AND database = (SELECT oid FROM pg_catalog.pg_database
-                                            WHERE datname = current_database())
-                           AND (classid::int8 << 32) | objid::int8
-                               = hashtextextended('walrelay replay ' || {id}, 0))"
-    )
+    lock_is_taken(&format!("'walrelay replay ' || {id}"))
 }
 
 /// A replay in place of which rows are still to be published, if there is one.

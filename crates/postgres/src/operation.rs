@@ -12,6 +12,7 @@ use tokio_postgres::types::{PgLsn, ToSql, Type};
 
 use crate::anchor::anchor_of;
 use crate::relay_row::SLOT_WITH_OLDEST;
+use crate::session_lock::lock_is_taken;
 use crate::slot::Failover;
 use crate::store_error::{StoreError, shards};
 
@@ -522,12 +523,7 @@ pub async fn take_operation(client: &Client, slot: &str) -> Result<bool, StoreEr
 ///
 /// The server refused, or the connection ended.
 pub async fn is_operation_taken(client: &Client, slot: &str) -> Result<bool, StoreError> {
-    let sql = "SELECT EXISTS (SELECT FROM pg_catalog.pg_locks
-                               WHERE locktype = 'advisory' AND objsubid = 1 AND granted
-                                 AND database = (SELECT oid FROM pg_catalog.pg_database
-                                                  WHERE datname = current_database())
-                                 AND (classid::int8 << 32) | objid::int8 = hashtextextended($1, 0))";
-    lock(client, slot, sql).await
+    lock(client, slot, &format!("SELECT {}", lock_is_taken("$1"))).await
 }
 
 /// Lets another session work on it.

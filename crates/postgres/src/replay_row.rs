@@ -14,7 +14,7 @@ pub struct ReplayRow {
     pub id: String,
     /// Whose rows are replayed.
     pub slot: String,
-    /// The anchor whose copy is streamed.
+    /// The anchor whose copy is streamed; empty where the table is read.
     pub anchor: String,
     /// The server whose positions these are.
     pub system_identifier: String,
@@ -30,6 +30,14 @@ pub struct ReplayRow {
     pub rows: u64,
     /// How it ended; None when it may be taken up again.
     pub end: Option<ReplayEnd>,
+}
+
+impl ReplayRow {
+    /// The command that goes on with it: one that reads the log, or the table.
+    #[must_use]
+    pub fn command(&self) -> &'static str {
+        if self.anchor.is_empty() { "backfill" } else { "replay" }
+    }
 }
 
 /// How a replay ended.

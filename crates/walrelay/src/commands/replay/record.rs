@@ -31,7 +31,7 @@ pub(in crate::commands) async fn take_up(
     (slot, slots): (&str, &[&str]),
 ) -> Result<ReplayRow, Error> {
     let row = take(client, id, slots).await?.ok_or_else(|| missing((command, id), slot))?;
-    let own = if row.anchor.is_empty() { "backfill" } else { "replay" };
+    let own = row.command();
     if own != command {
         let source = if own == "backfill" { "table" } else { "log" };
         return Err(Error::Unfinished {
@@ -72,8 +72,8 @@ pub(in crate::commands) async fn command_of(
     id: &str,
 ) -> &'static str {
     match read_replay(client, id).await {
-        Ok(Some(row)) if row.anchor.is_empty() => "backfill",
-        Ok(_) | Err(_) => "replay",
+        Ok(Some(row)) => row.command(),
+        Ok(None) | Err(_) => "replay",
     }
 }
 
@@ -145,7 +145,7 @@ pub(in crate::commands) async fn abandon(
             format!("{removed} row(s) were taken back, {published} were published")
         }
     };
-    let what = row.map_or(command, |row| if row.anchor.is_empty() { "backfill" } else { "replay" });
+    let what = row.map_or(command, |row| row.command());
     Ok(format!("{what} {id} is given up: {told}\n"))
 }
 
