@@ -430,13 +430,8 @@ impl Flow {
         observer.log_measured(held, wal_budget, spill);
         // Calls that nobody answers hold the log like rows that wait.
         let read_to = tracker.observed().max(through.commit_lsn);
-        for batch in publishes.give_up(|call| wal_budget.gives_up(call, read_to, now)) {
-            let failure = Err(given_up());
-            observer.answered(&batch, &failure, now);
-            if let Err(failure) = failure {
-                lanes.refused(batch, &failure, now);
-            }
-        }
+        let overdue = publishes.give_up(|call| wal_budget.gives_up(call, read_to, now));
+        overdue.into_iter().for_each(|batch| self.answered((batch, Err(given_up()))));
     }
 
     /// Dispatch state answered.
