@@ -197,7 +197,7 @@ impl Observer {
                 let sizes = batch.messages().map(|message| message.request_field().len());
                 let (rows, bytes) = (batch.messages().len(), sizes.sum());
                 self.heavy_keys.stored(batch.topic(), batch.ordering_key(), rows, bytes);
-                self.recovered(batch.topic(), now);
+                self.recovered(batch.topic());
             }
             Err(failure) => self.refused(batch, failure, now),
         }
@@ -400,12 +400,12 @@ impl Observer {
         }
     }
 
-    fn recovered(&mut self, topic: &Topic, now: Instant) {
+    fn recovered(&mut self, topic: &Topic) {
         // The problem may have been found by an earlier session.
         if self.health.has_operator_problems() {
             self.health.operator_cleared(topic);
         }
-        self.refusals.stored(topic, now);
+        self.refusals.stored(topic);
     }
 
     fn counters(&mut self, topic: &Topic) -> &TopicCounters {

@@ -22,7 +22,7 @@ struct Refusal {
     began: Instant,
     last: Instant,
     /// Something was stored after the last of them.
-    stored: Option<Instant>,
+    is_stored: bool,
 }
 
 impl Refusals {
@@ -43,12 +43,12 @@ impl Refusals {
                     class: failure.class,
                     began: now,
                     last: now,
-                    stored: None,
+                    is_stored: false,
                 });
             }
             return has_room;
         };
-        (refusal.last, refusal.stored, refusal.class) = (now, None, failure.class);
+        (refusal.last, refusal.is_stored, refusal.class) = (now, false, failure.class);
         let is_news = !refusal.codes.contains(&failure.code);
         if is_news {
             refusal.codes.push(failure.code);
@@ -57,9 +57,9 @@ impl Refusals {
     }
 
     /// Something of the topic was stored.
-    pub(super) fn stored(&mut self, topic: &Topic, now: Instant) {
+    pub(super) fn stored(&mut self, topic: &Topic) {
         if let Some(refusal) = self.0.iter_mut().find(|refusal| refusal.topic == *topic) {
-            refusal.stored.get_or_insert(now);
+            refusal.is_stored = true;
         }
     }
 
@@ -67,7 +67,7 @@ impl Refusals {
     pub(super) fn over(&mut self, now: Instant) -> Vec<(Topic, Duration)> {
         let is_over = |refusal: &mut Refusal| {
             let quiet = now.saturating_duration_since(refusal.last);
-            refusal.stored.is_some() && quiet >= quiet_of(refusal.class)
+            refusal.is_stored && quiet >= quiet_of(refusal.class)
         };
         let over = self.0.extract_if(.., is_over);
         over.map(|refusal| (refusal.topic, refusal.last - refusal.began)).collect()
@@ -100,14 +100,14 @@ mod tests {
         let mut refusals = Refusals::default();
         assert!(refusals.refused(&topic, &no_answer, start));
         for second in 0..60 {
-            refusals.stored(&topic, after(second));
+            refusals.stored(&topic);
             assert!(!refusals.refused(&topic, &no_answer, after(second)));
         }
         let unavailable = failure(FailureClass::Transient, "UNAVAILABLE");
         assert!(refusals.refused(&topic, &unavailable, after(60)), "another cause is news");
         assert_eq!(refusals.over(after(600)), [], "nothing was stored since");
-        refusals.stored(&topic, after(61));
-        refusals.stored(&other, after(61));
+        refusals.stored(&topic);
+        refusals.stored(&other);
         assert_eq!(refusals.over(after(129)), []);
         assert_eq!(refusals.over(after(130)), [(Topic::clone(&topic), Duration::from_secs(60))]);
         assert!(refusals.refused(&topic, &no_answer, after(131)), "another event");
@@ -119,7 +119,7 @@ mod tests {
         let topic = Topic::from("t");
         let mut refusals = Refusals::default();
         assert!(refusals.refused(&topic, &failure(FailureClass::Operator, "NOT_FOUND"), start));
-        refusals.stored(&topic, start);
+        refusals.stored(&topic);
         let over = refusals.over(start + Duration::from_secs(5));
         assert_eq!(over, [(topic, Duration::ZERO)]);
     }
