@@ -48,7 +48,7 @@ pub use command::{
 };
 pub use consuming::{
     ConsumeConfig, ConsumerAction, ConsumerConfig, ConsumerSetUp, InboxAction, InboxConfig,
-    NewSubscription, Rebuild, Source,
+    NewSubscription, Rebuild, RefillConfig, Source,
 };
 pub(crate) use layers::is_section;
 pub use layers::{CommandLine, Environment, Refusal};

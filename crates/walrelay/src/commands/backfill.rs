@@ -9,7 +9,8 @@ use walrelay_postgres::{
 };
 use walrelay_relay::recovery::{Marks, Serving, published_table, table};
 use walrelay_relay::replay::{
-    BACKFILL_END, Beginning, Destination, Keeping, KeysSeen, Replay, RowsRequest, TableRows, Tally,
+    BACKFILL_END, Beginning, DeadRows, Destination, Keeping, KeysSeen, Replay, RowsRequest,
+    TableRows, Tally,
 };
 use walrelay_relay::settings::Settings;
 use walrelay_relay::shutdown::Shutdown;
@@ -19,7 +20,7 @@ use super::before::refuse_other_shards;
 use super::replay::in_place::InPlace;
 use super::replay::{Run, record};
 use super::topics;
-use crate::config::{BackfillAction, BackfillConfig, BackfillOrder};
+use crate::config::{BackfillAction, BackfillConfig, BackfillOrder, RefillConfig};
 use crate::error::Error;
 use crate::output::print;
 
@@ -208,15 +209,20 @@ async fn to_topic(
 /// # Errors
 ///
 /// As those of [`execute`].
-pub(super) async fn refill(config: &BackfillConfig, shutdown: &Shutdown) -> Result<u64, Error> {
-    let BackfillConfig { settings, action } = config.clone();
-    let BackfillAction::Begin(order) = action else { unreachable!("a refill always begins anew") };
+pub(super) async fn refill(config: &RefillConfig, shutdown: &Shutdown) -> Result<u64, Error> {
+    let RefillConfig { settings, topic, aggregate_types } = config.clone();
+    let order = BackfillOrder {
+        since: None,
+        matching: Matching { aggregate_types, ..Matching::default() },
+        destination: Destination::Topic(topic.clone()),
+        order_by: Vec::new(),
+        rate: None,
+        dead_rows: DeadRows::Stop,
+        keeping: Keeping::OnRecord,
+    };
     let client = connect_sql(&settings.connect).await?;
     let publish = async {
         let prepared = begin(&client, &settings, order).await?;
-        let Destination::Topic(topic) = prepared.request.destination.clone() else {
-            unreachable!("a refill has a topic of its own")
-        };
         to_topic(&client, settings, (prepared, &topic), shutdown).await
     };
     let done = Box::pin(publish).await;
@@ -231,17 +237,12 @@ pub(super) async fn refill(config: &BackfillConfig, shutdown: &Shutdown) -> Resu
 /// # Errors
 ///
 /// It is not, or Postgres or Pub/Sub cannot be reached.
-pub(super) async fn may_refill(config: &BackfillConfig) -> Result<String, Error> {
-    let BackfillConfig { settings, action } = config;
-    let BackfillAction::Begin(BackfillOrder { destination: Destination::Topic(topic), .. }) =
-        action
-    else {
-        unreachable!("a refill has a topic of its own")
-    };
+pub(super) async fn may_refill(config: &RefillConfig) -> Result<(), Error> {
+    let RefillConfig { settings, topic, .. } = config;
     let client = connect_sql(&settings.connect).await?;
     let found = topics::refuse_missing(&client, settings, topic).await;
     client.close().await;
-    found.map(|()| topic.clone())
+    found
 }
 
 fn gap(request: &RowsRequest) -> Gap {

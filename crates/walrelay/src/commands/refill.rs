@@ -22,7 +22,7 @@ use walrelay_relay::shutdown::Shutdown;
 use super::attended::{attended_in, unless_stopped};
 use super::backfill;
 use super::rebuild::{begin, described, is_moved, reset, successor};
-use crate::config::{BackfillConfig, Rebuild};
+use crate::config::{Rebuild, RefillConfig};
 use crate::error::Error;
 use crate::output::print;
 
@@ -35,7 +35,7 @@ const QUIET: Duration = Duration::from_secs(15);
 /// Makes it, and says each step.
 pub(super) async fn refill(
     (connect, client): (&ConnectConfig, &mut SqlClient),
-    (order, outbox): (&Rebuild, &BackfillConfig),
+    (order, outbox): (&Rebuild, &RefillConfig),
     shutdown: &Shutdown,
 ) -> Result<(), Error> {
     let refill = Refill { order, reset: &reset(order)?, outbox };
@@ -46,7 +46,7 @@ pub(super) async fn refill(
 struct Refill<'a> {
     order: &'a Rebuild,
     reset: &'a str,
-    outbox: &'a BackfillConfig,
+    outbox: &'a RefillConfig,
 }
 
 /// What is read while it lasts, and before and after.
@@ -95,7 +95,7 @@ impl Refill<'_> {
     /// Refuses what could not be whole, and creates the subscription.
     async fn prepare(&self, client: &SqlClient) -> Result<Subscriptions, Error> {
         let Rebuild { name, endpoint, .. } = self.order;
-        let topic = backfill::may_refill(self.outbox).await?;
+        backfill::may_refill(self.outbox).await?;
         let status = admin::status(client, name).await.map_err(Error::Inbox)?;
         if status["paused"] == true {
             return Err(Error::Unfit {
@@ -118,7 +118,7 @@ impl Refill<'_> {
             });
         }
         let mut wanted = successor(&found, &names.refill);
-        wanted.topic = topic;
+        wanted.topic.clone_from(&self.outbox.topic);
         wanted.dead_letter_policy = None;
         let is_new = subscriber.create_subscription(wanted).await?;
         let verb = if is_new { "created" } else { "already there" };

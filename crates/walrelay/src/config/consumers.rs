@@ -1,14 +1,13 @@
 //! `consume` and `consumer`, as the command line gives them.
 
-use walrelay_core::Matching;
 use walrelay_inbox::{Dedupe, Effect, OnDead, OnGap, Settings, Until};
-use walrelay_relay::replay::{DeadRows, Destination, Keeping};
 
 use super::builder::Builder;
 use super::consuming::{
-    ConsumeConfig, ConsumerAction, ConsumerConfig, ConsumerSetUp, NewSubscription, Rebuild, Source,
+    ConsumeConfig, ConsumerAction, ConsumerConfig, ConsumerSetUp, NewSubscription, Rebuild,
+    RefillConfig, Source,
 };
-use super::orders::{BackfillAction, BackfillConfig, BackfillOrder, Place};
+use super::orders::Place;
 use crate::{cli, options};
 
 /// Longer names than any index likes are a mistake.
@@ -158,7 +157,7 @@ impl Builder<'_> {
         &mut self,
         args: &cli::ConsumerRebuildArgs,
         topic: &str,
-    ) -> Option<Box<BackfillConfig>> {
+    ) -> Option<Box<RefillConfig>> {
         let connect = match &args.outbox_url {
             Some(url) => self.connect_to("outbox-url", url),
             None => self.connect(),
@@ -167,22 +166,11 @@ impl Builder<'_> {
         let pubsub = self.pubsub();
         let topic = self.full_name("from-outbox", topic, &relay.router.project, "topics");
         let topic = self.beside_the_live(("from-outbox", &topic?), &relay.router)?;
-        let order = BackfillOrder {
-            since: None,
-            matching: Matching {
-                aggregate_types: args.aggregate_type.clone(),
-                ..Matching::default()
-            },
-            destination: Destination::Topic(topic),
-            order_by: Vec::new(),
-            rate: None,
-            dead_rows: DeadRows::Stop,
-            keeping: Keeping::OnRecord,
-        };
         let until = walrelay_relay::settings::Until::CaughtUp;
         let settings =
             walrelay_relay::settings::Settings { connect: connect?, relay, pubsub, until };
-        Some(Box::new(BackfillConfig { settings, action: BackfillAction::Begin(order) }))
+        let aggregate_types = args.aggregate_type.clone();
+        Some(Box::new(RefillConfig { settings, topic, aggregate_types }))
     }
 
     fn consumer_name(&mut self, name: &str) -> String {

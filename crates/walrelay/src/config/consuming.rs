@@ -8,7 +8,6 @@ use walrelay_inbox::operate::{InboxFilter, InboxSelection};
 use walrelay_postgres::{ConnectConfig, QualifiedName};
 use walrelay_pubsub::Endpoint;
 
-use super::orders::BackfillConfig;
 use super::output_format::OutputFormat;
 
 /// Everything `walrelay consume` needs.
@@ -143,7 +142,18 @@ pub enum Source {
     /// What was published from this moment on, as far as the topic keeps it.
     Topic(SystemTime),
     /// Rows of the outbox, published to a topic of their own.
-    Outbox(Box<BackfillConfig>),
+    Outbox(Box<RefillConfig>),
+}
+
+/// All rows of the outbox, to a topic of their own.
+#[derive(Debug, Clone)]
+pub struct RefillConfig {
+    /// The relay's own settings, as far as a backfill shares them.
+    pub settings: walrelay_relay::settings::Settings,
+    /// The full name of the topic.
+    pub topic: String,
+    /// Of these types alone; all of them where none is named.
+    pub aggregate_types: Vec<String>,
 }
 
 /// A consumer's effects made anew.
