@@ -36,8 +36,13 @@ pub(super) async fn not_finished(
     operation: &SlotOperation,
 ) -> Result<StoreError, StoreError> {
     let what = describe_unfinished(client, slot, operation).await?;
+    Ok(unfinished_as((slot, operation), what))
+}
+
+/// The same, told as `what`.
+pub(super) fn unfinished_as((slot, operation): (&str, &SlotOperation), what: String) -> StoreError {
     let slot = slot.to_owned();
-    Ok(match operation {
+    match operation {
         SlotOperation::Upgrade(upgrade) => match upgrade.stage {
             UpgradeStage::Preparing => StoreError::UpgradeBegun { slot, what },
             UpgradeStage::Prepared => StoreError::UpgradePrepared { slot },
@@ -45,7 +50,7 @@ pub(super) async fn not_finished(
         SlotOperation::Reset(_) | SlotOperation::Recovery(_) | SlotOperation::Resharding(_) => {
             StoreError::OperationUnfinished { slot, what }
         }
-    })
+    }
 }
 
 /// While keys are held, what they wait for needs the slot: nobody else answers for them, or publishes what

@@ -15,7 +15,7 @@ use walrelay_relay::recovery;
 use walrelay_relay::shutdown::Shutdown;
 
 use super::attended::attended;
-use super::before::{naming_the_holder, rest_of};
+use super::before::{naming_the_holder, rest_of, unfinished_as};
 use super::topics;
 use crate::config::{AlreadyThere, CreateTopics, InitConfig, SlotKind};
 use crate::error::Error;
@@ -165,16 +165,7 @@ async fn finish(finisher: &Finisher<'_>, operation: &SlotOperation) -> Result<()
             "called off, because nobody is at it any more: {}\n",
             begun.describe(slot)
         )),
-        Outcome::Elsewhere { what } => {
-            let slot = slot.to_owned();
-            Err(match operation {
-                SlotOperation::Upgrade(_) => StoreError::UpgradeBegun { slot, what },
-                SlotOperation::Reset(_)
-                | SlotOperation::Recovery(_)
-                | SlotOperation::Resharding(_) => StoreError::OperationUnfinished { slot, what },
-            }
-            .into())
-        }
+        Outcome::Elsewhere { what } => Err(unfinished_as((slot, operation), what).into()),
     }
 }
 

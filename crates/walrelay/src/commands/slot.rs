@@ -55,11 +55,10 @@ async fn act(
 ) -> Result<String, Error> {
     let outbox = &database.outbox;
     let slot = outbox.slot.as_str();
-    // All slots of the outbox: what is noted about one of them lies before the others.
-    if action == SlotAction::CarryOver {
-        return carry_over::carry_over(client, outbox).await;
+    // What is carried over are all slots of the outbox.
+    if action != SlotAction::CarryOver {
+        refuse_other_shards(client, outbox).await?;
     }
-    refuse_other_shards(client, outbox).await?;
     match &action {
         SlotAction::Show(_)
         | SlotAction::Reset(_)
