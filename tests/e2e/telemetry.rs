@@ -5,7 +5,8 @@ use std::net::TcpListener;
 use std::time::{Duration, Instant};
 
 use walrelay_testkit::collector::{
-    Collector, Kept, SpanKind, Status, StatusCode, metric::Data, number_data_point::Value, texts,
+    Collector, Kept, KeyValue, Span, SpanKind, Status, StatusCode, metric::Data,
+    number_data_point::Value, texts,
 };
 use walrelay_testkit::outbox::Workload;
 use walrelay_testkit::relay::Relay;
@@ -26,6 +27,14 @@ async fn start(world: &World, variables: &[(&str, &str)]) -> Relay {
     relay
 }
 
+async fn start_consumer(world: &World, variables: &[(&str, &str)]) -> Relay {
+    let command = world.consumer([]).with_http();
+    let command = variables.iter().fold(command, |it, (name, value)| it.env(name, value));
+    let consumer = command.start();
+    consumer.wait_for_http(DEADLINE, "/readyz", 200).await;
+    consumer
+}
+
 async fn insert(world: &World, aggregate: (&str, &str), traceparent: &str) {
     let sql = format!(
         "INSERT INTO app_outbox (aggregatetype, aggregateid, event_type, version, payload, headers)
@@ -37,6 +46,14 @@ async fn insert(world: &World, aggregate: (&str, &str), traceparent: &str) {
 
 fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+fn links(span: &Span) -> Vec<(String, String)> {
+    span.links.iter().map(|link| (hex(&link.trace_id), hex(&link.span_id))).collect()
+}
+
+fn error(message: &str) -> Status {
+    Status { message: message.to_owned(), code: StatusCode::Error.into() }
 }
 
 /// The sum of a counter's points.
@@ -91,8 +108,7 @@ async fn a_publish_span_is_linked_to_the_trace_of_its_row_which_is_carried_on() 
     assert_eq!((stored.name.as_str(), stored.kind()), ("send video.events", SpanKind::Producer));
     assert!(stored.start_time_unix_nano < stored.end_time_unix_nano);
     for span in [&stored, &refused] {
-        let links = span.links.iter().map(|link| (hex(&link.trace_id), hex(&link.span_id)));
-        assert_eq!(links.collect::<Vec<_>>(), [(TRACE_ID.to_owned(), SPAN_ID.to_owned())]);
+        assert_eq!(links(span), [(TRACE_ID.to_owned(), SPAN_ID.to_owned())]);
     }
     assert_eq!(texts(&refused.attributes).get("error.type").map(String::as_str), Some("NOT_FOUND"));
 
@@ -144,6 +160,158 @@ async fn metrics_have_the_names_and_the_figures_of_the_metrics_endpoint() {
     let shown = text.lines().filter(|line| line.starts_with("# TYPE"));
     // Those that have no sample yet are described, and not sent.
     assert!(kept.metrics.len() * 2 > shown.count(), "{:?}", kept.metrics);
+}
+
+#[tokio::test]
+async fn levels_are_up_to_date_though_nobody_scrapes() {
+    let Some(world) = World::create().await else { return };
+    let collector = Collector::start();
+    let endpoint = collector.endpoint();
+    let variables =
+        [("OTEL_EXPORTER_OTLP_ENDPOINT", &*endpoint), ("OTEL_METRIC_EXPORT_INTERVAL", "100")];
+    let mut relay = start(&world, &variables).await;
+    wait_until(DEADLINE, "the phase", async || {
+        let kept = collector.kept();
+        let phase = kept.metrics.iter().find(|metric| metric.name == "walrelay_phase")?;
+        let Some(Data::Gauge(gauge)) = &phase.data else { panic!("{phase:?}") };
+        let is_streaming = |attributes: &[KeyValue]| texts(attributes)["phase"] == "streaming";
+        let mut points = gauge.data_points.iter();
+        let point = points.find(|point| is_streaming(&point.attributes))?;
+        (point.value == Some(Value::AsInt(1))).then_some(())
+    })
+    .await;
+    assert_eq!(relay.terminate(DEADLINE).await, Some(0));
+}
+
+#[tokio::test]
+async fn a_consumers_transaction_has_a_span_that_is_linked_to_the_traces_of_its_events() {
+    let Some(world) = World::create().await else { return };
+    world.set_up_consumer().await;
+    let collector = Collector::start();
+    let variables = [
+        ("OTEL_EXPORTER_OTLP_ENDPOINT", &*collector.endpoint()),
+        ("OTEL_EXPORTER_OTLP_HEADERS", "authorization=Bearer%20hunter2"),
+        ("OTEL_METRIC_EXPORT_INTERVAL", "100"),
+        ("RUST_LOG", "debug"),
+    ];
+    insert(&world, ("video", "secret-key"), TRACE).await;
+    insert(&world, ("video", "v-2"), NOT_RECORDED).await;
+    world.catch_up().await;
+    let mut consumer = start_consumer(&world, &variables).await;
+    world.wait_applied(2).await;
+    wait_until(DEADLINE, "the counters", async || {
+        let kept = collector.kept();
+        (counted(&kept, "walrelay_inbox_events_total") == Some(2)).then_some(())
+    })
+    .await;
+    assert_eq!(consumer.terminate(DEADLINE).await, Some(0));
+
+    let kept = collector.kept();
+    let [span] = &kept.spans[..] else { panic!("one has a recorded trace: {:?}", kept.spans) };
+    assert_eq!((span.name.as_str(), span.kind()), ("process ledger", SpanKind::Consumer));
+    assert_eq!(links(span), [(TRACE_ID.to_owned(), SPAN_ID.to_owned())]);
+    assert!(span.parent_span_id.is_empty(), "{span:?}");
+    assert!(span.start_time_unix_nano < span.end_time_unix_nano);
+    let attributes = texts(&span.attributes);
+    for (name, value) in [
+        ("messaging.system", "gcp_pubsub"),
+        ("messaging.operation.type", "process"),
+        ("messaging.destination.name", "ledger"),
+        ("messaging.destination.subscription.name", "ledger"),
+    ] {
+        assert_eq!(attributes.get(name).map(String::as_str), Some(value), "{attributes:?}");
+    }
+    assert!(attributes.contains_key("messaging.batch.message_count"), "{attributes:?}");
+    assert!(!format!("{:?}", kept.spans).contains("secret-key"), "{:?}", kept.spans);
+    let (authorization, lines) = (Some("Bearer hunter2".to_owned()), consumer.lines());
+    assert!(kept.authorizations.iter().all(|it| *it == authorization));
+    assert!(!lines.iter().any(|line| line.contains("hunter2")), "{lines:#?}");
+}
+
+#[tokio::test]
+async fn a_transaction_that_fails_has_the_servers_code_and_nothing_of_its_text() {
+    let Some(world) = World::create().await else { return };
+    world.set_up_consumer().await;
+    let collector = Collector::start();
+    let endpoint = collector.endpoint();
+    let variables = [("OTEL_EXPORTER_OTLP_ENDPOINT", &*endpoint)];
+    let mut consumer = start_consumer(&world, &variables).await;
+    let failed = async |code: &str| {
+        wait_until(DEADLINE, &format!("a span with {code}"), async || {
+            let spans = collector.kept().spans;
+            let has =
+                |it: &Span| texts(&it.attributes).get("error.type").is_some_and(|it| it == code);
+            spans.into_iter().find(|span| has(span)).and_then(|span| span.status)
+        })
+        .await
+    };
+    // The handler fails on an event, which is stored.
+    let poison = "INSERT INTO app_outbox (aggregatetype, aggregateid, event_type, version, payload)
+                  VALUES ('video', 'v-1', 'made', 1, '{\"fails\": \"hunter2\"}')";
+    world.execute(poison).await;
+    world.catch_up().await;
+    assert_eq!(failed("22000").await, error("1 of 1 events failed"));
+    // The transaction itself cannot be.
+    world.execute("ALTER TABLE app_inbox RENAME TO hunter2").await;
+    insert(&world, ("video", "v-2"), TRACE).await;
+    world.catch_up().await;
+    assert_eq!(failed("42P01").await, error("not committed: operator (SQLSTATE 42P01)"));
+    world.execute("ALTER TABLE hunter2 RENAME TO app_inbox").await;
+    world.wait_applied(1).await;
+    assert_eq!(consumer.terminate(DEADLINE).await, Some(0));
+    let spans = collector.kept().spans;
+    assert!(!format!("{spans:?}").contains("hunter2"), "{spans:?}");
+    let done = spans.iter().any(|span| span.status.as_ref().is_none_or(|it| it.code == 0));
+    assert!(done, "{spans:?}");
+}
+
+#[tokio::test]
+async fn a_collector_that_is_gone_costs_a_consumer_a_line_and_no_event() {
+    let Some(world) = World::create().await else { return };
+    world.set_up_consumer().await;
+    let endpoint = {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        format!("http://{}", listener.local_addr().unwrap())
+    };
+    let variables =
+        [("OTEL_EXPORTER_OTLP_ENDPOINT", &*endpoint), ("OTEL_METRIC_EXPORT_INTERVAL", "100")];
+    let mut consumer = start_consumer(&world, &variables).await;
+    world.insert_events(20, 500).await;
+    world.catch_up().await;
+    world.wait_applied(500).await;
+    wait_until(DEADLINE, "dropped spans to be counted", async || {
+        let (_, text) = http_get(consumer.http_address(), "/metrics").await.ok()?;
+        let name = "walrelay_inbox_spans_dropped_total ";
+        let line = text.lines().find_map(|it| it.strip_prefix(name))?;
+        (line != "0").then_some(())
+    })
+    .await;
+    assert_eq!(consumer.terminate(DEADLINE).await, Some(0));
+    world.assert_applied_exactly_once().await;
+    let lines = consumer.lines();
+    let told: Vec<_> = lines.iter().filter(|line| line.contains(NOT_TAKEN)).collect();
+    assert_eq!(told.len(), 1, "{lines:#?}");
+}
+
+#[tokio::test]
+async fn a_consumer_that_is_told_of_no_collector_connects_to_nobody() {
+    let Some(world) = World::create().await else { return };
+    world.set_up_consumer().await;
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let endpoint = format!("http://{}", listener.local_addr().unwrap());
+    let variables = [
+        ("OTEL_EXPORTER_OTLP_ENDPOINT", &*endpoint),
+        ("OTEL_SDK_DISABLED", "true"),
+        ("OTEL_METRIC_EXPORT_INTERVAL", "50"),
+    ];
+    let mut consumer = start_consumer(&world, &variables).await;
+    insert(&world, ("video", "v-1"), TRACE).await;
+    world.catch_up().await;
+    world.wait_applied(1).await;
+    assert_eq!(consumer.terminate(DEADLINE).await, Some(0));
+    listener.set_nonblocking(true).unwrap();
+    let nobody = listener.accept().map(|(_, address)| address).unwrap_err();
+    assert_eq!(nobody.kind(), std::io::ErrorKind::WouldBlock);
 }
 
 #[tokio::test]

@@ -29,6 +29,19 @@ impl Attributes {
         self.to_map().remove(name)
     }
 
+    /// The value of one, as it stands in the JSON object, without reading the others: for values that
+    /// need no escapes. `None` when there is no such attribute.
+    pub(crate) fn plain(&self, name: &str) -> Option<&str> {
+        // An unescaped quote behind a bracket or a comma begins a name, and no name or value has one in it.
+        let mut found = self.0.match_indices(name).filter(|(at, _)| {
+            let (before, after) = (&self.0[..*at], &self.0[at + name.len()..]);
+            (before.ends_with("{\"") || before.ends_with(",\"")) && after.starts_with("\":\"")
+        });
+        let (at, _) = found.next()?;
+        let value = &self.0[at + name.len() + "\":\"".len()..];
+        value.split('"').next()
+    }
+
     /// All of them by name.
     #[must_use]
     pub fn to_map(&self) -> BTreeMap<String, String> {
@@ -58,6 +71,30 @@ impl fmt::Debug for Attributes {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_plain_value_is_found_where_it_stands() {
+        let attributes = |pairs: &[(&str, &str)]| {
+            let pairs = pairs.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned()));
+            Attributes::of(&pairs.collect())
+        };
+        let first = attributes(&[("it", "00-1-01"), ("z", "z")]);
+        assert_eq!(first.plain("it"), Some("00-1-01"));
+        let last = attributes(&[("a", "\\"), ("it", "00-1-01")]);
+        assert_eq!(last.plain("it"), Some("00-1-01"));
+        for other in [
+            &[][..],
+            &[("a", "it")],
+            &[("submit", "no")],
+            &[("it's", "no")],
+            &[("a", "{\"it\":\"no\"}")],
+            &[("a", "x,\"it\":\"no\"")],
+            &[("a,\"it", "no")],
+            &[("{\"it", "no")],
+        ] {
+            assert_eq!(attributes(other).plain("it"), None, "{other:?}");
+        }
+    }
 
     #[test]
     fn what_goes_in_comes_out_and_values_are_not_shown() {

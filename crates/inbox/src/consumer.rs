@@ -14,9 +14,11 @@ use crate::effect::{Effect, Kind};
 use crate::error::InboxError;
 use crate::health::Health;
 use crate::metrics::Metrics;
+use crate::observed::Observed;
 use crate::plan::Plan;
-use crate::run::{Observed, Run};
+use crate::run::Run;
 use crate::settings::Settings;
+use crate::trace::Tracer;
 
 /// Until the next look when a subscription cannot be followed to.
 const AGAIN_AFTER: Duration = Duration::from_secs(1);
@@ -29,6 +31,7 @@ pub struct Consumer {
     subscription: String,
     plan: Plan,
     is_paused: bool,
+    tracer: Option<Arc<dyn Tracer>>,
 }
 
 impl Consumer {
@@ -78,13 +81,19 @@ impl Consumer {
             handler_timeout: settings.handler_timeout,
         };
         let is_paused = registration.paused;
-        Ok(Self { settings, subscriber, subscription, plan, is_paused })
+        Ok(Self { settings, subscriber, subscription, plan, is_paused, tracer: None })
     }
 
     /// The subscription that is read.
     #[must_use]
     pub fn subscription(&self) -> &str {
         &self.subscription
+    }
+
+    /// Tells `tracer` of its transactions.
+    #[must_use]
+    pub fn traced(self, tracer: Arc<dyn Tracer>) -> Self {
+        Self { tracer: Some(tracer), ..self }
     }
 
     /// Consumes until `stop` completes, or everything is caught up when that was asked for. Failures of
@@ -102,8 +111,9 @@ impl Consumer {
         let mut stop = pin!(stop);
         let mut consumer = self;
         loop {
-            let settings = consumer.settings.clone();
-            let run = consumer.begin(Observed { metrics: metrics.clone(), health: health.clone() });
+            let (settings, tracer) = (consumer.settings.clone(), consumer.tracer.clone());
+            let (metrics, health) = (metrics.clone(), health.clone());
+            let run = consumer.begin(metrics, health);
             match run.consume(stop.as_mut()).await? {
                 End::Over => return Ok(()),
                 End::Moved => {}
@@ -111,13 +121,14 @@ impl Consumer {
             consumer = tokio::select! {
                 biased;
                 () = &mut stop => return Ok(()),
-                found = Self::prepare_again(settings) => found?,
+                found = Self::prepare_again(settings) => Self { tracer, ..found? },
             };
         }
     }
 
-    fn begin(self, observed: Observed) -> Run {
-        let Self { settings, subscriber, subscription, plan, is_paused } = self;
+    fn begin(self, metrics: Metrics, health: Health) -> Run {
+        let Self { settings, subscriber, subscription, plan, is_paused, tracer } = self;
+        let observed = Observed { metrics, health, tracer };
         let run = Run::new(settings, subscriber, &subscription, plan, observed);
         if is_paused { run.paused() } else { run }
     }

@@ -98,6 +98,12 @@ impl Applied {
         both.map(|(result, code)| Self::of(result, code)).collect()
     }
 
+    /// The error code of an event that has not taken effect because of it.
+    pub(crate) fn failed_with(&self) -> Option<&str> {
+        let has_failed = matches!(self.result, "retrying" | "dead");
+        self.error_code.as_deref().filter(|_| has_failed)
+    }
+
     /// What is wrong with an event that has an error code.
     pub(crate) fn complaint(&self) -> &'static str {
         match self.error_code.as_deref() {
@@ -158,15 +164,20 @@ impl Unapplied {
 }
 
 impl Unapplied {
+    /// The server's code, where it has refused a statement or a connection.
+    pub(crate) fn sqlstate(&self) -> Option<&str> {
+        match self {
+            Self::Connect(error) => error.server().map(|answer| &*answer.code),
+            Self::Sql(error) => error.code().map(SqlState::code),
+            Self::Handler(error, _) => error.sql().and_then(SqlError::code).map(SqlState::code),
+            Self::Overdue | Self::Silent | Self::Garbled => None,
+        }
+    }
+
     /// Whether the handler took too long; what does so alone is at fault itself.
     pub(crate) fn is_timeout(&self) -> bool {
-        let code = match self {
-            Self::Sql(error) => error.code(),
-            Self::Handler(error, _) => error.sql().and_then(SqlError::code),
-            Self::Overdue => return true,
-            Self::Connect(_) | Self::Silent | Self::Garbled => None,
-        };
-        code == Some(&SqlState::QUERY_CANCELED)
+        let is_cancelled = self.sqlstate() == Some(SqlState::QUERY_CANCELED.code());
+        matches!(self, Self::Overdue) || is_cancelled
     }
 
     /// What it is for the event that took too long.

@@ -89,6 +89,13 @@ impl Event {
         }
     }
 
+    /// The W3C trace context that it was published with, as the relay or one of Google's clients writes it.
+    #[must_use]
+    pub fn traceparent(&self) -> Option<&str> {
+        let names = [attribute::TRACEPARENT, attribute::GOOGCLIENT_TRACEPARENT];
+        names.into_iter().find_map(|name| self.attributes.plain(name))
+    }
+
     /// What it takes of the budget.
     #[must_use]
     pub fn bytes(&self) -> usize {
@@ -153,6 +160,17 @@ mod tests {
         assert_eq!(from_cloud.event_id, "c-1");
         assert_eq!(from_cloud.event_type.as_deref(), Some("paid"));
         assert_eq!(from_cloud.aggregate_id.as_deref(), Some("A-17"));
+    }
+
+    #[test]
+    fn a_trace_context_is_read_under_either_name() {
+        let of = |attributes: &[(&str, &str)]| {
+            Event::of_message(message(attributes)).traceparent().map(ToOwned::to_owned)
+        };
+        assert_eq!(of(&[("event_id", "e-1")]), None);
+        assert_eq!(of(&[("googclient_traceparent", "00-1")]).as_deref(), Some("00-1"));
+        let both = [("googclient_traceparent", "00-1"), ("traceparent", "00-2")];
+        assert_eq!(of(&both).as_deref(), Some("00-2"));
     }
 
     #[test]

@@ -37,6 +37,8 @@ pub struct Metrics {
     pub(crate) held_bytes: Level,
     pub(crate) held_keys: Level,
     pub(crate) streams_ended: Family<ReasonLabel, Counter>,
+    /// Spans that were wanted and are not sent.
+    pub spans_dropped: Counter,
     /// What the consumer is doing: 1 for that phase, 0 for the others.
     pub(crate) phase: Family<PhaseLabel, Level>,
     pub(crate) seconds_since_progress: Gauge<f64, AtomicU64>,
@@ -87,6 +89,7 @@ impl Metrics {
             held_bytes: Level::default(),
             held_keys: Level::default(),
             streams_ended: Family::default(),
+            spans_dropped: Counter::default(),
             phase: Family::default(),
             seconds_since_progress: Gauge::default(),
             registry: Arc::default(),
@@ -143,6 +146,11 @@ impl Metrics {
         r.register("held_bytes", "Bytes held, of the budget", self.held_bytes.clone());
         r.register("held_keys", "Ordering keys held", self.held_keys.clone());
         r.register("streams_ended", "Streams that ended, by gRPC code", self.streams_ended.clone());
+        r.register(
+            "spans_dropped",
+            "Spans that were wanted and are not sent to the collector",
+            self.spans_dropped.clone(),
+        );
         r.register("phase", "1 for what the consumer is doing", self.phase.clone());
         r.register(
             "seconds_since_progress",
@@ -181,6 +189,7 @@ mod tests {
             "walrelay_inbox_batch_seconds_count 0",
             "walrelay_inbox_stored_to_commit_seconds_count 0",
             "walrelay_inbox_held_bytes 0",
+            "walrelay_inbox_spans_dropped_total 0",
             "walrelay_inbox_phase{phase=\"paused\"} 1",
             "walrelay_inbox_phase{phase=\"consuming\"} 0",
             "walrelay_inbox_seconds_since_progress 1.5",

@@ -24,11 +24,13 @@ use crate::course::{Chore, Course, End, Stored};
 use crate::database::{Applied, Connection, Registration, Unapplied};
 use crate::error::InboxError;
 use crate::event::Event;
-use crate::health::{Health, Holdings, Phase};
+use crate::health::{Holdings, Phase};
 use crate::link::{Heard, LEASE, Link, Wanted, operator_hint};
-use crate::metrics::{Metrics, OutcomeLabel, ReasonLabel};
+use crate::metrics::{OutcomeLabel, ReasonLabel};
+use crate::observed::Observed;
 use crate::plan::Plan;
 use crate::settings::{Settings, Until};
+use crate::trace::{BatchFailure, TraceEnd};
 
 /// How often what waits for its time is asked for.
 const REDELIVER_EVERY: Duration = Duration::from_secs(1);
@@ -51,17 +53,11 @@ enum Done {
         id: BatchId,
         began: Instant,
         events: Vec<Arc<Event>>,
+        traced: Option<TraceEnd>,
         ended: Result<Vec<Applied>, Unapplied>,
     },
     Redelivered(Result<Vec<Applied>, Unapplied>),
     Looked(Result<Option<Registration>, Unapplied>),
-}
-
-/// Where the loop says how it is doing.
-#[derive(Debug)]
-pub(crate) struct Observed {
-    pub(crate) metrics: Metrics,
-    pub(crate) health: Health,
 }
 
 /// A consumer at work.
@@ -84,8 +80,7 @@ pub(crate) struct Run {
     course: Course,
     quiet_since: Instant,
     random: Random,
-    metrics: Metrics,
-    health: Health,
+    observed: Observed,
 }
 
 impl Run {
@@ -96,7 +91,6 @@ impl Run {
         plan: Plan,
         observed: Observed,
     ) -> Self {
-        let Observed { metrics, health } = observed;
         let mut random = Random::new(seed());
         let bounds = Bounds {
             batch: settings.batch as usize,
@@ -135,8 +129,7 @@ impl Run {
             quiet_since: now,
             settings,
             random,
-            metrics,
-            health,
+            observed,
         }
     }
 
@@ -201,7 +194,7 @@ impl Run {
 
     fn acknowledge(&mut self) {
         let ids = self.intake.acknowledgements(usize::MAX);
-        self.metrics.acknowledged.inc_by(ids.len() as u64);
+        self.observed.metrics.acknowledged.inc_by(ids.len() as u64);
         self.link.acknowledge(ids);
     }
 
@@ -211,7 +204,7 @@ impl Run {
             self.link.renew(renewed);
         } else if self.link.is_open() {
             let renewed = self.intake.renewals(now.into_std());
-            self.metrics.leases_renewed.inc_by(renewed.len() as u64);
+            self.observed.metrics.leases_renewed.inc_by(renewed.len() as u64);
             self.link.renew(renewed);
         } else {
             self.intake.lapse(now.into_std());
@@ -238,9 +231,10 @@ impl Run {
             });
         }
         while let Some(Batch { id, messages }) = self.intake.next_batch(now.into_std()) {
+            let traced = self.observed.begin(&self.subscription, &messages);
             self.begin(move |mut connection, plan| async move {
                 let ended = connection.apply(&plan, &messages).await;
-                (connection, Done::Batch { id, began: now, events: messages, ended })
+                (connection, Done::Batch { id, began: now, events: messages, traced, ended })
             });
         }
     }
@@ -262,7 +256,10 @@ impl Run {
     fn done(&mut self, done: Done) -> Result<(), InboxError> {
         let now = Instant::now();
         match done {
-            Done::Batch { id, began, events, ended } => {
+            Done::Batch { id, began, events, traced, ended } => {
+                if let Some(end) = traced {
+                    end(BatchFailure::of(&ended));
+                }
                 let outcome = self.batch_ended(&events, began, now, ended);
                 self.intake.settle(id, &outcome, now.into_std());
                 match outcome {
@@ -285,7 +282,7 @@ impl Run {
         now: Instant,
         ended: Result<Vec<Applied>, Unapplied>,
     ) -> Outcome {
-        self.metrics.batch_seconds.observe((now - began).as_secs_f64());
+        self.observed.metrics.batch_seconds.observe((now - began).as_secs_f64());
         let (name, outcome) = match ended {
             Ok(applied) => {
                 self.note_applied(events, &applied);
@@ -293,27 +290,27 @@ impl Run {
             }
             Err(error) => {
                 let failure = error.failure();
-                self.complain(failure, &error);
+                self.observed.complain(failure, &error);
                 (failure.name(), Outcome::Failed(failure))
             }
         };
-        self.metrics.batches.get_or_create(&OutcomeLabel { outcome: name }).inc();
+        self.observed.metrics.batches.get_or_create(&OutcomeLabel { outcome: name }).inc();
         outcome
     }
 
     fn note_applied(&mut self, events: &[Arc<Event>], applied: &[Applied]) {
-        self.health.progress();
-        if self.health.set_database_problem(None) {
+        self.observed.health.progress();
+        if self.observed.health.set_database_problem(None) {
             tracing::info!("events are applied again");
         }
         let time = SystemTime::now();
         for (event, its) in events.iter().zip(applied) {
-            self.metrics.event(its.result);
+            self.observed.metrics.event(its.result);
             match its.result {
                 "done" | "late" => {
                     let stored = event.publish_time.and_then(|at| time.duration_since(at).ok());
                     let seconds = stored.unwrap_or_default().as_secs_f64();
-                    self.metrics.stored_to_commit_seconds.observe(seconds);
+                    self.observed.metrics.stored_to_commit_seconds.observe(seconds);
                 }
                 "retrying" | "dead" if its.error_code.is_some() => {
                     self.stored = Stored::Perhaps;
@@ -326,26 +323,6 @@ impl Run {
                     );
                 }
                 _ => {}
-            }
-        }
-    }
-
-    /// Says what is wrong, once.
-    fn complain(&self, failure: Failure, error: &Unapplied) {
-        match failure {
-            Failure::Conflict => tracing::debug!(%error, "a batch met others; it is tried again"),
-            Failure::Paused | Failure::Rebuilt | Failure::Unregistered => {
-                tracing::debug!(%error, "a batch was refused");
-            }
-            Failure::Outage => {
-                if self.health.set_database_problem(Some(error.to_string())) {
-                    tracing::warn!(%error, "the database cannot apply events; they are held");
-                }
-            }
-            Failure::Operator => {
-                if self.health.set_database_problem(Some(error.to_string())) {
-                    tracing::error!(%error, "events cannot be applied until somebody acts; no attempts are counted");
-                }
             }
         }
     }
@@ -378,11 +355,11 @@ impl Run {
                     true => Stored::Nothing,
                     false => Stored::Perhaps,
                 };
-                applied.iter().for_each(|it| self.metrics.event(it.result));
+                applied.iter().for_each(|it| self.observed.metrics.event(it.result));
                 if Applied::have_moved(applied) {
                     // What stands behind them, or did not fit beside them, may follow at once.
                     next = now;
-                    self.health.progress();
+                    self.observed.health.progress();
                 }
                 None
             }
@@ -390,7 +367,7 @@ impl Run {
                 if error.failure() == Failure::Conflict {
                     self.portion.failed(self.portion.size());
                 }
-                self.complain(error.failure(), error);
+                self.observed.complain(error.failure(), error);
                 Some(error.failure())
             }
         };
@@ -408,7 +385,7 @@ impl Run {
             Ok(None) => {
                 return Err(InboxError::Unregistered { consumer: self.plan.consumer.clone() });
             }
-            Err(error) => self.complain(error.failure(), &error),
+            Err(error) => self.observed.complain(error.failure(), &error),
         }
         let every = if self.is_paused { LOOK_EVERY_PAUSED } else { LOOK_EVERY };
         self.look = Chore::Due(now + every);
@@ -439,7 +416,7 @@ impl Run {
             Err(status) => return self.stream_ended(&status, now),
         };
         self.link.worked();
-        if self.health.set_stream_problem(None) {
+        if self.observed.health.set_stream_problem(None) {
             tracing::info!("the stream is open again");
         }
         if let Some(confirmation) = response.acknowledge_confirmation {
@@ -459,7 +436,7 @@ impl Run {
                 ordering_key: event.ordering_key.clone(),
                 bytes: event.bytes(),
             };
-            self.metrics.messages_received.inc();
+            self.observed.metrics.messages_received.inc();
             if self.intake.arrive(delivery, event, now.into_std()) == Arrival::Again {
                 tracing::trace!("delivered again while it is held");
             }
@@ -469,9 +446,9 @@ impl Run {
     fn stream_ended(&mut self, status: &Status, now: Instant) {
         self.link.ended(now, &mut self.random);
         let reason = code_name(status);
-        self.metrics.streams_ended.get_or_create(&ReasonLabel { reason }).inc();
+        self.observed.metrics.streams_ended.get_or_create(&ReasonLabel { reason }).inc();
         if let Some(hint) = operator_hint(status, &self.subscription) {
-            if self.health.set_stream_problem(Some(format!("{reason}: {hint}"))) {
+            if self.observed.health.set_stream_problem(Some(format!("{reason}: {hint}"))) {
                 tracing::error!(reason, hint, "nothing is delivered until somebody acts");
             }
             return;
@@ -479,7 +456,7 @@ impl Run {
         tracing::debug!(reason, message = status.message(), "the stream has ended");
         // Streams end every half hour; only one that does not come back is a problem.
         let problem = format!("{reason}: {}", status.message());
-        if self.link.is_failing() && self.health.set_stream_problem(Some(problem)) {
+        if self.link.is_failing() && self.observed.health.set_stream_problem(Some(problem)) {
             tracing::warn!(reason, message = status.message(), "no stream to Pub/Sub");
         }
     }
@@ -514,7 +491,7 @@ impl Run {
         let until = Instant::now() + self.settings.drain_timeout;
         tracing::info!(why, out = self.jobs.len(), "draining: finishing what is out");
         self.course = Course::Draining { until };
-        self.health.set_phase(Phase::Draining);
+        self.observed.health.set_phase(Phase::Draining);
     }
 
     fn is_over(&self, now: Instant) -> bool {
@@ -562,9 +539,13 @@ impl Run {
     }
 
     fn observe(&self, now: Instant) {
-        self.health.beat();
+        self.observed.health.beat();
         if self.course == Course::On {
-            self.health.set_phase(if self.is_paused { Phase::Paused } else { Phase::Consuming });
+            self.observed.health.set_phase(if self.is_paused {
+                Phase::Paused
+            } else {
+                Phase::Consuming
+            });
         }
         let holdings = Holdings {
             messages: self.intake.messages(),
@@ -574,13 +555,13 @@ impl Run {
             oldest: self.intake.oldest(now.into_std()),
         };
         if holdings.messages == 0 {
-            self.health.progress();
+            self.observed.health.progress();
         }
-        self.metrics.held_messages.set(holdings.messages as u64);
-        self.metrics.held_bytes.set(holdings.bytes as u64);
-        self.metrics.held_keys.set(holdings.keys as u64);
-        self.health.set_holdings(holdings);
-        self.health.set_generation(&self.subscription, self.plan.generation);
+        self.observed.metrics.held_messages.set(holdings.messages as u64);
+        self.observed.metrics.held_bytes.set(holdings.bytes as u64);
+        self.observed.metrics.held_keys.set(holdings.keys as u64);
+        self.observed.health.set_holdings(holdings);
+        self.observed.health.set_generation(&self.subscription, self.plan.generation);
     }
 }
 

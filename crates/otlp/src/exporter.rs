@@ -233,7 +233,7 @@ impl Sending {
                     endpoint = %self.collector.endpoint(),
                     %error,
                     "the collector does not take telemetry; what it misses is not sent again, and \
-                     publishing goes on"
+                     nothing else waits for it"
                 );
             }
             Ok(()) | Err(_) => {}

@@ -1,13 +1,15 @@
-//! Spans of Publish requests and the relay's metrics, sent to an OpenTelemetry collector over OTLP.
+//! Spans of Publish requests and of consumers' transactions, and metrics, sent to an OpenTelemetry collector
+//! over OTLP.
 //!
 //! Owns a thread of its own with everything that talks to the collector, so that neither a slow nor a
 //! missing one is felt where rows flow: what is handed over is bounded, and what does not fit is
 //! dropped and counted. Knows nothing of variables or flags: whoever starts it hands over [`Settings`].
 //!
 //! ```text
-//! a Publish call ── Spans::start … PublishSpan::end ──▶ queue ─┐
-//!                                                              ├─▶ the exporter's thread ──▶ collector
-//! the text of /metrics ────────── asked for at its interval ───┘
+//! a Publish call ── Spans::send ────┐
+//! a transaction ─── Spans::process ─┴ … OpenSpan::end ──▶ queue ─┐
+//!                                                                ├─▶ the exporter's thread ──▶ collector
+//! the text of /metrics ──────────── asked for at its interval ───┘
 //! ```
 
 mod collector;
@@ -25,4 +27,4 @@ pub use exporter::{Exporter, Figures, StartError};
 pub use pairs::{NotPairs, pairs};
 pub use sampling::{Root, Sampling, SamplingError};
 pub use settings::{Headers, HeadersError, Settings};
-pub use spans::{PublishSpan, Spans};
+pub use spans::{Failed, OpenSpan, Spans};

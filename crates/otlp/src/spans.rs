@@ -1,4 +1,4 @@
-//! One span for a Publish request, linked to the traces its rows come from.
+//! One span for a Publish request or for a consumer's transaction, linked to the traces its rows come from.
 
 use std::borrow::Cow;
 use std::sync::Arc;
@@ -34,13 +34,47 @@ struct Shared {
     ids: RandomIdGenerator,
 }
 
-/// The span of a request that is out. One that is dropped was never a request's that was answered, and
-/// is not sent.
+/// The span of something that is being done. One that is dropped has not ended, and is not sent.
 #[derive(Debug)]
-pub struct PublishSpan {
+pub struct OpenSpan {
     /// Its place in the queue: what was begun is not dropped.
     place: OwnedPermit<SpanData>,
     data: Box<SpanData>,
+}
+
+/// Why it did not succeed. Goes to the collector as it is, so neither payloads nor keys may be in it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Failed {
+    /// One of few words: `error.type`.
+    pub code: Cow<'static, str>,
+    /// For a reader.
+    pub text: String,
+}
+
+/// What a span is of.
+#[derive(Debug, Clone, Copy)]
+enum Operation {
+    /// A Publish request.
+    Send,
+    /// A transaction of a consumer.
+    Process,
+}
+
+impl Operation {
+    /// As the standard calls it.
+    const fn name(self) -> &'static str {
+        match self {
+            Self::Send => "send",
+            Self::Process => "process",
+        }
+    }
+
+    const fn kind(self) -> SpanKind {
+        match self {
+            Self::Send => SpanKind::Producer,
+            Self::Process => SpanKind::Consumer,
+        }
+    }
 }
 
 impl Spans {
@@ -51,16 +85,35 @@ impl Spans {
 
     /// Begins the span of a request with these messages; none when nobody wants it, or when there is
     /// no room for it, which is counted.
-    pub fn start<'a>(
+    pub fn send<'a>(
         &self,
         topic: &Topic,
         messages: impl ExactSizeIterator<Item = &'a Message>,
-    ) -> Option<PublishSpan> {
+    ) -> Option<OpenSpan> {
+        let traceparents = messages.map(|message| message.attribute(attribute::TRACEPARENT));
+        self.begin((Operation::Send, topic), traceparents)
+    }
+
+    /// Begins the span of a transaction that applies messages of this subscription, of each of which
+    /// the `traceparent` is given; none as for [`send`](Self::send).
+    pub fn process<'a>(
+        &self,
+        subscription: &str,
+        traceparents: impl ExactSizeIterator<Item = Option<&'a str>>,
+    ) -> Option<OpenSpan> {
+        self.begin((Operation::Process, subscription), traceparents)
+    }
+
+    fn begin<'a>(
+        &self,
+        (operation, full_name): (Operation, &str),
+        traceparents: impl ExactSizeIterator<Item = Option<&'a str>>,
+    ) -> Option<OpenSpan> {
         let shared = &*self.shared;
-        let count = messages.len();
+        let count = i64::try_from(traceparents.len()).unwrap_or(i64::MAX);
         // Without room nothing is gathered that nobody will see.
         let links_max = if shared.queue.capacity() > 0 { LINKS_MAX } else { 0 };
-        let (traces, links) = traces_of(messages, links_max);
+        let (traces, links) = traces_of(traceparents.flatten(), links_max);
         let trace_id = shared.ids.new_trace_id();
         if !shared.sampling.wants(traces, trace_id) {
             return None;
@@ -70,59 +123,82 @@ impl Spans {
             return None;
         };
         let id = shared.ids.new_span_id();
-        let flags = TraceFlags::SAMPLED;
         let now = SystemTime::now();
-        let (project, topic) = name_of(topic);
-        let mut attributes = Vec::with_capacity(7);
-        attributes.push(KeyValue::new("messaging.system", "gcp_pubsub"));
-        attributes.push(KeyValue::new("messaging.operation.name", "send"));
-        attributes.push(KeyValue::new("messaging.operation.type", "send"));
-        attributes.push(KeyValue::new("messaging.destination.name", topic.to_owned()));
-        attributes.push(KeyValue::new("gcp.project_id", project.to_owned()));
-        let count = i64::try_from(count).unwrap_or(i64::MAX);
-        attributes.push(KeyValue::new("messaging.batch.message_count", count));
+        let (project, destination) = name_of(full_name);
+        let name = format!("{} {destination}", operation.name());
         let data = Box::new(SpanData {
-            span_context: SpanContext::new(trace_id, id, flags, false, TraceState::NONE),
+            span_context: SpanContext::new(
+                trace_id,
+                id,
+                TraceFlags::SAMPLED,
+                false,
+                TraceState::NONE,
+            ),
             parent_span_id: SpanId::INVALID,
             parent_span_is_remote: false,
-            span_kind: SpanKind::Producer,
-            name: Cow::Owned(format!("send {topic}")),
+            span_kind: operation.kind(),
+            name: Cow::Owned(name),
             start_time: now,
             end_time: now,
-            attributes,
+            attributes: attributes(operation, (project, destination), count),
             dropped_attributes_count: 0,
             events: SpanEvents::default(),
             links,
             status: Status::Unset,
             instrumentation_scope: scope(),
         });
-        Some(PublishSpan { place, data })
+        Some(OpenSpan { place, data })
     }
 }
 
-impl PublishSpan {
-    /// Ends it with the answer to its request.
-    pub fn end<T>(self, answer: Result<T, &PublishFailure>) {
+impl OpenSpan {
+    /// Ends it.
+    pub fn end(self, failed: Option<Failed>) {
         let Self { place, mut data } = self;
         data.end_time = SystemTime::now();
-        if let Err(failure) = answer {
-            data.status = Status::error(failure.to_string());
-            data.attributes.push(KeyValue::new("error.type", failure.code));
+        if let Some(Failed { code, text }) = failed {
+            data.status = Status::error(text);
+            data.attributes.push(KeyValue::new("error.type", code));
         }
         place.send(*data);
     }
 }
 
+impl From<&PublishFailure> for Failed {
+    fn from(failure: &PublishFailure) -> Self {
+        Self { code: failure.code.into(), text: failure.to_string() }
+    }
+}
+
+fn attributes(
+    operation: Operation,
+    (project, destination): (&str, &str),
+    count: i64,
+) -> Vec<KeyValue> {
+    let mut attributes = Vec::with_capacity(8);
+    attributes.push(KeyValue::new("messaging.system", "gcp_pubsub"));
+    attributes.push(KeyValue::new("messaging.operation.name", operation.name()));
+    attributes.push(KeyValue::new("messaging.operation.type", operation.name()));
+    attributes.push(KeyValue::new("messaging.destination.name", destination.to_owned()));
+    match operation {
+        Operation::Send => {}
+        Operation::Process => {
+            let name = "messaging.destination.subscription.name";
+            attributes.push(KeyValue::new(name, destination.to_owned()));
+        }
+    }
+    attributes.push(KeyValue::new("gcp.project_id", project.to_owned()));
+    attributes.push(KeyValue::new("messaging.batch.message_count", count));
+    attributes
+}
+
 /// What the rows say about their traces, and those that are recorded.
 fn traces_of<'a>(
-    messages: impl Iterator<Item = &'a Message>,
+    traceparents: impl Iterator<Item = &'a str>,
     links_max: usize,
 ) -> (RowTraces, SpanLinks) {
     let (mut traces, mut links) = (RowTraces::None, SpanLinks::default());
-    let contexts = messages
-        .filter_map(|message| message.attribute(attribute::TRACEPARENT))
-        .filter_map(trace_parent::parse);
-    for context in contexts {
+    for context in traceparents.filter_map(trace_parent::parse) {
         if !context.is_sampled() {
             if traces == RowTraces::None {
                 traces = RowTraces::Unsampled;
@@ -146,10 +222,13 @@ fn traces_of<'a>(
     (traces, links)
 }
 
-/// Project and short name of a topic.
-fn name_of(topic: &str) -> (&str, &str) {
-    let parts = topic.strip_prefix("projects/").and_then(|rest| rest.split_once("/topics/"));
-    parts.unwrap_or(("", topic))
+/// Project and short name of a topic or a subscription.
+fn name_of(full_name: &str) -> (&str, &str) {
+    let mut parts = full_name.splitn(4, '/');
+    match [parts.next(), parts.next(), parts.next(), parts.next()] {
+        [Some("projects"), Some(project), Some(_), Some(name)] => (project, name),
+        _ => ("", full_name),
+    }
 }
 
 fn scope() -> InstrumentationScope {
@@ -194,9 +273,9 @@ mod tests {
     }
 
     impl Recorded {
-        fn start(&self, traceparents: &[Option<&str>]) -> Option<PublishSpan> {
+        fn start(&self, traceparents: &[Option<&str>]) -> Option<OpenSpan> {
             let messages: Vec<_> = traceparents.iter().map(|it| message(*it)).collect();
-            self.spans.start(&"projects/p/topics/t".into(), messages.iter())
+            self.spans.send(&"projects/p/topics/t".into(), messages.iter())
         }
     }
 
@@ -211,7 +290,7 @@ mod tests {
         let other = SAMPLED.replace("b7ad", "b7ae");
         let rows =
             [Some(SAMPLED), Some(SAMPLED), Some(UNSAMPLED), Some("00-1-2-01"), None, Some(&other)];
-        recorded.start(&rows).unwrap().end(Ok(()));
+        recorded.start(&rows).unwrap().end(None);
         let span = recorded.queue.try_recv().unwrap();
         assert_eq!(span.name, "send t");
         assert_eq!(span.span_kind, SpanKind::Producer);
@@ -239,10 +318,36 @@ mod tests {
     fn a_refused_request_has_the_code_and_the_error() {
         let mut recorded = recorded("always_on", 8);
         let failure = PublishFailure::new(FailureClass::Operator, "NOT_FOUND", "no topic");
-        recorded.start(&[None]).unwrap().end(Err::<(), _>(&failure));
+        recorded.start(&[None]).unwrap().end(Some(Failed::from(&failure)));
         let span = recorded.queue.try_recv().unwrap();
         assert_eq!(span.status, Status::error("NOT_FOUND: no topic"));
         assert_eq!(attribute_of(&span, "error.type").as_deref(), Some("NOT_FOUND"));
+    }
+
+    #[test]
+    fn a_consumers_transaction_has_a_span_of_its_subscription() {
+        let mut recorded = recorded("parentbased_always_on", 8);
+        let traceparents = [Some(SAMPLED), None, Some(SAMPLED)];
+        let subscription = "projects/p/subscriptions/ledger";
+        let open = recorded.spans.process(subscription, traceparents.into_iter()).unwrap();
+        open.end(Some(Failed { code: "40001".into(), text: "conflict".to_owned() }));
+        let span = recorded.queue.try_recv().unwrap();
+        assert_eq!((&*span.name, &span.span_kind), ("process ledger", &SpanKind::Consumer));
+        assert_eq!(span.links.len(), 1);
+        for (key, value) in [
+            ("messaging.system", "gcp_pubsub"),
+            ("messaging.operation.name", "process"),
+            ("messaging.operation.type", "process"),
+            ("messaging.destination.name", "ledger"),
+            ("messaging.destination.subscription.name", "ledger"),
+            ("messaging.batch.message_count", "3"),
+            ("gcp.project_id", "p"),
+            ("error.type", "40001"),
+        ] {
+            assert_eq!(attribute_of(&span, key).as_deref(), Some(value), "{key}");
+        }
+        assert_eq!(span.status, Status::error("conflict"));
+        assert!(recorded.spans.process(subscription, [Some(UNSAMPLED)].into_iter()).is_none());
     }
 
     #[test]
@@ -252,7 +357,7 @@ mod tests {
             .map(|span| format!("00-0af7651916cd43dd8448eb211c80319c-{span:016x}-01"))
             .collect();
         let rows: Vec<_> = rows.iter().map(|row| Some(row.as_str())).collect();
-        recorded.start(&rows).unwrap().end(Ok(()));
+        recorded.start(&rows).unwrap().end(None);
         let span = recorded.queue.try_recv().unwrap();
         assert_eq!((span.links.len(), span.links.dropped_count), (LINKS_MAX, 872));
     }
@@ -274,7 +379,7 @@ mod tests {
         assert_eq!(recorded.dropped.get(), 1);
         // A call that was given up gives its place back.
         drop(first);
-        second.end(Ok(()));
+        second.end(None);
         assert!(recorded.queue.try_recv().is_ok() && recorded.queue.try_recv().is_err());
         assert!(recorded.start(&[None]).is_some());
         assert_eq!(recorded.dropped.get(), 1);

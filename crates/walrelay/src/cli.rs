@@ -140,6 +140,8 @@ pub enum CommandArgs {
     /// seen commit together, and only then the message is acknowledged; what comes again is found in
     /// the inbox and skipped. Loss of a connection is not an end. SIGTERM and SIGINT finish what is out
     /// and exit with 0. More instances give more throughput. The database may be behind a pooler.
+    ///
+    /// With OTEL_EXPORTER_OTLP_ENDPOINT set, traces and metrics are sent to that OpenTelemetry collector.
     #[command(after_help = "Examples:\n  \
         walrelay consume billing --handler shop.apply --database-url postgresql://app@db.example:6543/app\n  \
         PUBSUB_EMULATOR_HOST=localhost:8085 walrelay consume billing --handler shop.apply --until-caught-up")]

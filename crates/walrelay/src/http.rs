@@ -94,6 +94,11 @@ impl Observe for OfConsumer {
 }
 
 impl Observed {
+    /// What it has counted, as Prometheus reads it.
+    pub(crate) fn metrics(&self) -> Result<String, std::fmt::Error> {
+        self.0.metrics()
+    }
+
     /// A relay.
     #[must_use]
     pub fn of_relay(health: Health, metrics: Metrics) -> Self {
@@ -154,7 +159,7 @@ async fn readyz(State(observed): State<Observed>) -> Response {
 }
 
 async fn metrics(State(observed): State<Observed>) -> Response {
-    match observed.0.metrics() {
+    match observed.metrics() {
         Ok(text) => {
             let form = "application/openmetrics-text; version=1.0.0; charset=utf-8";
             ([(header::CONTENT_TYPE, form)], text).into_response()

@@ -1,8 +1,11 @@
-//! A publisher whose requests have spans.
+//! Requests and transactions that have spans.
+
+use std::sync::Arc;
 
 use futures_util::future::Either;
 use walrelay_core::{Batch, PublishFailure};
-use walrelay_otlp::Spans;
+use walrelay_inbox::{Event, TraceEnd, Tracer};
+use walrelay_otlp::{Failed, Spans};
 use walrelay_relay::stream::seams::Publisher;
 
 /// Publishes as the publisher in it does; each request has a span where spans are wanted.
@@ -25,15 +28,29 @@ impl<P: Publisher> Publisher for Traced<P> {
         batch: &Batch,
     ) -> impl Future<Output = Result<Vec<String>, PublishFailure>> + Send + 'static {
         let spans = self.spans.as_ref();
-        let span = spans.and_then(|spans| spans.start(batch.topic(), batch.messages()));
+        let span = spans.and_then(|spans| spans.send(batch.topic(), batch.messages()));
         let answer = self.publisher.publish(batch);
         match span {
             None => Either::Left(answer),
             Some(span) => Either::Right(async move {
                 let answer = answer.await;
-                span.end(answer.as_ref());
+                span.end(answer.as_ref().err().map(Failed::from));
                 answer
             }),
         }
+    }
+}
+
+/// Makes a span of each transaction of a consumer.
+#[derive(Debug)]
+pub struct TracedBatches(pub Spans);
+
+impl Tracer for TracedBatches {
+    fn begin(&self, subscription: &str, events: &[Arc<Event>]) -> Option<TraceEnd> {
+        let span = self.0.process(subscription, events.iter().map(|event| event.traceparent()))?;
+        Some(Box::new(|failure| {
+            let failed = failure.map(|it| Failed { code: it.code.into(), text: it.text });
+            span.end(failed);
+        }))
     }
 }

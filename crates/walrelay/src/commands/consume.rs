@@ -1,16 +1,20 @@
 //! `walrelay consume`.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::task::JoinSet;
 use tokio::time::sleep;
 use walrelay_inbox::{Consumer, Health, InboxError, Metrics, Settings};
+use walrelay_otlp::{Exporter, Spans};
 use walrelay_relay::policy::{Chain, Disposition, Met};
 use walrelay_relay::shutdown::Shutdown;
 
+use super::exporting::{figures, with_telemetry};
 use crate::config::ConsumeConfig;
 use crate::error::Error;
-use crate::http;
+use crate::http::{self, Observed};
+use crate::traced::TracedBatches;
 
 /// A server that is starting is asked again after this.
 const AGAIN_AFTER: Duration = Duration::from_secs(1);
@@ -20,20 +24,38 @@ const AGAIN_AFTER: Duration = Duration::from_secs(1);
 /// # Errors
 ///
 /// Whatever ended it otherwise.
-pub async fn execute(config: ConsumeConfig, shutdown: &Shutdown) -> Result<(), Error> {
+pub async fn execute(mut config: ConsumeConfig, shutdown: &Shutdown) -> Result<(), Error> {
     let (metrics, health) = (Metrics::new(), Health::new(&config.settings.consumer));
+    let observed = Observed::of_consumer(health.clone(), metrics.clone());
+    let exporter = config.otlp.take().map(|settings| {
+        Exporter::start(settings, figures(observed.clone()), metrics.spans_dropped.clone())
+    });
+    let work = |spans| consume(&config, (metrics, health), (observed, spans), shutdown);
+    Box::pin(with_telemetry(exporter, work)).await
+}
+
+/// The consumer, with its HTTP endpoints.
+async fn consume(
+    config: &ConsumeConfig,
+    (metrics, health): (Metrics, Health),
+    (served, spans): (Observed, Option<Spans>),
+    shutdown: &Shutdown,
+) -> Result<(), Error> {
     // Its tasks end with this function.
     let mut tasks = JoinSet::new();
     if let Some(address) = config.http {
         let io = |source| Error::Io { action: format!("listen on {address}"), source };
         let listener = http::listen(address).await.map_err(io)?;
-        let observed = http::Observed::of_consumer(health.clone(), metrics.clone());
-        tasks.spawn(http::serve(listener, observed));
+        tasks.spawn(http::serve(listener, served));
     }
     let consumer = tokio::select! {
         biased;
         () = shutdown.requested() => return Ok(()),
         prepared = prepare(&config.settings) => prepared?,
+    };
+    let consumer = match spans {
+        Some(spans) => consumer.traced(Arc::new(TracedBatches(spans))),
+        None => consumer,
     };
     let stop = shutdown.requested();
     Box::pin(consumer.run(stop, metrics, health)).await.map_err(Error::Inbox)

@@ -20,6 +20,7 @@ pub mod demo;
 pub mod dispatch;
 mod draining;
 pub mod emulator;
+mod exporting;
 pub mod inbox;
 pub mod init;
 pub mod prepare_upgrade;

@@ -5,7 +5,7 @@ use std::time::Duration;
 use tokio::task::JoinSet;
 use tokio::time::sleep;
 use walrelay_core::Random;
-use walrelay_otlp::{Exporter, Settings as OtlpSettings, Spans, StartError};
+use walrelay_otlp::{Exporter, Spans};
 use walrelay_postgres::connect_sql;
 use walrelay_pubsub::GrpcPublisher;
 use walrelay_relay::error::RelayError;
@@ -21,9 +21,10 @@ use walrelay_relay::seed::random_seed;
 use walrelay_relay::settings::Settings;
 use walrelay_relay::shutdown::Shutdown;
 
-use crate::config::{OnSlotLost, Problem, RunConfig};
+use super::exporting::{figures, with_telemetry};
+use crate::config::{OnSlotLost, RunConfig};
 use crate::error::Error;
-use crate::http;
+use crate::http::{self, Observed};
 use crate::traced::Traced;
 
 /// Runs until `shutdown` is requested, or everything is caught up when that was asked for.
@@ -32,53 +33,29 @@ use crate::traced::Traced;
 ///
 /// The error that ended it.
 pub async fn execute(mut config: RunConfig, shutdown: &Shutdown) -> Result<(), Error> {
-    let metrics = Metrics::new();
+    let (metrics, health) = (Metrics::new(), Health::new());
     metrics.set_info(&config.settings.relay.outbox);
-    let telemetry = match config.otlp.take() {
-        Some(settings) => Some(sent(settings, &metrics).await?),
-        None => None,
-    };
-    let spans = telemetry.as_ref().and_then(Exporter::spans).cloned();
-    let done = relay(&config, metrics, spans, shutdown).await;
-    if let Some(telemetry) = telemetry {
-        telemetry.finish().await;
-    }
-    done
-}
-
-/// Sends telemetry from now on.
-async fn sent(settings: OtlpSettings, metrics: &Metrics) -> Result<Exporter, Error> {
-    let dropped = metrics.spans_dropped.clone();
-    let metrics = metrics.clone();
-    let started = Exporter::start(settings, Box::new(move || metrics.encode()), dropped).await;
-    started.map_err(|error| match error {
-        StartError::Settings(allowed) => Error::Config(vec![Problem {
-            option: "OTEL_EXPORTER_OTLP_…".to_owned(),
-            value: None,
-            origin: None,
-            allowed,
-        }]),
-        StartError::Thread(source) => {
-            Error::Io { action: "start sending telemetry".to_owned(), source }
-        }
-    })
+    let observed = Observed::of_relay(health.clone(), metrics.clone());
+    let exporter = config.otlp.take().map(|settings| {
+        Exporter::start(settings, figures(observed.clone()), metrics.spans_dropped.clone())
+    });
+    let work = |spans| relay(&config, (metrics, health), (observed, spans), shutdown);
+    Box::pin(with_telemetry(exporter, work)).await
 }
 
 /// The relay, with its HTTP endpoints.
 async fn relay(
     config: &RunConfig,
-    metrics: Metrics,
-    spans: Option<Spans>,
+    (metrics, health): (Metrics, Health),
+    (served, spans): (Observed, Option<Spans>),
     shutdown: &Shutdown,
 ) -> Result<(), Error> {
-    let health = Health::new();
     // Dropping the set at the end of this function ends its tasks.
     let mut tasks = JoinSet::new();
     if let Some(address) = config.http {
         let io = |source| Error::Listen { address, source };
         let listener = http::listen(address).await.map_err(io)?;
-        let observed = http::Observed::of_relay(health.clone(), metrics.clone());
-        tasks.spawn(http::serve(listener, observed));
+        tasks.spawn(http::serve(listener, served));
     }
     let publisher =
         GrpcPublisher::connect(&config.settings.pubsub.publisher).map_err(Error::PubSub)?;

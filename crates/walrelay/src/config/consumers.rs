@@ -25,6 +25,7 @@ impl Builder<'_> {
         let connect = self.connect();
         let endpoint = self.endpoint();
         let http = self.http();
+        let otlp = self.otlp();
         let problems = &mut self.problems;
         let settings = Settings {
             consumer,
@@ -56,7 +57,7 @@ impl Builder<'_> {
                 false => Until::Stopped,
             },
         };
-        Some(ConsumeConfig { settings, http })
+        Some(ConsumeConfig { settings, http, otlp })
     }
 
     pub(super) fn consumer(&mut self, action: &cli::ConsumerActionArgs) -> Option<ConsumerConfig> {

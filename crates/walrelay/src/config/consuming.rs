@@ -17,6 +17,8 @@ pub struct ConsumeConfig {
     pub settings: walrelay_inbox::Settings,
     /// Where `/livez` and the others are served; `None` is nowhere.
     pub http: Option<SocketAddr>,
+    /// The collector that spans and metrics are sent to; none are without.
+    pub otlp: Option<walrelay_otlp::Settings>,
 }
 
 /// Everything `walrelay consumer` needs.

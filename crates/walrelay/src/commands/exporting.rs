@@ -1,0 +1,46 @@
+//! Sending telemetry while a command runs.
+
+use walrelay_otlp::{Exporter, Figures, Spans, StartError};
+
+use crate::config::Problem;
+use crate::error::Error;
+use crate::http::Observed;
+
+/// The text of `/metrics`, which is brought up to date by being asked for.
+pub(super) fn figures(observed: Observed) -> Figures {
+    Box::new(move || observed.metrics())
+}
+
+/// Runs `work` with what makes spans. What is left of them, and the metrics, are sent at its end. Without
+/// an exporter nothing is.
+///
+/// # Errors
+///
+/// Those of `work`, or the exporter cannot be started.
+pub(super) async fn with_telemetry<F>(
+    starting: Option<impl Future<Output = Result<Exporter, StartError>>>,
+    work: impl FnOnce(Option<Spans>) -> F,
+) -> Result<(), Error>
+where
+    F: Future<Output = Result<(), Error>>,
+{
+    let Some(starting) = starting else { return work(None).await };
+    let exporter = starting.await.map_err(refused)?;
+    let done = work(exporter.spans().cloned()).await;
+    exporter.finish().await;
+    done
+}
+
+fn refused(error: StartError) -> Error {
+    match error {
+        StartError::Settings(allowed) => Error::Config(vec![Problem {
+            option: "OTEL_EXPORTER_OTLP_…".to_owned(),
+            value: None,
+            origin: None,
+            allowed,
+        }]),
+        StartError::Thread(source) => {
+            Error::Io { action: "start sending telemetry".to_owned(), source }
+        }
+    }
+}
