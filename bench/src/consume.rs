@@ -25,7 +25,7 @@ use walrelay_testkit::postgres::TestClient;
 use walrelay_testkit::process::clean_command;
 use walrelay_testkit::proxy::{Network, Proxy};
 
-use crate::database::{Database, Rows, Server};
+use crate::database::{Commits, Database, Rows, Server};
 use crate::drain::{start_relay, wait_stored};
 use crate::failure::Failure;
 use crate::process::{Measured, Output, Process, Usage};
@@ -55,6 +55,11 @@ BEGIN
      SET version = excluded.version, events = s.events + excluded.events, text = excluded.text;
 END $$;";
 
+/// A row is written for each event that is seen, by one of the readers or the other.
+const EVENTS_PER_TRANSACTION: &str = "
+  SELECT (count(*) / count(DISTINCT x)::numeric)::float8
+    FROM (SELECT xmin::text AS x FROM app_inbox UNION ALL SELECT xmin::text FROM bench_seen) AS seen";
+
 /// A backlog of events and who applies them.
 #[derive(Debug, Clone, Copy, Serialize)]
 pub(crate) struct Consume {
@@ -66,6 +71,9 @@ pub(crate) struct Consume {
     pub(crate) poison_every: u32,
     /// Added to each round trip to the database.
     pub(crate) database_millis: u64,
+    /// Which server has the database.
+    #[serde(skip)]
+    pub(crate) commits: Commits,
     /// Processes that share the subscription.
     pub(crate) instances: u32,
     pub(crate) rounds: u32,
@@ -86,19 +94,28 @@ pub(crate) struct Consumed {
     #[serde(flatten)]
     pub(crate) consume: Consume,
     pub(crate) events: u32,
+    /// What a commit has waited for, as the server says.
+    pub(crate) server: String,
     pub(crate) rounds_measured: Vec<Measured>,
+    /// Events in a transaction, on average of each round.
+    pub(crate) events_per_transaction: Vec<f64>,
 }
 
 /// Fills a subscription and applies it, once in each round.
 pub(crate) async fn run(server: &Server, consume: Consume) -> Result<Consumed, Failure> {
-    let mut rounds_measured = Vec::new();
+    let (mut rounds_measured, mut events_per_transaction) = (Vec::new(), Vec::new());
+    let mut commits = String::new();
     for _ in 0..consume.rounds {
         let mut database = server.create(&consume.name.replace('-', "_")).await?;
+        commits = database.commits().await?;
         database.load(consume.rows).await?;
         rounds_measured.push(round(server, &mut database, consume).await?);
+        let row = database.client().query_one(EVENTS_PER_TRANSACTION, &[]).await?;
+        events_per_transaction.push(row.try_get(0)?);
         server.remove(database).await?;
     }
-    Ok(Consumed { consume, events: consume.rows.count, rounds_measured })
+    let events = consume.rows.count;
+    Ok(Consumed { consume, events, server: commits, rounds_measured, events_per_transaction })
 }
 
 async fn round(

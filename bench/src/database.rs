@@ -1,8 +1,9 @@
 //! The private server, and on it one database for each workload.
 
 use std::path::{Path, PathBuf};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
+use serde::Serialize;
 use tokio_postgres::Client;
 use walrelay_private_postgres::{Installation, PrivatePostgres, installations_in};
 use walrelay_testkit::postgres::TestClient;
@@ -49,10 +50,27 @@ pub(crate) struct Server {
     relay: PathBuf,
 }
 
+/// Commits of which the time is taken.
+const COMMITS: u32 = 100;
+
+/// What a commit waits for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub(crate) enum Commits {
+    /// The operating system: a commit costs next to nothing, and no database in production runs so.
+    Cached,
+    /// The disk, as in production.
+    Durable,
+}
+
 impl Server {
-    pub(crate) fn start(relay: PathBuf) -> Result<Self, Failure> {
+    pub(crate) fn start(relay: PathBuf, commits: Commits) -> Result<Self, Failure> {
         let installation = comparable()?;
+        let flushes = if commits == Commits::Durable { "on" } else { "off" };
         let settings = [
+            ("fsync", flushes),
+            ("full_page_writes", flushes),
+            ("synchronous_commit", "on"),
             ("shared_buffers", "256MB"),
             ("max_wal_size", "16GB"),
             ("checkpoint_timeout", "1h"),
@@ -158,6 +176,19 @@ impl Database {
 
     pub(crate) fn client(&self) -> &Client {
         &self.client
+    }
+
+    /// What the server says that a commit waits for, and how long the smallest takes: the disk decides what
+    /// a transaction for each message costs.
+    pub(crate) async fn commits(&self) -> Result<String, Failure> {
+        let began = Instant::now();
+        for _ in 0..COMMITS {
+            self.client.execute("SELECT pg_logical_emit_message(true, 'bench', '')", &[]).await?;
+        }
+        let millis = 1e3 * began.elapsed().as_secs_f64() / f64::from(COMMITS);
+        let sql = "SELECT format('fsync %s, synchronous_commit %s, a commit %s ms',
+                     current_setting('fsync'), current_setting('synchronous_commit'), $1::text)";
+        Ok(self.client.query_one(sql, &[&format!("{millis:.2}")]).await?.try_get(0)?)
     }
 
     pub(crate) async fn connect(&self) -> Result<TestClient, Failure> {

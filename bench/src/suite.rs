@@ -6,18 +6,19 @@ use clap::Args;
 
 use crate::again::{self, BACKFILL, REPLAY, RESET};
 use crate::clients::{self, Client, PublishOptions, Published, Publishing};
-use crate::consume::{self, Consume, Reader};
+use crate::consume::{self, Consume, Consumed, Reader};
 use crate::consume_live;
-use crate::database::{Rows, Server};
+use crate::database::{Commits, Rows, Server};
 use crate::drain::{self, Drain};
 use crate::failure::Failure;
 use crate::live::{self, Burst, Live, Steady};
 use crate::machine::{self, Machine};
 use crate::outage::{self, Outage};
 use crate::results::{
-    BARE, CONSUME_FAR, CONSUME_HOT, CONSUME_MANY, CONSUME_OFFICIAL, CONSUME_POISON, CONSUME_REMOTE,
-    CONSUME_STEADY, CONSUME_TWO, FAR_AWAY, FAR_TLS, HOT_KEYS, MANY_KEYS, OFFICIAL, ONE_TRANSACTION,
-    OUTAGE, OUTAGE_MANY, Results, SINGLE_KEY, STEADY,
+    BARE, CONSUME_DURABLE, CONSUME_DURABLE_OFFICIAL, CONSUME_FAR, CONSUME_HOT, CONSUME_MANY,
+    CONSUME_OFFICIAL, CONSUME_POISON, CONSUME_REMOTE, CONSUME_STEADY, CONSUME_TWO, FAR_AWAY,
+    FAR_TLS, HOT_KEYS, MANY_KEYS, OFFICIAL, ONE_TRANSACTION, OUTAGE, OUTAGE_MANY, Results,
+    SINGLE_KEY, STEADY,
 };
 use crate::shards::{self, Shards};
 use crate::sink::{Keeping, SinkOptions};
@@ -107,10 +108,12 @@ fn consumers(size: Size) -> Vec<Consume> {
         rows: Rows { count: size.rows(count), per_transaction: 10, aggregates, payload_bytes: 200 },
         poison_every: 0,
         database_millis: 0,
+        commits: Commits::Cached,
         instances: 1,
         rounds: size.rounds(),
     };
     let far = |name, millis| Consume { database_millis: millis, ..consume(name, 300_000, 1_000) };
+    let durable = |it| Consume { commits: Commits::Durable, ..it };
     vec![
         consume(CONSUME_HOT, 500_000, 1_000),
         consume(CONSUME_MANY, 1_000_000, 0),
@@ -120,6 +123,11 @@ fn consumers(size: Size) -> Vec<Consume> {
         Consume { instances: 2, ..far(CONSUME_TWO, 30) },
         Consume { poison_every: 100, ..consume(CONSUME_POISON, 300_000, 1_000) },
         Consume { reader: Reader::Official, ..consume(CONSUME_OFFICIAL, 100_000, 1_000) },
+        durable(consume(CONSUME_DURABLE, 500_000, 1_000)),
+        Consume {
+            reader: Reader::Official,
+            ..durable(consume(CONSUME_DURABLE_OFFICIAL, 100_000, 1_000))
+        },
     ]
 }
 
@@ -171,12 +179,33 @@ pub(crate) fn execute(options: &SuiteOptions) -> Result<(), Failure> {
         None => beside_us()?,
     };
     // Before the runtime: starting a server blocks.
-    let server = Server::start(relay)?;
+    let server = Server::start(relay.clone(), Commits::Cached)?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    let results = runtime.block_on(measure(&server, options))?;
+    let mut results = runtime.block_on(measure(&server, options))?;
+    drop(server);
+    let is_durable = |it: &Consume| it.commits == Commits::Durable && is_wanted(options, it.name);
+    let durable: Vec<Consume> = consumers(options.size).into_iter().filter(is_durable).collect();
+    if !durable.is_empty() {
+        let flushing = Server::start(relay, Commits::Durable)?;
+        results.consumers.extend(runtime.block_on(consumed(&flushing, durable))?);
+    }
+    results.targets = targets::judge(&results);
     report::write(&results, &options.results)?;
     terminal::say(&report::markdown(&results));
     Ok(())
+}
+
+fn is_wanted(options: &SuiteOptions, name: &str) -> bool {
+    options.only.is_empty() || options.only.iter().any(|text| name.contains(text))
+}
+
+async fn consumed(server: &Server, consumers: Vec<Consume>) -> Result<Vec<Consumed>, Failure> {
+    let mut all = Vec::new();
+    for consumer in consumers {
+        terminal::progress(consumer.name);
+        all.push(consume::run(server, consumer).await?);
+    }
+    Ok(all)
 }
 
 fn beside_us() -> Result<PathBuf, Failure> {
@@ -190,8 +219,7 @@ fn beside_us() -> Result<PathBuf, Failure> {
 async fn measure(server: &Server, options: &SuiteOptions) -> Result<Results, Failure> {
     let size = options.size;
     let arguments = &options.relay_arg;
-    let is_wanted =
-        |name: &str| options.only.is_empty() || options.only.iter().any(|text| name.contains(text));
+    let is_wanted = |name: &str| is_wanted(options, name);
     let mut results = Results {
         machine: Machine::here(server),
         size,
@@ -240,10 +268,9 @@ async fn measure(server: &Server, options: &SuiteOptions) -> Result<Results, Fai
         let rows = Rows { count, per_transaction: 10, aggregates: 1_000, payload_bytes: 200 };
         results.again = again::run(server, rows, arguments).await?;
     }
-    for consumer in consumers(size).into_iter().filter(|it| is_wanted(it.name)) {
-        terminal::progress(consumer.name);
-        results.consumers.push(consume::run(server, consumer).await?);
-    }
+    let is_cached = |it: &Consume| it.commits == Commits::Cached && is_wanted(it.name);
+    let cached = consumers(size).into_iter().filter(is_cached).collect();
+    results.consumers = consumed(server, cached).await?;
     if is_wanted(CONSUME_STEADY) {
         terminal::progress(CONSUME_STEADY);
         let seconds = size.steady_seconds();
@@ -251,7 +278,6 @@ async fn measure(server: &Server, options: &SuiteOptions) -> Result<Results, Fai
             Steady { name: CONSUME_STEADY, rows_per_second: 1_000, seconds, delay_millis: 0 };
         results.applied_live.push(consume_live::run(server, steady).await?);
     }
-    results.targets = targets::judge(&results);
     Ok(results)
 }
 
