@@ -253,6 +253,24 @@ mod tests {
     }
 
     #[test]
+    fn a_key_that_always_has_more_does_not_keep_the_others_of_its_stream_from_coming() {
+        let mut fixture = Fixture::new(2, 5);
+        fixture.open(ONE, 3);
+        let mut held = fixture.take(ONE);
+        let is_other = |(key, _): &(Bytes, u64)| key == "key-1";
+        // It is held to the end: the key stays with the stream.
+        held.retain(|delivery| !is_other(delivery));
+        let mut others = 1;
+        for _ in 0..20 {
+            fixture.push("key-0");
+            fixture.queue.acknowledge(held.remove(0).1);
+            held.extend(fixture.take(ONE));
+            others += usize::from(held.last().is_some_and(is_other));
+        }
+        assert_eq!(others, 5);
+    }
+
+    #[test]
     fn what_a_full_or_stuck_stream_does_not_take_goes_to_another() {
         let mut fixture = Fixture::new(50, 1);
         fixture.open(ONE, 1);

@@ -158,6 +158,14 @@ impl Usage {
         self.has_room() && !self.is_stuck
     }
 
+    /// A key that has more stands behind the others of this consumer, or one that always has more would keep
+    /// theirs from coming at all.
+    fn let_others_pass(&mut self, key: &Bytes) {
+        if self.owned.front() == Some(key) {
+            self.owned.rotate_left(1);
+        }
+    }
+
     fn release_all(&mut self) {
         (self.messages, self.bytes) = (0, 0);
         self.owned.clear();
@@ -443,8 +451,11 @@ impl Queue {
         let queue = self.keys.get_mut(key)?;
         let waiting = queue.waiting.pop_front();
         let was_free = queue.owner.replace(consumer).is_none();
-        if was_free && !queue.waiting.is_empty() {
+        let has_more = !queue.waiting.is_empty();
+        if was_free && has_more {
             self.schedule(key);
+        } else if has_more && let Some(usage) = self.consumers.get_mut(&consumer) {
+            usage.let_others_pass(key);
         }
         waiting
     }
