@@ -299,7 +299,7 @@ policy! {
     // Pub/Sub, and whoever types.
     /// Rows are to be published again to a topic that is not there.
     TopicMissing: PUBSUB, PUBSUB, PUBSUB,
-        "create it: `gcloud pubsub topics create TOPIC`; or correct --to-topic";
+        "create it: `gcloud pubsub topics create TOPIC`; or correct --to-topic, of `consumer rebuild` --from-outbox";
     /// Pub/Sub cannot be used.
     PubSub: PUBSUB, PUBSUB, PUBSUB,
         "check credentials, --project, --endpoint, --pubsub-ca and network; roles/pubsub.viewer lets check look";
