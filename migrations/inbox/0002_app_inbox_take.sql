@@ -6,25 +6,28 @@
 -- planner. All are SECURITY INVOKER.
 --
 -- One statement, therefore atomic however it is run: psql, `supabase db push` or walrelay itself.
--- Safe to run again. A function that already exists is left exactly as it is.
+-- Safe to run again: functions of this version are left exactly as they are, those of an earlier one replaced.
 DO $walrelay$
 DECLARE
   web_role text;
+  grantee regrole;
   function text;
 BEGIN
   -- Two runs at the same moment take turns; the second then finds everything in place.
   PERFORM pg_advisory_xact_lock(hashtextextended('walrelay migrations', 0));
 
-  IF EXISTS (
-    SELECT FROM pg_catalog.pg_proc
-     WHERE proname = 'app_inbox_take' AND pronamespace = 'public'::regnamespace)
+  IF to_regprocedure(
+       'public.app_inbox_gaps(text, int, public.app_inbox_message[], boolean, text, int)') IS NOT NULL
   THEN
     RETURN;
+  END IF;
+  IF to_regprocedure('public.app_inbox_take_due(text, int, int)') IS NOT NULL THEN
+    DROP FUNCTION public.app_inbox_take_due(text, int, int);
   END IF;
 
   -- May anything be applied for this consumer, and in which generation. Errors of class WR are
   -- walrelay's own.
-  CREATE FUNCTION public.app_inbox_check(consumer text, generation int) RETURNS int
+  CREATE OR REPLACE FUNCTION public.app_inbox_check(consumer text, generation int) RETURNS int
     LANGUAGE plpgsql
   AS $check$
   #variable_conflict use_variable
@@ -65,7 +68,7 @@ BEGIN
 
   -- A message as it is kept while it waits: JSON, in which bytes are base64. The attributes stay a
   -- string, so that this cannot fail whatever they hold.
-  CREATE FUNCTION public.app_inbox_encode(message public.app_inbox_message) RETURNS bytea
+  CREATE OR REPLACE FUNCTION public.app_inbox_encode(message public.app_inbox_message) RETURNS bytea
     LANGUAGE sql STABLE
   AS $encode$
     SELECT convert_to(
@@ -74,7 +77,7 @@ BEGIN
   $encode$;
 
   -- And back. The row's id takes the place of the message's, which it is not where ids collided.
-  CREATE FUNCTION public.app_inbox_stored(message bytea, event_id text) RETURNS public.app_inbox_message
+  CREATE OR REPLACE FUNCTION public.app_inbox_stored(message bytea, event_id text) RETURNS public.app_inbox_message
     LANGUAGE sql STABLE
   AS $stored$
     SELECT m FROM (SELECT convert_from(message, 'UTF8')::jsonb AS kept) AS s,
@@ -87,7 +90,7 @@ BEGIN
   -- Locks the rows of these keys, which are sorted: in one order in all sessions, and returns those it
   -- has got. A key that somebody else is just creating is waited for; one that somebody else has
   -- locked is left to them, so that it does not stall all others, unless "wait" says otherwise.
-  CREATE FUNCTION public.app_inbox_lock(consumer text, generation int, keys text[], wait boolean)
+  CREATE OR REPLACE FUNCTION public.app_inbox_lock(consumer text, generation int, keys text[], wait boolean)
     RETURNS public.app_inbox_key[]
     LANGUAGE plpgsql
     SET plan_cache_mode = force_generic_plan
@@ -160,7 +163,7 @@ BEGIN
   --   deferred     nothing was recorded: somebody else has the key, or it is held and not to be parked
   --
   -- With "wait", keys that somebody else has are waited for instead of deferred.
-  CREATE FUNCTION public.app_inbox_take(
+  CREATE OR REPLACE FUNCTION public.app_inbox_take(
     consumer text, generation int, messages public.app_inbox_message[],
     dedupe text DEFAULT 'event', park boolean DEFAULT true, wait boolean DEFAULT false)
     RETURNS text[]
@@ -263,7 +266,7 @@ BEGIN
   $take$;
 
   -- What take found, message by message, where the batch was not plain; stores collisions.
-  CREATE FUNCTION public.app_inbox_verdicts(
+  CREATE OR REPLACE FUNCTION public.app_inbox_verdicts(
     consumer text, generation int, messages public.app_inbox_message[],
     unseen text[], statuses text[], locked text[])
     RETURNS text[]
@@ -349,7 +352,7 @@ BEGIN
   -- what is missing; null for all others. A key of which nothing was applied begins with whatever comes.
   --
   -- Nothing waits for ever: where a dead event lets its key go on, the last attempt is without a look.
-  CREATE FUNCTION public.app_inbox_gaps(
+  CREATE OR REPLACE FUNCTION public.app_inbox_gaps(
     consumer text, generation int, messages public.app_inbox_message[], were_stored boolean,
     on_dead text DEFAULT 'hold', max_attempts int DEFAULT 10,
     OUT outcomes text[], OUT reasons text[])
@@ -410,7 +413,7 @@ BEGIN
   --
   -- A key that waits for a version is looked at by version: what is missing may have come at any
   -- position. Once it is applied, what has waited for it is due, even if it was dead.
-  CREATE FUNCTION public.app_inbox_heads(
+  CREATE OR REPLACE FUNCTION public.app_inbox_heads(
     consumer text, generation int, keys text[], failed text[] DEFAULT '{}')
     RETURNS void
     LANGUAGE plpgsql
@@ -476,7 +479,7 @@ BEGIN
   -- Stored messages whose time has come, and whatever can follow them in their keys, in the order in
   -- which they are to be applied: that of their positions, or, where gaps hold a key, of their versions.
   -- Their keys stay locked until the transaction ends.
-  CREATE FUNCTION public.app_inbox_take_due(
+  CREATE OR REPLACE FUNCTION public.app_inbox_take_due(
     consumer text, generation int, batch int DEFAULT 200, on_gap text DEFAULT 'accept')
     RETURNS public.app_inbox_message[]
     LANGUAGE plpgsql
@@ -571,6 +574,15 @@ BEGIN
       SELECT rolname FROM pg_catalog.pg_roles WHERE rolname IN ('anon', 'authenticated')
     LOOP
       EXECUTE format('REVOKE ALL ON FUNCTION %s FROM %I', function, web_role);
+    END LOOP;
+    -- A role that applies by functions of an earlier version goes on with these.
+    FOR grantee IN
+      SELECT a.grantee::regrole
+        FROM pg_catalog.pg_proc AS p CROSS JOIN LATERAL pg_catalog.aclexplode(p.proacl) AS a
+       WHERE p.oid = 'public.app_inbox_check(text, int)'::regprocedure
+         AND a.privilege_type = 'EXECUTE' AND a.grantee NOT IN (0, p.proowner)
+    LOOP
+      EXECUTE format('GRANT EXECUTE ON FUNCTION %s TO %s', function, grantee);
     END LOOP;
   END LOOP;
 END

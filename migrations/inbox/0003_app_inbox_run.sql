@@ -3,18 +3,18 @@
 -- No SET clause and not SECURITY DEFINER where the handler runs: it would inherit either.
 --
 -- One statement, therefore atomic however it is run: psql, `supabase db push` or walrelay itself.
--- Safe to run again. A function that already exists is left exactly as it is.
+-- Safe to run again: functions of this version are left exactly as they are, those of an earlier one replaced.
 DO $walrelay$
 DECLARE
   web_role text;
+  grantee regrole;
   function text;
 BEGIN
   -- Two runs at the same moment take turns; the second then finds everything in place.
   PERFORM pg_advisory_xact_lock(hashtextextended('walrelay migrations', 0));
 
-  IF EXISTS (
-    SELECT FROM pg_catalog.pg_proc
-     WHERE proname = 'app_inbox_run' AND pronamespace = 'public'::regnamespace)
+  IF to_regprocedure('public.app_inbox_run_without_gaps(
+       text, int, regprocedure, public.app_inbox_message[], boolean, text, int)') IS NOT NULL
   THEN
     RETURN;
   END IF;
@@ -22,7 +22,7 @@ BEGIN
   -- Data as JSON; null when they are none: protobuf, avro, plain text. JSON that jsonb cannot hold
   -- (a zero character, a number of a million digits) is an error, because a handler that is handed
   -- null for it would write something wrong.
-  CREATE FUNCTION public.app_inbox_payload(data bytea) RETURNS jsonb
+  CREATE OR REPLACE FUNCTION public.app_inbox_payload(data bytea) RETURNS jsonb
     LANGUAGE plpgsql IMMUTABLE
   AS $payload$
   BEGIN
@@ -33,7 +33,7 @@ BEGIN
   END
   $payload$;
 
-  CREATE FUNCTION public.app_inbox_events(messages public.app_inbox_message[])
+  CREATE OR REPLACE FUNCTION public.app_inbox_events(messages public.app_inbox_message[])
     RETURNS public.app_inbox_event[]
     LANGUAGE plpgsql STABLE
     SET plan_cache_mode = force_generic_plan
@@ -71,7 +71,7 @@ BEGIN
   --
   -- Raises what says nothing about an event: deadlock and serialization failure, an outage, a missing
   -- right or function.
-  CREATE FUNCTION public.app_inbox_run(
+  CREATE OR REPLACE FUNCTION public.app_inbox_run(
     handler regprocedure, messages public.app_inbox_message[],
     OUT outcomes text[], OUT error_codes text[], OUT errors text[])
     LANGUAGE plpgsql
@@ -247,17 +247,23 @@ BEGIN
   END
   $run$;
 
-  -- The same, without messages that come too soon: those with a gap, as app_inbox_gaps has found it.
-  CREATE FUNCTION public.app_inbox_run_without_gaps(
-    handler regprocedure, messages public.app_inbox_message[], gaps text[], reasons text[],
+  -- The same, without messages that come too soon: app_inbox_gaps says which. Their keys are locked.
+  CREATE OR REPLACE FUNCTION public.app_inbox_run_without_gaps(
+    consumer text, generation int, handler regprocedure, messages public.app_inbox_message[],
+    were_stored boolean, on_dead text, max_attempts int,
     OUT outcomes text[], OUT error_codes text[], OUT errors text[])
     LANGUAGE plpgsql
   AS $run_without_gaps$
   DECLARE
-    chosen CONSTANT int[] := ARRAY(
-      SELECT g.i FROM unnest(gaps) WITH ORDINALITY AS g(gap, i) WHERE g.gap IS NULL ORDER BY g.i);
+    gaps text[];
+    reasons text[];
+    chosen int[];
     run record;
   BEGIN
+    SELECT g.outcomes, g.reasons INTO gaps, reasons
+      FROM public.app_inbox_gaps(consumer, generation, messages, were_stored, on_dead, max_attempts) AS g;
+    chosen := ARRAY(
+      SELECT g.i FROM unnest(gaps) WITH ORDINALITY AS g(gap, i) WHERE g.gap IS NULL ORDER BY g.i);
     IF cardinality(chosen) = cardinality(messages) THEN
       SELECT r.outcomes, r.error_codes, r.errors INTO outcomes, error_codes, errors
         FROM public.app_inbox_run(handler, messages) AS r;
@@ -292,6 +298,15 @@ BEGIN
       SELECT rolname FROM pg_catalog.pg_roles WHERE rolname IN ('anon', 'authenticated')
     LOOP
       EXECUTE format('REVOKE ALL ON FUNCTION %s FROM %I', function, web_role);
+    END LOOP;
+    -- A role that applies by functions of an earlier version goes on with these.
+    FOR grantee IN
+      SELECT a.grantee::regrole
+        FROM pg_catalog.pg_proc AS p CROSS JOIN LATERAL pg_catalog.aclexplode(p.proacl) AS a
+       WHERE p.oid = 'public.app_inbox_check(text, int)'::regprocedure
+         AND a.privilege_type = 'EXECUTE' AND a.grantee NOT IN (0, p.proowner)
+    LOOP
+      EXECUTE format('GRANT EXECUTE ON FUNCTION %s TO %s', function, grantee);
     END LOOP;
   END LOOP;
 END

@@ -1,24 +1,22 @@
 -- Settling a batch: what became of its messages, and how far their keys are.
 --
 -- One statement, therefore atomic however it is run: psql, `supabase db push` or walrelay itself.
--- Safe to run again. A function that already exists is left exactly as it is.
+-- Safe to run again: functions of this version are left exactly as they are, those of an earlier one replaced.
 DO $walrelay$
 DECLARE
   web_role text;
+  grantee regrole;
   function text;
 BEGIN
   -- Two runs at the same moment take turns; the second then finds everything in place.
   PERFORM pg_advisory_xact_lock(hashtextextended('walrelay migrations', 0));
 
-  IF EXISTS (
-    SELECT FROM pg_catalog.pg_proc
-     WHERE proname = 'app_inbox_settle' AND pronamespace = 'public'::regnamespace)
-  THEN
+  IF to_regprocedure('public.app_inbox_give_up(text, int, text, bigint)') IS NOT NULL THEN
     RETURN;
   END IF;
 
   -- Moves keys on to the furthest of these messages, which have been applied.
-  CREATE FUNCTION public.app_inbox_advance(
+  CREATE OR REPLACE FUNCTION public.app_inbox_advance(
     consumer text, generation int, messages public.app_inbox_message[])
     RETURNS void
     LANGUAGE plpgsql
@@ -54,12 +52,13 @@ BEGIN
          OR k.system_identifier <> excluded.system_identifier
          OR (excluded.commit_lsn, excluded.tx_index) > (k.commit_lsn, k.tx_index)
          -- What was late may have the highest version all the same.
-         OR excluded.version > k.version;
+         OR excluded.version > k.version
+         OR k.version IS NULL AND excluded.version IS NOT NULL;
   END
   $advance$;
 
   -- A row that waited has been applied. Returns done, or late when its key has gone on without it.
-  CREATE FUNCTION public.app_inbox_record_applied(
+  CREATE OR REPLACE FUNCTION public.app_inbox_record_applied(
     consumer text, generation int, message public.app_inbox_message)
     RETURNS text
     LANGUAGE plpgsql
@@ -87,7 +86,7 @@ BEGIN
   $record_applied$;
 
   -- Nobody waits for this version any more: its event is dead and lets its key go on, or is discarded.
-  CREATE FUNCTION public.app_inbox_give_up(consumer text, generation int, ordering_key text, version bigint)
+  CREATE OR REPLACE FUNCTION public.app_inbox_give_up(consumer text, generation int, ordering_key text, version bigint)
     RETURNS void
     LANGUAGE plpgsql
     SET plan_cache_mode = force_generic_plan
@@ -102,7 +101,7 @@ BEGIN
   $give_up$;
 
   -- The handler has failed on a message. Returns what its row is now: retrying, or dead.
-  CREATE FUNCTION public.app_inbox_record_failed(
+  CREATE OR REPLACE FUNCTION public.app_inbox_record_failed(
     consumer text, generation int, message public.app_inbox_message, code text, error text,
     was_stored boolean, on_dead text, max_attempts int)
     RETURNS text
@@ -152,7 +151,7 @@ BEGIN
   -- Writes down what became of messages that take or take_due has given out, in the same order, and
   -- moves their keys on. Returns the status of each row, null where it is as take has left it, and
   -- "deferred" where nothing is recorded any more.
-  CREATE FUNCTION public.app_inbox_settle(
+  CREATE OR REPLACE FUNCTION public.app_inbox_settle(
     consumer text, generation int, messages public.app_inbox_message[],
     outcomes text[], error_codes text[], errors text[], were_stored boolean,
     on_dead text DEFAULT 'hold', max_attempts int DEFAULT 10, park boolean DEFAULT true)
@@ -231,6 +230,15 @@ BEGIN
       SELECT rolname FROM pg_catalog.pg_roles WHERE rolname IN ('anon', 'authenticated')
     LOOP
       EXECUTE format('REVOKE ALL ON FUNCTION %s FROM %I', function, web_role);
+    END LOOP;
+    -- A role that applies by functions of an earlier version goes on with these.
+    FOR grantee IN
+      SELECT a.grantee::regrole
+        FROM pg_catalog.pg_proc AS p CROSS JOIN LATERAL pg_catalog.aclexplode(p.proacl) AS a
+       WHERE p.oid = 'public.app_inbox_check(text, int)'::regprocedure
+         AND a.privilege_type = 'EXECUTE' AND a.grantee NOT IN (0, p.proowner)
+    LOOP
+      EXECUTE format('GRANT EXECUTE ON FUNCTION %s TO %s', function, grantee);
     END LOOP;
   END LOOP;
 END

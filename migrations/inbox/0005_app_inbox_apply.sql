@@ -1,20 +1,28 @@
 -- Applying events: what a consumer calls.
 --
 -- One statement, therefore atomic however it is run: psql, `supabase db push` or walrelay itself.
--- Safe to run again. A function that already exists is left exactly as it is.
+-- Safe to run again: functions of this version are left exactly as they are, those of an earlier one replaced.
 DO $walrelay$
 DECLARE
   web_role text;
+  grantee regrole;
   function text;
 BEGIN
   -- Two runs at the same moment take turns; the second then finds everything in place.
   PERFORM pg_advisory_xact_lock(hashtextextended('walrelay migrations', 0));
 
-  IF EXISTS (
-    SELECT FROM pg_catalog.pg_proc
-     WHERE proname = 'app_inbox_apply' AND pronamespace = 'public'::regnamespace)
+  IF to_regprocedure('public.app_inbox_apply(
+       text, int, regprocedure, public.app_inbox_message[], text, int, text, boolean, text)') IS NOT NULL
   THEN
     RETURN;
+  END IF;
+  IF to_regprocedure('public.app_inbox_apply(
+       text, int, regprocedure, public.app_inbox_message[], text, int, text, boolean)') IS NOT NULL THEN
+    DROP FUNCTION public.app_inbox_apply(
+      text, int, regprocedure, public.app_inbox_message[], text, int, text, boolean);
+  END IF;
+  IF to_regprocedure('public.app_inbox_redeliver(text, int, regprocedure, text, int, int)') IS NOT NULL THEN
+    DROP FUNCTION public.app_inbox_redeliver(text, int, regprocedure, text, int, int);
   END IF;
 
   -- Applies a batch, and says for each message, by its place in the batch from 1, what became of it:
@@ -22,7 +30,7 @@ BEGIN
   -- deferred ones may be acknowledged; those come again in a later batch, in their order.
   --
   -- No SET clause and not SECURITY DEFINER: the handler would inherit either.
-  CREATE FUNCTION public.app_inbox_apply(
+  CREATE OR REPLACE FUNCTION public.app_inbox_apply(
     consumer text, generation int, handler regprocedure, messages public.app_inbox_message[],
     on_dead text DEFAULT 'hold', max_attempts int DEFAULT 10,
     dedupe text DEFAULT 'event', park boolean DEFAULT true, on_gap text DEFAULT 'accept')
@@ -40,7 +48,6 @@ BEGIN
     error_codes text[];
     errors text[];
     settled text[];
-    gaps record;
   BEGIN
     IF on_gap NOT IN ('accept', 'hold') THEN
       RAISE EXCEPTION 'on_gap is "accept" or "hold", not %', quote_literal(on_gap) USING ERRCODE = 'WR005';
@@ -53,10 +60,9 @@ BEGIN
     END IF;
     IF batch <> '{}' THEN
       IF on_gap = 'hold' THEN
-        SELECT g.* INTO gaps
-          FROM public.app_inbox_gaps(consumer, generation, batch, false, on_dead, max_attempts) AS g;
         SELECT r.outcomes, r.error_codes, r.errors INTO outcomes, error_codes, errors
-          FROM public.app_inbox_run_without_gaps(handler, batch, gaps.outcomes, gaps.reasons) AS r;
+          FROM public.app_inbox_run_without_gaps(
+            consumer, generation, handler, batch, false, on_dead, max_attempts) AS r;
       ELSE
         SELECT r.outcomes, r.error_codes, r.errors INTO outcomes, error_codes, errors
           FROM public.app_inbox_run(handler, batch) AS r;
@@ -79,7 +85,7 @@ BEGIN
 
   -- Applies again what has failed and is due, and what waits behind it. Returns what it has tried: the
   -- status of each row now. No rows: nothing is due.
-  CREATE FUNCTION public.app_inbox_redeliver(
+  CREATE OR REPLACE FUNCTION public.app_inbox_redeliver(
     consumer text, generation int, handler regprocedure,
     on_dead text DEFAULT 'hold', max_attempts int DEFAULT 10, batch int DEFAULT 200,
     on_gap text DEFAULT 'accept')
@@ -93,14 +99,12 @@ BEGIN
     error_codes text[];
     errors text[];
     settled text[];
-    gaps record;
   BEGIN
     IF messages <> '{}' THEN
       IF on_gap = 'hold' THEN
-        SELECT g.* INTO gaps
-          FROM public.app_inbox_gaps(consumer, generation, messages, true, on_dead, max_attempts) AS g;
         SELECT r.outcomes, r.error_codes, r.errors INTO outcomes, error_codes, errors
-          FROM public.app_inbox_run_without_gaps(handler, messages, gaps.outcomes, gaps.reasons) AS r;
+          FROM public.app_inbox_run_without_gaps(
+            consumer, generation, handler, messages, true, on_dead, max_attempts) AS r;
       ELSE
         SELECT r.outcomes, r.error_codes, r.errors INTO outcomes, error_codes, errors
           FROM public.app_inbox_run(handler, messages) AS r;
@@ -119,7 +123,7 @@ BEGIN
   -- order of their ordering keys, or two such transactions deadlock.
   --
   -- A different event with an id that is taken is recorded as dead and answered with false.
-  CREATE FUNCTION public.app_inbox_accept(
+  CREATE OR REPLACE FUNCTION public.app_inbox_accept(
     consumer text, event_id text, ordering_key text, version bigint, commit_lsn pg_lsn, tx_index int,
     event_type text DEFAULT NULL, occurred_at timestamptz DEFAULT NULL)
     RETURNS boolean
@@ -158,7 +162,7 @@ BEGIN
   -- Begins a new generation, in which every event is unseen, and returns it. Waits until nothing is
   -- being applied for this consumer, and keeps everything from being applied until the transaction
   -- ends: reset the projection in the same transaction, after this.
-  CREATE FUNCTION public.app_inbox_new_generation(consumer text) RETURNS int
+  CREATE OR REPLACE FUNCTION public.app_inbox_new_generation(consumer text) RETURNS int
     LANGUAGE plpgsql
   AS $new_generation$
   #variable_conflict use_variable
@@ -188,6 +192,16 @@ BEGIN
       SELECT rolname FROM pg_catalog.pg_roles WHERE rolname IN ('anon', 'authenticated')
     LOOP
       EXECUTE format('REVOKE ALL ON FUNCTION %s FROM %I', function, web_role);
+    END LOOP;
+    -- A role that applies by functions of an earlier version goes on with these.
+    FOR grantee IN
+      SELECT a.grantee::regrole
+        FROM pg_catalog.pg_proc AS p CROSS JOIN LATERAL pg_catalog.aclexplode(p.proacl) AS a
+       WHERE p.oid = 'public.app_inbox_check(text, int)'::regprocedure
+         AND a.privilege_type = 'EXECUTE' AND a.grantee NOT IN (0, p.proowner)
+         AND function NOT LIKE '%app\_inbox\_new\_generation%'
+    LOOP
+      EXECUTE format('GRANT EXECUTE ON FUNCTION %s TO %s', function, grantee);
     END LOOP;
   END LOOP;
 END

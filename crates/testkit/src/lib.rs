@@ -12,6 +12,7 @@ pub mod collector;
 pub mod emulator;
 mod environment;
 mod http;
+pub mod inbox;
 pub mod metadata;
 pub mod outbox;
 pub mod postgres;

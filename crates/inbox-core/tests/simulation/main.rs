@@ -6,10 +6,12 @@
 
 #![expect(clippy::unwrap_used, reason = "a test stops at the first surprise")]
 
+mod producer;
 mod pubsub;
 mod store;
 mod world;
 
+use walrelay_testkit::inbox::Planted;
 use world::{Plan, World};
 
 /// Enough seeds for every fault to meet every other; some seconds.
@@ -21,7 +23,7 @@ fn one_instance_applies_everything_once_and_in_order_whatever_breaks() {
         let mut world = World::new(seed, Plan { instances: 1, ..Plan::ROUGH });
         world.run();
         world.judge();
-        assert_eq!(world.store.late, 0, "seed {seed}: an event was overtaken in one instance");
+        assert_eq!(world.store.late(), 0, "seed {seed}: an event was overtaken in one instance");
     }
 }
 
@@ -32,7 +34,7 @@ fn two_instances_lose_nothing_and_double_nothing_also_when_leases_are_lost() {
         let mut world = World::new(seed, Plan { instances: 2, ..Plan::ROUGH });
         world.run();
         world.judge();
-        late += world.store.late;
+        late += world.store.late();
     }
     eprintln!("{late} events were late in {SEEDS} runs");
 }
@@ -49,10 +51,75 @@ fn while_nothing_breaks_no_lease_runs_out_and_nothing_is_delivered_twice() {
 }
 
 #[test]
+fn no_event_is_applied_before_a_missing_version_of_its_key_comes_or_somebody_says_so() {
+    let (mut behind, mut released, mut discarded) = (0, 0, 0);
+    for seed in 0..SEEDS {
+        for instances in [1, 2] {
+            let mut world = World::new(seed, Plan { instances, ..Plan::LEFT });
+            world.run();
+            world.judge();
+            behind += world.judge_gaps();
+            released += world.store.released.len();
+            discarded += world.store.discarded.len();
+        }
+    }
+    // What was left out came after all behind what was released; all of it has happened.
+    eprintln!("{behind} came behind, {released} were released, {discarded} discarded");
+    assert!(behind > 100 && released > 100 && discarded > 100);
+}
+
+#[test]
+fn what_waits_for_a_version_goes_on_by_itself_when_that_comes() {
+    for seed in 0..SEEDS {
+        for instances in [1, 2] {
+            let mut world = World::new(seed, Plan { instances, ..Plan::FILLED });
+            world.run();
+            world.judge();
+            world.judge_gaps();
+        }
+    }
+}
+
+#[test]
+#[should_panic(expected = "not everything was acknowledged and applied")]
+fn the_judge_notices_what_waits_for_ever_because_it_is_looked_for_by_position() {
+    for seed in 0..SEEDS {
+        let planted = Some(Planted::WaitsByPosition);
+        World::new(seed, Plan { planted, ..Plan::FILLED }).run();
+    }
+}
+
+fn judge_gaps_of(planted: Planted) {
+    for seed in 0..SEEDS {
+        let mut world = World::new(seed, Plan { planted: Some(planted), ..Plan::LEFT });
+        world.run();
+        world.judge_gaps();
+    }
+}
+
+#[test]
+#[should_panic(expected = "was applied before version")]
+fn the_judge_notices_what_comes_out_of_the_inbox_without_a_look_at_versions() {
+    judge_gaps_of(Planted::RedeliversOverGaps);
+}
+
+#[test]
+#[should_panic(expected = "was applied before version")]
+fn the_judge_notices_that_one_missing_version_is_overlooked() {
+    judge_gaps_of(Planted::OverlooksOne);
+}
+
+#[test]
+#[should_panic(expected = "was applied before version")]
+fn the_judge_notices_that_what_waits_counts_as_applied() {
+    judge_gaps_of(Planted::CountsWhatWaits);
+}
+
+#[test]
 #[should_panic(expected = "seed 1: key")]
 fn the_judge_misses_an_event_that_is_gone() {
     let mut world = World::new(1, Plan { instances: 1, ..Plan::CALM });
     world.run();
-    world.store.order.values_mut().next().unwrap().pop();
+    world.store.lose_an_effect();
     world.judge();
 }

@@ -3,15 +3,18 @@
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
+/// Ordering keys.
+pub(crate) const KEYS: usize = 5;
 /// How long a lease is.
 pub(crate) const LEASE: Duration = Duration::from_secs(10);
 
-/// A message: its key, its place in the key, and the event it carries.
+/// A message: its key, its place in the key, and the event it carries, with its version.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Message {
     pub(crate) key: usize,
     pub(crate) place: usize,
     pub(crate) event: u64,
+    pub(crate) version: i64,
 }
 
 #[derive(Debug)]
@@ -31,9 +34,9 @@ pub(crate) struct PubSub {
 }
 
 impl PubSub {
-    pub(crate) fn publish(&mut self, key: usize, event: u64) {
+    pub(crate) fn publish(&mut self, (key, version): (usize, i64), event: u64) {
         let slots = self.keys.entry(key).or_default();
-        let message = Message { key, place: slots.len(), event };
+        let message = Message { key, place: slots.len(), event, version };
         slots.push(Slot { message, lease: None, is_acknowledged: false, deliveries: 0 });
     }
 
@@ -100,6 +103,12 @@ impl PubSub {
 
     pub(crate) fn is_done(&self) -> bool {
         self.keys.values().flatten().all(|slot| slot.is_acknowledged)
+    }
+
+    /// Key and version of each event.
+    pub(crate) fn versions(&self) -> BTreeMap<u64, (usize, i64)> {
+        let messages = self.keys.values().flatten().map(|slot| &slot.message);
+        messages.map(|it| (it.event, (it.key, it.version))).collect()
     }
 
     /// The events of each key, in the order in which they were published.

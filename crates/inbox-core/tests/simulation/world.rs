@@ -5,11 +5,12 @@ use std::time::{Duration, Instant};
 
 use walrelay_core::Random;
 use walrelay_inbox_core::{Arrival, Batch, Bounds, Delivery, Failure, Fate, Intake, Outcome};
+use walrelay_testkit::inbox::{OnDead, OnGap, Planted, Rules};
 
-use crate::pubsub::{LEASE, Message, PubSub};
+use crate::producer::{Gaps, Producer};
+use crate::pubsub::{KEYS, LEASE, Message, PubSub};
 use crate::store::Store;
 
-const KEYS: usize = 5;
 const EVENTS: u64 = 120;
 const TURNS_MAX: u32 = 20_000;
 const TURN: Duration = Duration::from_millis(50);
@@ -19,11 +20,17 @@ const TURN: Duration = Duration::from_millis(50);
 pub(crate) struct Plan {
     pub(crate) instances: usize,
     pub(crate) breaks_percent: u32,
+    /// Where producers leave versions out, an event waits for the one before it.
+    pub(crate) gaps: Gaps,
+    pub(crate) planted: Option<Planted>,
 }
 
 impl Plan {
-    pub(crate) const ROUGH: Self = Self { instances: 1, breaks_percent: 12 };
-    pub(crate) const CALM: Self = Self { instances: 1, breaks_percent: 0 };
+    pub(crate) const ROUGH: Self =
+        Self { instances: 1, breaks_percent: 12, gaps: Gaps::Absent, planted: None };
+    pub(crate) const CALM: Self = Self { breaks_percent: 0, ..Self::ROUGH };
+    pub(crate) const FILLED: Self = Self { gaps: Gaps::Filled, ..Self::ROUGH };
+    pub(crate) const LEFT: Self = Self { gaps: Gaps::Left, ..Self::ROUGH };
 }
 
 /// A batch on its way.
@@ -51,6 +58,7 @@ pub(crate) struct World {
     instances: Vec<Instance>,
     pub(crate) pubsub: PubSub,
     pub(crate) store: Store,
+    producer: Producer,
     /// It becomes calm, so that what is lost is told from what is late.
     is_calm: bool,
     arrival: u64,
@@ -68,13 +76,14 @@ const BOUNDS: Bounds = Bounds {
 impl World {
     pub(crate) fn new(seed: u64, plan: Plan) -> Self {
         let mut random = Random::new(seed);
-        let mut pubsub = PubSub::default();
-        for event in 0..EVENTS {
+        let (mut pubsub, mut producer) = (PubSub::default(), Producer::default());
+        for _ in 0..EVENTS {
             let key = random.next_u32() as usize % KEYS;
-            pubsub.publish(key, event);
-            // Published twice, as after a crash of the relay.
-            if plan.breaks_percent > random.next_u32() % 100 {
-                pubsub.publish(key, event);
+            let times = if plan.breaks_percent > random.next_u32() % 100 { 2 } else { 1 };
+            if plan.gaps != Gaps::Absent && random.next_u32().is_multiple_of(8) {
+                producer.stumble((&mut pubsub, plan.gaps), key, &mut random);
+            } else {
+                producer.publish(&mut pubsub, key, times);
             }
         }
         let instances = (0..plan.instances).map(|_| Instance {
@@ -86,8 +95,15 @@ impl World {
             acknowledged: BTreeMap::new(),
         });
         let instances = instances.collect();
-        let (now, store) = (Instant::now(), Store::default());
-        Self { plan, seed, random, now, instances, pubsub, store, is_calm: false, arrival: 0 }
+        let rules = Rules {
+            on_gap: if plan.gaps == Gaps::Absent { OnGap::Accept } else { OnGap::Hold },
+            on_dead: OnDead::Hold,
+            max_attempts: 10,
+            planted: plan.planted,
+        };
+        let (now, store) = (Instant::now(), Store::new(rules));
+        let is_calm = false;
+        Self { plan, seed, random, now, instances, pubsub, store, producer, is_calm, arrival: 0 }
     }
 
     fn strikes(&mut self) -> bool {
@@ -99,20 +115,42 @@ impl World {
     pub(crate) fn run(&mut self) {
         for turn in 0..TURNS_MAX {
             self.is_calm = turn > TURNS_MAX / 2;
-            if self.pubsub.is_done() {
+            if self.pubsub.is_done() && self.producer.is_done() && !self.store.is_waiting() {
                 return;
             }
             self.now += TURN;
+            self.producer.make_up(&mut self.pubsub, turn);
+            if self.plan.gaps == Gaps::Left && self.random.next_u32().is_multiple_of(50) {
+                self.store.operate(&mut self.random);
+            }
             self.pubsub.expire(self.now);
             for index in 0..self.instances.len() {
                 self.keep_stream(index);
                 self.deliver(index);
                 self.begin(index);
                 self.end(index);
+                self.redeliver();
                 self.acknowledge(index);
             }
         }
-        panic!("seed {}: not everything was acknowledged", self.seed);
+        panic!("seed {}: not everything was acknowledged and applied", self.seed);
+    }
+
+    /// Whether the handler fails, this time; only where there is somebody to see to it.
+    fn fails(plan: Plan, random: &mut Random) -> bool {
+        plan.gaps == Gaps::Left && random.next_u32().is_multiple_of(12)
+    }
+
+    fn commit<'a>(&mut self, messages: impl Iterator<Item = &'a Message>) {
+        let (plan, random) = (self.plan, &mut self.random);
+        self.store.commit(messages, || Self::fails(plan, random));
+    }
+
+    fn redeliver(&mut self) {
+        if self.random.next_u32().is_multiple_of(8) {
+            let (plan, random) = (self.plan, &mut self.random);
+            self.store.redeliver(|| Self::fails(plan, random));
+        }
     }
 
     /// Streams break and come back; leases are renewed while they are there.
@@ -205,7 +243,7 @@ impl World {
                 1 => return Outcome::Failed(Failure::Outage),
                 // It committed, and nobody knows.
                 2 => {
-                    self.store.commit(messages());
+                    self.commit(messages());
                     return Outcome::Failed(Failure::Outage);
                 }
                 _ => {}
@@ -218,12 +256,12 @@ impl World {
             if self.strikes() {
                 deferred.insert(message.key);
             }
-            let is_copy = self.store.applied.contains(&message.event);
+            let is_copy = self.store.knows(message.event);
             let is_deferred = deferred.contains(&message.key) && !is_copy;
             fates.push(if is_deferred { Fate::Deferred } else { Fate::Finished });
         }
         let committed = messages().zip(&fates).filter(|(_, fate)| **fate == Fate::Finished);
-        self.store.commit(committed.map(|(message, _)| message));
+        self.commit(committed.map(|(message, _)| message));
         Outcome::Committed(fates)
     }
 
@@ -234,7 +272,7 @@ impl World {
         for id in self.instances[index].intake.acknowledgements(usize::MAX) {
             let Message { key, event, .. } = self.pubsub.message(&id);
             let seed = self.seed;
-            assert!(self.store.applied.contains(&event), "C2: seed {seed}: {id} is not committed");
+            assert!(self.store.knows(event), "C2: seed {seed}: {id} is not committed");
             let instance = &mut self.instances[index];
             let arrival = instance.deliveries[&id];
             let before = instance.acknowledged.insert(key, arrival);
@@ -245,15 +283,45 @@ impl World {
         }
     }
 
-    /// Every event once, and in order unless it was overtaken.
+    /// Every event once, and in order unless it was overtaken; those that were given up, not at all.
     pub(crate) fn judge(&self) {
+        let all = self.store.applied();
         for (key, mut expected) in self.pubsub.events() {
             expected.dedup();
-            let mut applied = self.store.order.get(&key).cloned().unwrap_or_default();
-            if self.store.late > 0 {
+            expected.retain(|event| !self.store.discarded.contains_key(event));
+            let of_key = all.iter().filter(|(its_key, ..)| *its_key == key);
+            let mut applied: Vec<u64> = of_key.map(|(_, _, event)| *event).collect();
+            if self.store.late() > 0 || self.plan.gaps != Gaps::Absent {
                 applied.sort_unstable();
+                expected.sort_unstable();
             }
             assert_eq!(applied, expected, "seed {}: key {key}", self.seed);
         }
+    }
+
+    /// No event before one of its key that is missing, unless a person has said so. Returns how many
+    /// have come after one with a higher version.
+    pub(crate) fn judge_gaps(&self) -> usize {
+        let versions: BTreeMap<u64, (usize, i64)> = self.pubsub.versions();
+        let mut reached: BTreeMap<usize, i64> = BTreeMap::new();
+        let mut behind = 0;
+        for (count, (key, version, event)) in self.store.applied().into_iter().enumerate() {
+            let discarded = self.store.discarded.iter();
+            let by_now = discarded.filter(|(_, applied_by_then)| **applied_by_then <= count);
+            for (its_key, its_version) in by_now.map(|(other, _)| versions[other]) {
+                reached.entry(its_key).and_modify(|last| *last = its_version.max(*last));
+            }
+            let last = *reached.entry(key).or_insert(version);
+            let is_excused = self.store.released.contains(&event);
+            assert!(
+                version <= last + 1 || is_excused,
+                "seed {}: key {key}: version {version} was applied before version {}",
+                self.seed,
+                last + 1
+            );
+            behind += usize::from(version < last);
+            reached.insert(key, version.max(last));
+        }
+        behind
     }
 }

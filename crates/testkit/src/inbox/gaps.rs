@@ -1,0 +1,55 @@
+//! Which messages come too soon: `app_inbox_gaps`.
+
+use std::collections::BTreeMap;
+
+use super::{Code, From, Inbox, Message, OnDead, Outcome, Planted};
+
+#[derive(Debug, Clone, Copy)]
+struct Reached {
+    version: Option<i64>,
+    has_gap: bool,
+}
+
+impl Inbox {
+    /// An outcome for each message before which a version of its key is missing. A key of which nothing
+    /// was applied begins with whatever comes.
+    pub(super) fn gaps(&self, messages: &[Message], from: From) -> Vec<Option<Outcome>> {
+        let planted = self.rules.planted;
+        if planted == Some(Planted::RedeliversOverGaps) && from == From::Inbox {
+            return vec![None; messages.len()];
+        }
+        let mut keys: BTreeMap<&str, Reached> = BTreeMap::new();
+        let mut outcomes = Vec::new();
+        for message in messages {
+            let begin = || Reached { version: self.keys[&message.key].version, has_gap: false };
+            let reached = keys.entry(&message.key).or_insert_with(begin);
+            let outcome = self.gap_before(message, from, *reached);
+            reached.has_gap |= outcome.is_some();
+            if outcome.is_none() || planted == Some(Planted::CountsWhatWaits) {
+                reached.version = reached.version.max(message.version);
+            }
+            outcomes.push(outcome);
+        }
+        outcomes
+    }
+
+    fn gap_before(&self, message: &Message, from: From, reached: Reached) -> Option<Outcome> {
+        let passes = if self.rules.planted == Some(Planted::OverlooksOne) { 2 } else { 1 };
+        let (version, last) = (message.version?, reached.version?);
+        if version <= last + passes || self.is_let_through(message, from) {
+            return None;
+        }
+        Some(match reached.has_gap {
+            true => Outcome::Held(Some(Code::VersionGap)),
+            false => Outcome::Failed(Code::VersionGap),
+        })
+    }
+
+    /// Nothing waits for ever: where a dead event lets its key go on, the last attempt is without a look.
+    fn is_let_through(&self, message: &Message, from: From) -> bool {
+        let row = &self.rows[&message.event];
+        let attempts = if from == From::Inbox { row.attempts } else { 0 };
+        let is_last = attempts + 1 >= self.rules.max_attempts;
+        row.code == Some(Code::GapAccepted) || self.rules.on_dead == OnDead::Continue && is_last
+    }
+}
