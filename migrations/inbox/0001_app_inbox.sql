@@ -1,7 +1,7 @@
 -- What a consumer keeps: which events it has applied, how far each ordering key is, what waits.
 --
 -- One statement, therefore atomic however it is run: psql, `supabase db push` or walrelay itself.
--- Safe to run again. A table or type that already exists is left exactly as it is.
+-- Safe to run again. A table or type that already exists keeps what it holds; it gets what it lacks.
 DO $walrelay$
 DECLARE
   web_role text;
@@ -12,6 +12,9 @@ BEGIN
 
   IF to_regclass('public.app_inbox_consumer') IS NOT NULL THEN
     ALTER TABLE public.app_inbox_consumer ADD COLUMN IF NOT EXISTS pruned_before timestamptz;
+    CREATE INDEX IF NOT EXISTS app_inbox_versions ON public.app_inbox
+      ((ordering_key || ''), consumer, generation, version)
+      WHERE status = 'retrying' OR next_attempt_at = 'infinity';
     RETURN;
   END IF;
 

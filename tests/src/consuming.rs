@@ -1,9 +1,11 @@
 //! A consumer of a test: its handler adds, and its effects are judged by the checker.
 
+use walrelay_emulator::SubscriptionOptions;
 use walrelay_testkit::checker::{self, Stored};
 use walrelay_testkit::relay::{Relay, RelayCommand};
 use walrelay_testkit::wait_until;
 
+use crate::pubsub::{PROJECT, topic};
 use crate::world::{DEADLINE, World};
 
 /// The consumer, and the short name of its subscription.
@@ -40,6 +42,28 @@ impl World {
         let create = ["--create", "--topic", "video.events"];
         let init = ["consumer", "init", CONSUMER, "--subscription", CONSUMER];
         self.succeed(init.into_iter().chain(create)).await;
+        self.execute(HANDLER).await;
+    }
+
+    /// The same with an inbox of an earlier version, as this SQL makes it.
+    ///
+    /// # Panics
+    ///
+    /// The subscription exists.
+    pub async fn set_up_earlier_consumer(&self, inbox: &str) {
+        let subscription = format!("projects/{PROJECT}/subscriptions/{CONSUMER}");
+        let emulator = self.pubsub.emulator();
+        let created = emulator.create_subscription(
+            &subscription,
+            &topic("video.events"),
+            SubscriptionOptions::default(),
+        );
+        created.expect("a new subscription");
+        self.execute(inbox).await;
+        self.execute(&format!(
+            "INSERT INTO app_inbox_consumer (consumer, subscription) VALUES ('{CONSUMER}', '{subscription}')"
+        ))
+        .await;
         self.execute(HANDLER).await;
     }
 

@@ -11,6 +11,9 @@ use crate::error::InboxError;
 /// Rows deleted in one transaction: small enough to hold locks for moments.
 const BATCH_ROWS: u64 = 10_000;
 
+/// Said where the functions are older than the program.
+const OLDER: &str = "its functions are of an earlier version: run `walrelay consumer init` again, which replaces them";
+
 type Sql = tokio_postgres::Error;
 
 pub(crate) fn failed(action: &str) -> impl FnOnce(Sql) -> InboxError {
@@ -153,6 +156,19 @@ async fn update(client: &SqlClient, consumer: &str, set: &str) -> Result<(), Inb
     }
 }
 
+/// Whether the functions of the inbox are those of this version.
+///
+/// # Errors
+///
+/// The database refuses.
+pub(crate) async fn is_current(client: &SqlClient) -> Result<bool, InboxError> {
+    let sql = "SELECT EXISTS (SELECT FROM pg_catalog.pg_proc AS p \
+          WHERE p.pronamespace = 'public'::pg_catalog.regnamespace AND p.proname = 'app_inbox_apply' \
+            AND 'on_gap' = ANY (p.proargnames))";
+    let row = client.query_one(sql, &[]).await.map_err(failed("look at the inbox's functions"))?;
+    Ok(row.get(0))
+}
+
 /// How a consumer is doing, as far as its database tells.
 ///
 /// # Errors
@@ -202,7 +218,12 @@ pub async fn status(client: &SqlClient, consumer: &str) -> Result<Map<String, Va
         "received_last_minute": last_minute,
     });
     match report {
-        Value::Object(fields) => Ok(fields),
+        Value::Object(mut fields) => {
+            if !is_current(client).await? {
+                fields.insert("inbox".to_owned(), json!(OLDER));
+            }
+            Ok(fields)
+        }
         Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) | Value::Array(_) => {
             unreachable!("an object was written")
         }

@@ -8,6 +8,7 @@ use tokio::time::sleep;
 use walrelay_postgres::connect_sql;
 use walrelay_pubsub::Subscriber;
 
+use crate::admin::is_current;
 use crate::course::End;
 use crate::database::{Connection, Unapplied, resolve_handler};
 use crate::effect::{Effect, Kind};
@@ -17,7 +18,7 @@ use crate::metrics::Metrics;
 use crate::observed::Observed;
 use crate::plan::Plan;
 use crate::run::Run;
-use crate::settings::Settings;
+use crate::settings::{OnGap, Settings};
 use crate::trace::Tracer;
 
 /// Until the next look when a subscription cannot be followed to.
@@ -48,6 +49,9 @@ impl Consumer {
         let mut connection = Connection::new(Arc::new(settings.connect.clone()));
         let registration = connection.registration(&settings.consumer).await;
         connection.close().await;
+        if settings.on_gap == OnGap::Hold {
+            refuse_older(&settings).await?;
+        }
         let Some(registration) = registration.map_err(|error| unusable(&error))? else {
             return Err(InboxError::Unregistered { consumer: settings.consumer });
         };
@@ -148,6 +152,19 @@ impl Consumer {
                 prepared => return prepared,
             }
         }
+    }
+}
+
+/// What holds gaps came to the inbox later than the inbox.
+async fn refuse_older(settings: &Settings) -> Result<(), InboxError> {
+    let client = connect_sql(&settings.connect).await.map_err(InboxError::Connect)?;
+    let current = is_current(&client).await;
+    client.close().await;
+    match current? {
+        true => Ok(()),
+        false => Err(InboxError::Inbox {
+            problem: "its functions are of an earlier version, which knows no --on-gap".to_owned(),
+        }),
     }
 }
 

@@ -31,6 +31,12 @@ async fn running_the_migrations_again_changes_nothing() {
     }
 }
 
+const MADE: &str = "SELECT string_agg(line, E'\\n' ORDER BY line) FROM (
+      SELECT format('%s %s %s', table_name, column_name, data_type) AS line
+        FROM information_schema.columns WHERE table_name LIKE 'app\\_inbox%'
+      UNION ALL SELECT md5(p.prosrc) || p.oid::regprocedure FROM pg_proc p WHERE proname LIKE 'app\\_inbox%'
+      UNION ALL SELECT indexdef FROM pg_indexes WHERE tablename LIKE 'app\\_inbox%') AS l";
+
 #[tokio::test]
 async fn one_script_in_one_transaction_makes_the_same() {
     for world in worlds().await {
@@ -39,12 +45,36 @@ async fn one_script_in_one_transaction_makes_the_same() {
         let files: String = inbox_migrations().into_iter().map(|m| m.sql).collect();
         by_psql.run(&format!("BEGIN; {files} COMMIT;")).await;
 
-        let made = "SELECT string_agg(line, E'\\n' ORDER BY line) FROM (
-              SELECT format('%s %s %s', table_name, column_name, data_type) AS line
-                FROM information_schema.columns WHERE table_name LIKE 'app\\_inbox%'
-              UNION ALL SELECT md5(p.prosrc) || p.oid::regprocedure FROM pg_proc p WHERE proname LIKE 'app\\_inbox%'
-              UNION ALL SELECT indexdef FROM pg_indexes WHERE tablename LIKE 'app\\_inbox%') AS l";
-        assert_eq!(world.text(made).await, by_psql.text(made).await);
+        assert_eq!(world.text(MADE).await, by_psql.text(MADE).await);
+    }
+}
+
+#[tokio::test]
+async fn an_inbox_of_an_earlier_version_becomes_the_same_and_whoever_applied_still_may() {
+    for world in worlds().await {
+        let database = TestDatabase::create_on(world.database.server_version()).await.unwrap();
+        let earlier = Session::on(&database).await;
+        earlier.run(include_str!("earlier.sql")).await;
+        ensure_role(&earlier, "earlier_reader").await;
+        let applying = "app_inbox_apply, app_inbox_check, app_inbox_take, app_inbox_take_due";
+        earlier.run(&format!("GRANT EXECUTE ON FUNCTION {applying} TO earlier_reader")).await;
+        let kept = "INSERT INTO app_inbox (consumer, generation, event_id, ordering_key, status)
+                    VALUES ('c', 1, 'e', 'k', 'done')";
+        earlier.run(kept).await;
+
+        migrate_inbox(&earlier).await.unwrap();
+
+        assert_eq!(earlier.text(MADE).await, world.text(MADE).await);
+        assert_eq!(earlier.text("SELECT count(*)::text FROM app_inbox").await, "1");
+        let closed =
+            "SELECT coalesce(string_agg(proname, ' ' ORDER BY proname), '') FROM pg_proc AS p
+                       WHERE proname LIKE 'app\\_inbox%'
+                         AND NOT has_function_privilege('earlier_reader', p.oid, 'EXECUTE')";
+        assert_eq!(earlier.text(closed).await, "app_inbox_new_generation");
+        let open = "SELECT count(*)::text FROM pg_proc AS p WHERE proname LIKE 'app\\_inbox%'
+                       AND has_function_privilege('public', p.oid, 'EXECUTE')";
+        assert_eq!(earlier.text(open).await, "0");
+        earlier.run("DROP OWNED BY earlier_reader").await;
     }
 }
 
