@@ -10,6 +10,7 @@ mod freeze;
 mod history;
 mod kills;
 mod network;
+mod poisoned;
 mod recoveries;
 mod resets;
 mod reshards;

@@ -1,9 +1,7 @@
 //! The whole pipe: an INSERT, the relay, Pub/Sub, a consumer, and its effect in the database.
 
 use walrelay_testkit::wait_until;
-use walrelay_tests::{CONSUMER, DEADLINE, World};
-
-use crate::pgbouncer;
+use walrelay_tests::{CONSUMER, DEADLINE, PgBouncer, World};
 
 async fn world() -> Option<World> {
     let world = World::create().await?;
@@ -131,7 +129,7 @@ async fn a_pause_holds_everything_until_it_is_resumed() {
 #[tokio::test]
 async fn a_consumer_works_through_a_pooler_in_transaction_mode() {
     let Some(world) = world().await else { return };
-    let Some(pooler) = pgbouncer::start(&world, "transaction", "extra_float_digits").await else {
+    let Some(pooler) = PgBouncer::start(&world, "transaction", "extra_float_digits").await else {
         return;
     };
     let url = pooler.url(&world);

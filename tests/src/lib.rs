@@ -5,11 +5,13 @@
 //! side. Fails by panicking, as its callers are tests.
 
 mod consuming;
+mod pgbouncer;
 mod producer;
 mod pubsub;
 mod world;
 
 pub use consuming::CONSUMER;
+pub use pgbouncer::PgBouncer;
 pub use producer::Producer;
 pub use pubsub::{PROJECT, PubSub, topic};
 pub use world::{DEADLINE, World};
