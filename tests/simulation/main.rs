@@ -198,6 +198,15 @@ fn no_row_dies_of_an_outage_that_comes_and_goes() {
 }
 
 #[test]
+fn no_row_dies_of_an_outage_of_its_topic_while_another_topic_flows() {
+    for seed in 0..20 {
+        let outcome = simulate(seed, Some(Plan::outage_of_one_topic()), Faithful, STORY_LINES);
+        let Outcome { findings, story, .. } = outcome;
+        assert!(findings.is_empty(), "seed {seed}: {findings:#?}\n{story}");
+    }
+}
+
+#[test]
 fn a_wal_budget_that_nobody_keeps_is_found() {
     let mut plan = Plan::outage_beyond_the_wal_budget(0);
     plan.wal_budget = WalBudgetLimit::Off;

@@ -1,6 +1,7 @@
 //! What one seed means: the relay's settings, the faults, and what happens when.
 
 mod again;
+mod outages;
 
 use std::time::Duration;
 
@@ -314,25 +315,6 @@ impl Plan {
         let mut plan = Self::calm(timeline);
         plan.wal_budget = WalBudgetLimit::Bytes(BUDGET);
         plan.lanes.park_after = ms(30_000);
-        plan
-    }
-
-    /// An outage in which rows are spilled, and then one that comes and goes for two minutes.
-    pub(crate) fn outage_that_comes_and_goes() -> Self {
-        let class = FailureClass::Transient;
-        let outage = |time| Action::Sick { scope: Scope::Everything, class, time };
-        let mut timeline = vec![(1_000, outage(ms(20_000)))];
-        timeline
-            .extend((0..20).map(|step| (2_000 + step * 500, Action::Foreign { bytes: 8 << 10 })));
-        timeline.extend((0..30).map(|turn| (22_000 + turn * 4_000, outage(ms(3_000)))));
-        timeline.extend((0..1_000).map(|tenth| (tenth * 140, Action::Commit { rows: vec![2] })));
-        timeline.push((145_000, Action::ExpectNoneDead));
-        let mut plan = Self::calm(timeline);
-        plan.wal_budget = WalBudgetLimit::Bytes(64 << 10);
-        plan.lanes.park_after = ms(30_000);
-        plan.lanes.max_attempts = 2;
-        plan.per_key_rows = 2;
-        plan.rows.keys = 40;
         plan
     }
 

@@ -25,8 +25,9 @@ use std::time::{Duration, Instant};
 use pgoutput_parser::{Lsn, PgTimestamp};
 
 use crate::message::{Message, Topic};
+use crate::pauses::Pause;
+use crate::topic_weather::WasWell;
 use crate::tracker::Ticket;
-use crate::weather::Pause;
 
 /// Which lane; valid while the lane holds, has out, or has parked something.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -183,10 +184,24 @@ pub(crate) struct Parked {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct FailedDelivery {
     pub(crate) at: Instant,
-    /// The time between two successes of others in which it failed.
+    pub(crate) everywhere: InPause,
+    pub(crate) of_topic: InPause,
+}
+
+/// Between which successes a delivery failed, of anything or of its topic.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct InPause {
     pub(crate) pause: Pause,
     /// How many of the keys that were well until then and were refused in it are this one.
     pub(crate) own: u32,
+}
+
+impl InPause {
+    /// The key failed in this pause, and `before`.
+    pub(crate) fn following(before: Option<Self>, pause: Pause, was_well: WasWell) -> Self {
+        let in_it = before.filter(|failed| failed.pause == pause).map_or(0, |failed| failed.own);
+        Self { pause, own: in_it + u32::from(was_well == WasWell::Yes) }
+    }
 }
 
 /// Rows that come behind others of their key in dispatch state.

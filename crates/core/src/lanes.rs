@@ -22,6 +22,7 @@ use crate::lane_table::LaneTable;
 use crate::message::{Message, Topic};
 use crate::random::Random;
 use crate::resting_keys::RestingKeys;
+use crate::topic_weather::{TopicWeather, WasWell};
 use crate::tracker::Ticket;
 use crate::wal_budget::Spill;
 use crate::weather::{Change, Delivery, Weather};
@@ -74,6 +75,7 @@ pub struct Lanes {
     /// Parked keys that may be claimed now.
     claimable: VecDeque<LaneId>,
     weather: Weather,
+    topic_weather: TopicWeather,
     /// When the next try during an outage is due.
     probe_at: Option<Instant>,
     failing: FailingTopics,
@@ -102,6 +104,7 @@ impl Lanes {
             due: DueLanes::new(),
             claimable: VecDeque::new(),
             weather: Weather::new(policy.park_after),
+            topic_weather: TopicWeather::default(),
             probe_at: None,
             failing: FailingTopics::default(),
             spill: Spill::Off,
@@ -293,6 +296,7 @@ impl Lanes {
     /// Pub/Sub stored the batch, under these message ids.
     pub fn stored(&mut self, batch: Batch, message_ids: Vec<String>, now: Instant) {
         self.weather.answered(now);
+        self.topic_weather.stored(batch.topic(), batch.sent_at);
         if self.weather.success(batch.sent_at, now) == Change::OutageOver {
             self.retry_soon(now, |_| true);
         }
@@ -335,6 +339,7 @@ impl Lanes {
         let lane = &mut self.table[id];
         if lane.refusals.attempts == 0 && failure.class == FailureClass::Transient {
             self.weather.failure_of_the_well();
+            self.topic_weather.failed(&lane.topic, WasWell::Yes, now);
         }
         lane.refusals.attempts += 1;
         let attempts = lane.refusals.attempts;

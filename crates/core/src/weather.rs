@@ -4,8 +4,9 @@
 //! stream into a table. Wall time cannot tell the two apart, so lanes are judged by a stopwatch
 //! that runs only while successes keep coming. An outage, however long, adds one gap to it.
 
-use std::collections::VecDeque;
 use std::time::{Duration, Instant};
+
+use crate::pauses::{Pause, Pauses};
 
 /// Fair weather so far: time during which something was being stored.
 #[derive(Debug)]
@@ -19,19 +20,12 @@ pub struct Weather {
     /// Failures since the last success; they tell a silence from an outage.
     failures: u32,
     last_failure: Option<Instant>,
-    /// Pauses between two successes in which keys that were well were refused, and how many of them.
-    bad_pauses: VecDeque<(Pause, u32)>,
-    /// The pause that has not ended yet.
-    pause: Pause,
+    pauses: Pauses,
     /// Requests without an answer.
     out: usize,
     /// Since when nothing has been answered although something is out.
     silent_since: Option<Instant>,
 }
-
-/// The time between two requests that were stored, one after the other; or before the first.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Pause(u64);
 
 /// Whether rows go out at all.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -62,8 +56,7 @@ impl Weather {
             newest_stored: None,
             failures: 0,
             last_failure: None,
-            bad_pauses: VecDeque::new(),
-            pause: Pause(0),
+            pauses: Pauses::new(0, Self::BAD_PAUSES_MAX),
             out: 0,
             silent_since: None,
         }
@@ -93,7 +86,7 @@ impl Weather {
         };
         self.last_success = Some(now);
         self.failures = 0;
-        self.pause.0 += 1;
+        self.pauses.end();
         change
     }
 
@@ -108,28 +101,19 @@ impl Weather {
 
     /// That was a key that had been well, as far as is known: the service fails, rather than the key.
     pub fn failure_of_the_well(&mut self) {
-        match self.bad_pauses.back_mut() {
-            Some((pause, keys)) if *pause == self.pause => *keys = keys.saturating_add(1),
-            Some(_) | None => {
-                self.bad_pauses.push_back((self.pause, 1));
-                if self.bad_pauses.len() > Self::BAD_PAUSES_MAX {
-                    self.bad_pauses.pop_front();
-                }
-            }
-        }
+        self.pauses.fell_ill();
     }
 
     /// The time between two successes in which we are.
     #[must_use]
     pub const fn pause(&self) -> Pause {
-        self.pause
+        self.pauses.current()
     }
 
     /// How many keys that had been well were refused in it.
     #[must_use]
     pub fn refused_in(&self, pause: Pause) -> u32 {
-        let found = self.bad_pauses.binary_search_by_key(&pause, |(bad, _)| *bad);
-        found.map_or(0, |index| self.bad_pauses[index].1)
+        self.pauses.ill_in(pause)
     }
 
     /// How much fair weather there has been.
@@ -232,26 +216,6 @@ mod tests {
         let later = start + Duration::from_secs(119);
         assert_eq!(weather.delivery(later), Delivery::Stalled);
         assert_eq!(weather.delivery(later + Duration::from_secs(1)), Delivery::Flowing);
-    }
-
-    #[test]
-    fn keys_that_were_well_and_are_refused_are_counted_by_the_pause_between_two_successes() {
-        let start = Instant::now();
-        let mut weather = Weather::new(PARK_AFTER);
-        let mut pauses = Vec::new();
-        for refused in [0, 2, 0, 1] {
-            (0..refused).for_each(|_| weather.failure_of_the_well());
-            pauses.push(weather.pause());
-            weather.success(start, start);
-        }
-        let counts: Vec<_> = pauses.iter().map(|pause| weather.refused_in(*pause)).collect();
-        assert_eq!(counts, [0, 2, 0, 1]);
-        for _ in 0..Weather::BAD_PAUSES_MAX {
-            weather.failure_of_the_well();
-            weather.success(start, start);
-        }
-        assert_eq!(weather.refused_in(pauses[1]), 0, "it is forgotten");
-        assert_eq!(weather.bad_pauses.len(), Weather::BAD_PAUSES_MAX);
     }
 
     #[test]

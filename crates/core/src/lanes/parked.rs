@@ -10,9 +10,10 @@ use std::time::{Duration, Instant};
 use crate::effects::{Aside, Blame, Finished, RowToRecord, Verdict};
 use crate::failure::{FailureClass, PublishFailure};
 use crate::lane::{
-    Batch, Behind, FailedDelivery, Lane, LaneId, Origin, Parked, Redelivery, Row, State,
+    Batch, Behind, FailedDelivery, InPause, Lane, LaneId, Origin, Parked, Redelivery, Row, State,
 };
 use crate::message::{Message, Topic};
+use crate::topic_weather::WasWell;
 use crate::wal_budget::Spill;
 
 use super::Lanes;
@@ -201,7 +202,7 @@ impl Lanes {
         let counts = was_alone
             && failure.class == FailureClass::Transient
             && self.spill == Spill::Off
-            && before.is_some_and(|failed| self.was_its_own(failed))
+            && before.is_some_and(|failed| self.was_its_own(batch.topic(), failed))
             && !self.weather.is_outage(now);
         let delay = self.policy.redelivery.delay(failures, self.random.next_u32());
         let delay = self.probing(delay, now);
@@ -241,12 +242,13 @@ impl Lanes {
         self.table.evict_if_spent(id);
     }
 
-    /// Whether a delivery failed that would have succeeded if it were not for its row: something that was
-    /// sent later has been stored, and no other key fell ill between the successes before and after it. An
-    /// outage that comes and goes makes some fall ill each time.
-    fn was_its_own(&self, failed: FailedDelivery) -> bool {
-        self.weather.has_stored_what_was_sent_after(failed.at)
-            && self.weather.refused_in(failed.pause) <= failed.own
+    /// Whether a delivery failed that would have succeeded if it were not for its row: something of its topic
+    /// that was sent later has been stored, and no other key fell ill between the successes before and after
+    /// it. An outage that comes and goes, of one topic or of all, makes some fall ill each time.
+    fn was_its_own(&self, topic: &Topic, failed: FailedDelivery) -> bool {
+        let FailedDelivery { at, everywhere, of_topic } = failed;
+        self.topic_weather.is_fair(topic, at, (of_topic.pause, of_topic.own))
+            && self.weather.refused_in(everywhere.pause) <= everywhere.own
     }
 
     /// Failed deliveries of the key in a row, and the one before this. Rows without a key are remembered
@@ -257,21 +259,32 @@ impl Lanes {
         class: FailureClass,
         now: Instant,
     ) -> (u32, Option<FailedDelivery>) {
+        let topic = Topic::clone(&self.table[id].topic);
         let of_key = match self.table[id].is_ordered() {
             true => Some(id),
-            false => self.table.find(&Topic::clone(&self.table[id].topic), ""),
+            false => self.table.find(&topic, ""),
         };
         match of_key.and_then(|key| self.table[key].parked.as_mut()) {
             Some(parked) => {
-                let fell_ill = parked.failures == 0 && class == FailureClass::Transient;
-                if fell_ill {
+                let was_well = match class {
+                    FailureClass::Transient if parked.failures == 0 => WasWell::Yes,
+                    FailureClass::Transient | FailureClass::Operator | FailureClass::Row => {
+                        WasWell::No
+                    }
+                };
+                if was_well == WasWell::Yes {
                     self.weather.failure_of_the_well();
                 }
-                let pause = self.weather.pause();
-                let before = parked.failed.filter(|failed| failed.pause == pause);
-                let own = u32::from(fell_ill) + before.map_or(0, |failed| failed.own);
+                let (anywhere, of_topic) =
+                    (self.weather.pause(), self.topic_weather.failed(&topic, was_well, now));
+                let following = |before, pause| InPause::following(before, pause, was_well);
+                let failed = FailedDelivery {
+                    at: now,
+                    everywhere: following(parked.failed.map(|failed| failed.everywhere), anywhere),
+                    of_topic: following(parked.failed.map(|failed| failed.of_topic), of_topic),
+                };
                 parked.failures += 1;
-                (parked.failures, parked.failed.replace(FailedDelivery { at: now, pause, own }))
+                (parked.failures, parked.failed.replace(failed))
             }
             None => (1, None),
         }

@@ -341,13 +341,14 @@ fn only_a_row_that_failed_alone_and_by_itself_counts_an_attempt() {
     }
 }
 
-/// A delivery of the key that fails, after which another key's succeeds; the lane of its next claim.
+/// A delivery of the key that fails, after which one of another key of the topic succeeds; the lane of its next
+/// claim.
 fn failed_while_others_succeed(bench: &mut Bench, lane: LaneId) -> LaneId {
     answer(bench, lane, "k", &[(0, 0)]);
     bench.refuse_all(FailureClass::Transient);
     assert_eq!(verdicts(bench), [(0, Some(true))], "nobody knows yet whose fault it is");
     bench.pass(SECOND);
-    bench.succeed("well", "k");
+    bench.succeed("orders", "well");
     bench.claims().first().unwrap().lane
 }
 
@@ -362,10 +363,47 @@ fn an_outage_counts_no_attempt_from_its_first_moment_on() {
         bench.pass(SECOND * 60);
         lane = bench.claims().first().unwrap().lane;
     }
-    bench.succeed("well", "k");
+    bench.succeed("orders", "well");
     answer(&mut bench, lane, "k", &[(1, 0)]);
     bench.refuse_all(FailureClass::Transient);
     assert_eq!(verdicts(&mut bench), [(1, Some(true))], "others succeed, and it does not");
+}
+
+#[test]
+fn an_outage_of_one_topic_counts_no_attempt_however_much_of_another_is_stored() {
+    let policy = LanePolicy { park_after: SECOND * 1_000, ..policy() };
+    let (mut bench, mut lane) = claiming(policy, "k");
+    for _ in 0..5 {
+        answer(&mut bench, lane, "k", &[(1, 0)]);
+        bench.refuse_all(FailureClass::Transient);
+        assert_eq!(verdicts(&mut bench), [(0, Some(true))], "nothing of its topic was stored");
+        bench.pass(SECOND * 60);
+        bench.succeed("well", "k");
+        lane = bench.claims().first().unwrap().lane;
+    }
+    bench.succeed("orders", "well");
+    answer(&mut bench, lane, "k", &[(1, 0)]);
+    bench.refuse_all(FailureClass::Transient);
+    assert_eq!(verdicts(&mut bench), [(1, Some(true))], "its topic takes others, and not it");
+}
+
+#[test]
+fn an_outage_of_one_topic_that_comes_and_goes_counts_no_attempt_beside_one_that_flows() {
+    let policy = LanePolicy { park_after: SECOND * 1_000, ..policy() };
+    let (mut bench, mut lane) = claiming(policy, "k");
+    for _ in 0..5 {
+        answer(&mut bench, lane, "k", &[(1, 0)]);
+        bench.refuse_all(FailureClass::Transient);
+        assert_eq!(verdicts(&mut bench), [(0, Some(true))]);
+        // The other topic flows between the refusals of this one.
+        bench.succeed("well", "k");
+        bench.push("orders", "well", 1);
+        assert_eq!(bench.refuse_all(FailureClass::Transient), 1);
+        bench.pass(SECOND * 60);
+        let well = bench.batch().unwrap();
+        bench.store(well);
+        lane = bench.claims().first().unwrap().lane;
+    }
 }
 
 #[test]
@@ -411,7 +449,7 @@ fn after_a_failed_delivery_the_head_goes_alone_and_what_is_behind_it_is_let_go()
         let each = Some(key.is_empty());
         assert_eq!(verdicts(&mut bench), [(0, Some(true)), (0, each)], "key {key:?}");
         bench.pass(SECOND);
-        bench.succeed("well", "k");
+        bench.succeed("orders", "well");
         bench.claim(&[(1, 0), (2, 1)]);
         let head = bench.batch().unwrap();
         assert_eq!(head.messages().len(), 1);

@@ -1,0 +1,133 @@
+//! Telling one sick key from an outage of its topic.
+//!
+//! One topic may be away while all others flow: then nothing of it is stored, and what fails of it says nothing
+//! about a row. So a delivery counts against its row only where another of the *same topic* was stored since.
+
+use std::collections::BTreeMap;
+use std::time::Instant;
+
+use crate::message::Topic;
+use crate::pauses::{Pause, Pauses};
+
+/// Topics that are remembered. Topics come from rows, so their number has no bound; where more fail at once,
+/// the longest forgotten one counts nothing until it fails again.
+const TOPICS_MAX: usize = 256;
+
+/// Pauses of one topic that are remembered; with all topics, at most 1 MiB.
+const BAD_PAUSES_MAX: usize = 256;
+
+/// Topics of which something failed, and what was stored of them since.
+#[derive(Debug, Default)]
+pub(crate) struct TopicWeather {
+    topics: BTreeMap<Topic, OfTopic>,
+    /// Successes of all of them, so that a topic that was forgotten never has the same pause again.
+    pauses_ended: u64,
+}
+
+#[derive(Debug)]
+struct OfTopic {
+    last_failure: Instant,
+    /// When the newest request that was stored had been sent.
+    newest_stored: Option<Instant>,
+    pauses: Pauses,
+}
+
+impl TopicWeather {
+    /// A publish was refused; whether its key had been well. The pause in which that was.
+    pub(crate) fn failed(&mut self, topic: &Topic, was_well: WasWell, now: Instant) -> Pause {
+        if !self.topics.contains_key(topic) && self.topics.len() == TOPICS_MAX {
+            self.forget_one();
+        }
+        self.pauses_ended += u64::from(!self.topics.contains_key(topic));
+        let first = self.pauses_ended;
+        let of_topic = self.topics.entry(Topic::clone(topic)).or_insert_with(|| OfTopic {
+            last_failure: now,
+            newest_stored: None,
+            pauses: Pauses::new(first, BAD_PAUSES_MAX),
+        });
+        of_topic.last_failure = now;
+        if was_well == WasWell::Yes {
+            of_topic.pauses.fell_ill();
+        }
+        of_topic.pauses.current()
+    }
+
+    /// Something of the topic that was sent at `sent_at` was stored.
+    pub(crate) fn stored(&mut self, topic: &Topic, sent_at: Instant) {
+        if self.topics.is_empty() {
+            return;
+        }
+        if let Some(of_topic) = self.topics.get_mut(topic) {
+            of_topic.newest_stored = of_topic.newest_stored.max(Some(sent_at));
+            of_topic.pauses.end();
+            self.pauses_ended += 1;
+        }
+    }
+
+    /// Whether something of the topic that went out after `moment` was stored, and in `pause` no more than `own`
+    /// keys of it fell ill.
+    pub(crate) fn is_fair(
+        &self,
+        topic: &Topic,
+        moment: Instant,
+        (pause, own): (Pause, u32),
+    ) -> bool {
+        self.topics.get(topic).is_some_and(|of_topic| {
+            of_topic.newest_stored.is_some_and(|newest| newest > moment)
+                && of_topic.pauses.ill_in(pause) <= own
+        })
+    }
+
+    fn forget_one(&mut self) {
+        let oldest = self.topics.iter().min_by_key(|(_, of_topic)| of_topic.last_failure);
+        if let Some(topic) = oldest.map(|(topic, _)| Topic::clone(topic)) {
+            self.topics.remove(&topic);
+        }
+    }
+}
+
+/// Whether a key was well until it was refused, as far as is known.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum WasWell {
+    Yes,
+    No,
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    #[test]
+    fn only_what_is_stored_of_the_same_topic_tells() {
+        let start = Instant::now();
+        let after = |seconds| start + Duration::from_secs(seconds);
+        let (sick, other) = (Topic::from("sick"), Topic::from("other"));
+        let mut weather = TopicWeather::default();
+        let pause = weather.failed(&sick, WasWell::Yes, start);
+        weather.stored(&other, after(1));
+        assert!(!weather.is_fair(&sick, start, (pause, 1)), "another topic flows");
+        weather.stored(&sick, start);
+        assert!(!weather.is_fair(&sick, start, (pause, 1)), "it had been sent before");
+        weather.stored(&sick, after(2));
+        assert!(weather.is_fair(&sick, start, (pause, 1)));
+        assert!(!weather.is_fair(&sick, start, (pause, 0)), "another key fell ill with it");
+    }
+
+    #[test]
+    fn topics_without_end_do_not_fill_the_memory_and_one_that_was_forgotten_counts_nothing() {
+        let start = Instant::now();
+        let after = |seconds| start + Duration::from_secs(seconds);
+        let topic = |number: u64| Topic::from(format!("t{number}"));
+        let mut weather = TopicWeather::default();
+        let first = weather.failed(&topic(0), WasWell::No, start);
+        for number in 1..=TOPICS_MAX as u64 {
+            weather.failed(&topic(number), WasWell::No, after(number));
+        }
+        assert_eq!(weather.topics.len(), TOPICS_MAX);
+        weather.stored(&topic(0), after(1_000));
+        assert!(!weather.is_fair(&topic(0), start, (first, 0)));
+        assert!(weather.failed(&topic(0), WasWell::No, after(1_000)) > first);
+    }
+}

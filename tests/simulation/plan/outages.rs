@@ -1,0 +1,42 @@
+//! Outages that come and go, and outages of one topic: what no row may die of.
+
+use walrelay_core::{FailureClass, WalBudgetLimit};
+
+use super::{Action, Plan, Scope, ms};
+
+impl Plan {
+    /// An outage in which rows are spilled, and then one that comes and goes for two minutes.
+    pub(crate) fn outage_that_comes_and_goes() -> Self {
+        let class = FailureClass::Transient;
+        let outage = |time| Action::Sick { scope: Scope::Everything, class, time };
+        let mut timeline = vec![(1_000, outage(ms(20_000)))];
+        timeline
+            .extend((0..20).map(|step| (2_000 + step * 500, Action::Foreign { bytes: 8 << 10 })));
+        timeline.extend((0..30).map(|turn| (22_000 + turn * 4_000, outage(ms(3_000)))));
+        timeline.extend((0..1_000).map(|tenth| (tenth * 140, Action::Commit { rows: vec![2] })));
+        timeline.push((145_000, Action::ExpectNoneDead));
+        let mut plan = Self::calm(timeline);
+        plan.wal_budget = WalBudgetLimit::Bytes(64 << 10);
+        plan.lanes.park_after = ms(30_000);
+        plan.lanes.max_attempts = 2;
+        plan.per_key_rows = 2;
+        plan.rows.keys = 40;
+        plan
+    }
+
+    /// One topic of two takes nothing for a minute, then comes and goes for another, while the other flows.
+    pub(crate) fn outage_of_one_topic() -> Self {
+        let class = FailureClass::Transient;
+        let outage = |time| Action::Sick { scope: Scope::Topic, class, time };
+        let mut timeline = vec![(1_000, outage(ms(60_000)))];
+        timeline.extend((0..15).map(|turn| (62_000 + turn * 4_000, outage(ms(3_000)))));
+        timeline.extend((0..1_200).map(|tenth| (tenth * 100, Action::Commit { rows: vec![2] })));
+        timeline.push((125_000, Action::ExpectNoneDead));
+        let mut plan = Self::calm(timeline);
+        plan.lanes.max_attempts = 2;
+        plan.per_key_rows = 2;
+        plan.rows.topics = 2;
+        plan.rows.keys = 10;
+        plan
+    }
+}
