@@ -44,6 +44,8 @@ pub enum Reason {
     },
     /// Too much log waits for it, and nothing is stored. Only the first row of a key has a time.
     Spilled {
+        /// What Pub/Sub said when it was tried, or of others of its key; none where it was not.
+        failure: Option<Arc<PublishFailure>>,
         /// When the key is tried again.
         next_attempt_in: Option<Duration>,
     },
@@ -61,7 +63,7 @@ impl Reason {
     #[must_use]
     pub const fn next_attempt_in(&self) -> Option<Duration> {
         match self {
-            Self::Stuck { next_attempt_in, .. } | Self::Spilled { next_attempt_in } => {
+            Self::Stuck { next_attempt_in, .. } | Self::Spilled { next_attempt_in, .. } => {
                 *next_attempt_in
             }
             Self::Queued | Self::Dead { .. } => None,
@@ -74,8 +76,8 @@ impl Reason {
 pub(crate) enum Aside {
     /// They are refused.
     Refused(Arc<PublishFailure>),
-    /// Too much log waits for them.
-    Spilled,
+    /// Too much log waits for them; and what they were refused with, if they were.
+    Spilled(Option<Arc<PublishFailure>>),
 }
 
 impl Aside {
@@ -172,7 +174,11 @@ impl RowToRecord {
             Aside::Refused(failure) => {
                 Reason::Stuck { failure: Arc::clone(failure), next_attempt_in }
             }
-            Aside::Spilled => Reason::Spilled { next_attempt_in },
+            // Only of the first of a key: each line in the table is log that waits, too.
+            Aside::Spilled(failure) => Reason::Spilled {
+                failure: failure.as_ref().filter(|_| next_attempt_in.is_some()).map(Arc::clone),
+                next_attempt_in,
+            },
         };
         Self::new(Some(lane), row, reason)
     }

@@ -132,7 +132,7 @@ impl Lanes {
                 parked.append();
                 self.effects.rows_to_record.push(match (parked.behind, self.spill) {
                     (Behind::Spilled, _) | (_, Spill::Everything) => {
-                        RowToRecord::aside(id, row, &Aside::Spilled, None)
+                        RowToRecord::aside(id, row, &Aside::Spilled(None), None)
                     }
                     (Behind::Queued, _) => RowToRecord::queued(id, row),
                 });

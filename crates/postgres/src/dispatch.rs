@@ -54,7 +54,7 @@ use crate::store_error::StoreError;
 
 pub use browse::{DispatchPlace, DispatchQuery, DispatchRoute, DispatchState};
 pub use claim::{ClaimLimits, ClaimedRow};
-pub use counting::{Counting, DispatchCounts, DispatchWaiting};
+pub use counting::{Counting, DispatchCounts, DispatchWaiting, Refused};
 pub use due::DueKeys;
 pub use heads::Head;
 pub use hold::{HeldKey, History, HistorySource, ReplayHolds, ReplayedRows};

@@ -392,7 +392,7 @@ impl Store for SessionStore {
 
     async fn survey(&mut self) -> Result<Survey, StoreFailure> {
         let store = self.store.clone();
-        let mut counting = self.counting;
+        let mut counting = self.counting.clone();
         let client = self.client().await?;
         let survey = read_survey(client, &store, &mut counting).await.map_err(store_failure)?;
         self.counting = counting;

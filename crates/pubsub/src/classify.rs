@@ -67,8 +67,14 @@ pub fn operator_hint(failure: &PublishFailure, topic: &str) -> Option<String> {
     if failure.class != FailureClass::Operator {
         return None;
     }
+    Some(operator_fix(failure.code, topic))
+}
+
+/// What an operator does where `topic` is refused with a code that only an operator ends.
+#[must_use]
+pub fn operator_fix(code: &str, topic: &str) -> String {
     let (project, name) = split(topic);
-    Some(match failure.code {
+    match code {
         "NOT_FOUND" => format!(
             "create the topic: gcloud pubsub topics create {name} --project={project} \
              (or: walrelay init --create-topics)"
@@ -92,7 +98,7 @@ pub fn operator_hint(failure: &PublishFailure, topic: &str) -> Option<String> {
             "Pub/Sub answered {other}, which Publish does not document; check --endpoint, and ask \
              Google Cloud support if it is theirs"
         ),
-    })
+    }
 }
 
 /// Project and short name of a topic; the text itself when it has another shape.

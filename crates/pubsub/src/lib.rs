@@ -25,7 +25,7 @@ mod wire;
 mod tests;
 
 pub use admin::Admin;
-pub use classify::{classify, operator_hint};
+pub use classify::{classify, operator_fix, operator_hint};
 pub use config::{Endpoint, PublisherConfig};
 pub use error::{Answer, PubsubError};
 pub use grpc::GrpcPublisher;

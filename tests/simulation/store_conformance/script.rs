@@ -282,7 +282,7 @@ fn failure() -> Arc<PublishFailure> {
 fn reason(why: Why) -> Reason {
     match why {
         Why::Stuck(next_attempt_in) => Reason::Stuck { failure: failure(), next_attempt_in },
-        Why::Spilled(next_attempt_in) => Reason::Spilled { next_attempt_in },
+        Why::Spilled(next_attempt_in) => Reason::Spilled { failure: None, next_attempt_in },
         Why::Queued => Reason::Queued,
         Why::Dead => Reason::Dead { failure: failure() },
     }

@@ -88,7 +88,7 @@ impl Lanes {
             // What is out may still be stored. Refused, it goes into the table before the others.
             let (delay, aside) = match why {
                 Aside::Refused(_) => (self.policy.redelivery.base, None),
-                Aside::Spilled => (Self::SPILLED_DUE, Some((why, Self::SPILLED_DUE))),
+                Aside::Spilled(_) => (Self::SPILLED_DUE, Some((why, Self::SPILLED_DUE))),
             };
             self.pause(id, now + delay);
             self.append_queue(id, aside);

@@ -329,7 +329,7 @@ impl Lanes {
         if self.table[id].state != State::Out {
             self.table[id].rest();
         }
-        if matches!(aside, Some((Aside::Spilled, _))) {
+        if matches!(aside, Some((Aside::Spilled(_), _))) {
             self.note_spilled(id);
         }
         let rows = self.table[id].take_queue();

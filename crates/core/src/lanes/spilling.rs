@@ -4,10 +4,11 @@
 //! recorded like those of a parked key, the oldest first, and their keys go on from the table when
 //! Pub/Sub is back. It is nobody's fault, so no attempt is counted.
 
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use crate::failure::PublishFailure;
-use crate::lane::{Behind, LaneId};
+use crate::lane::{Behind, LaneId, State};
 use crate::message::Topic;
 use crate::wal_budget::Spill;
 
@@ -27,8 +28,17 @@ impl Lanes {
         let mut spilled: Vec<_> = self.table.ids().filter(|id| self.must_spill(*id)).collect();
         spilled.sort_by_key(|id| self.table[*id].queue.front().map(|row| row.message.position()));
         for id in spilled {
-            self.set_aside(id, &Aside::Spilled, now);
+            let why = Aside::Spilled(self.last_refusal(id));
+            self.set_aside(id, &why, now);
         }
+    }
+
+    /// What the rows that wait in a lane were refused with, if they were: what its topic said last.
+    fn last_refusal(&self, id: LaneId) -> Option<Arc<PublishFailure>> {
+        let lane = &self.table[id];
+        let was_refused = lane.refusals.attempts > 0 && lane.state != State::Out;
+        let failing = self.failing.topics.get(&lane.topic).filter(|_| was_refused)?;
+        Some(Arc::clone(&failing.failure))
     }
 
     /// Whether a lane holds live rows that are to be recorded.
@@ -52,7 +62,7 @@ impl Lanes {
         let sickness = || self.failing.sickness(&lane.topic).map(Aside::Refused);
         match self.spill {
             _ if !lane.sends_live_rows() => None,
-            Spill::Everything => Some(Aside::Spilled),
+            Spill::Everything => Some(Aside::Spilled(None)),
             Spill::Failing | Spill::Off => sickness(),
         }
     }
@@ -61,7 +71,7 @@ impl Lanes {
     pub(super) fn aside_of(&self, failure: &PublishFailure) -> Aside {
         match self.spill {
             Spill::Off => Aside::refused(failure),
-            Spill::Failing | Spill::Everything => Aside::Spilled,
+            Spill::Failing | Spill::Everything => Aside::Spilled(Some(Arc::new(failure.clone()))),
         }
     }
 
@@ -91,7 +101,7 @@ impl Lanes {
     pub(super) fn delay_of(&mut self, why: &Aside) -> Duration {
         match why {
             Aside::Refused(_) => self.policy.redelivery.delay(1, self.random.next_u32()),
-            Aside::Spilled => Self::SPILLED_DUE,
+            Aside::Spilled(_) => Self::SPILLED_DUE,
         }
     }
 }

@@ -497,11 +497,37 @@ fn what_comes_behind_a_spilled_row_of_its_key_is_spilled_too() {
     let times: Vec<_> = recorded
         .iter()
         .map(|row| match &row.reason {
-            Reason::Spilled { next_attempt_in } => next_attempt_in.is_some(),
+            Reason::Spilled { next_attempt_in, .. } => next_attempt_in.is_some(),
             Reason::Stuck { .. } | Reason::Queued | Reason::Dead { .. } => panic!("{row:?}"),
         })
         .collect();
     assert_eq!(times, [true, false], "the first has a time, and the other key flows");
+}
+
+#[test]
+fn what_is_spilled_after_a_refusal_says_so_of_the_first_row_of_its_key() {
+    // Refused before anything is spilled, or while it is.
+    for spills_before in [false, true] {
+        let mut bench = Bench::new();
+        bench.push("orders", "k", 2);
+        if spills_before {
+            bench.lanes.spill(Spill::Failing, bench.now);
+        }
+        bench.refuse_all(FailureClass::Operator);
+        bench.lanes.spill(Spill::Everything, bench.now);
+        bench.push("orders", "untried", 1);
+        let recorded = bench.taken_to_record();
+        let refused: Vec<_> = recorded
+            .iter()
+            .map(|row| match &row.reason {
+                Reason::Spilled { failure, .. } => {
+                    failure.as_ref().map(|failure| failure.class) == Some(FailureClass::Operator)
+                }
+                Reason::Stuck { .. } | Reason::Queued | Reason::Dead { .. } => panic!("{row:?}"),
+            })
+            .collect();
+        assert_eq!(refused, [true, false, false], "{spills_before}");
+    }
 }
 
 #[test]
@@ -514,6 +540,6 @@ fn what_comes_behind_a_spilled_row_is_spilled_after_a_restart_too() {
         bench.push("orders", key, 1);
     }
     let recorded = bench.taken_to_record();
-    assert!(matches!(recorded[0].reason, Reason::Spilled { next_attempt_in: None }));
+    assert!(matches!(recorded[0].reason, Reason::Spilled { next_attempt_in: None, .. }));
     assert!(matches!(recorded[1].reason, Reason::Queued));
 }

@@ -43,12 +43,24 @@ pub enum DispatchState {
     Any,
 }
 
+macro_rules! needs_operator {
+    () => {
+        "('NOT_FOUND', 'PERMISSION_DENIED', 'UNAUTHENTICATED', 'FAILED_PRECONDITION')"
+    };
+}
+
+/// The codes that only an operator ends.
+pub(super) const NEEDS_OPERATOR: &str = needs_operator!();
+
 impl DispatchState {
     const fn sql(self) -> &'static str {
         match self {
             Self::NeedsPerson => {
-                "(status = 'dead' OR status = 'retrying' AND error_code IN
-                   ('NOT_FOUND', 'PERMISSION_DENIED', 'UNAUTHENTICATED', 'FAILED_PRECONDITION'))"
+                concat!(
+                    "(status = 'dead' OR status = 'retrying' AND error_code IN ",
+                    needs_operator!(),
+                    ")"
+                )
             }
             Self::Open => "status IN ('dead', 'retrying')",
             Self::Only(DispatchStatus::Retrying) => "status = 'retrying'",

@@ -5,11 +5,12 @@ use std::time::SystemTime;
 use tokio_postgres::types::Type;
 use tokio_postgres::{Client, Row};
 
+use super::browse::NEEDS_OPERATOR;
 use super::{DispatchStore, SPILLED};
 use crate::store_error::StoreError;
 
 /// How many rows there are in each state.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct DispatchCounts {
     /// Will be published again.
     pub retrying: u64,
@@ -24,20 +25,34 @@ pub struct DispatchCounts {
 }
 
 /// Of the rows that will be published again, what they wait for.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct DispatchWaiting {
     /// Were spilled: nothing is wrong with them.
     pub spilled: u64,
     /// When the first of those was recorded.
     pub spilled_since: Option<SystemTime>,
-    /// When a try of one of them last failed, if that was a moment ago.
+    /// When a try of one of them, or of a topic that waits for an operator, last failed, if that was a
+    /// moment ago.
     pub refused_at: Option<SystemTime>,
+    /// The last that only an operator ends, if that was a moment ago.
+    pub refused: Option<Refused>,
     /// When one last failed because there was no answer.
     pub unanswered_at: Option<SystemTime>,
     /// Are not due yet, because they back off or a relay has claimed them.
     pub not_due: u64,
     /// When the last of those is.
     pub not_due_until: Option<SystemTime>,
+}
+
+/// A try that failed for want of an operator.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Refused {
+    /// When, as people and programs read it: `2026-01-31T12:00:00Z`.
+    pub at: String,
+    /// Full name of the topic.
+    pub topic: String,
+    /// The gRPC code.
+    pub code: String,
 }
 
 impl DispatchWaiting {
@@ -47,6 +62,7 @@ impl DispatchWaiting {
             spilled: self.spilled + other.spilled,
             spilled_since: earlier(self.spilled_since, other.spilled_since),
             refused_at: self.refused_at.max(other.refused_at),
+            refused: self.refused.max(other.refused),
             unanswered_at: self.unanswered_at.max(other.unanswered_at),
             not_due: self.not_due + other.not_due,
             not_due_until: self.not_due_until.max(other.not_due_until),
@@ -67,7 +83,7 @@ impl DispatchCounts {
 }
 
 /// A count that goes through the table in steps, again and again.
-#[derive(Debug, Clone, Copy, Default)]
+#[derive(Debug, Clone, Default)]
 pub struct Counting {
     next_block: i64,
     so_far: DispatchCounts,
@@ -78,7 +94,7 @@ impl Counting {
     /// What was counted last; before the first time, what has been seen of the table.
     #[must_use]
     pub fn counts(&self) -> DispatchCounts {
-        self.last.unwrap_or(self.so_far)
+        self.last.as_ref().unwrap_or(&self.so_far).clone()
     }
 
     /// Whether it is in the middle of the table.
@@ -88,10 +104,11 @@ impl Counting {
     }
 
     fn counted(&mut self, further: DispatchCounts, blocks: i64) {
-        self.so_far = self.so_far.plus(further);
+        let so_far = std::mem::take(&mut self.so_far).plus(further);
         self.next_block += BLOCKS_MAX;
-        if self.next_block >= blocks {
-            *self = Self { last: Some(self.so_far), ..Self::default() };
+        match self.next_block >= blocks {
+            true => *self = Self { last: Some(so_far), ..Self::default() },
+            false => self.so_far = so_far,
         }
     }
 }
@@ -114,7 +131,7 @@ impl DispatchStore {
         let from = counting.next_block;
         let row = client
             .query_typed_one(
-                COUNT_PART,
+                &count_part(),
                 &[
                     (&self.slot, Type::TEXT),
                     (&from, Type::INT8),
@@ -143,26 +160,35 @@ impl DispatchStore {
     }
 }
 
-// `coalesce(slot, '')` keeps the indexes out of it: they would find all rows of the slot.
-const COUNT_PART: &str = "
+/// The gRPC code of the newest line, which is that of an attempt.
+const CODE: &str = "split_part(split_part(last_error, E'\n', 1), ': ', 2)";
+
+// `coalesce(slot, '')` keeps the indexes out of it: they would find all rows of the slot. What failed was
+// looked for again within a minute: an older line is over, or of a relay that is.
+fn count_part() -> String {
+    let failed = "status = 'retrying' AND updated_at > now() - interval '2 minutes'
+                    AND last_error LIKE 'attempt %'";
+    let by_operator = format!("{CODE} IN {NEEDS_OPERATOR}");
+    format!("
 SELECT count(*) FILTER (WHERE status = 'retrying') AS retrying,
        count(*) FILTER (WHERE status = 'dead') AS dead,
        count(*) FILTER (WHERE status = 'published') AS published,
        count(*) FILTER (WHERE status = 'discarded') AS discarded,
        count(*) FILTER (WHERE status = 'retrying' AND error_code = $4) AS spilled,
        min(parked_at) FILTER (WHERE status = 'retrying' AND error_code = $4) AS spilled_since,
-       max(updated_at) FILTER (WHERE status = 'retrying' AND error_code = $4 AND last_error IS NOT NULL
-                                 AND updated_at > now() - interval '2 minutes') AS refused_at,
-       max(updated_at) FILTER (WHERE status = 'retrying' AND error_code = $4
-                                 AND updated_at > now() - interval '2 minutes'
-                                 AND last_error LIKE 'attempt % at %: DEADLINE_EXCEEDED: %'
-                                 AND split_part(last_error, E'\n', 1) LIKE '%: DEADLINE_EXCEEDED: %') AS unanswered_at,
+       max(updated_at) FILTER (WHERE {failed} AND (error_code = $4 OR {by_operator})) AS refused_at,
+       max(updated_at) FILTER (WHERE {failed} AND error_code = $4
+                                 AND {CODE} = 'DEADLINE_EXCEEDED') AS unanswered_at,
+       max(ARRAY[to_char(updated_at AT TIME ZONE 'UTC', 'YYYY-MM-DD\"T\"HH24:MI:SS.US\"Z\"'), topic, {CODE}])
+         FILTER (WHERE {failed} AND {by_operator}) AS refused,
        count(*) FILTER (WHERE status = 'retrying' AND next_attempt_at > now()) AS not_due,
        max(next_attempt_at) FILTER (WHERE status = 'retrying' AND next_attempt_at > now()) AS not_due_until,
        pg_relation_size('public.app_outbox_dispatch') / current_setting('block_size')::int8 AS blocks
   FROM public.app_outbox_dispatch
  WHERE coalesce(slot, '') = $1
-   AND ctid >= format('(%s,0)', $2)::tid AND ctid < format('(%s,0)', $3)::tid";
+   AND ctid >= format('(%s,0)', $2)::tid AND ctid < format('(%s,0)', $3)::tid"
+    )
+}
 
 fn counts(row: &Row) -> DispatchCounts {
     // A `count(*)` is never negative.
@@ -176,11 +202,17 @@ fn counts(row: &Row) -> DispatchCounts {
             spilled: count("spilled"),
             spilled_since: row.get("spilled_since"),
             refused_at: row.get("refused_at"),
+            refused: refused(row.get("refused")),
             unanswered_at: row.get("unanswered_at"),
             not_due: count("not_due"),
             not_due_until: row.get("not_due_until"),
         },
     }
+}
+
+fn refused(columns: Option<Vec<String>>) -> Option<Refused> {
+    let [at, topic, code] = columns?.try_into().ok()?;
+    Some(Refused { at, topic, code })
 }
 
 #[cfg(test)]
@@ -194,6 +226,11 @@ mod tests {
             spilled,
             spilled_since: since,
             refused_at,
+            refused: refused_at.map(|moment| Refused {
+                at: format!("{moment:?}"),
+                topic: "t".to_owned(),
+                code: "NOT_FOUND".to_owned(),
+            }),
             unanswered_at: refused_at,
             not_due: 1,
             not_due_until: until,
@@ -201,7 +238,7 @@ mod tests {
         let sum = part(2, at(5), None, at(9)).plus(part(3, at(4), at(8), at(7)));
         assert_eq!(sum, DispatchWaiting { not_due: 2, ..part(5, at(4), at(8), at(9)) });
         let none = DispatchWaiting::default();
-        assert_eq!(none.plus(sum).plus(none), sum);
+        assert_eq!(none.clone().plus(sum.clone()).plus(none), sum);
     }
 
     #[test]

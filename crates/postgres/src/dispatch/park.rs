@@ -37,6 +37,8 @@ pub struct ParkRow<'a> {
     /// Why it did not go out: a gRPC code, or our own reason, such as `SPILLED`. None for a row that
     /// waits behind another.
     pub error_code: Option<&'a str>,
+    /// The gRPC code of the try that failed, where `error_code` says something else.
+    pub failed_with: Option<&'a str>,
     /// The same in words.
     pub last_error: Option<&'a str>,
 }
@@ -48,8 +50,8 @@ impl<'a> From<&'a RowToRecord> for ParkRow<'a> {
                 (ParkStatus::Retrying { next_attempt_in: *next_attempt_in }, Some(failure))
             }
             Reason::Queued => (ParkStatus::Retrying { next_attempt_in: None }, None),
-            Reason::Spilled { next_attempt_in } => {
-                (ParkStatus::Retrying { next_attempt_in: *next_attempt_in }, None)
+            Reason::Spilled { failure, next_attempt_in } => {
+                (ParkStatus::Retrying { next_attempt_in: *next_attempt_in }, failure.as_ref())
             }
             Reason::Dead { failure } => (ParkStatus::Dead, Some(failure)),
         };
@@ -62,7 +64,11 @@ impl<'a> From<&'a RowToRecord> for ParkRow<'a> {
             message: row.message.body(),
             status,
             attempts: 0,
-            error_code: failure.map(|failure| failure.code).or(is_spilled.then_some(SPILLED)),
+            error_code: match is_spilled {
+                true => Some(SPILLED),
+                false => failure.map(|failure| failure.code),
+            },
+            failed_with: failure.map(|failure| failure.code),
             last_error: failure.map(|failure| failure.message.as_str()),
         }
     }
@@ -197,6 +203,7 @@ impl DispatchStore {
                     (&columns.delay, Type::FLOAT8_ARRAY),
                     (&columns.error_code, Type::TEXT_ARRAY),
                     (&columns.error, Type::TEXT_ARRAY),
+                    (&columns.failed_with, Type::TEXT_ARRAY),
                 ],
             )
             .await
@@ -282,6 +289,7 @@ struct Columns<'a> {
     delay: Vec<Option<f64>>,
     error_code: Vec<Option<String>>,
     error: Vec<Option<String>>,
+    failed_with: Vec<Option<String>>,
 }
 
 impl<'a> Columns<'a> {
@@ -303,7 +311,9 @@ impl<'a> Columns<'a> {
             columns.status.push(status.as_str());
             columns.attempts.push(signed(row.attempts, "number of attempts")?);
             columns.delay.push(delay);
-            columns.error_code.push(row.error_code.map(|code| storable_line(code, CODE_BYTES_MAX)));
+            let code = |code| storable_line(code, CODE_BYTES_MAX);
+            columns.error_code.push(row.error_code.map(code));
+            columns.failed_with.push(row.failed_with.map(code));
             let line = |error| characters.line(error, ERROR_BYTES_MAX);
             columns.error.push(row.last_error.map(line));
         }
@@ -314,7 +324,7 @@ impl<'a> Columns<'a> {
 // Whether a key has a head is one probe of an index, whatever the statistics say: with `EXISTS` the planner
 // makes a hash of all that is parked for each statement, or scans the table for each key.
 fn insert_sql() -> String {
-    let line = attempt_line("p.attempts", "p.error_code", "p.error");
+    let line = attempt_line("p.attempts", "coalesce(p.failed_with, p.error_code)", "p.error");
     format!(
         "INSERT INTO public.app_outbox_dispatch
            (slot, event_id, commit_lsn, tx_index, topic, ordering_key, message, status, attempts,
@@ -337,9 +347,9 @@ fn insert_sql() -> String {
                 CASE WHEN p.error IS NOT NULL THEN {line} END
            FROM (SELECT *, row_number() OVER (PARTITION BY topic, ordering_key, status
                                               ORDER BY commit_lsn, tx_index) AS place
-                   FROM unnest($2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12)
+                   FROM unnest($2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13)
                         AS u(event_id, commit_lsn, tx_index, topic, ordering_key, message, status,
-                             attempts, delay, error_code, error)) AS p
+                             attempts, delay, error_code, error, failed_with)) AS p
          ON CONFLICT (slot, event_id, replay_id) DO NOTHING"
     )
 }

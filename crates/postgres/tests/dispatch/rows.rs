@@ -42,6 +42,7 @@ pub(crate) fn row<'a>(
         status,
         attempts: 3,
         error_code: (status != BEHIND).then_some("UNAVAILABLE"),
+        failed_with: None,
         last_error: (status != BEHIND).then_some("no route"),
     }
 }

@@ -9,7 +9,8 @@ use walrelay_postgres::{
 };
 
 use crate::rows::{
-    BEHIND, LIMITS, NOW, RELEASED, all, at, failure, ids, key, published, row, status_of, store,
+    BEHIND, LIMITS, NOW, RELEASED, TOPIC, all, at, failure, ids, key, published, row, status_of,
+    store,
 };
 use crate::support::{Session, migrated};
 
@@ -215,6 +216,52 @@ async fn spilled_rows_wait_until_they_are_stored_have_failed_themselves_or_need_
 fn failed(after: Duration, blame: Blame) -> Outcome {
     let failure = Some(failure("UNAVAILABLE", "no route"));
     Outcome::Again { attempts: 0, after: Some(after), failure, blame }
+}
+
+#[tokio::test]
+async fn the_last_failure_of_spilled_rows_and_of_topics_that_wait_for_an_operator_is_counted() {
+    let (_database, mut session) = migrated().await;
+    let store = store();
+    let waiting = async |client: &Session| store.counts(client).await.unwrap().waiting;
+    let sick = row("sick", at(1, 0), "s", NOW);
+    store.park(&mut session, &[sick, spilled(row("a", at(2, 0), "k", NOW))]).await.unwrap();
+    let none = waiting(&session).await;
+    assert_eq!(
+        (none.spilled, none.refused_at, &none.refused),
+        (1, None, &None),
+        "not one sick key"
+    );
+
+    // Without an answer, as calls that are given up before anything is spilled.
+    let unanswered = ParkRow {
+        failed_with: Some("DEADLINE_EXCEEDED"),
+        last_error: Some("no answer"),
+        ..spilled(row("b", at(3, 0), "l", NOW))
+    };
+    store.park(&mut session, &[unanswered]).await.unwrap();
+    let no_answer = waiting(&session).await;
+    assert!(no_answer.refused_at.is_some());
+    assert_eq!(no_answer.refused_at, no_answer.unanswered_at);
+    assert_eq!(no_answer.refused, None);
+
+    // A right is missing: the row has that code from then on, and is spilled no longer.
+    let claim = read(&store, &session).await.remove(0).claim;
+    let denied = Outcome::Again {
+        attempts: 0,
+        after: Some(Duration::from_secs(9)),
+        failure: Some(failure("PERMISSION_DENIED", "no: right")),
+        blame: Blame::Row,
+    };
+    store.finish_past(&session, &[(claim, &denied)], Lsn::new(9)).await.unwrap();
+    let refused = waiting(&session).await;
+    assert!(refused.refused_at > refused.unanswered_at, "{refused:?}");
+    let last = refused.refused.unwrap();
+    assert_eq!((last.topic.as_str(), last.code.as_str()), (TOPIC, "PERMISSION_DENIED"));
+
+    let later = "UPDATE app_outbox_dispatch SET updated_at = updated_at - interval '2 minutes'";
+    session.execute(later, &[]).await.unwrap();
+    let over = waiting(&session).await;
+    assert_eq!((over.refused_at, over.unanswered_at, over.refused), (None, None, None));
 }
 
 #[tokio::test]

@@ -131,6 +131,11 @@ fn put_the_rest(report: &mut Map<String, Value>, survey: &Survey) {
         "unanswered_at": moment(waiting.unanswered_at),
     });
     let not_due = json!({ "rows": waiting.not_due, "until": moment(waiting.not_due_until) });
+    let refused = waiting
+        .refused
+        .as_ref()
+        .map(|refused| json!({ "topic": refused.topic, "code": refused.code, "at": refused.at }));
+    report.insert("refused".into(), json!(refused));
     report.insert("spilled".into(), spilled);
     report.insert("not_due".into(), not_due);
 }

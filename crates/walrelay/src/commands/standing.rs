@@ -72,7 +72,7 @@ impl Standing {
             return stands(Tone::Bad, headline, Some(&advice));
         }
         if let Some(Cause { tone, told, advice }) = cause(report) {
-            return stands(tone, format!("{flow}; {told}"), Some(advice));
+            return stands(tone, format!("{flow}; {told}"), Some(&advice));
         }
         match (streams, count("dead"), count("retrying")) {
             (false, ..) => stands(Tone::Bad, flow, Some("start the relay: walrelay run")),

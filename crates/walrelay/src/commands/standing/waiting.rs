@@ -9,7 +9,7 @@ use crate::output::{Tone, visible};
 pub(super) struct Cause {
     pub(super) tone: Tone,
     pub(super) told: String,
-    pub(super) advice: &'static str,
+    pub(super) advice: String,
 }
 
 /// Why rows do not flow, as far as is known: the relay's own reasons first, then what is spilled, then that
@@ -19,25 +19,30 @@ pub(super) fn cause(report: &Map<String, Value>) -> Option<Cause> {
         return Some(Cause {
             tone: Tone::Bad,
             told: format!("not ready: {reason}"),
-            advice: "docs/operations.md, HTTP and Symptoms, has what to do about each reason",
+            advice: "docs/operations.md, HTTP and Symptoms, has what to do about each reason"
+                .to_owned(),
         });
     }
     if report.get("active") != Some(&Value::Bool(true)) {
         return None;
+    }
+    if let Some(cause) = refused(report) {
+        return Some(cause);
     }
     if let Some((tone, told)) = spilled(report) {
         return Some(Cause {
             tone,
             told,
             advice: "they follow by themselves, in order; find out why Pub/Sub refuses or does not answer: \
-                     walrelay_publish_requests_total by code",
+                     walrelay_publish_requests_total by code"
+                .to_owned(),
         });
     }
     let since = unsettled_since(report)?;
     Some(Cause {
         tone: Tone::Attention,
         told: format!("nothing is stored or recorded since {since}"),
-        advice: "why is in the relay's log and in its reasons: walrelay status --relay ADDRESS; its log waits, up to --wal-budget",
+        advice: "why is in the relay's log and in its reasons: walrelay status --relay ADDRESS; its log waits, up to --wal-budget".to_owned(),
     })
 }
 
@@ -66,6 +71,29 @@ fn reason_not_ready(report: &Map<String, Value>) -> Option<String> {
     Some(match reasons.len() {
         1 => first,
         others => format!("{first}; and {} more", others - 1),
+    })
+}
+
+/// What waits for an operator: the topic, what it answers, and the fix.
+fn refused(report: &Map<String, Value>) -> Option<Cause> {
+    let refused = report.get("refused")?;
+    let text = |name: &str| refused.get(name).and_then(Value::as_str);
+    let (topic, code, at) = (text("topic")?, text("code")?, text("at")?);
+    let rows = report.get("dispatch").and_then(|counts| counts["retrying"].as_u64()).unwrap_or(0);
+    let spilled = report.get("spilled").and_then(|spilled| spilled["rows"].as_u64()).unwrap_or(0);
+    let of_them = match spilled {
+        0 => String::new(),
+        spilled => format!(", {spilled} of them spilled"),
+    };
+    Some(Cause {
+        tone: Tone::Bad,
+        told: format!(
+            "publishing fails: {} answers {}, last at {}; {rows} rows wait{of_them}",
+            visible(topic),
+            visible(code),
+            visible(at)
+        ),
+        advice: visible(&walrelay_pubsub::operator_fix(code, topic)),
     })
 }
 
@@ -151,4 +179,31 @@ pub(super) fn what_they_wait_for(
     let spilled = line("of those spilled", "spilled", ("since", "the first since"));
     let not_due = line("not due yet", "not_due", ("until", "the last at"));
     spilled.into_iter().chain(not_due)
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn a_topic_that_waits_for_an_operator_is_told_with_its_fix_whether_rows_are_spilled_or_not() {
+        let refused =
+            json!({ "topic": "projects/p/topics/t", "code": "PERMISSION_DENIED", "at": "T2" });
+        let told = |spilled: u64| {
+            let report = json!({
+                "active": true,
+                "refused": refused,
+                "dispatch": { "retrying": 9 },
+                "spilled": { "rows": spilled, "since": "T1", "refused_at": "T2" },
+            });
+            cause(report.as_object().unwrap()).unwrap()
+        };
+        let Cause { told: spilled, advice, .. } = told(7);
+        let fails = "publishing fails: projects/p/topics/t answers PERMISSION_DENIED, last at T2; 9 rows wait";
+        assert_eq!(spilled, format!("{fails}, 7 of them spilled"));
+        assert!(advice.contains("roles/pubsub.publisher"), "{advice}");
+        assert_eq!(told(0).told, fails);
+    }
 }
