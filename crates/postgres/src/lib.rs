@@ -119,7 +119,7 @@ pub use shard::{KeyPiece, ParseShardError, Shard, ShardKey};
 pub use sharding::{FoundShards, Sharding, expected_filter, read_sharding};
 pub use slot::{
     Failover, PLUGIN, SlotState, SlotType, WalStatus, Writer, advance_slot, create_slot, drop_slot,
-    read_slot, read_version,
+    is_little_room, read_slot, read_version,
 };
 pub use store::{DUE_KEYS_MAX, Due, HEADS_MAX, HOLDS_MAX, Store, StoreFailure, Survey};
 pub use store_error::{LOST_SLOT_FIX, StoreError, UPGRADE_FIX};

@@ -49,6 +49,16 @@ pub struct SlotState {
     pub wal_end: Lsn,
 }
 
+/// Whether `left` is little of what a slot may hold, which is that and what is `retained` for it: less than
+/// `bytes`, or than a quarter of it all where that is less. Otherwise a slot that may hold little would be at
+/// risk while it holds nothing.
+#[must_use]
+pub fn is_little_room(left: i64, retained: Option<u64>, bytes: i64) -> bool {
+    let whole = retained.and_then(|kept| left.checked_add_unsigned(kept));
+    let quarter = whole.map_or(bytes, |whole| whole / 4);
+    left <= 0 || left < bytes.min(quarter)
+}
+
 /// The transaction of the whole server that has been writing for longest: `restart_lsn` of every slot
 /// waits for it, whatever is confirmed.
 #[derive(Debug, Clone, PartialEq)]
@@ -101,6 +111,13 @@ impl SlotState {
     #[must_use]
     pub fn pinned_bytes(&self) -> Option<u64> {
         Some(self.confirmed_flush_lsn?.bytes_since(self.restart_lsn?))
+    }
+
+    /// Whether less than `bytes` of log are left until the slot may be lost; of a slot that may hold less than
+    /// four times that, less than a quarter of what it may.
+    #[must_use]
+    pub fn has_less_room_than(&self, bytes: i64) -> bool {
+        self.safe_wal_size.is_some_and(|left| is_little_room(left, self.retained_bytes(), bytes))
     }
 
     /// Whether the slot can never be streamed from again.
@@ -334,4 +351,31 @@ fn slot_state(row: &Row) -> Result<SlotState, StoreError> {
         conflicting: row.get("conflicting"),
         wal_end: lsn("wal_end").unwrap_or(Lsn::ZERO),
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn room_is_little_below_a_bound_or_a_quarter_of_all_that_the_slot_may_hold() {
+        const MIB: i64 = 1 << 20;
+        let is_little = |left, retained: i64| {
+            is_little_room(left * MIB, Some((retained * MIB).unsigned_abs()), 256 * MIB)
+        };
+        // Of 64 MiB, of 10 GiB, and lost.
+        let cases = [
+            (64, 0, false),
+            (17, 47, false),
+            (15, 49, true),
+            (257, 9_983, false),
+            (255, 9_985, true),
+            (0, 0, true),
+            (-5, 69, true),
+        ];
+        for (left, retained, expected) in cases {
+            assert_eq!(is_little(left, retained), expected, "{left} of {}", left + retained);
+        }
+        assert!(is_little_room(MIB, None, 256 * MIB), "what it may hold is not known");
+    }
 }

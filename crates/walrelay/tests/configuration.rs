@@ -325,6 +325,21 @@ fn arguments_that_choose_rows_come_from_the_command_line_alone() {
 }
 
 #[test]
+fn an_error_that_is_named_is_listed_in_every_state_unless_one_is_named_too() {
+    let listed = |more: &[&str]| {
+        let args = [&["dispatch", "list", "--error", "SPILLED"], more].concat();
+        let Command::Dispatch(asked) = config(&args, &[("DATABASE_URL", URL)]).unwrap().command
+        else {
+            panic!("another command");
+        };
+        format!("{:?}", asked.action)
+    };
+    assert!(listed(&[]).contains("state: Any"), "{}", listed(&[]));
+    let dead = listed(&["--status", "dead"]);
+    assert!(dead.contains("state: Only(Dead)"), "{dead}");
+}
+
+#[test]
 fn log_levels_that_do_not_exist_are_refused() {
     let given = [("DATABASE_URL", URL), ("PUBSUB_PROJECT_ID", "p")];
     for level in ["loud", "infoo", "walrelay=loud", "info,debgu", "5x"] {

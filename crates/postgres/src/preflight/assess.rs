@@ -412,7 +412,7 @@ fn safe_wal_findings(
             message,
             format!("start the relay now; {}", fix()),
         );
-    } else if let Some(bytes) = room.filter(|bytes| *bytes < SAFE_WAL_BYTES_MIN) {
+    } else if let Some(bytes) = room.filter(|_| slot.has_less_room_than(SAFE_WAL_BYTES_MIN)) {
         let left = megabytes(bytes.unsigned_abs());
         findings.warning(
             code::SLOT_SAFE_WAL,

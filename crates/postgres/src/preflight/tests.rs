@@ -216,10 +216,15 @@ fn little_room_for_an_idle_slot_is_a_warning() {
     let (code, severity, _) = only(|f| f.server.wal_sender_timeout = None);
     assert_eq!((code, severity), (code::WAL_SENDER_TIMEOUT, Severity::Warning));
     for left in [-5, 0, 1 << 20] {
-        let (code, severity, _) = only(|f| slot(f).safe_wal_size = Some(left));
+        let (code, severity, _) = only(|f| {
+            slot(f).safe_wal_size = Some(left);
+            slot(f).wal_end = Lsn::new(16 << 30);
+        });
         assert_eq!((code, severity), (code::SLOT_SAFE_WAL, Severity::Warning), "{left}");
     }
-    assert_eq!(found(|f| slot(f).safe_wal_size = Some(2 << 30)), []);
+    for left in [2 << 30, 60 << 20] {
+        assert_eq!(found(|f| slot(f).safe_wal_size = Some(left)), [], "of {left} bytes in all");
+    }
     let (code, _, fix) = only(|f| slot(f).wal_status = Some(WalStatus::Unreserved));
     assert_eq!(code, code::SLOT_SAFE_WAL);
     assert!(fix.starts_with("start the relay now"), "{fix}");

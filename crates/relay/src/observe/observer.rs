@@ -40,6 +40,8 @@ pub struct Observer {
     retrying: Option<u64>,
     heavy_keys: HeavyKeys,
     spill_log: SpillLog,
+    /// When Pub/Sub last stored anything.
+    stored_at: Option<Instant>,
     is_spilling_futile: bool,
     refusals: Refusals,
     /// None in a replay, which records nothing: it names a dead row itself, as what ends it or is left out.
@@ -91,6 +93,7 @@ impl Observer {
             retrying: None,
             heavy_keys: HeavyKeys::new(random_seed()),
             spill_log: SpillLog::default(),
+            stored_at: None,
             is_spilling_futile: false,
             refusals: Refusals::default(),
             dead_rows: Some(DeadRows::default()),
@@ -187,6 +190,7 @@ impl Observer {
         match answer {
             Ok(_) => {
                 self.supply.moved(now);
+                self.stored_at = Some(now);
                 let counters = self.counters(batch.topic());
                 counters.messages.inc_by(batch.messages().len() as u64);
                 counters.stored.inc();
@@ -293,7 +297,7 @@ impl Observer {
                  room in dispatch state; set max_slot_wal_keep_size, or give the disk room until Pub/Sub is back"
             );
         }
-        match self.spill_log.measured(spill, now) {
+        match self.spill_log.measured(spill, self.stored_at, now) {
             None => {}
             Some(Line::Begins) => tracing::warn!(
                 held,
@@ -309,6 +313,20 @@ impl Observer {
             Some(Line::GoesOn(Sum { rows, lasts })) => {
                 tracing::warn!(held, budget = limit, rows, ?lasts, "rows are still being spilled");
             }
+            Some(Line::FollowsOn(Sum { rows, lasts })) => tracing::info!(
+                held,
+                budget = limit,
+                rows,
+                ?lasts,
+                "rows behind spilled ones of their keys are still being recorded"
+            ),
+            Some(Line::LogIsOver(Sum { rows, lasts })) => tracing::info!(
+                held,
+                budget = limit,
+                rows,
+                ?lasts,
+                "too much log waits no longer: rows are stored again"
+            ),
             Some(Line::IsOver(Sum { rows, lasts })) => {
                 tracing::info!(held, budget = limit, rows, ?lasts, "no row is spilled any more");
             }
@@ -332,10 +350,11 @@ impl Observer {
             self.metrics.dispatch_rows.get_or_create(&StatusLabel { status }).set(rows);
         }
         let lag_bytes = slot.as_ref().and_then(SlotState::lag_bytes).unwrap_or(0);
-        let safe_wal_bytes = slot.and_then(|slot| slot.safe_wal_size);
+        let safe_wal_bytes = slot.as_ref().and_then(|slot| slot.safe_wal_size);
         self.metrics.slot_lag_bytes.set(lag_bytes);
         self.metrics.slot_safe_wal_bytes.set(safe_wal_bytes.unwrap_or(-1));
-        let risk = safe_wal_bytes.filter(|bytes| *bytes < SAFE_WAL_BYTES_LOW).map(|bytes| {
+        let is_low = slot.is_some_and(|slot| slot.has_less_room_than(SAFE_WAL_BYTES_LOW));
+        let risk = safe_wal_bytes.filter(|_| is_low).map(|bytes| {
             format!("slot at risk: {bytes} bytes of log until it is lost (max_slot_wal_keep_size)")
         });
         self.health.set_slot_at_risk(risk);
@@ -370,7 +389,9 @@ impl Observer {
 
     fn refused(&mut self, batch: &Batch, failure: &PublishFailure, now: Instant) {
         let topic = batch.topic();
-        self.supply.failed(failure.code);
+        if failure.class != FailureClass::Row {
+            self.supply.failed(failure.code, now);
+        }
         let labels = RequestLabels { topic: topic.to_string(), code: failure.code };
         self.metrics.publish_requests.get_or_create(&labels).inc();
         // Keys are not for everybody who reads logs: only where somebody has asked for detail.
@@ -461,7 +482,8 @@ fn now() -> Instant {
     tokio::time::Instant::now().into_std()
 }
 
-/// Less log than this until the slot is lost is an alarm: minutes on a busy database.
+/// Less log than this until the slot is lost is an alarm, where it may hold that much: minutes on a busy
+/// database.
 const SAFE_WAL_BYTES_LOW: i64 = 256 << 20;
 
 #[cfg(test)]

@@ -1,5 +1,8 @@
 //! Spilling in the log: a line when it begins, one a minute while it goes on, and one when it is over.
 //!
+//! It is over when something was stored and no log has waited for ten seconds, or when nothing was spilled for a
+//! minute. What still comes behind spilled rows of its key is an event of its own.
+//!
 //! What is spilled goes up and down with each look at the log, several times a minute on a busy server;
 //! for whoever reads the log an outage is one event.
 
@@ -9,6 +12,9 @@ use walrelay_core::Spill;
 
 /// Between two lines of one event, and without spilling until it is over.
 const QUIET: Duration = Duration::from_mins(1);
+
+/// So long after the log last waited, with something stored since, the outage is over.
+const HEALTHY: Duration = Duration::from_secs(10);
 
 /// Nothing was spilled for so long: nothing *is being* spilled.
 const PAUSE: Duration = Duration::from_secs(5);
@@ -27,6 +33,8 @@ struct Event {
     began: Instant,
     /// When there was last anything to spill, or a row was.
     last: Instant,
+    /// When too much log last waited.
+    last_of_the_log: Instant,
     /// Too much log waited; otherwise rows only come behind others of their keys.
     is_of_the_log: bool,
     told_at: Instant,
@@ -43,6 +51,10 @@ pub(super) enum Line {
     Follows,
     /// They still are, now and then.
     GoesOn(Sum),
+    /// Rows still come behind spilled ones.
+    FollowsOn(Sum),
+    /// No log waits any more, and rows are stored; some may still come behind spilled ones.
+    LogIsOver(Sum),
     /// They have not been for a while.
     IsOver(Sum),
 }
@@ -62,8 +74,13 @@ impl SpillLog {
         self.rows += 1;
     }
 
-    /// What is spilled from now on; the line that is due.
-    pub(super) fn measured(&mut self, spill: Spill, now: Instant) -> Option<Line> {
+    /// What is spilled from now on, and when something was last stored; the line that is due.
+    pub(super) fn measured(
+        &mut self,
+        spill: Spill,
+        stored_at: Option<Instant>,
+        now: Instant,
+    ) -> Option<Line> {
         let since = |moment: Instant| now.saturating_duration_since(moment);
         let rows = std::mem::take(&mut self.rows);
         let is_of_the_log = spill != Spill::Off;
@@ -74,6 +91,7 @@ impl SpillLog {
         let event = self.event.get_or_insert(Event {
             began: now,
             last: now,
+            last_of_the_log: now,
             is_of_the_log: false,
             told_at: now,
             rows_told: 0,
@@ -81,7 +99,7 @@ impl SpillLog {
         });
         event.rows += rows;
         if is_of_the_log && !std::mem::replace(&mut event.is_of_the_log, true) {
-            (event.last, event.told_at) = (now, now);
+            (event.last, event.last_of_the_log, event.told_at) = (now, now, now);
             return Some(Line::Begins);
         }
         if is_new {
@@ -90,7 +108,16 @@ impl SpillLog {
         if is_of_the_log || rows > 0 {
             event.last = now;
         }
+        if is_of_the_log {
+            event.last_of_the_log = now;
+        }
         let sum = Sum { rows: event.rows, lasts: since(event.began) };
+        let is_healthy = stored_at.is_some_and(|at| at > event.last_of_the_log)
+            && since(event.last_of_the_log) >= HEALTHY;
+        if event.is_of_the_log && is_healthy {
+            self.event = None;
+            return Some(Line::LogIsOver(sum));
+        }
         if since(event.last) >= QUIET {
             self.event = None;
             return Some(Line::IsOver(sum));
@@ -100,7 +127,7 @@ impl SpillLog {
             return None;
         }
         (event.told_at, event.rows_told) = (now, event.rows);
-        Some(Line::GoesOn(sum))
+        Some(if event.is_of_the_log { Line::GoesOn(sum) } else { Line::FollowsOn(sum) })
     }
 
     /// Spilling is given up as futile: whether that is told.
@@ -133,7 +160,7 @@ mod tests {
             if spill != Spill::Off {
                 log.row();
             }
-            told.extend(log.measured(spill, now).map(|line| (second, line)));
+            told.extend(log.measured(spill, None, now).map(|line| (second, line)));
         }
         let sum = |rows, seconds| Sum { rows, lasts: Duration::from_secs(seconds) };
         let expected = [
@@ -153,7 +180,7 @@ mod tests {
         let line = |second| {
             let (spill, rows) = at(second);
             (0..rows).for_each(|_| log.row());
-            Some((second, log.measured(spill, start + Duration::from_secs(second))?))
+            Some((second, log.measured(spill, None, start + Duration::from_secs(second))?))
         };
         (0..seconds).filter_map(line).collect()
     }
@@ -182,6 +209,33 @@ mod tests {
         });
         let over = (68, Line::IsOver(sum(63, 68)));
         assert_eq!(behind, [(0, Line::Follows), (5, Line::Begins), over]);
+    }
+
+    #[test]
+    fn outages_with_healthy_time_between_them_are_told_one_by_one_though_rows_still_come_behind() {
+        let start = Instant::now();
+        let after = |second| start + Duration::from_secs(second);
+        let mut log = SpillLog::default();
+        let mut told = Vec::new();
+        for second in 0..100_u64 {
+            // Twenty seconds of an outage, thirty without; rows come behind spilled ones all the time.
+            let (spill, stored_at) = match second % 50 < 20 {
+                true => (Spill::Everything, None),
+                false => (Spill::Off, Some(after(second))),
+            };
+            log.row();
+            told.extend(log.measured(spill, stored_at, after(second)).map(|line| (second, line)));
+        }
+        let sum = |rows, seconds| Sum { rows, lasts: Duration::from_secs(seconds) };
+        let expected = [
+            (0, Line::Begins),
+            (29, Line::LogIsOver(sum(30, 29))),
+            (30, Line::Follows),
+            (50, Line::Begins),
+            (79, Line::LogIsOver(sum(50, 49))),
+            (80, Line::Follows),
+        ];
+        assert_eq!(told, expected);
     }
 
     #[test]

@@ -33,6 +33,8 @@ pub struct Supply {
     /// When something was last stored or recorded, or nothing waited.
     moved_at: Option<Instant>,
     idle_since: Option<Instant>,
+    /// The first try that failed since something was stored, or since nothing waited.
+    failing_since: Option<Instant>,
     last_code: Option<&'static str>,
     /// Since the last look. What was refused did wait, although it may not have been seen: a spilled row
     /// that is tried is here for a moment only.
@@ -51,12 +53,14 @@ impl Supply {
     pub fn moved(&mut self, now: Instant) {
         self.moved_at = Some(now);
         self.service = Service::Up;
+        self.failing_since = None;
         self.last_code = None;
         self.was_refused = false;
     }
 
-    /// A publish was refused.
-    pub fn failed(&mut self, code: &'static str) {
+    /// A publish failed that will be tried again.
+    pub fn failed(&mut self, code: &'static str, now: Instant) {
+        self.failing_since.get_or_insert(now);
         self.last_code = Some(code);
         self.was_refused = true;
     }
@@ -83,9 +87,12 @@ impl Supply {
         };
         if self.idle_since.is_some_and(|since| now.duration_since(since) >= idle) {
             self.service = Service::Up;
+            self.failing_since = None;
         }
+        // What waits may be recorded again and again, which is no success: then the failures tell.
+        let failing = self.failing_since.map_or(Duration::ZERO, |at| now.duration_since(at));
         let waited = self.moved_at.map_or(Duration::ZERO, |at| now.duration_since(at));
-        if self.rows > 0 && (waited >= PATIENCE || tries == Service::Down) {
+        if self.rows > 0 && (waited.max(failing) >= PATIENCE || tries == Service::Down) {
             self.service = Service::Down;
         }
         let code = self.last_code.map(|code| match code {
@@ -113,10 +120,10 @@ mod tests {
         let mut supply = Supply::default();
         supply.look(5, start);
         assert_eq!(supply.outage(after(9), Service::Up), None);
-        supply.failed("UNAVAILABLE");
+        supply.failed("UNAVAILABLE", start);
         let text = supply.outage(after(10), Service::Up).unwrap();
         assert!(text.ends_with("the last answer was UNAVAILABLE"), "{text}");
-        supply.failed("DEADLINE_EXCEEDED");
+        supply.failed("DEADLINE_EXCEEDED", after(10));
         let unanswered = supply.outage(after(10), Service::Up).unwrap();
         assert!(
             unanswered.ends_with("and calls get no answer (DEADLINE_EXCEEDED)"),
@@ -160,12 +167,31 @@ mod tests {
         let after = |seconds| start + Duration::from_secs(seconds);
         let mut supply = Supply::default();
         supply.look(0, start);
-        supply.failed("UNAVAILABLE");
+        supply.failed("UNAVAILABLE", start);
         supply.look(0, after(2));
         assert!(supply.outage(after(2), Service::Down).is_some());
-        supply.failed("UNAVAILABLE");
+        supply.failed("UNAVAILABLE", after(2));
         supply.moved(after(3));
         supply.look(0, after(4));
         assert_eq!(supply.outage(after(4), Service::Up), None);
+    }
+    #[test]
+    fn tries_that_fail_for_ten_seconds_are_an_outage_though_rows_are_recorded_all_the_while() {
+        let start = Instant::now();
+        let after = |seconds| start + Duration::from_secs(seconds);
+        let mut supply = Supply::default();
+        // Each second rows are refused, recorded, and so wait no longer in memory.
+        for second in 0..10 {
+            supply.failed("UNAVAILABLE", after(second));
+            supply.look(usize::from(second % 2 == 0), after(second));
+            assert_eq!(supply.outage(after(second), Service::Up), None, "{second}");
+        }
+        supply.failed("UNAVAILABLE", after(10));
+        supply.look(0, after(10));
+        assert!(supply.outage(after(10), Service::Up).is_some());
+        supply.moved(after(11));
+        supply.failed("UNAVAILABLE", after(12));
+        supply.look(1, after(20));
+        assert_eq!(supply.outage(after(20), Service::Up), None, "the ten seconds begin anew");
     }
 }

@@ -4,11 +4,13 @@
 mod waiting;
 
 use serde_json::{Map, Value};
+use walrelay_postgres::is_little_room;
 
 use self::waiting::{Cause, cause, left_undone, replays, what_they_wait_for};
 use crate::output::{Paint, Tone, human_bytes, shortened, visible};
 
-/// Below this much log left, somebody has to act now; as `check` and the alert have it.
+/// Below this much log left, or a quarter of what the slot may hold, somebody has to act now; as `check` and the
+/// alert have it.
 const ROOM_BYTES_MIN: i64 = 1 << 30;
 
 /// Characters of a heavy key that are shown.
@@ -58,7 +60,9 @@ impl Standing {
             let advice = finishing(by.unwrap_or("walrelay run"));
             return stands(Tone::Bad, format!("not finished: {what}"), Some(&advice));
         }
-        if let Some(room) = number("safe_wal_bytes").filter(|room| *room < ROOM_BYTES_MIN) {
+        let retained = report.get("retained_bytes").and_then(Value::as_u64);
+        let is_little = |room: &i64| is_little_room(*room, retained, ROOM_BYTES_MIN);
+        if let Some(room) = number("safe_wal_bytes").filter(is_little) {
             let left = human_bytes(u64::try_from(room).unwrap_or(0));
             let raise = "walrelay check, which says how to raise max_slot_wal_keep_size";
             let (why, advice) = match (streams, cause(report)) {
@@ -411,6 +415,11 @@ mod tests {
                 json!({ "safe_wal_bytes": 5 << 20 }),
                 Tone::Bad,
                 "streaming, 0 B behind; the slot is lost after 5.0 MiB more",
+            ),
+            (
+                json!({ "safe_wal_bytes": 60 << 20, "retained_bytes": 4 << 20 }),
+                Tone::Good,
+                "streaming, 0 B behind, nothing parked",
             ),
             (
                 json!({ "safe_wal_bytes": -5 }),

@@ -46,7 +46,12 @@ impl Builder<'_> {
 
     fn dispatch_list(&mut self, args: &cli::DispatchListArgs) -> DispatchList {
         let formats = [("table", OutputFormat::Text), ("json", OutputFormat::Json)];
-        let query = self.query(&args.rows, DispatchState::NeedsPerson);
+        // An error that was named is looked for in every state: rows that have it may need nobody.
+        let state = match args.rows.error {
+            Some(_) => DispatchState::Any,
+            None => DispatchState::NeedsPerson,
+        };
+        let query = self.query(&args.rows, state);
         let after = args.after.as_deref().and_then(|text| match text.parse() {
             Ok(position) => Some(position),
             Err(_) => {
