@@ -2,6 +2,7 @@
 
 use std::time::{Duration, Instant};
 
+use walrelay_testkit::collector::Collector;
 use walrelay_testkit::wait_until;
 use walrelay_tests::World;
 
@@ -53,6 +54,38 @@ async fn addresses_that_swallow_everything_cost_their_patience_once() {
     assert_eq!(told.len(), 2, "{}", done.text);
     // Five seconds for Postgres and five for the topic; the rest is for a busy machine.
     assert!(began.elapsed() < Duration::from_secs(20), "{:?}", began.elapsed());
+}
+
+#[tokio::test]
+async fn a_collector_is_tried_out_and_never_more_than_a_warning() {
+    let Some(world) = World::create().await else { return };
+    let collector = Collector::start();
+    // A port nobody listens on, and one where somebody listens and never answers.
+    let silent = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let silent = format!("http://{}", silent.local_addr().unwrap());
+    for (endpoint, told) in [
+        (&*collector.endpoint(), "takes telemetry"),
+        ("http://127.0.0.1:1", "does not answer (no connection)"),
+        (&*silent, "does not answer (in time)"),
+    ] {
+        let began = Instant::now();
+        let command = world
+            .command(["check"])
+            .env("OTEL_EXPORTER_OTLP_ENDPOINT", endpoint)
+            .env("OTEL_EXPORTER_OTLP_HEADERS", "authorization=Bearer%20hunter2");
+        let done = command.finish(walrelay_tests::DEADLINE).await;
+        assert_eq!(done.code, Some(0), "{}", done.text);
+        let line = format!("collector {endpoint}: {told}");
+        assert!(done.text.contains(&line) && !done.text.contains("hunter2"), "{}", done.text);
+        let has_fix = done.text.contains("or correct OTEL_EXPORTER_OTLP_ENDPOINT");
+        assert_eq!(has_fix, told != "takes telemetry", "{}", done.text);
+        assert!(began.elapsed() < Duration::from_secs(20), "{:?}", began.elapsed());
+    }
+    let kept = collector.kept();
+    assert_eq!(kept.authorizations, [Some("Bearer hunter2".to_owned())]);
+    assert!(kept.spans.is_empty() && kept.metrics.is_empty(), "{kept:?}");
+    let without = world.succeed(["check"]).await;
+    assert!(!without.contains("collector"), "{without}");
 }
 
 #[tokio::test]

@@ -37,7 +37,7 @@ pub struct Metrics {
     pub(crate) held_bytes: Level,
     pub(crate) held_keys: Level,
     pub(crate) streams_ended: Family<ReasonLabel, Counter>,
-    /// Spans that were wanted and are not sent.
+    /// Spans that are not sent for want of room or of a collector.
     pub spans_dropped: Counter,
     /// What the consumer is doing: 1 for that phase, 0 for the others.
     pub(crate) phase: Family<PhaseLabel, Level>,
@@ -148,7 +148,7 @@ impl Metrics {
         r.register("streams_ended", "Streams that ended, by gRPC code", self.streams_ended.clone());
         r.register(
             "spans_dropped",
-            "Spans that were wanted and are not sent to the collector",
+            "Spans that are not sent for want of room or of a collector",
             self.spans_dropped.clone(),
         );
         r.register("phase", "1 for what the consumer is doing", self.phase.clone());

@@ -2,85 +2,127 @@
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+use http::uri::PathAndQuery;
 use opentelemetry::KeyValue;
-use opentelemetry_otlp::{
-    ExporterBuildError, SpanExporter, WithExportConfig as _, WithTonicConfig as _,
-};
 use opentelemetry_proto::tonic::collector::metrics::v1::ExportMetricsServiceRequest;
 use opentelemetry_proto::tonic::collector::metrics::v1::metrics_service_client::MetricsServiceClient;
+use opentelemetry_proto::tonic::collector::trace::v1::ExportTraceServiceResponse;
 use opentelemetry_proto::tonic::common::v1::InstrumentationScope;
 use opentelemetry_proto::tonic::metrics::v1::{ResourceMetrics, ScopeMetrics};
 use opentelemetry_proto::tonic::resource::v1::Resource as SentResource;
 use opentelemetry_proto::transform::common::tonic::ResourceAttributesWithSchema;
 use opentelemetry_sdk::Resource;
 use opentelemetry_sdk::resource::TelemetryResourceDetector;
-use opentelemetry_sdk::trace::{IdGenerator as _, RandomIdGenerator, SpanData, SpanExporter as _};
-use tonic::Request;
+use opentelemetry_sdk::trace::{IdGenerator as _, RandomIdGenerator};
+use prost::Message as _;
+use prost::bytes::Bytes;
+use tonic::client::Grpc;
 use tonic::transport::{Certificate, Channel, ClientTlsConfig};
+use tonic::{Code, Request, Status};
 
+use crate::codec::Encoded;
 use crate::endpoint::Endpoint;
 use crate::figures::{Times, metrics};
 use crate::settings::Settings;
+use crate::spans::EncodedSpan;
+use crate::wire::Writer;
 
 /// The collector. Connects when there is something to send.
 pub(crate) struct Collector {
     settings: Settings,
-    resource: Resource,
+    resource: SentResource,
     started: SystemTime,
-    connected: Connected,
+    channel: Channel,
 }
 
-struct Connected {
-    spans: SpanExporter,
-    metrics: MetricsServiceClient<Channel>,
-}
-
-/// Settings that a connection cannot be made from.
+/// The collector did not take what it was sent, or not all of it.
 #[derive(Debug, thiserror::Error)]
-pub(crate) enum SetUpError {
-    #[error("the collector's endpoint or certificate cannot be used: {0}")]
-    Endpoint(#[from] tonic::transport::Error),
-    #[error(transparent)]
-    Exporter(#[from] ExporterBuildError),
+#[error("{text}")]
+pub(crate) struct NotTaken {
+    text: String,
+    /// The same may be taken a moment later.
+    pub(crate) may_pass: bool,
+    /// Spans that it did not take.
+    pub(crate) spans: usize,
 }
 
-/// The collector did not take what it was sent.
-#[derive(Debug, thiserror::Error)]
-#[error("{0}")]
-pub(crate) struct NotTaken(String);
+const SPANS: &str = "/opentelemetry.proto.collector.trace.v1.TraceService/Export";
+
+const METRICS: &str = "/opentelemetry.proto.collector.metrics.v1.MetricsService/Export";
 
 impl Collector {
     /// To be called inside a Tokio runtime, which drives the connection.
-    pub(crate) fn new(settings: Settings) -> Result<Self, SetUpError> {
-        let resource = resource_of(&settings);
-        let connected = Connected::new(&settings, &resource)?;
-        Ok(Self { settings, resource, started: SystemTime::now(), connected })
+    ///
+    /// # Errors
+    ///
+    /// The endpoint or the certificate cannot be used.
+    pub(crate) fn new(settings: Settings) -> Result<Self, tonic::transport::Error> {
+        let attributes = ResourceAttributesWithSchema::from(&resource_of(&settings)).attributes.0;
+        let resource = SentResource { attributes, ..SentResource::default() };
+        let channel = channel(&settings)?;
+        Ok(Self { settings, resource, started: SystemTime::now(), channel })
     }
 
     pub(crate) const fn endpoint(&self) -> &Endpoint {
         &self.settings.endpoint
     }
 
-    pub(crate) async fn send_spans(&mut self, spans: Vec<SpanData>) -> Result<(), NotTaken> {
-        let sent = self.connected.spans.export(spans).await;
-        self.judged(sent.map_err(|error| NotTaken(error.to_string())))
+    pub(crate) async fn send_spans(&mut self, spans: &[EncodedSpan]) -> Result<(), NotTaken> {
+        let request = self.request(self.spans_request(spans));
+        let mut grpc = Grpc::new(self.channel.clone());
+        let path = PathAndQuery::from_static(SPANS);
+        let answer = match grpc.ready().await {
+            Ok(()) => {
+                grpc.unary(request, path, Encoded::<ExportTraceServiceResponse>::default()).await
+            }
+            Err(error) => Err(Status::from_error(error.into())),
+        };
+        let sent = match answer.map(|answer| answer.into_inner().partial_success) {
+            Ok(Some(partial)) if partial.rejected_spans > 0 => Err(NotTaken {
+                text: format!(
+                    "{} spans are rejected: {}",
+                    partial.rejected_spans, partial.error_message
+                ),
+                may_pass: false,
+                spans: usize::try_from(partial.rejected_spans).unwrap_or(0).min(spans.len()),
+            }),
+            Ok(_) => Ok(()),
+            Err(status) => Err(NotTaken { spans: spans.len(), ..refused(&status) }),
+        };
+        self.judged(sent)
+    }
+
+    /// Sends a request with nothing in it: what is sent first of spans and metrics.
+    pub(crate) async fn try_out(&mut self) -> Result<(), Status> {
+        let request = self.request(Bytes::new());
+        let path = match self.settings.sampling {
+            Some(_) => PathAndQuery::from_static(SPANS),
+            None => PathAndQuery::from_static(METRICS),
+        };
+        let mut grpc = Grpc::new(self.channel.clone());
+        grpc.ready().await.map_err(|error| Status::from_error(error.into()))?;
+        // An empty answer is one of either.
+        let codec = Encoded::<ExportTraceServiceResponse>::default();
+        grpc.unary(request, path, codec).await.map(drop)
     }
 
     /// Sends figures as `/metrics` writes them.
     pub(crate) async fn send_metrics(&mut self, text: &str) -> Result<(), NotTaken> {
         let times = Times { start: nanos(self.started), now: nanos(SystemTime::now()) };
-        let body = self.metrics_request(text, times);
-        let mut request = Request::new(body);
-        request.set_timeout(self.settings.timeout);
-        *request.metadata_mut() = self.settings.headers.map().clone();
-        let answer = self.connected.metrics.export(request).await;
+        let request = self.request(self.metrics_request(text, times));
+        let mut client = MetricsServiceClient::new(self.channel.clone());
+        let answer = client.export(request).await;
         let sent = match answer.map(|answer| answer.into_inner().partial_success) {
-            Ok(Some(partial)) if partial.rejected_data_points > 0 => Err(NotTaken(format!(
-                "{} data points are rejected: {}",
-                partial.rejected_data_points, partial.error_message
-            ))),
+            Ok(Some(partial)) if partial.rejected_data_points > 0 => Err(NotTaken {
+                text: format!(
+                    "{} data points are rejected: {}",
+                    partial.rejected_data_points, partial.error_message
+                ),
+                may_pass: false,
+                spans: 0,
+            }),
             Ok(_) => Ok(()),
-            Err(status) => Err(NotTaken(format!("{:?}: {}", status.code(), status.message()))),
+            Err(status) => Err(refused(&status)),
         };
         self.judged(sent)
     }
@@ -89,28 +131,41 @@ impl Collector {
     /// without a word would be silent for a quarter of an hour.
     fn judged(&mut self, sent: Result<(), NotTaken>) -> Result<(), NotTaken> {
         if sent.is_err()
-            && let Ok(connected) = Connected::new(&self.settings, &self.resource)
+            && let Ok(channel) = channel(&self.settings)
         {
-            self.connected = connected;
+            self.channel = channel;
         }
         sent
     }
 
+    fn request<T>(&self, message: T) -> Request<T> {
+        let mut request = Request::new(message);
+        *request.metadata_mut() = self.settings.headers.map().clone();
+        request.set_timeout(self.settings.timeout);
+        request
+    }
+
+    /// `ExportTraceServiceRequest` of opentelemetry/proto/collector/trace/v1/trace_service.proto.
+    fn spans_request(&self, spans: &[EncodedSpan]) -> Bytes {
+        const PER_SPAN: usize = 6;
+        let mut request = Writer::default();
+        request.reserve(1_024 + spans.iter().map(|span| span.len() + PER_SPAN).sum::<usize>());
+        request.message(1, |of_resource| {
+            of_resource.bytes(1, &self.resource.encode_to_vec());
+            of_resource.message(2, |of_scope| {
+                of_scope.bytes(1, &scope().encode_to_vec());
+                spans.iter().for_each(|span| of_scope.bytes(2, span));
+            });
+        });
+        request.into_bytes().into()
+    }
+
     fn metrics_request(&self, text: &str, times: Times) -> ExportMetricsServiceRequest {
-        let resource = ResourceAttributesWithSchema::from(&self.resource);
-        let scope = InstrumentationScope {
-            name: "walrelay".to_owned(),
-            version: env!("CARGO_PKG_VERSION").to_owned(),
-            ..InstrumentationScope::default()
-        };
         ExportMetricsServiceRequest {
             resource_metrics: vec![ResourceMetrics {
-                resource: Some(SentResource {
-                    attributes: resource.attributes.0,
-                    ..SentResource::default()
-                }),
+                resource: Some(self.resource.clone()),
                 scope_metrics: vec![ScopeMetrics {
-                    scope: Some(scope),
+                    scope: Some(scope()),
                     metrics: metrics(text, times),
                     schema_url: String::new(),
                 }],
@@ -120,18 +175,26 @@ impl Collector {
     }
 }
 
-impl Connected {
-    fn new(settings: &Settings, resource: &Resource) -> Result<Self, SetUpError> {
-        let channel = channel(settings)?;
-        let mut spans = SpanExporter::builder()
-            .with_tonic()
-            .with_channel(channel.clone())
-            .with_metadata(settings.headers.map().clone())
-            .with_timeout(settings.timeout)
-            .build()?;
-        spans.set_resource(resource);
-        Ok(Self { spans, metrics: MetricsServiceClient::new(channel) })
+fn scope() -> InstrumentationScope {
+    InstrumentationScope {
+        name: "walrelay".to_owned(),
+        version: env!("CARGO_PKG_VERSION").to_owned(),
+        ..InstrumentationScope::default()
     }
+}
+
+/// What the standard calls retryable; what a server is busy with may be done by whoever asks later.
+fn refused(status: &Status) -> NotTaken {
+    let may_pass = matches!(
+        status.code(),
+        Code::Cancelled
+            | Code::DeadlineExceeded
+            | Code::Aborted
+            | Code::OutOfRange
+            | Code::Unavailable
+            | Code::DataLoss
+    );
+    NotTaken { text: format!("{:?}: {}", status.code(), status.message()), may_pass, spans: 0 }
 }
 
 /// How long a connection may take to be opened.

@@ -63,7 +63,8 @@ impl FromStr for Endpoint {
 
 impl fmt::Display for Endpoint {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.0.fmt(f)
+        let (scheme, authority) = (self.0.scheme_str(), self.0.authority());
+        write!(f, "{}://{}", scheme.unwrap_or_default(), authority.map_or("", |it| it.as_str()))
     }
 }
 
@@ -76,6 +77,7 @@ mod tests {
         for text in ["http://localhost:4317", "https://otlp.example/", "http://[::1]:4317"] {
             let endpoint: Endpoint = text.parse().unwrap();
             assert_eq!(endpoint.is_secure(), text.starts_with("https"), "{text}");
+            assert_eq!(endpoint.to_string(), text.trim_end_matches('/'));
         }
     }
 

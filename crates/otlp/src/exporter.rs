@@ -1,20 +1,17 @@
-//! The thread that talks to the collector.
+//! What talks to the collector: one task beside the others, which never keeps the thread for long.
 
 use std::fmt;
-use std::io;
-use std::thread;
 use std::time::Duration;
 
-use opentelemetry_sdk::trace::SpanData;
 use prometheus_client::metrics::counter::Counter;
-use tokio::runtime::{Builder, Runtime};
 use tokio::sync::mpsc::{Receiver, channel};
-use tokio::sync::{oneshot, watch};
-use tokio::time::{Interval, MissedTickBehavior, interval, sleep, timeout};
+use tokio::sync::watch;
+use tokio::task::JoinSet;
+use tokio::time::{Interval, MissedTickBehavior, interval, sleep};
 
-use crate::collector::{Collector, NotTaken, SetUpError};
+use crate::collector::{Collector, NotTaken};
 use crate::settings::Settings;
-use crate::spans::Spans;
+use crate::spans::{EncodedSpan, Spans};
 
 /// Spans that wait to be sent. Sent once a second, it is also how many a second there are at most: so
 /// that thousands of small requests a second do not cost what their spans would.
@@ -22,6 +19,9 @@ const QUEUE: usize = 2_048;
 const SPANS_INTERVAL: Duration = Duration::from_secs(1);
 /// Spans in one request to the collector: OpenTelemetry's default.
 const BATCH: usize = 512;
+/// Pauses after which what may pass is tried again.
+const PAUSES: [Duration; 3] =
+    [Duration::from_millis(100), Duration::from_millis(200), Duration::from_millis(400)];
 /// How long what is left may take at the end. A platform that gives 10 s has spent 7 s of them on the
 /// rows.
 const FLUSH_TIMEOUT: Duration = Duration::from_secs(2);
@@ -34,29 +34,24 @@ pub type Figures = Box<dyn Fn() -> Result<String, fmt::Error> + Send>;
 pub struct Exporter {
     spans: Option<Spans>,
     stop: watch::Sender<bool>,
-    ended: oneshot::Receiver<()>,
+    task: JoinSet<()>,
 }
 
-/// Why nothing can be sent.
+/// The settings cannot be used.
 #[derive(Debug, thiserror::Error)]
-pub enum StartError {
-    /// The settings.
-    #[error("{0}")]
-    Settings(String),
-    /// A thread or its runtime.
-    #[error("cannot start the thread that sends telemetry")]
-    Thread(#[from] io::Error),
-}
+#[error("the collector's endpoint or certificate cannot be used: {0}")]
+pub struct StartError(#[from] tonic::transport::Error);
 
 impl Exporter {
-    /// Starts the thread. Nothing is connected before there is something to send.
+    /// Starts the task. Nothing is connected before there is something to send. To be called inside a
+    /// Tokio runtime.
     ///
-    /// `dropped` counts spans that were wanted and are not sent.
+    /// `dropped` counts spans that are not sent although nothing but room or the collector was missing.
     ///
     /// # Errors
     ///
-    /// The certificate cannot be used, or there is no thread to be had.
-    pub async fn start(
+    /// The certificate cannot be used.
+    pub fn start(
         settings: Settings,
         figures: Figures,
         dropped: Counter,
@@ -65,23 +60,18 @@ impl Exporter {
         let sampling = settings.sampling.clone().filter(|sampling| !sampling.is_never());
         let spans = sampling.map(|sampling| Spans::new(sampling, sender, dropped.clone()));
         let (stop, stopping) = watch::channel(false);
-        let (tell_start, started) = oneshot::channel();
-        let (tell_end, ended) = oneshot::channel();
-        thread::Builder::new().name("telemetry".to_owned()).spawn(move || {
-            // Nobody waits any more when the process is ended the hard way.
-            match Sending::new(settings, (queue, figures, dropped)) {
-                Ok((runtime, sending)) => {
-                    tell_start.send(Ok(())).ok();
-                    run(runtime, sending, stopping);
-                    tell_end.send(()).ok();
-                }
-                Err(error) => drop(tell_start.send(Err(error)).ok()),
-            }
-        })?;
-        match started.await {
-            Ok(started) => started.map(|()| Self { spans, stop, ended }),
-            Err(_) => Err(StartError::Thread(io::Error::other("it has ended"))),
-        }
+        let sending = Sending {
+            metrics_interval: settings.metrics_interval,
+            collector: Collector::new(settings)?,
+            queue,
+            figures,
+            dropped,
+            on_the_way: 0,
+            is_failing: false,
+        };
+        let mut task = JoinSet::new();
+        task.spawn(run(sending, stopping));
+        Ok(Self { spans, stop, task })
     }
 
     /// What makes spans; none when they are not wanted.
@@ -92,31 +82,29 @@ impl Exporter {
 
     /// Sends what is left, for two seconds at most.
     pub async fn finish(self) {
-        let Self { spans, stop, ended } = self;
+        let Self { spans, stop, mut task } = self;
         drop(spans);
         stop.send_replace(true);
-        // The thread keeps the time itself; this is for one that the machine does not let run.
-        timeout(2 * FLUSH_TIMEOUT, ended).await.ok();
+        task.join_next().await;
     }
 }
 
-fn run(runtime: Runtime, mut sending: Sending, stopping: watch::Receiver<bool>) {
-    let mut given_up = stopping.clone();
-    runtime.block_on(async {
-        let too_late = async {
-            // Also when the sender is gone: then nobody waits for what is left.
-            let was_asked = given_up.wait_for(|stop| *stop).await.is_ok();
-            if was_asked {
-                sleep(FLUSH_TIMEOUT).await;
-            }
-        };
-        tokio::select! {
-            () = sending.serve(stopping) => {}
-            () = too_late => sending.give_up(),
-        }
-    });
-    // A name that is being looked up must not hold the end up.
-    runtime.shutdown_background();
+async fn run(mut sending: Sending, mut stopping: watch::Receiver<bool>) {
+    let told = stopping.clone();
+    let too_late = async {
+        asked(&mut stopping).await;
+        sleep(FLUSH_TIMEOUT).await;
+    };
+    tokio::select! {
+        () = sending.serve(told) => return,
+        () = too_late => {}
+    }
+    sending.give_up();
+}
+
+/// Until it is told to stop. The one who tells lives as long as the task.
+async fn asked(stopping: &mut watch::Receiver<bool>) {
+    stopping.wait_for(|stop| *stop).await.ok();
 }
 
 /// Pending for ever where there is no interval.
@@ -129,7 +117,7 @@ async fn tick(due: Option<&mut Interval>) {
 
 struct Sending {
     collector: Collector,
-    queue: Receiver<SpanData>,
+    queue: Receiver<EncodedSpan>,
     figures: Figures,
     metrics_interval: Option<Duration>,
     dropped: Counter,
@@ -139,24 +127,6 @@ struct Sending {
 }
 
 impl Sending {
-    /// To be called on the thread: a runtime must not end inside another one.
-    fn new(
-        settings: Settings,
-        (queue, figures, dropped): (Receiver<SpanData>, Figures, Counter),
-    ) -> Result<(Runtime, Self), StartError> {
-        let runtime = Builder::new_current_thread().enable_all().build()?;
-        let metrics_interval = settings.metrics_interval;
-        let collector = {
-            let _inside = runtime.enter();
-            Collector::new(settings)
-                .map_err(|error: SetUpError| StartError::Settings(error.to_string()))?
-        };
-        let (on_the_way, is_failing) = (0, false);
-        let sending =
-            Self { collector, queue, figures, metrics_interval, dropped, on_the_way, is_failing };
-        Ok((runtime, sending))
-    }
-
     /// Until it is told to stop; then everything once more.
     async fn serve(&mut self, mut stopping: watch::Receiver<bool>) {
         let mut spans_due = interval(SPANS_INTERVAL);
@@ -171,7 +141,7 @@ impl Sending {
         loop {
             tokio::select! {
                 biased;
-                _ = stopping.wait_for(|stop| *stop) => break,
+                () = asked(&mut stopping) => break,
                 _ = spans_due.tick() => self.send_spans().await,
                 () = tick(metrics_due.as_mut()) => self.send_metrics().await,
             }
@@ -192,17 +162,29 @@ impl Sending {
             }
             left = left.saturating_sub(batch.len());
             self.on_the_way = batch.len();
-            let sent = self.collector.send_spans(batch).await;
-            let count = std::mem::take(&mut self.on_the_way);
-            let is_there = sent.is_ok();
+            let sent = self.send_batch(&batch).await;
+            self.on_the_way = 0;
+            let lost = sent.as_ref().map_or_else(|error| error.spans, |()| 0);
             self.tell(sent);
-            if !is_there {
-                return self.drop_spans(count);
+            self.drop_spans(lost);
+            if lost == batch.len() {
+                return;
             }
         }
     }
 
-    fn next_batch(&mut self, size: usize) -> Vec<SpanData> {
+    async fn send_batch(&mut self, batch: &[EncodedSpan]) -> Result<(), NotTaken> {
+        let mut pauses = PAUSES.into_iter();
+        loop {
+            let sent = self.collector.send_spans(batch).await;
+            match (&sent, pauses.next()) {
+                (Err(error), Some(pause)) if error.may_pass => sleep(pause).await,
+                (Ok(()) | Err(_), _) => return sent,
+            }
+        }
+    }
+
+    fn next_batch(&mut self, size: usize) -> Vec<EncodedSpan> {
         let mut batch = Vec::with_capacity(size);
         while batch.len() < size
             && let Ok(span) = self.queue.try_recv()
@@ -274,7 +256,7 @@ mod tests {
             resource: Vec::new(),
         };
         let figures = Box::new(|| Ok(String::new()));
-        let refused = Exporter::start(settings, figures, Counter::default()).await;
-        assert!(matches!(refused, Err(StartError::Settings(_))), "{refused:?}");
+        let refused = Exporter::start(settings, figures, Counter::default()).unwrap_err();
+        assert!(refused.to_string().contains("certificate cannot be used"), "{refused}");
     }
 }

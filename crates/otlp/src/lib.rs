@@ -1,17 +1,18 @@
 //! Spans of Publish requests and of consumers' transactions, and metrics, sent to an OpenTelemetry collector
 //! over OTLP.
 //!
-//! Owns a thread of its own with everything that talks to the collector, so that neither a slow nor a
-//! missing one is felt where rows flow: what is handed over is bounded, and what does not fit is
-//! dropped and counted. Knows nothing of variables or flags: whoever starts it hands over [`Settings`].
+//! One task does everything that talks to the collector, so that neither a slow nor a missing one is felt
+//! where rows flow: what is handed over is bounded and encoded already, and what does not fit is dropped
+//! and counted. Knows nothing of variables or flags: whoever starts it hands over [`Settings`].
 //!
 //! ```text
 //! a Publish call ── Spans::send ────┐
 //! a transaction ─── Spans::process ─┴ … OpenSpan::end ──▶ queue ─┐
-//!                                                                ├─▶ the exporter's thread ──▶ collector
+//!                                                                ├─▶ the exporter's task ──▶ collector
 //! the text of /metrics ──────────── asked for at its interval ───┘
 //! ```
 
+mod codec;
 mod collector;
 mod endpoint;
 mod exporter;
@@ -21,6 +22,8 @@ mod sampling;
 mod settings;
 mod spans;
 mod trace_parent;
+mod trial;
+mod wire;
 
 pub use endpoint::{Endpoint, EndpointError};
 pub use exporter::{Exporter, Figures, StartError};
@@ -28,3 +31,4 @@ pub use pairs::{NotPairs, pairs};
 pub use sampling::{Root, Sampling, SamplingError};
 pub use settings::{Headers, HeadersError, Settings};
 pub use spans::{Failed, OpenSpan, Spans};
+pub use trial::{Unfit, try_out};

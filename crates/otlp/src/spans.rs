@@ -2,13 +2,13 @@
 
 use std::borrow::Cow;
 use std::sync::Arc;
-use std::time::SystemTime;
+use std::time::{SystemTime, UNIX_EPOCH};
 
-use opentelemetry::trace::{Link, SpanContext, SpanId, SpanKind, Status, TraceFlags, TraceState};
-use opentelemetry::{InstrumentationScope, KeyValue};
-use opentelemetry_sdk::trace::{
-    IdGenerator as _, RandomIdGenerator, SpanData, SpanEvents, SpanLinks,
-};
+use opentelemetry::trace::SpanContext;
+use opentelemetry_proto::tonic::trace::v1::SpanFlags;
+use opentelemetry_proto::tonic::trace::v1::span::SpanKind;
+use opentelemetry_proto::tonic::trace::v1::status::StatusCode;
+use opentelemetry_sdk::trace::{IdGenerator as _, RandomIdGenerator};
 use prometheus_client::metrics::counter::Counter;
 use tokio::sync::mpsc::{OwnedPermit, Sender};
 use walrelay_core::{Message, PublishFailure, Topic};
@@ -16,6 +16,7 @@ use walrelay_envelope::attribute;
 
 use crate::sampling::{RowTraces, Sampling};
 use crate::trace_parent;
+use crate::wire::Writer;
 
 /// Traces that a span is linked to, at most: OpenTelemetry's default. More are counted in the span.
 const LINKS_MAX: usize = 128;
@@ -26,10 +27,16 @@ pub struct Spans {
     shared: Arc<Shared>,
 }
 
+/// A span as it is sent: `Span` of opentelemetry/proto/trace/v1/trace.proto.
+pub(crate) type EncodedSpan = Vec<u8>;
+
+/// What a span without links takes, and some more.
+const SPAN_BYTES: usize = 448;
+
 #[derive(Debug)]
 struct Shared {
     sampling: Sampling,
-    queue: Sender<SpanData>,
+    queue: Sender<EncodedSpan>,
     dropped: Counter,
     ids: RandomIdGenerator,
 }
@@ -38,8 +45,9 @@ struct Shared {
 #[derive(Debug)]
 pub struct OpenSpan {
     /// Its place in the queue: what was begun is not dropped.
-    place: OwnedPermit<SpanData>,
-    data: Box<SpanData>,
+    place: OwnedPermit<EncodedSpan>,
+    /// All of it but how it ends.
+    begun: Writer,
 }
 
 /// Why it did not succeed. Goes to the collector as it is, so neither payloads nor keys may be in it.
@@ -69,16 +77,16 @@ impl Operation {
         }
     }
 
-    const fn kind(self) -> SpanKind {
+    const fn kind(self) -> u64 {
         match self {
-            Self::Send => SpanKind::Producer,
-            Self::Process => SpanKind::Consumer,
+            Self::Send => SpanKind::Producer as u64,
+            Self::Process => SpanKind::Consumer as u64,
         }
     }
 }
 
 impl Spans {
-    pub(crate) fn new(sampling: Sampling, queue: Sender<SpanData>, dropped: Counter) -> Self {
+    pub(crate) fn new(sampling: Sampling, queue: Sender<EncodedSpan>, dropped: Counter) -> Self {
         let ids = RandomIdGenerator::default();
         Self { shared: Arc::new(Shared { sampling, queue, dropped, ids }) }
     }
@@ -110,58 +118,91 @@ impl Spans {
         traceparents: impl ExactSizeIterator<Item = Option<&'a str>>,
     ) -> Option<OpenSpan> {
         let shared = &*self.shared;
-        let count = i64::try_from(traceparents.len()).unwrap_or(i64::MAX);
-        // Without room nothing is gathered that nobody will see.
-        let links_max = if shared.queue.capacity() > 0 { LINKS_MAX } else { 0 };
-        let (traces, links) = traces_of(traceparents.flatten(), links_max);
+        // Before anything is looked at: what rows say about their traces costs more than all the rest.
+        if shared.queue.capacity() == 0 {
+            shared.dropped.inc();
+            return None;
+        }
+        let count = traceparents.len() as u64;
+        let Traces { of_rows, mut links } = Traces::of(traceparents.flatten());
         let trace_id = shared.ids.new_trace_id();
-        if !shared.sampling.wants(traces, trace_id) {
+        if !shared.sampling.wants(of_rows, trace_id) {
             return None;
         }
         let Ok(place) = shared.queue.clone().try_reserve_owned() else {
             shared.dropped.inc();
             return None;
         };
-        let id = shared.ids.new_span_id();
-        let now = SystemTime::now();
         let (project, destination) = name_of(full_name);
-        let name = format!("{} {destination}", operation.name());
-        let data = Box::new(SpanData {
-            span_context: SpanContext::new(
-                trace_id,
-                id,
-                TraceFlags::SAMPLED,
-                false,
-                TraceState::NONE,
-            ),
-            parent_span_id: SpanId::INVALID,
-            parent_span_is_remote: false,
-            span_kind: operation.kind(),
-            name: Cow::Owned(name),
-            start_time: now,
-            end_time: now,
-            attributes: attributes(operation, (project, destination), count),
-            dropped_attributes_count: 0,
-            events: SpanEvents::default(),
-            links,
-            status: Status::Unset,
-            instrumentation_scope: scope(),
-        });
-        Some(OpenSpan { place, data })
+        links.written.reserve(SPAN_BYTES);
+        let mut begun = links.end();
+        begun.bytes(1, &trace_id.to_bytes());
+        begun.bytes(2, &shared.ids.new_span_id().to_bytes());
+        begun.message(5, |name| name.text(&[operation.name(), " ", destination]));
+        begun.number(6, operation.kind());
+        begun.fixed64(7, now());
+        put_attributes(&mut begun, operation, (project, destination), count);
+        begun.fixed32(16, HAS_IS_REMOTE | SAMPLED);
+        Some(OpenSpan { place, begun })
     }
 }
 
 impl OpenSpan {
     /// Ends it.
     pub fn end(self, failed: Option<Failed>) {
-        let Self { place, mut data } = self;
-        data.end_time = SystemTime::now();
-        if let Some(Failed { code, text }) = failed {
-            data.status = Status::error(text);
-            data.attributes.push(KeyValue::new("error.type", code));
+        let Self { place, begun: mut span } = self;
+        span.fixed64(8, now());
+        if let Some(Failed { code, .. }) = &failed {
+            put_text(&mut span, "error.type", code);
         }
-        place.send(*data);
+        span.message(15, |status| {
+            if let Some(Failed { text, .. }) = &failed {
+                status.bytes(2, text.as_bytes());
+                status.number(3, StatusCode::Error as u64);
+            }
+        });
+        place.send(span.into_bytes());
     }
+}
+
+const SAMPLED: u32 = 1;
+const HAS_IS_REMOTE: u32 = SpanFlags::ContextHasIsRemoteMask as u32;
+const IS_REMOTE: u32 = SpanFlags::ContextIsRemoteMask as u32;
+
+fn put_attributes(
+    span: &mut Writer,
+    operation: Operation,
+    (project, destination): (&str, &str),
+    count: u64,
+) {
+    put_text(span, "messaging.system", "gcp_pubsub");
+    put_text(span, "messaging.operation.name", operation.name());
+    put_text(span, "messaging.operation.type", operation.name());
+    put_text(span, "messaging.destination.name", destination);
+    match operation {
+        Operation::Send => {}
+        Operation::Process => {
+            put_text(span, "messaging.destination.subscription.name", destination);
+        }
+    }
+    put_text(span, "gcp.project_id", project);
+    span.message(9, |attribute| {
+        attribute.bytes(1, b"messaging.batch.message_count");
+        attribute.message(2, |value| value.number(3, count));
+    });
+}
+
+fn put_text(span: &mut Writer, name: &str, text: &str) {
+    span.message(9, |attribute| {
+        attribute.bytes(1, name.as_bytes());
+        attribute.message(2, |value| value.bytes(1, text.as_bytes()));
+    });
+}
+
+/// Nanoseconds since 1970.
+fn now() -> u64 {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    u64::try_from(since.as_nanos()).unwrap_or(u64::MAX)
 }
 
 impl From<&PublishFailure> for Failed {
@@ -170,56 +211,64 @@ impl From<&PublishFailure> for Failed {
     }
 }
 
-fn attributes(
-    operation: Operation,
-    (project, destination): (&str, &str),
-    count: i64,
-) -> Vec<KeyValue> {
-    let mut attributes = Vec::with_capacity(8);
-    attributes.push(KeyValue::new("messaging.system", "gcp_pubsub"));
-    attributes.push(KeyValue::new("messaging.operation.name", operation.name()));
-    attributes.push(KeyValue::new("messaging.operation.type", operation.name()));
-    attributes.push(KeyValue::new("messaging.destination.name", destination.to_owned()));
-    match operation {
-        Operation::Send => {}
-        Operation::Process => {
-            let name = "messaging.destination.subscription.name";
-            attributes.push(KeyValue::new(name, destination.to_owned()));
-        }
-    }
-    attributes.push(KeyValue::new("gcp.project_id", project.to_owned()));
-    attributes.push(KeyValue::new("messaging.batch.message_count", count));
-    attributes
+/// What rows say about their traces, and links to those that are recorded.
+struct Traces {
+    of_rows: RowTraces,
+    links: Links,
 }
 
-/// What the rows say about their traces, and those that are recorded.
-fn traces_of<'a>(
-    traceparents: impl Iterator<Item = &'a str>,
-    links_max: usize,
-) -> (RowTraces, SpanLinks) {
-    let (mut traces, mut links) = (RowTraces::None, SpanLinks::default());
-    for context in traceparents.filter_map(trace_parent::parse) {
-        if !context.is_sampled() {
-            if traces == RowTraces::None {
-                traces = RowTraces::Unsampled;
+impl Traces {
+    fn of<'a>(traceparents: impl Iterator<Item = &'a str>) -> Self {
+        let (mut of_rows, mut links) = (RowTraces::None, Links::default());
+        for context in traceparents.filter_map(trace_parent::parse) {
+            if context.is_sampled() {
+                of_rows = RowTraces::Sampled;
+                links.add(context);
+            } else if of_rows == RowTraces::None {
+                of_rows = RowTraces::Unsampled;
             }
-            continue;
         }
-        traces = RowTraces::Sampled;
-        if links_max == 0 {
-            break;
-        }
-        // Rows of one transaction mostly have one context, and stand together.
-        if links.links.last().is_some_and(|link| link.span_context == context) {
-            continue;
-        }
-        if links.links.len() < links_max {
-            links.links.push(Link::with_context(context));
-        } else {
-            links.dropped_count += 1;
-        }
+        Self { of_rows, links }
     }
-    (traces, links)
+}
+
+/// Links of a span, as they are sent; nothing is allocated before there is one.
+#[derive(Default)]
+struct Links {
+    written: Writer,
+    count: usize,
+    left_out: u64,
+    last: Option<SpanContext>,
+}
+
+impl Links {
+    fn add(&mut self, context: SpanContext) {
+        // Rows of one transaction mostly have one context, and stand together.
+        if self.last.as_ref() == Some(&context) {
+            return;
+        }
+        if self.count == LINKS_MAX {
+            self.left_out += 1;
+            return;
+        }
+        self.count += 1;
+        self.written.message(13, |link| {
+            link.bytes(1, &context.trace_id().to_bytes());
+            link.bytes(2, &context.span_id().to_bytes());
+            let flags = context.trace_flags().to_u8();
+            link.fixed32(6, HAS_IS_REMOTE | IS_REMOTE | u32::from(flags));
+        });
+        self.last = Some(context);
+    }
+
+    /// A span that has these links, and nothing else yet.
+    fn end(self) -> Writer {
+        let Self { mut written, left_out, .. } = self;
+        if left_out > 0 {
+            written.number(14, left_out);
+        }
+        written
+    }
 }
 
 /// Project and short name of a topic or a subscription.
@@ -231,13 +280,12 @@ fn name_of(full_name: &str) -> (&str, &str) {
     }
 }
 
-fn scope() -> InstrumentationScope {
-    InstrumentationScope::builder("walrelay").with_version(env!("CARGO_PKG_VERSION")).build()
-}
-
 #[cfg(test)]
 mod tests {
+    use opentelemetry_proto::tonic::common::v1::any_value::Value;
+    use opentelemetry_proto::tonic::trace::v1::{Span, Status};
     use pgoutput_parser::{Lsn, Position};
+    use prost::Message as _;
     use tokio::sync::mpsc::{Receiver, channel};
     use walrelay_core::FailureClass;
 
@@ -261,7 +309,7 @@ mod tests {
 
     struct Recorded {
         spans: Spans,
-        queue: Receiver<SpanData>,
+        queue: Receiver<EncodedSpan>,
         dropped: Counter,
     }
 
@@ -273,15 +321,28 @@ mod tests {
     }
 
     impl Recorded {
+        /// The span that was ended next, as a collector reads it.
+        fn next(&mut self) -> Span {
+            Span::decode(&*self.queue.try_recv().unwrap()).unwrap()
+        }
+
         fn start(&self, traceparents: &[Option<&str>]) -> Option<OpenSpan> {
             let messages: Vec<_> = traceparents.iter().map(|it| message(*it)).collect();
             self.spans.send(&"projects/p/topics/t".into(), messages.iter())
         }
     }
 
-    fn attribute_of(span: &SpanData, key: &str) -> Option<String> {
-        let found = span.attributes.iter().find(|it| it.key.as_str() == key)?;
-        Some(found.value.to_string())
+    fn attribute_of(span: &Span, key: &str) -> Option<String> {
+        let found = span.attributes.iter().find(|it| it.key == key)?;
+        match found.value.as_ref().and_then(|value| value.value.clone()) {
+            Some(Value::StringValue(text)) => Some(text),
+            Some(Value::IntValue(number)) => Some(number.to_string()),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    fn error(message: &str) -> Status {
+        Status { message: message.to_owned(), code: StatusCode::Error.into() }
     }
 
     #[test]
@@ -291,15 +352,15 @@ mod tests {
         let rows =
             [Some(SAMPLED), Some(SAMPLED), Some(UNSAMPLED), Some("00-1-2-01"), None, Some(&other)];
         recorded.start(&rows).unwrap().end(None);
-        let span = recorded.queue.try_recv().unwrap();
+        let span = recorded.next();
         assert_eq!(span.name, "send t");
-        assert_eq!(span.span_kind, SpanKind::Producer);
-        assert_eq!(span.parent_span_id, SpanId::INVALID);
-        assert!(span.span_context.is_valid() && span.span_context.is_sampled());
-        let linked = span.links.iter().map(|link| link.span_context.span_id().to_string());
-        assert_eq!(linked.collect::<Vec<_>>(), ["b7ad6b7169203331", "b7ae6b7169203331"]);
-        let trace = span.links[0].span_context.trace_id();
-        assert_ne!(span.span_context.trace_id(), trace, "a span has one parent, rows are many");
+        assert_eq!(span.kind(), SpanKind::Producer);
+        assert_eq!((span.trace_id.len(), span.span_id.len()), (16, 8));
+        assert!(span.parent_span_id.is_empty() && span.flags == 0x101, "{span:?}");
+        let linked = span.links.iter().map(|link| (link.span_id[1], link.flags));
+        assert_eq!(linked.collect::<Vec<_>>(), [(0xAD, 0x301), (0xAE, 0x301)]);
+        assert_eq!(span.links[0].trace_id[..2], [0x0A, 0xF7]);
+        assert_ne!(span.trace_id, span.links[0].trace_id, "a span has one parent, rows are many");
         for (key, value) in [
             ("messaging.system", "gcp_pubsub"),
             ("messaging.operation.name", "send"),
@@ -310,8 +371,9 @@ mod tests {
         ] {
             assert_eq!(attribute_of(&span, key).as_deref(), Some(value), "{key}");
         }
-        assert_eq!(span.status, Status::Unset);
-        assert!(span.end_time >= span.start_time);
+        assert_eq!((span.status, span.dropped_links_count), (Some(Status::default()), 0));
+        assert!(span.start_time_unix_nano > 0);
+        assert!(span.end_time_unix_nano >= span.start_time_unix_nano);
     }
 
     #[test]
@@ -319,8 +381,8 @@ mod tests {
         let mut recorded = recorded("always_on", 8);
         let failure = PublishFailure::new(FailureClass::Operator, "NOT_FOUND", "no topic");
         recorded.start(&[None]).unwrap().end(Some(Failed::from(&failure)));
-        let span = recorded.queue.try_recv().unwrap();
-        assert_eq!(span.status, Status::error("NOT_FOUND: no topic"));
+        let span = recorded.next();
+        assert_eq!(span.status, Some(error("NOT_FOUND: no topic")));
         assert_eq!(attribute_of(&span, "error.type").as_deref(), Some("NOT_FOUND"));
     }
 
@@ -331,8 +393,8 @@ mod tests {
         let subscription = "projects/p/subscriptions/ledger";
         let open = recorded.spans.process(subscription, traceparents.into_iter()).unwrap();
         open.end(Some(Failed { code: "40001".into(), text: "conflict".to_owned() }));
-        let span = recorded.queue.try_recv().unwrap();
-        assert_eq!((&*span.name, &span.span_kind), ("process ledger", &SpanKind::Consumer));
+        let span = recorded.next();
+        assert_eq!((&*span.name, span.kind()), ("process ledger", SpanKind::Consumer));
         assert_eq!(span.links.len(), 1);
         for (key, value) in [
             ("messaging.system", "gcp_pubsub"),
@@ -346,7 +408,7 @@ mod tests {
         ] {
             assert_eq!(attribute_of(&span, key).as_deref(), Some(value), "{key}");
         }
-        assert_eq!(span.status, Status::error("conflict"));
+        assert_eq!(span.status, Some(error("conflict")));
         assert!(recorded.spans.process(subscription, [Some(UNSAMPLED)].into_iter()).is_none());
     }
 
@@ -358,8 +420,8 @@ mod tests {
             .collect();
         let rows: Vec<_> = rows.iter().map(|row| Some(row.as_str())).collect();
         recorded.start(&rows).unwrap().end(None);
-        let span = recorded.queue.try_recv().unwrap();
-        assert_eq!((span.links.len(), span.links.dropped_count), (LINKS_MAX, 872));
+        let span = recorded.next();
+        assert_eq!((span.links.len(), span.dropped_links_count), (LINKS_MAX, 872));
     }
 
     #[test]
@@ -382,6 +444,27 @@ mod tests {
         second.end(None);
         assert!(recorded.queue.try_recv().is_ok() && recorded.queue.try_recv().is_err());
         assert!(recorded.start(&[None]).is_some());
+        assert_eq!(recorded.dropped.get(), 1);
+    }
+
+    #[test]
+    fn without_room_rows_are_not_asked_whether_they_want_a_span() {
+        let recorded = recorded("parentbased_always_on", 1);
+        let _open = recorded.start(&[Some(SAMPLED)]).unwrap();
+        struct Unread;
+        impl Iterator for Unread {
+            type Item = Option<&'static str>;
+
+            fn next(&mut self) -> Option<Self::Item> {
+                panic!("a row is looked at that gets no span")
+            }
+        }
+        impl ExactSizeIterator for Unread {
+            fn len(&self) -> usize {
+                1
+            }
+        }
+        assert!(recorded.spans.process("projects/p/subscriptions/s", Unread).is_none());
         assert_eq!(recorded.dropped.get(), 1);
     }
 }

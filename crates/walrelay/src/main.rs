@@ -42,7 +42,7 @@ fn execute() -> Result<(), Error> {
         .build()
         .map_err(|error| io("start the runtime", error))?;
     let told = if config.command.is_ended_by_a_signal() { Told::No } else { Told::Yes };
-    runtime.block_on(async {
+    let done = runtime.block_on(async {
         let shutdown = Shutdown::new();
         let second_signal =
             shutdown.on_signals(told).map_err(|error| io("listen for signals", error))?;
@@ -50,5 +50,8 @@ fn execute() -> Result<(), Error> {
             done = commands::execute(config.command, &shutdown) => done,
             () = second_signal => Err(Error::SecondSignal),
         }
-    })
+    });
+    // A name that is being looked up on a thread of its own must not hold the end up.
+    runtime.shutdown_background();
+    done
 }

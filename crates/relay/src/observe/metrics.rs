@@ -70,7 +70,7 @@ pub struct Metrics {
     pub parked: Family<ReasonLabel, Counter>,
     /// Sessions that ended and were begun again.
     pub reconnects: Family<ReasonLabel, Counter>,
-    /// Spans that were wanted and are not sent.
+    /// Spans that are not sent for want of room or of a collector.
     pub spans_dropped: Counter,
     /// Which relay this is: always 1.
     pub info: Family<InfoLabels, Level>,
@@ -215,7 +215,7 @@ impl Metrics {
         reason("reconnects", "Replication sessions begun again", &self.reconnects);
         registry.register(
             "spans_dropped",
-            "Spans that were wanted and are not sent to the collector",
+            "Spans that are not sent for want of room or of a collector",
             self.spans_dropped.clone(),
         );
         registry

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 use walrelay_core::RouterConfig;
+use walrelay_otlp::{Settings as OtlpSettings, Unfit, try_out};
 use walrelay_postgres::{
     ConnectConfig, Finding, PgError, PreflightRequest, ReplicationConnection, Severity, SqlClient,
     StoreError, code, connect_sql, preflight, read_sharding,
@@ -25,6 +26,7 @@ const PUBSUB_REGION: &str = "pubsub_region";
 const PUBSUB_ACCESS: &str = "pubsub_access";
 const TOPIC_MISSING: &str = "topic_missing";
 const TOPIC: &str = "topic";
+const COLLECTOR: &str = "collector";
 
 /// A person waits for the result, so what does not answer within this counts as unreachable.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -58,7 +60,10 @@ impl Found {
 ///
 /// Something would keep `run` from running.
 pub async fn execute(config: CheckConfig) -> Result<(), Error> {
-    let Found { findings, kinds } = look(&config.run.settings).await;
+    let telemetry = collector(config.run.otlp.clone());
+    let (Found { mut findings, kinds }, collector) =
+        Box::pin(async { tokio::join!(look(&config.run.settings), telemetry) }).await;
+    findings.extend(collector);
     print(&match config.format {
         OutputFormat::Json => format!("{:#}\n", json!({ "findings": json_of(&findings) })),
         OutputFormat::Text => text_of(&findings, Paint::of_output()),
@@ -96,6 +101,32 @@ async fn look(config: &Settings) -> Found {
     };
     look_at_pubsub(config, admin, topics, &mut found).await;
     found
+}
+
+/// Rows are published without it, so it is never more than a warning.
+async fn collector(settings: Option<OtlpSettings>) -> Option<Finding> {
+    let settings = settings?;
+    let subject = format!("collector {}", settings.endpoint);
+    let answer = try_out(settings, PATIENCE).await;
+    Some(collector_finding(subject, answer))
+}
+
+fn collector_finding(subject: String, answer: Result<(), Unfit>) -> Finding {
+    let fix = match &answer {
+        Ok(()) => "",
+        Err(Unfit::Settings(_)) => {
+            "correct OTEL_EXPORTER_OTLP_ENDPOINT or OTEL_EXPORTER_OTLP_CERTIFICATE"
+        }
+        Err(Unfit::Refused(_)) => "what authenticates goes into OTEL_EXPORTER_OTLP_HEADERS",
+        Err(Unfit::Away(_)) => {
+            "start it, or correct OTEL_EXPORTER_OTLP_ENDPOINT: the port of OTLP over gRPC, mostly 4317, with http:// \
+             without TLS and https:// with it; rows are published all the same"
+        }
+    };
+    match answer {
+        Ok(()) => finding(COLLECTOR, Severity::Ok, subject, "takes telemetry", fix),
+        Err(unfit) => finding(COLLECTOR, Severity::Warning, subject, &unfit.to_string(), fix),
+    }
 }
 
 /// Comes first: through a pooler, all later findings would be misleading.

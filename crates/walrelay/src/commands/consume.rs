@@ -27,11 +27,11 @@ const AGAIN_AFTER: Duration = Duration::from_secs(1);
 pub async fn execute(mut config: ConsumeConfig, shutdown: &Shutdown) -> Result<(), Error> {
     let (metrics, health) = (Metrics::new(), Health::new(&config.settings.consumer));
     let observed = Observed::of_consumer(health.clone(), metrics.clone());
-    let exporter = config.otlp.take().map(|settings| {
+    let started = config.otlp.take().map(|settings| {
         Exporter::start(settings, figures(observed.clone()), metrics.spans_dropped.clone())
     });
     let work = |spans| consume(&config, (metrics, health), (observed, spans), shutdown);
-    Box::pin(with_telemetry(exporter, work)).await
+    Box::pin(with_telemetry(started, work)).await
 }
 
 /// The consumer, with its HTTP endpoints.

@@ -16,31 +16,26 @@ pub(super) fn figures(observed: Observed) -> Figures {
 ///
 /// # Errors
 ///
-/// Those of `work`, or the exporter cannot be started.
+/// Those of `work`, or the exporter could not be started.
 pub(super) async fn with_telemetry<F>(
-    starting: Option<impl Future<Output = Result<Exporter, StartError>>>,
+    started: Option<Result<Exporter, StartError>>,
     work: impl FnOnce(Option<Spans>) -> F,
 ) -> Result<(), Error>
 where
     F: Future<Output = Result<(), Error>>,
 {
-    let Some(starting) = starting else { return work(None).await };
-    let exporter = starting.await.map_err(refused)?;
+    let Some(started) = started else { return work(None).await };
+    let exporter = started.map_err(|error| refused(&error))?;
     let done = work(exporter.spans().cloned()).await;
     exporter.finish().await;
     done
 }
 
-fn refused(error: StartError) -> Error {
-    match error {
-        StartError::Settings(allowed) => Error::Config(vec![Problem {
-            option: "OTEL_EXPORTER_OTLP_…".to_owned(),
-            value: None,
-            origin: None,
-            allowed,
-        }]),
-        StartError::Thread(source) => {
-            Error::Io { action: "start sending telemetry".to_owned(), source }
-        }
-    }
+fn refused(error: &StartError) -> Error {
+    Error::Config(vec![Problem {
+        option: "OTEL_EXPORTER_OTLP_…".to_owned(),
+        value: None,
+        origin: None,
+        allowed: error.to_string(),
+    }])
 }

@@ -36,11 +36,11 @@ pub async fn execute(mut config: RunConfig, shutdown: &Shutdown) -> Result<(), E
     let (metrics, health) = (Metrics::new(), Health::new());
     metrics.set_info(&config.settings.relay.outbox);
     let observed = Observed::of_relay(health.clone(), metrics.clone());
-    let exporter = config.otlp.take().map(|settings| {
+    let started = config.otlp.take().map(|settings| {
         Exporter::start(settings, figures(observed.clone()), metrics.spans_dropped.clone())
     });
     let work = |spans| relay(&config, (metrics, health), (observed, spans), shutdown);
-    Box::pin(with_telemetry(exporter, work)).await
+    Box::pin(with_telemetry(started, work)).await
 }
 
 /// The relay, with its HTTP endpoints.

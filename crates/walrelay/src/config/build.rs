@@ -74,9 +74,9 @@ impl Builder<'_> {
             cli::CommandArgs::Init(args) => Some(Command::Init(Box::new(self.init(args)?))),
             cli::CommandArgs::Check(_) => {
                 let format = self.format();
-                // What `run` would refuse to start with.
-                self.otlp();
+                let otlp = self.otlp();
                 let run = self.run(Until::Stopped, OnSlotLost::Stop)?;
+                let run = RunConfig { otlp, ..run };
                 Some(Command::Check(Box::new(CheckConfig { run, format })))
             }
             cli::CommandArgs::Run(_) => {

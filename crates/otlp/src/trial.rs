@@ -1,0 +1,78 @@
+//! Whether a collector takes what would be sent to it, for whoever asks beforehand.
+
+use std::time::Duration;
+
+use tokio::time::timeout;
+use tonic::{Code, Status};
+
+use crate::collector::Collector;
+use crate::settings::Settings;
+
+/// Why a collector would take nothing. What it says itself is not repeated: it may quote a header.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum Unfit {
+    /// The settings.
+    #[error("cannot be used: {0}")]
+    Settings(String),
+    /// Nobody is there, or nobody that speaks gRPC.
+    #[error("does not answer ({0})")]
+    Away(&'static str),
+    /// It wants to know who asks.
+    #[error("refuses ({0})")]
+    Refused(&'static str),
+}
+
+/// Sends an empty request, which leaves nothing behind, and waits for the answer no longer than `patience`.
+///
+/// # Errors
+///
+/// What is sent would not be taken.
+pub async fn try_out(settings: Settings, patience: Duration) -> Result<(), Unfit> {
+    let collector = Collector::new(settings);
+    let mut collector = collector.map_err(|error| Unfit::Settings(error.to_string()))?;
+    match timeout(patience, collector.try_out()).await {
+        Ok(answer) => answer.map_err(|status| Unfit::of(&status)),
+        Err(_) => Err(Unfit::Away("in time")),
+    }
+}
+
+impl Unfit {
+    fn of(status: &Status) -> Self {
+        match status.code() {
+            Code::Unauthenticated => Self::Refused("UNAUTHENTICATED"),
+            Code::PermissionDenied => Self::Refused("PERMISSION_DENIED"),
+            Code::Unimplemented => Self::Away("nothing of OTLP over gRPC is there"),
+            Code::Unavailable => Self::Away("no connection"),
+            Code::Cancelled | Code::DeadlineExceeded => Self::Away("in time"),
+            Code::Ok
+            | Code::Unknown
+            | Code::InvalidArgument
+            | Code::NotFound
+            | Code::AlreadyExists
+            | Code::ResourceExhausted
+            | Code::FailedPrecondition
+            | Code::Aborted
+            | Code::OutOfRange
+            | Code::Internal
+            | Code::DataLoss => Self::Away("not as a collector does"),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_collector_says_is_not_repeated() {
+        for (code, what) in [
+            (Code::Unauthenticated, "refuses (UNAUTHENTICATED)"),
+            (Code::Unavailable, "does not answer (no connection)"),
+            (Code::Unimplemented, "does not answer (nothing of OTLP over gRPC is there)"),
+            (Code::Internal, "does not answer (not as a collector does)"),
+        ] {
+            let unfit = Unfit::of(&Status::new(code, "no such token: hunter2"));
+            assert_eq!(unfit.to_string(), what);
+        }
+    }
+}
