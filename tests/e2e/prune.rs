@@ -29,6 +29,17 @@ async fn a_dry_run_tells_how_many_rows_would_go_and_deletes_none() {
     let kept = world.number(ROWS).await;
     assert_eq!(kept, 30);
     assert!(told.contains("row(s) of public.app_outbox would be deleted"), "{told}");
+    // What is not finished has its own name.
+    let begun = "UPDATE app_outbox_relay SET operation = '{\"kind\": \"recovery\", \"id\": \"1\", \"bound\": \"nothing\"}'";
+    world.execute(begun).await;
+    let refused = world.run(["prune", "--older-than", "1s"]).await;
+    assert_eq!(refused.code, Some(3), "{}", refused.text);
+    assert!(
+        refused.text.contains("a backfill") && !refused.text.contains("a recovery"),
+        "{}",
+        refused.text
+    );
+    world.execute("UPDATE app_outbox_relay SET operation = NULL").await;
     wait_until(DEADLINE, "rows old enough", async || {
         world.succeed(["prune", "--older-than", "1s"]).await;
         (world.number(ROWS).await == 0).then_some(())

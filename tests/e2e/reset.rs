@@ -175,6 +175,17 @@ async fn an_anchor_heals_a_slot_that_was_dropped_and_one_that_is_gone_leaves_the
         assert_eq!(stored(&world, key), expected, "{key}");
     }
 
+    // Begun, and then somebody drops the anchor: it is given up, and told so.
+    world
+        .execute(
+            "UPDATE app_outbox_relay SET operation =
+               jsonb_build_object('kind', 'reset', 'anchor_slot', 'gone', 'target', '0/1')",
+        )
+        .await;
+    let vain = world.succeed(["status"]).await;
+    assert!(vain.contains("its anchor is gone, so this gives it up: walrelay run"), "{vain}");
+    assert!(!vain.contains("finishes it"), "{vain}");
+
     let gone = world.run(["slot", "reset", "--to-anchor", "b"]).await;
     assert_eq!(gone.code, Some(2), "{}", gone.text);
     world.catch_up().await;

@@ -185,6 +185,24 @@ async fn status_tells_all_shards_and_is_as_bad_as_the_worst() {
     let one = world.succeed(["status", "--shard", "0/2", "--format", "json"]).await;
     let one: Value = serde_json::from_str(&one).unwrap();
     assert_eq!((&one["shard"], one.get("shards")), (&"0/2".into(), None));
+    // What reads the whole outbox is told, though it is of no shard.
+    world
+        .execute(&format!(
+            "INSERT INTO app_outbox_replay
+                    (id, slot, anchor, system_identifier, request, from_lsn, to_lsn, settled_lsn)
+             VALUES ('5f3a9c01', '{}', '', '1', '{{\"to_topic\": \"again\"}}', '0/0', '0/0', '0/0')",
+            world.name()
+        ))
+        .await;
+    let line = "backfill 5f3a9c01 to again, nobody does it: walrelay backfill --resume 5f3a9c01";
+    let left = world.succeed(["status"]).await;
+    assert!(left.contains(line), "{left}");
+    let second = world.start_relay(["--shard", "1/2"]).await;
+    let all = world.succeed(["status"]).await;
+    let headline =
+        "all 2 shards are streaming, nothing parked; backfill 5f3a9c01 to again is not finished";
+    assert!(all.starts_with(headline), "{all}");
+    drop(second);
     let metrics = running.wait_for_http(DEADLINE, "/metrics", 200).await;
     let info = format!("walrelay_info{{slot=\"{}_0_of_2\",shard=\"0/2\"}} 1", world.name());
     assert!(metrics.contains(&info), "{metrics}");

@@ -103,6 +103,9 @@ async fn after_an_upgrade_the_command_recovers_and_without_one_it_goes_on_here()
         more.insert(world.client()).await.expect("rows");
         if is_upgraded {
             as_if_upgraded(&world).await;
+            let again = world.succeed(["prepare-upgrade"]).await;
+            assert!(again.contains("it is upgraded\nnext: walrelay slot recover"), "{again}");
+            assert!(!again.contains("next: upgrade"), "{again}");
             assert_leads_to_recovery(&world, &["run"], 5).await;
             assert_leads_to_recovery(&world, &["check"], 5).await;
             assert_leads_to_recovery(&world, &["init"], 3).await;

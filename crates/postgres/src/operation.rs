@@ -13,7 +13,7 @@ use tokio_postgres::types::{PgLsn, ToSql, Type};
 use crate::anchor::anchor_of;
 use crate::relay_row::SLOT_WITH_OLDEST;
 use crate::session_lock::lock_is_taken;
-use crate::slot::Failover;
+use crate::slot::{Failover, read_slot};
 use crate::store_error::{StoreError, shards};
 
 /// The slot is replaced by a copy of an anchor, and streams from a position of its log.
@@ -62,6 +62,14 @@ pub struct Upgrade {
     pub version: i32,
     /// How far it is prepared.
     pub stage: UpgradeStage,
+}
+
+impl Upgrade {
+    /// Whether a server is no longer the one that was to be upgraded.
+    #[must_use]
+    pub fn has_happened(&self, system_identifier: &str, version: i32) -> bool {
+        system_identifier != self.system_identifier || version != self.version
+    }
 }
 
 /// How far an upgrade is prepared.
@@ -176,6 +184,16 @@ impl Reset {
     pub fn describe(&self, slot: &str) -> String {
         let anchor = anchor_of(slot, &self.anchor_slot);
         format!("a reset to {} behind anchor {anchor:?}", self.target)
+    }
+
+    /// Whether the anchor is still there, with its log: without it the reset is given up.
+    ///
+    /// # Errors
+    ///
+    /// The server refused, or the connection ended.
+    pub async fn has_anchor(&self, client: &Client) -> Result<bool, StoreError> {
+        let anchor = read_slot(client, &self.anchor_slot).await?;
+        Ok(anchor.is_some_and(|anchor| !anchor.is_lost()))
     }
 }
 

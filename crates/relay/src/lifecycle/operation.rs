@@ -103,7 +103,7 @@ impl Finisher<'_> {
     async fn look_for(&self, upgrade: Upgrade) -> Result<Outcome, RelayError> {
         let here = read_history(self.client, self.slot).await.map_err(RelayError::Survey)?;
         let version = read_version(self.client).await.map_err(RelayError::Survey)?;
-        if here != upgrade.system_identifier || version != upgrade.version {
+        if upgrade.has_happened(&here, version) {
             return Ok(Outcome::Nothing);
         }
         let stage = upgrade.stage;
@@ -162,8 +162,7 @@ struct OnServer<'a> {
 
 impl ResetSteps for OnServer<'_> {
     async fn has_anchor(&mut self) -> Result<bool, RelayError> {
-        let anchor = read_slot(self.finisher.client, &self.reset.anchor_slot).await;
-        Ok(anchor.map_err(RelayError::Survey)?.is_some_and(|anchor| !anchor.is_lost()))
+        self.reset.has_anchor(self.finisher.client).await.map_err(RelayError::Survey)
     }
 
     async fn drop_live(&mut self) -> Result<(), RelayError> {

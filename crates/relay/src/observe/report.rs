@@ -55,10 +55,14 @@ pub async fn report(client: &SqlClient, slot: &str) -> Result<Map<String, Value>
             report.insert("operation".into(), json!(begun));
             let finished_by = operation.as_ref().map(SlotOperation::finished_by);
             report.insert("finished_by".into(), json!(finished_by));
+            let is_vain = match &operation {
+                Some(SlotOperation::Reset(reset)) => !reset.has_anchor(client).await?,
+                Some(_) | None => false,
+            };
+            report.insert("is_vain".into(), json!(is_vain));
             let holding = replays_that_hold(client, slot).await?;
             report.insert("held".into(), holding.iter().map(held).collect());
-            let replays = open_topic_replays(client, slot).await?;
-            report.insert("replays".into(), replays.iter().map(replay).collect());
+            report.insert("replays".into(), replays_of(client, slot).await?);
             Ok(report)
         }
         None if let Some(SlotOperation::Upgrade(_)) = operation => {
@@ -69,6 +73,16 @@ pub async fn report(client: &SqlClient, slot: &str) -> Result<Map<String, Value>
         }
         None => Err(StoreError::SlotMissing { slot: slot.to_owned() }.into()),
     }
+}
+
+/// Replays and backfills of this slot to a topic that are not over.
+///
+/// # Errors
+///
+/// The server refuses.
+pub async fn replays_of(client: &SqlClient, slot: &str) -> Result<Value, StoreError> {
+    let replays = open_topic_replays(client, slot).await?;
+    Ok(replays.iter().map(replay).collect())
 }
 
 /// What was begun with the slot and is not finished.

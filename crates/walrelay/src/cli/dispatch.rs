@@ -94,7 +94,7 @@ pub struct DispatchListArgs {
     /// Every row that matches.
     #[arg(long, help_heading = ARGUMENTS)]
     pub all: bool,
-    /// Only rows behind this position, which the page before it names.
+    /// Only rows behind this position, which the page before it names, or of later transactions than this LSN.
     #[arg(long, value_name = "POSITION", help_heading = ARGUMENTS)]
     pub after: Option<String>,
     /// `table` for people, `json` for programs.

@@ -52,13 +52,23 @@ async fn prepare(
     refuse_other_shards(client, &settings.relay.outbox).await?;
     take(client, slot, shutdown).await?;
     let operation = read_operation(client, slot).await?;
-    let is_begun = matches!(operation, Some(SlotOperation::Upgrade(_)));
-    if !is_begun {
-        refuse_unfinished(client, slot).await?;
-    }
-    if read_slot(client, slot).await?.is_none() && is_begun {
-        // It died between dropping the slot and saying so.
-        return told(client, slot, 0).await;
+    let begun = match operation {
+        Some(SlotOperation::Upgrade(upgrade)) => Some(upgrade),
+        Some(_) | None => {
+            refuse_unfinished(client, slot).await?;
+            None
+        }
+    };
+    let is_begun = begun.is_some();
+    if let Some(upgrade) = begun
+        && read_slot(client, slot).await?.is_none()
+    {
+        let (here, version) = (read_history(client, slot).await?, read_version(client).await?);
+        return match upgrade.has_happened(&here, version) {
+            true => Ok(UPGRADED.to_owned()),
+            // It died between dropping the slot and saying so.
+            false => told(client, slot, 0).await,
+        };
     }
     if let Some(lost) = read_loss(client, slot).await? {
         return Err(StoreError::SlotLost { slot: slot.to_owned(), problem: lost.problem }.into());
@@ -95,6 +105,10 @@ async fn prepare(
     failpoint::hit("upgrade-dropped");
     told(client, slot, anchors.len()).await
 }
+
+/// What comes after the upgrade.
+const UPGRADED: &str = "the server is not the one that was prepared: it is upgraded\n\
+     next: walrelay slot recover, unless relays run with --on-slot-lost recover, which do it by themselves\n";
 
 /// Looks of relays at what is on record take no longer.
 const PATIENCE: Duration = Duration::from_secs(5);

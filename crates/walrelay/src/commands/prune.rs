@@ -6,7 +6,7 @@
 
 use walrelay_postgres::{
     PgError, QualifiedName, ServerError, ServerErrorKind, SqlClient, StoreError, connect_sql,
-    quote_identifier, read_history, recovering_slot,
+    quote_identifier, read_history, read_operation, recovering_slot,
 };
 
 use super::before::{every_shard, refuse_unrecorded};
@@ -51,7 +51,8 @@ async fn prune(client: &mut SqlClient, config: &PruneConfig) -> Result<(), Error
     }
     // A recovery that is not finished reads rows that look settled to nobody.
     if let Some(recovering) = recovering_slot(client).await? {
-        let what = "a recovery".to_owned();
+        let begun = read_operation(client, &recovering).await?;
+        let what = begun.map_or_else(String::new, |begun| begun.describe(&recovering));
         return Err(StoreError::OperationUnfinished { slot: recovering, what }.into());
     }
     // The history of a key that is held may still have to be read from the table.

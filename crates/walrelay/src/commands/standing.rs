@@ -57,7 +57,11 @@ impl Standing {
         }
         if let Some(what) = report.get("operation").and_then(Value::as_str) {
             let by = report.get("finished_by").and_then(Value::as_str);
-            let advice = finishing(by.unwrap_or("walrelay run"));
+            let by = by.unwrap_or("walrelay run");
+            let advice = match report.get("is_vain") == Some(&Value::Bool(true)) {
+                true => format!("its anchor is gone, so this gives it up: {by}"),
+                false => finishing(by),
+            };
             return stands(Tone::Bad, format!("not finished: {what}"), Some(&advice));
         }
         let retained = report.get("retained_bytes").and_then(Value::as_u64);
@@ -81,7 +85,7 @@ impl Standing {
         match (streams, count("dead"), count("retrying")) {
             (false, ..) => stands(Tone::Bad, flow, Some("start the relay: walrelay run")),
             (true, 0, parked) if let Some(held) = held(report).next() => {
-                let headline = format!("{flow}, {parked} rows parked; those of {}", held.text());
+                let headline = format!("{flow}{}", held.told_with(parked));
                 stands(Tone::Attention, headline, Some(&held.advice()))
             }
             (true, 0, 0) if let Some((told, advice)) = left_undone(report) => {
@@ -90,14 +94,16 @@ impl Standing {
             (true, 0, 0) => stands(Tone::Good, format!("{flow}, nothing parked"), None),
             (true, 0, parked) => stands(
                 Tone::Attention,
-                format!("{flow}, {parked} rows parked and tried again by themselves"),
+                match parked {
+                    1 => format!("{flow}, 1 row parked and tried again by itself"),
+                    _ => format!("{flow}, {parked} rows parked and tried again by themselves"),
+                },
                 Some("to see why: walrelay dispatch list --status retrying"),
             ),
-            (true, dead, _) => stands(
-                Tone::Attention,
-                format!("{flow}, {dead} dead rows wait for a person"),
-                Some("walrelay dispatch list"),
-            ),
+            (true, dead, _) => {
+                let headline = format!("{flow}, {}", for_a_person(report, dead));
+                stands(Tone::Attention, headline, Some("walrelay dispatch list"))
+            }
         }
     }
 
@@ -147,6 +153,18 @@ impl Standing {
         }
     }
 
+    /// The same, or where all is well a replay or a backfill of the whole outbox that nobody does.
+    pub(super) fn or_left_undone(self, report: &Map<String, Value>) -> Self {
+        match left_undone(report).filter(|_| self.rank() == 0) {
+            Some((told, advice)) => Self {
+                tone: Tone::Attention,
+                headline: format!("{}; {told}", self.headline),
+                advice: Some(advice),
+            },
+            None => self,
+        }
+    }
+
     /// Whether what helps is about all shards.
     fn is_of_all(&self) -> bool {
         self.advice.as_ref().is_some_and(|advice| advice.contains(RESHARD))
@@ -171,12 +189,21 @@ impl Standing {
     }
 }
 
+/// Rows that are dead, and what else waits for a person: keys held for what nobody does.
+fn for_a_person(report: &Map<String, Value>, dead: u64) -> String {
+    let dead = match dead {
+        1 => "1 dead row waits".to_owned(),
+        _ => format!("{dead} dead rows wait"),
+    };
+    let left = held(report).find(|held| !held.is_being_done);
+    let left = left.map_or_else(String::new, |held| format!("; {}", held.text()));
+    format!("{dead} for a person{left}")
+}
+
 /// The rest of the report, section by section; fields that it does not have are left out.
 pub(super) fn sections(report: &Map<String, Value>, paint: Paint) -> String {
     let mut text = shards(report, paint);
-    if !text.is_empty() && !report.contains_key("relay") {
-        return text;
-    }
+    let is_divided = !text.is_empty();
     let mut section = |title: &str, lines: Vec<(&str, String)>| {
         if lines.is_empty() {
             return;
@@ -195,6 +222,8 @@ pub(super) fn sections(report: &Map<String, Value>, paint: Paint) -> String {
     }
     if report.contains_key("dispatch") {
         section("dispatch state", dispatch(report));
+    }
+    if report.contains_key("dispatch") || is_divided {
         section("replays", replays(report));
     }
     if let Some(relay) = report.get("relay") {
@@ -309,6 +338,15 @@ impl Held {
     fn text(&self) -> String {
         let Self { keys, command, id, .. } = self;
         format!("{keys} key(s) wait for {command} {id}")
+    }
+
+    /// With the rows that are parked, which are mostly theirs.
+    fn told_with(&self, parked: u64) -> String {
+        match parked {
+            0 => format!("; {}", self.text()),
+            1 => format!(", 1 row parked; that of {}", self.text()),
+            _ => format!(", {parked} rows parked; those of {}", self.text()),
+        }
     }
 
     fn advice(&self) -> String {
@@ -455,6 +493,18 @@ mod tests {
     }
 
     #[test]
+    fn one_row_is_told_as_one() {
+        let spilled = json!({ "spilled": { "rows": 1, "since": "T1", "refused_at": null } });
+        for (changes, told) in [
+            (json!({ "dispatch": { "retrying": 1 } }), ", 1 row parked and tried again by itself"),
+            (json!({ "dispatch": { "dead": 1 } }), ", 1 dead row waits for a person"),
+            (spilled, "; 1 row is spilled and waits to be published, the first since T1"),
+        ] {
+            assert_eq!(headline(changes).1, format!("streaming, 0 B behind{told}"));
+        }
+    }
+
+    #[test]
     fn the_cause_is_the_headline_beside_little_room_and_when_nothing_is_settled() {
         let cases = [
             (
@@ -520,7 +570,13 @@ mod tests {
         // A person is needed first for what is dead.
         let mut dead = held(false);
         dead.insert("dispatch".into(), json!({ "dead": 1, "retrying": 40 }));
-        assert!(Standing::of(&dead).headline.contains("1 dead rows"));
+        let both = "1 dead row waits for a person; 2 key(s) wait for backfill 5f3a9c01";
+        assert!(Standing::of(&dead).headline.ends_with(both));
+        // Killed before it had recorded a row: its keys are held all the same.
+        let mut empty = held(false);
+        empty.insert("dispatch".into(), json!({ "dead": 0, "retrying": 0 }));
+        let alone = "streaming, 0 B behind; 2 key(s) wait for backfill 5f3a9c01";
+        assert_eq!(Standing::of(&empty).headline, alone);
     }
 
     #[test]
@@ -572,6 +628,10 @@ mod tests {
             Standing::of_shards(&[idle, ("1/2".to_owned(), standing(command))]).advice
         };
         assert_eq!(of_shards("walrelay reshard --shards 4").as_deref(), Some(reshard));
+        let vain =
+            json!({ "operation": "a reset", "finished_by": "walrelay run", "is_vain": true });
+        let gives_up = "its anchor is gone, so this gives it up: walrelay run";
+        assert_eq!(Standing::of(&report(vain)).advice.as_deref(), Some(gives_up));
         let run = "with --shard 0/2: start the relay: walrelay run";
         assert_eq!(of_shards("walrelay run").as_deref(), Some(run));
     }

@@ -9,7 +9,7 @@ use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 use tokio::time::{sleep, timeout};
 use walrelay_postgres::{Outbox, SqlClient, StoreError, connect_sql, read_operation};
-use walrelay_relay::observe::report::report;
+use walrelay_relay::observe::report::{replays_of, report};
 use walrelay_relay::policy::{Chain, Kind};
 use walrelay_relay::shutdown::Shutdown;
 
@@ -78,7 +78,7 @@ async fn look(client: &SqlClient, config: &StatusConfig) -> Result<Map<String, V
             refuse_other_shards(client, outbox).await?;
             standing_report(client, one).await?
         }
-        all => report_of_all(client, all).await?,
+        all => report_of_all(client, (outbox, all)).await?,
     };
     if let Some(address) = config.relay {
         let asked = timeout(PATIENCE, ask(address)).await;
@@ -111,7 +111,10 @@ fn put_standing(report: &mut Map<String, Value>) {
 }
 
 /// All shards. What is wrong with one of them hides none of the others.
-async fn report_of_all(client: &SqlClient, shards: &[Outbox]) -> Result<Map<String, Value>, Error> {
+async fn report_of_all(
+    client: &SqlClient,
+    (outbox, shards): (&Outbox, &[Outbox]),
+) -> Result<Map<String, Value>, Error> {
     let (mut reports, mut standings) = (Vec::new(), Vec::new());
     for shard in shards {
         let name = shard.shard.to_string();
@@ -142,8 +145,10 @@ async fn report_of_all(client: &SqlClient, shards: &[Outbox]) -> Result<Map<Stri
         standings.push((name, Standing::told(&report)));
         reports.push(Value::Object(report));
     }
-    let standing = Standing::of_shards(&standings);
     let mut report = Map::new();
+    // What reads the whole outbox is of none of its shards.
+    report.insert("replays".into(), replays_of(client, &outbox.slot).await?);
+    let standing = Standing::of_shards(&standings).or_left_undone(&report);
     report.insert("headline".into(), json!(standing.headline));
     report.insert("advice".into(), json!(standing.advice));
     report.insert("shards".into(), Value::Array(reports));

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use pgoutput_parser::Position;
+use pgoutput_parser::{Lsn, Position};
 use walrelay_postgres::{DispatchQuery, DispatchState, DispatchStatus};
 
 use super::builder::Builder;
@@ -52,12 +52,13 @@ impl Builder<'_> {
             None => DispatchState::NeedsPerson,
         };
         let query = self.query(&args.rows, state);
-        let after = args.after.as_deref().and_then(|text| match text.parse() {
-            Ok(position) => Some(position),
-            Err(_) => {
-                self.problems.wrong("after", text, "a position such as 16/B374D848#3");
-                None
+        let after = args.after.as_deref().and_then(|text| {
+            let position = behind(text);
+            if position.is_none() {
+                let allowed = "a position such as 16/B374D848#3, or 16/B374D848";
+                self.problems.wrong("after", text, allowed);
             }
+            position
         });
         let limit = self.problems.count("limit", &args.limit, 1..=100_000);
         let format = self.problems.choice("format", &args.format, &formats);
@@ -224,6 +225,12 @@ fn as_recorded(id: &str) -> String {
     }
 }
 
+/// A position; of a transaction alone, behind all its rows.
+fn behind(text: &str) -> Option<Position> {
+    let whole = |commit_lsn: Lsn| Position { commit_lsn, tx_index: i32::MAX.unsigned_abs() };
+    text.parse().ok().or_else(|| text.parse().ok().map(whole))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -234,5 +241,14 @@ mod tests {
         for id in ["e-1", "", "e-1@16/B374D848/3", "a@b#3", "e-1@REPLAY"] {
             assert_eq!(as_recorded(id), id);
         }
+    }
+
+    #[test]
+    fn a_transaction_alone_is_a_place_behind_all_its_rows() {
+        let place = |text| behind(text).map(|place| (place.commit_lsn.as_u64(), place.tx_index));
+        assert_eq!(place("0/10#3"), Some((16, 3)));
+        assert_eq!(place("0/10/3"), Some((16, 3)));
+        assert_eq!(place("0/10"), Some((16, 0x7FFF_FFFF)));
+        assert_eq!(place("latest"), None);
     }
 }

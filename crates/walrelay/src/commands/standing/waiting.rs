@@ -103,6 +103,10 @@ fn spilled(report: &Map<String, Value>) -> Option<(Tone, String)> {
     let rows = spilled.get("rows")?.as_u64().filter(|rows| *rows > 0)?;
     let since = spilled.get("since").and_then(Value::as_str).map(visible);
     let since = since.map_or_else(String::new, |since| format!(", the first since {since}"));
+    let waiting = match rows {
+        1 => "1 row is spilled and waits".to_owned(),
+        _ => format!("{rows} rows are spilled and wait"),
+    };
     let moment = |name: &str| spilled.get(name).and_then(Value::as_str).map(visible);
     Some(match moment("refused_at") {
         Some(at) => {
@@ -110,14 +114,10 @@ fn spilled(report: &Map<String, Value>) -> Option<(Tone, String)> {
                 true => "the last try had no answer",
                 false => "last refused",
             };
-            let told = format!(
-                "publishing fails: {rows} rows are spilled and wait{since}; {last} at {at}"
-            );
+            let told = format!("publishing fails: {waiting}{since}; {last} at {at}");
             (Tone::Bad, told)
         }
-        None => {
-            (Tone::Attention, format!("{rows} rows are spilled and wait to be published{since}"))
-        }
+        None => (Tone::Attention, format!("{waiting} to be published{since}")),
     })
 }
 
