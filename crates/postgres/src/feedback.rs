@@ -5,7 +5,8 @@
 //! from what it is told with [`Feedback::note`] and [`Feedback::received`], and nothing of rows.
 //!
 //! ```text
-//! due at   once                            when the watermark has moved by megabytes of log
+//! due at   once                            when the watermark has moved by megabytes of log, or at all
+//!                                          for the first time
 //!          last update + confirm_interval   when the watermark has moved
 //!          last update + status_interval    otherwise
 //!          at once                          when the server asks; paced when it asks again and again
@@ -190,7 +191,9 @@ impl<W: AsyncWrite + Unpin> Feedback<W> {
     fn due_at(&self, watermark: Lsn) -> Instant {
         let has_moved = watermark > self.confirmed;
         let log = watermark.as_u64().saturating_sub(self.confirmed.as_u64());
-        if self.confirmed != Lsn::ZERO && log >= UNCONFIRMED_MAX {
+        // Sessions may be short, one after the other: if each waited first, the slot would never move.
+        let is_first = has_moved && self.confirmed == Lsn::ZERO;
+        if is_first || log >= UNCONFIRMED_MAX {
             return self.confirmed_at;
         }
         let owed = self.requests.answer == Answer::Owed;

@@ -469,6 +469,13 @@ impl SessionStore {
     /// up: if that fails, the rows are published ones like others.
     async fn delete_stored(&mut self) -> Result<(), StoreFailure> {
         let (store, past) = (self.store.clone(), self.spilled.past);
+        if self.spilled.looks_for_left() {
+            match store.stored_spilled(self.client().await?).await {
+                Ok(Some((from, to))) => self.spilled.found(from, to),
+                Ok(None) => {}
+                Err(error) => tracing::debug!(%error, "whether stored rows are left is not known"),
+            }
+        }
         let Some(from) = self.spilled.published_from.filter(|from| *from < past) else {
             return Ok(());
         };

@@ -214,6 +214,23 @@ impl DispatchStore {
         Ok(deleted + elsewhere.map_err(failed())?)
     }
 
+    /// Where the first and the last spilled row were committed that were stored and could not be deleted yet:
+    /// whoever was to do that may have been killed. Of the last day, so that what is kept for its retention is
+    /// not all read.
+    ///
+    /// # Errors
+    ///
+    /// The server refused, or the connection ended.
+    pub async fn stored_spilled(&self, client: &Client) -> Result<Option<(Lsn, Lsn)>, StoreError> {
+        let row = client
+            .query_typed_one(STORED, &[(&self.slot, Type::TEXT), (&SPILLED, Type::TEXT)])
+            .await
+            .map_err(StoreError::sql("look for what was spilled and is stored"))?;
+        let lsn =
+            |column: &str| row.get::<_, Option<PgLsn>>(column).map(|lsn| Lsn::new(lsn.into()));
+        Ok(lsn("first").zip(lsn("last")))
+    }
+
     /// Deletes spilled rows from here to before `past` that were stored while the slot was not past
     /// them, some of them; the commit where to go on, or none when that is done.
     ///
@@ -373,6 +390,16 @@ const DELETE_BY_ID: &str = "
 DELETE FROM public.app_outbox_dispatch
  WHERE slot = $1 AND event_id = ANY (ARRAY(SELECT unnest($2)))
    AND coalesce(status, '') = 'retrying' AND error_code = $3 AND updated_at <= $4";
+
+// Read through the index of what is finished: the first by position would be looked for among all rows
+// that wait, and `OFFSET 0` keeps the planner from that.
+const STORED: &str = "
+SELECT min(commit_lsn) AS first, max(commit_lsn) AS last
+  FROM (SELECT commit_lsn
+          FROM public.app_outbox_dispatch
+         WHERE slot = $1 AND status = 'published' AND error_code = $2
+           AND updated_at > now() - interval '1 day'
+        OFFSET 0) AS stored";
 
 // For `coalesce(status, '')` see claim.rs: of the partial index of what is finished only a few are
 // spilled.

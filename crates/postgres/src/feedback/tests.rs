@@ -81,6 +81,14 @@ async fn news_is_due_after_a_second_and_no_news_after_ten() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn the_first_news_of_a_session_is_due_at_once() {
+    let ((mut feedback, _reader), _server) = stream(1_000);
+    feedback.received(Lsn::new(9));
+    feedback.confirm(watermark(0)).await.unwrap();
+    assert_eq!(wait_until_due(&mut feedback, 5).await, Duration::ZERO);
+}
+
+#[tokio::test(start_paused = true)]
 async fn due_waits_for_the_same_moment_however_often_it_is_dropped() {
     let ((mut feedback, _reader), _server) = stream(1_000);
     let since = Instant::now();

@@ -14,14 +14,21 @@ pub(super) struct Spilled {
     pub(super) past: Lsn,
     /// Spilled rows from here to there were stored before they could be deleted.
     pub(super) published_from: Option<Lsn>,
+    /// Whether it was looked for those that another session has left.
+    has_looked: bool,
     published_to: Lsn,
     /// Bytes of a message as they were last.
     message_bytes: u64,
 }
 
 impl Spilled {
-    pub(super) const NONE: Self =
-        Self { past: Lsn::ZERO, published_from: None, published_to: Lsn::ZERO, message_bytes: 256 };
+    pub(super) const NONE: Self = Self {
+        past: Lsn::ZERO,
+        published_from: None,
+        published_to: Lsn::ZERO,
+        has_looked: false,
+        message_bytes: 256,
+    };
 
     /// So few keys are read as far as anybody would want.
     const FEW_KEYS: usize = 16;
@@ -55,6 +62,17 @@ impl Spilled {
         }
     }
 
+    /// The first time, that it is to be looked for what another session has left.
+    pub(super) fn looks_for_left(&mut self) -> bool {
+        !std::mem::replace(&mut self.has_looked, true)
+    }
+
+    /// Another session has left some from here to there.
+    pub(super) fn found(&mut self, from: Lsn, to: Lsn) {
+        self.published_from = Some(self.published_from.map_or(from, |at| at.min(from)));
+        self.published_to = self.published_to.max(to);
+    }
+
     /// What lies before is deleted, all of it or up to `further`.
     pub(super) fn deleted(&mut self, further: Option<Lsn>) {
         let rest = (self.published_to >= self.past).then_some(self.past);
@@ -77,6 +95,20 @@ mod tests {
         assert_eq!(spilled.past, Lsn::new(14));
         spilled.passed(Lsn::new(20), Lsn::new(16));
         assert_eq!(spilled.past, Lsn::new(16));
+        spilled.deleted(None);
+        assert_eq!(spilled.published_from, None);
+    }
+
+    #[test]
+    fn what_another_session_has_left_is_looked_for_once_and_deleted_once_it_is_passed() {
+        let mut spilled = Spilled::NONE;
+        assert!(spilled.looks_for_left() && !spilled.looks_for_left());
+        spilled.passed(Lsn::new(10), Lsn::new(10));
+        spilled.found(Lsn::new(5), Lsn::new(15));
+        assert_eq!(spilled.published_from, Some(Lsn::new(5)));
+        spilled.deleted(None);
+        assert_eq!(spilled.published_from, Some(Lsn::new(10)), "some lie further on");
+        spilled.passed(Lsn::new(20), Lsn::new(20));
         spilled.deleted(None);
         assert_eq!(spilled.published_from, None);
     }

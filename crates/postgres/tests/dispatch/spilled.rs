@@ -71,6 +71,9 @@ async fn a_spilled_row_that_is_stored_is_gone_once_the_slot_is_past_it() {
     let recorded = store.recorded_from(&mut session, at(0, 0), 100).await.unwrap();
     let positions: Vec<_> = recorded.rows.iter().map(|recorded| recorded.position).collect();
     assert_eq!(positions, [at(2, 0), at(3, 0), at(4, 0)], "the slot may send it again");
+    // Whoever comes after one that was killed here finds it.
+    let left = store.stored_spilled(&session).await.unwrap();
+    assert_eq!(left, Some((Lsn::new(2), Lsn::new(2))));
 
     let to = |lsn| (Lsn::ZERO, Lsn::new(lsn));
     for (lsn, left) in [(2, "b c d"), (3, "c d")] {
@@ -78,6 +81,7 @@ async fn a_spilled_row_that_is_stored_is_gone_once_the_slot_is_past_it() {
         let further = store.delete_spilled_between(&session, from, settled).await.unwrap();
         assert_eq!((further, rows_left(&session).await.as_str()), (None, left));
     }
+    assert_eq!(store.stored_spilled(&session).await.unwrap(), None);
     let claimed = store.claim(&session, &[key("k")], LIMITS).await.unwrap();
     assert_eq!(ids(&claimed), ["c"], "up to one that was spilled");
     let behind = all(claimed, &published);

@@ -302,7 +302,7 @@ pub struct LogHeld {
     pub budget: u64,
     /// What is recorded for it.
     pub spill: Spill,
-    /// Whether recording would write more than it lets go, and is not done.
+    /// Whether recording writes more than it lets go, and rests.
     pub is_futile: bool,
 }
 
@@ -311,7 +311,9 @@ impl LogHeld {
         let Self { held, budget, is_futile, .. } = *self;
         (held > budget).then(|| {
             let why = match is_futile {
-                true => ", and most of it are outbox rows, which take more room in dispatch state",
+                true => {
+                    ", and the first of it are outbox rows, which take more room in dispatch state"
+                }
                 false => "",
             };
             format!("{held} bytes of log wait, more than --wal-budget ({budget} bytes){why}")

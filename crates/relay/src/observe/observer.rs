@@ -4,7 +4,7 @@
 
 use std::time::{Duration, Instant};
 
-use pgoutput_parser::Position;
+use pgoutput_parser::{Lsn, Position};
 use prometheus_client::metrics::counter::Counter;
 use walrelay_core::{
     Batch, Budget, FailureClass, Finished, HeavyKey, HeavyKeys, Held, KEY_BYTES_PER_SECOND_MAX,
@@ -34,6 +34,8 @@ pub struct Observer {
     rows_read: u64,
     levels_at: Option<Instant>,
     watermark: Option<Watermark>,
+    /// How far the slot is confirmed, as the server was told or said last.
+    confirmed: Option<Lsn>,
     supply: Supply,
     problems_at: Option<Instant>,
     /// Rows in dispatch state that wait for redelivery, at the last survey.
@@ -88,6 +90,7 @@ impl Observer {
             rows_read: 0,
             levels_at: None,
             watermark: None,
+            confirmed: None,
             supply,
             problems_at: None,
             retrying: None,
@@ -127,7 +130,10 @@ impl Observer {
 
     /// The server was sent a status update.
     pub fn confirmed(&mut self, watermark: Watermark) {
-        self.metrics.confirmed_lsn_bytes.set(watermark.lsn().as_u64());
+        if watermark != Watermark::NONE {
+            self.metrics.confirmed_lsn_bytes.set(watermark.lsn().as_u64());
+            self.confirmed = Some(watermark.lsn());
+        }
         self.health.beat();
     }
 
@@ -281,9 +287,12 @@ impl Observer {
         }
     }
 
-    /// How much log waits for us, and what is recorded because of it.
-    pub fn log_measured(&mut self, held: Held, budget: &WalBudget, spill: Spill) {
+    /// How much log waits for us, and what is recorded because of it. What is settled and not confirmed
+    /// waits, too.
+    pub fn log_measured(&mut self, settled: Held, budget: &WalBudget, spill: Spill) {
         let Some(limit) = budget.limit() else { return };
+        let watermark = self.confirmed.map_or(settled.watermark, |lsn| lsn.min(settled.watermark));
+        let held = Held { watermark, ..settled };
         self.metrics.slot_lag_bytes.set(held.bytes());
         let is_futile = budget.is_futile();
         self.health.set_log(LogHeld { held: held.bytes(), budget: limit, spill, is_futile });
@@ -293,8 +302,9 @@ impl Observer {
             tracing::warn!(
                 held,
                 budget = limit,
-                "spilling stops, and nothing new is read: most of the log that waits are outbox rows, which take more \
-                 room in dispatch state; set max_slot_wal_keep_size, or give the disk room until Pub/Sub is back"
+                "spilling rests, and nothing new is read: most of the log that waited are outbox rows, which take more \
+                 room in dispatch state; it goes on as the log grows; set max_slot_wal_keep_size, or give the disk room \
+                 until Pub/Sub is back"
             );
         }
         match self.spill_log.measured(spill, self.stored_at, now) {
@@ -349,6 +359,7 @@ impl Observer {
         ] {
             self.metrics.dispatch_rows.get_or_create(&StatusLabel { status }).set(rows);
         }
+        self.confirmed = self.confirmed.or(slot.as_ref().and_then(|slot| slot.confirmed_flush_lsn));
         let lag_bytes = slot.as_ref().and_then(SlotState::lag_bytes).unwrap_or(0);
         let safe_wal_bytes = slot.as_ref().and_then(|slot| slot.safe_wal_size);
         self.metrics.slot_lag_bytes.set(lag_bytes);

@@ -17,7 +17,9 @@ pub struct Goal {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Spilled {
     MayWait,
-    None,
+    NoneFound,
+    /// Whether any waits does not matter.
+    NotWaitedFor,
 }
 
 impl Goal {
@@ -30,7 +32,7 @@ impl Goal {
     /// Everything committed before `end` is stored or recorded.
     #[must_use]
     pub const fn settled(end: Lsn) -> Self {
-        Self { end, due: BTreeSet::new(), spilled: Spilled::None }
+        Self { end, due: BTreeSet::new(), spilled: Spilled::NotWaitedFor }
     }
 
     /// Dispatch state was asked which keys are due. One that is not, and of which nothing is being
@@ -49,13 +51,20 @@ impl Goal {
 
     /// Dispatch state was asked that, and holds none.
     pub const fn found_nothing_spilled(&mut self) {
-        self.spilled = Spilled::None;
+        self.spilled = Spilled::NoneFound;
+    }
+
+    /// A row of dispatch state is stored: a spilled one may be the first of its key now.
+    pub fn redelivered(&mut self) {
+        if self.spilled == Spilled::NoneFound {
+            self.spilled = Spilled::MayWait;
+        }
     }
 
     /// Whether the goal is reached.
     #[must_use]
     pub fn is_reached(&self, watermark: Watermark) -> bool {
-        self.is_settled(watermark) && self.spilled == Spilled::None
+        self.is_settled(watermark) && self.spilled != Spilled::MayWait
     }
 
     fn is_settled(&self, watermark: Watermark) -> bool {
@@ -114,5 +123,10 @@ mod tests {
         goal.found_nothing_spilled();
         assert!(goal.is_reached(watermark(10)));
         assert_eq!(goal.looks_for_spilled_before(watermark(10)), None);
+        goal.redelivered();
+        assert!(!goal.is_reached(watermark(10)), "what stood behind it is looked for");
+        let mut settled = Goal::settled(Lsn::new(9));
+        settled.redelivered();
+        assert!(settled.is_reached(watermark(9)));
     }
 }

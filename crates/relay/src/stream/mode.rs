@@ -15,7 +15,7 @@ pub enum Ended {
 
 /// ```text
 /// Streaming ── asked to stop ──▶ Draining { Stopped }  ──┐ nothing in flight,
-///     ├────── goal reached ────▶ Draining { CaughtUp } ──┤
+///     ├◀───── goal reached ────▶ Draining { CaughtUp } ──┤ (back, if what was still out shows that it is not)
 ///     └── a row cannot be read ▶ Finishing ──────────────┴ or out of time ──▶ (ended)
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -44,6 +44,15 @@ impl Mode {
         match self {
             Self::Streaming => Self::Finishing { until: Instant::now() + timeout },
             Self::Draining { until, .. } | Self::Finishing { until } => Self::Finishing { until },
+        }
+    }
+
+    /// The goal is reached, or it turned out that it is not.
+    pub(super) fn of_goal(self, is_reached: bool, timeout: Duration) -> Self {
+        match (self, is_reached) {
+            (Self::Streaming, true) => Self::draining(Ended::CaughtUp, timeout),
+            (Self::Draining { ended: Ended::CaughtUp, .. }, false) => Self::Streaming,
+            (Self::Streaming | Self::Draining { .. } | Self::Finishing { .. }, _) => self,
         }
     }
 

@@ -14,8 +14,8 @@ use pgoutput_parser::{Change, Decoder, Frame, Insert, Lsn, Position, XLogData};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::time::{Instant, sleep_until};
 use walrelay_core::{
-    Budget, Claimed, FailureClass, LaneId, Lanes, PublishFailure, Routed, Router, RowToRecord,
-    Topic, Tracker, WalBudget,
+    Budget, Claimed, FailureClass, Finished, LaneId, Lanes, Outcome, PublishFailure, Routed,
+    Router, RowToRecord, Topic, Tracker, WalBudget,
 };
 use walrelay_postgres::{DUE_KEYS_MAX, Due, Feedback, Frames, Store, Watch};
 
@@ -208,9 +208,8 @@ where
             }
         }
 
-        let is_there = goal.as_ref().is_some_and(|goal| goal.is_reached(flow.tracker.watermark()));
-        if is_there && mode == Mode::Streaming {
-            mode = Mode::draining(Ended::CaughtUp, *drain_timeout);
+        if let Some(goal) = goal {
+            mode = mode.of_goal(goal.is_reached(flow.tracker.watermark()), *drain_timeout);
         }
         flow.hold_beside(frames.buffered_bytes());
         flow.send(publishes, recorder, mode);
@@ -448,6 +447,10 @@ impl Flow {
             }
             RecorderEvent::Finished(finished) => {
                 finished.iter().for_each(|row| self.budget.release(row.message.memory()));
+                let is_stored = |row: &Finished| matches!(row.outcome, Outcome::Published { .. });
+                if let Some(goal) = goal.filter(|_| finished.iter().any(is_stored)) {
+                    goal.redelivered();
+                }
             }
             RecorderEvent::Claimed(claims) => {
                 claims.into_iter().for_each(|(lane, claimed)| self.claimed(lane, claimed, now));

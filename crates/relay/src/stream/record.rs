@@ -1,8 +1,8 @@
 //! How far the slot is settled, and how far that is on record: a decision without I/O.
 //!
 //! The slot is confirmed no further than the relay's own row says, so that a start can tell this slot
-//! from another of its name. Promises that the row is written soon after rows are settled, and seldom
-//! while only the log of others grows.
+//! from another of its name. Promises that the row is written as soon as a session knows something, soon
+//! after rows are settled, and seldom while only the log of others grows.
 
 use std::time::Duration;
 
@@ -78,15 +78,17 @@ impl Record {
 
     /// When that is to be written down; never while everything is.
     pub(crate) fn due_at(&self) -> Option<Instant> {
-        let log = self.settled.lsn().as_u64().saturating_sub(self.noted.lsn().as_u64());
-        if log >= LOG_MAX && self.noted != Watermark::NONE {
+        let settled = self.unwritten()?;
+        let log = settled.lsn().as_u64().saturating_sub(self.noted.lsn().as_u64());
+        // Sessions may be short, one after the other: if each waited first, the slot would never move.
+        if self.noted == Watermark::NONE || log >= LOG_MAX {
             return Some(self.noted_at);
         }
         let interval = match self.news {
             News::Rows => self.busy,
             News::None => self.idle,
         };
-        self.unwritten().map(|_| self.noted_at + interval)
+        Some(self.noted_at + interval)
     }
 
     /// What to write now, if it is time.
@@ -116,12 +118,24 @@ mod tests {
         let start = Instant::now();
         let mut record = Record::new(start, busy, idle);
         record.settled(watermark(100));
-        assert!(record.take_due(start).is_none());
-        assert_eq!(record.take_due(start + idle), Some(watermark(100)));
+        record.take_due(start);
         record.written(watermark(100));
-        record.settled(watermark(100 + LOG_MAX - 1));
-        assert!(record.take_due(start + idle).is_none());
+        record.settled(watermark(101));
+        assert!(record.take_due(start).is_none());
+        assert_eq!(record.take_due(start + idle), Some(watermark(101)));
+        record.written(watermark(101));
         record.settled(watermark(100 + LOG_MAX));
-        assert_eq!(record.take_due(start + idle), Some(watermark(100 + LOG_MAX)));
+        assert!(record.take_due(start + idle).is_none());
+        record.settled(watermark(101 + LOG_MAX));
+        assert_eq!(record.take_due(start + idle), Some(watermark(101 + LOG_MAX)));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_session_writes_down_at_once_what_it_learns_first() {
+        let start = Instant::now();
+        let mut record = Record::new(start, Duration::from_secs(1), Duration::from_secs(5));
+        assert_eq!(record.due_at(), None);
+        record.settled(watermark(100));
+        assert_eq!(record.take_due(start), Some(watermark(100)));
     }
 }

@@ -219,31 +219,39 @@ async fn a_server_that_shuts_down_is_told_at_once() {
 async fn what_is_settled_is_on_record_within_a_second_while_rows_flow_and_else_in_five() {
     for (has_rows, seconds) in [(true, 1), (false, 5)] {
         let (mut recorder, desk) = recorder().await;
+        recorder.watermark(watermark(1));
+        run(&mut recorder, LATENCY).await;
+        assert_eq!(
+            desk.times_of("settled 0/1").len(),
+            1,
+            "the first of a session is written at once"
+        );
         recorder.watermark(watermark(0xA));
         if has_rows {
             recorder.rows_in_flight();
         }
-        run(&mut recorder, SECOND * seconds - LATENCY).await;
-        assert_eq!(recorder.noted(), Watermark::NONE);
-        assert!(desk.times_of("settled").is_empty());
+        run(&mut recorder, SECOND * seconds - LATENCY * 2).await;
+        assert_eq!(recorder.noted(), watermark(1));
         run(&mut recorder, LATENCY * 9).await;
         assert_eq!((recorder.noted(), desk.times_of("settled 0/A").len()), (watermark(0xA), 1));
 
         // All rows are settled: from now on only the log of others grows.
         recorder.watermark(watermark(0xB));
-        run(&mut recorder, SECOND * 5 - LATENCY * 9).await;
-        assert_eq!(desk.times_of("settled").len(), 1);
+        run(&mut recorder, SECOND * 5 - LATENCY * 10).await;
+        assert_eq!(desk.times_of("settled").len(), 2);
         run(&mut recorder, SECOND * 20).await;
-        assert_eq!((recorder.noted(), desk.times_of("settled").len()), (watermark(0xB), 2));
+        assert_eq!((recorder.noted(), desk.times_of("settled").len()), (watermark(0xB), 3));
     }
 }
 
 #[tokio::test(start_paused = true)]
 async fn rows_settled_while_the_record_is_written_are_on_record_a_second_later() {
     let (mut recorder, desk) = recorder().await;
+    recorder.watermark(watermark(1));
+    run(&mut recorder, LATENCY).await;
     recorder.watermark(watermark(0xA));
     recorder.rows_in_flight();
-    run(&mut recorder, SECOND - LATENCY).await;
+    run(&mut recorder, SECOND - LATENCY * 2).await;
     desk.takes(SECOND / 10);
     run(&mut recorder, SECOND / 20).await;
     assert_eq!(desk.times_of("settled 0/A").len(), 1, "it is being written");
@@ -286,8 +294,8 @@ async fn the_end_waits_for_what_is_running() {
     let (mut recorder, desk) = recorder().await;
     recorder.park(&mut rows_to_record(&[1]));
     desk.takes(SECOND / 4);
-    recorder.watermark(watermark(0xA));
     assert!(timeout(LATENCY, recorder.next()).await.is_err());
+    recorder.watermark(watermark(0xA));
     assert_eq!(recorder.close(SECOND).await, watermark(0xA));
     assert_eq!(desk.told(), ["park 1", "settled 0/A"]);
 }
