@@ -72,8 +72,8 @@ async fn a_spilled_row_that_is_stored_is_gone_once_the_slot_is_past_it() {
     let positions: Vec<_> = recorded.rows.iter().map(|recorded| recorded.position).collect();
     assert_eq!(positions, [at(2, 0), at(3, 0), at(4, 0)], "the slot may send it again");
     // Whoever comes after one that was killed here finds it.
-    let left = store.stored_spilled(&session).await.unwrap();
-    assert_eq!(left, Some((Lsn::new(2), Lsn::new(2))));
+    let stored = store.stored_spilled(&session).await.unwrap();
+    assert_eq!(stored, Some((Lsn::new(2), Lsn::new(2))));
 
     let to = |lsn| (Lsn::ZERO, Lsn::new(lsn));
     for (lsn, left) in [(2, "b c d"), (3, "c d")] {

@@ -3,6 +3,9 @@
 use std::time::Duration;
 
 use tokio::time::Instant;
+use walrelay_core::Watermark;
+
+use crate::stream::goal::Goal;
 
 /// Why a session ended well.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -48,8 +51,8 @@ impl Mode {
     }
 
     /// The goal is reached, or it turned out that it is not.
-    pub(super) fn of_goal(self, is_reached: bool, timeout: Duration) -> Self {
-        match (self, is_reached) {
+    pub(super) fn of_goal(self, goal: &Goal, watermark: Watermark, timeout: Duration) -> Self {
+        match (self, goal.is_reached(watermark)) {
             (Self::Streaming, true) => Self::draining(Ended::CaughtUp, timeout),
             (Self::Draining { ended: Ended::CaughtUp, .. }, false) => Self::Streaming,
             (Self::Streaming | Self::Draining { .. } | Self::Finishing { .. }, _) => self,

@@ -209,7 +209,7 @@ where
         }
 
         if let Some(goal) = goal {
-            mode = mode.of_goal(goal.is_reached(flow.tracker.watermark()), *drain_timeout);
+            mode = mode.of_goal(goal, flow.tracker.watermark(), *drain_timeout);
         }
         flow.hold_beside(frames.buffered_bytes());
         flow.send(publishes, recorder, mode);
