@@ -57,7 +57,8 @@ impl Campaign {
             consumers.push(self.start_consumer().await);
         }
         for round in 1..=CONSUMERS_KILLED {
-            self.world.wait_applied(self.world.applied_count().await + self.events / 30).await;
+            let some = self.world.applied_count().await + self.events / 30;
+            self.world.wait_applied(some.min(self.events - self.poison)).await;
             // The eldest, so that each dies in its turn.
             consumers.remove(0).kill();
             if round % (CONSUMERS_KILLED / RELAYS_KILLED) == 0 {
