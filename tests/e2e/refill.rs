@@ -117,6 +117,8 @@ async fn a_rebuild_from_the_outbox_that_could_not_be_whole_is_refused() {
         assert_eq!(refused.code, Some(code), "{}", refused.text);
         assert!(refused.text.contains(says), "{}", refused.text);
     };
+    // Before anything is emptied.
+    refuse("refill", 2, "--outbox-url").await;
     world.insert_events(1, 1).await;
     refuse("nowhere", 4, "gcloud pubsub topics create").await;
     refuse("nowhere", 4, "or correct --to-topic, of `consumer rebuild` --from-outbox").await;

@@ -4,8 +4,8 @@
 use pgoutput_parser::{Lsn, PgTimestamp};
 use walrelay_core::Matching;
 use walrelay_postgres::{
-    Gap, GapTable, HistorySource, ReplayRow, Scope, SettledRows, SqlClient, StoreError,
-    begin_replay, connect_sql, read_history, take_replay,
+    Gap, GapTable, HistorySource, QualifiedName, ReplayRow, Scope, SettledRows, SqlClient,
+    StoreError, begin_replay, connect_sql, read_history, take_replay,
 };
 use walrelay_relay::recovery::{Marks, Serving, published_table, table};
 use walrelay_relay::replay::{
@@ -232,17 +232,41 @@ pub(super) async fn refill(config: &RefillConfig, shutdown: &Shutdown) -> Result
     Ok(rows)
 }
 
-/// Whether a refill can begin: its topic is there.
+/// Whether a refill can begin: rows are there, and its topic. What they are to fill is emptied first.
 ///
 /// # Errors
 ///
-/// It is not, or Postgres or Pub/Sub cannot be reached.
+/// They are not, or Postgres or Pub/Sub cannot be reached.
 pub(super) async fn may_refill(config: &RefillConfig) -> Result<(), Error> {
     let RefillConfig { settings, topic, .. } = config;
     let client = connect_sql(&settings.connect).await?;
-    let found = topics::refuse_missing(&client, settings, topic).await;
+    let look = async {
+        refuse_without_rows(&client, &settings.relay.outbox.tables).await?;
+        topics::refuse_missing(&client, settings, topic).await
+    };
+    let found = look.await;
     client.close().await;
     found
+}
+
+/// The consumer's database has no outbox, or one that nobody writes to.
+async fn refuse_without_rows(client: &SqlClient, tables: &[QualifiedName]) -> Result<(), Error> {
+    let failed = |source| StoreError::Sql { action: "look for rows".to_owned(), source };
+    let replays = "SELECT to_regclass('public.app_outbox_replay') IS NOT NULL";
+    let mut has_rows = false;
+    if client.query_one(replays, &[]).await.map_err(failed)?.get(0) {
+        for name in tables {
+            let sql = format!("SELECT EXISTS (SELECT FROM {name})");
+            has_rows |= client.query_one(&sql, &[]).await.map_err(failed)?.get::<_, bool>(0);
+        }
+    }
+    match has_rows {
+        true => Ok(()),
+        false => Err(Error::Unfit {
+            what: "the database has no outbox with rows to apply again".to_owned(),
+            hint: "name the database that the outbox is in: --outbox-url",
+        }),
+    }
 }
 
 fn gap(request: &RowsRequest) -> Gap {
