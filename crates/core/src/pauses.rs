@@ -1,9 +1,10 @@
-//! The pauses between two requests that were stored, and how many keys fell ill in each.
+//! What was stored, and the pauses in between: how many keys fell ill in each.
 //!
 //! A key that is sick by itself falls ill alone. Where the service is away for a moment, others that were well
 //! are refused in the same pause.
 
 use std::collections::VecDeque;
+use std::time::Instant;
 
 /// The time between two requests that were stored, one after the other; or before the first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -13,6 +14,8 @@ pub struct Pause(u64);
 #[derive(Debug)]
 pub(crate) struct Pauses {
     current: Pause,
+    /// When the newest request that was stored had been sent.
+    newest_stored: Option<Instant>,
     /// Those in which keys that were well were refused, and how many of them.
     bad: VecDeque<(Pause, u32)>,
     bad_max: usize,
@@ -21,12 +24,18 @@ pub(crate) struct Pauses {
 impl Pauses {
     /// The first has the number `first`; of those in which keys fall ill so many are remembered.
     pub(crate) const fn new(first: u64, bad_max: usize) -> Self {
-        Self { current: Pause(first), bad: VecDeque::new(), bad_max }
+        Self { current: Pause(first), newest_stored: None, bad: VecDeque::new(), bad_max }
     }
 
-    /// Something was stored.
-    pub(crate) const fn end(&mut self) {
+    /// Something that was sent at `sent_at` was stored, which ends the pause.
+    pub(crate) fn stored(&mut self, sent_at: Instant) {
+        self.newest_stored = self.newest_stored.max(Some(sent_at));
         self.current.0 += 1;
+    }
+
+    /// Whether a request that went out after `moment` was stored.
+    pub(crate) fn has_stored_what_was_sent_after(&self, moment: Instant) -> bool {
+        self.newest_stored.is_some_and(|newest| newest > moment)
     }
 
     /// The one in which we are.
@@ -61,18 +70,19 @@ mod tests {
     #[test]
     fn keys_that_were_well_and_are_refused_are_counted_by_the_pause_between_two_successes() {
         const BAD_MAX: usize = 100;
+        let start = Instant::now();
         let mut pauses = Pauses::new(7, BAD_MAX);
         let mut seen = Vec::new();
         for refused in [0, 2, 0, 1] {
             (0..refused).for_each(|_| pauses.fell_ill());
             seen.push(pauses.current());
-            pauses.end();
+            pauses.stored(start);
         }
         let counts: Vec<_> = seen.iter().map(|pause| pauses.ill_in(*pause)).collect();
         assert_eq!(counts, [0, 2, 0, 1]);
         for _ in 0..BAD_MAX {
             pauses.fell_ill();
-            pauses.end();
+            pauses.stored(start);
         }
         assert_eq!(pauses.ill_in(seen[1]), 0, "it is forgotten");
         assert_eq!(pauses.bad.len(), BAD_MAX);

@@ -27,8 +27,6 @@ pub(crate) struct TopicWeather {
 #[derive(Debug)]
 struct OfTopic {
     last_failure: Instant,
-    /// When the newest request that was stored had been sent.
-    newest_stored: Option<Instant>,
     pauses: Pauses,
 }
 
@@ -42,7 +40,6 @@ impl TopicWeather {
         let first = self.pauses_ended;
         let of_topic = self.topics.entry(Topic::clone(topic)).or_insert_with(|| OfTopic {
             last_failure: now,
-            newest_stored: None,
             pauses: Pauses::new(first, BAD_PAUSES_MAX),
         });
         of_topic.last_failure = now;
@@ -58,8 +55,7 @@ impl TopicWeather {
             return;
         }
         if let Some(of_topic) = self.topics.get_mut(topic) {
-            of_topic.newest_stored = of_topic.newest_stored.max(Some(sent_at));
-            of_topic.pauses.end();
+            of_topic.pauses.stored(sent_at);
             self.pauses_ended += 1;
         }
     }
@@ -72,9 +68,8 @@ impl TopicWeather {
         moment: Instant,
         (pause, own): (Pause, u32),
     ) -> bool {
-        self.topics.get(topic).is_some_and(|of_topic| {
-            of_topic.newest_stored.is_some_and(|newest| newest > moment)
-                && of_topic.pauses.ill_in(pause) <= own
+        self.topics.get(topic).is_some_and(|OfTopic { pauses, .. }| {
+            pauses.has_stored_what_was_sent_after(moment) && pauses.ill_in(pause) <= own
         })
     }
 

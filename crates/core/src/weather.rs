@@ -15,8 +15,6 @@ pub struct Weather {
     /// A gap between two successes counts up to this.
     gap: Duration,
     last_success: Option<Instant>,
-    /// When the newest request that was stored had been sent.
-    newest_stored: Option<Instant>,
     /// Failures since the last success; they tell a silence from an outage.
     failures: u32,
     last_failure: Option<Instant>,
@@ -53,7 +51,6 @@ impl Weather {
             fair: Duration::ZERO,
             gap: park_after / 2,
             last_success: None,
-            newest_stored: None,
             failures: 0,
             last_failure: None,
             pauses: Pauses::new(0, Self::BAD_PAUSES_MAX),
@@ -76,7 +73,6 @@ impl Weather {
 
     /// Something that was sent at `sent_at` was stored at `now`.
     pub fn success(&mut self, sent_at: Instant, now: Instant) -> Change {
-        self.newest_stored = self.newest_stored.max(Some(sent_at));
         let since = self.last_success.map_or(self.gap, |last| now.saturating_duration_since(last));
         self.fair += since.min(self.gap);
         let change = if self.failures > 0 && since >= self.gap {
@@ -86,7 +82,7 @@ impl Weather {
         };
         self.last_success = Some(now);
         self.failures = 0;
-        self.pauses.end();
+        self.pauses.stored(sent_at);
         change
     }
 
@@ -126,7 +122,7 @@ impl Weather {
     /// sick by itself, and not for an outage that began with it.
     #[must_use]
     pub fn has_stored_what_was_sent_after(&self, moment: Instant) -> bool {
-        self.newest_stored.is_some_and(|newest| newest > moment)
+        self.pauses.has_stored_what_was_sent_after(moment)
     }
 
     /// Refusals alone for this long are a stall.
