@@ -471,7 +471,7 @@ impl SessionStore {
         let (store, past) = (self.store.clone(), self.spilled.past);
         if self.spilled.looks_for_left() {
             match store.stored_spilled(self.client().await?).await {
-                Ok(Some((from, to))) => self.spilled.found(from, to),
+                Ok(Some((from, to))) => self.spilled.left(from, to),
                 Ok(None) => {}
                 Err(error) => tracing::debug!(%error, "whether stored rows are left is not known"),
             }

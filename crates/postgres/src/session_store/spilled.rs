@@ -57,8 +57,7 @@ impl Spilled {
     pub(super) fn published(&mut self, position: Position) {
         let at = position.commit_lsn;
         if at >= self.past {
-            self.published_from = Some(self.published_from.map_or(at, |from| from.min(at)));
-            self.published_to = self.published_to.max(at);
+            self.left(at, at);
         }
     }
 
@@ -67,8 +66,8 @@ impl Spilled {
         !std::mem::replace(&mut self.has_looked, true)
     }
 
-    /// Another session has left some from here to there.
-    pub(super) fn found(&mut self, from: Lsn, to: Lsn) {
+    /// Some from here to there are still to be deleted.
+    pub(super) fn left(&mut self, from: Lsn, to: Lsn) {
         self.published_from = Some(self.published_from.map_or(from, |at| at.min(from)));
         self.published_to = self.published_to.max(to);
     }
@@ -104,7 +103,7 @@ mod tests {
         let mut spilled = Spilled::NONE;
         assert!(spilled.looks_for_left() && !spilled.looks_for_left());
         spilled.passed(Lsn::new(10), Lsn::new(10));
-        spilled.found(Lsn::new(5), Lsn::new(15));
+        spilled.left(Lsn::new(5), Lsn::new(15));
         assert_eq!(spilled.published_from, Some(Lsn::new(5)));
         spilled.deleted(None);
         assert_eq!(spilled.published_from, Some(Lsn::new(10)), "some lie further on");
