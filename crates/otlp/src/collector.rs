@@ -1,6 +1,6 @@
 //! The collector at the other end of one connection.
 
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, SystemTime};
 
 use http::uri::PathAndQuery;
 use opentelemetry::KeyValue;
@@ -18,14 +18,14 @@ use prost::Message as _;
 use prost::bytes::Bytes;
 use tonic::client::Grpc;
 use tonic::transport::{Certificate, Channel, ClientTlsConfig};
-use tonic::{Code, Request, Status};
+use tonic::{Code, Request, Response, Status};
 
 use crate::codec::Encoded;
 use crate::endpoint::Endpoint;
 use crate::figures::{Times, metrics};
 use crate::settings::Settings;
 use crate::spans::EncodedSpan;
-use crate::wire::Writer;
+use crate::wire::{Writer, nanos};
 
 /// The collector. Connects when there is something to send.
 pub(crate) struct Collector {
@@ -68,16 +68,8 @@ impl Collector {
     }
 
     pub(crate) async fn send_spans(&mut self, spans: &[EncodedSpan]) -> Result<(), NotTaken> {
-        let request = self.request(self.spans_request(spans));
-        let mut grpc = Grpc::new(self.channel.clone());
-        let path = PathAndQuery::from_static(SPANS);
-        let answer = match grpc.ready().await {
-            Ok(()) => {
-                grpc.unary(request, path, Encoded::<ExportTraceServiceResponse>::default()).await
-            }
-            Err(error) => Err(Status::from_error(error.into())),
-        };
-        let sent = match answer.map(|answer| answer.into_inner().partial_success) {
+        let answer = self.call(SPANS, self.spans_request(spans)).await;
+        let sent = match answer.map(|answer| answer.partial_success) {
             Ok(Some(partial)) if partial.rejected_spans > 0 => Err(NotTaken {
                 text: format!(
                     "{} spans are rejected: {}",
@@ -93,17 +85,21 @@ impl Collector {
     }
 
     /// Sends a request with nothing in it: what is sent first of spans and metrics.
-    pub(crate) async fn try_out(&mut self) -> Result<(), Status> {
-        let request = self.request(Bytes::new());
-        let path = match self.settings.sampling {
-            Some(_) => PathAndQuery::from_static(SPANS),
-            None => PathAndQuery::from_static(METRICS),
-        };
+    pub(crate) async fn try_out(&self) -> Result<(), Status> {
+        let path = if self.settings.sampling.is_some() { SPANS } else { METRICS };
+        // An empty answer is one of either.
+        self.call(path, Bytes::new()).await.map(drop)
+    }
+
+    async fn call(
+        &self,
+        path: &'static str,
+        message: Bytes,
+    ) -> Result<ExportTraceServiceResponse, Status> {
         let mut grpc = Grpc::new(self.channel.clone());
         grpc.ready().await.map_err(|error| Status::from_error(error.into()))?;
-        // An empty answer is one of either.
-        let codec = Encoded::<ExportTraceServiceResponse>::default();
-        grpc.unary(request, path, codec).await.map(drop)
+        let (path, codec) = (PathAndQuery::from_static(path), Encoded::default());
+        grpc.unary(self.request(message), path, codec).await.map(Response::into_inner)
     }
 
     /// Sends figures as `/metrics` writes them.
@@ -240,11 +236,6 @@ fn instance_id() -> String {
     let [a, b, c, d, e] =
         [&digits[..8], &digits[8..12], &digits[13..16], &digits[17..20], &digits[20..]];
     format!("{a}-{b}-4{c}-{variant}{d}-{e}")
-}
-
-fn nanos(time: SystemTime) -> u64 {
-    let since = time.duration_since(UNIX_EPOCH).unwrap_or_default();
-    u64::try_from(since.as_nanos()).unwrap_or(u64::MAX)
 }
 
 impl std::fmt::Debug for Collector {

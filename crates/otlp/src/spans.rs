@@ -2,7 +2,7 @@
 
 use std::borrow::Cow;
 use std::sync::Arc;
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::time::SystemTime;
 
 use opentelemetry::trace::SpanContext;
 use opentelemetry_proto::tonic::trace::v1::SpanFlags;
@@ -16,7 +16,7 @@ use walrelay_envelope::attribute;
 
 use crate::sampling::{RowTraces, Sampling};
 use crate::trace_parent;
-use crate::wire::Writer;
+use crate::wire::{Writer, nanos};
 
 /// Traces that a span is linked to, at most: OpenTelemetry's default. More are counted in the span.
 const LINKS_MAX: usize = 128;
@@ -140,7 +140,7 @@ impl Spans {
         begun.bytes(2, &shared.ids.new_span_id().to_bytes());
         begun.message(5, |name| name.text(&[operation.name(), " ", destination]));
         begun.number(6, operation.kind());
-        begun.fixed64(7, now());
+        begun.fixed64(7, nanos(SystemTime::now()));
         put_attributes(&mut begun, operation, (project, destination), count);
         begun.fixed32(16, HAS_IS_REMOTE | SAMPLED);
         Some(OpenSpan { place, begun })
@@ -151,7 +151,7 @@ impl OpenSpan {
     /// Ends it.
     pub fn end(self, failed: Option<Failed>) {
         let Self { place, begun: mut span } = self;
-        span.fixed64(8, now());
+        span.fixed64(8, nanos(SystemTime::now()));
         if let Some(Failed { code, .. }) = &failed {
             put_text(&mut span, "error.type", code);
         }
@@ -197,12 +197,6 @@ fn put_text(span: &mut Writer, name: &str, text: &str) {
         attribute.bytes(1, name.as_bytes());
         attribute.message(2, |value| value.bytes(1, text.as_bytes()));
     });
-}
-
-/// Nanoseconds since 1970.
-fn now() -> u64 {
-    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-    u64::try_from(since.as_nanos()).unwrap_or(u64::MAX)
 }
 
 impl From<&PublishFailure> for Failed {

@@ -29,7 +29,7 @@ pub enum Unfit {
 /// What is sent would not be taken.
 pub async fn try_out(settings: Settings, patience: Duration) -> Result<(), Unfit> {
     let collector = Collector::new(settings);
-    let mut collector = collector.map_err(|error| Unfit::Settings(error.to_string()))?;
+    let collector = collector.map_err(|error| Unfit::Settings(error.to_string()))?;
     match timeout(patience, collector.try_out()).await {
         Ok(answer) => answer.map_err(|status| Unfit::of(&status)),
         Err(_) => Err(Unfit::Away("in time")),

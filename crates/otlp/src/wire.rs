@@ -1,16 +1,15 @@
-//! The few rules of the protobuf wire format that a span needs: it is written once, as it is sent, and
+//! Messages in protobuf's wire format, written field by field: a span is written once, as it is sent, and
 //! never exists as objects.
 //!
 //! Source: protobuf.dev "Encoding".
 
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use prost::encoding::{WireType, encode_key, encode_varint};
+
 /// A message that is being written.
 #[derive(Debug, Default, Clone, PartialEq, Eq)]
 pub(crate) struct Writer(Vec<u8>);
-
-const VARINT: u64 = 0;
-const FIXED64: u64 = 1;
-const LENGTH_DELIMITED: u64 = 2;
-const FIXED32: u64 = 5;
 
 impl Writer {
     pub(crate) fn reserve(&mut self, bytes: usize) {
@@ -22,9 +21,9 @@ impl Writer {
     }
 
     /// A text, bytes, or a message that is written already.
-    pub(crate) fn bytes(&mut self, field: u8, content: &[u8]) {
-        self.key(field, LENGTH_DELIMITED);
-        self.varint(content.len() as u64);
+    pub(crate) fn bytes(&mut self, field: u32, content: &[u8]) {
+        encode_key(field, WireType::LengthDelimited, &mut self.0);
+        encode_varint(content.len() as u64, &mut self.0);
         self.0.extend_from_slice(content);
     }
 
@@ -33,24 +32,24 @@ impl Writer {
         parts.iter().for_each(|part| self.0.extend_from_slice(part.as_bytes()));
     }
 
-    pub(crate) fn number(&mut self, field: u8, value: u64) {
-        self.key(field, VARINT);
-        self.varint(value);
+    pub(crate) fn number(&mut self, field: u32, value: u64) {
+        encode_key(field, WireType::Varint, &mut self.0);
+        encode_varint(value, &mut self.0);
     }
 
-    pub(crate) fn fixed64(&mut self, field: u8, value: u64) {
-        self.key(field, FIXED64);
+    pub(crate) fn fixed64(&mut self, field: u32, value: u64) {
+        encode_key(field, WireType::SixtyFourBit, &mut self.0);
         self.0.extend_from_slice(&value.to_le_bytes());
     }
 
-    pub(crate) fn fixed32(&mut self, field: u8, value: u32) {
-        self.key(field, FIXED32);
+    pub(crate) fn fixed32(&mut self, field: u32, value: u32) {
+        encode_key(field, WireType::ThirtyTwoBit, &mut self.0);
         self.0.extend_from_slice(&value.to_le_bytes());
     }
 
     /// A message of which `write` writes the content.
-    pub(crate) fn message(&mut self, field: u8, write: impl FnOnce(&mut Self)) {
-        self.key(field, LENGTH_DELIMITED);
+    pub(crate) fn message(&mut self, field: u32, write: impl FnOnce(&mut Self)) {
+        encode_key(field, WireType::LengthDelimited, &mut self.0);
         // One byte is what the length of a short message takes; a longer one is moved to make room.
         let at = self.0.len();
         self.0.push(0);
@@ -59,24 +58,18 @@ impl Writer {
         match u8::try_from(length) {
             Ok(short) if short < 0x80 => self.0[at] = short,
             Ok(_) | Err(_) => {
-                let mut prefix = Self::default();
-                prefix.varint(length as u64);
-                self.0.splice(at..=at, prefix.0);
+                let mut prefix = Vec::new();
+                encode_varint(length as u64, &mut prefix);
+                self.0.splice(at..=at, prefix);
             }
         }
     }
+}
 
-    fn key(&mut self, field: u8, kind: u64) {
-        self.varint(u64::from(field) << 3 | kind);
-    }
-
-    fn varint(&mut self, mut value: u64) {
-        while value >= 0x80 {
-            self.0.push(value.to_le_bytes()[0] | 0x80);
-            value >>= 7;
-        }
-        self.0.push(value.to_le_bytes()[0]);
-    }
+/// A time as OTLP has it: nanoseconds since 1970.
+pub(crate) fn nanos(time: SystemTime) -> u64 {
+    let since = time.duration_since(UNIX_EPOCH).unwrap_or_default();
+    u64::try_from(since.as_nanos()).unwrap_or(u64::MAX)
 }
 
 #[cfg(test)]
