@@ -96,23 +96,40 @@ fn statements(script: &str) -> Vec<String> {
 }
 
 #[tokio::test]
-async fn init_creates_the_topics_that_rows_lead_to_and_those_it_is_told() {
+async fn init_creates_the_topics_that_rows_lead_to_and_those_it_is_told_beside_a_row_that_leads_to_none()
+ {
     let Some(world) = World::create().await else { return };
+    world
+        .execute(
+            "INSERT INTO app_outbox (aggregatetype, aggregateid, event_type, version, payload)
+             VALUES ('bad topic!', 'b-1', 'a', 1, '{}')",
+        )
+        .await;
     let audio = Workload { aggregate_type: "audio".into(), ..Workload::of_rows(5) };
     let committed = audio.insert(world.client()).await.unwrap();
 
     for told in [["created: topic", "audio"], ["already there: topic", "audio"]] {
         let done = world.run(["init", "--create-topics=true,extra.events"]).await;
-        let done = match done.code {
-            Some(0) => done,
-            _ => world.run(["init", "--create-topics"]).await,
-        };
         assert_eq!(done.code, Some(0), "{}", done.text);
         assert!(done.text.contains(told[0]) && done.text.contains(told[1]), "{}", done.text);
+        assert!(
+            done.text.contains("1 row leads to a name that no topic can have"),
+            "{}",
+            done.text
+        );
     }
-    assert!(world.pubsub.emulator().topics().contains(&topic("audio.events")));
+    let topics = world.pubsub.emulator().topics();
+    for name in ["audio.events", "extra.events"] {
+        assert!(topics.contains(&topic(name)), "{topics:?}");
+    }
+    let checked = world.succeed(["check"]).await;
+    assert!(
+        checked.contains("bad topic!.events") && checked.contains("dispatch edit"),
+        "{checked}"
+    );
 
     world.catch_up().await;
+    assert_eq!(world.dispatch_count("dead").await, 1, "`check` had said so");
     world.check(&committed).assert_exactly_once();
 }
 

@@ -88,6 +88,14 @@ pub enum PubsubError {
     },
 }
 
+impl PubsubError {
+    /// Whether the service answers, and takes no topic of the name that it was asked about.
+    #[must_use]
+    pub fn is_about_the_name(&self) -> bool {
+        matches!(self, Self::Topic { code: "INVALID_ARGUMENT", .. })
+    }
+}
+
 /// What a call came back with, in the words of the service, or of what lies between.
 #[derive(Debug)]
 pub struct Answer(String);

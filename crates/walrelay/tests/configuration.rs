@@ -226,6 +226,22 @@ fn values_that_contradict_each_other_are_problems() {
 }
 
 #[test]
+fn a_topic_that_is_named_and_cannot_exist_is_a_problem_before_anything_is_done() {
+    let given = [("DATABASE_URL", URL), ("PUBSUB_PROJECT_ID", "p")];
+    for arguments in [
+        &["run", "--topic", "bad topic!"][..],
+        &["check", "--topic", "projects/p/topics/goog-x"],
+        &["init", "--create-topics=good.events,bad topic!"],
+    ] {
+        let problems = texts(&config(arguments, &given).unwrap_err());
+        let [problem] = problems.as_slice() else { panic!("{problems:?}") };
+        assert!(problem.contains("3 to 255 letters"), "{problem}");
+    }
+    let good = ["run", "--topic", "projects/p/topics/all.events"];
+    assert!(config(&good, &given).is_ok());
+}
+
+#[test]
 fn secrets_are_never_printed() {
     let variables = [("PGPASSWORD", "hunter2")];
     let debug = format!("{:?}", run_config(&[], &variables));

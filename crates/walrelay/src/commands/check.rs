@@ -14,7 +14,7 @@ use walrelay_relay::lifecycle::gate::preflight_request;
 use walrelay_relay::policy::{Chain, Kind};
 use walrelay_relay::settings::{PubSubSettings, RelaySettings, Settings};
 
-use super::topics;
+use super::topics::{self, Nowhere, Routes};
 use crate::config::{CheckConfig, OutputFormat};
 use crate::error::Error;
 use crate::output::{Paint, Tone, print};
@@ -26,6 +26,7 @@ const PUBSUB_REGION: &str = "pubsub_region";
 const PUBSUB_ACCESS: &str = "pubsub_access";
 const TOPIC_MISSING: &str = "topic_missing";
 const TOPIC: &str = "topic";
+const TOPIC_NAME: &str = "topic_name";
 const COLLECTOR: &str = "collector";
 
 /// A person waits for the result, so what does not answer within this counts as unreachable.
@@ -86,20 +87,20 @@ async fn look(config: &Settings) -> Found {
     if let Err(error) = &replication {
         found.unusable("replication connection", Kind::of_postgres(error), error);
     }
-    let topics = match (&replication, sql) {
+    let routes = match (&replication, sql) {
         (_, Ok(client)) => {
-            let topics = look_at_postgres(&client, config, &mut found).await;
+            let routes = look_at_postgres(&client, config, &mut found).await;
             client.close().await;
-            topics
+            routes
         }
         // The same again would tell nothing new.
-        (Err(_), Err(_)) if !is_pooler => Vec::new(),
+        (Err(_), Err(_)) if !is_pooler => Routes::default(),
         (_, Err(error)) => {
             found.unusable("connection", Kind::of_postgres(&error), &error);
-            Vec::new()
+            Routes::default()
         }
     };
-    look_at_pubsub(config, admin, topics, &mut found).await;
+    look_at_pubsub(config, admin, routes, &mut found).await;
     found
 }
 
@@ -135,8 +136,8 @@ async fn replicates(connect: &ConnectConfig) -> Result<(), PgError> {
     replication.identify_system().await.map(drop)
 }
 
-/// Returns the topics that the rows lead to.
-async fn look_at_postgres(client: &SqlClient, config: &Settings, found: &mut Found) -> Vec<String> {
+/// Returns where the rows lead.
+async fn look_at_postgres(client: &SqlClient, config: &Settings, found: &mut Found) -> Routes {
     match findings(client, &config.relay).await {
         Ok(findings) => {
             for finding in findings {
@@ -147,14 +148,14 @@ async fn look_at_postgres(client: &SqlClient, config: &Settings, found: &mut Fou
     }
     let tables = &config.relay.outbox.tables;
     match topics::of_rows(client, &config.relay.router, tables).await {
-        Ok(topics) => topics.into_iter().collect(),
+        Ok(routes) => routes,
         // Missing tables and rights are findings already.
         Err(Error::Postgres(PgError::Server(_)) | Error::Store(StoreError::Sql { .. })) => {
-            Vec::new()
+            Routes::default()
         }
         Err(error) => {
             found.unusable("connection", error.kind(), &error);
-            Vec::new()
+            Routes::default()
         }
     }
 }
@@ -184,9 +185,12 @@ async fn findings(client: &SqlClient, relay: &RelaySettings) -> Result<Vec<Findi
 async fn look_at_pubsub(
     config: &Settings,
     admin: Result<Admin, Finding>,
-    topics: Vec<String>,
+    Routes { topics, nowhere }: Routes,
     found: &mut Found,
 ) {
+    if let Some(nowhere) = nowhere {
+        found.add(Kind::PubSub, nowhere_finding(&nowhere));
+    }
     if let Some(finding) = region(&config.pubsub, &config.relay.router) {
         found.add(Kind::PubSub, finding);
     }
@@ -198,7 +202,7 @@ async fn look_at_pubsub(
         // Which topics are needed is not known; whether Pub/Sub answers can still be found out.
         let probe = topics::full_name(&config.relay.router.project, "walrelay-check");
         let answer = admin.topic_exists(&probe).await;
-        let message = "answers; which topics are needed is told by rows, and there are none";
+        let message = "answers; which topics are needed is told by rows, and none leads to one";
         let finding = answer.map_or_else(
             |error| no_access(&error),
             |_| finding(PUBSUB_ACCESS, Severity::Ok, "Pub/Sub".into(), message, ""),
@@ -207,9 +211,10 @@ async fn look_at_pubsub(
     }
     for topic in topics {
         let answer = admin.topic_exists(&topic).await;
-        let is_answered = answer.is_ok();
+        // What is refused for its name says nothing of the others.
+        let goes_on = answer.as_ref().map_or_else(PubsubError::is_about_the_name, |_| true);
         found.add(Kind::PubSub, topic_finding(&topic, answer));
-        if !is_answered {
+        if !goes_on {
             break;
         }
     }
@@ -230,8 +235,18 @@ fn topic_finding(topic: &str, answer: Result<bool, PubsubError>) -> Finding {
             let fix = "walrelay init --create-topics, or gcloud pubsub topics create";
             finding(TOPIC_MISSING, Severity::Error, subject, "does not exist", fix)
         }
+        Err(error) if error.is_about_the_name() => {
+            let message = Chain(&error).to_string();
+            finding(TOPIC_NAME, Severity::Warning, subject, &message, Nowhere::FIX)
+        }
         Err(error) => no_access(&error),
     }
+}
+
+/// A warning: `run` starts, and goes on past such rows.
+fn nowhere_finding(nowhere: &Nowhere) -> Finding {
+    let subject = "outbox rows".to_owned();
+    finding(TOPIC_NAME, Severity::Warning, subject, &nowhere.told(), Nowhere::FIX)
 }
 
 /// Order holds only while all instances publish into one region.

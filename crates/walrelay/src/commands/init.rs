@@ -6,17 +6,18 @@ use walrelay_postgres::{
     UpgradeStage, connect_sql, describe_unfinished, finish_recovery, give_up_operation, init,
     read_loss, read_operation, read_slot, release_operation, rows_at_risk, take_operation,
 };
-use walrelay_pubsub::Admin;
+use walrelay_pubsub::{Admin, PubsubError};
 use walrelay_relay::lifecycle::finisher::Finisher;
 use walrelay_relay::lifecycle::gate::shard_key;
 use walrelay_relay::lifecycle::operation::Outcome;
 use walrelay_relay::observe::health::Health;
+use walrelay_relay::policy::Chain;
 use walrelay_relay::recovery;
 use walrelay_relay::shutdown::Shutdown;
 
 use super::attended::attended;
 use super::before::{naming_the_holder, rest_of, unfinished_as};
-use super::topics;
+use super::topics::{self, Nowhere, Routes};
 use crate::config::{AlreadyThere, CreateTopics, InitConfig, SlotKind};
 use crate::error::Error;
 use crate::output::print;
@@ -120,26 +121,45 @@ async fn set_up_slot(
     }
 }
 
+/// One topic that Pub/Sub does not take keeps none of the others from being made.
 async fn create_topics(client: &SqlClient, config: &InitConfig) -> Result<(), Error> {
     let CreateTopics::Yes { named } = &config.create_topics else { return Ok(()) };
-    let mut wanted = topics::of_rows(client, &config.router, &config.outbox.tables).await?;
-    wanted.extend(named.iter().map(|name| topics::full_name(&config.router.project, name)));
-    if wanted.is_empty() {
+    let Routes { topics: mut wanted, nowhere } =
+        topics::of_rows(client, &config.router, &config.outbox.tables).await?;
+    let full_name = |name: &String| topics::full_name(&config.router.project, name);
+    let named: Vec<String> = named.iter().map(full_name).collect();
+    wanted.extend(named.iter().cloned());
+    if wanted.is_empty() && nowhere.is_none() {
         return print(
             "no topics: the outbox is empty, so nobody can tell which; name them with \
              --create-topics=NAME,NAME\n",
         );
     }
     let admin = Admin::connect(&config.pubsub.publisher.endpoint)?;
+    let mut refused = None;
     for topic in wanted {
-        let existed = admin.topic_exists(&topic).await?;
-        if !existed {
-            admin.create_topic(&topic).await?;
+        match create_topic(&admin, &topic).await {
+            Ok(verb) => print(&format!("{verb}: topic {topic}\n"))?,
+            Err(error) if error.is_about_the_name() => {
+                print(&format!("not created: {}\n", Chain(&error)))?;
+                refused = refused.or(named.contains(&topic).then_some(error));
+            }
+            Err(error) => return Err(error.into()),
         }
-        let verb = if existed { "already there" } else { "created" };
-        print(&format!("{verb}: topic {topic}\n"))?;
     }
-    Ok(())
+    if let Some(nowhere) = nowhere {
+        print(&format!("no topic: {}\n  fix: {}\n", nowhere.told(), Nowhere::FIX))?;
+    }
+    refused.map_or(Ok(()), |error| Err(error.into()))
+}
+
+/// What was done about it.
+async fn create_topic(admin: &Admin, topic: &str) -> Result<&'static str, PubsubError> {
+    if admin.topic_exists(topic).await? {
+        return Ok("already there");
+    }
+    admin.create_topic(topic).await?;
+    Ok("created")
 }
 
 /// What was begun with the slot. The very first time there is no table yet.

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 
+use walrelay_core::limits::is_topic_name;
 use walrelay_core::{Names, RouterConfig, Template};
 use walrelay_postgres::{PgError, QualifiedName, SqlClient, quote_identifier};
 use walrelay_pubsub::{Admin, PubsubError};
@@ -9,12 +10,63 @@ use walrelay_relay::settings::Settings;
 
 use super::columns::column_of;
 use crate::error::Error;
+use crate::output::{shortened, visible};
 
 /// How many topics are looked for in one table. An outbox with more routes by a value without
 /// bounds, so no list would be complete.
 const TOPICS_MAX: usize = 1000;
 
-/// The topics of the rows that are in the tables now, by full name.
+/// Characters of a name that is no topic's.
+const SHOWN_CHARACTERS: usize = 64;
+
+/// Where the rows lead that are in the tables now.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(super) struct Routes {
+    /// The topics, by full name.
+    pub(super) topics: BTreeSet<String>,
+    /// Rows whose topic can never exist.
+    pub(super) nowhere: Option<Nowhere>,
+}
+
+/// Rows that lead to names which no topic can have. The relay records them as dead and goes on, so they
+/// keep nobody from starting it.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Nowhere {
+    /// How many.
+    pub(super) rows: u64,
+    /// One of the names.
+    pub(super) example: String,
+}
+
+impl Nowhere {
+    /// What helps. What stands in the table stays as it is, and is told for as long as it is there.
+    pub(super) const FIX: &'static str = "mend --topic, or what writes those rows; `walrelay dispatch list` has the ones \
+         that are dead, and `walrelay dispatch edit ID --topic NAME` gives one its way; this is told until they are deleted \
+         from the outbox";
+
+    pub(super) fn told(&self) -> String {
+        let Self { rows, example } = self;
+        let example = shortened(&visible(example), SHOWN_CHARACTERS);
+        let lead = if *rows == 1 { "row leads" } else { "rows lead" };
+        format!(
+            "{rows} {lead} to a name that no topic can have, as in \"{example}\": the relay records them as dead, and \
+             all others go out"
+        )
+    }
+}
+
+impl Routes {
+    fn add(&mut self, name: String, rows: u64) {
+        if is_topic_name(&name) {
+            self.topics.insert(name);
+            return;
+        }
+        let nowhere = self.nowhere.get_or_insert(Nowhere { rows: 0, example: name });
+        nowhere.rows += rows;
+    }
+}
+
+/// Where the rows lead that are in the tables now.
 ///
 /// # Errors
 ///
@@ -23,13 +75,15 @@ pub(super) async fn of_rows(
     client: &SqlClient,
     router: &RouterConfig,
     tables: &[QualifiedName],
-) -> Result<BTreeSet<String>, Error> {
+) -> Result<Routes, Error> {
     let template = router.topic.to_string();
     let columns: Vec<&str> = router.topic.columns().collect();
+    let mut routes = Routes::default();
     if columns.is_empty() {
-        return Ok([full_name(&router.project, &template)].into());
+        // One name for all rows, whether there are any or not.
+        routes.topics.insert(full_name(&router.project, &template));
+        return Ok(routes);
     }
-    let mut topics = BTreeSet::new();
     for table in tables {
         let mut selected = Vec::new();
         for name in &columns {
@@ -37,16 +91,21 @@ pub(super) async fn of_rows(
             let column = column_of(client, table, &names).await?;
             selected.push(format!("{}::text", quote_identifier(&column)));
         }
-        let sql =
-            format!("SELECT DISTINCT {} FROM {table} LIMIT {TOPICS_MAX}", selected.join(", "));
+        let groups: Vec<_> = (1..=columns.len()).map(|number| number.to_string()).collect();
+        let sql = format!(
+            "SELECT {}, count(*) AS rows FROM {table} GROUP BY {} LIMIT {TOPICS_MAX}",
+            selected.join(", "),
+            groups.join(", ")
+        );
         for row in client.query(&sql, &[]).await.map_err(PgError::from)? {
             let values: Vec<String> = (0..columns.len())
                 .map(|index| row.get::<_, Option<String>>(index).unwrap_or_default())
                 .collect();
-            topics.insert(full_name(&router.project, &render(&template, &values)));
+            let rows = row.get::<_, i64>("rows").unsigned_abs();
+            routes.add(full_name(&router.project, &render(&template, &values)), rows);
         }
     }
-    Ok(topics)
+    Ok(routes)
 }
 
 /// Refuses to publish rows again to a topic that does not exist: it would be waited for, for ever.
@@ -62,7 +121,8 @@ pub(super) async fn refuse_missing(
 ) -> Result<(), Error> {
     let relay = &settings.relay;
     let router = RouterConfig { topic: template(to_topic)?, ..relay.router.clone() };
-    let topics = of_rows(client, &router, &relay.outbox.tables).await?;
+    // A row that leads nowhere is told by the replay itself, with its position.
+    let topics = of_rows(client, &router, &relay.outbox.tables).await?.topics;
     let admin = Admin::connect(&settings.pubsub.publisher.endpoint)?;
     for topic in topics {
         match admin.topic_exists(&topic).await {
@@ -110,6 +170,20 @@ fn render(template: &str, values: &[String]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn rows_that_lead_to_no_possible_topic_are_counted_beside_the_topics() {
+        let mut routes = Routes::default();
+        for (name, rows) in [("orders.events", 5), ("bad topic!.events", 2), (".events", 1)] {
+            routes.add(full_name("p", name), rows);
+        }
+        assert_eq!(routes.topics, ["projects/p/topics/orders.events".to_owned()].into());
+        let told = routes.nowhere.unwrap().told();
+        let begins = "3 rows lead to a name that no topic can have, as in \"projects/p/topics/bad topic!.events\"";
+        assert!(told.starts_with(begins), "{told}");
+        let one = Nowhere { rows: 1, example: "a\nb".into() }.told();
+        assert!(one.starts_with("1 row leads") && one.contains("a\\nb"), "{one}");
+    }
 
     #[test]
     fn braces_are_replaced_in_order() {

@@ -150,6 +150,9 @@ impl Builder<'_> {
             false => SlotKind::Plain,
         };
         let create_topics = create_topics(&self.problems.read(options::CREATE_TOPICS));
+        if let CreateTopics::Yes { named } = &create_topics {
+            named.iter().for_each(|name| self.require_topic_name("create-topics", name));
+        }
         let router = self.router();
         if create_topics != CreateTopics::No && !prints_only {
             self.require_project(&router);

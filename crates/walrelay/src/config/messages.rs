@@ -1,5 +1,6 @@
 //! Options about messages: which column is what, and how a row becomes a message.
 
+use walrelay_core::limits::is_topic_name;
 use walrelay_core::{AttributeStyle, ColumnNames, Names, RouterConfig, Template};
 
 use super::builder::Builder;
@@ -21,9 +22,13 @@ impl Builder<'_> {
             "cloudevents" => AttributeStyle::CloudEvents { source: self.cloudevents_source() },
             _ => AttributeStyle::Default,
         };
+        let topic = self.template(options::TOPIC, &columns);
+        if topic.columns().next().is_none() {
+            self.require_topic_name("topic", &topic.to_string());
+        }
         RouterConfig {
             project: self.project(),
-            topic: self.template(options::TOPIC, &columns),
+            topic,
             ordering_key: self.template(options::ORDERING_KEY, &columns),
             columns,
             style,
@@ -48,6 +53,19 @@ impl Builder<'_> {
                 self.problems.wrong(option, &text, error.to_string());
                 Template::parse("").expect("the empty template has no braces to be wrong")
             }
+        }
+    }
+
+    /// A name in full, or its last part, that a topic can have.
+    pub(super) fn require_topic_name(&mut self, option: &'static str, name: &str) {
+        let is_full = name.starts_with("projects/");
+        let in_some_project = format!("projects/p/topics/{name}");
+        // An empty one is told already.
+        if !name.trim().is_empty() && !is_topic_name(if is_full { name } else { &in_some_project })
+        {
+            let allowed =
+                "3 to 255 letters, digits and -_.~+%, beginning with a letter and not with goog";
+            self.problems.wrong(option, name, allowed);
         }
     }
 
