@@ -179,7 +179,7 @@ impl Lanes {
                 break id;
             }
         };
-        let fair = self.weather.fair();
+        let fair = self.weather.fair(now);
         let policy = self.policy;
         let lane = &mut self.table[id];
         let rows = lane.take_front(lane.rows_max(policy.batch_messages), policy.batch_bytes);
@@ -356,8 +356,9 @@ impl Lanes {
         };
         let mut delay = backoff.delay(attempts, self.random.next_u32());
         if failure.class == FailureClass::Operator || !self.weather.is_outage(now) {
-            // No longer than half the time until parking, or a sick lane would sleep through it.
-            delay = delay.min(self.policy.park_after / 2);
+            // A sick lane would sleep through the time until it is parked.
+            let rest = self.until_stuck(id, failure.class, now);
+            delay = delay.min(self.policy.park_after / 2).min(rest);
         }
         let delay = self.probing(delay, now);
         self.table[id].state = State::Waiting { until: now + delay };

@@ -73,8 +73,8 @@ impl Weather {
 
     /// Something that was sent at `sent_at` was stored at `now`.
     pub fn success(&mut self, sent_at: Instant, now: Instant) -> Change {
+        self.fair = self.fair(now);
         let since = self.last_success.map_or(self.gap, |last| now.saturating_duration_since(last));
-        self.fair += since.min(self.gap);
         let change = if self.failures > 0 && since >= self.gap {
             Change::OutageOver
         } else {
@@ -112,10 +112,13 @@ impl Weather {
         self.pauses.ill_in(pause)
     }
 
-    /// How much fair weather there has been.
+    /// How much fair weather there has been, up to now: the time since the last success counts, up to a gap,
+    /// as the next one will count it. Otherwise what is first sent in a silence would be said to have been stuck
+    /// since before it.
     #[must_use]
-    pub const fn fair(&self) -> Duration {
-        self.fair
+    pub fn fair(&self, now: Instant) -> Duration {
+        let since = self.last_success.map_or(self.gap, |last| now.saturating_duration_since(last));
+        self.fair + since.min(self.gap)
     }
 
     /// Whether a request that went out after `moment` was stored: a lane refused at that moment is
@@ -165,13 +168,14 @@ mod tests {
         let start = Instant::now();
         let mut weather = Weather::new(PARK_AFTER);
         weather.success(start, start);
-        let before = weather.fair();
+        let before = weather.fair(start);
         for _ in 0..100 {
             weather.failure(start);
         }
         assert!(weather.is_outage(start + Duration::from_secs(10)));
-        assert_eq!(weather.success(start, start + Duration::from_secs(3_600)), Change::OutageOver);
-        assert_eq!(weather.fair() - before, PARK_AFTER / 2);
+        let over = start + Duration::from_secs(3_600);
+        assert_eq!(weather.success(start, over), Change::OutageOver);
+        assert_eq!(weather.fair(over) - before, PARK_AFTER / 2);
     }
 
     #[test]
@@ -219,12 +223,12 @@ mod tests {
         let start = Instant::now();
         let mut weather = Weather::new(PARK_AFTER);
         weather.success(start, start);
-        let before = weather.fair();
+        let before = weather.fair(start);
         for tenth in 1..=50 {
             weather.failure(start);
             let now = start + Duration::from_millis(100 * tenth);
             assert_eq!(weather.success(now, now), Change::Steady);
         }
-        assert_eq!(weather.fair() - before, Duration::from_secs(5));
+        assert_eq!(weather.fair(start + Duration::from_secs(5)) - before, Duration::from_secs(5));
     }
 }

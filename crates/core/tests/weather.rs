@@ -17,11 +17,17 @@ fn stored(weather: &mut Weather, now: Instant) -> WeatherChange {
 }
 
 #[test]
-fn the_first_success_counts_one_gap() {
+fn what_is_sent_in_a_silence_is_stuck_since_then_and_not_since_the_last_success() {
+    let start = Instant::now();
     let mut weather = weather();
-    assert_eq!(weather.fair(), Duration::ZERO);
-    assert_eq!(stored(&mut weather, Instant::now()), WeatherChange::Steady);
-    assert_eq!(weather.fair(), GAP);
+    let first = weather.fair(start);
+    assert_eq!(stored(&mut weather, start), WeatherChange::Steady);
+    assert_eq!(weather.fair(start), first, "before anything was stored");
+    let sent = start + GAP / 2;
+    let at = weather.fair(sent);
+    stored(&mut weather, sent + GAP / 4);
+    assert_eq!(weather.fair(sent + GAP / 4) - at, GAP / 4);
+    assert_eq!(weather.fair(sent + GAP * 100) - at, GAP / 4 + GAP, "a silence counts one gap");
 }
 
 #[test]
@@ -32,7 +38,7 @@ fn a_silence_in_which_nothing_was_tried_is_no_outage() {
     stored(&mut weather, start);
     assert!(!weather.is_outage(start + GAP * 100));
     assert_eq!(stored(&mut weather, start + GAP * 100), WeatherChange::Steady);
-    assert_eq!(weather.fair(), GAP * 2);
+    assert_eq!(weather.fair(start + GAP * 100), GAP * 2);
 }
 
 #[test]

@@ -95,24 +95,36 @@ impl Lanes {
         }
     }
 
-    /// A live row was refused: how long its lane and its topic have been stuck.
+    /// A live row was refused: whether its lane or its topic has been stuck for long enough.
     pub(super) fn is_stuck(&mut self, id: LaneId, class: FailureClass, now: Instant) -> bool {
-        let park_after = self.policy.park_after;
-        let (topic, fair) = (Topic::clone(&self.table[id].topic), self.weather.fair());
+        let (topic, park_after) = (Topic::clone(&self.table[id].topic), self.policy.park_after);
         let refusals = &mut self.table[id].refusals;
         refusals.first.get_or_insert(now);
-        let since = refusals.since.unwrap_or(fair);
-        let in_fair_weather =
-            fair.saturating_sub(since) >= park_after && !self.weather.is_outage(now);
-        if class != FailureClass::Operator {
-            return in_fair_weather;
+        if class == FailureClass::Operator {
+            refusals.operator_since.get_or_insert(now);
+            self.failing.judge(&topic, park_after, now);
         }
+        let is_known_sick =
+            class == FailureClass::Operator && self.failing.sickness(&topic).is_some();
+        is_known_sick || self.until_stuck(id, class, now) == Duration::ZERO
+    }
+
+    /// How much longer a lane has to be refused until it is parked, if others succeed all the while.
+    pub(super) fn until_stuck(&self, id: LaneId, class: FailureClass, now: Instant) -> Duration {
+        let (refusals, fair) = (&self.table[id].refusals, self.weather.fair(now));
+        let rest = |stuck: Duration| self.policy.park_after.saturating_sub(stuck);
+        let in_fair_weather = match self.weather.is_outage(now) {
+            true => Duration::MAX,
+            false => rest(fair.saturating_sub(refusals.since.unwrap_or(fair))),
+        };
         // Somebody was there to refuse it: no outage, so the clock on the wall tells.
-        let operator_since = *refusals.operator_since.get_or_insert(now);
-        self.failing.judge(&topic, park_after, now);
-        in_fair_weather
-            || now.saturating_duration_since(operator_since) >= park_after
-            || self.failing.sickness(&topic).is_some()
+        let by_the_clock = match (class, refusals.operator_since) {
+            (FailureClass::Operator, Some(since)) => rest(now.saturating_duration_since(since)),
+            (FailureClass::Operator | FailureClass::Transient | FailureClass::Row, _) => {
+                Duration::MAX
+            }
+        };
+        in_fair_weather.min(by_the_clock)
     }
 
     /// Whether a parked key may be claimed now. Of a topic that waits for an operator one key is

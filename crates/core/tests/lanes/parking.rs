@@ -212,6 +212,38 @@ fn a_lane_is_parked_once_it_was_stuck_long_enough_in_fair_weather() {
 }
 
 #[test]
+fn a_lane_is_parked_when_its_time_is_over_neither_sooner_nor_a_back_off_later() {
+    for class in [FailureClass::Transient, FailureClass::Operator] {
+        let policy = LanePolicy {
+            park_after: SECOND * 2,
+            transient: steady(SECOND * 60),
+            operator: steady(SECOND * 60),
+            ..policy()
+        };
+        let mut bench = Bench::with(policy);
+        bench.succeed("well", "k");
+        // A silence before it was sent first is no time in which it was stuck.
+        bench.pass(Duration::from_millis(900));
+        bench.push("orders", "sick", 1);
+        bench.refuse_all(class);
+        const STEP: Duration = Duration::from_millis(100);
+        let mut stuck = Duration::ZERO;
+        while bench.lanes.parked_keys() == 0 {
+            bench.pass(STEP);
+            stuck += STEP;
+            bench.push("well", "k", 1);
+            for batch in bench.batches() {
+                match batch.ordering_key() {
+                    "sick" => bench.refuse_as(batch, class),
+                    _ => bench.store(batch),
+                }
+            }
+        }
+        assert_eq!(stuck, SECOND * 2, "{class:?}");
+    }
+}
+
+#[test]
 fn an_outage_parks_nobody_however_long_a_lane_was_stuck_before() {
     let (mut bench, batch) = stuck_for(4, "k");
     bench.pass(SECOND * 3);
