@@ -83,18 +83,30 @@ async fn an_operator_lists_shows_edits_and_discards_while_the_relay_runs() {
     assert_eq!(shown["message"]["attributes"]["event_type"], "test.poison");
 
     // The edit repairs what was refused: the fault looks at an attribute.
-    let attributes = std::env::temp_dir().join(format!("{}.json", world.name()));
-    std::fs::write(&attributes, r#"{"event_id": "mended", "event_type": "test.mended"}"#).unwrap();
-    let payload = std::env::temp_dir().join(format!("{}.payload", world.name()));
-    std::fs::write(&payload, r#"{"bad": false}"#).unwrap();
-    let (attributes, payload) = (attributes.display().to_string(), payload.display().to_string());
+    world.pubsub.heal();
+    world.pubsub.fault("event_type=test.poison,reject=INVALID_ARGUMENT");
+    let file = File::of(&world, "json");
+    file.write(r#"{"event_id": "another", "event_type": "test.mended"}"#);
+    let payload = File::of(&world, "payload");
+    payload.write(r#"{"bad": false}"#);
     let edit =
-        ["dispatch", "edit", &id, "--attributes-file", &attributes, "--payload-file", &payload];
-    world.succeed(edit).await;
+        ["dispatch", "edit", &id, "--attributes-file", &file.0, "--payload-file", &payload.0];
+    let another = world.run(edit).await;
+    assert_eq!(another.code, Some(2), "{}", another.text);
+    assert!(another.text.contains("the attribute event_id says which event"), "{}", another.text);
+    file.write(r#"{"event_type": "test.mended", "tenant": "a"}"#);
+    let edited = world.succeed(edit).await;
+    assert!(edited.ends_with("writes: event_type"), "{edited}");
     world.wait_dispatch(EFFECT_DEADLINE, "published", 1).await;
-    let mended = world.pubsub.stored().into_iter().find(|message| message.event_id == "mended");
+    let mended = world.pubsub.stored().into_iter().find(|message| message.event_id == id);
     assert_eq!(mended.map(|message| message.data), Some(br#"{"bad": false}"#.to_vec()));
-    drop((std::fs::remove_file(&attributes), std::fs::remove_file(&payload)));
+    let after = json(&world, &["dispatch", "show", &id, "--format", "json"]).await;
+    let (before, after) = (&shown["message"]["attributes"], &after["message"]["attributes"]);
+    for kept in ["event_id", "commit_lsn", "tx_index", "version", "source", "occurred_at"] {
+        assert_eq!(after[kept], before[kept], "{kept}");
+        assert!(!after[kept].is_null(), "{kept}");
+    }
+    assert_eq!(after["tenant"], "a");
 
     let again = world.run(["dispatch", "discard", &id, "--reason", "too late"]).await;
     assert_eq!(again.code, Some(2), "a published row cannot be discarded: {}", again.text);
@@ -171,6 +183,26 @@ async fn a_message_over_ten_megabytes_is_one_dead_row_and_the_others_flow() {
     let list = json(&world, &["dispatch", "list", "--format", "json"]).await;
     let error = list[0]["last_error"].to_string();
     assert!(error.contains("10000000") || error.contains("10,000,000"), "{list}");
+}
+
+/// A file of one test, by its path.
+struct File(String);
+
+impl File {
+    fn of(world: &World, ending: &str) -> Self {
+        let path = std::env::temp_dir().join(format!("{}.{ending}", world.name()));
+        Self(path.display().to_string())
+    }
+
+    fn write(&self, text: &str) {
+        std::fs::write(&self.0, text).expect("a file is written");
+    }
+}
+
+impl Drop for File {
+    fn drop(&mut self) {
+        drop(std::fs::remove_file(&self.0));
+    }
 }
 
 async fn json(world: &World, arguments: &[&str]) -> Value {
@@ -294,30 +326,65 @@ async fn a_row_whose_topic_cannot_exist_gets_another_and_is_published_there() {
 }
 
 #[tokio::test]
-async fn a_row_whose_key_is_too_long_is_listed_with_the_cause_and_gets_another_key() {
+async fn the_manuals_recipe_for_a_key_that_is_too_long_publishes_the_row() {
     let Some(world) = World::create().await else { return };
-    let _relay = world.start_relay(["--ordering-key", "{event_type}"]).await;
+    let _relay = world.start_relay([]).await;
     let id = "00000000-0000-4000-8000-0000000000ab";
     world
         .execute(&format!(
             "INSERT INTO app_outbox (id, aggregatetype, aggregateid, event_type, version, payload)
-             VALUES ('{id}', 'video', 'v-1', repeat('k', 2000), 1, '{{}}')"
+             VALUES ('{id}', 'video', repeat('k', 2000), 'a', 1, '{{}}')"
         ))
         .await;
     world.wait_dispatch(DEADLINE, "dead", 1).await;
     let listed = world.succeed(["dispatch", "list"]).await;
-    assert!(
-        listed.contains("  LOCAL_LIMIT: attribute \"event_type\" in bytes is 2000"),
-        "{listed}"
-    );
-    let attributes = std::env::temp_dir().join(format!("{}.json", world.name()));
-    std::fs::write(&attributes, format!(r#"{{"event_id": "{id}"}}"#)).expect("a file is written");
-    let attributes = attributes.display().to_string();
-    let edit = ["dispatch", "edit", id, "--key", "v-1", "--attributes-file", &attributes];
-    world.succeed(edit).await;
+    let cause = "  LOCAL_LIMIT: attribute \"aggregate_id\" in bytes is 2000";
+    assert!(listed.contains(cause), "{listed}");
+    let payload = File::of(&world, "payload");
+    payload.write("{}");
+    let unmended = world.run(["dispatch", "edit", id, "--payload-file", &payload.0]).await;
+    assert_eq!(unmended.code, Some(2), "{}", unmended.text);
+    assert!(unmended.text.contains("the ordering key in bytes is 2000"), "{}", unmended.text);
+    assert_eq!(world.dispatch_count("dead").await, 1, "it is left as it is");
+
+    let manual = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/operations.md");
+    let manual = std::fs::read_to_string(manual).unwrap();
+    let recipe = manual.lines().find(|line| line.starts_with("| give a row a key")).unwrap();
+    let (_, recipe) = recipe.split_once("`walrelay ").unwrap();
+    let recipe = recipe.split('`').next().unwrap().replace("ID", id);
+    let edited = world.succeed(recipe.split(' ')).await;
+    assert!(edited.ends_with("writes: aggregate_id"), "{edited}");
     world.wait_dispatch(EFFECT_DEADLINE, "published", 1).await;
     let stored = world.pubsub.stored();
-    assert_eq!((stored[0].event_id.as_str(), stored[0].key.as_str()), (id, "v-1"));
+    assert_eq!((stored[0].event_id.as_str(), stored[0].key.as_str()), (id, "A-17"));
+}
+
+#[tokio::test]
+async fn a_row_whose_headers_cannot_be_read_is_published_with_headers_that_are_given_and_not_without()
+ {
+    let Some(world) = World::create().await else { return };
+    let _relay = world.start_relay([]).await;
+    let id = "00000000-0000-4000-8000-0000000000ac";
+    world
+        .execute(&format!(
+            "INSERT INTO app_outbox (id, aggregatetype, aggregateid, event_type, version, payload, headers)
+             VALUES ('{id}', 'video', 'v-1', 'a', 1, '{{}}', '[\"tenant\"]')"
+        ))
+        .await;
+    world.wait_dispatch(DEADLINE, "dead", 1).await;
+    let refused = world.run(["dispatch", "retry", id]).await;
+    assert_eq!(refused.code, Some(2), "{}", refused.text);
+    assert!(refused.text.contains("without its headers"), "{}", refused.text);
+    let left = world.succeed(["dispatch", "retry", "--all-dead"]).await;
+    assert!(left.contains("0 row(s) are due now\n1 row(s) are left as they are"), "{left}");
+    assert_eq!(world.dispatch_count("dead").await, 1);
+
+    let file = File::of(&world, "json");
+    file.write(r#"{"tenant": "a"}"#);
+    world.succeed(["dispatch", "edit", id, "--attributes-file", &file.0]).await;
+    world.wait_dispatch(EFFECT_DEADLINE, "published", 1).await;
+    let shown = json(&world, &["dispatch", "show", id, "--format", "json"]).await;
+    assert_eq!(shown["message"]["attributes"]["tenant"], "a");
 }
 
 #[tokio::test]

@@ -227,7 +227,7 @@ impl Entries {
 }
 
 #[cold]
-fn too_long(key: &str, value_len: usize) -> Fault {
+pub(crate) fn too_long(key: &str, value_len: usize) -> Fault {
     if key.len() > ATTRIBUTE_KEY_BYTES_MAX {
         return Fault::Limit {
             what: "an attribute's name in bytes".to_owned(),

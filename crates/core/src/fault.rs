@@ -31,6 +31,9 @@ pub enum Fault {
     /// The headers column is not an object, or a name in it is reserved or empty.
     #[error("{0}")]
     Headers(String),
+    /// A message must hold something.
+    #[error("the message has neither data nor attributes")]
+    Nothing,
     /// The id is null, so a consumer could not recognise a duplicate.
     #[error("the event id is null")]
     NoId,
@@ -40,13 +43,16 @@ pub enum Fault {
 }
 
 impl Fault {
+    /// The code of a row whose headers could not be read. The message that is recorded of it lacks them.
+    pub const HEADERS_CODE: &str = "BAD_HEADERS";
+
     /// As a refusal of Pub/Sub would look.
     #[must_use]
     pub fn into_failure(self) -> PublishFailure {
         let code = match self {
-            Self::Limit { .. } => "LOCAL_LIMIT",
+            Self::Limit { .. } | Self::Nothing => "LOCAL_LIMIT",
             Self::Topic { .. } | Self::NoId | Self::EmptyId => "UNROUTABLE",
-            Self::Headers(_) => "BAD_HEADERS",
+            Self::Headers(_) => Self::HEADERS_CODE,
         };
         PublishFailure::new(FailureClass::Row, code, self.to_string())
     }

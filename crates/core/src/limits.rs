@@ -12,7 +12,7 @@ pub(crate) const ATTRIBUTES_MAX: usize = 100;
 /// Bytes of an attribute's key.
 pub(crate) const ATTRIBUTE_KEY_BYTES_MAX: usize = 256;
 /// Bytes of an attribute's value.
-pub(crate) const ATTRIBUTE_VALUE_BYTES_MAX: usize = 1_024;
+pub const ATTRIBUTE_VALUE_BYTES_MAX: usize = 1_024;
 /// Bytes of an ordering key.
 pub const ORDERING_KEY_BYTES_MAX: usize = 1_024;
 

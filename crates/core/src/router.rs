@@ -129,7 +129,8 @@ impl Router {
             buffer.len() - ordering_key.len()..buffer.len()
         });
         let fault = fault
-            .or_else(|| fault_of_size(&message, ordering_key))
+            .or_else(|| fault_of_size(&message))
+            .or_else(|| fault_of_key(ordering_key))
             .or_else(|| (!is_named).then(|| Fault::Topic { name: message.topic().to_string() }))
             .or_else(|| fault_of_id(given_id));
         Ok(Routed { message, fault })
@@ -213,13 +214,17 @@ fn topic_of(
     known
 }
 
-fn fault_of_size(message: &Message, ordering_key: &str) -> Option<Fault> {
-    let limit = |what: &str, size, max| {
-        (size > max).then(|| Fault::Limit { what: what.to_owned(), size, max })
-    };
+pub(crate) fn fault_of_size(message: &Message) -> Option<Fault> {
     let size = wire::field_len(message.topic().len()) + message.size();
     limit("the message in bytes", size, REQUEST_BYTES_MAX)
-        .or_else(|| limit("the ordering key in bytes", ordering_key.len(), ORDERING_KEY_BYTES_MAX))
+}
+
+pub(crate) fn fault_of_key(ordering_key: &str) -> Option<Fault> {
+    limit("the ordering key in bytes", ordering_key.len(), ORDERING_KEY_BYTES_MAX)
+}
+
+fn limit(what: &str, size: usize, max: usize) -> Option<Fault> {
+    (size > max).then(|| Fault::Limit { what: what.to_owned(), size, max })
 }
 
 fn fault_of_id(event_id: Option<&str>) -> Option<Fault> {

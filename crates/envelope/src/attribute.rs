@@ -36,6 +36,8 @@ pub const GOOGCLIENT_TRACEPARENT: &str = "googclient_traceparent";
 
 /// Names that begin so are reserved by Pub/Sub.
 pub const RESERVED_PREFIX: &str = "goog";
+/// But those that begin so, which Google's client libraries send.
+pub const GOOGCLIENT_PREFIX: &str = "googclient_";
 
 /// The CloudEvents 1.0 binding of Pub/Sub, binary mode.
 pub mod cloudevents {

@@ -77,6 +77,17 @@ pub enum StoreError {
         action: &'static str,
     },
 
+    /// The message of a row lacks its headers, so it can only be edited.
+    #[error(
+        "event {event_id:?} was recorded without its headers, which could not be read, and would be published without \
+         them; \"walrelay dispatch edit ID --attributes-file FILE\" gives it the headers of a file, or none where the \
+         file says {{}}"
+    )]
+    WithoutHeaders {
+        /// The row's id.
+        event_id: String,
+    },
+
     /// What would be read is not what is there.
     #[error(
         "row level security hides the rows of {tables} from role {role}: nothing can be said of them; as their \
@@ -296,6 +307,7 @@ impl StoreError {
             | Self::NoFreeEventId { .. }
             | Self::UnknownEvent { .. }
             | Self::AlreadyFinished { .. }
+            | Self::WithoutHeaders { .. }
             | Self::RowsHidden { .. }
             | Self::SlotMissing { .. }
             | Self::SlotLost { .. }

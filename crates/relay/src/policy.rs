@@ -445,6 +445,7 @@ impl Kind {
             StoreError::UnexpectedValue { .. } => Self::ServerUnknown,
             StoreError::UnknownEvent { .. }
             | StoreError::AlreadyFinished { .. }
+            | StoreError::WithoutHeaders { .. }
             | StoreError::AnchorMissing { .. }
             | StoreError::AnchorLost { .. }
             | StoreError::SlotName { .. } => Self::Argument,

@@ -101,7 +101,7 @@ options! {
     COLUMN_PAYLOAD: String = column("column-payload", "payload")
         .means("Column of the payload, published verbatim");
     COLUMN_HEADERS: String = optional_column("column-headers", "headers")
-        .means("Column of extra attributes, a JSON object of strings; empty when the table has none");
+        .means("Column of extra attributes, a JSON object: strings as they are, other values as JSON text; empty when the table has none");
     COLUMN_OCCURRED_AT: String = optional_column("column-occurred-at", "occurred_at")
         .means("Column of the time of the event; empty when the table has none");
 }

@@ -5,6 +5,7 @@ use std::time::{Duration, SystemTime};
 use pgoutput_parser::Position;
 use tokio_postgres::types::{ToSql, Type};
 use tokio_postgres::{Client, Row, Transaction};
+use walrelay_core::Fault;
 
 use super::history::{ERROR_BYTES_MAX, MOMENT, prepend_line, storable_line};
 use super::{DISPATCH_CHANNEL, DispatchStatus, DispatchStore, position_of, seconds, unsigned};
@@ -54,6 +55,19 @@ pub struct DispatchRow {
     pub parked_at: SystemTime,
     /// When it was last claimed or changed.
     pub updated_at: SystemTime,
+}
+
+impl DispatchRow {
+    /// Whether the message that is recorded lacks what the row's headers say: they could not be read.
+    #[must_use]
+    pub fn lacks_headers(&self) -> bool {
+        match self.status {
+            DispatchStatus::Dead | DispatchStatus::Discarded => {
+                self.error_code.as_deref() == Some(Fault::HEADERS_CODE)
+            }
+            DispatchStatus::Retrying | DispatchStatus::Published => false,
+        }
+    }
 }
 
 /// A row with its message.
@@ -149,8 +163,8 @@ impl DispatchStore {
     ///
     /// # Errors
     ///
-    /// One of the ids is unknown or published, and then nothing is retried; the server refused, or
-    /// the connection ended.
+    /// One of the ids is unknown, published or recorded without its headers, and then nothing is retried; the
+    /// server refused, or the connection ended.
     pub async fn retry(
         &self,
         client: &mut Client,
@@ -178,6 +192,7 @@ impl DispatchStore {
                 let status = self.lock(&transaction, event_id).await?;
                 refuse(event_id, status, &[DispatchStatus::Published], "retried")?;
             }
+            self.refuse_without_headers(&transaction, event_ids).await?;
         }
         let retried: i64 = transaction
             .query_typed_one(&retry_sql(condition), &all_params)
@@ -278,6 +293,32 @@ impl DispatchStore {
             .ok_or_else(|| self.unknown(event_id))?
             .get::<_, &str>("status")
             .parse()
+    }
+
+    /// What could not be read of a row is not published without a word.
+    async fn refuse_without_headers(
+        &self,
+        transaction: &Transaction<'_>,
+        event_ids: &[String],
+    ) -> Result<(), StoreError> {
+        let found = transaction
+            .query_typed_opt(
+                "SELECT event_id FROM public.app_outbox_dispatch
+                  WHERE slot = $1 AND event_id = ANY ($2) AND error_code = $3
+                    AND status IN ('dead', 'discarded')
+                  LIMIT 1",
+                &[
+                    (&self.slot, Type::TEXT),
+                    (&event_ids, Type::TEXT_ARRAY),
+                    (&Fault::HEADERS_CODE, Type::TEXT),
+                ],
+            )
+            .await
+            .map_err(StoreError::sql("look at rows of dispatch state"))?;
+        match found {
+            Some(row) => Err(StoreError::WithoutHeaders { event_id: row.get("event_id") }),
+            None => Ok(()),
+        }
     }
 
     /// Tells the relay, once the transaction has committed, to look at what is due.

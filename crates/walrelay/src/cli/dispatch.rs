@@ -27,14 +27,23 @@ pub enum DispatchActionArgs {
     Show(DispatchShowArgs),
     /// Makes rows due at once; dead rows get a new round of attempts.
     ///
+    /// Not rows with BAD_HEADERS, which would go out without their headers: edit gives them some.
+    ///
     /// Rows by their ids, or all dead and retrying ones that match the filters: their number is told,
     /// and whoever sits at a terminal is asked.
     #[command(after_help = "Examples:\n  walrelay dispatch retry 6f1c9a9e-…\n  \
         walrelay dispatch retry --all-dead\n  walrelay dispatch retry --topic order.events")]
     Retry(DispatchRetryArgs),
     /// Replaces payload or attributes from files, or a topic or key that was never valid; then retries.
-    #[command(after_help = "Example:\n  \
-        walrelay dispatch edit 6f1c9a9e-… --payload-file fixed.json")]
+    ///
+    /// What comes of it is held to Pub/Sub's limits first. The attributes that the relay writes stay: event_id,
+    /// source, commit_lsn, tx_index and replay_id always, because consumers tell events apart by them;
+    /// aggregate_id, aggregate_type, event_type, version, schema_version and occurred_at unless the file has
+    /// another value for them. All others are replaced by those of the file.
+    #[command(after_help = "Examples:\n  \
+        walrelay dispatch edit 6f1c9a9e-… --payload-file fixed.json\n  \
+        walrelay dispatch edit 6f1c9a9e-… --key A-17\n  \
+        walrelay dispatch edit 6f1c9a9e-… --attributes-file headers.json")]
     Edit(DispatchEditArgs),
     /// Gives rows up for good; the reason stays in the table.
     ///
@@ -145,13 +154,14 @@ pub struct DispatchEditArgs {
     /// File whose bytes become the payload.
     #[arg(long, value_name = "FILE", help_heading = ARGUMENTS)]
     pub payload_file: Option<String>,
-    /// File with a JSON object of strings, which becomes all the attributes.
+    /// File with a JSON object of strings, which replaces the attributes that are not the relay's own.
     #[arg(long, value_name = "FILE", help_heading = ARGUMENTS)]
     pub attributes_file: Option<String>,
     /// Another topic, short or full name, for a row whose topic cannot exist.
     #[arg(long, value_name = "TOPIC", help_heading = ARGUMENTS)]
     pub topic: Option<String>,
-    /// Another ordering key, for a row whose topic cannot exist or whose key is too long.
+    /// Another ordering key, for a row whose topic cannot exist or whose key is too long; an attribute that
+    /// is too long because it has the same value gets it too.
     #[arg(long, value_name = "KEY", help_heading = ARGUMENTS)]
     pub key: Option<String>,
     #[command(flatten)]

@@ -3,8 +3,8 @@
 use std::io::{self, IsTerminal as _, Write as _};
 
 use walrelay_postgres::{
-    DispatchPlace, DispatchQuery, DispatchState, DispatchStatus, DispatchStore, RetrySelection,
-    SqlClient, StoreError,
+    DispatchPlace, DispatchQuery, DispatchRow, DispatchState, DispatchStatus, DispatchStore,
+    RetrySelection, SqlClient, StoreError,
 };
 
 use crate::config::{Chosen, Consent};
@@ -27,6 +27,17 @@ impl Verb<'_> {
             Self::Discard(_) => ("discard", "discarded"),
         }
     }
+}
+
+/// Why some are not retried with the others, and what helps.
+const LACK_HEADERS: &str = "they were recorded without their headers, which could not be read; `walrelay dispatch list --error \
+     BAD_HEADERS` has them, and `walrelay dispatch edit ID --attributes-file FILE` gives one the headers of a file";
+
+/// On how many rows was acted.
+struct Acted {
+    rows: u64,
+    /// Rows that match and can only be edited.
+    left: u64,
 }
 
 /// Acts on what was chosen, and says on how many rows it did.
@@ -63,8 +74,12 @@ pub(super) async fn act(
                 return Ok(format!("no row matches\n{}", others(store, client, query).await?));
             }
             agreed(&verb, count, *consent)?;
-            let acted = through_all(store, client, (&verb, query, count)).await?;
-            Ok(format!("{acted} row(s) are {done}\n"))
+            let Acted { rows, left } = through_all(store, client, (&verb, query, count)).await?;
+            let left = match left {
+                0 => String::new(),
+                left => format!("{left} row(s) are left as they are: {LACK_HEADERS}\n"),
+            };
+            Ok(format!("{rows} row(s) are {done}\n{left}"))
         }
     }
 }
@@ -123,21 +138,30 @@ async fn through_all(
     store: &DispatchStore,
     client: &mut SqlClient,
     (verb, query, count): (&Verb<'_>, &DispatchQuery, u64),
-) -> Result<u64, Error> {
+) -> Result<Acted, Error> {
+    let mut left = 0;
     let mut progress = Progress::new(verb.words().0, count);
     let mut behind = None;
     loop {
         let page = store.page(client, query, behind.as_ref(), BATCH_ROWS).await?;
         let Some(last) = page.last() else { break };
         behind = Some(DispatchPlace::from(last));
-        let ids: Vec<String> = page.into_iter().map(|row| row.event_id).collect();
         let acted = match verb {
-            Verb::Retry => retry(store, client, ids).await?,
-            Verb::Discard(reason) => store.discard_all(client, &ids, reason).await?,
+            Verb::Retry => {
+                let (without, whole): (Vec<_>, Vec<_>) =
+                    page.into_iter().partition(DispatchRow::lacks_headers);
+                left += without.len() as u64;
+                retry(store, client, ids(whole)).await?
+            }
+            Verb::Discard(reason) => store.discard_all(client, &ids(page), reason).await?,
         };
         progress.went_on(acted);
     }
-    Ok(progress.done())
+    Ok(Acted { rows: progress.done(), left })
+}
+
+fn ids(rows: Vec<DispatchRow>) -> Vec<String> {
+    rows.into_iter().map(|row| row.event_id).collect()
 }
 
 /// All of them in one transaction; each alone when one was finished meanwhile, which is no failure here.
@@ -161,7 +185,12 @@ async fn retry(
 }
 
 fn is_finished(error: &StoreError) -> bool {
-    matches!(error, StoreError::AlreadyFinished { .. } | StoreError::UnknownEvent { .. })
+    matches!(
+        error,
+        StoreError::AlreadyFinished { .. }
+            | StoreError::UnknownEvent { .. }
+            | StoreError::WithoutHeaders { .. }
+    )
 }
 
 /// One line that counts on, for whoever looks at a terminal.

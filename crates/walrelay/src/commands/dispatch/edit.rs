@@ -4,10 +4,13 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use bytes::Bytes;
+use googleapis_tonic_google_pubsub_v1::google::pubsub::v1::PubsubMessage;
 use prost::Message as _;
 use walrelay_core::limits::{ORDERING_KEY_BYTES_MAX, is_topic_name};
+use walrelay_core::{Message, MessagePart, Misfit};
 use walrelay_postgres::{DispatchDetail, DispatchRoute, DispatchStore, SqlClient};
 
+use super::attributes::{follow_key, replace};
 use super::show::decode;
 use crate::config::DispatchEdit;
 use crate::error::Error;
@@ -23,7 +26,8 @@ const SHOWN_CHARACTERS: usize = 64;
 ///
 /// # Errors
 ///
-/// A file cannot be used, the row is not there or published, or it has a topic or key that it keeps.
+/// A file cannot be used, the row is not there or published, it has a topic or key that it keeps, or Pub/Sub
+/// would refuse what comes of it.
 pub(super) async fn edit(
     store: &DispatchStore,
     client: &mut SqlClient,
@@ -33,13 +37,45 @@ pub(super) async fn edit(
     let id = &edit.id;
     let detail = store.show(client, id).await?;
     let route = route(edit, &detail)?;
-    let key = route.as_ref().map(|route| route.ordering_key.as_str());
-    let message = files.put_into(&detail, key)?;
+    let Edited { message, changed } = files.put_into(&detail, route.as_ref())?;
     match &route {
         None => store.edit(client, id, &message).await?,
         Some(route) => store.reroute(client, id, (&message, route)).await?,
     }
-    Ok(format!("{id} is edited and due now\n"))
+    let changed = match changed.as_slice() {
+        [] => String::new(),
+        names => {
+            format!("changed of the attributes that the relay writes: {}\n", names.join(", "))
+        }
+    };
+    Ok(format!("{id} is edited and due now\n{changed}"))
+}
+
+/// Refuses what Pub/Sub would refuse: the row would be dead again at once, and its key goes on without it.
+fn refuse_misfit(detail: &DispatchDetail, topic: &str, body: &[u8]) -> Result<(), Error> {
+    let row = &detail.row;
+    let message = Message::from_encoded(topic.into(), row.position, &row.event_id, body);
+    let message = message.map_err(|_| undecodable(detail))?;
+    let Some(Misfit { part, fault }) = Misfit::of(&message) else { return Ok(()) };
+    Err(Error::Unfit {
+        what: format!("{} would be dead again, and is left as it is: {fault}", row.event_id),
+        hint: match part {
+            MessagePart::Topic => "give it another topic as well: --topic order.events",
+            MessagePart::OrderingKey => "give it a shorter key as well: --key A-17",
+            MessagePart::Attributes => {
+                "give it shorter or fewer ones: --attributes-file takes a JSON object of those that it keeps and of what is \
+                 to be corrected; `walrelay dispatch show ID --format json` has all it has now"
+            }
+            MessagePart::Payload => "give it another payload as well: --payload-file fixed.json",
+        },
+    })
+}
+
+fn undecodable(detail: &DispatchDetail) -> Error {
+    Error::Unfit {
+        what: format!("the stored message of {} cannot be decoded", detail.row.event_id),
+        hint: "discard the row and publish the event again",
+    }
 }
 
 /// Where the row goes instead, when that was asked for. Only what was never valid may be changed: a row
@@ -98,6 +134,14 @@ struct Files {
     attributes: Option<BTreeMap<String, String>>,
 }
 
+/// What came of it.
+#[derive(Debug)]
+struct Edited {
+    message: Vec<u8>,
+    /// Attributes of the relay's own that have another value.
+    changed: Vec<String>,
+}
+
 impl Files {
     fn read(payload: Option<&PathBuf>, attributes: Option<&PathBuf>) -> Result<Self, Error> {
         let attributes = match attributes {
@@ -109,21 +153,36 @@ impl Files {
     }
 
     /// The row's message with these parts replaced; its ordering key stays unless another is given.
-    fn put_into(self, detail: &DispatchDetail, key: Option<&str>) -> Result<Vec<u8>, Error> {
-        let mut message = decode(detail).ok_or_else(|| Error::Unfit {
-            what: format!("the stored message of {} cannot be decoded", detail.row.event_id),
-            hint: "discard the row and publish the event again",
-        })?;
+    fn put_into(
+        self,
+        detail: &DispatchDetail,
+        route: Option<&DispatchRoute>,
+    ) -> Result<Edited, Error> {
+        let mut message: PubsubMessage = decode(detail).ok_or_else(|| undecodable(detail))?;
+        if detail.row.lacks_headers() && self.attributes.is_none() {
+            return Err(Error::Unfit {
+                what: format!(
+                    "{} was recorded without its headers, which could not be read",
+                    detail.row.event_id
+                ),
+                hint: "give it headers with --attributes-file; a file with {} in it publishes it without any",
+            });
+        }
         if let Some(payload) = self.payload {
             message.data = payload;
         }
-        if let Some(attributes) = self.attributes {
-            message.attributes = attributes;
+        let mut changed = match self.attributes {
+            Some(given) => replace(&mut message.attributes, given)?,
+            None => Vec::new(),
+        };
+        if let Some(DispatchRoute { ordering_key, .. }) = route {
+            let before = std::mem::replace(&mut message.ordering_key, ordering_key.clone());
+            changed.extend(follow_key(&mut message.attributes, (&before, ordering_key)));
         }
-        if let Some(key) = key {
-            message.ordering_key = key.to_owned();
-        }
-        Ok(message.encode_to_vec())
+        let topic = route.map_or(&detail.row.topic, |route| &route.topic);
+        let message = message.encode_to_vec();
+        refuse_misfit(detail, topic, &message)?;
+        Ok(Edited { message, changed })
     }
 }
 
@@ -163,16 +222,89 @@ mod tests {
         }
     }
 
+    fn edited(files: Files, detail: &DispatchDetail, key: Option<&str>) -> PubsubMessage {
+        let route = key.map(|key| DispatchRoute {
+            topic: detail.row.topic.clone(),
+            ordering_key: key.to_owned(),
+        });
+        let edited = files.put_into(detail, route.as_ref()).unwrap();
+        PubsubMessage::decode(edited.message.as_slice()).unwrap()
+    }
+
     #[test]
     fn an_edit_replaces_what_was_given_and_keeps_the_rest() {
         let files = Files { payload: Some(Bytes::from_static(b"new")), attributes: None };
-        let edited = files.put_into(&detail(b"old"), None).unwrap();
-        let edited = PubsubMessage::decode(edited.as_slice()).unwrap();
-        assert_eq!(edited.data.as_ref(), b"new");
-        assert_eq!(edited.ordering_key, "order\n7");
-        assert_eq!(edited.attributes["event_id"], "e-1");
-        let keyed = Files::default().put_into(&detail(b"old"), Some("k")).unwrap();
-        assert_eq!(PubsubMessage::decode(keyed.as_slice()).unwrap().ordering_key, "k");
+        let new = edited(files, &detail(b"old"), None);
+        assert_eq!(new.data.as_ref(), b"new");
+        assert_eq!(new.ordering_key, "order\n7");
+        assert_eq!(new.attributes["event_id"], "e-1");
+        assert_eq!(edited(Files::default(), &detail(b"old"), Some("k")).ordering_key, "k");
+    }
+
+    /// A row as default settings leave it: its aggregate id is its key.
+    fn with_long_key(attributes: &[(&str, &str)]) -> DispatchDetail {
+        let mut row = detail(b"x");
+        let mut message = decode(&row).unwrap();
+        message.ordering_key = "k".repeat(2_000);
+        let long = [("aggregate_id", message.ordering_key.as_str())];
+        let all = long.iter().chain(attributes);
+        message.attributes.extend(all.map(|(name, value)| ((*name).into(), (*value).into())));
+        row.row.ordering_key = "k".repeat(1_024);
+        row.message = message.encode_to_vec();
+        row
+    }
+
+    #[test]
+    fn a_key_that_was_too_long_is_mended_with_the_attribute_that_holds_it() {
+        let row = with_long_key(&[("tenant", "a")]);
+        let mended = edited(Files::default(), &row, Some("A-17"));
+        assert_eq!(mended.ordering_key, "A-17");
+        assert_eq!(mended.attributes["aggregate_id"], "A-17");
+        assert_eq!(mended.attributes["event_id"], "e-1");
+        assert_eq!(mended.attributes["tenant"], "a");
+    }
+
+    #[test]
+    fn an_edit_that_pubsub_would_refuse_is_refused_with_the_cause_and_what_helps() {
+        let long = "t".repeat(2_000);
+        let refused = |files: Files, row: &DispatchDetail, key: Option<&str>| {
+            let topic = row.row.topic.clone();
+            let route = key.map(|key| DispatchRoute { topic, ordering_key: key.to_owned() });
+            files.put_into(row, route.as_ref()).unwrap_err().report()
+        };
+        let payload = || Files { payload: Some(Bytes::from_static(b"new")), attributes: None };
+        let mut lost = detail(b"x");
+        lost.row.topic = "projects/p/topics/not a topic".into();
+        let large = Files { payload: Some(vec![b'x'; 10_000_000].into()), attributes: None };
+        for (told, cause, recipe) in [
+            (
+                refused(payload(), &with_long_key(&[]), None),
+                "the ordering key in bytes is 2000",
+                "--key",
+            ),
+            (
+                refused(payload(), &with_long_key(&[("tenant", &long)]), Some("k")),
+                "attribute \"tenant\" in bytes is 2000",
+                "--attributes-file",
+            ),
+            (refused(payload(), &lost, None), "is no topic name", "--topic"),
+            (refused(large, &detail(b"x"), None), "the message in bytes", "--payload-file"),
+        ] {
+            assert!(told.contains(cause) && told.contains(recipe), "{told}");
+        }
+    }
+
+    #[test]
+    fn a_row_that_lacks_its_headers_is_edited_with_headers_only() {
+        let mut row = detail(b"x");
+        row.row.error_code = Some("BAD_HEADERS".into());
+        let told = Files::default().put_into(&row, None).unwrap_err().report();
+        assert!(
+            told.contains("without its headers") && told.contains("--attributes-file"),
+            "{told}"
+        );
+        let given = Files { payload: None, attributes: Some(BTreeMap::new()) };
+        assert_eq!(edited(given, &row, None).attributes["event_id"], "e-1");
     }
 
     #[test]

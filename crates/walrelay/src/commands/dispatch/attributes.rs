@@ -1,0 +1,172 @@
+//! What an edit makes of a message's attributes.
+//!
+//! Those of the relay's own stay: consumers drop duplicates by them. A file replaces the others, which came
+//! from the row's headers, and may correct what describes the event, but not which event it is.
+
+use std::collections::BTreeMap;
+
+use walrelay_core::ATTRIBUTE_VALUE_BYTES_MAX;
+use walrelay_envelope::attribute::{self as name, cloudevents};
+
+use crate::error::Error;
+
+/// Which event it is, and where it lies in the log.
+const IDENTITY: [&str; 6] = [
+    name::EVENT_ID,
+    name::SOURCE,
+    name::COMMIT_LSN,
+    name::TX_INDEX,
+    name::REPLAY_ID,
+    name::SYSTEM_IDENTIFIER,
+];
+
+/// What the relay says of it besides.
+const DESCRIPTION: [&str; 6] = [
+    name::EVENT_TYPE,
+    name::AGGREGATE_TYPE,
+    name::AGGREGATE_ID,
+    name::VERSION,
+    name::SCHEMA_VERSION,
+    name::OCCURRED_AT,
+];
+
+/// The same with `--attributes cloudevents`.
+const CLOUDEVENTS_IDENTITY: [&str; 7] = [
+    cloudevents::SPEC_VERSION,
+    cloudevents::ID,
+    cloudevents::SOURCE,
+    name::COMMIT_LSN,
+    name::TX_INDEX,
+    name::REPLAY_ID,
+    name::SYSTEM_IDENTIFIER,
+];
+const CLOUDEVENTS_DESCRIPTION: [&str; 4] =
+    [cloudevents::TYPE, cloudevents::SUBJECT, cloudevents::TIME, cloudevents::CONTENT_TYPE];
+
+/// The relay's own attributes of a message, by what may become of them.
+struct Own {
+    identity: &'static [&'static str],
+    description: &'static [&'static str],
+}
+
+impl Own {
+    fn of(attributes: &BTreeMap<String, String>) -> Self {
+        match attributes.contains_key(cloudevents::SPEC_VERSION) {
+            true => Self { identity: &CLOUDEVENTS_IDENTITY, description: &CLOUDEVENTS_DESCRIPTION },
+            false => Self { identity: &IDENTITY, description: &DESCRIPTION },
+        }
+    }
+}
+
+/// Puts what a file says in place of the attributes that are not the relay's own. Returns those of its own
+/// that were corrected.
+///
+/// # Errors
+///
+/// The file would make another event of it.
+pub(super) fn replace(
+    attributes: &mut BTreeMap<String, String>,
+    given: BTreeMap<String, String>,
+) -> Result<Vec<String>, Error> {
+    let Own { identity, description } = Own::of(attributes);
+    let mut corrected = Vec::new();
+    for (attribute, value) in &given {
+        let name = attribute.as_str();
+        let differs = attributes.get(name).is_some_and(|known| known != value && !known.is_empty());
+        if differs && identity.contains(&name) {
+            return Err(Error::Unfit {
+                what: format!("the attribute {name} says which event this is, and is kept"),
+                hint: "leave it out of the file; to publish another event, write it to the outbox, and discard this one",
+            });
+        }
+        if differs && description.contains(&name) {
+            corrected.push(attribute.clone());
+        }
+    }
+    attributes.retain(|known, _| {
+        identity.contains(&known.as_str()) || description.contains(&known.as_str())
+    });
+    attributes.extend(given);
+    // As the router does, for Google's client libraries.
+    if let Some(trace) = attributes.get(name::TRACEPARENT).cloned() {
+        attributes.entry(name::GOOGCLIENT_TRACEPARENT.to_owned()).or_insert(trace);
+    }
+    Ok(corrected)
+}
+
+/// An attribute that is too long because it has the value of a key that is too long gets the new key as well:
+/// it cannot be published as it is. Returns the attributes that it was done to.
+pub(super) fn follow_key(
+    attributes: &mut BTreeMap<String, String>,
+    (before, after): (&str, &str),
+) -> Vec<String> {
+    if before.len() <= ATTRIBUTE_VALUE_BYTES_MAX {
+        return Vec::new();
+    }
+    let Own { description, .. } = Own::of(attributes);
+    let mut followed = Vec::new();
+    for name in description {
+        if let Some(value) = attributes.get_mut(*name).filter(|value| *value == before) {
+            after.clone_into(value);
+            followed.push((*name).to_owned());
+        }
+    }
+    followed
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn map<M: FromIterator<(String, String)>>(pairs: &[(&str, &str)]) -> M {
+        pairs.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect()
+    }
+
+    #[test]
+    fn a_file_replaces_headers_and_keeps_what_consumers_tell_events_apart_by() {
+        let own = [("event_id", "e-1"), ("commit_lsn", "0/9"), ("tx_index", "0"), ("version", "3")];
+        let mut attributes = map(&[&own[..], &[("tenant", "a"), ("ce-id", "header")]].concat());
+        let given = map(&[("tenant", "b"), ("event_id", "e-1"), ("traceparent", "00-1")]);
+        assert_eq!(replace(&mut attributes, given).unwrap(), Vec::<String>::new());
+        let after = [("tenant", "b"), ("traceparent", "00-1"), ("googclient_traceparent", "00-1")];
+        assert_eq!(attributes, map(&[&own[..], &after].concat()));
+    }
+
+    #[test]
+    fn a_file_may_correct_what_describes_the_event_and_not_which_event_it_is() {
+        let own = [("event_id", "e-1"), ("source", "public.app_outbox"), ("aggregate_id", "long")];
+        let mut attributes = map(&own);
+        let corrected = replace(&mut attributes, map(&[("aggregate_id", "short")])).unwrap();
+        assert_eq!(corrected, ["aggregate_id"]);
+        assert_eq!(attributes["aggregate_id"], "short");
+        for identity in ["event_id", "source"] {
+            let error = replace(&mut attributes, map(&[(identity, "another")])).unwrap_err();
+            assert!(error.report().contains(&format!("the attribute {identity} says which")));
+        }
+        assert_eq!(attributes["event_id"], "e-1");
+        // One that never had an id may get one.
+        let mut nameless = map(&[("event_type", "a")]);
+        assert!(replace(&mut nameless, map(&[("event_id", "e-2")])).is_ok());
+        assert_eq!(nameless["event_id"], "e-2");
+    }
+
+    #[test]
+    fn of_cloudevents_those_of_the_binding_are_kept() {
+        let own = [("ce-specversion", "1.0"), ("ce-id", "e-1"), ("ce-subject", "v-1")];
+        let mut attributes = map(&[&own[..], &[("event_id", "a header")]].concat());
+        assert!(replace(&mut attributes, map(&[("ce-id", "another")])).is_err());
+        assert!(replace(&mut attributes, map(&[])).unwrap().is_empty());
+        assert_eq!(attributes, map(&own));
+    }
+
+    #[test]
+    fn what_is_too_long_with_the_key_follows_it_and_nothing_else_does() {
+        let long = "k".repeat(2_000);
+        let mut attributes =
+            map(&[("aggregate_id", &long), ("event_type", "a"), ("tenant", &long)]);
+        assert_eq!(follow_key(&mut attributes, (&long, "short")), ["aggregate_id"]);
+        assert_eq!(attributes["aggregate_id"], "short");
+        assert_eq!(attributes["tenant"], long, "a header is told, and not guessed");
+        assert!(follow_key(&mut attributes, ("short", "other")).is_empty());
+    }
+}
