@@ -122,9 +122,14 @@ async fn a_watched_status_ends_when_nobody_reads_it_any_more() {
         .spawn();
     let mut status = status.expect("the binary starts");
     let mut output = std::io::BufReader::new(status.stdout.take().expect("it is piped"));
-    let mut line = String::new();
-    std::io::BufRead::read_line(&mut output, &mut line).expect("there is a line");
-    assert!(line.starts_with("nothing streams, "), "{line}");
+    let mut line = || {
+        let mut line = String::new();
+        std::io::BufRead::read_line(&mut output, &mut line).expect("there is a line");
+        line
+    };
+    let (time, headline) = (line(), line());
+    assert!(time.starts_with("--- 20"), "{time}");
+    assert!(headline.starts_with("nothing streams, "), "{headline}");
     drop(output);
     let ended = async || status.try_wait().expect("it is our child");
     let ended = wait_until(walrelay_tests::DEADLINE, "the command ends", ended).await;

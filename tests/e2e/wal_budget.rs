@@ -137,7 +137,7 @@ async fn an_outage_within_the_budget_parks_nothing() {
     assert_eq!(world.number("SELECT count(*) FROM app_outbox_dispatch").await, 0);
     wait_until(Duration::from_secs(60), "the status to tell since when", async || {
         let status = world.succeed(["status"]).await;
-        status.contains("; nothing is stored or recorded since 2").then_some(())
+        status.contains("; nothing further is settled since 2").then_some(())
     })
     .await;
     world.pubsub.heal();

@@ -284,7 +284,8 @@ pub struct ReshardArgs {
 /// `walrelay status`.
 #[derive(Debug, Args)]
 pub struct StatusArgs {
-    /// Show it again and again, in place: every two seconds, or as often as given (`--watch=10s`).
+    /// Show it again and again: every two seconds, or as often as given (`--watch=10s`). In place on a
+    /// terminal; elsewhere each report has its time, and in JSON a line.
     #[arg(long, value_name = "DURATION", num_args = 0..=1, require_equals = true,
           default_missing_value = "2s", help_heading = ARGUMENTS)]
     pub watch: Option<String>,

@@ -19,6 +19,9 @@ const KEY_CHARACTERS: usize = 40;
 /// It is about all shards, and takes none.
 const RESHARD: &str = "walrelay reshard";
 
+/// Has the rows that need a person.
+const LIST: &str = "walrelay dispatch list";
+
 /// What helps where something was begun and is not finished.
 pub(super) fn finishing(command: &str) -> String {
     format!("this finishes it: {command}")
@@ -35,8 +38,28 @@ pub(super) struct Standing {
 }
 
 impl Standing {
-    /// The gravest thing that the report tells.
+    /// The gravest thing that the report tells, and the rows that are dead.
     pub(super) fn of(report: &Map<String, Value>) -> Self {
+        Self::gravest(report).with_dead_rows(report)
+    }
+
+    /// They wait for a person whatever else is the matter.
+    fn with_dead_rows(self, report: &Map<String, Value>) -> Self {
+        let dead = report.get("dispatch").and_then(|counts| counts.get("dead")?.as_u64());
+        let Some(dead) = dead.filter(|dead| *dead > 0) else { return self };
+        let told = for_a_person(report, dead);
+        if self.headline.contains(&told) {
+            return self;
+        }
+        let list = |advice| format!("{advice}; then {LIST}");
+        Self {
+            headline: format!("{}; {told}", self.headline),
+            advice: Some(self.advice.map_or_else(|| LIST.to_owned(), list)),
+            ..self
+        }
+    }
+
+    fn gravest(report: &Map<String, Value>) -> Self {
         let number = |name: &str| report.get(name).and_then(Value::as_i64);
         let count = |status: &str| {
             report.get("dispatch").and_then(|counts| counts.get(status)?.as_u64()).unwrap_or(0)
@@ -102,7 +125,7 @@ impl Standing {
             ),
             (true, dead, _) => {
                 let headline = format!("{flow}, {}", for_a_person(report, dead));
-                stands(Tone::Attention, headline, Some("walrelay dispatch list"))
+                stands(Tone::Attention, headline, Some(LIST))
             }
         }
     }
@@ -390,7 +413,7 @@ fn own(relay: &Value) -> Vec<(&'static str, String)> {
         put("not ready", Some(plain(reason)));
     }
     let silent = relay.get("seconds_since_progress").and_then(Value::as_f64);
-    put("no progress for", silent.map(|seconds| format!("{seconds:.1} s")));
+    put("settled last", silent.map(|seconds| format!("{seconds:.1} s ago")));
     lines
 }
 
@@ -527,7 +550,8 @@ mod tests {
             (
                 json!({ "lag_bytes": 4096, "settled_at": "T3", "settled_seconds": 45.2 }),
                 Tone::Attention,
-                "streaming, 4.0 KiB behind; nothing is stored or recorded since T3, 45 s ago",
+                "streaming, 4.0 KiB behind; nothing further is settled since T3, 45 s ago: the oldest row that waits is \
+                 neither stored nor recorded, others may be",
             ),
             (
                 json!({ "lag_bytes": 4096, "settled_at": "T3", "settled_seconds": 29.0 }),
@@ -542,6 +566,39 @@ mod tests {
         ];
         for (changes, tone, text) in cases {
             assert_eq!(headline(changes), (tone, text.to_owned(), tone != Tone::Good));
+        }
+    }
+
+    #[test]
+    fn dead_rows_are_told_beside_what_is_graver_with_both_things_that_help() {
+        let refused = json!({ "topic": "projects/p/topics/t", "code": "NOT_FOUND", "at": "T2" });
+        let cases = [
+            (
+                json!({ "refused": refused }),
+                "publishing fails: projects/p/topics/t",
+                "topics create t",
+            ),
+            (
+                json!({ "safe_wal_bytes": 5 << 20 }),
+                "the slot is lost after",
+                "max_slot_wal_keep_size",
+            ),
+            (json!({ "active": false }), "nothing streams", "walrelay run"),
+        ];
+        for (mut changes, told, advice) in cases {
+            changes["dispatch"] = json!({ "dead": 2, "retrying": 3 });
+            let standing = Standing::of(&report(changes));
+            assert!(standing.headline.contains(told), "{}", standing.headline);
+            assert!(
+                standing.headline.ends_with("; 2 dead rows wait for a person"),
+                "{}",
+                standing.headline
+            );
+            let both = standing.advice.unwrap();
+            assert!(
+                both.contains(advice) && both.ends_with("; then walrelay dispatch list"),
+                "{both}"
+            );
         }
     }
 

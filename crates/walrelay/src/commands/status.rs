@@ -2,14 +2,14 @@
 
 use std::io::IsTerminal as _;
 use std::net::SocketAddr;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use serde_json::{Map, Value, json};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 use tokio::time::{sleep, timeout};
 use walrelay_postgres::{Outbox, SqlClient, StoreError, connect_sql, read_operation};
-use walrelay_relay::observe::report::{replays_of, report};
+use walrelay_relay::observe::report::{replays_of, report, rfc3339};
 use walrelay_relay::policy::{Chain, Kind};
 use walrelay_relay::shutdown::Shutdown;
 
@@ -172,21 +172,56 @@ async fn ask(address: SocketAddr) -> std::io::Result<Value> {
 /// In place on a terminal, one below the other elsewhere, until nobody reads any more. What fails is shown
 /// and tried again: whoever watches wants to see it come back.
 async fn watch(config: &StatusConfig, interval: Duration) -> Result<(), Error> {
-    let paint = Paint::of_output();
-    let before = if std::io::stdout().is_terminal() { CLEAR } else { "" };
+    let place = match std::io::stdout().is_terminal() {
+        true => Place::Terminal(Paint::of_output()),
+        false => Place::Pipe,
+    };
     let mut client = None;
     loop {
-        let shown = match refresh(&mut client, config).await {
-            Ok(report) => text(&report, config.format, paint),
-            Err(error) => {
-                client = None;
-                format!("{}\n", paint.text(Tone::Bad, &error.report()))
-            }
-        };
-        if print_on(&format!("{before}{shown}"))? == Reader::Gone {
+        let report = refresh(&mut client, config).await;
+        if report.is_err() {
+            client = None;
+        }
+        let shown = watched(&report, config.format, (place, SystemTime::now()));
+        if print_on(&shown)? == Reader::Gone {
             return Ok(());
         }
         sleep(interval).await;
+    }
+}
+
+/// Where one report after the other is shown.
+#[derive(Clone, Copy)]
+enum Place {
+    /// Each in the place of the one before.
+    Terminal(Paint),
+    /// Each below the one before.
+    Pipe,
+}
+
+/// One of many reports. In a pipe each has its time, and what is JSON has a line.
+fn watched(
+    report: &Result<Map<String, Value>, Error>,
+    format: OutputFormat,
+    (place, now): (Place, SystemTime),
+) -> String {
+    let shown = |paint: Paint| match report {
+        Ok(report) => text(report, format, paint),
+        Err(error) => format!("{}\n", paint.text(Tone::Bad, &error.report())),
+    };
+    match (place, format) {
+        (Place::Terminal(paint), _) => format!("{CLEAR}{}", shown(paint)),
+        (Place::Pipe, OutputFormat::Text) => {
+            format!("--- {}\n{}", rfc3339(now), shown(Paint::Plain))
+        }
+        (Place::Pipe, OutputFormat::Json) => {
+            let mut line = match report {
+                Ok(report) => report.clone(),
+                Err(error) => [("error".to_owned(), json!(error.report()))].into_iter().collect(),
+            };
+            line.insert("at".into(), json!(rfc3339(now)));
+            format!("{}\n", Value::Object(line))
+        }
     }
 }
 
@@ -215,5 +250,27 @@ pub(super) fn render(report: &Map<String, Value>, format: OutputFormat) -> Strin
     match format {
         OutputFormat::Json => format!("{:#}\n", Value::Object(report.clone())),
         OutputFormat::Text => sections(report, Paint::of_output()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn reports_in_a_pipe_have_their_time_and_those_in_json_a_line_each() {
+        let report = json!({ "headline": "streaming", "advice": null, "dispatch": {} });
+        let found = Ok(report.as_object().unwrap().clone());
+        let piped = |told: &Result<_, _>, format| {
+            watched(told, format, (Place::Pipe, SystemTime::UNIX_EPOCH))
+        };
+        let text = piped(&found, OutputFormat::Text);
+        assert!(text.starts_with("--- 1970-01-01T00:00:00Z\nstreaming\n"), "{text}");
+        for told in [&found, &Err(Error::Interrupted)] {
+            let line = piped(told, OutputFormat::Json);
+            assert_eq!(line.lines().count(), 1, "{line}");
+            let value: Value = serde_json::from_str(&line).unwrap();
+            assert_eq!(value["at"], "1970-01-01T00:00:00Z");
+        }
     }
 }

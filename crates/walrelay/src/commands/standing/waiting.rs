@@ -15,34 +15,75 @@ pub(super) struct Cause {
 /// Why rows do not flow, as far as is known: the relay's own reasons first, then what is spilled, then that
 /// nothing is settled any more.
 pub(super) fn cause(report: &Map<String, Value>) -> Option<Cause> {
-    if let Some(reason) = reason_not_ready(report) {
-        return Some(Cause {
-            tone: Tone::Bad,
-            told: format!("not ready: {reason}"),
-            advice: "docs/operations.md, HTTP and Symptoms, has what to do about each reason"
-                .to_owned(),
-        });
+    let reasons = reasons_not_ready(report);
+    if !reasons.is_empty() {
+        return Some(not_ready(report, &reasons));
     }
     if report.get("active") != Some(&Value::Bool(true)) {
         return None;
     }
-    if let Some(cause) = refused(report) {
-        return Some(cause);
+    refused(report).or_else(|| spilled(report)).or_else(|| unsettled(report))
+}
+
+/// What ends an outage is with Pub/Sub.
+const OUTAGE: &str = "they follow by themselves, in order; find out why Pub/Sub refuses or does not answer: \
+     walrelay_publish_requests_total by code";
+
+/// How the relay begins the reason that it gives for an outage.
+const OUTAGE_REASON: &str = "nothing is being stored";
+
+/// The relay's own reasons; what dispatch state tells of a topic is the same with its code.
+fn not_ready(report: &Map<String, Value>, reasons: &[String]) -> Cause {
+    let told = |all: &[&String]| match all {
+        [] => String::new(),
+        [one] => format!("not ready: {one}"),
+        [first, others @ ..] => format!("not ready: {first}; and {} more", others.len()),
+    };
+    if let Some(refused) = refused(report) {
+        let topic = report["refused"]["topic"].as_str().map(visible).unwrap_or_default();
+        let is_another = |it: &&String| !it.starts_with(&topic) && !it.starts_with(OUTAGE_REASON);
+        let others: Vec<_> = reasons.iter().filter(is_another).collect();
+        let others = match told(&others) {
+            none if none.is_empty() => none,
+            others => format!("; {others}"),
+        };
+        return Cause { told: format!("{}{others}", refused.told), ..refused };
     }
-    if let Some((tone, told)) = spilled(report) {
-        return Some(Cause {
-            tone,
-            told,
-            advice: "they follow by themselves, in order; find out why Pub/Sub refuses or does not answer: \
-                     walrelay_publish_requests_total by code"
-                .to_owned(),
-        });
-    }
+    // A topic that only an operator can mend is told with the fix.
+    let fix = reasons.iter().find_map(|it| it.strip_prefix("projects/")?.split_once(": "));
+    let is_outage = reasons.iter().any(|it| it.starts_with(OUTAGE_REASON));
+    let advice = match (fix, is_outage) {
+        (Some((_, fix)), _) => fix.to_owned(),
+        (None, true) => OUTAGE.to_owned(),
+        (None, false) => {
+            "docs/operations.md, HTTP and Symptoms, has what to do about each reason".to_owned()
+        }
+    };
+    let spilled = spilled(report).map_or_else(String::new, |it| format!("; {}", it.told));
+    let told = told(&reasons.iter().collect::<Vec<_>>());
+    Cause { tone: Tone::Bad, told: format!("{told}{spilled}"), advice }
+}
+
+/// The settled position stands still. That is one row's doing: what comes behind it may be stored all the same.
+fn unsettled(report: &Map<String, Value>) -> Option<Cause> {
     let since = unsettled_since(report)?;
+    let is_ready = report.get("relay").is_some_and(|relay| relay["ready"] == true);
+    let advice = match is_ready {
+        true => {
+            "the relay is ready, so others flow: what this row's topic answers is in the relay's log, `publish refused`, and \
+             in walrelay_publish_requests_total by code; it is recorded after --park-after or near --wal-budget"
+        }
+        false => {
+            "why is in the relay's log, `publish refused`, and whether others flow in its reasons: walrelay status --relay \
+             ADDRESS; log waits for it, up to --wal-budget"
+        }
+    };
     Some(Cause {
         tone: Tone::Attention,
-        told: format!("nothing is stored or recorded since {since}"),
-        advice: "why is in the relay's log and in its reasons: walrelay status --relay ADDRESS; its log waits, up to --wal-budget".to_owned(),
+        told: format!(
+            "nothing further is settled since {since}: the oldest row that waits is neither stored nor recorded, others may be"
+        ),
+        advice: advice.to_owned(),
     })
 }
 
@@ -63,15 +104,11 @@ fn unsettled_since(report: &Map<String, Value>) -> Option<String> {
 
 /// Why the relay itself says that it is not ready, where it was asked. How much room the slot has, the
 /// report tells by itself.
-fn reason_not_ready(report: &Map<String, Value>) -> Option<String> {
-    let relay = report.get("relay").filter(|relay| relay["phase"] != "standby")?;
-    let all = relay.get("reasons")?.as_array()?.iter().filter_map(Value::as_str);
-    let reasons: Vec<_> = all.filter(|reason| !reason.starts_with("slot at risk")).collect();
-    let first = visible(reasons.first()?);
-    Some(match reasons.len() {
-        1 => first,
-        others => format!("{first}; and {} more", others - 1),
-    })
+fn reasons_not_ready(report: &Map<String, Value>) -> Vec<String> {
+    let relay = report.get("relay").filter(|relay| relay["phase"] != "standby");
+    let all = relay.and_then(|relay| relay.get("reasons")?.as_array());
+    let all = all.into_iter().flatten().filter_map(Value::as_str);
+    all.filter(|reason| !reason.starts_with("slot at risk")).map(visible).collect()
 }
 
 /// What waits for an operator: the topic, what it answers, and the fix.
@@ -98,7 +135,7 @@ fn refused(report: &Map<String, Value>) -> Option<Cause> {
 }
 
 /// Rows that wait in dispatch state because nothing could be published, and since when.
-fn spilled(report: &Map<String, Value>) -> Option<(Tone, String)> {
+fn spilled(report: &Map<String, Value>) -> Option<Cause> {
     let spilled = report.get("spilled")?;
     let rows = spilled.get("rows")?.as_u64().filter(|rows| *rows > 0)?;
     let since = spilled.get("since").and_then(Value::as_str).map(visible);
@@ -108,7 +145,7 @@ fn spilled(report: &Map<String, Value>) -> Option<(Tone, String)> {
         _ => format!("{rows} rows are spilled and wait"),
     };
     let moment = |name: &str| spilled.get(name).and_then(Value::as_str).map(visible);
-    Some(match moment("refused_at") {
+    let (tone, told) = match moment("refused_at") {
         Some(at) => {
             let last = match moment("unanswered_at").is_some_and(|unanswered| unanswered == at) {
                 true => "the last try had no answer",
@@ -118,7 +155,8 @@ fn spilled(report: &Map<String, Value>) -> Option<(Tone, String)> {
             (Tone::Bad, told)
         }
         None => (Tone::Attention, format!("{waiting} to be published{since}")),
-    })
+    };
+    Some(Cause { tone, told, advice: OUTAGE.to_owned() })
 }
 
 /// Replays and backfills to a topic that are not over: which, and whether anybody does them.
@@ -186,6 +224,52 @@ mod tests {
     use serde_json::json;
 
     use super::*;
+
+    fn cause_of(report: &Value) -> Cause {
+        cause(report.as_object().unwrap()).unwrap()
+    }
+
+    #[test]
+    fn a_relay_that_is_not_ready_is_told_with_the_fix_where_there_is_one() {
+        let topic = "projects/p/topics/t";
+        let operator = format!("{topic}: create the topic: gcloud pubsub topics create t");
+        let outage =
+            "nothing is being stored by Pub/Sub although rows wait, the last answer was NOT_FOUND";
+        let of = |reasons: Value, refused: Value| json!({ "active": true, "refused": refused, "relay": { "reasons": reasons } });
+        // Before anything is recorded the relay alone knows.
+        let alone = cause_of(&of(json!([outage, operator]), json!(null)));
+        assert_eq!(alone.told, format!("not ready: {outage}; and 1 more"));
+        assert_eq!(alone.advice, "create the topic: gcloud pubsub topics create t");
+        let recorded = json!({ "topic": topic, "code": "NOT_FOUND", "at": "T2" });
+        let both = cause_of(&of(json!([outage, operator]), recorded.clone()));
+        let fails = format!("publishing fails: {topic} answers NOT_FOUND, last at T2; 0 rows wait");
+        assert_eq!(both.told, fails);
+        assert!(both.advice.contains("gcloud pubsub topics create t"), "{}", both.advice);
+        let another = cause_of(&of(json!(["draining: asked to stop", operator]), recorded));
+        assert_eq!(another.told, format!("{fails}; not ready: draining: asked to stop"));
+        let passing = cause_of(&of(json!([outage]), json!(null)));
+        assert!(passing.advice.starts_with("they follow by themselves"), "{}", passing.advice);
+        let other = cause_of(&of(json!(["draining: asked to stop"]), json!(null)));
+        assert!(other.advice.starts_with("docs/operations.md"), "{}", other.advice);
+    }
+
+    #[test]
+    fn one_row_that_holds_the_settled_position_is_told_as_one_and_its_advice_leads_on() {
+        let of = |relay: Value| {
+            let mut report = json!({
+                "active": true, "lag_bytes": 4096, "settled_at": "T3", "settled_seconds": 45.2,
+            });
+            report["relay"] = relay;
+            cause_of(&report)
+        };
+        let unasked = of(json!(null));
+        assert!(unasked.told.contains("since T3, 45 s ago: the oldest row that waits"));
+        assert!(unasked.advice.contains("--relay"), "{}", unasked.advice);
+        let asked = of(json!({ "ready": true, "reasons": [] }));
+        assert_eq!(asked.told, unasked.told);
+        assert!(!asked.advice.contains("--relay"), "it was asked: {}", asked.advice);
+        assert!(asked.advice.contains("others flow"), "{}", asked.advice);
+    }
 
     #[test]
     fn a_topic_that_waits_for_an_operator_is_told_with_its_fix_whether_rows_are_spilled_or_not() {
