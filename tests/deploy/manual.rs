@@ -5,7 +5,7 @@ use walrelay_relay::policy::{Exit, Kind};
 use crate::text_of;
 
 /// A table's rows below a heading, cell by cell.
-fn table(page: &str, heading: &str) -> Vec<Vec<String>> {
+pub(crate) fn table(page: &str, heading: &str) -> Vec<Vec<String>> {
     let (_, section) = page.split_once(&format!("\n## {heading}\n")).expect("the heading");
     let section = section.split("\n## ").next().unwrap_or_default();
     let rows = section.lines().filter(|line| line.starts_with('|')).skip(2);

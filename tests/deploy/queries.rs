@@ -4,9 +4,10 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use walrelay_relay::observe::health::Phase;
 use walrelay_relay::observe::metrics::{
-    Metrics, ReasonLabel, RequestLabels, StatusLabel, TopicLabel,
+    InfoLabels, Metrics, ReasonLabel, RequestLabels, StatusLabel, TopicLabel,
 };
 
+use crate::manual::table;
 use crate::promql::parse;
 use crate::{documents, mappings, text_of};
 
@@ -19,11 +20,13 @@ fn series() -> BTreeMap<String, BTreeSet<String>> {
     let topic = String::new();
     metrics.messages_published.get_or_create(&TopicLabel { topic: topic.clone() }).inc();
     metrics.publish_requests.get_or_create(&RequestLabels { topic, code: "OK" }).inc();
+    metrics.set_refused(&[("t".into(), "NOT_FOUND")]);
     for family in [&metrics.dead, &metrics.parked, &metrics.reconnects] {
         family.get_or_create(&ReasonLabel { reason: "x" }).inc();
     }
     metrics.dispatch_rows.get_or_create(&StatusLabel { status: "dead" }).set(1);
     metrics.set_phase(&Phase::Standby { holder: String::new() });
+    metrics.info.get_or_create(&InfoLabels { slot: String::new(), shard: String::new() }).set(1);
     let text = metrics.encode().expect("metrics are written");
     let mut series = BTreeMap::<String, BTreeSet<String>>::new();
     for line in text.lines().filter(|line| !line.starts_with('#')) {
@@ -96,6 +99,50 @@ fn every_alert_asks_for_metrics_that_exist_and_has_its_entry_in_the_manual() {
             "{name}"
         );
     }
+}
+
+/// In minutes.
+fn duration(text: &str) -> u64 {
+    let (number, unit) = text.split_at(text.len() - 1);
+    let minutes = match unit {
+        "m" => 1,
+        "h" => 60,
+        _ => panic!("{text} is in neither minutes nor hours"),
+    };
+    number.parse::<u64>().expect("a number") * minutes
+}
+
+#[test]
+fn no_alert_fires_for_what_its_window_alone_remembers() {
+    let documents = documents("deploy/prometheus/walrelay.rules.yaml");
+    for rule in mappings(&documents[0]) {
+        let (Some(name), Some(waits)) = (rule.get("alert"), rule.get("for")) else { continue };
+        let expression = rule["expr"].as_str().unwrap();
+        let counts = ["rate(", "increase("].iter().any(|function| expression.contains(function));
+        for window in expression.split('[').skip(1).filter(|_| counts) {
+            let window = duration(window.split(']').next().unwrap());
+            let waits = duration(waits.as_str().unwrap());
+            assert!(window < waits, "{name:?}: one event lasts for {window} minutes");
+        }
+    }
+}
+
+#[test]
+fn every_metric_has_its_row_in_the_manual_and_every_row_its_metric() {
+    let rows = table(&text_of("docs/operations.md"), "Metrics");
+    let names = rows.iter().flat_map(|cells| cells[0].split(", ").map(str::to_owned));
+    let told: BTreeSet<String> = names
+        .map(|name| name.trim_matches('`').split('{').next().unwrap_or_default().to_owned())
+        .collect();
+    let of_histogram = |name: &str| {
+        let ends = ["_bucket", "_sum", "_count"];
+        ends.iter().find_map(|end| name.strip_suffix(end)).unwrap_or(name).to_owned()
+    };
+    let exported: BTreeSet<String> = series()
+        .keys()
+        .map(|name| of_histogram(name.strip_prefix("walrelay_").expect("the prefix")))
+        .collect();
+    assert_eq!(told, exported);
 }
 
 #[test]

@@ -61,6 +61,22 @@ pub enum RelayError {
     },
 }
 
+/// Every word that [`reason`](RelayError::reason) has.
+pub(crate) const RECONNECT_REASONS: [&str; 12] = [
+    "connect",
+    "disconnected",
+    "ended_by_server",
+    "in_recovery",
+    "operation",
+    "other_history",
+    "server_error",
+    "server_shutdown",
+    "setup",
+    "silent",
+    "sql",
+    "stream",
+];
+
 impl RelayError {
     /// For `map_err`: wraps a statement's error with what the statement was for.
     pub fn sql(action: &'static str) -> impl Fn(tokio_postgres::Error) -> Self {

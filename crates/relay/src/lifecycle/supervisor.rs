@@ -17,7 +17,7 @@ use std::time::Duration;
 use tokio::time::{Instant, sleep};
 use walrelay_core::{Backoff, Pulse, Random};
 
-use crate::error::RelayError;
+use crate::error::{RECONNECT_REASONS, RelayError};
 use crate::lifecycle::server::{Holder, Server};
 use crate::lifecycle::session::{self, Beginning, Opened, SessionSettings};
 use crate::lifecycle::standby::stand_by;
@@ -111,6 +111,7 @@ impl<C: Server, P: Publisher> Supervisor<'_, C, P> {
             failures = if began.elapsed() >= GOOD_SESSION { 1 } else { failures + 1 };
             let delay = RECONNECT.delay(failures, self.random.next_u32());
             let reason = error.reason();
+            debug_assert!(RECONNECT_REASONS.contains(&reason), "{reason} does not begin at zero");
             self.metrics.reconnects.get_or_create(&ReasonLabel { reason }).inc();
             tracing::warn!(error = %Chain(&error), ?delay, "session broke off; connecting again");
             self.health.set_phase(Phase::Reconnecting { reason: reason.to_owned() });

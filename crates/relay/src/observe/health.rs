@@ -92,13 +92,20 @@ struct Shared {
 #[derive(Debug)]
 struct State {
     phase: Phase,
-    operator_problems: BTreeMap<Topic, String>,
+    operator_problems: BTreeMap<Topic, OperatorProblem>,
     slot_at_risk: Option<String>,
     operation: Option<Operation>,
     outage: Option<String>,
     log: Option<LogHeld>,
     report: Map<String, Value>,
     heavy_keys: Vec<HeavyKey>,
+}
+
+/// Why a topic refuses messages until an operator acts.
+#[derive(Debug)]
+struct OperatorProblem {
+    code: &'static str,
+    fix: String,
 }
 
 /// What an operator has begun with the slot.
@@ -165,12 +172,20 @@ impl Health {
         self.state().phase.clone()
     }
 
-    /// A topic refuses messages until an operator acts; `text` names the fix.
-    pub fn operator_problem(&self, topic: &Topic, text: impl Into<String>) {
+    /// A topic refuses messages with `code` until an operator acts, and what the fix is.
+    pub fn operator_problem(&self, topic: &Topic, code: &'static str, fix: impl Into<String>) {
         let problems = &mut self.state().operator_problems;
         if problems.len() < PROBLEMS_MAX || problems.contains_key(topic) {
-            problems.insert(Arc::clone(topic), text.into());
+            problems.insert(Arc::clone(topic), OperatorProblem { code, fix: fix.into() });
         }
+    }
+
+    /// The topics that refuse messages now until an operator acts, and with which code.
+    #[must_use]
+    pub fn refused_topics(&self) -> Vec<(Topic, &'static str)> {
+        let state = self.state();
+        let problems = state.operator_problems.iter();
+        problems.map(|(topic, problem)| (Arc::clone(topic), problem.code)).collect()
     }
 
     /// A topic accepts messages again.
@@ -254,7 +269,7 @@ impl Health {
     pub fn reasons_not_ready(&self) -> Vec<String> {
         let state = self.state();
         let problems =
-            state.operator_problems.iter().map(|(topic, text)| format!("{topic}: {text}"));
+            state.operator_problems.iter().map(|(topic, it)| format!("{topic}: {}", it.fix));
         let exceeded = state.log.as_ref().and_then(LogHeld::reason_not_ready);
         // In the middle of an operation the phase says little: there may be no slot to stream.
         let phase = match &state.operation {
@@ -357,7 +372,7 @@ mod tests {
         assert!(health.reasons_not_ready().is_empty());
 
         let topic = Topic::from("projects/p/topics/t");
-        health.operator_problem(&topic, "create the topic");
+        health.operator_problem(&topic, "NOT_FOUND", "create the topic");
         health.set_slot_at_risk(Some("slot at risk: 3 MiB left".into()));
         assert_eq!(
             health.reasons_not_ready(),
@@ -391,7 +406,7 @@ mod tests {
         let health = Health::new();
         health.set_phase(Phase::Streaming);
         for number in 0..PROBLEMS_MAX + 50 {
-            health.operator_problem(&Topic::from(format!("t{number}")), "missing");
+            health.operator_problem(&Topic::from(format!("t{number}")), "NOT_FOUND", "missing");
         }
         assert_eq!(health.reasons_not_ready().len(), PROBLEMS_MAX);
     }

@@ -12,8 +12,10 @@ use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::histogram::Histogram;
 use prometheus_client::registry::{Registry, Unit};
+use walrelay_core::Topic;
 use walrelay_postgres::Outbox;
 
+use crate::error::RECONNECT_REASONS;
 use crate::observe::health::Phase;
 
 /// A gauge of bytes or rows.
@@ -38,6 +40,8 @@ pub struct Metrics {
     pub messages_published: Family<TopicLabel, Counter>,
     /// Publish calls answered.
     pub publish_requests: Family<RequestLabels, Counter>,
+    /// Topics that refuse until an operator acts: 1 each.
+    pub publish_refused: Family<RequestLabels, Level>,
     /// How long a Publish call took.
     pub publish_duration_seconds: Histogram,
     /// From the commit to Pub/Sub's reply.
@@ -127,6 +131,30 @@ pub struct StatusLabel {
     pub status: &'static str,
 }
 
+/// Of what rows die: by themselves, or of these codes after too many tries. Others are counted when they come.
+const DEAD_REASONS: [&str; 7] = [
+    "BAD_HEADERS",
+    "INVALID_ARGUMENT",
+    "LOCAL_LIMIT",
+    "UNAVAILABLE",
+    "UNREADABLE",
+    "UNROUTABLE",
+    "DEADLINE_EXCEEDED",
+];
+
+/// Why rows are parked, as a rule.
+const PARKED_REASONS: [&str; 9] = [
+    "BEHIND_PARKED",
+    "DEADLINE_EXCEEDED",
+    "FAILED_PRECONDITION",
+    "INTERNAL",
+    "NOT_FOUND",
+    "PERMISSION_DENIED",
+    "RESOURCE_EXHAUSTED",
+    "UNAUTHENTICATED",
+    "UNAVAILABLE",
+];
+
 /// Room on the slot that nobody has asked for yet; none would be an alarm.
 const UNKNOWN: i64 = -1;
 
@@ -138,6 +166,7 @@ impl Metrics {
             rows_read: Counter::default(),
             messages_published: Family::default(),
             publish_requests: Family::default(),
+            publish_refused: Family::default(),
             publish_duration_seconds: Histogram::new(PUBLISH_SECONDS),
             commit_to_stored_seconds: Histogram::new(COMMIT_TO_STORED_SECONDS),
             in_flight_messages: Level::default(),
@@ -162,7 +191,29 @@ impl Metrics {
         };
         metrics.registry = std::sync::Arc::new(metrics.describe());
         metrics.slot_safe_wal_bytes.set(UNKNOWN);
+        metrics.begin_counters();
         metrics
+    }
+
+    /// A series that begins with its first event has no increase then, and an alert on it misses that event.
+    fn begin_counters(&self) {
+        let begin = |family: &Family<ReasonLabel, Counter>, reasons: &[&'static str]| {
+            for reason in reasons {
+                drop(family.get_or_create(&ReasonLabel { reason }));
+            }
+        };
+        begin(&self.dead, &DEAD_REASONS);
+        begin(&self.parked, &PARKED_REASONS);
+        begin(&self.reconnects, &RECONNECT_REASONS);
+    }
+
+    /// The topics that refuse now until an operator acts, and with which code.
+    pub fn set_refused(&self, topics: &[(Topic, &'static str)]) {
+        self.publish_refused.clear();
+        for (topic, code) in topics {
+            let labels = RequestLabels { topic: topic.to_string(), code };
+            self.publish_refused.get_or_create(&labels).set(1);
+        }
     }
 
     /// Which relay this is.
@@ -184,6 +235,7 @@ impl Metrics {
         self.slot_lag_bytes.set(0);
         self.slot_safe_wal_bytes.set(UNKNOWN);
         self.dispatch_rows.clear();
+        self.publish_refused.clear();
         self.in_flight_messages.set(0);
         self.in_flight_bytes.set(0);
         self.lanes.set(0);
@@ -237,6 +289,11 @@ impl Metrics {
             "publish_requests",
             "Publish calls answered, by gRPC code",
             self.publish_requests.clone(),
+        );
+        registry.register(
+            "publish_refused",
+            "1 while Pub/Sub refuses a topic with a code that only an operator ends",
+            self.publish_refused.clone(),
         );
         registry.register_with_unit(
             "publish_duration",
@@ -333,6 +390,28 @@ mod tests {
             assert!(text.lines().any(|found| found == line), "{line}: {text}");
         }
         assert!(!text.contains("dispatch_rows{"), "{text}");
+    }
+
+    #[test]
+    fn counters_whose_labels_are_known_begin_at_zero() {
+        let text = Metrics::new().encode().unwrap();
+        for line in [
+            "walrelay_dead_total{reason=\"INVALID_ARGUMENT\"} 0",
+            "walrelay_parked_total{reason=\"NOT_FOUND\"} 0",
+            "walrelay_reconnects_total{reason=\"server_shutdown\"} 0",
+        ] {
+            assert!(text.lines().any(|found| found == line), "{line} is missing in\n{text}");
+        }
+    }
+
+    #[test]
+    fn a_topic_that_refuses_has_a_series_only_while_it_does() {
+        let metrics = Metrics::new();
+        metrics.set_refused(&[("projects/p/topics/t".into(), "NOT_FOUND")]);
+        let line = "walrelay_publish_refused{topic=\"projects/p/topics/t\",code=\"NOT_FOUND\"} 1";
+        assert!(metrics.encode().unwrap().lines().any(|found| found == line));
+        metrics.set_refused(&[]);
+        assert!(!metrics.encode().unwrap().contains("walrelay_publish_refused{"));
     }
 
     #[test]

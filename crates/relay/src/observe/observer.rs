@@ -38,6 +38,8 @@ pub struct Observer {
     confirmed: Option<Lsn>,
     supply: Supply,
     problems_at: Option<Instant>,
+    /// The topics that refuse, as the metrics have them.
+    refused: Option<Vec<(Topic, &'static str)>>,
     /// Rows in dispatch state that wait for redelivery, at the last survey.
     retrying: Option<u64>,
     heavy_keys: HeavyKeys,
@@ -93,6 +95,7 @@ impl Observer {
             confirmed: None,
             supply,
             problems_at: None,
+            refused: None,
             retrying: None,
             heavy_keys: HeavyKeys::new(random_seed()),
             spill_log: SpillLog::default(),
@@ -278,12 +281,22 @@ impl Observer {
             };
             self.health.keep_operator_problems(&topics);
         }
+        self.refused_measured();
         if self.watermark.replace(watermark) != Some(watermark) || budget.rows() == 0 {
             self.health.progress();
         }
         self.metrics.seconds_since_progress.set(self.health.since_progress().as_secs_f64());
         if self.heavy_keys.tick(now) {
             self.keys_ranked();
+        }
+    }
+
+    /// An alert has to end with the trouble, so the topics that refuse now are a level.
+    fn refused_measured(&mut self) {
+        let refused = self.health.refused_topics();
+        if self.refused.as_ref() != Some(&refused) {
+            self.metrics.set_refused(&refused);
+            self.refused = Some(refused);
         }
     }
 
@@ -351,6 +364,9 @@ impl Observer {
         let Survey { counts, slot, .. } = survey;
         let DispatchCounts { retrying, dead, published, discarded, waiting: _ } = counts;
         self.retrying = Some(retrying);
+        if let Some(dead_rows) = &mut self.dead_rows {
+            dead_rows.counted(dead, now());
+        }
         for (status, rows) in [
             ("retrying", retrying),
             ("dead", dead),
@@ -418,7 +434,7 @@ impl Observer {
         if failure.class == FailureClass::Operator {
             let hint = walrelay_pubsub::operator_hint(failure, topic)
                 .unwrap_or_else(|| failure.message.clone());
-            self.health.operator_problem(topic, hint);
+            self.health.operator_problem(topic, failure.code, hint);
         }
         if self.refusals.refused(topic, failure, now) {
             let hint = walrelay_pubsub::operator_hint(failure, topic);
