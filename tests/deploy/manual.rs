@@ -44,3 +44,23 @@ fn every_exit_code_has_an_entry() {
     ];
     assert_eq!(codes, all.map(|exit| exit.code().to_string()));
 }
+
+#[test]
+fn the_rights_name_every_table_that_init_makes() {
+    let folder = std::fs::read_dir(crate::root().join("migrations")).unwrap();
+    let files = folder.flatten().map(|entry| entry.path());
+    let scripts = files.filter(|path| path.extension().is_some_and(|it| it == "sql"));
+    let sql: String = scripts.map(|path| std::fs::read_to_string(path).unwrap()).collect();
+    let page = text_of("docs/operations.md");
+    let (_, rights) = page.split_once("\n## Rights\n").unwrap();
+    let (rights, _) = rights.split_once("\n## ").unwrap();
+    let tables: Vec<&str> = sql
+        .split("CREATE TABLE public.")
+        .skip(1)
+        .filter_map(|rest| rest.split([' ', '(']).next())
+        .collect();
+    assert!(tables.len() >= 7, "{tables:?}");
+    for table in tables {
+        assert!(rights.contains(&format!("`{table}`")), "Rights do not name {table}");
+    }
+}

@@ -10,6 +10,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 
 use walrelay_private_postgres::PrivatePostgres;
+use walrelay_testkit::background::Background;
 use walrelay_testkit::postgres::{TestClient, installation_or_skip};
 use walrelay_testkit::relay::binary;
 use walrelay_testkit::{skip, wait_until};
@@ -20,8 +21,16 @@ use feed::Feed;
 use recipes::{program, text_of};
 
 /// What a page takes for granted: run before its first block.
-const SETUPS: &[(&str, &str)] =
-    &[("docs/operations.md", OPERATIONS), ("migrations/README.md", "CREATE ROLE app")];
+const SETUPS: &[(&str, &str)] = &[
+    ("docs/operations.md", OPERATIONS),
+    ("docs/emulator.md", EVENT),
+    ("migrations/README.md", "CREATE ROLE app"),
+];
+
+/// What the relay has to publish.
+const EVENT: &str = "
+    INSERT INTO app_outbox (aggregatetype, aggregateid, event_type, version, payload)
+    VALUES ('order', 'A-17', 'order.created', 1, '{\"total\": 42}')";
 
 /// A dead row, and one of its key behind it, for the statements that act on them.
 const OPERATIONS: &str = "
@@ -106,6 +115,7 @@ struct Page {
     path: String,
     server: PrivatePostgres,
     pubsub: PubSub,
+    control: Background,
     client: TestClient,
     feed: Feed,
     binary: PathBuf,
@@ -119,7 +129,8 @@ impl Page {
         let pubsub = PubSub::start();
         let feed = Feed::open(&pubsub).await;
         let (path_of_page, binary) = (path.to_owned(), binary.to_owned());
-        let page = Self { path: path_of_page, server, pubsub, client, feed, binary };
+        let control = pubsub.control();
+        let page = Self { path: path_of_page, server, pubsub, control, client, feed, binary };
         if !EMPTY.contains(&path) {
             page.shell("walrelay init", "setup").await;
         }
@@ -164,6 +175,7 @@ impl Page {
         command
             .env("DATABASE_URL", self.server.url("postgres"))
             .env("PUBSUB_EMULATOR_HOST", self.pubsub.address())
+            .env("CONTROL", self.control.address())
             .env("PUBSUB_PROJECT_ID", "local");
     }
 
@@ -193,6 +205,7 @@ impl Page {
     async fn assert_what_it_promised(&self) {
         match self.path.as_str() {
             "docs/operations.md" => self.assert_dispatch_is_operated().await,
+            "docs/emulator.md" => self.assert_the_event_is_shown().await,
             "docs/producing.md" => self.assert_events_are_written().await,
             "docs/consuming.md" => self.assert_events_are_applied_once().await,
             _ => {}
@@ -220,6 +233,14 @@ impl Page {
         let (done, all): (i64, i64) = (row.get(0), row.get(1));
         assert_eq!(done, all, "not everything was applied in order");
         assert_eq!(all, self.feed.events_published());
+    }
+
+    /// Where the page looks for it.
+    async fn assert_the_event_is_shown(&self) {
+        let look =
+            "curl -sf \"http://$CONTROL/published?topic=projects/local/topics/order.events\"";
+        let shown = self.shell(look, "the last line of the page's recipe").await;
+        assert!(shown.contains("\"data\":\"{\\\"total\\\": 42}\""), "{shown}");
     }
 
     async fn assert_dispatch_is_operated(&self) {

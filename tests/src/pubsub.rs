@@ -36,6 +36,16 @@ impl PubSub {
         Self { emulator, server }
     }
 
+    /// Its control port, for as long as what is returned lives.
+    #[must_use]
+    pub fn control(&self) -> Background {
+        let served = self.emulator.clone();
+        let serve = async move |listener| {
+            served.serve_control(listener, pending()).await.expect("the control port serves");
+        };
+        Background::start("the control port", serve)
+    }
+
     /// For `PUBSUB_EMULATOR_HOST`.
     #[must_use]
     pub fn address(&self) -> &str {

@@ -97,13 +97,19 @@ fn message_json(message: &StoredMessage) -> Value {
     let attributes: serde_json::Map<String, Value> =
         message.attributes().iter().map(|(k, v)| ((*k).to_owned(), (*v).into())).collect();
     let since = message.publish_time().duration_since(UNIX_EPOCH).unwrap_or_default();
-    json!({
+    let data = message.data();
+    let mut value = json!({
         "id": message.id().to_string(),
         "ordering_key": message.key(),
         "attributes": attributes,
         "publish_time_unix_seconds": since.as_secs_f64(),
-        "data_hex": hex(&message.data()),
-    })
+        "data_hex": hex(&data),
+    });
+    // As people read it, where it is text.
+    if let Ok(text) = std::str::from_utf8(&data) {
+        value["data"] = text.into();
+    }
+    value
 }
 
 fn hex(bytes: &[u8]) -> String {

@@ -56,6 +56,7 @@ async fn what_was_published_and_counted_can_be_read() {
     for part in [
         r#""id":"2""#,
         r#""ordering_key":"k""#,
+        r#""data":"b""#,
         r#""data_hex":"62""#,
         r#""attributes":{"event_type":"OrderPaid"}"#,
     ] {
