@@ -36,8 +36,10 @@ const OUTAGE_REASON: &str = "nothing is being stored";
 fn not_ready(report: &Map<String, Value>, reasons: &[String]) -> Cause {
     let told = |all: &[&String]| match all {
         [] => String::new(),
-        [one] => format!("not ready: {one}"),
-        [first, others @ ..] => format!("not ready: {first}; and {} more", others.len()),
+        [one] => format!("not ready: {}", in_short(one)),
+        [first, others @ ..] => {
+            format!("not ready: {}; and {} more", in_short(first), others.len())
+        }
     };
     if let Some(refused) = refused(report) {
         let topic = report["refused"]["topic"].as_str().map(visible).unwrap_or_default();
@@ -62,6 +64,14 @@ fn not_ready(report: &Map<String, Value>, reasons: &[String]) -> Cause {
     let spilled = spilled(report).map_or_else(String::new, |it| format!("; {}", it.told));
     let told = told(&reasons.iter().collect::<Vec<_>>());
     Cause { tone: Tone::Bad, told: format!("{told}{spilled}"), advice }
+}
+
+/// The fix of a topic is the advice, and stands with the relay's reasons below: once is enough above.
+fn in_short(reason: &str) -> String {
+    match reason.split_once(": ").filter(|(topic, _)| topic.starts_with("projects/")) {
+        Some((topic, _fix)) => format!("{topic} is refused"),
+        None => reason.to_owned(),
+    }
 }
 
 /// The settled position stands still. That is one row's doing: what comes behind it may be stored all the same.
@@ -240,6 +250,9 @@ mod tests {
         let alone = cause_of(&of(json!([outage, operator]), json!(null)));
         assert_eq!(alone.told, format!("not ready: {outage}; and 1 more"));
         assert_eq!(alone.advice, "create the topic: gcloud pubsub topics create t");
+        let topic_alone = cause_of(&of(json!([operator]), json!(null)));
+        assert_eq!(topic_alone.told, format!("not ready: {topic} is refused"));
+        assert_eq!(topic_alone.advice, alone.advice);
         let recorded = json!({ "topic": topic, "code": "NOT_FOUND", "at": "T2" });
         let both = cause_of(&of(json!([outage, operator]), recorded.clone()));
         let fails = format!("publishing fails: {topic} answers NOT_FOUND, last at T2; 0 rows wait");
