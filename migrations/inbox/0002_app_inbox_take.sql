@@ -16,9 +16,7 @@ BEGIN
   -- Two runs at the same moment take turns; the second then finds everything in place.
   PERFORM pg_advisory_xact_lock(hashtextextended('walrelay migrations', 0));
 
-  IF to_regprocedure(
-       'public.app_inbox_gaps(text, int, public.app_inbox_message[], boolean, text, int)') IS NOT NULL
-  THEN
+  IF to_regprocedure('public.app_inbox_is_let_through(text, int, text, boolean, text, int)') IS NOT NULL THEN
     RETURN;
   END IF;
   IF to_regprocedure('public.app_inbox_take_due(text, int, int)') IS NOT NULL THEN
@@ -347,11 +345,32 @@ BEGIN
   END
   $verdicts$;
 
+  -- Whether a message is applied although a version is missing before it: a person has said so, or nothing
+  -- waits for ever, where a dead event lets its key go on, and this is its last attempt.
+  CREATE OR REPLACE FUNCTION public.app_inbox_is_let_through(
+    consumer text, generation int, event_id text, was_stored boolean, on_dead text, max_attempts int)
+    RETURNS boolean
+    LANGUAGE plpgsql
+    SET plan_cache_mode = force_generic_plan
+    SET enable_seqscan = off
+  AS $is_let_through$
+  #variable_conflict use_variable
+  DECLARE
+    has_passed boolean;
+  BEGIN
+    SELECT coalesce(i.error_code = 'GAP_ACCEPTED', false)
+        OR on_dead = 'continue' AND CASE WHEN was_stored THEN i.attempts ELSE 0 END + 1 >= max_attempts
+      INTO has_passed
+      FROM public.app_inbox AS i
+     WHERE i.consumer = consumer AND i.generation = generation AND i.event_id = event_id;
+    RETURN coalesce(has_passed, false);
+  END
+  $is_let_through$;
+
   -- Which of these messages, whose keys are locked, come too soon: a version of their key is missing
   -- before them. For each "failed" if it is the first such one of its key, "held" if another one is, and
   -- what is missing; null for all others. A key of which nothing was applied begins with whatever comes.
-  --
-  -- Nothing waits for ever: where a dead event lets its key go on, the last attempt is without a look.
+  -- Behind one that waits nothing is let through that would have to wait too.
   CREATE OR REPLACE FUNCTION public.app_inbox_gaps(
     consumer text, generation int, messages public.app_inbox_message[], were_stored boolean,
     on_dead text DEFAULT 'hold', max_attempts int DEFAULT 10,
@@ -366,7 +385,6 @@ BEGIN
     current text;
     last bigint;
     has_gap boolean;
-    is_let_through boolean;
   BEGIN
     outcomes := array_fill(NULL::text, ARRAY[cardinality(messages)]);
     reasons := outcomes;
@@ -385,21 +403,15 @@ BEGIN
         last := it.applied;
         has_gap := false;
       END IF;
-      IF it.version > last + 1 THEN
-        SELECT coalesce(i.error_code = 'GAP_ACCEPTED', false)
-            OR on_dead = 'continue'
-               AND CASE WHEN were_stored THEN i.attempts ELSE 0 END + 1 >= max_attempts
-          INTO is_let_through
-          FROM public.app_inbox AS i
-         WHERE i.consumer = consumer AND i.generation = generation AND i.event_id = it.event_id;
-        IF NOT coalesce(is_let_through, false) THEN
-          outcomes[it.n] := CASE WHEN has_gap THEN 'held' ELSE 'failed' END;
-          reasons[it.n] := format(
-            'version %s has not come, %s was applied last: publish what is missing again, or '
-            '`walrelay inbox retry` applies this one without it', last + 1, last);
-          has_gap := true;
-          CONTINUE;
-        END IF;
+      IF it.version > last + 1 AND (has_gap OR NOT public.app_inbox_is_let_through(
+           consumer, generation, it.event_id, were_stored, on_dead, max_attempts))
+      THEN
+        outcomes[it.n] := CASE WHEN has_gap THEN 'held' ELSE 'failed' END;
+        reasons[it.n] := format(
+          'version %s has not come, %s was applied last: publish what is missing again, or '
+          '`walrelay inbox retry` applies this one without it', last + 1, last);
+        has_gap := true;
+        CONTINUE;
       END IF;
       last := greatest(last, it.version);
     END LOOP;
@@ -566,8 +578,8 @@ BEGIN
     SELECT p.oid::regprocedure FROM pg_catalog.pg_proc AS p
      WHERE p.pronamespace = 'public'::regnamespace AND p.proname = ANY (ARRAY[
        'app_inbox_check', 'app_inbox_encode', 'app_inbox_stored', 'app_inbox_lock',
-       'app_inbox_take', 'app_inbox_verdicts', 'app_inbox_gaps', 'app_inbox_heads',
-       'app_inbox_take_due'])
+       'app_inbox_take', 'app_inbox_verdicts', 'app_inbox_is_let_through', 'app_inbox_gaps',
+       'app_inbox_heads', 'app_inbox_take_due'])
   LOOP
     EXECUTE format('REVOKE ALL ON FUNCTION %s FROM PUBLIC', function);
     FOR web_role IN

@@ -11,7 +11,7 @@ BEGIN
   -- Two runs at the same moment take turns; the second then finds everything in place.
   PERFORM pg_advisory_xact_lock(hashtextextended('walrelay migrations', 0));
 
-  IF to_regprocedure('public.app_inbox_give_up(text, int, text, bigint)') IS NOT NULL THEN
+  IF to_regprocedure('public.app_inbox_record_held(text, int, text, text)') IS NOT NULL THEN
     RETURN;
   END IF;
 
@@ -85,7 +85,8 @@ BEGIN
   END
   $record_applied$;
 
-  -- Nobody waits for this version any more: its event is dead and lets its key go on, or is discarded.
+  -- Nobody waits for this version any more: its event is dead and lets its key go on, or is discarded; or
+  -- the one behind it was tried without it.
   CREATE OR REPLACE FUNCTION public.app_inbox_give_up(consumer text, generation int, ordering_key text, version bigint)
     RETURNS void
     LANGUAGE plpgsql
@@ -120,8 +121,10 @@ BEGIN
     new_status text;
     due timestamptz;
     line text;
+    is_without_gap boolean;
   BEGIN
-    SELECT CASE WHEN was_stored THEN i.attempts + 1 ELSE 1 END INTO new_attempts
+    SELECT CASE WHEN was_stored THEN i.attempts + 1 ELSE 1 END, i.error_code = 'GAP_ACCEPTED'
+      INTO new_attempts, is_without_gap
       FROM public.app_inbox AS i
      WHERE i.consumer = consumer AND i.generation = generation AND i.event_id = message.event_id;
     IF new_attempts < max_attempts THEN
@@ -143,10 +146,30 @@ BEGIN
      WHERE i.consumer = consumer AND i.generation = generation AND i.event_id = message.event_id;
     IF new_status = 'dead' AND due IS NULL THEN
       PERFORM public.app_inbox_give_up(consumer, generation, message.ordering_key, message.version);
+    ELSIF is_without_gap THEN
+      -- Its row says from now on how it has failed; that it does not wait for a version any more stays true.
+      PERFORM public.app_inbox_give_up(consumer, generation, message.ordering_key, message.version - 1);
     END IF;
     RETURN new_status;
   END
   $record_failed$;
+
+  -- A row that waited waits on, behind another of its key; the code says what for, if that is a version.
+  -- What a person has said of it stays.
+  CREATE OR REPLACE FUNCTION public.app_inbox_record_held(
+    consumer text, generation int, event_id text, code text)
+    RETURNS void
+    LANGUAGE plpgsql
+    SET plan_cache_mode = force_generic_plan
+    SET enable_seqscan = off
+  AS $record_held$
+  #variable_conflict use_variable
+  BEGIN
+    UPDATE public.app_inbox AS i SET error_code = code
+     WHERE i.consumer = consumer AND i.generation = generation AND i.event_id = event_id
+       AND i.error_code IS DISTINCT FROM 'GAP_ACCEPTED';
+  END
+  $record_held$;
 
   -- Writes down what became of messages that take or take_due has given out, in the same order, and
   -- moves their keys on. Returns the status of each row, null where it is as take has left it, and
@@ -189,8 +212,7 @@ BEGIN
       ELSIF were_stored THEN
         results[n] := 'retrying';
         IF error_codes[n] IS NOT NULL THEN
-          UPDATE public.app_inbox AS i SET error_code = error_codes[n]
-           WHERE i.consumer = consumer AND i.generation = generation AND i.event_id = messages[n].event_id;
+          PERFORM public.app_inbox_record_held(consumer, generation, messages[n].event_id, error_codes[n]);
         END IF;
       ELSIF outcomes[n] = 'held' AND park THEN
         -- Behind its key, and in the order of its arrival: take has numbered by event id.
@@ -223,7 +245,7 @@ BEGIN
     SELECT p.oid::regprocedure FROM pg_catalog.pg_proc AS p
      WHERE p.pronamespace = 'public'::regnamespace AND p.proname = ANY (ARRAY[
        'app_inbox_advance', 'app_inbox_record_applied', 'app_inbox_give_up', 'app_inbox_record_failed',
-       'app_inbox_settle'])
+       'app_inbox_record_held', 'app_inbox_settle'])
   LOOP
     EXECUTE format('REVOKE ALL ON FUNCTION %s FROM PUBLIC', function);
     FOR web_role IN

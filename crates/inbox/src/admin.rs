@@ -163,8 +163,7 @@ async fn update(client: &SqlClient, consumer: &str, set: &str) -> Result<(), Inb
 /// The database refuses.
 pub(crate) async fn is_current(client: &SqlClient) -> Result<bool, InboxError> {
     let sql = "SELECT EXISTS (SELECT FROM pg_catalog.pg_proc AS p \
-          WHERE p.pronamespace = 'public'::pg_catalog.regnamespace AND p.proname = 'app_inbox_apply' \
-            AND 'on_gap' = ANY (p.proargnames))";
+          WHERE p.pronamespace = 'public'::pg_catalog.regnamespace AND p.proname = 'app_inbox_record_held')";
     let row = client.query_one(sql, &[]).await.map_err(failed("look at the inbox's functions"))?;
     Ok(row.get(0))
 }

@@ -39,6 +39,8 @@ pub enum Planted {
     WaitsByPosition,
     /// An event that waits is as good as applied: what follows it is.
     CountsWhatWaits,
+    /// What was applied without a version and failed waits for that version again.
+    ForgetsRelease,
 }
 
 /// What an event does before which a version of its key is missing.
@@ -363,8 +365,9 @@ impl Inbox {
     }
 
     fn record_failed(&mut self, message: &Message, code: Code, from: From) {
-        let Rules { on_dead, max_attempts, .. } = self.rules;
+        let Rules { on_dead, max_attempts, planted, .. } = self.rules;
         let row = self.row(message.event);
+        let is_without_gap = row.code == Some(Code::GapAccepted);
         row.attempts = if from == From::Inbox { row.attempts + 1 } else { 1 };
         row.code = Some(code);
         (row.status, row.due) = match (row.attempts < max_attempts, on_dead) {
@@ -373,24 +376,26 @@ impl Inbox {
             (false, OnDead::Continue) => (Status::Dead, Due::Never),
         };
         if row.status == Status::Dead && on_dead == OnDead::Continue {
-            self.give_up(message);
+            self.give_up(message.key.clone(), message.version);
+        } else if is_without_gap && planted != Some(Planted::ForgetsRelease) {
+            self.give_up(message.key.clone(), message.version.map(|version| version - 1));
         }
     }
 
     fn record_held(&mut self, message: &Message, code: Option<Code>, from: From) {
         let row = self.row(message.event);
-        if from == From::Inbox {
+        if from == From::Inbox && row.code != Some(Code::GapAccepted) {
             row.code = code.or(row.code);
-        } else {
+        } else if from == From::Stream {
             (row.status, row.attempts, row.code) = (Status::Retrying, 0, code);
         }
     }
 
     /// Nobody waits for this version any more.
-    fn give_up(&mut self, message: &Message) {
-        let key = self.keys.entry(message.key.clone()).or_default();
+    fn give_up(&mut self, key: String, version: Option<i64>) {
+        let key = self.keys.entry(key).or_default();
         if key.version.is_some() {
-            key.version = key.version.max(message.version);
+            key.version = key.version.max(version);
         }
     }
 
@@ -414,7 +419,7 @@ impl Inbox {
         let row = self.row(event);
         (row.status, row.due) = (Status::Discarded, Due::Never);
         let message = row.message.clone();
-        self.give_up(&message);
+        self.give_up(message.key.clone(), message.version);
         self.heads(&[message.key], &[]);
     }
 }

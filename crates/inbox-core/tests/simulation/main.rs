@@ -116,6 +116,12 @@ fn the_judge_notices_that_what_waits_counts_as_applied() {
 }
 
 #[test]
+#[should_panic(expected = "was released and waits again")]
+fn the_judge_notices_that_what_was_released_waits_again_after_a_failure() {
+    judge_gaps_of(Planted::ForgetsRelease);
+}
+
+#[test]
 #[should_panic(expected = "seed 1: key")]
 fn the_judge_misses_an_event_that_is_gone() {
     let mut world = World::new(1, Plan { instances: 1, ..Plan::CALM });

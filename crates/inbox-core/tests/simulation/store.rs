@@ -13,6 +13,8 @@ pub(crate) struct Store {
     pub(crate) released: BTreeSet<u64>,
     /// Events that were given up, and how many had been applied by then.
     pub(crate) discarded: BTreeMap<u64, usize>,
+    /// The same of released ones that the handler has failed on: what was missing before them is given up.
+    pub(crate) tried: BTreeMap<u64, usize>,
 }
 
 fn stored(message: &Message) -> inbox::Message {
@@ -26,7 +28,8 @@ fn stored(message: &Message) -> inbox::Message {
 
 impl Store {
     pub(crate) fn new(rules: Rules) -> Self {
-        Self { inbox: Inbox::new(rules), released: BTreeSet::new(), discarded: BTreeMap::new() }
+        let (released, discarded, tried) = (BTreeSet::new(), BTreeMap::new(), BTreeMap::new());
+        Self { inbox: Inbox::new(rules), released, discarded, tried }
     }
 
     /// Commits these messages: the inbox finds copies.
@@ -43,6 +46,14 @@ impl Store {
     /// Applies what waits and is due.
     pub(crate) fn redeliver(&mut self, mut fails: impl FnMut() -> bool) {
         self.inbox.redeliver(|_| fails());
+        let by_now = self.inbox.applied.len();
+        for event in &self.released {
+            let code = self.inbox.rows[&u32::try_from(*event).unwrap()].code;
+            assert_ne!(code, Some(Code::VersionGap), "{event} was released and waits again");
+            if code == Some(Code::Failed) {
+                self.tried.entry(*event).or_insert(by_now);
+            }
+        }
     }
 
     /// Whether the database has this event, whatever became of it.

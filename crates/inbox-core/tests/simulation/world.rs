@@ -308,7 +308,11 @@ impl World {
         for (count, (key, version, event)) in self.store.applied().into_iter().enumerate() {
             let discarded = self.store.discarded.iter();
             let by_now = discarded.filter(|(_, applied_by_then)| **applied_by_then <= count);
-            for (its_key, its_version) in by_now.map(|(other, _)| versions[other]) {
+            let by_now = by_now.map(|(other, _)| versions[other]);
+            let tried = self.store.tried.iter();
+            let tried = tried.filter(|(_, applied_by_then)| **applied_by_then <= count);
+            let tried = tried.map(|(other, _)| (versions[other].0, versions[other].1 - 1));
+            for (its_key, its_version) in by_now.chain(tried) {
                 reached.entry(its_key).and_modify(|last| *last = its_version.max(*last));
             }
             let last = *reached.entry(key).or_insert(version);

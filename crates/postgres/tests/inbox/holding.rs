@@ -1,7 +1,7 @@
 //! Behind an event that waits or is dead nothing of its key is applied, and it drains in order.
 
 use crate::messages::event;
-use crate::world::{BOTH, EACH, SET, apply_sql, worlds};
+use crate::world::{BOTH, EACH, SET, World, apply_sql, worlds};
 
 #[tokio::test]
 async fn what_follows_a_failed_event_is_stored_behind_it_and_drains_in_order() {
@@ -223,5 +223,60 @@ async fn a_long_key_drains_batch_by_batch() {
         }
         assert_eq!(world.applied("a").await.len(), 26);
         assert_eq!(world.key("a").await, "0/1A/0 26");
+    }
+}
+
+/// What `walrelay inbox retry` does of an event that waits for a version.
+async fn release(world: &World, event_id: &str) {
+    world
+        .run(&format!(
+            "BEGIN; SELECT app_inbox_lock('c', 1, ARRAY['a'], true);
+             UPDATE app_inbox SET error_code = 'GAP_ACCEPTED', next_attempt_at = CASE WHEN next_attempt_at < 'infinity' THEN now() END,
+                    status = 'retrying' WHERE event_id = '{event_id}';
+             SELECT app_inbox_heads('c', 1, ARRAY['a']); COMMIT"
+        ))
+        .await;
+}
+
+/// Options under which an event waits for the version before it.
+const HOLD: &str = ", on_gap => 'hold'";
+
+#[tokio::test]
+async fn an_event_released_from_a_gap_waits_for_no_version_also_after_its_handler_has_failed() {
+    for world in worlds().await {
+        for handler in BOTH {
+            world.run("TRUNCATE app_inbox, app_inbox_key, balance, applied").await;
+            let batch = [event(1, "a"), event(3, "a").failing("P0001"), event(4, "a")];
+            assert_eq!(
+                world.apply_with(handler, &batch, HOLD).await,
+                ["done", "retrying VERSION_GAP", "retrying"]
+            );
+            release(&world, "e3").await;
+            // Twice, because the first failure must not be forgotten by the second.
+            let failed = ["e3 retrying P0001", "e4 retrying"];
+            assert_eq!(world.redeliver_with(handler, HOLD).await, failed);
+            assert_eq!(world.redeliver_with(handler, HOLD).await, failed);
+            world.run(&mend("e3")).await;
+            assert_eq!(world.redeliver_with(handler, HOLD).await, ["e3 done", "e4 done"]);
+            assert_eq!(world.applied("a").await, ["e1", "e3", "e4"]);
+            // What was missing may still come.
+            assert_eq!(world.apply_with(handler, &[event(2, "a")], HOLD).await, ["late"]);
+        }
+    }
+}
+
+#[tokio::test]
+async fn an_event_released_from_a_gap_stays_behind_an_earlier_one_that_waits() {
+    for world in worlds().await {
+        let batch = [event(1, "a"), event(3, "a"), event(5, "a")];
+        world.apply_with(SET, &batch, HOLD).await;
+        release(&world, "e5").await;
+        let told = world.redeliver_with(SET, HOLD).await;
+        assert_eq!(told, ["e3 retrying VERSION_GAP", "e5 retrying VERSION_GAP"]);
+        assert_eq!(world.applied("a").await, ["e1"]);
+
+        // What a person has said of it is still known when its turn has come.
+        assert_eq!(world.apply_with(SET, &[event(2, "a")], HOLD).await, ["retrying"]);
+        assert_eq!(world.redeliver_with(SET, HOLD).await, ["e2 done", "e3 done", "e5 done"]);
     }
 }
