@@ -56,10 +56,16 @@ async fn an_event_deleted_from_the_inbox_is_named_and_nothing_else() {
     let other = audited(&world, &["--aggregate-type", "other"]).await;
     assert_eq!((&other["rows"], &other["exit"]), (&0.into(), &0.into()), "{other}");
 
-    let traced = world.succeed(["trace", &id]).await;
+    let lacking = world.run(["trace", &id]).await;
+    assert_eq!(lacking.code, Some(1), "{}", lacking.text);
+    let traced = lacking.text;
     assert!(traced.contains("settled            true"), "{traced}");
     assert!(traced.contains("inbox of ledger\n  not there"), "{traced}");
+    assert!(traced.contains("is settled, and not in the inbox of ledger"), "{traced}");
     assert!(!traced.contains("payload"), "{traced}");
+    let prune = "UPDATE app_inbox_consumer SET pruned_before = now()";
+    world.execute(prune).await;
+    world.succeed(["trace", &id]).await;
     let nowhere = world.run(["trace", "00000000-0000-4000-8000-00000000none"]).await;
     assert_eq!(nowhere.code, Some(1), "{}", nowhere.text);
     assert!(nowhere.text.contains("is in no outbox"), "{}", nowhere.text);

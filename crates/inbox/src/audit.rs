@@ -19,9 +19,6 @@ use crate::operate::{InConsumer, object};
 /// Ids compared at once.
 const PAGE: usize = 10_000;
 
-/// Missing events that are listed; the others are counted.
-const LISTED: usize = 1_000;
-
 /// An outbox table, and its columns as they stand in SQL.
 #[derive(Debug, Clone)]
 pub struct AuditedTable {
@@ -62,6 +59,8 @@ pub struct Scope {
     pub until: SystemTime,
     /// Only rows of these aggregate types; all when empty.
     pub aggregate_types: Vec<String>,
+    /// How many missing events are listed; the others are counted.
+    pub listed: usize,
 }
 
 /// What an audit of one consumer has found.
@@ -93,10 +92,10 @@ impl Findings {
         matches!((self.last_missing, self.first_seen), (Some(last), Some(first)) if last < first)
     }
 
-    fn miss(&mut self, event_id: String, occurred_at: SystemTime) {
+    fn miss(&mut self, (event_id, occurred_at): (String, SystemTime), listed: usize) {
         self.missing_count += 1;
         self.last_missing = self.last_missing.max(Some(occurred_at));
-        if self.missing.len() < LISTED {
+        if self.missing.len() < listed {
             self.missing.push((event_id, occurred_at));
         }
     }
@@ -308,7 +307,7 @@ impl Minute<'_> {
             let ids: Vec<String> = page.iter().map(|row| row.get(0)).collect();
             let held = against.held(&ids).await?;
             for row in page.iter().filter(|row| !held.contains(row.get::<_, &str>(0))) {
-                findings.miss(row.get(0), row.get(1));
+                findings.miss((row.get(0), row.get(1)), self.scope.listed);
             }
             match ids.last() {
                 Some(highest) if ids.len() == PAGE => last.clone_from(highest),
@@ -377,6 +376,23 @@ impl InConsumer {
                     WHERE i.consumer = $1 AND i.generation = $2 AND i.event_id = $3";
         let (name, generation) = self.place();
         one(client, sql, &[&name, &generation, &event_id], "read the inbox").await
+    }
+
+    /// Whether the row of an event that occurred then may have been deleted by `consumer prune`.
+    ///
+    /// # Errors
+    ///
+    /// The database refuses.
+    pub async fn may_be_pruned(
+        &self,
+        client: &SqlClient,
+        occurred_at: Option<&str>,
+    ) -> Result<bool, InboxError> {
+        let sql =
+            "SELECT coalesce(pruned_before > coalesce($2::text::timestamptz, '-infinity'), false)
+                     FROM public.app_inbox_consumer WHERE consumer = $1";
+        let row = client.query_one(sql, &[&self.place().0, &occurred_at]).await;
+        Ok(row.map_err(failed("read the consumer"))?.get(0))
     }
 
     /// Which of these events the inbox has, in whatever state.

@@ -186,7 +186,9 @@ policy! {
     Missing: POSTGRES, POSTGRES, POSTGRES,
         "run `walrelay check`, which names what is missing and what resembles it";
     /// A table or column is missing.
-    TableMissing: POSTGRES, POSTGRES, POSTGRES, "run `walrelay init`, which creates what is missing";
+    TableMissing: POSTGRES, POSTGRES, POSTGRES,
+        "run `walrelay init` in the outbox's database, which creates what is missing, or correct --database-url, if that \
+         names another one";
     /// An outbox table lacks something.
     OutboxUnfit: POSTGRES, POSTGRES, POSTGRES,
         "run `walrelay check`, and mend the table or the --column-… options";
@@ -281,10 +283,11 @@ policy! {
     // The consuming half.
     /// A consumer's database lacks tables, functions or rights.
     InboxUnfit: POSTGRES, POSTGRES, POSTGRES,
-        "run `walrelay consumer init`, which creates what is missing; migrations/README.md has the grants";
+        "run `walrelay consumer init` in the consumer's database, which creates what is missing, or correct \
+         --database-url or --inbox, if that names another one; migrations/README.md has the grants";
     /// There is no consumer of this name.
     ConsumerMissing: POSTGRES, POSTGRES, POSTGRES,
-        "correct the name, or set it up: `walrelay consumer init NAME --subscription S`";
+        "correct the name or --database-url, or set it up: `walrelay consumer init NAME --subscription S`";
     /// The handler is missing, or is none.
     HandlerUnfit: POSTGRES, POSTGRES, POSTGRES,
         "create the function in the consumer's database, or correct --handler";

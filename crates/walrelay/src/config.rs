@@ -19,6 +19,7 @@ mod backfills;
 mod build;
 mod builder;
 mod command;
+mod consent;
 mod consumers;
 mod consuming;
 mod given;
@@ -40,12 +41,13 @@ mod values;
 
 pub use build::Config;
 pub use command::{
-    AlreadyThere, AnchorAction, AnchorConfig, AuditConfig, CheckConfig, Chosen, Command, Consent,
+    AlreadyThere, AnchorAction, AnchorConfig, AuditConfig, CheckConfig, Chosen, Command,
     CreateTopics, DatabaseConfig, DemoConfig, DemoOutput, DispatchAction, DispatchConfig,
     DispatchEdit, DispatchList, EmulatorConfig, InboxPlace, InitConfig, OnSlotLost, PruneConfig,
     Pruning, ReshardConfig, Resharded, RunConfig, Shell, SlotAction, SlotConfig, SlotKind,
     StatusConfig, TraceConfig,
 };
+pub use consent::Consent;
 pub use consuming::{
     ConsumeConfig, ConsumerAction, ConsumerConfig, ConsumerSetUp, InboxAction, InboxConfig,
     NewSubscription, Rebuild, RefillConfig, Source,

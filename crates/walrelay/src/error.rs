@@ -80,6 +80,13 @@ pub enum Error {
         publication: String,
     },
 
+    /// The database that is named as the outbox's is another one.
+    #[error("the outbox's database is asked for, and this one has no table {table}")]
+    NoOutbox {
+        /// What it lacks.
+        table: String,
+    },
+
     /// `prune` may not read or delete what it would have to.
     #[error("delete old rows of {table}")]
     PruneDenied {
@@ -198,6 +205,15 @@ pub enum Error {
         event_id: String,
     },
 
+    /// An event was published, and inboxes that were looked at do not have it.
+    #[error("event {event_id:?} is settled, and not in the inbox of {consumers}")]
+    NotArrived {
+        /// The id asked for.
+        event_id: String,
+        /// Theirs.
+        consumers: String,
+    },
+
     /// A signal ended a command before it was done.
     #[error("stopped by a signal before it was done")]
     Interrupted,
@@ -227,6 +243,7 @@ impl Error {
             Self::PublicationMissing { .. } => Kind::PublicationMissing,
             Self::PubSub(_) => Kind::PubSub,
             Self::TopicMissing { .. } => Kind::TopicMissing,
+            Self::NoOutbox { .. } => Kind::TableMissing,
             Self::PruneDenied { .. } => Kind::Privilege,
             Self::Held { .. } => Kind::SlotHeld,
             Self::ReplayTaken { .. } => Kind::ReplayTaken,
@@ -240,6 +257,7 @@ impl Error {
             Self::Demo { .. }
             | Self::Missing { .. }
             | Self::NoTrace { .. }
+            | Self::NotArrived { .. }
             | Self::ReplayHeld { .. } => Kind::Refused,
             Self::SecondSignal | Self::Interrupted | Self::ReplayStopped { .. } => {
                 Kind::Interrupted
@@ -296,6 +314,8 @@ impl Error {
             Self::NoTrace { .. } => {
                 "compare the id with what was inserted; --outbox-table and --inbox name where to look"
             }
+            Self::NotArrived { .. } => NOT_ARRIVED,
+            Self::NoOutbox { .. } => NO_OUTBOX,
             Self::Findings { .. } => "each finding above names its fix",
             Self::PruneDenied { .. } => PRUNE_RIGHTS,
             Self::Unfit { hint, .. } => hint,
@@ -319,6 +339,8 @@ impl Error {
 pub(crate) fn kind_of_inbox(error: &InboxError) -> Kind {
     match error {
         InboxError::Connect(error) => Kind::of_postgres(error),
+        // Whether the outbox's tables are there has been looked at before: these are the inbox's.
+        InboxError::Store(error) if Kind::of_store(error) == Kind::TableMissing => Kind::InboxUnfit,
         InboxError::Store(error) => Kind::of_store(error),
         InboxError::Inbox { .. } => Kind::InboxUnfit,
         InboxError::Unregistered { .. } => Kind::ConsumerMissing,
@@ -335,6 +357,14 @@ pub(crate) fn kind_of_inbox(error: &InboxError) -> Kind {
 /// What to do about events that no inbox has.
 const MISSING: &str =
     "docs/consumer-operations.md, Proof, says how to bring them back: an inbox skips what it has";
+
+/// What to do about an event that is not where it should be.
+const NOT_ARRIVED: &str = "it may be on its way, or of a topic that the consumer does not read; `walrelay audit` tells \
+     what is missing, and docs/consumer-operations.md, Proof, what to do about it";
+
+/// What to do where the outbox was looked for in another database.
+const NO_OUTBOX: &str = "name the outbox's database with --database-url, and consumers in other ones with \
+     --inbox NAME=URL; if it is the outbox's, correct --outbox-table, or run `walrelay init`, which creates it";
 
 /// What `prune` needs besides what the relay needs.
 const PRUNE_RIGHTS: &str = "run it as the outbox table's owner, or GRANT SELECT, DELETE on the outbox table, and \

@@ -36,6 +36,9 @@ pub struct AuditArgs {
     /// nobody else reads.
     #[arg(long, value_name = "SUBSCRIPTION", conflicts_with = "inbox", help_heading = ARGUMENTS)]
     pub subscription: Option<String>,
+    /// Name every event that is missing: without it the first 20, with --format json the first thousand.
+    #[arg(long, help_heading = ARGUMENTS)]
+    pub all: bool,
     #[command(flatten)]
     pub places: InboxPlaces,
     #[command(flatten)]

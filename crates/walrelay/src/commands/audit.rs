@@ -10,15 +10,16 @@ use walrelay_postgres::{SqlClient, connect_sql};
 use walrelay_pubsub::Subscriber;
 use walrelay_relay::observe::report::rfc3339;
 
-use super::before::{every_shard, refuse_unrecorded};
+use super::before::{every_shard, refuse_unrecorded, refuse_without_outbox};
 use super::columns::column_of;
 use super::trace::open_inboxes;
 use crate::config::{AuditConfig, OutputFormat};
 use crate::error::Error;
 use crate::output::{print, visible};
 
-/// Missing events that the text names; the JSON has more.
+/// Missing events that the text names, and those that the JSON has, unless all are asked for.
 const NAMED: usize = 20;
+const LISTED: usize = 1_000;
 
 /// Compares, and prints what was found.
 ///
@@ -27,6 +28,7 @@ const NAMED: usize = 20;
 /// A database cannot be reached or refuses, nothing is known to be settled, or an event is missing.
 pub async fn execute(config: AuditConfig) -> Result<(), Error> {
     let outbox = connect_sql(&config.database.connect).await?;
+    refuse_without_outbox(&outbox, &config.database.outbox).await?;
     let scope = scope(&outbox, &config).await?;
     let held_back = held_back(&outbox, &scope.slots).await?;
     let mut reports: Vec<(String, Findings)> = Vec::new();
@@ -45,7 +47,9 @@ pub async fn execute(config: AuditConfig) -> Result<(), Error> {
     outbox.close().await;
     print(&match config.format {
         OutputFormat::Json => format!("{:#}\n", as_json(&reports, &held_back)),
-        OutputFormat::Text => as_text(&reports, &held_back),
+        OutputFormat::Text => {
+            as_text(&reports, &held_back, if config.all { usize::MAX } else { NAMED })
+        }
     })?;
     let lacking = reports.iter().filter(|(_, findings)| findings.missing_count > 0);
     let lacking =
@@ -81,6 +85,7 @@ async fn scope(outbox: &SqlClient, config: &AuditConfig) -> Result<Scope, Error>
         since: config.since,
         until: SystemTime::now().checked_sub(config.grace).unwrap_or(SystemTime::UNIX_EPOCH),
         aggregate_types: config.aggregate_types.clone(),
+        listed: if config.all { usize::MAX } else { LISTED },
     })
 }
 
@@ -103,7 +108,11 @@ fn as_json(reports: &[(String, Findings)], held_back: &BTreeMap<String, i64>) ->
     json!({ "consumers": consumers.collect::<Vec<_>>(), "held_back": held_back })
 }
 
-fn as_text(reports: &[(String, Findings)], held_back: &BTreeMap<String, i64>) -> String {
+fn as_text(
+    reports: &[(String, Findings)],
+    held_back: &BTreeMap<String, i64>,
+    named: usize,
+) -> String {
     let mut text = String::new();
     for (name, findings) in reports {
         let since = findings.since.map(|at| format!(" since {}", rfc3339(at))).unwrap_or_default();
@@ -123,11 +132,12 @@ fn as_text(reports: &[(String, Findings)], held_back: &BTreeMap<String, i64>) ->
                 findings.left_out
             ));
         }
-        for (id, at) in findings.missing.iter().take(NAMED) {
+        for (id, at) in findings.missing.iter().take(named) {
             text.push_str(&format!("  missing: {}, occurred at {}\n", visible(id), rfc3339(*at)));
         }
-        if findings.missing_count > NAMED as u64 {
-            text.push_str("  and others: --format json names the first thousand\n");
+        let others = findings.missing_count.saturating_sub(named as u64);
+        if others > 0 {
+            text.push_str(&format!("  and {others} others: --all names them\n"));
         }
         if let Some(first) = findings.first_seen.filter(|_| findings.is_younger()) {
             let first = rfc3339(first);
@@ -165,9 +175,15 @@ mod tests {
             left_out: 2,
             ..Findings::default()
         };
-        let text = as_text(&[("ledger".to_owned(), findings)], &BTreeMap::new());
+        let reports = [("ledger".to_owned(), findings)];
+        let text = as_text(&reports, &BTreeMap::new(), NAMED);
         assert!(text.starts_with("ledger: 100 settled event(s), 30 are MISSING\n"), "{text}");
         assert!(text.contains("there: 2 dead, 70 done\n"), "{text}");
         assert_eq!(text.matches("missing: ").count(), NAMED, "{text}");
+        assert!(text.contains("and 10 others: --all names them\n"), "{text}");
+
+        let all = as_text(&reports, &BTreeMap::new(), usize::MAX);
+        assert_eq!(all.matches("missing: ").count(), 30, "{all}");
+        assert!(!all.contains("others"), "{all}");
     }
 }

@@ -264,7 +264,7 @@ async fn refuse_without_rows(client: &SqlClient, tables: &[QualifiedName]) -> Re
         true => Ok(()),
         false => Err(Error::Unfit {
             what: "the database has no outbox with rows to apply again".to_owned(),
-            hint: "name the database that the outbox is in: --outbox-url",
+            hint: "name the database that the outbox is in with --outbox-url; --database-url is the consumer's",
         }),
     }
 }

@@ -112,6 +112,23 @@ pub(super) async fn refuse_other_shards(client: &SqlClient, outbox: &Outbox) -> 
     }
 }
 
+/// Whoever has two databases may have named the consumer's, which is no reason to create an outbox there.
+pub(super) async fn refuse_without_outbox(
+    client: &SqlClient,
+    outbox: &Outbox,
+) -> Result<(), Error> {
+    let mut names: Vec<String> = outbox.tables.iter().map(ToString::to_string).collect();
+    names.push("public.app_outbox_relay".to_owned());
+    let sql = "SELECT name FROM unnest($1::text[]) WITH ORDINALITY AS n(name, i)
+                WHERE to_regclass(name) IS NULL ORDER BY i LIMIT 1";
+    let action = "look for the outbox".to_owned();
+    let missing = client.query_opt(sql, &[&names]).await;
+    match missing.map_err(|source| StoreError::Sql { action, source })? {
+        Some(row) => Err(Error::NoOutbox { table: row.get(0) }),
+        None => Ok(()),
+    }
+}
+
 /// Which rows are settled is known from the record that the relay keeps of its slot.
 pub(super) async fn refuse_unrecorded(client: &SqlClient, slot: &str) -> Result<(), Error> {
     match read_relay_row(client, slot).await? {

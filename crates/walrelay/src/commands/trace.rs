@@ -5,7 +5,7 @@ use walrelay_inbox::audit::{trace_dispatch, trace_outbox};
 use walrelay_inbox::operate::InConsumer;
 use walrelay_postgres::{SqlClient, connect_sql};
 
-use super::before::every_shard;
+use super::before::{every_shard, refuse_without_outbox};
 use super::columns::column_of;
 use crate::config::{InboxPlace, OutputFormat, TraceConfig};
 use crate::error::Error;
@@ -18,39 +18,69 @@ use crate::output::{print, visible};
 /// A database cannot be reached or refuses, or the event is nowhere.
 pub async fn execute(config: TraceConfig) -> Result<(), Error> {
     let outbox = connect_sql(&config.database.connect).await?;
+    refuse_without_outbox(&outbox, &config.database.outbox).await?;
     let found = trace(&outbox, &config).await?;
     outbox.close().await;
     print(&match config.format {
         OutputFormat::Json => format!("{found:#}\n"),
         OutputFormat::Text => as_text(&found),
     })?;
+    verdict(&found, config.event_id)
+}
+
+/// Whether the event is where it should be.
+fn verdict(found: &Value, event_id: String) -> Result<(), Error> {
     let inboxes = found["inboxes"].as_object().into_iter().flatten().map(|(_, row)| row);
-    match inboxes.chain([&found["outbox"], &found["dispatch"]]).all(Value::is_null) {
-        true => Err(Error::NoTrace { event_id: config.event_id }),
-        false => Ok(()),
+    if inboxes.chain([&found["outbox"], &found["dispatch"]]).all(Value::is_null) {
+        return Err(Error::NoTrace { event_id });
     }
+    let lacking = found["not_in"].as_array().into_iter().flatten().filter_map(Value::as_str);
+    match lacking.map(visible).collect::<Vec<_>>().as_slice() {
+        [] => Ok(()),
+        lacking => Err(Error::NotArrived { event_id, consumers: lacking.join(", ") }),
+    }
+}
+
+/// Whether a row of the outbox has been published, as far as the relay knows.
+fn is_published(row: &Value, dispatch: &Value) -> bool {
+    row["settled"] == true && (dispatch.is_null() || dispatch["status"] == "published")
 }
 
 async fn trace(outbox: &SqlClient, config: &TraceConfig) -> Result<Value, Error> {
     let id = &config.event_id;
     let shards = every_shard(outbox, &config.database.outbox).await?;
     let slots: Vec<String> = shards.into_iter().map(|shard| shard.slot).collect();
-    let mut row = Value::Null;
+    let (mut row, mut occurred_at) = (Value::Null, None);
     for table in &config.database.outbox.tables {
         let column = column_of(outbox, table, &config.columns.id).await?;
         let found = trace_outbox(outbox, (&slots, table), (&column, id)).await?;
         if !found.is_null() {
+            if let Some(names) = &config.columns.occurred_at {
+                let moment = column_of(outbox, table, names).await?;
+                occurred_at = found[&moment].as_str().map(str::to_owned);
+            }
             row = found;
         }
     }
-    let mut inboxes = Map::new();
+    let dispatch = trace_dispatch(outbox, &slots, id).await?;
+    let is_published = is_published(&row, &dispatch);
+    let (mut inboxes, mut not_in) = (Map::new(), Vec::new());
     for inbox in open_inboxes(outbox, &config.inboxes).await? {
-        let found = inbox.consumer.trace(inbox.client(outbox), id).await?;
-        inboxes.insert(inbox.consumer.name().to_owned(), found);
+        let name = inbox.consumer.name().to_owned();
+        let client = inbox.client(outbox);
+        let found = inbox.consumer.trace(client, id).await?;
+        if is_published
+            && found.is_null()
+            && !inbox.consumer.may_be_pruned(client, occurred_at.as_deref()).await?
+        {
+            not_in.push(name.clone());
+        }
+        inboxes.insert(name, found);
         inbox.close().await;
     }
-    let dispatch = trace_dispatch(outbox, &slots, id).await?;
-    Ok(json!({ "event_id": id, "outbox": row, "dispatch": dispatch, "inboxes": inboxes }))
+    Ok(json!({
+        "event_id": id, "outbox": row, "dispatch": dispatch, "inboxes": inboxes, "not_in": not_in,
+    }))
 }
 
 fn as_text(found: &Value) -> String {
@@ -124,4 +154,28 @@ pub(super) async fn open_inboxes(
         });
     }
     Ok(inboxes)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn found(not_in: &Value) -> Value {
+        let row = json!({ "settled": true });
+        json!({ "outbox": row, "dispatch": null, "inboxes": { "billing": null }, "not_in": not_in })
+    }
+
+    #[test]
+    fn an_event_that_was_published_and_is_not_in_an_inbox_is_no_success() {
+        assert!(is_published(&json!({ "settled": true }), &Value::Null));
+        assert!(is_published(&json!({ "settled": true }), &json!({ "status": "published" })));
+        assert!(!is_published(&json!({ "settled": true }), &json!({ "status": "dead" })));
+        assert!(!is_published(&json!({ "settled": false }), &Value::Null));
+
+        let missing = found(&json!(["billing"]));
+        let error = verdict(&missing, "e-1".to_owned()).expect_err("it is not there");
+        assert_eq!(error.exit().code(), 1);
+        assert!(error.report().contains("not in the inbox of billing"), "{}", error.report());
+        assert!(verdict(&found(&json!([])), "e-1".to_owned()).is_ok());
+    }
 }

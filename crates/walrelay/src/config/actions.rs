@@ -7,9 +7,10 @@ use walrelay_postgres::{DispatchQuery, DispatchState, DispatchStatus};
 
 use super::builder::Builder;
 use super::command::{
-    Chosen, Consent, DispatchAction, DispatchConfig, DispatchEdit, DispatchList, SlotAction,
-    SlotConfig, SlotKind,
+    Chosen, DispatchAction, DispatchConfig, DispatchEdit, DispatchList, SlotAction, SlotConfig,
+    SlotKind,
 };
+use super::consent::Consent;
 use super::orders::RecoverOrder;
 use super::output_format::OutputFormat;
 use crate::{cli, options};

@@ -11,6 +11,7 @@ use walrelay_postgres::{ConnectConfig, DispatchQuery, OnLost, Outbox};
 use walrelay_pubsub::Endpoint;
 use walrelay_relay::settings::{PubSubSettings, Settings};
 
+use super::consent::Consent;
 use super::consuming::{ConsumeConfig, ConsumerConfig, InboxConfig};
 use super::orders::{BackfillConfig, Place, RecoverOrder, ReplayConfig, ResetOrder};
 use super::output_format::OutputFormat;
@@ -263,15 +264,6 @@ pub enum Chosen {
     },
 }
 
-/// Whether somebody has agreed to what is done to many rows.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Consent {
-    /// By `--yes`.
-    Given,
-    /// Who sits at the terminal is asked.
-    Asked,
-}
-
 /// Everything `walrelay slot` needs.
 #[derive(Debug, Clone)]
 pub struct SlotConfig {
@@ -402,6 +394,8 @@ pub struct AuditConfig {
     pub grace: Duration,
     /// Only events of these aggregate types; all when empty.
     pub aggregate_types: Vec<String>,
+    /// Whether every missing event is named.
+    pub all: bool,
     /// For people or for programs.
     pub format: OutputFormat,
 }

@@ -41,6 +41,7 @@ impl Builder<'_> {
             since,
             grace,
             aggregate_types: args.aggregate_type.clone(),
+            all: args.all,
             format,
         })
     }
