@@ -65,7 +65,7 @@ async fn poison_is_isolated_and_its_key_waits_while_all_others_go_on() {
         .await;
     world.insert_events(5, 50).await;
     world.catch_up().await;
-    let _consumer = world.start_consumer(["--max-attempts", "2"]).await;
+    let consumer = world.start_consumer(["--max-attempts", "2"]).await;
     wait_until(DEADLINE, "the poison to be dead", async || {
         let dead = "SELECT count(*) FROM app_inbox WHERE status = 'dead'";
         (world.number(dead).await == 1).then_some(())
@@ -93,12 +93,18 @@ async fn poison_is_isolated_and_its_key_waits_while_all_others_go_on() {
     assert!(listed.contains(&id) && listed.contains("\"holds_its_key\": true"), "{listed}");
     let shown = world.succeed(["inbox", "show", &id]).await;
     assert!(shown.contains("attempt 2") && shown.contains("poison"), "{shown}");
+    // The data as they are read, not as they are stored.
+    assert!(shown.contains("\"fails\": true"), "{shown}");
+    consumer.wait_for_line(DEADLINE, "is dead").await;
     let file = std::env::temp_dir().join(format!("{}-payload.json", world.name()));
     std::fs::write(&file, "{\"n\": 51}").expect("a file");
     let path = file.to_str().expect("a plain name");
     world.succeed(["inbox", "edit", &id, "--payload-file", path]).await;
     std::fs::remove_file(&file).expect("it is there");
     world.wait_applied(101).await;
+    consumer.wait_for_line(DEADLINE, "stored events are applied, and their keys go on").await;
+    let edited = world.succeed(["inbox", "show", &id]).await;
+    assert!(edited.contains("\n  edited at ") && edited.contains("done"), "{edited}");
     let inversions = "SELECT count(*) FROM (
           SELECT o.version, lag(o.version) OVER (PARTITION BY a.key ORDER BY a.n) AS before
             FROM effect.applied AS a JOIN app_outbox AS o ON o.id::text = a.event_id) AS x
@@ -124,6 +130,19 @@ async fn a_pause_holds_everything_until_it_is_resumed() {
     consumer.wait_for_http(DEADLINE, "/readyz", 200).await;
     world.wait_applied(100).await;
     world.assert_applied_exactly_once().await;
+    let lines = || consumer.lines().iter().filter(|line| line.contains("paused: ")).count();
+    assert_eq!(lines(), 1, "{:?}", consumer.lines());
+    consumer.wait_for_line(DEADLINE, "resumed: events are applied again").await;
+
+    // Also one that comes while events flow, and is found out by a batch.
+    world.succeed(["consumer", "pause", CONSUMER]).await;
+    world.insert_events(5, 100).await;
+    world.catch_up().await;
+    wait_until(DEADLINE, "the second pause to be logged", async || {
+        let told = consumer.lines();
+        (told.iter().filter(|line| line.contains("paused: ")).count() == 2).then_some(())
+    })
+    .await;
 }
 
 #[tokio::test]
@@ -175,8 +194,30 @@ async fn a_consumer_that_reads_another_subscription_is_refused_before_one_is_cre
     world.set_up_consumer().await;
     let init = ["consumer", "init", CONSUMER, "--create", "--topic", "video.events"];
     let other = [&init[..], &["--subscription", "another"]].concat();
-    ends(&world, &other, 2, "reads projects/test/subscriptions/ledger already").await;
+    ends(&world, &other, 2, "give that as --subscription").await;
     let subscriptions = world.pubsub.emulator().subscriptions();
     assert_eq!(subscriptions, ["projects/test/subscriptions/ledger"]);
-    ends(&world, &[&init[..], &["--subscription", CONSUMER]].concat(), 0, "already there").await;
+    let again = [&init[..], &["--subscription", CONSUMER]].concat();
+    ends(&world, &again, 0, "already there: tables and functions").await;
+    ends(&world, &again, 0, "GRANT EXECUTE ON FUNCTION").await;
+}
+
+#[tokio::test]
+async fn an_inbox_that_is_made_is_said_to_be_created_and_one_elsewhere_is_asked_for() {
+    let Some(world) = World::create().await else { return };
+    ends(&world, &["inbox", "list"], 3, "--database-url").await;
+    ends(&world, &["consumer", "pause", CONSUMER], 3, "consumer init").await;
+    let init = ["consumer", "init", CONSUMER, "--subscription", CONSUMER];
+    ends(&world, &init, 0, "created: tables and functions of the inbox").await;
+    // A database of consumers alone has no outbox, and is not to get one.
+    world.execute("DROP TABLE app_outbox_relay, app_outbox_dispatch, app_outbox CASCADE").await;
+    for command in [&["audit"][..], &["trace", "e-1"]] {
+        let done = world.run(command.iter().copied()).await;
+        assert_eq!(done.code, Some(3), "{}", done.text);
+        assert!(
+            done.text.contains("name the outbox's database with --database-url"),
+            "{}",
+            done.text
+        );
+    }
 }

@@ -43,7 +43,8 @@ static APPLY: LazyLock<[String; 2]> = LazyLock::new(|| {
 static REDELIVER: LazyLock<[String; 2]> = LazyLock::new(|| {
     HOLDS.map(|hold| {
         format!(
-            "SELECT array_agg(r.result), array_agg(r.error_code) FROM public.app_inbox_redeliver( \
+            "SELECT array_agg(r.result), array_agg(r.error_code), array_agg(r.event_id) \
+               FROM public.app_inbox_redeliver( \
                $1, $2, $3::text::pg_catalog.regprocedure, on_dead => $4, max_attempts => $5, \
                batch => $6{hold}) AS r"
         )
@@ -78,6 +79,8 @@ pub struct Registration {
 pub(crate) struct Applied {
     pub(crate) result: &'static str,
     pub(crate) error_code: Option<String>,
+    /// Of an event that was stored; who applies a batch knows its events.
+    pub(crate) event_id: Option<String>,
 }
 
 impl Applied {
@@ -86,7 +89,12 @@ impl Applied {
         const RESULTS: [&str; 7] =
             ["done", "duplicate", "late", "deferred", "retrying", "dead", "discarded"];
         let known = RESULTS.into_iter().find(|known| *known == result);
-        Self { result: known.unwrap_or("other"), error_code }
+        Self { result: known.unwrap_or("other"), error_code, event_id: None }
+    }
+
+    /// The same of an event that was stored.
+    pub(crate) fn stored(self, event_id: String) -> Self {
+        Self { event_id: Some(event_id), ..self }
     }
 
     /// All of a batch in one row, because a row for each costs more than what it says; null when there
@@ -95,7 +103,13 @@ impl Applied {
         let results: Option<Vec<&str>> = row.get(0);
         let codes: Option<Vec<Option<String>>> = row.get(1);
         let both = results.unwrap_or_default().into_iter().zip(codes.unwrap_or_default());
-        both.map(|(result, code)| Self::of(result, code)).collect()
+        let applied: Vec<Self> = both.map(|(result, code)| Self::of(result, code)).collect();
+        match row.try_get::<_, Option<Vec<String>>>(2) {
+            Ok(Some(ids)) => {
+                applied.into_iter().zip(ids).map(|(it, event_id)| it.stored(event_id)).collect()
+            }
+            Ok(None) | Err(_) => applied,
+        }
     }
 
     /// The error code of an event that has not taken effect because of it.

@@ -152,6 +152,9 @@ impl Run {
             handler = %self.plan.effect,
             "consuming"
         );
+        if self.is_paused {
+            Observed::note_pause(&self.plan.consumer);
+        }
         loop {
             let now = Instant::now();
             self.turn(now);
@@ -331,7 +334,7 @@ impl Run {
         match failure {
             Failure::Paused | Failure::Rebuilt | Failure::Unregistered => {
                 if failure == Failure::Paused {
-                    self.is_paused = true;
+                    self.pause();
                 }
                 if self.look != Chore::Running {
                     self.look = Chore::Due(now);
@@ -356,6 +359,7 @@ impl Run {
                     false => Stored::Perhaps,
                 };
                 applied.iter().for_each(|it| self.observed.metrics.event(it.result));
+                Observed::note_redelivered(applied);
                 if Applied::have_moved(applied) {
                     // What stands behind them, or did not fit beside them, may follow at once.
                     next = now;
@@ -392,10 +396,24 @@ impl Run {
         Ok(())
     }
 
+    /// Nothing is applied any more, until an operator lets it go on.
+    fn pause(&mut self) {
+        if !std::mem::replace(&mut self.is_paused, true) {
+            Observed::note_pause(&self.plan.consumer);
+        }
+    }
+
+    fn resume(&mut self) {
+        if std::mem::replace(&mut self.is_paused, false) {
+            tracing::info!("resumed: events are applied again");
+        }
+    }
+
     fn registered(&mut self, row: &Registration) {
-        if row.paused != self.is_paused {
-            tracing::info!(paused = row.paused, "an operator has changed the consumer");
-            self.is_paused = row.paused;
+        if row.paused {
+            self.pause();
+        } else {
+            self.resume();
         }
         let is_moved =
             self.settings.subscription.is_none() && row.subscription != self.subscription;
@@ -514,7 +532,10 @@ impl Run {
         for connection in self.idle {
             connection.close().await;
         }
-        tracing::info!("stopped");
+        match self.wanted_end {
+            End::Over => tracing::info!("stopped"),
+            End::Moved => tracing::info!("going on with the other subscription"),
+        }
     }
 
     fn wake_at(&self, now: Instant) -> Instant {

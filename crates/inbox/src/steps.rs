@@ -57,7 +57,7 @@ impl Connection {
             let verdicts = judge(handler, transaction, plan, (&events, From::Inbox)).await?;
             let settling = Settling { events: &events, verdicts: &verdicts, from: From::Inbox };
             let settled = settling.settle(transaction, plan).await?;
-            Ok(settled.into_iter().map(|(_, settled)| settled).collect())
+            Ok(named(&events, settled))
         })
         .await
     }
@@ -95,7 +95,7 @@ impl Connection {
             let verdicts: Vec<Verdict> = events.iter().map(|_| cause.verdict()).collect();
             let settling = Settling { events: &events, verdicts: &verdicts, from: From::Inbox };
             let settled = settling.settle(transaction, plan).await?;
-            Ok(settled.into_iter().map(|(_, settled)| settled).collect())
+            Ok(named(&events, settled))
         })
         .await
     }
@@ -130,6 +130,12 @@ impl Connection {
         }
         done
     }
+}
+
+/// What became of stored events, each with its id.
+fn named(events: &[Event], settled: Vec<(usize, Applied)>) -> Vec<Applied> {
+    let named = settled.into_iter().map(|(i, it)| it.stored(events[i].event_id.clone()));
+    named.collect()
 }
 
 /// Runs the handler over those of the events that do not come too soon.
