@@ -52,14 +52,31 @@ async fn a_rebuild_gives_the_same_read_model_while_an_instance_runs_and_events_c
     world.insert_events(20, 100).await;
     world.catch_up().await;
     world.wait_applied(600).await;
+    consumer.wait_for_line(DEADLINE, "going on with the other subscription").await;
+    assert!(consumer.lines().iter().all(|line| !line.contains("stopped")), "it goes on");
     drop(consumer);
     world.assert_applied_exactly_once().await;
+    // Set up again as it was set up first, it is the same consumer still, and nothing is created.
+    let init = [
+        "consumer",
+        "init",
+        CONSUMER,
+        "--subscription",
+        CONSUMER,
+        "--create",
+        "--topic",
+        "video.events",
+    ];
+    let same = world.succeed(init).await;
+    assert!(same.contains("/ledger-g2 since it was rebuilt"), "{same}");
 
     // Once more, with nobody running and a consumer that an operator has paused.
     world.succeed(["consumer", "pause", CONSUMER]).await;
-    let again = world
-        .succeed(["consumer", "rebuild", CONSUMER, "--seek-to", "1h", "--reset-sql", &reset])
-        .await;
+    let discard = "UPDATE app_inbox SET status = 'discarded' WHERE generation = 2 AND version = 7";
+    world.execute(discard).await;
+    let rebuild = ["consumer", "rebuild", CONSUMER, "--seek-to", "1h", "--reset-sql", &reset];
+    let again = world.succeed(rebuild.into_iter().chain(["--yes"])).await;
+    assert!(again.contains("in generation 2: 0 edited and 1 discarded event(s)"), "{again}");
     std::fs::remove_file(&reset).expect("it is there");
     // The names of subscriptions do not grow.
     assert!(again.contains("/ledger-g3\n") && again.contains("it was paused before"), "{again}");
@@ -104,6 +121,15 @@ async fn a_rebuild_that_cannot_be_whole_changes_nothing() {
     let elsewhere = world.run(rebuild.into_iter().chain(["5m", "--subscription", other])).await;
     assert_eq!(elsewhere.code, Some(2), "{}", elsewhere.text);
     assert!(elsewhere.text.contains("its topic, filter or ordering"), "{}", elsewhere.text);
+
+    // What people have decided is not forgotten without asking them.
+    let decide = "UPDATE app_inbox SET last_error = 'edited at x' WHERE version = 7;
+                  UPDATE app_inbox SET status = 'discarded' WHERE version = 8";
+    world.execute(decide).await;
+    let unasked = world.run(rebuild.into_iter().chain(["5m"])).await;
+    assert_eq!(unasked.code, Some(2), "{}", unasked.text);
+    assert!(unasked.text.contains("1 edited and 1 discarded event(s)"), "{}", unasked.text);
+    assert!(unasked.text.contains("--yes"), "{}", unasked.text);
 
     assert_unchanged(&world).await;
 }

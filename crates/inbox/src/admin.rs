@@ -156,6 +156,32 @@ async fn update(client: &SqlClient, consumer: &str, set: &str) -> Result<(), Inb
     }
 }
 
+/// What a database has of the inbox.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Made {
+    /// Nothing.
+    Nothing,
+    /// Tables, and functions of an earlier version.
+    Earlier,
+    /// What this version makes.
+    Current,
+}
+
+/// What there is of the inbox's tables and functions.
+///
+/// # Errors
+///
+/// The database refuses.
+pub async fn made(client: &SqlClient) -> Result<Made, InboxError> {
+    let sql = "SELECT to_regclass('public.app_inbox_consumer') IS NOT NULL";
+    let row = client.query_one(sql, &[]).await.map_err(failed("look for an inbox"))?;
+    Ok(match (row.get(0), is_current(client).await?) {
+        (false, _) => Made::Nothing,
+        (true, false) => Made::Earlier,
+        (true, true) => Made::Current,
+    })
+}
+
 /// Whether the functions of the inbox are those of this version.
 ///
 /// # Errors
@@ -381,7 +407,9 @@ fn handler(table: &QualifiedName, columns: &[Column]) -> String {
         format!("UPDATE SET\n      {}{gate}", sets.join(",\n      "))
     };
     format!(
-        "-- A handler for walrelay consume --handler {function}; edit it to what your events say.\n\
+        "-- A handler for walrelay consume --handler {function}, to be edited to what your events say. A column\n\
+         -- is taken from the field of its name in an event's data, and is null where there is none: an event that\n\
+         -- has not all that the table requires fails, and waits (walrelay inbox list).\n\
          -- It is called with a batch, and sees all of it or nothing: what it writes commits together with\n\
          -- the record that these events were seen. Rows are written in the order of their keys, because two\n\
          -- batches that write the same rows in different orders deadlock.\n\
@@ -392,6 +420,8 @@ fn handler(table: &QualifiedName, columns: &[Column]) -> String {
              FROM (\n      \
                -- Of each aggregate only its newest state matters; leave this out to see every event.\n      \
                SELECT DISTINCT ON (n.aggregate_id) n.* FROM unnest(events) AS n\n       \
+               -- Whatever the subscription brings comes here: name the events that tell of this table.\n       \
+               -- WHERE n.event_type IN ('OrderPlaced', 'OrderPaid')\n       \
                ORDER BY n.aggregate_id, n.version DESC NULLS LAST) AS e\n   \
             ORDER BY e.aggregate_id\n  \
            ON CONFLICT ({}) DO {then}\n\
@@ -427,6 +457,7 @@ mod tests {
             "(e.payload ->> 'Status')::text",
             "ON CONFLICT (id) DO UPDATE SET",
             "WHERE t.version < excluded.version",
+            "-- WHERE n.event_type IN (",
         ] {
             assert!(sql.contains(part), "{part} is missing in\n{sql}");
         }

@@ -33,7 +33,10 @@ pub enum InboxError {
         problem: String,
     },
     /// The consumer's name is taken.
-    #[error("consumer {consumer:?} reads {subscription} already; choose another name")]
+    #[error(
+        "consumer {consumer:?} reads {subscription} already: give that as --subscription to set the same consumer up \
+         again; one of another name would apply every event by itself"
+    )]
     OtherSubscription {
         /// Its name.
         consumer: String,

@@ -4,7 +4,7 @@
 
 use std::time::Duration;
 
-use serde_json::Value;
+use serde_json::{Value, json};
 use tokio_postgres::{Row, Transaction};
 use walrelay_postgres::{SqlClient, StoreError};
 
@@ -107,6 +107,12 @@ impl InConsumer {
         &self.consumer
     }
 
+    /// The generation it is in.
+    #[must_use]
+    pub const fn generation(&self) -> i32 {
+        self.generation
+    }
+
     /// What its rows begin with: name and generation.
     pub(crate) fn place(&self) -> (&str, i32) {
         (&self.consumer, self.generation)
@@ -147,7 +153,7 @@ impl InConsumer {
         Ok(rows.map_err(failed("list the inbox"))?.iter().map(object).collect())
     }
 
-    /// One row, with its message.
+    /// One row, with its message: its data as JSON or text where they are that.
     ///
     /// # Errors
     ///
@@ -155,11 +161,19 @@ impl InConsumer {
     pub async fn show(&self, client: &SqlClient, event_id: &str) -> Result<Value, InboxError> {
         let sql = format!(
             "SELECT (({COLUMNS})::jsonb || jsonb_build_object(
-                'message', convert_from(i.message, 'UTF8')::jsonb))::text {ROWS} AND i.event_id = $3"
+                'message', convert_from(i.message, 'UTF8')::jsonb))::text,
+                decode(convert_from(i.message, 'UTF8')::jsonb ->> 'data', 'base64')
+              {ROWS} AND i.event_id = $3"
         );
         let row = client.query_opt(&sql, &[&self.consumer, &self.generation, &event_id]).await;
         let row = row.map_err(failed("read the event"))?;
-        row.as_ref().map(object).ok_or_else(|| self.missing(event_id))
+        let row = row.ok_or_else(|| self.missing(event_id))?;
+        let mut found = object(&row);
+        if let Some(data) = row.get::<_, Option<Vec<u8>>>(1) {
+            let stored = &mut found["message"]["data"];
+            *stored = contents(&data, stored.take());
+        }
+        Ok(found)
     }
 
     /// Makes events due at once; dead ones get a new round of attempts. Returns how many.
@@ -201,7 +215,8 @@ impl InConsumer {
         replacement: &Replacement,
     ) -> Result<(), InboxError> {
         let set = format!(
-            "message = convert_to((convert_from(message, 'UTF8')::jsonb || jsonb_strip_nulls(
+            "last_error = left(concat_ws(E'\\n', {EDITED_AT}, last_error), 4000),
+             message = convert_to((convert_from(message, 'UTF8')::jsonb || jsonb_strip_nulls(
                jsonb_build_object('data', translate(encode($4::bytea, 'base64'), E'\\n', ''),
                                   'attributes', $5::text)))::text, 'UTF8'), {RETRY}"
         );
@@ -289,6 +304,22 @@ impl InConsumer {
         done.map(drop).map_err(broke())
     }
 
+    /// What a new generation would begin without.
+    ///
+    /// # Errors
+    ///
+    /// The database refuses.
+    pub async fn decided(&self, client: &SqlClient) -> Result<Decided, InboxError> {
+        // What `--dedupe position` has skipped was nobody's decision.
+        let sql = r"SELECT count(*) FILTER (WHERE status <> 'discarded' AND last_error ~ '(^|\n)edited at '),
+                          count(*) FILTER (WHERE status = 'discarded' AND error_code IS DISTINCT FROM 'BEHIND_POSITION'),
+                          count(*) FILTER (WHERE status IN ('retrying', 'dead'))
+                     FROM public.app_inbox WHERE consumer = $1 AND generation = $2";
+        let row = client.query_one(sql, &[&self.consumer, &self.generation]).await;
+        let row = row.map_err(failed("count what was decided"))?;
+        Ok(Decided { edited: row.get(0), discarded: row.get(1), unfinished: row.get(2) })
+    }
+
     fn missing(&self, event_id: &str) -> InboxError {
         InboxError::UnknownEvent { consumer: self.consumer.clone(), event_id: event_id.to_owned() }
     }
@@ -303,6 +334,29 @@ const RETRY: &str = "attempts = CASE status WHEN 'dead' THEN 0 ELSE attempts END
 
 const DISCARDED: &str = "discarded";
 
+/// A line of the history of errors, by which edited events are counted. What handlers say cannot look like
+/// it: their lines begin with the attempt.
+const EDITED_AT: &str = "'edited at ' || to_char(clock_timestamp() AT TIME ZONE 'UTC', 'YYYY-MM-DD\"T\"HH24:MI:SS\"Z\"')";
+
+/// What people have decided about events of a generation, and what is not done in it.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Decided {
+    /// Events of which another payload, or other attributes, were applied or wait.
+    pub edited: i64,
+    /// Events that were given up.
+    pub discarded: i64,
+    /// Events that wait or are dead.
+    pub unfinished: i64,
+}
+
+/// Data as a person reads them: JSON where it is JSON, text where it is text, otherwise as they are stored.
+fn contents(data: &[u8], stored: Value) -> Value {
+    match std::str::from_utf8(data) {
+        Ok(text) => serde_json::from_str(text).unwrap_or_else(|_| Value::from(text)),
+        Err(_) => json!({ "base64": stored }),
+    }
+}
+
 struct Change<'a> {
     set: &'a str,
     parts: &'a [&'a (dyn tokio_postgres::types::ToSql + Sync)],
@@ -312,4 +366,17 @@ struct Change<'a> {
 /// The object that the first column holds as text.
 pub(crate) fn object(row: &Row) -> Value {
     serde_json::from_str(row.get(0)).unwrap_or(Value::Null)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn data_are_shown_as_what_they_are() {
+        let stored = || json!("AAAA");
+        assert_eq!(contents(b"{\"total\": 12.5}", stored()), json!({ "total": 12.5 }));
+        assert_eq!(contents("héllo".as_bytes(), stored()), json!("héllo"));
+        assert_eq!(contents(&[0xff, 0], stored()), json!({ "base64": "AAAA" }));
+    }
 }

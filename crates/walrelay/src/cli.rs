@@ -331,7 +331,7 @@ pub enum ConsumerActionArgs {
     /// Creates tables, functions and the consumer's row; with --create the subscription too.
     ///
     /// Safe to run again. A subscription that it creates delivers in order and never expires; one that
-    /// exists is left as it is. Prints the grants that a role of its own needs.
+    /// exists is left as it is. Prints the SQL with the grants that a role of its own needs.
     #[command(after_help = "Example:\n  \
         walrelay consumer init billing --subscription billing --create --topic order.events")]
     Init(ConsumerInitArgs),

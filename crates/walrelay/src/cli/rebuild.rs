@@ -41,6 +41,9 @@ pub struct ConsumerRebuildArgs {
     /// read so far with -g and the number of the generation, as in billing-g2.
     #[arg(long, value_name = "SUBSCRIPTION", conflicts_with = "from_outbox", help_heading = ARGUMENTS)]
     pub subscription: Option<String>,
+    /// Do not ask whether to rebuild without what `inbox edit` and `inbox discard` have decided.
+    #[arg(long, help_heading = ARGUMENTS)]
+    pub yes: bool,
     #[command(flatten)]
     pub database: DatabaseOptions,
     #[command(flatten)]

@@ -5,13 +5,15 @@ use googleapis_tonic_google_pubsub_v1::google::pubsub::v1::{
 };
 use serde_json::{Map, Value};
 use std::time::Duration;
-use walrelay_inbox::admin;
+use walrelay_inbox::InboxError;
+use walrelay_inbox::admin::{self, Made};
+use walrelay_inbox::operate::InConsumer;
 use walrelay_postgres::{SqlClient, connect_sql, inbox_migrations, migrate_inbox};
 use walrelay_pubsub::{Endpoint, Subscriber};
 use walrelay_relay::shutdown::Shutdown;
 
 use super::attended::unless_stopped;
-use super::rebuild::rebuild;
+use super::rebuild::{rebuild, succeeds};
 use super::refill::refill;
 use crate::config::{
     ConsumerAction, ConsumerConfig, ConsumerSetUp, NewSubscription, OutputFormat, Source,
@@ -29,9 +31,21 @@ const RETENTION_DEFAULT: Duration = Duration::from_hours(7 * 24);
 /// Between two deliveries of an unattended subscription; the consumer asks for its own on the stream.
 const ACK_DEADLINE_SECONDS: i32 = 60;
 
+/// As they stand in migrations/README.md.
 const GRANTS: &str = "\
-for a role of its own (the handler runs with its rights): docs and migrations/README.md, \
-\"A role for a consumer\"\n";
+GRANT USAGE ON SCHEMA public TO walrelay_consumer;
+GRANT SELECT ON app_inbox_consumer TO walrelay_consumer;
+GRANT SELECT, INSERT, UPDATE, DELETE ON app_inbox, app_inbox_key TO walrelay_consumer;
+CREATE POLICY walrelay_consumer ON app_inbox_consumer FOR SELECT TO walrelay_consumer USING (true);
+CREATE POLICY walrelay_consumer ON app_inbox     TO walrelay_consumer USING (true) WITH CHECK (true);
+CREATE POLICY walrelay_consumer ON app_inbox_key TO walrelay_consumer USING (true) WITH CHECK (true);
+GRANT EXECUTE ON FUNCTION
+  app_inbox_apply, app_inbox_redeliver, app_inbox_accept, app_inbox_check, app_inbox_lock, app_inbox_take,
+  app_inbox_verdicts, app_inbox_is_let_through, app_inbox_gaps, app_inbox_heads, app_inbox_take_due,
+  app_inbox_encode, app_inbox_stored, app_inbox_payload, app_inbox_events, app_inbox_run,
+  app_inbox_run_without_gaps, app_inbox_advance, app_inbox_record_applied, app_inbox_give_up,
+  app_inbox_record_failed, app_inbox_record_held, app_inbox_settle TO walrelay_consumer;
+";
 
 /// Does what was asked for.
 ///
@@ -97,8 +111,19 @@ fn script(set_up: &ConsumerSetUp) -> String {
 
 async fn init(client: &SqlClient, set_up: &ConsumerSetUp) -> Result<(), Error> {
     let ConsumerSetUp { name, subscription, endpoint, create } = set_up;
+    let made = match admin::made(client).await.map_err(Error::Inbox)? {
+        Made::Nothing => "created",
+        Made::Earlier => "brought up to date",
+        Made::Current => "already there",
+    };
     migrate_inbox(client).await?;
-    print("in place: tables and functions of the inbox\n")?;
+    print(&format!("{made}: tables and functions of the inbox\n"))?;
+    if let Some(reads) = moved_to(client, (name, subscription)).await? {
+        // What it was set up with may be gone, and created again it would fill up unread.
+        return print(&format!(
+            "already there: consumer {name}, which reads {reads} since it was rebuilt\n"
+        ));
+    }
     admin::refuse_other_subscription(client, name, subscription).await.map_err(Error::Inbox)?;
     if let Some(new) = create {
         // Before the consumer is known: what is published from now on is kept for it.
@@ -109,7 +134,24 @@ async fn init(client: &SqlClient, set_up: &ConsumerSetUp) -> Result<(), Error> {
     }
     let is_new = admin::register(client, name, subscription).await.map_err(Error::Inbox)?;
     let verb = if is_new { "created" } else { "already there" };
-    print(&format!("{verb}: consumer {name}\n{GRANTS}"))
+    print(&format!(
+        "{verb}: consumer {name}\n\
+         for a role of its own, which also needs what the handler does, because that runs with its rights:\n\n{GRANTS}"
+    ))
+}
+
+/// What a consumer reads instead of this subscription since a rebuild.
+async fn moved_to(
+    client: &SqlClient,
+    (name, subscription): (&str, &str),
+) -> Result<Option<String>, Error> {
+    let reads = match admin::subscription(client, name).await {
+        Ok(reads) => reads,
+        Err(InboxError::Unregistered { .. }) => return Ok(None),
+        Err(error) => return Err(Error::Inbox(error)),
+    };
+    let generation = InConsumer::find(client, Some(name)).await?.generation();
+    Ok(succeeds(&reads, (subscription, generation.into())).then_some(reads))
 }
 
 /// Ordered and without an end.
@@ -190,4 +232,15 @@ async fn kept_for(endpoint: &Endpoint, subscription: &str) -> Result<Duration, E
     let its = duration(found.message_retention_duration).unwrap_or(RETENTION_DEFAULT);
     let topics = duration(found.topic_message_retention_duration).unwrap_or(Duration::ZERO);
     Ok(its.max(topics))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_grants_that_are_printed_are_those_of_the_manual() {
+        let manual = include_str!("../../../../migrations/README.md");
+        assert!(manual.contains(GRANTS), "{GRANTS}");
+    }
 }

@@ -68,7 +68,7 @@ fn replacement(
     Ok(Replacement { data, attributes })
 }
 
-/// The message with its attributes as an object and its data as text, where they are.
+/// The message with its attributes as an object.
 fn decoded(mut row: Value) -> Value {
     let message = &mut row["message"];
     if let Some(attributes) = message["attributes"].as_str() {
@@ -125,7 +125,7 @@ fn detail(row: &Value) -> String {
     if row["message"].is_null() {
         text.push_str("\nno message: only events that wait or are dead keep theirs\n");
     } else {
-        text.push_str(&format!("\nmessage (data in base64)\n{:#}\n", row["message"]));
+        text.push_str(&format!("\nmessage\n{:#}\n", row["message"]));
     }
     text
 }

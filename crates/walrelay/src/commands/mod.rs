@@ -14,6 +14,7 @@ mod before;
 pub mod check;
 mod columns;
 pub mod completions;
+mod consent;
 pub mod consume;
 pub mod consumer;
 pub mod demo;

@@ -16,6 +16,7 @@ use std::time::{Duration, SystemTime};
 use googleapis_tonic_google_pubsub_v1::google::pubsub::v1::Subscription;
 use tokio::time::sleep;
 use walrelay_inbox::admin;
+use walrelay_inbox::operate::{Decided, InConsumer};
 use walrelay_postgres::{ConnectConfig, SqlClient, backend_pid, connect_sql};
 use walrelay_pubsub::Subscriber;
 use walrelay_relay::failpoint;
@@ -23,6 +24,7 @@ use walrelay_relay::observe::report::rfc3339;
 use walrelay_relay::shutdown::Shutdown;
 
 use super::attended::{attended_in, unless_stopped};
+use super::consent::agreed;
 use super::dispatch::edit::read;
 use crate::config::Rebuild;
 use crate::error::Error;
@@ -45,6 +47,7 @@ pub(super) async fn rebuild(
     shutdown: &Shutdown,
 ) -> Result<(), Error> {
     let reset = reset(order)?;
+    agree(client, order).await?;
     let prepared = Box::pin(unless_stopped(prepare(client, (order, since)), shutdown));
     let (subscriber, successor) = prepared.await?;
     let Successor { old, name: new, is_new } = &successor;
@@ -79,7 +82,9 @@ pub(super) async fn rebuild(
     }
     print(&format!(
         "running instances follow within seconds, but for those that were given a --subscription: start them \
-         anew. Then nobody reads {old} any more: delete it\n"
+         anew. Then nobody reads {old} any more: delete it\n\
+         what fails this time waits or is dead again: `walrelay consumer status {}` counts it\n",
+        order.name
     ))
 }
 
@@ -98,12 +103,14 @@ async fn prepare(
 ) -> Result<(Subscriber, Successor), Error> {
     let Rebuild { name, endpoint, .. } = order;
     let status = admin::status(client, name).await.map_err(Error::Inbox)?;
-    let old = admin::subscription(client, name).await.map_err(Error::Inbox)?;
+    let generation = status["generation"].as_i64().unwrap_or_default();
+    let reads = admin::subscription(client, name).await.map_err(Error::Inbox)?;
+    // A refill that was not finished is to a topic of its own.
+    let old = usual(&reads, generation).to_owned();
     let subscriber = Subscriber::connect(endpoint)?;
     let found = described(&subscriber, &old).await?;
     refuse_beyond(since, &found)?;
     refuse_future(since)?;
-    let generation = status["generation"].as_i64().unwrap_or_default();
     let new = order.subscription.clone().unwrap_or_else(|| successor_name(&old, generation));
     if new == old {
         return Err(Error::Unfit {
@@ -130,8 +137,66 @@ pub(super) async fn described(subscriber: &Subscriber, name: &str) -> Result<Sub
 
 /// `billing`, `billing-g2`, `billing-g3`: what an earlier rebuild has added is replaced.
 fn successor_name(old: &str, generation: i64) -> String {
-    let base = old.strip_suffix(&format!("-g{generation}")).unwrap_or(old);
-    format!("{base}-g{}", generation + 1)
+    format!("{}-g{}", base(old, generation), generation + 1)
+}
+
+/// Without what a rebuild has added. Not every generation is in a name: refills leave it as it is.
+fn base(name: &str, generation: i64) -> &str {
+    match name.rsplit_once("-g").map(|(base, number)| (base, number.parse::<i64>())) {
+        Some((base, Ok(number))) if (2..=generation).contains(&number) => base,
+        Some(_) | None => name,
+    }
+}
+
+/// What is read when no refill is: one that was not finished is followed by the subscription's own name.
+pub(super) fn usual(reads: &str, generation: i64) -> &str {
+    reads.strip_suffix(&format!("-refill-g{generation}")).unwrap_or(reads)
+}
+
+/// Whether rebuilds have made this out of the subscription that a consumer was set up with.
+pub(super) fn succeeds(reads: &str, (first, generation): (&str, i64)) -> bool {
+    reads != first && base(usual(reads, generation), generation) == base(first, generation)
+}
+
+/// Says what the new generation begins without, and asks where somebody has decided that.
+pub(super) async fn agree(client: &SqlClient, order: &Rebuild) -> Result<(), Error> {
+    let place = InConsumer::find(client, Some(&order.name)).await?;
+    let decided = place.decided(client).await?;
+    if let Some(text) = forgotten(decided, place.generation()) {
+        print(&text)?;
+    }
+    let Decided { edited, discarded, .. } = decided;
+    if edited + discarded == 0 {
+        return Ok(());
+    }
+    agreed("rebuild without them?", order.consent, || {
+        Err(Error::Unfit {
+            what: format!(
+                "nobody can be asked whether to rebuild without what was decided about {} event(s)",
+                edited + discarded
+            ),
+            hint: "`walrelay inbox list --status discarded` names those that were given up; add --yes to go on",
+        })
+    })
+}
+
+/// What of a generation is not in the next one.
+fn forgotten(decided: Decided, generation: i32) -> Option<String> {
+    let Decided { edited, discarded, unfinished } = decided;
+    if decided == Decided::default() {
+        return None;
+    }
+    let mut parts = Vec::new();
+    if edited + discarded > 0 {
+        parts.push(format!(
+            "{edited} edited and {discarded} discarded event(s), which come again as they were published, with \
+             nothing of that carried over"
+        ));
+    }
+    if unfinished > 0 {
+        parts.push(format!("{unfinished} event(s) that wait or are dead, which come again too"));
+    }
+    Some(format!("in generation {generation}: {}\n", parts.join("; ")))
 }
 
 /// Seeks it, and waits until that is in effect.
@@ -142,7 +207,9 @@ async fn settle(
 ) -> Result<(), Error> {
     subscriber.seek(name, since).await?;
     if !order.endpoint.is_emulator() {
-        print("waiting a minute for the seek to take effect; the consumer goes on meanwhile\n")?;
+        print(
+            "sought; waiting a minute until that is in effect everywhere, the consumer goes on meanwhile\n",
+        )?;
         sleep(SEEK_SETTLES).await;
     }
     Ok(())
@@ -272,7 +339,41 @@ mod tests {
         assert_eq!(successor_name("billing", 1), "billing-g2");
         assert_eq!(successor_name("billing-g2", 2), "billing-g3");
         assert_eq!(successor_name("billing-g9", 9), "billing-g10");
+        // Generations in between were begun by refills.
+        assert_eq!(successor_name("billing-g2", 7), "billing-g8");
+        assert_eq!(successor_name(usual("billing-g2-refill-g7", 7), 7), "billing-g8");
         // Somebody else's own name.
         assert_eq!(successor_name("billing-g2", 1), "billing-g2-g2");
+    }
+
+    #[test]
+    fn a_consumer_is_known_again_by_the_subscription_it_was_set_up_with() {
+        for (reads, first, generation) in [
+            ("billing-g2", "billing", 2),
+            ("billing-g3", "billing-g2", 3),
+            ("billing-refill-g2", "billing", 2),
+            ("billing-g2-refill-g3", "billing", 3),
+        ] {
+            assert!(succeeds(reads, (first, generation)), "{reads} after {first}");
+        }
+        for (reads, first, generation) in
+            [("billing", "billing", 2), ("ledger", "billing", 2), ("billing-g2", "billing", 1)]
+        {
+            assert!(!succeeds(reads, (first, generation)), "{reads} after {first}");
+        }
+    }
+
+    #[test]
+    fn what_was_decided_is_counted_before_it_is_forgotten() {
+        assert_eq!(forgotten(Decided::default(), 1), None);
+        let text =
+            forgotten(Decided { edited: 2, discarded: 1, unfinished: 3 }, 4).expect("a text");
+        assert!(text.starts_with("in generation 4: 2 edited and 1 discarded event(s)"), "{text}");
+        let waiting =
+            forgotten(Decided { unfinished: 3, ..Decided::default() }, 1).expect("a text");
+        assert_eq!(
+            waiting,
+            "in generation 1: 3 event(s) that wait or are dead, which come again too\n"
+        );
     }
 }

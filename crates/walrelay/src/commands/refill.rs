@@ -14,6 +14,7 @@ use std::time::Duration;
 
 use tokio::time::{Instant, sleep};
 use walrelay_inbox::admin;
+use walrelay_inbox::operate::InConsumer;
 use walrelay_postgres::{ConnectConfig, SqlClient, backend_pid, connect_sql};
 use walrelay_pubsub::Subscriber;
 use walrelay_relay::failpoint;
@@ -21,7 +22,7 @@ use walrelay_relay::shutdown::Shutdown;
 
 use super::attended::{attended_in, unless_stopped};
 use super::backfill;
-use super::rebuild::{begin, described, is_moved, reset, successor};
+use super::rebuild::{agree, begin, described, is_moved, reset, successor, usual};
 use crate::config::{Rebuild, RefillConfig};
 use crate::error::Error;
 use crate::output::print;
@@ -39,6 +40,7 @@ pub(super) async fn refill(
     shutdown: &Shutdown,
 ) -> Result<(), Error> {
     let refill = Refill { order, reset: &reset(order)?, outbox };
+    agree(client, order).await?;
     refill.rebuild((connect, client), shutdown).await
 }
 
@@ -86,9 +88,17 @@ impl Refill<'_> {
                 hint: "somebody else has moved it: look with `walrelay consumer status`",
             });
         }
+        let place = InConsumer::find(client, Some(name)).await?;
+        let unfinished = match place.decided(client).await?.unfinished {
+            0 => String::new(),
+            count => format!(
+                "; {count} of them wait or are dead: `walrelay inbox list --consumer {name}`"
+            ),
+        };
         print(&format!(
-            "every row is in the inbox; running instances read {usual} again within seconds. Then nobody reads \
-             {refill} any more: delete it and its topic\n"
+            "every row is in the inbox{unfinished}\n\
+             running instances read {usual} again within seconds. Then nobody reads {refill} any more: delete it and \
+             its topic\n"
         ))
     }
 
@@ -183,7 +193,7 @@ impl Refill<'_> {
 impl Subscriptions {
     /// `billing` is refilled from `billing-refill-g2`, whatever an earlier attempt has left.
     fn of(reads: &str, generation: i64) -> Self {
-        let usual = reads.strip_suffix(&format!("-refill-g{generation}")).unwrap_or(reads);
+        let usual = usual(reads, generation);
         let refill = format!("{usual}-refill-g{}", generation + 1);
         Self { usual: usual.to_owned(), refill }
     }

@@ -3,6 +3,7 @@
 use walrelay_inbox::{Dedupe, Effect, OnDead, OnGap, Settings, Until};
 
 use super::builder::Builder;
+use super::consent::Consent;
 use super::consuming::{
     ConsumeConfig, ConsumerAction, ConsumerConfig, ConsumerSetUp, NewSubscription, Rebuild,
     RefillConfig, Source,
@@ -150,7 +151,8 @@ impl Builder<'_> {
             self.full_name("subscription", given, &project, "subscriptions")
         });
         let (source, reset_sql) = (source?, args.reset_sql.clone());
-        Some(Rebuild { name, source, reset_sql, subscription, endpoint })
+        let consent = if args.yes { Consent::Given } else { Consent::Asked };
+        Some(Rebuild { name, source, reset_sql, subscription, consent, endpoint })
     }
 
     /// All rows of the outbox, to this topic.

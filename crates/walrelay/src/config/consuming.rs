@@ -8,6 +8,7 @@ use walrelay_inbox::operate::{InboxFilter, InboxSelection};
 use walrelay_postgres::{ConnectConfig, QualifiedName};
 use walrelay_pubsub::Endpoint;
 
+use super::consent::Consent;
 use super::output_format::OutputFormat;
 
 /// Everything `walrelay consume` needs.
@@ -169,6 +170,8 @@ pub struct Rebuild {
     pub reset_sql: Option<PathBuf>,
     /// The full name of the subscription to create; `None` is one after the old one and the generation.
     pub subscription: Option<String>,
+    /// Whether somebody has agreed already to what is not carried over.
+    pub consent: Consent,
     /// Where Pub/Sub is.
     pub endpoint: Endpoint,
 }

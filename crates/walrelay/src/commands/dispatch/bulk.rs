@@ -7,6 +7,7 @@ use walrelay_postgres::{
     RetrySelection, SqlClient, StoreError,
 };
 
+use super::super::consent;
 use crate::config::{Chosen, Consent};
 use crate::error::Error;
 
@@ -105,32 +106,13 @@ async fn others(
 /// Asks whoever sits there. A program that retries has said enough; one that gives rows up has to say so.
 fn agreed(verb: &Verb<'_>, count: u64, consent: Consent) -> Result<(), Error> {
     let (verb_word, _) = verb.words();
-    if consent == Consent::Given {
-        return Ok(());
-    }
-    if !io::stdin().is_terminal() {
-        return match verb {
-            Verb::Retry => Ok(()),
-            Verb::Discard(_) => Err(Error::Unfit {
-                what: format!(
-                    "{count} row(s) match, and nobody can be asked whether to give them up"
-                ),
-                hint: "look at them with `walrelay dispatch list`, then add --yes",
-            }),
-        };
-    }
-    let failed = |source| Error::Io { action: "ask".into(), source };
-    let mut errors = io::stderr().lock();
-    write!(errors, "{verb_word} {count} row(s)? [y/N] ")
-        .and_then(|()| errors.flush())
-        .map_err(failed)?;
-    drop(errors);
-    let mut answer = String::new();
-    io::stdin().read_line(&mut answer).map_err(failed)?;
-    if matches!(answer.trim(), "y" | "Y" | "yes") {
-        return Ok(());
-    }
-    Err(Error::Unfit { what: "nothing was done".into(), hint: "answer y to go on" })
+    consent::agreed(&format!("{verb_word} {count} row(s)?"), consent, || match verb {
+        Verb::Retry => Ok(()),
+        Verb::Discard(_) => Err(Error::Unfit {
+            what: format!("{count} row(s) match, and nobody can be asked whether to give them up"),
+            hint: "look at them with `walrelay dispatch list`, then add --yes",
+        }),
+    })
 }
 
 /// Page by page in position order: what is acted on need not fit into one transaction or into memory.
