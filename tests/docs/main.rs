@@ -40,7 +40,7 @@ const OPERATIONS: &str = "
            ('walrelay', 'behind', '0/1', 1, 'projects/P/topics/T', 'k', '\\x0a0178', 'retrying')";
 
 /// Pages whose first block finds an empty database instead of one that `walrelay init` has set up.
-const EMPTY: &[&str] = &["migrations/README.md"];
+const EMPTY: &[&str] = &["docs/consumer-operations.md", "migrations/README.md"];
 
 /// The page whose grants need the tables of the consuming half, which no command makes yet.
 const INBOX: &str = "migrations/README.md";
@@ -208,6 +208,7 @@ impl Page {
             "docs/emulator.md" => self.assert_the_event_is_shown().await,
             "docs/producing.md" => self.assert_events_are_written().await,
             "docs/consuming.md" => self.assert_events_are_applied_once().await,
+            "docs/consumer-operations.md" => self.assert_the_read_model_has_the_order().await,
             _ => {}
         }
     }
@@ -241,6 +242,14 @@ impl Page {
             "curl -sf \"http://$CONTROL/published?topic=projects/local/topics/order.events\"";
         let shown = self.shell(look, "the last line of the page's recipe").await;
         assert!(shown.contains("\"data\":\"{\\\"total\\\": 42}\""), "{shown}");
+    }
+
+    /// From an empty database to a row that a printed handler has written, unedited.
+    async fn assert_the_read_model_has_the_order(&self) {
+        let client = TestClient::connect(&self.server.url("readmodel")).await;
+        let sql = "SELECT concat_ws(' ', id, version, status, total) FROM orders";
+        let row = client.query_one(sql, &[]).await.expect("one order");
+        assert_eq!(row.get::<_, String>(0), "A-17 1 placed 12.50");
     }
 
     async fn assert_dispatch_is_operated(&self) {
