@@ -344,7 +344,7 @@ pub enum ServerErrorKind {
     InvalidName,
     /// 42601: not understood.
     Syntax,
-    /// 58P01: a WAL segment the slot needs is gone.
+    /// 58P01 of a WAL segment: one that the slot needs is gone.
     WalRemoved,
     /// WR001, raised by a statement of ours: an outbox table does not fit what was asked for.
     OutboxUnfit,
@@ -353,9 +353,8 @@ pub enum ServerErrorKind {
 }
 
 impl ServerErrorKind {
-    /// The meaning of an SQLSTATE. Who holds a slot is told by the text alone: see [`ServerError::kind`].
-    #[must_use]
-    pub fn of_code(code: &str) -> Self {
+    /// The meaning of an SQLSTATE, where it has one alone: see [`ServerError::kind`].
+    fn of_code(code: &str) -> Self {
         match code {
             "55006" => Self::SlotActive { pid: None },
             "42704" => Self::Missing,
@@ -369,7 +368,6 @@ impl ServerErrorKind {
             "3D000" => Self::DatabaseMissing,
             "42602" => Self::InvalidName,
             "42601" => Self::Syntax,
-            "58P01" => Self::WalRemoved,
             "WR001" => Self::OutboxUnfit,
             code if code.starts_with("28") => Self::Authentication,
             _ => Self::Other,
@@ -378,14 +376,29 @@ impl ServerErrorKind {
 }
 
 impl ServerError {
-    /// What the SQLSTATE means here.
+    /// What the answer means here.
     #[must_use]
     pub fn kind(&self) -> ServerErrorKind {
         let kind = ServerErrorKind::of_code(&self.code);
         if matches!(kind, ServerErrorKind::SlotActive { .. }) {
             return ServerErrorKind::SlotActive { pid: self.pid() };
         }
+        if self.says_wal_removed() {
+            return ServerErrorKind::WalRemoved;
+        }
         kind
+    }
+
+    /// Whether a WAL segment is gone that somebody wants to read.
+    ///
+    /// Any file that is missing has this code, so a damaged data directory would look like a lost slot. The
+    /// segment is missed by `WalSndSegmentOpen` (`walsender.c`), `wal_segment_open` (`xlogutils.c`) or
+    /// `CheckXLogRemoved` (`xlog.c`), whose names are not translated as the text may be.
+    fn says_wal_removed(&self) -> bool {
+        let missed_by = ["WalSndSegmentOpen", "wal_segment_open", "CheckXLogRemoved"];
+        self.code == "58P01"
+            && (self.message.contains("WAL segment")
+                || self.routine.as_deref().is_some_and(|routine| missed_by.contains(&routine)))
     }
 
     /// The process named in the text; a translation keeps the number and moves the words.
@@ -479,6 +492,17 @@ mod tests {
         ] {
             assert_eq!(error(code, "").kind(), kind, "{code}");
         }
+    }
+
+    #[test]
+    fn a_missing_file_is_a_lost_slot_only_where_it_is_a_wal_segment() {
+        let removed = "requested WAL segment 000000010000000000000001 has already been removed";
+        assert_eq!(error("58P01", removed).kind(), ServerErrorKind::WalRemoved);
+        let mut translated = error("58P01", "das angeforderte WAL-Segment wurde schon entfernt");
+        translated.routine = Some("WalSndSegmentOpen".into());
+        assert_eq!(translated.kind(), ServerErrorKind::WalRemoved);
+        let damaged = error("58P01", "could not open file \"global/pg_filenode.map\"");
+        assert_eq!(damaged.kind(), ServerErrorKind::Other);
     }
 
     #[test]

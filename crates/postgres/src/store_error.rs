@@ -2,7 +2,7 @@
 
 use tokio_postgres::error::SqlState;
 
-use crate::error::ServerErrorKind;
+use crate::error::{ServerError, ServerErrorKind};
 use crate::shard::Shard;
 
 /// What to do about a slot that is lost, in every place that says so.
@@ -335,7 +335,8 @@ impl StoreError {
     /// What the server's refusal means.
     #[must_use]
     pub fn server_kind(&self) -> Option<ServerErrorKind> {
-        self.sql_state().map(|state| ServerErrorKind::of_code(state.code()))
+        let Self::Sql { source, .. } = self else { return None };
+        source.as_db_error().map(|answer| ServerError::from(answer).kind())
     }
 
     /// Whether the same statement may simply be run again: the server chose it as the victim of a

@@ -1,6 +1,6 @@
 //! What can end a session of the relay, and whether another may follow.
 
-use walrelay_postgres::{PgError, ServerErrorKind, StoreError, StoreFailure};
+use walrelay_postgres::{PgError, ServerError, StoreError, StoreFailure};
 
 use crate::policy::{Disposition, Exit, Kind, Met};
 use crate::stream::pipeline_error::PipelineError;
@@ -120,7 +120,7 @@ impl RelayError {
             Self::Session(PipelineError::NotOnRecord { .. }) => Kind::Refused,
             Self::Survey(error) => Kind::of_store(error),
             Self::Sql { source, .. } => match source.as_db_error() {
-                Some(answer) => Kind::of_server(ServerErrorKind::of_code(answer.code().code())),
+                Some(answer) => Kind::of_server(ServerError::from(answer).kind()),
                 None => Kind::Broken,
             },
             Self::TableStream { .. } => Kind::Broken,
