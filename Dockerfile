@@ -6,9 +6,11 @@ FROM rust:1.95.0-bookworm AS build
 WORKDIR /src
 COPY . .
 # With --target, build scripts and macros of the build itself are not linked statically, which they cannot be.
+# Random bytes come from the system call: by default it is looked for at run time, which a static program
+# cannot do, and then they are read from /dev/urandom.
 RUN --mount=type=cache,target=/usr/local/cargo/registry --mount=type=cache,target=/src/target \
     target="$(rustc -vV | sed -n 's/^host: //p')" && \
-    RUSTFLAGS="-C target-feature=+crt-static -C strip=symbols" \
+    RUSTFLAGS="-C target-feature=+crt-static -C strip=symbols --cfg getrandom_backend=\"linux_getrandom\"" \
     cargo build --locked --release --package walrelay --bin walrelay --target "$target" && \
     install -D "target/$target/release/walrelay" /image/walrelay && \
     install -D /etc/ssl/certs/ca-certificates.crt /image/etc/ssl/certs/ca-certificates.crt
