@@ -53,6 +53,7 @@ pub(crate) const CONSUME_REMOTE: &str = "consume-hot-keys-30ms";
 pub(crate) const CONSUME_TWO: &str = "consume-hot-keys-30ms-two";
 pub(crate) const CONSUME_STEADY: &str = "consume-steady-1000";
 pub(crate) const CONSUME_OFFICIAL: &str = "consume-official";
+pub(crate) const CONSUME_FAR_OFFICIAL: &str = "consume-official-3ms";
 pub(crate) const CONSUME_DURABLE: &str = "consume-durable";
 pub(crate) const CONSUME_DURABLE_OFFICIAL: &str = "consume-durable-official";
 pub(crate) const OFFICIAL: &str = "official-many-keys";

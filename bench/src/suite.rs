@@ -15,10 +15,10 @@ use crate::live::{self, Burst, Live, Steady};
 use crate::machine::{self, Machine};
 use crate::outage::{self, Outage};
 use crate::results::{
-    BARE, CONSUME_DURABLE, CONSUME_DURABLE_OFFICIAL, CONSUME_FAR, CONSUME_HOT, CONSUME_MANY,
-    CONSUME_OFFICIAL, CONSUME_POISON, CONSUME_REMOTE, CONSUME_STEADY, CONSUME_TWO, FAR_AWAY,
-    FAR_TLS, HOT_KEYS, MANY_KEYS, OFFICIAL, ONE_TRANSACTION, OUTAGE, OUTAGE_MANY, Results,
-    SINGLE_KEY, STEADY,
+    BARE, CONSUME_DURABLE, CONSUME_DURABLE_OFFICIAL, CONSUME_FAR, CONSUME_FAR_OFFICIAL,
+    CONSUME_HOT, CONSUME_MANY, CONSUME_OFFICIAL, CONSUME_POISON, CONSUME_REMOTE, CONSUME_STEADY,
+    CONSUME_TWO, FAR_AWAY, FAR_TLS, HOT_KEYS, MANY_KEYS, OFFICIAL, ONE_TRANSACTION, OUTAGE,
+    OUTAGE_MANY, Results, SINGLE_KEY, STEADY,
 };
 use crate::shards::{self, Shards};
 use crate::sink::{Keeping, SinkOptions};
@@ -123,6 +123,12 @@ fn consumers(size: Size) -> Vec<Consume> {
         Consume { instances: 2, ..far(CONSUME_TWO, 30) },
         Consume { poison_every: 100, ..consume(CONSUME_POISON, 300_000, 1_000) },
         Consume { reader: Reader::Official, ..consume(CONSUME_OFFICIAL, 100_000, 1_000) },
+        // Few, because a transaction takes as long as its statements are apart.
+        Consume {
+            reader: Reader::Official,
+            database_millis: 3,
+            ..consume(CONSUME_FAR_OFFICIAL, 10_000, 1_000)
+        },
         durable(consume(CONSUME_DURABLE, 500_000, 1_000)),
         Consume {
             reader: Reader::Official,

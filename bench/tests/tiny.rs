@@ -39,7 +39,7 @@ fn every_workload_runs_and_every_target_is_judged() {
     // The two that compare with pg_recvlogical are left out where there is none.
     assert!(json["targets"].as_array().unwrap().len() >= 8);
     let consumers = json["consumers"].as_array().unwrap();
-    assert_eq!(consumers.len(), 9);
+    assert_eq!(consumers.len(), 10);
     for consumer in consumers {
         let is_durable = consumer["name"].as_str().unwrap().contains("durable");
         let fsync = if is_durable { "fsync on, synchronous_commit on" } else { "fsync off," };
