@@ -188,6 +188,10 @@ async fn cloudevents_attributes_follow_the_binding() {
         ("ce-specversion", "1.0"),
         ("content-type", "application/json"),
         ("tx_index", "0"),
+        // The binding has no names for these, and a consumer orders and reads by them.
+        ("aggregate_type", "video"),
+        ("version", "1"),
+        ("schema_version", "1"),
     ] {
         assert_eq!(attributes.get(name).map(String::as_str), Some(value), "{name}: {attributes:?}");
     }

@@ -123,10 +123,14 @@ impl Entries {
     fn add_cloud_events(&mut self, row: &Picked<'_>, source: &str) -> Result<(), RouteError> {
         // CloudEvents 1.0, Pub/Sub protocol binding, binary mode.
         self.add(cloudevents::SPEC_VERSION, "1.0");
-        const NAMES: [(&str, Field); 3] = [
+        // What the binding has no name for keeps ours: a consumer orders by the version.
+        const NAMES: [(&str, Field); 6] = [
             (cloudevents::ID, Field::Id),
             (cloudevents::TYPE, Field::EventType),
             (cloudevents::SUBJECT, Field::AggregateId),
+            (name::AGGREGATE_TYPE, Field::AggregateType),
+            (name::VERSION, Field::Version),
+            (name::SCHEMA_VERSION, Field::SchemaVersion),
         ];
         for (key, field) in NAMES {
             if let Some(value) = row.text(field)? {

@@ -39,7 +39,8 @@ pub const RESERVED_PREFIX: &str = "goog";
 /// But those that begin so, which Google's client libraries send.
 pub const GOOGCLIENT_PREFIX: &str = "googclient_";
 
-/// The CloudEvents 1.0 binding of Pub/Sub, binary mode.
+/// The CloudEvents 1.0 binding of Pub/Sub, binary mode. What it has no name for keeps ours: position,
+/// [`AGGREGATE_TYPE`], [`VERSION`], [`SCHEMA_VERSION`], [`REPLAY_ID`].
 pub mod cloudevents {
     /// The binding's version; always `1.0`.
     pub const SPEC_VERSION: &str = "ce-specversion";

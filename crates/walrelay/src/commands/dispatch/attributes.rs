@@ -40,8 +40,15 @@ const CLOUDEVENTS_IDENTITY: [&str; 7] = [
     name::REPLAY_ID,
     name::SYSTEM_IDENTIFIER,
 ];
-const CLOUDEVENTS_DESCRIPTION: [&str; 4] =
-    [cloudevents::TYPE, cloudevents::SUBJECT, cloudevents::TIME, cloudevents::CONTENT_TYPE];
+const CLOUDEVENTS_DESCRIPTION: [&str; 7] = [
+    cloudevents::TYPE,
+    cloudevents::SUBJECT,
+    cloudevents::TIME,
+    cloudevents::CONTENT_TYPE,
+    name::AGGREGATE_TYPE,
+    name::VERSION,
+    name::SCHEMA_VERSION,
+];
 
 /// The relay's own attributes of a message, by what may become of them.
 struct Own {
@@ -64,7 +71,7 @@ impl Own {
 /// # Errors
 ///
 /// The file would make another event of it.
-pub(super) fn replace(
+pub(in crate::commands) fn replace(
     attributes: &mut BTreeMap<String, String>,
     given: BTreeMap<String, String>,
 ) -> Result<Vec<String>, Error> {
@@ -76,7 +83,7 @@ pub(super) fn replace(
         if differs && identity.contains(&name) {
             return Err(Error::Unfit {
                 what: format!("the attribute {name} says which event this is, and is kept"),
-                hint: "leave it out of the file; to publish another event, write it to the outbox, and discard this one",
+                hint: "leave it out of the file; another event is written to the outbox, and this one discarded",
             });
         }
         if differs && description.contains(&name) {
