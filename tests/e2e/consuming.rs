@@ -114,6 +114,36 @@ async fn poison_is_isolated_and_its_key_waits_while_all_others_go_on() {
 }
 
 #[tokio::test]
+async fn edited_attributes_are_what_the_handler_reads_and_which_event_it_is_stays() {
+    let Some(world) = world().await else { return };
+    world
+        .execute(
+            "INSERT INTO app_outbox (aggregatetype, aggregateid, event_type, version, payload)
+             VALUES ('video', 'key-1', 'made', 1, '{\"fails\": true}')",
+        )
+        .await;
+    world.catch_up().await;
+    let _consumer = world.start_consumer(["--max-attempts", "1"]).await;
+    let row = wait_until(DEADLINE, "the poison to be dead", async || {
+        let dead = "SELECT event_id FROM app_inbox WHERE status = 'dead'";
+        world.client().query_opt(dead, &[]).await.expect("a row or none")
+    })
+    .await;
+    let id: String = row.get(0);
+    let file = std::env::temp_dir().join(format!("{}-attributes.json", world.name()));
+    let path = file.to_str().expect("a plain name");
+    std::fs::write(&file, "{\"event_id\": \"another\"}").expect("a file");
+    ends(&world, &["inbox", "edit", &id, "--attributes-file", path], 2, "which event").await;
+    std::fs::write(&file, "{\"event_type\": \"mended\"}").expect("a file");
+    let edited = world.succeed(["inbox", "edit", &id, "--attributes-file", path]).await;
+    assert!(edited.contains("event_type"), "{edited}");
+    std::fs::remove_file(&file).expect("it is there");
+    world.wait_applied(1).await;
+    let mended = "SELECT count(*) FROM app_inbox WHERE event_type = 'mended' AND version = 1";
+    assert_eq!(world.number(mended).await, 1);
+}
+
+#[tokio::test]
 async fn a_pause_holds_everything_until_it_is_resumed() {
     let Some(world) = world().await else { return };
     world.succeed(["consumer", "pause", CONSUMER]).await;

@@ -55,31 +55,24 @@ impl Event {
     #[must_use]
     pub fn of_message(message: PubsubMessage) -> Self {
         let PubsubMessage { data, attributes, message_id, publish_time, ordering_key } = message;
-        let text = |names: &[&str]| {
-            let found = names.iter().find_map(|name| attributes.get(*name));
-            found.filter(|value| !value.is_empty()).map(|value| storable(value))
-        };
         let commit_lsn: Option<Lsn> =
             attributes.get(attribute::COMMIT_LSN).and_then(|value| value.parse().ok());
         let tx_index: Option<i32> = number(&attributes, attribute::TX_INDEX);
         let position = commit_lsn.zip(tx_index.filter(|index| *index >= 0));
-        let occurred_at = attributes
-            .get(attribute::OCCURRED_AT)
-            .or_else(|| attributes.get(cloudevents::TIME))
-            .and_then(|value| parse_rfc3339(value));
+        let description = Description::of(&attributes);
         Self {
-            event_id: text(&[attribute::EVENT_ID, cloudevents::ID])
+            event_id: text(&attributes, &[attribute::EVENT_ID, cloudevents::ID])
                 .unwrap_or_else(|| storable(&message_id)),
-            event_type: text(&[attribute::EVENT_TYPE, cloudevents::TYPE]),
-            aggregate_type: text(&[attribute::AGGREGATE_TYPE]),
-            aggregate_id: text(&[attribute::AGGREGATE_ID, cloudevents::SUBJECT]),
+            event_type: description.event_type,
+            aggregate_type: description.aggregate_type,
+            aggregate_id: description.aggregate_id,
             ordering_key: storable(&ordering_key),
-            version: number(&attributes, attribute::VERSION),
-            schema_version: number(&attributes, attribute::SCHEMA_VERSION),
-            occurred_at,
+            version: description.version,
+            schema_version: description.schema_version,
+            occurred_at: description.occurred_at,
             commit_lsn: position.map(|(lsn, _)| lsn),
             tx_index: position.map(|(_, index)| index),
-            system_identifier: text(&[attribute::SYSTEM_IDENTIFIER]),
+            system_identifier: text(&attributes, &[attribute::SYSTEM_IDENTIFIER]),
             message_id: storable(&message_id),
             publish_time: publish_time
                 .and_then(|time| at(time.seconds, u32::try_from(time.nanos).unwrap_or(0))),
@@ -113,6 +106,40 @@ impl std::fmt::Debug for Event {
             .field("message_id", &self.message_id)
             .finish_non_exhaustive()
     }
+}
+
+/// What attributes say of an event, besides which one it is.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(crate) struct Description {
+    pub(crate) event_type: Option<String>,
+    pub(crate) aggregate_type: Option<String>,
+    pub(crate) aggregate_id: Option<String>,
+    pub(crate) version: Option<i64>,
+    pub(crate) schema_version: Option<i32>,
+    pub(crate) occurred_at: Option<SystemTime>,
+}
+
+impl Description {
+    /// Reads either style of attributes.
+    pub(crate) fn of(attributes: &BTreeMap<String, String>) -> Self {
+        let occurred_at = attributes
+            .get(attribute::OCCURRED_AT)
+            .or_else(|| attributes.get(cloudevents::TIME))
+            .and_then(|value| parse_rfc3339(value));
+        Self {
+            event_type: text(attributes, &[attribute::EVENT_TYPE, cloudevents::TYPE]),
+            aggregate_type: text(attributes, &[attribute::AGGREGATE_TYPE]),
+            aggregate_id: text(attributes, &[attribute::AGGREGATE_ID, cloudevents::SUBJECT]),
+            version: number(attributes, attribute::VERSION),
+            schema_version: number(attributes, attribute::SCHEMA_VERSION),
+            occurred_at,
+        }
+    }
+}
+
+fn text(attributes: &BTreeMap<String, String>, names: &[&str]) -> Option<String> {
+    let found = names.iter().find_map(|name| attributes.get(*name));
+    found.filter(|value| !value.is_empty()).map(|value| storable(value))
 }
 
 fn number<N: std::str::FromStr>(attributes: &BTreeMap<String, String>, name: &str) -> Option<N> {

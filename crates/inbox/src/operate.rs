@@ -2,6 +2,7 @@
 //!
 //! Every change locks the key's row first and reads the event again: a consumer may be at it (C5).
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use serde_json::{Value, json};
@@ -9,7 +10,9 @@ use tokio_postgres::{Row, Transaction};
 use walrelay_postgres::{SqlClient, StoreError};
 
 use crate::admin::{failed, unknown};
+use crate::attributes::Attributes;
 use crate::error::InboxError;
+use crate::event::Description;
 
 /// Which rows to list.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -38,8 +41,9 @@ pub enum InboxSelection {
 pub struct Replacement {
     /// The new payload.
     pub data: Option<Vec<u8>>,
-    /// All the attributes, as a JSON object of strings.
-    pub attributes: Option<String>,
+    /// All the attributes. What they say of the event is what its handler reads from now on; which event it
+    /// is stays as it is.
+    pub attributes: Option<BTreeMap<String, String>>,
 }
 
 /// A consumer and the generation it is in.
@@ -218,10 +222,26 @@ impl InConsumer {
             "last_error = left(concat_ws(E'\\n', {EDITED_AT}, last_error), 4000),
              message = convert_to((convert_from(message, 'UTF8')::jsonb || jsonb_strip_nulls(
                jsonb_build_object('data', translate(encode($4::bytea, 'base64'), E'\\n', ''),
-                                  'attributes', $5::text)))::text, 'UTF8'), {RETRY}"
+                                  'attributes', $5::text, 'event_type', $6::text,
+                                  'aggregate_type', $7::text, 'aggregate_id', $8::text,
+                                  'version', $9::int8, 'schema_version', $10::int4,
+                                  'occurred_at', $11::timestamptz)))::text, 'UTF8'),
+             event_type = coalesce($6, event_type), version = coalesce($9, version),
+             occurred_at = coalesce($11, occurred_at), {RETRY}"
         );
-        let parts: [&(dyn tokio_postgres::types::ToSql + Sync); 2] =
-            [&replacement.data, &replacement.attributes];
+        let attributes = replacement.attributes.as_ref().map(Attributes::of);
+        let attributes = attributes.as_ref().map(Attributes::as_json);
+        let says = replacement.attributes.as_ref().map(Description::of).unwrap_or_default();
+        let parts: [&(dyn tokio_postgres::types::ToSql + Sync); 8] = [
+            &replacement.data,
+            &attributes,
+            &says.event_type,
+            &says.aggregate_type,
+            &says.aggregate_id,
+            &says.version,
+            &says.schema_version,
+            &says.occurred_at,
+        ];
         self.change(client, event_id, Change { set: &set, parts: &parts, done: "edited" }).await
     }
 

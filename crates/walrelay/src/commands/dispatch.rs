@@ -1,6 +1,6 @@
 //! `walrelay dispatch`: what did not go out at the first try, as an operator handles it.
 
-mod attributes;
+pub(super) mod attributes;
 mod bulk;
 pub(super) mod edit;
 mod show;

@@ -1,11 +1,12 @@
 //! `walrelay inbox`: events that failed, as an operator handles them.
 
-use std::path::{Path, PathBuf};
+use std::collections::BTreeMap;
 
 use serde_json::Value;
 use walrelay_inbox::operate::{InConsumer, Replacement};
 use walrelay_postgres::{SqlClient, connect_sql};
 
+use super::dispatch::attributes::replace;
 use super::dispatch::edit::{read, read_attributes};
 use crate::config::{InboxAction, InboxConfig, OutputFormat};
 use crate::error::Error;
@@ -46,9 +47,22 @@ async fn act(client: &mut SqlClient, config: &InboxConfig) -> Result<String, Err
             Ok(format!("{count} event(s) are due now, each when nothing of its key is before it\n"))
         }
         InboxAction::Edit { id, payload_file, attributes_file } => {
-            let replacement = replacement(payload_file.as_ref(), attributes_file.as_ref())?;
-            place.edit(client, id, &replacement).await?;
-            Ok(format!("{id} is edited and due now\n"))
+            let data = payload_file.as_ref().map(|path| read(path)).transpose()?;
+            let (attributes, corrected) = match attributes_file {
+                None => (None, Vec::new()),
+                Some(path) => {
+                    let stored = decoded(place.show(client, id).await?);
+                    let mut attributes = attributes_of(&stored);
+                    let corrected = replace(&mut attributes, read_attributes(path)?)?;
+                    (Some(attributes), corrected)
+                }
+            };
+            place.edit(client, id, &Replacement { data, attributes }).await?;
+            let changed = match corrected.as_slice() {
+                [] => String::new(),
+                names => format!("changed of what describes the event: {}\n", names.join(", ")),
+            };
+            Ok(format!("{id} is edited and due now\n{changed}"))
         }
         InboxAction::Discard { id, reason } => {
             place.discard(client, id, reason).await?;
@@ -57,15 +71,10 @@ async fn act(client: &mut SqlClient, config: &InboxConfig) -> Result<String, Err
     }
 }
 
-fn replacement(
-    payload: Option<&PathBuf>,
-    attributes: Option<&PathBuf>,
-) -> Result<Replacement, Error> {
-    let data = payload.map(|path| read(path)).transpose()?;
-    let attributes =
-        attributes.map(|path: &PathBuf| read_attributes(Path::new(path))).transpose()?;
-    let attributes = attributes.map(|map| Value::from_iter(map).to_string());
-    Ok(Replacement { data, attributes })
+/// The attributes of a stored message, as [`decoded`] shows them.
+fn attributes_of(stored: &Value) -> BTreeMap<String, String> {
+    let pairs = stored["message"]["attributes"].as_object().into_iter().flatten();
+    pairs.filter_map(|(name, value)| Some((name.clone(), value.as_str()?.to_owned()))).collect()
 }
 
 /// The message with its attributes as an object.
