@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use walrelay_testkit::collector::Collector;
 use walrelay_testkit::wait_until;
-use walrelay_tests::World;
+use walrelay_tests::{CONSUMER, World};
 
 #[tokio::test]
 async fn a_dead_pubsub_is_found_although_the_outbox_is_empty_and_without_a_long_wait() {
@@ -32,6 +32,23 @@ async fn pubsub_is_looked_at_although_postgres_cannot_be_reached() {
         "{}",
         done.text
     );
+}
+
+#[tokio::test]
+async fn consumers_are_looked_at_beside_the_outbox_and_where_they_are_named() {
+    let Some(world) = World::create().await else { return };
+    world.set_up_consumer().await;
+    let well = world.succeed(["check"]).await;
+    let reads = format!("consumer {CONSUMER}: reads ");
+    assert!(well.contains(&reads) && well.contains("in order"), "{well}");
+
+    world.execute("UPDATE app_inbox_consumer SET pruned_before = now() - interval '1 day'").await;
+    let place = format!("{CONSUMER}={}", world.url());
+    let forgetful = world.succeed(["check", "--inbox", &place]).await;
+    assert!(forgetful.contains("is applied again"), "{forgetful}");
+
+    let unknown = world.succeed(["check", "--inbox", &place.replace(CONSUMER, "nobody")]).await;
+    assert!(unknown.contains("consumer nobody: cannot be looked at"), "{unknown}");
 }
 
 #[tokio::test]

@@ -82,6 +82,46 @@ pub async fn subscription(client: &SqlClient, consumer: &str) -> Result<String, 
     row.map(|row| row.get(0)).ok_or_else(|| unknown(consumer))
 }
 
+/// A consumer that is set up in a database.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Registered {
+    /// Its name.
+    pub consumer: String,
+    /// What it reads, by full name.
+    pub subscription: String,
+    /// How long ago came the newest finished event that was deleted; `None` where none ever was.
+    pub pruned_ago: Option<Duration>,
+}
+
+/// The consumer of this name, or all of them; none where the database has no inbox.
+///
+/// # Errors
+///
+/// The database refuses.
+pub async fn registered(
+    client: &SqlClient,
+    name: Option<&str>,
+) -> Result<Vec<Registered>, InboxError> {
+    let exists = "SELECT to_regclass('public.app_inbox_consumer') IS NOT NULL";
+    let found = client.query_one(exists, &[]).await.map_err(failed("look for an inbox"))?;
+    if !found.get::<_, bool>(0) {
+        return Ok(Vec::new());
+    }
+    // By its name in JSON, because inboxes of an earlier version lack the column.
+    let sql = "SELECT consumer, subscription,
+                      extract(epoch FROM now() - (to_jsonb(c) ->> 'pruned_before')::timestamptz)::float8
+                 FROM public.app_inbox_consumer AS c WHERE consumer = $1 OR $1 IS NULL ORDER BY consumer";
+    let rows = client.query(sql, &[&name]).await.map_err(failed("read the consumers"))?;
+    let of = |row: &tokio_postgres::Row| Registered {
+        consumer: row.get(0),
+        subscription: row.get(1),
+        pruned_ago: row
+            .get::<_, Option<f64>>(2)
+            .map(|seconds| Duration::try_from_secs_f64(seconds).unwrap_or_default()),
+    };
+    Ok(rows.iter().map(of).collect())
+}
+
 /// Pauses a consumer.
 ///
 /// # Errors

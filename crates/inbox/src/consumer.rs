@@ -17,8 +17,9 @@ use crate::health::Health;
 use crate::metrics::Metrics;
 use crate::observed::Observed;
 use crate::plan::Plan;
+use crate::remark::Remark;
 use crate::run::Run;
-use crate::settings::{OnGap, Settings};
+use crate::settings::{Dedupe, OnGap, Settings};
 use crate::trace::Tracer;
 
 /// Until the next look when a subscription cannot be followed to.
@@ -60,18 +61,13 @@ impl Consumer {
         let Some(is) = subscriber.subscription(&subscription).await? else {
             return Err(InboxError::SubscriptionMissing { subscription });
         };
-        if !is.enable_message_ordering {
-            tracing::warn!(
-                subscription,
-                "the subscription does not deliver in order: events of a key may be late; order is \
-                 chosen when a subscription is created"
-            );
+        for remark in Remark::of(&is) {
+            tracing::warn!(subscription, "the subscription {}; {}", remark.told(), remark.fix());
         }
-        if is.dead_letter_policy.is_some() {
-            tracing::warn!(
-                subscription,
-                "the subscription has a dead-letter topic: an outage of the database sends healthy \
-                 messages there"
+        if settings.dedupe == Dedupe::Position {
+            tracing::info!(
+                "what is behind its key's position is skipped only where it has the attribute system_identifier, which \
+                 producers put into the headers of their rows: docs/consuming.md"
             );
         }
         let plan = Plan {

@@ -50,12 +50,21 @@ impl Admin {
     ///
     /// The service did not answer, or does not let us look: roles/pubsub.viewer is needed.
     pub async fn topic_exists(&self, topic: &str) -> Result<bool, PubsubError> {
+        Ok(self.topic(topic).await?.is_some())
+    }
+
+    /// What `topic` (`projects/P/topics/T`) is set up as; `None` when it does not exist.
+    ///
+    /// # Errors
+    ///
+    /// The service did not answer, or does not let us look: roles/pubsub.viewer is needed.
+    pub async fn topic(&self, topic: &str) -> Result<Option<Box<Topic>>, PubsubError> {
         let call = async || {
             let message = GetTopicRequest { topic: topic.to_owned() };
             let request = self.authorised.request(("topic", topic), message).await?;
             self.client().get_topic(request).await
         };
-        self.is_done("look up", topic, (Code::NotFound, call)).await
+        self.answer("look up", topic, (Code::NotFound, call)).await
     }
 
     /// Creates `topic`; one that is there already stays as it is.
@@ -69,29 +78,29 @@ impl Admin {
             let request = self.authorised.request(("name", topic), message).await?;
             self.client().create_topic(request).await
         };
-        self.is_done("create", topic, (Code::AlreadyExists, call)).await.map(drop)
+        self.answer("create", topic, (Code::AlreadyExists, call)).await.map(drop)
     }
 
     fn client(&self) -> PublisherClient<tonic::transport::Channel> {
         PublisherClient::new(self.authorised.channel())
     }
 
-    /// Calls until somebody answers: true when it is done, false when the answer is `otherwise`.
-    /// For calls that may be made twice.
-    async fn is_done<T>(
+    /// Calls until somebody answers: with a topic, or `None` when the answer is `otherwise`. For calls that
+    /// may be made twice.
+    async fn answer(
         &self,
         action: &'static str,
         topic: &str,
-        (otherwise, call): (Code, impl AsyncFn() -> Result<Response<T>, Status>),
-    ) -> Result<bool, PubsubError> {
+        (otherwise, call): (Code, impl AsyncFn() -> Result<Response<Topic>, Status>),
+    ) -> Result<Option<Box<Topic>>, PubsubError> {
         let mut last = None;
         // A topic has many fields, and callers would carry room for them through their lives.
         let calls = Box::pin(until_answered(call, &mut last));
         let answered = timeout(self.patience, calls).await;
         let topic = topic.to_owned();
         match answered {
-            Ok(Ok(())) => Ok(true),
-            Ok(Err(status)) if status.code() == otherwise => Ok(false),
+            Ok(Ok(found)) => Ok(Some(found)),
+            Ok(Err(status)) if status.code() == otherwise => Ok(None),
             Ok(Err(status)) => Err(PubsubError::Topic {
                 action,
                 topic,
@@ -106,12 +115,15 @@ impl Admin {
 }
 
 /// Calls until the service answers; keeps what came instead of an answer in `last`.
-async fn until_answered<T>(
-    call: impl AsyncFn() -> Result<Response<T>, Status>,
+async fn until_answered(
+    call: impl AsyncFn() -> Result<Response<Topic>, Status>,
     last: &mut Option<Box<Answer>>,
-) -> Result<(), Status> {
+) -> Result<Box<Topic>, Status> {
     loop {
-        let Err(status) = call().await else { return Ok(()) };
+        let status = match call().await {
+            Ok(found) => return Ok(Box::new(found.into_inner())),
+            Err(status) => status,
+        };
         let is_answer =
             !matches!(status.code(), Code::Unavailable | Code::DeadlineExceeded | Code::Internal);
         if is_answer {

@@ -245,6 +245,8 @@ pub struct InitArgs {
 #[derive(Debug, Args)]
 pub struct CheckArgs {
     #[command(flatten)]
+    pub places: InboxPlaces,
+    #[command(flatten)]
     pub output: OutputOptions,
     #[command(flatten)]
     pub options: ServiceOptions,

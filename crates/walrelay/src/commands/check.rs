@@ -1,5 +1,8 @@
 //! `walrelay check`: everything that would keep `run` from working, each with its fix; changes nothing.
 
+mod consumers;
+mod schemas;
+
 use std::time::Duration;
 
 use serde_json::{Value, json};
@@ -14,8 +17,10 @@ use walrelay_relay::lifecycle::gate::preflight_request;
 use walrelay_relay::policy::{Chain, Kind};
 use walrelay_relay::settings::{PubSubSettings, RelaySettings, Settings};
 
+use self::consumers::Consumers;
+use self::schemas::Payload;
 use super::topics::{self, Nowhere, Routes};
-use crate::config::{CheckConfig, OutputFormat};
+use crate::config::{CheckConfig, InboxPlace, OutputFormat};
 use crate::error::Error;
 use crate::output::{Paint, Tone, print};
 
@@ -31,6 +36,14 @@ const COLLECTOR: &str = "collector";
 
 /// A person waits for the result, so what does not answer within this counts as unreachable.
 const PATIENCE: Duration = Duration::from_secs(5);
+
+/// What Postgres tells of what Pub/Sub is asked about.
+#[derive(Debug, Default)]
+struct There {
+    routes: Routes,
+    payloads: Vec<Payload>,
+    consumers: Consumers,
+}
 
 /// The findings, and the kinds of those that are errors, from which the exit code follows.
 #[derive(Debug, Default)]
@@ -63,7 +76,8 @@ impl Found {
 pub async fn execute(config: CheckConfig) -> Result<(), Error> {
     let telemetry = collector(config.run.otlp.clone());
     let (Found { mut findings, kinds }, collector) =
-        Box::pin(async { tokio::join!(look(&config.run.settings), telemetry) }).await;
+        Box::pin(async { tokio::join!(look(&config.run.settings, &config.inboxes), telemetry) })
+            .await;
     findings.extend(collector);
     print(&match config.format {
         OutputFormat::Json => format!("{:#}\n", json!({ "findings": json_of(&findings) })),
@@ -78,8 +92,9 @@ pub async fn execute(config: CheckConfig) -> Result<(), Error> {
 
 /// Looks at everything that can be looked at: what one connection refuses, another may tell. All are
 /// opened at once, so that a dead address costs its patience once.
-async fn look(config: &Settings) -> Found {
+async fn look(config: &Settings, inboxes: &[InboxPlace]) -> Found {
     let mut found = Found::default();
+    let mut there = There::default();
     let connect = config.connect.clone().with_patience(PATIENCE);
     let (replication, sql) = tokio::join!(replicates(&connect), connect_sql(&connect));
     let admin = administration(&config.pubsub.publisher.endpoint);
@@ -87,20 +102,21 @@ async fn look(config: &Settings) -> Found {
     if let Err(error) = &replication {
         found.unusable("replication connection", Kind::of_postgres(error), error);
     }
-    let routes = match (&replication, sql) {
+    match (&replication, sql) {
         (_, Ok(client)) => {
-            let routes = look_at_postgres(&client, config, &mut found).await;
+            there = look_at_postgres(&client, config, &mut found).await;
             client.close().await;
-            routes
         }
         // The same again would tell nothing new.
-        (Err(_), Err(_)) if !is_pooler => Routes::default(),
-        (_, Err(error)) => {
-            found.unusable("connection", Kind::of_postgres(&error), &error);
-            Routes::default()
-        }
-    };
-    look_at_pubsub(config, admin, routes, &mut found).await;
+        (Err(_), Err(_)) if !is_pooler => {}
+        (_, Err(error)) => found.unusable("connection", Kind::of_postgres(&error), &error),
+    }
+    if !inboxes.is_empty() {
+        there.consumers = Consumers::at(inboxes).await;
+    }
+    let consumers = std::mem::take(&mut there.consumers);
+    look_at_pubsub(config, admin, there, &mut found).await;
+    found.findings.extend(consumers.findings(&config.pubsub.publisher.endpoint).await);
     found
 }
 
@@ -136,8 +152,7 @@ async fn replicates(connect: &ConnectConfig) -> Result<(), PgError> {
     replication.identify_system().await.map(drop)
 }
 
-/// Returns where the rows lead.
-async fn look_at_postgres(client: &SqlClient, config: &Settings, found: &mut Found) -> Routes {
+async fn look_at_postgres(client: &SqlClient, config: &Settings, found: &mut Found) -> There {
     match findings(client, &config.relay).await {
         Ok(findings) => {
             for finding in findings {
@@ -147,7 +162,11 @@ async fn look_at_postgres(client: &SqlClient, config: &Settings, found: &mut Fou
         Err(error) => found.unusable("connection", error.kind(), &error),
     }
     let tables = &config.relay.outbox.tables;
-    match topics::of_rows(client, &config.relay.router, tables).await {
+    let router = &config.relay.router;
+    // A table that is missing is a finding already.
+    let payloads = schemas::payloads(client, router, tables).await.unwrap_or_default();
+    let consumers = Consumers::beside(client).await;
+    let routes = match topics::of_rows(client, router, tables).await {
         Ok(routes) => routes,
         // Missing tables and rights are findings already.
         Err(Error::Postgres(PgError::Server(_)) | Error::Store(StoreError::Sql { .. })) => {
@@ -157,7 +176,8 @@ async fn look_at_postgres(client: &SqlClient, config: &Settings, found: &mut Fou
             found.unusable("connection", error.kind(), &error);
             Routes::default()
         }
-    }
+    };
+    There { routes, payloads, consumers }
 }
 
 /// Of the slot, and where there are shards of all of them: a row that one leaves out has to be on another.
@@ -185,7 +205,7 @@ async fn findings(client: &SqlClient, relay: &RelaySettings) -> Result<Vec<Findi
 async fn look_at_pubsub(
     config: &Settings,
     admin: Result<Admin, Finding>,
-    Routes { topics, nowhere }: Routes,
+    There { routes: Routes { topics, nowhere }, payloads, .. }: There,
     found: &mut Found,
 ) {
     if let Some(nowhere) = nowhere {
@@ -210,10 +230,15 @@ async fn look_at_pubsub(
         found.add(Kind::PubSub, finding);
     }
     for topic in topics {
-        let answer = admin.topic_exists(&topic).await;
+        let answer = admin.topic(&topic).await;
         // What is refused for its name says nothing of the others.
         let goes_on = answer.as_ref().map_or_else(PubsubError::is_about_the_name, |_| true);
-        found.add(Kind::PubSub, topic_finding(&topic, answer));
+        let schema = answer.as_ref().ok().and_then(|it| it.as_ref()?.schema_settings.as_ref());
+        let schema = schema.map(|schema| schemas::about(&topic, schema, &payloads));
+        found.add(Kind::PubSub, topic_finding(&topic, answer.map(|it| it.is_some())));
+        if let Some(schema) = schema {
+            found.add(Kind::PubSub, schema);
+        }
         if !goes_on {
             break;
         }

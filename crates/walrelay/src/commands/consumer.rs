@@ -228,10 +228,15 @@ async fn kept_for(endpoint: &Endpoint, subscription: &str) -> Result<Duration, E
         // Whatever it kept is gone; it may be created again, and its topic may keep more.
         return Ok(RETENTION_DEFAULT);
     };
+    Ok(kept(&found))
+}
+
+/// For how long a subscription and its topic keep messages, acknowledged ones included.
+pub(super) fn kept(subscription: &Subscription) -> Duration {
     let duration = |it: Option<prost_types::Duration>| it.and_then(|it| it.try_into().ok());
-    let its = duration(found.message_retention_duration).unwrap_or(RETENTION_DEFAULT);
-    let topics = duration(found.topic_message_retention_duration).unwrap_or(Duration::ZERO);
-    Ok(its.max(topics))
+    let its = duration(subscription.message_retention_duration).unwrap_or(RETENTION_DEFAULT);
+    let topics = duration(subscription.topic_message_retention_duration).unwrap_or(Duration::ZERO);
+    its.max(topics)
 }
 
 #[cfg(test)]

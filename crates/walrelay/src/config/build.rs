@@ -72,12 +72,13 @@ impl Builder<'_> {
     fn command(&mut self, command: &cli::CommandArgs) -> Option<Command> {
         match command {
             cli::CommandArgs::Init(args) => Some(Command::Init(Box::new(self.init(args)?))),
-            cli::CommandArgs::Check(_) => {
+            cli::CommandArgs::Check(args) => {
                 let format = self.format();
                 let otlp = self.otlp();
+                let inboxes = self.inbox_places(&args.places);
                 let run = self.run(Until::Stopped, OnSlotLost::Stop)?;
                 let run = RunConfig { otlp, ..run };
-                Some(Command::Check(Box::new(CheckConfig { run, format })))
+                Some(Command::Check(Box::new(CheckConfig { run, inboxes: inboxes?, format })))
             }
             cli::CommandArgs::Run(_) => {
                 let until = match self.problems.read(options::UNTIL_CAUGHT_UP) {

@@ -171,6 +171,8 @@ pub enum SlotKind {
 pub struct CheckConfig {
     /// What `run` would run with.
     pub run: RunConfig,
+    /// Consumers in other databases; those of the outbox's own where none is named.
+    pub inboxes: Vec<InboxPlace>,
     /// How findings are printed.
     pub format: OutputFormat,
 }

@@ -59,7 +59,7 @@ impl Builder<'_> {
         })
     }
 
-    fn inbox_places(&mut self, args: &cli::InboxPlaces) -> Option<Vec<InboxPlace>> {
+    pub(super) fn inbox_places(&mut self, args: &cli::InboxPlaces) -> Option<Vec<InboxPlace>> {
         args.inbox.iter().map(|text| self.inbox_place(text)).collect()
     }
 

@@ -1,0 +1,45 @@
+//! What about a subscription harms the consumer that reads it.
+
+use googleapis_tonic_google_pubsub_v1::google::pubsub::v1::Subscription;
+
+/// What about a subscription harms the consumer that reads it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Remark {
+    /// It was created without ordering.
+    Unordered,
+    /// Pub/Sub gives up on what is not acknowledged after some deliveries.
+    DeadLetters,
+}
+
+impl Remark {
+    /// What is to be said of this subscription.
+    pub fn of(subscription: &Subscription) -> impl Iterator<Item = Self> {
+        let unordered = (!subscription.enable_message_ordering).then_some(Self::Unordered);
+        let dead_letters = subscription.dead_letter_policy.is_some().then_some(Self::DeadLetters);
+        unordered.into_iter().chain(dead_letters)
+    }
+
+    /// It, after the name of the subscription.
+    #[must_use]
+    pub const fn told(self) -> &'static str {
+        match self {
+            Self::Unordered => "does not deliver in order: events of a key may be late",
+            Self::DeadLetters => {
+                "has a dead-letter topic: an outage of the database sends healthy messages there"
+            }
+        }
+    }
+
+    /// What helps.
+    #[must_use]
+    pub const fn fix(self) -> &'static str {
+        match self {
+            Self::Unordered => {
+                "order is chosen when a subscription is created: `walrelay consumer init` makes one that has it"
+            }
+            Self::DeadLetters => {
+                "take the dead-letter policy away, or read its topic too, as the same consumer: docs/consumer-operations.md"
+            }
+        }
+    }
+}

@@ -1,0 +1,178 @@
+//! Findings about the consumers that apply what the relay publishes. None keeps `run` from working, so none
+//! is more than a warning.
+
+use std::time::Duration;
+
+use googleapis_tonic_google_pubsub_v1::google::pubsub::v1::Subscription;
+use tokio::time::timeout;
+use walrelay_inbox::admin::{Registered, registered};
+use walrelay_inbox::{InboxError, Remark};
+use walrelay_postgres::{Finding, Severity, SqlClient, connect_sql};
+use walrelay_pubsub::{Endpoint, Subscriber};
+use walrelay_relay::policy::Chain;
+
+use super::super::consumer::kept;
+use super::{PATIENCE, finding};
+use crate::config::InboxPlace;
+use crate::error::kind_of_inbox;
+use crate::options::units::show_duration;
+
+const CONSUMER: &str = "consumer";
+
+/// Who is set up, as far as it can be told.
+#[derive(Debug, Default)]
+pub(super) struct Consumers {
+    registered: Vec<Registered>,
+    findings: Vec<Finding>,
+}
+
+impl Consumers {
+    /// Those of the outbox's own database.
+    pub(super) async fn beside(outbox: &SqlClient) -> Self {
+        let mut found = Self::default();
+        found.add("consumers", registered(outbox, None).await);
+        found
+    }
+
+    /// Those of other databases.
+    pub(super) async fn at(places: &[InboxPlace]) -> Self {
+        let mut found = Self::default();
+        for InboxPlace { consumer, connect } in places {
+            let connect = connect.clone().with_patience(PATIENCE);
+            let answer = match connect_sql(&connect).await {
+                Ok(client) => {
+                    let answer = registered(&client, Some(consumer)).await;
+                    client.close().await;
+                    answer
+                }
+                Err(error) => Err(InboxError::Connect(error)),
+            };
+            let answer = answer.and_then(|these| match these.is_empty() {
+                true => Err(InboxError::Unregistered { consumer: consumer.clone() }),
+                false => Ok(these),
+            });
+            found.add(&format!("consumer {consumer}"), answer);
+        }
+        found
+    }
+
+    fn add(&mut self, subject: &str, answer: Result<Vec<Registered>, InboxError>) {
+        match answer {
+            Ok(registered) => self.registered.extend(registered),
+            Err(error) => self.findings.push(finding(
+                CONSUMER,
+                Severity::Warning,
+                subject.to_owned(),
+                &format!("cannot be looked at: {}", Chain(&error)),
+                kind_of_inbox(&error).hint(),
+            )),
+        }
+    }
+
+    /// What is to be said about them and the subscriptions they read.
+    pub(super) async fn findings(self, endpoint: &Endpoint) -> Vec<Finding> {
+        let Self { registered, mut findings } = self;
+        if registered.is_empty() {
+            return findings;
+        }
+        // What keeps Pub/Sub from answering is a finding already.
+        let Ok(subscriber) = Subscriber::connect(endpoint) else { return findings };
+        for it in registered {
+            let answer = timeout(PATIENCE, subscriber.subscription(&it.subscription)).await;
+            match answer {
+                Ok(Ok(subscription)) => findings.extend(about(&it, subscription.as_ref())),
+                Ok(Err(error)) => {
+                    let message =
+                        format!("its subscription cannot be looked at: {}", Chain(&error));
+                    findings.push(warning(&it, &message, "it needs roles/pubsub.viewer"));
+                }
+                Err(_) => return findings,
+            }
+        }
+        findings
+    }
+}
+
+/// About one consumer and the subscription that it reads.
+fn about(consumer: &Registered, subscription: Option<&Subscription>) -> Vec<Finding> {
+    let name = &consumer.subscription;
+    let Some(subscription) = subscription else {
+        let fix = format!(
+            "walrelay consumer init {} --subscription {name} --create --topic TOPIC",
+            consumer.consumer
+        );
+        return vec![warning(consumer, &format!("{name} does not exist"), &fix)];
+    };
+    let mut findings: Vec<Finding> = Remark::of(subscription)
+        .map(|remark| warning(consumer, &format!("{name} {}", remark.told()), remark.fix()))
+        .collect();
+    let kept = kept(subscription);
+    if let Some(ago) = consumer.pruned_ago.filter(|ago| *ago < kept) {
+        let message = format!(
+            "what it had finished until {} ago was deleted from its inbox, and {name} and its topic keep messages for \
+             {}: one that comes again from before then is applied again",
+            show_duration(rounded(ago)),
+            show_duration(kept)
+        );
+        findings.push(warning(
+            consumer,
+            &message,
+            "do not seek it back there, or give subscription and topic a shorter retention",
+        ));
+    }
+    if findings.is_empty() {
+        let message = format!("reads {name}, in order");
+        findings.push(finding(CONSUMER, Severity::Ok, subject(consumer), &message, ""));
+    }
+    findings
+}
+
+fn warning(consumer: &Registered, message: &str, fix: &str) -> Finding {
+    finding(CONSUMER, Severity::Warning, subject(consumer), message, fix)
+}
+
+fn subject(consumer: &Registered) -> String {
+    format!("consumer {}", consumer.consumer)
+}
+
+/// To the second below.
+fn rounded(age: Duration) -> Duration {
+    Duration::from_secs(age.as_secs())
+}
+
+#[cfg(test)]
+mod tests {
+    use googleapis_tonic_google_pubsub_v1::google::pubsub::v1::DeadLetterPolicy;
+
+    use super::*;
+
+    fn billing(pruned_ago: Option<Duration>) -> Registered {
+        Registered { consumer: "billing".into(), subscription: "s".into(), pruned_ago }
+    }
+
+    fn messages(consumer: &Registered, subscription: Option<&Subscription>) -> Vec<String> {
+        about(consumer, subscription).into_iter().map(|it| it.message).collect()
+    }
+
+    #[test]
+    fn what_harms_a_consumer_is_told_and_nothing_where_all_is_well() {
+        let ordered = Subscription { enable_message_ordering: true, ..Subscription::default() };
+        assert_eq!(messages(&billing(None), Some(&ordered)), ["reads s, in order"]);
+        assert!(messages(&billing(None), None)[0].contains("does not exist"));
+        let bad = Subscription {
+            dead_letter_policy: Some(DeadLetterPolicy::default()),
+            ..Subscription::default()
+        };
+        let told = messages(&billing(None), Some(&bad));
+        assert!(told[0].contains("order") && told[1].contains("dead-letter"), "{told:?}");
+    }
+
+    #[test]
+    fn an_inbox_that_forgot_what_may_come_again_is_told() {
+        let ordered = Subscription { enable_message_ordering: true, ..Subscription::default() };
+        let days = |days: u64| Some(Duration::from_hours(24 * days));
+        // Seven days are kept unless the subscription says otherwise.
+        assert!(messages(&billing(days(3)), Some(&ordered))[0].contains("applied again"));
+        assert_eq!(messages(&billing(days(8)), Some(&ordered)), ["reads s, in order"]);
+    }
+}

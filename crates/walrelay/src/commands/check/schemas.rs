@@ -1,0 +1,124 @@
+//! Whether a topic's schema takes what the payload column holds. Pub/Sub refuses a message that its topic's
+//! schema does not fit, and the relay records the row as dead.
+
+use googleapis_tonic_google_pubsub_v1::google::pubsub::v1::{Encoding, SchemaSettings};
+use walrelay_core::RouterConfig;
+use walrelay_postgres::{Finding, PgError, QualifiedName, Severity, SqlClient};
+
+use super::super::columns::column_of;
+use super::finding;
+
+const SCHEMA: &str = "topic_schema";
+/// What the service gives as the name of a schema that is gone (`Topic.schema_settings`).
+const DELETED: &str = "_deleted-schema_";
+
+/// The payload column of an outbox table.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Payload {
+    table: String,
+    /// As Postgres names it: `jsonb`, `bytea` …
+    kind: String,
+}
+
+/// The payload columns of the tables, as far as they are there.
+///
+/// # Errors
+///
+/// The catalog cannot be read.
+pub(super) async fn payloads(
+    client: &SqlClient,
+    router: &RouterConfig,
+    tables: &[QualifiedName],
+) -> Result<Vec<Payload>, PgError> {
+    let mut payloads = Vec::new();
+    for table in tables {
+        let column = column_of(client, table, &router.columns.payload).await?;
+        let sql = "SELECT format_type(atttypid, NULL) FROM pg_attribute
+                    WHERE attrelid = to_regclass($1::text) AND attname = $2::text AND NOT attisdropped";
+        let table = table.to_string();
+        let rows = client.query(sql, &[&table, &column]).await?;
+        payloads.extend(rows.iter().map(|row| Payload { table: table.clone(), kind: row.get(0) }));
+    }
+    Ok(payloads)
+}
+
+/// About a topic that has a schema.
+pub(super) fn about(topic: &str, schema: &SchemaSettings, payloads: &[Payload]) -> Finding {
+    let found = |severity, message: &str, fix: &str| {
+        finding(SCHEMA, severity, format!("topic {topic}"), message, fix)
+    };
+    if schema.schema == DELETED {
+        let fix = format!("gcloud pubsub topics update {topic} --clear-schema-settings");
+        return found(
+            Severity::Error,
+            "its schema was deleted: Pub/Sub refuses every message",
+            &fix,
+        );
+    }
+    let name = &schema.schema;
+    let of = |kinds: &[&str]| payloads.iter().find(|it| kinds.contains(&it.kind.as_str()));
+    match schema.encoding() {
+        Encoding::Binary => match of(&["jsonb", "json", "text", "character varying", "xml"]) {
+            Some(Payload { table, kind }) => found(
+                Severity::Error,
+                &format!(
+                    "its schema {name} takes messages in binary form, and the payload of {table} is {kind}: \
+                     Pub/Sub refuses each of its rows, and they are recorded as dead"
+                ),
+                "give the topic the encoding JSON, or make the payload a bytea in the schema's binary form",
+            ),
+            None => found(
+                Severity::Ok,
+                &format!("its schema {name} takes bytes, as the payload is"),
+                "",
+            ),
+        },
+        Encoding::Json => match of(&["bytea"]) {
+            Some(Payload { table, .. }) => found(
+                Severity::Warning,
+                &format!(
+                    "its schema {name} takes JSON, and the payload of {table} is bytea: Pub/Sub refuses rows whose \
+                     bytes are no JSON, and they are recorded as dead"
+                ),
+                "make the payload jsonb, or give the topic the encoding BINARY",
+            ),
+            None => {
+                found(Severity::Ok, &format!("its schema {name} takes JSON, as the payload is"), "")
+            }
+        },
+        Encoding::Unspecified => {
+            found(Severity::Ok, &format!("its schema {name} says no encoding"), "")
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn severity(encoding: Encoding, kinds: &[&str]) -> Severity {
+        let payloads: Vec<Payload> = kinds
+            .iter()
+            .map(|kind| Payload { table: "app_outbox".into(), kind: (*kind).to_owned() })
+            .collect();
+        let schema = SchemaSettings {
+            schema: "projects/p/schemas/s".into(),
+            encoding: encoding.into(),
+            ..SchemaSettings::default()
+        };
+        about("t", &schema, &payloads).severity
+    }
+
+    #[test]
+    fn a_schema_that_takes_no_payload_of_this_type_is_to_be_mended() {
+        assert_eq!(severity(Encoding::Binary, &["jsonb"]), Severity::Error);
+        assert_eq!(severity(Encoding::Binary, &["bytea", "text"]), Severity::Error);
+        assert_eq!(severity(Encoding::Binary, &["bytea"]), Severity::Ok);
+        assert_eq!(severity(Encoding::Json, &["bytea"]), Severity::Warning);
+        assert_eq!(severity(Encoding::Json, &["jsonb", "text"]), Severity::Ok);
+        let deleted = SchemaSettings { schema: DELETED.into(), ..SchemaSettings::default() };
+        let found = about("t", &deleted, &[]);
+        assert_eq!(found.severity, Severity::Error);
+        assert!(found.fix.contains("--clear-schema-settings"), "{}", found.fix);
+    }
+}
