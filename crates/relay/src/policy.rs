@@ -322,7 +322,7 @@ policy! {
     Unrecordable: UNEXPECTED, UNEXPECTED, UNEXPECTED, "keep the log and report this";
     /// A signal ended it before it was done.
     Interrupted: UNEXPECTED, UNEXPECTED, UNEXPECTED,
-        "run it again; what was not confirmed is read again from the slot";
+        "run it again; what it has done by then stays";
 }
 
 impl Kind {

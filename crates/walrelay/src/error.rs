@@ -217,6 +217,15 @@ pub enum Error {
     /// A signal ended a command before it was done.
     #[error("stopped by a signal before it was done")]
     Interrupted,
+
+    /// The same, where it is known what is done by then.
+    #[error("{what}")]
+    Stopped {
+        /// How far it came.
+        what: String,
+        /// What to do for the rest.
+        hint: &'static str,
+    },
 }
 
 impl From<ReportError> for Error {
@@ -259,9 +268,10 @@ impl Error {
             | Self::NoTrace { .. }
             | Self::NotArrived { .. }
             | Self::ReplayHeld { .. } => Kind::Refused,
-            Self::SecondSignal | Self::Interrupted | Self::ReplayStopped { .. } => {
-                Kind::Interrupted
-            }
+            Self::SecondSignal
+            | Self::Interrupted
+            | Self::Stopped { .. }
+            | Self::ReplayStopped { .. } => Kind::Interrupted,
         }
     }
 
@@ -318,7 +328,7 @@ impl Error {
             Self::NoOutbox { .. } => NO_OUTBOX,
             Self::Findings { .. } => "each finding above names its fix",
             Self::PruneDenied { .. } => PRUNE_RIGHTS,
-            Self::Unfit { hint, .. } => hint,
+            Self::Unfit { hint, .. } | Self::Stopped { hint, .. } => hint,
             Self::Unfinished { hint, .. } => hint,
             other => other.kind().hint(),
         }

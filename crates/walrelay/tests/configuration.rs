@@ -356,6 +356,36 @@ fn an_error_that_is_named_is_listed_in_every_state_unless_one_is_named_too() {
 }
 
 #[test]
+fn arguments_of_dispatch_that_contradict_each_other_are_refused() {
+    for (arguments, wrong) in [
+        (&["dispatch", "retry", "--all-dead", "--status", "discarded"], "--status \"discarded\""),
+        (&["dispatch", "retry", "--all-dead", "--status", "retrying"], "--status \"retrying\""),
+        (&["dispatch", "list", "--all", "--limit", "5"], "--limit \"5\""),
+    ] {
+        let problems = config(arguments, &[("DATABASE_URL", URL)]).unwrap_err();
+        let found = texts(&problems);
+        assert!(matches!(found.as_slice(), [one] if one.starts_with(wrong)), "{found:?}");
+    }
+}
+
+#[test]
+fn a_place_in_the_log_is_a_transactions_and_an_index_is_refused_rather_than_dropped() {
+    for arguments in [
+        &["replay", "--dry-run", "--from-lsn", "0/59388E0#3"][..],
+        &["replay", "--dry-run", "--from-anchor", "a", "--to-lsn", "0/59388E0/3"],
+        &["anchor", "advance", "a", "--to-lsn", "0/59388E0#3"],
+        &["slot", "reset", "--to-anchor", "a", "--to-lsn", "0/59388E0#3"],
+    ] {
+        let given = [("DATABASE_URL", URL), ("PUBSUB_PROJECT_ID", "p")];
+        let found = texts(&config(arguments, &given).unwrap_err());
+        assert!(
+            matches!(found.as_slice(), [one] if one.contains("0/59388E0, without the row's index")),
+            "{found:?}"
+        );
+    }
+}
+
+#[test]
 fn log_levels_that_do_not_exist_are_refused() {
     let given = [("DATABASE_URL", URL), ("PUBSUB_PROJECT_ID", "p")];
     for level in ["loud", "infoo", "walrelay=loud", "info,debgu", "5x"] {

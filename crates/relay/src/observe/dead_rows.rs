@@ -6,12 +6,16 @@
 use std::time::{Duration, Instant};
 
 use walrelay_core::Topic;
+use walrelay_core::limits::is_topic_name;
 
 /// How long a cause stays quiet after it was told.
 const QUIET: Duration = Duration::from_mins(1);
 
-/// Causes told apart; what comes beyond them shares the last one's line.
+/// Causes told apart.
 const CAUSES_MAX: usize = 64;
+
+/// Causes that may push another one out within [`QUIET`], so that not each row of many causes is a line.
+const PUSHES_MAX: u32 = 64;
 
 /// A row that died is recorded within this, as a rule: what is counted sooner may leave it out.
 const RECORDED: Duration = Duration::from_secs(10);
@@ -20,6 +24,9 @@ const RECORDED: Duration = Duration::from_secs(10);
 #[derive(Debug, Default)]
 pub(super) struct DeadRows {
     causes: Vec<Cause>,
+    /// What died of causes that are not, or no longer, told apart.
+    others: Option<Tally>,
+    pushes: Option<Pushes>,
     counted: Option<Counted>,
 }
 
@@ -30,22 +37,33 @@ struct Counted {
     at: Instant,
 }
 
+/// How many causes have pushed another one out.
+#[derive(Debug, Clone, Copy)]
+struct Pushes {
+    count: u32,
+    since: Instant,
+}
+
 #[derive(Debug)]
 struct Cause {
     topic: Topic,
     code: &'static str,
+    tally: Tally,
+}
+
+/// Rows that nobody was told of yet.
+#[derive(Debug, Clone, Copy)]
+struct Tally {
     untold: u64,
     told_at: Instant,
     died_at: Instant,
 }
 
-/// Rows of one cause of which nothing was said yet.
+/// Rows of one cause, or of all that are not told apart, of which nothing was said yet.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Untold {
-    /// Full name of their topic.
-    pub(super) topic: Topic,
-    /// Why they died.
-    pub(super) code: &'static str,
+    /// Full name of their topic, and why they died; none of rows of several.
+    pub(super) cause: Option<(Topic, &'static str)>,
     /// How many.
     pub(super) rows: u64,
     /// How many are dead by now, of all causes; none where nobody has counted since.
@@ -58,16 +76,35 @@ impl DeadRows {
         let known =
             self.causes.iter_mut().find(|cause| cause.topic == *topic && cause.code == code);
         if let Some(cause) = known {
-            cause.another(now);
+            cause.tally.add(1, now);
             return false;
         }
-        let is_full = self.causes.len() == CAUSES_MAX;
-        if let Some(last) = self.causes.last_mut().filter(|_| is_full) {
-            last.another(now);
+        if self.causes.len() >= CAUSES_MAX && !self.push_one_out(topic, now) {
+            self.others.get_or_insert(Tally::begun(now)).add(1, now);
             return false;
         }
-        let topic = Topic::clone(topic);
-        self.causes.push(Cause { topic, code, untold: 0, told_at: now, died_at: now });
+        self.causes.push(Cause { topic: Topic::clone(topic), code, tally: Tally::begun(now) });
+        true
+    }
+
+    /// Makes room for a cause of this topic. A topic that exists must be seen although many names are made up
+    /// that no topic can have: those push nothing out, and go first.
+    fn push_one_out(&mut self, newcomer: &Topic, now: Instant) -> bool {
+        let pushes = self
+            .pushes
+            .filter(|pushes| now.saturating_duration_since(pushes.since) < QUIET)
+            .unwrap_or(Pushes { count: 0, since: now });
+        if !is_topic_name(newcomer) || pushes.count >= PUSHES_MAX {
+            return false;
+        }
+        let causes = self.causes.iter().enumerate();
+        let last = causes.min_by_key(|(_, c)| (is_topic_name(&c.topic), c.tally.died_at));
+        let Some((index, _)) = last else { return false };
+        let Tally { untold, died_at, .. } = self.causes.remove(index).tally;
+        if untold > 0 {
+            self.others.get_or_insert(Tally::begun(now)).add(untold, died_at);
+        }
+        self.pushes = Some(Pushes { count: pushes.count + 1, ..pushes });
         true
     }
 
@@ -81,63 +118,86 @@ impl DeadRows {
     pub(super) fn due(&mut self, now: Instant) -> Vec<Untold> {
         let (mut told, counted) = (Vec::new(), self.counted);
         self.causes.retain_mut(|cause| {
-            if now.saturating_duration_since(cause.told_at) < QUIET {
+            if now.saturating_duration_since(cause.tally.told_at) < QUIET {
                 return true;
             }
-            cause.told_at = now;
             let untold = cause.untold(counted);
             let goes_on = untold.is_some();
-            cause.untold = 0;
+            cause.tally = Tally { untold: 0, told_at: now, ..cause.tally };
             told.extend(untold);
             goes_on
         });
+        let is_due = |tally: &mut Tally| now.saturating_duration_since(tally.told_at) >= QUIET;
+        let others = self.others.take_if(is_due);
+        told.extend(others.and_then(|tally| tally.untold(None, counted)));
         told
     }
 
     /// Everything that is left, because nobody will ask again.
     fn rest(&mut self) -> Vec<Untold> {
         let counted = self.counted;
-        self.causes.drain(..).filter_map(|cause| cause.untold(counted)).collect()
+        let others = self.others.take().and_then(|tally| tally.untold(None, counted));
+        let causes = self.causes.drain(..).filter_map(|cause| cause.untold(counted));
+        causes.chain(others).collect()
     }
 }
 
 impl Cause {
-    fn another(&mut self, now: Instant) {
-        self.untold += 1;
-        self.died_at = now;
+    fn untold(&self, counted: Option<Counted>) -> Option<Untold> {
+        self.tally.untold(Some((Topic::clone(&self.topic), self.code)), counted)
+    }
+}
+
+impl Tally {
+    const fn begun(now: Instant) -> Self {
+        Self { untold: 0, told_at: now, died_at: now }
     }
 
-    fn untold(&self, counted: Option<Counted>) -> Option<Untold> {
+    fn add(&mut self, rows: u64, died_at: Instant) {
+        self.untold += rows;
+        self.died_at = self.died_at.max(died_at);
+    }
+
+    fn untold(
+        self,
+        cause: Option<(Topic, &'static str)>,
+        counted: Option<Counted>,
+    ) -> Option<Untold> {
         let counted = counted.filter(|counted| counted.at >= self.died_at + RECORDED);
-        (self.untold > 0).then(|| Untold {
-            topic: Topic::clone(&self.topic),
-            code: self.code,
-            rows: self.untold,
-            dead: counted.map(|counted| counted.rows),
-        })
+        let dead = counted.map(|counted| counted.rows);
+        (self.untold > 0).then_some(Untold { cause, rows: self.untold, dead })
     }
 }
 
 impl Untold {
     /// One line. Nobody has to look where none of them is dead any more.
     pub(super) fn log(&self) {
-        let Self { topic, code, rows, dead } = self;
-        if *dead == Some(0) {
-            tracing::info!(
+        let Self { cause, rows, dead } = self;
+        let is_settled = *dead == Some(0);
+        match cause {
+            Some((topic, code)) if is_settled => tracing::info!(
                 topic = &**topic,
                 code,
                 rows,
                 "more rows died of the same cause, and are settled by now: no row is dead any more"
-            );
-            return;
+            ),
+            Some((topic, code)) => tracing::error!(
+                topic = &**topic,
+                code,
+                rows,
+                dead,
+                "more rows are dead of the same cause: `walrelay dispatch list` has them"
+            ),
+            None if is_settled => tracing::info!(
+                rows,
+                "more rows died, of other topics and causes, and are settled by now: no row is dead any more"
+            ),
+            None => tracing::error!(
+                rows,
+                dead,
+                "more rows are dead, of other topics and causes: `walrelay dispatch list` has them"
+            ),
         }
-        tracing::error!(
-            topic = &**topic,
-            code,
-            rows,
-            dead,
-            "more rows are dead of the same cause: `walrelay dispatch list` has them"
-        );
     }
 }
 
@@ -164,12 +224,8 @@ mod tests {
         assert_eq!(dead.due(began), []);
 
         let later = began + QUIET;
-        let untold = Untold {
-            topic: Topic::clone(&topic),
-            code: "INVALID_ARGUMENT",
-            rows: 19_999,
-            dead: None,
-        };
+        let cause = Some((Topic::clone(&topic), "INVALID_ARGUMENT"));
+        let untold = Untold { cause, rows: 19_999, dead: None };
         assert_eq!(dead.due(later), [untold]);
         assert!(!dead.died(&topic, "INVALID_ARGUMENT", later), "it still goes on");
         assert!(dead.died(&other, "INVALID_ARGUMENT", later), "that one had ended");
@@ -197,11 +253,43 @@ mod tests {
         let mut dead = DeadRows::default();
         let now = Instant::now();
         for number in 0..CAUSES_MAX + 10 {
-            let topic: Topic = format!("projects/p/topics/t{number}").into();
+            let topic: Topic = format!("projects/p/topics/bad topic {number}").into();
             dead.died(&topic, "UNROUTABLE", now);
         }
         assert_eq!(dead.causes.len(), CAUSES_MAX);
+        assert_eq!(dead.due(now + QUIET), [Untold { cause: None, rows: 10, dead: None }]);
+    }
+
+    #[test]
+    fn the_first_death_on_a_topic_is_told_however_many_names_no_topic_can_have() {
+        let mut dead = DeadRows::default();
+        let now = Instant::now();
+        for number in 0..1_000 {
+            let topic: Topic = format!("projects/p/topics/bad topic {number}").into();
+            dead.died(&topic, "UNROUTABLE", now);
+            dead.died(&topic, "UNROUTABLE", now);
+        }
+        let topic: Topic = "projects/p/topics/order.events".into();
+        assert!(dead.died(&topic, "LOCAL_LIMIT", now), "it has a line of its own");
+        assert!(!dead.died(&topic, "LOCAL_LIMIT", now));
         let rest = dead.rest();
-        assert_eq!(rest.iter().map(|untold| untold.rows).sum::<u64>(), 10);
+        let own = Untold { cause: Some((topic, "LOCAL_LIMIT")), rows: 1, dead: None };
+        assert!(rest.contains(&own), "{rest:?}");
+        let lines = CAUSES_MAX as u64 + 2;
+        assert_eq!(rest.iter().map(|untold| untold.rows).sum::<u64>() + lines, 2_003);
+    }
+
+    #[test]
+    fn more_topics_than_are_told_apart_are_no_line_a_row() {
+        let mut dead = DeadRows::default();
+        let now = Instant::now();
+        let topics: Vec<Topic> =
+            (0..200).map(|number| format!("projects/p/topics/topic-{number}").into()).collect();
+        let mut died = |at| -> usize {
+            let rows = (0..20).flat_map(|_| &topics);
+            rows.filter(|topic| dead.died(topic, "LOCAL_LIMIT", at)).count()
+        };
+        assert_eq!(died(now), CAUSES_MAX + PUSHES_MAX as usize);
+        assert_eq!(died(now + QUIET), PUSHES_MAX as usize, "those of the next minute");
     }
 }

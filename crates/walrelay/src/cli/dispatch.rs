@@ -97,10 +97,10 @@ pub struct BulkArgs {
 pub struct DispatchListArgs {
     #[command(flatten)]
     pub rows: DispatchRowsArgs,
-    /// How many rows at most; 1 to 100000.
-    #[arg(long, value_name = "COUNT", default_value = "100", help_heading = ARGUMENTS)]
-    pub limit: String,
-    /// Every row that matches.
+    /// How many rows at most; 1 to 100000 [default: 100].
+    #[arg(long, value_name = "COUNT", help_heading = ARGUMENTS)]
+    pub limit: Option<String>,
+    /// Every row that matches, in place of a page.
     #[arg(long, help_heading = ARGUMENTS)]
     pub all: bool,
     /// Only rows behind this position, which the page before it names, or of later transactions than this LSN.

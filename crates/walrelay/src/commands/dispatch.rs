@@ -10,9 +10,11 @@ use walrelay_postgres::{
     DispatchPlace, DispatchQuery, DispatchRow, DispatchState, DispatchStatus, DispatchStore,
     SqlClient, connect_sql,
 };
+use walrelay_relay::shutdown::Shutdown;
 
 use self::bulk::Verb;
 use self::show::{detail_json, detail_text, pretty, row_json, table};
+use super::attended::unless_stopped;
 use super::before::refuse_other_shards;
 use crate::config::{DispatchAction, DispatchConfig, DispatchList, OutputFormat};
 use crate::error::Error;
@@ -27,11 +29,13 @@ const PAGE_ROWS: u32 = 1_000;
 ///
 /// Postgres cannot be reached, the row is not there or not in a fitting state, or a file cannot
 /// be used.
-pub async fn execute(config: DispatchConfig) -> Result<(), Error> {
-    let mut client = connect_sql(&config.database.connect).await?;
+pub async fn execute(config: DispatchConfig, shutdown: &Shutdown) -> Result<(), Error> {
+    let connecting = async { Ok(connect_sql(&config.database.connect).await?) };
+    let mut client = unless_stopped(connecting, shutdown).await?;
     let store = DispatchStore::new(config.database.outbox.slot.clone());
-    let done = match refuse_other_shards(&client, &config.database.outbox).await {
-        Ok(()) => act(&store, &mut client, &config.action).await,
+    let fits = refuse_other_shards(&client, &config.database.outbox);
+    let done = match unless_stopped(fits, shutdown).await {
+        Ok(()) => act(&store, &mut client, &config.action, shutdown).await,
         Err(error) => Err(error),
     };
     client.close().await;
@@ -42,20 +46,26 @@ async fn act(
     store: &DispatchStore,
     client: &mut SqlClient,
     action: &DispatchAction,
+    shutdown: &Shutdown,
 ) -> Result<String, Error> {
     match action {
-        DispatchAction::List(asked) => list(store, client, asked).await,
+        DispatchAction::List(asked) => unless_stopped(list(store, client, asked), shutdown).await,
         DispatchAction::Show { id, format } => {
-            let detail = store.show(client, id).await?;
+            let shown = async { Ok(store.show(client, id).await?) };
+            let detail = unless_stopped(shown, shutdown).await?;
             Ok(match format {
                 OutputFormat::Json => pretty(&detail_json(&detail)),
                 OutputFormat::Text => detail_text(&detail),
             })
         }
-        DispatchAction::Retry(chosen) => bulk::act(store, client, (Verb::Retry, chosen)).await,
-        DispatchAction::Edit(asked) => edit::edit(store, client, asked).await,
+        DispatchAction::Retry(chosen) => {
+            bulk::act(store, client, (Verb::Retry, chosen), shutdown).await
+        }
+        DispatchAction::Edit(asked) => {
+            unless_stopped(edit::edit(store, client, asked), shutdown).await
+        }
         DispatchAction::Discard { chosen, reason } => {
-            bulk::act(store, client, (Verb::Discard(reason), chosen)).await
+            bulk::act(store, client, (Verb::Discard(reason), chosen), shutdown).await
         }
     }
 }

@@ -67,7 +67,7 @@ pub async fn execute(command: Command, shutdown: &Shutdown) -> Result<(), Error>
         // Nothing of the others is worth draining, and each may be run again.
         Command::Check(config) => Box::pin(unless_stopped(check::execute(*config), shutdown)).await,
         Command::Status(config) => status::execute(config, shutdown).await,
-        Command::Dispatch(config) => unless_stopped(dispatch::execute(config), shutdown).await,
+        Command::Dispatch(config) => dispatch::execute(config, shutdown).await,
         Command::Prune(config) => unless_stopped(prune::execute(config), shutdown).await,
     }
 }

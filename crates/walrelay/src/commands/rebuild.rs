@@ -47,7 +47,7 @@ pub(super) async fn rebuild(
     shutdown: &Shutdown,
 ) -> Result<(), Error> {
     let reset = reset(order)?;
-    agree(client, order).await?;
+    agree(client, order, shutdown).await?;
     let prepared = Box::pin(unless_stopped(prepare(client, (order, since)), shutdown));
     let (subscriber, successor) = prepared.await?;
     let Successor { old, name: new, is_new } = &successor;
@@ -159,7 +159,11 @@ pub(super) fn succeeds(reads: &str, (first, generation): (&str, i64)) -> bool {
 }
 
 /// Says what the new generation begins without, and asks where somebody has decided that.
-pub(super) async fn agree(client: &SqlClient, order: &Rebuild) -> Result<(), Error> {
+pub(super) async fn agree(
+    client: &SqlClient,
+    order: &Rebuild,
+    shutdown: &Shutdown,
+) -> Result<(), Error> {
     let place = InConsumer::find(client, Some(&order.name)).await?;
     let decided = place.decided(client).await?;
     if let Some(text) = forgotten(decided, place.generation()) {
@@ -169,7 +173,7 @@ pub(super) async fn agree(client: &SqlClient, order: &Rebuild) -> Result<(), Err
     if edited + discarded == 0 {
         return Ok(());
     }
-    agreed("rebuild without them?", order.consent, || {
+    let alone = || {
         Err(Error::Unfit {
             what: format!(
                 "nobody can be asked whether to rebuild without what was decided about {} event(s)",
@@ -177,7 +181,8 @@ pub(super) async fn agree(client: &SqlClient, order: &Rebuild) -> Result<(), Err
             ),
             hint: "`walrelay inbox list --status discarded` names those that were given up; add --yes to go on",
         })
-    })
+    };
+    agreed(("rebuild without them?", order.consent), alone, shutdown).await
 }
 
 /// What of a generation is not in the next one.

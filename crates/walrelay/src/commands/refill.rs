@@ -40,7 +40,7 @@ pub(super) async fn refill(
     shutdown: &Shutdown,
 ) -> Result<(), Error> {
     let refill = Refill { order, reset: &reset(order)?, outbox };
-    agree(client, order).await?;
+    agree(client, order, shutdown).await?;
     refill.rebuild((connect, client), shutdown).await
 }
 

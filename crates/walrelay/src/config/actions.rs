@@ -19,6 +19,9 @@ use crate::{cli, options};
 pub(super) const FORMATS: [(&str, OutputFormat); 2] =
     [("text", OutputFormat::Text), ("json", OutputFormat::Json)];
 
+/// Rows of a page of `list`.
+const LIMIT: u32 = 100;
+
 const DEAD: DispatchState = DispatchState::Only(DispatchStatus::Dead);
 
 impl Builder<'_> {
@@ -32,6 +35,11 @@ impl Builder<'_> {
                 Some(DispatchAction::Show { id: as_recorded(&args.id), format })
             }
             cli::DispatchActionArgs::Retry(args) => {
+                if let Some(status) = args.rows.filters.status.as_deref().filter(|_| args.all_dead)
+                {
+                    let allowed = "not with --all-dead, which says that the rows are dead";
+                    self.problems.wrong("status", status, allowed);
+                }
                 let state = if args.all_dead { DEAD } else { DispatchState::Open };
                 let chosen = self.chosen((&args.ids, &args.rows), (args.all_dead, state));
                 chosen.map(DispatchAction::Retry)
@@ -61,7 +69,14 @@ impl Builder<'_> {
             }
             position
         });
-        let limit = self.problems.count("limit", &args.limit, 1..=100_000);
+        let limit = match &args.limit {
+            None => LIMIT,
+            Some(text) if args.all => {
+                self.problems.wrong("limit", text, "not with --all, which lists every row");
+                LIMIT
+            }
+            Some(text) => self.problems.count("limit", text, 1..=100_000),
+        };
         let format = self.problems.choice("format", &args.format, &formats);
         DispatchList { query, after, limit: (!args.all).then_some(limit), format }
     }

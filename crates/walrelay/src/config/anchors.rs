@@ -71,15 +71,18 @@ impl Builder<'_> {
         (time_option, time): (&str, Option<&str>),
     ) -> Option<Place> {
         if let Some(text) = lsn {
-            // Logs and `dispatch list` show positions of rows; the commit's is part of them.
-            let of_row = text.parse::<Position>().map(|position| position.commit_lsn);
-            return match text.parse().or(of_row) {
-                Ok(position) => Some(Place::Lsn(position)),
-                Err(_) => {
-                    self.problems.wrong(lsn_option, text, "a position such as 16/B374D848");
-                    None
-                }
+            let Ok(position) = text.parse() else {
+                // Logs and `dispatch list` show positions of rows.
+                let allowed = match text.parse::<Position>() {
+                    Ok(Position { commit_lsn, .. }) => format!(
+                        "{commit_lsn}, without the row's index: a transaction is taken whole"
+                    ),
+                    Err(_) => "a position such as 16/B374D848".to_owned(),
+                };
+                self.problems.wrong(lsn_option, text, allowed);
+                return None;
             };
+            return Some(Place::Lsn(position));
         }
         self.moment(time_option, time).map(Place::Time)
     }

@@ -1,18 +1,25 @@
 //! Many rows at once: which they are, how many, a question, and how far it has come.
 
 use std::io::{self, IsTerminal as _, Write as _};
+use std::time::Duration;
 
+use tokio::time::sleep;
 use walrelay_postgres::{
     DispatchPlace, DispatchQuery, DispatchRow, DispatchState, DispatchStatus, DispatchStore,
     RetrySelection, SqlClient, StoreError,
 };
+use walrelay_relay::shutdown::Shutdown;
 
+use super::super::attended::unless_stopped;
 use super::super::consent;
 use crate::config::{Chosen, Consent};
 use crate::error::Error;
 
 /// Rows acted on between two looks at how far it has come.
 const BATCH_ROWS: u32 = 500;
+
+/// How long a batch may still take that a signal finds under way.
+const BATCH_GRACE: Duration = Duration::from_secs(5);
 
 /// What is done to rows.
 pub(super) enum Verb<'a> {
@@ -22,10 +29,29 @@ pub(super) enum Verb<'a> {
 }
 
 impl Verb<'_> {
-    const fn words(&self) -> (&'static str, &'static str) {
+    const fn word(&self) -> &'static str {
         match self {
-            Self::Retry => ("retry", "due now"),
-            Self::Discard(_) => ("discard", "discarded"),
+            Self::Retry => "retry",
+            Self::Discard(_) => "discard",
+        }
+    }
+
+    /// What rows are afterwards.
+    const fn done(&self) -> &'static str {
+        match self {
+            Self::Retry => "due now",
+            Self::Discard(_) => "discarded",
+        }
+    }
+
+    fn stopped(&self, rows: u64, count: u64) -> Error {
+        let what = match self {
+            Self::Retry => format!("stopped by a signal: made {rows} of {count} row(s) due"),
+            Self::Discard(_) => format!("stopped by a signal: discarded {rows} of {count} row(s)"),
+        };
+        Error::Stopped {
+            what,
+            hint: "run the same command again for the rest; what was done stays",
         }
     }
 }
@@ -45,101 +71,172 @@ struct Acted {
 ///
 /// # Errors
 ///
-/// The server refuses, a named row is not in a fitting state, or nobody agreed.
+/// The server refuses, a named row is not in a fitting state, nobody agreed, or a signal ended it.
 pub(super) async fn act(
     store: &DispatchStore,
     client: &mut SqlClient,
     (verb, chosen): (Verb<'_>, &Chosen),
+    shutdown: &Shutdown,
 ) -> Result<String, Error> {
-    let (_, done) = verb.words();
-    match (chosen, &verb) {
-        (Chosen::Ids(ids), Verb::Retry) => {
-            let count = store.retry(client, &RetrySelection::Events(ids.clone())).await?;
-            Ok(format!("{count} row(s) are {done}\n"))
+    let (query, consent) = match chosen {
+        Chosen::Ids(ids) => {
+            return unless_stopped(of_ids(store, client, (&verb, ids)), shutdown).await;
         }
-        (Chosen::Ids(ids), Verb::Discard(reason)) => {
+        Chosen::Matching { query, consent } => (query, *consent),
+    };
+    let (query, count) = &unless_stopped(counted(store, client, query), shutdown).await?;
+    if *count == 0 {
+        let others = others(store, client, (&verb, query));
+        return unless_stopped(others, shutdown).await;
+    }
+    agreed(&verb, (*count, consent), shutdown).await?;
+    let asked = (&verb, query, *count);
+    let Acted { rows, left } = through_all(store, client, asked, shutdown).await?;
+    let left = match left {
+        0 => String::new(),
+        left => format!("{left} row(s) are left as they are: {LACK_HEADERS}\n"),
+    };
+    Ok(format!("{rows} row(s) are {}\n{left}", verb.done()))
+}
+
+async fn of_ids(
+    store: &DispatchStore,
+    client: &mut SqlClient,
+    (verb, ids): (&Verb<'_>, &[String]),
+) -> Result<String, Error> {
+    match verb {
+        Verb::Retry => {
+            let count = store.retry(client, &RetrySelection::Events(ids.to_vec())).await?;
+            Ok(format!("{count} row(s) are {}\n", verb.done()))
+        }
+        Verb::Discard(reason) => {
             for id in ids {
                 store.discard(client, id, reason).await?;
             }
-            match ids.as_slice() {
+            match ids {
                 [id] => Ok(format!("{id} is discarded\n")),
                 all => Ok(format!("{} row(s) are discarded\n", all.len())),
             }
         }
-        (Chosen::Matching { query, consent }, _) => {
-            // Rows are parked all the while: what is asked about, and then done, is what there is now.
-            let until = Some(store.moment(client).await?);
-            let query = &DispatchQuery { until, ..query.clone() };
-            let count = store.count(client, query).await?;
-            if count == 0 {
-                return Ok(format!("no row matches\n{}", others(store, client, query).await?));
-            }
-            agreed(&verb, count, *consent)?;
-            let Acted { rows, left } = through_all(store, client, (&verb, query, count)).await?;
-            let left = match left {
-                0 => String::new(),
-                left => format!("{left} row(s) are left as they are: {LACK_HEADERS}\n"),
-            };
-            Ok(format!("{rows} row(s) are {done}\n{left}"))
-        }
     }
 }
 
-/// Rows that would match with another status: only dead ones are meant where none is given.
-async fn others(
+/// Rows are parked all the while: what is asked about, and then done, is what there is now.
+async fn counted(
     store: &DispatchStore,
     client: &SqlClient,
     query: &DispatchQuery,
-) -> Result<String, StoreError> {
+) -> Result<(DispatchQuery, u64), Error> {
+    let until = Some(store.moment(client).await?);
+    let query = DispatchQuery { until, ..query.clone() };
+    let count = store.count(client, &query).await?;
+    Ok((query, count))
+}
+
+/// That no row matches, and which would with another status: only dead ones are meant where none is given.
+async fn others(
+    store: &DispatchStore,
+    client: &SqlClient,
+    (verb, query): (&Verb<'_>, &DispatchQuery),
+) -> Result<String, Error> {
     if query.state != DispatchState::Only(DispatchStatus::Dead) {
-        return Ok(String::new());
+        return Ok("no row matches\n".to_owned());
     }
     let state = DispatchState::Only(DispatchStatus::Retrying);
-    Ok(match store.count(client, &DispatchQuery { state, ..query.clone() }).await? {
-        0 => String::new(),
-        others => {
-            format!("{others} row(s) that are tried again by themselves would: --status retrying\n")
-        }
+    let count = store.count(client, &DispatchQuery { state, ..query.clone() }).await?;
+    let instead = match verb {
+        Verb::Retry => "--status retrying in place of --all-dead or --status dead",
+        Verb::Discard(_) => "--status retrying",
+    };
+    Ok(match count {
+        0 => "no dead row matches\n".to_owned(),
+        others => format!(
+            "no dead row matches; {others} row(s) that are retrying do: {instead} takes them\n"
+        ),
     })
 }
 
 /// Asks whoever sits there. A program that retries has said enough; one that gives rows up has to say so.
-fn agreed(verb: &Verb<'_>, count: u64, consent: Consent) -> Result<(), Error> {
-    let (verb_word, _) = verb.words();
-    consent::agreed(&format!("{verb_word} {count} row(s)?"), consent, || match verb {
+async fn agreed(
+    verb: &Verb<'_>,
+    (count, consent): (u64, Consent),
+    shutdown: &Shutdown,
+) -> Result<(), Error> {
+    let question = format!("{} {count} row(s)?", verb.word());
+    let alone = || match verb {
         Verb::Retry => Ok(()),
         Verb::Discard(_) => Err(Error::Unfit {
             what: format!("{count} row(s) match, and nobody can be asked whether to give them up"),
             hint: "look at them with `walrelay dispatch list`, then add --yes",
         }),
-    })
+    };
+    consent::agreed((&question, consent), alone, shutdown).await
 }
 
-/// Page by page in position order: what is acted on need not fit into one transaction or into memory.
+/// Page by page in position order: what is acted on need not fit into one transaction or into memory. A signal
+/// ends it between two of them.
 async fn through_all(
     store: &DispatchStore,
     client: &mut SqlClient,
     (verb, query, count): (&Verb<'_>, &DispatchQuery, u64),
+    shutdown: &Shutdown,
 ) -> Result<Acted, Error> {
     let mut left = 0;
-    let mut progress = Progress::new(verb.words().0, count);
+    let mut progress = Progress::new(verb.word(), count);
     let mut behind = None;
     loop {
-        let page = store.page(client, query, behind.as_ref(), BATCH_ROWS).await?;
-        let Some(last) = page.last() else { break };
-        behind = Some(DispatchPlace::from(last));
-        let acted = match verb {
-            Verb::Retry => {
-                let (without, whole): (Vec<_>, Vec<_>) =
-                    page.into_iter().partition(DispatchRow::lacks_headers);
-                left += without.len() as u64;
-                retry(store, client, ids(whole)).await?
-            }
-            Verb::Discard(reason) => store.discard_all(client, &ids(page), reason).await?,
+        let batch = batch(store, client, (verb, query, behind.as_ref()));
+        let Some(batch) = before_the_end(batch, shutdown).await else {
+            return Err(verb.stopped(progress.done(), count));
         };
-        progress.went_on(acted);
+        let Some(batch) = batch? else { break };
+        behind = Some(batch.last);
+        left += batch.acted.left;
+        progress.went_on(batch.acted.rows);
     }
     Ok(Acted { rows: progress.done(), left })
+}
+
+/// What was acted on in one transaction.
+struct Batch {
+    acted: Acted,
+    last: DispatchPlace,
+}
+
+async fn batch(
+    store: &DispatchStore,
+    client: &mut SqlClient,
+    (verb, query, behind): (&Verb<'_>, &DispatchQuery, Option<&DispatchPlace>),
+) -> Result<Option<Batch>, Error> {
+    let page = store.page(client, query, behind, BATCH_ROWS).await?;
+    let Some(last) = page.last().map(DispatchPlace::from) else { return Ok(None) };
+    let acted = match verb {
+        Verb::Retry => {
+            let (without, whole): (Vec<_>, Vec<_>) =
+                page.into_iter().partition(DispatchRow::lacks_headers);
+            let left = without.len() as u64;
+            Acted { rows: retry(store, client, ids(whole)).await?, left }
+        }
+        Verb::Discard(reason) => {
+            Acted { rows: store.discard_all(client, &ids(page), reason).await?, left: 0 }
+        }
+    };
+    Ok(Some(Batch { acted, last }))
+}
+
+/// Nothing new is begun once a signal came; what is under way ends, so that its rows are counted.
+async fn before_the_end<T>(work: impl Future<Output = T>, shutdown: &Shutdown) -> Option<T> {
+    if shutdown.is_requested() {
+        return None;
+    }
+    let end = async {
+        shutdown.requested().await;
+        sleep(BATCH_GRACE).await;
+    };
+    tokio::select! {
+        done = work => Some(done),
+        () = end => None,
+    }
 }
 
 fn ids(rows: Vec<DispatchRow>) -> Vec<String> {
@@ -201,5 +298,37 @@ impl Progress {
             drop(writeln!(io::stderr()));
         }
         self.acted
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_signal_has_stopped_says_how_far_it_came_and_nothing_of_the_slot() {
+        let told = Verb::Discard("x").stopped(5_000, 20_000);
+        assert_eq!(told.exit(), Error::Interrupted.exit());
+        let text = told.report();
+        assert!(text.contains("discarded 5000 of 20000 row(s)"), "{text}");
+        assert!(text.contains("run the same command again") && !text.contains("slot"), "{text}");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_batch_under_way_is_finished_and_none_is_begun_after_a_signal() {
+        let shutdown = Shutdown::new();
+        let batch = async {
+            shutdown.request();
+            sleep(BATCH_GRACE / 2).await;
+            7
+        };
+        assert_eq!(before_the_end(batch, &shutdown).await, Some(7));
+        assert_eq!(before_the_end(async { 8 }, &shutdown).await, None);
+        let waiting = Shutdown::new();
+        let stuck = async {
+            waiting.request();
+            std::future::pending::<()>().await;
+        };
+        assert_eq!(before_the_end(stuck, &waiting).await, None, "a lock holds nothing up for ever");
     }
 }
