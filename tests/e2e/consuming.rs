@@ -208,14 +208,37 @@ async fn what_is_missing_is_named_with_its_exit_code() {
     ends(&world, &consume("effect.missing"), 3, "there is no such function").await;
     let elsewhere = [&consume("effect.add")[..], &["--subscription", "elsewhere"]].concat();
     ends(&world, &elsewhere, 4, "does not exist").await;
-    let scaffold = world.succeed(["consumer", "scaffold", "effect.balance"]).await;
-    world.execute(&scaffold).await;
     let prune = ["consumer", "prune", CONSUMER, "--older-than"];
     ends(&world, &[&prune[..], &["30d"]].concat(), 0, "0 row(s) deleted").await;
     ends(&world, &[&prune[..], &["7d"]].concat(), 2, "applied again").await;
     let retry = world.run(["inbox", "retry"]).await;
     assert_eq!(retry.code, Some(2), "{}", retry.text);
     assert!(retry.text.contains("\n  ID: not set; name the events"), "{}", retry.text);
+}
+
+#[tokio::test]
+async fn a_scaffold_takes_a_row_as_a_trigger_writes_it_arrays_and_all() {
+    let Some(world) = World::create().await else { return };
+    world.set_up_consumer().await;
+    world
+        .execute(
+            "CREATE TABLE effect.tagged (
+               id text PRIMARY KEY, version bigint, tags text[], counts int[], none text[], data bytea, at date)",
+        )
+        .await;
+    let scaffold = world.succeed(["consumer", "scaffold", "effect.tagged"]).await;
+    world.execute(&scaffold).await;
+    world
+        .execute(
+            "SELECT effect.apply_tagged(ARRAY[jsonb_populate_record(NULL::app_inbox_event, jsonb_build_object(
+                 'aggregate_id', 'a', 'version', 1, 'payload', to_jsonb(t)))])
+               FROM (SELECT 'a' AS id, ARRAY['x', 'y\"z'] AS tags, ARRAY[1, 2] AS counts, NULL::text[] AS none,
+                            '\\x00ff'::bytea AS data, date '2026-01-31' AS at) AS t",
+        )
+        .await;
+    let written = "SELECT count(*) FROM effect.tagged WHERE tags = ARRAY['x', 'y\"z'] AND counts = ARRAY[1, 2]
+                     AND none IS NULL AND data = '\\x00ff' AND at = '2026-01-31'";
+    assert_eq!(world.number(written).await, 1);
 }
 
 #[tokio::test]

@@ -415,6 +415,14 @@ impl Column {
             (false, name) if ["json", "jsonb"].contains(&self.kind.as_str()) => {
                 format!("(e.payload -> {})::{}", quote_literal(name), self.kind)
             }
+            // JSON writes an array in brackets, which no array of Postgres is read from.
+            (false, name) if self.kind.ends_with("[]") => {
+                let value = format!("e.payload -> {}", quote_literal(name));
+                format!(
+                    "CASE jsonb_typeof({value}) WHEN 'array' THEN ARRAY(SELECT jsonb_array_elements_text({value}))::{} END",
+                    self.kind
+                )
+            }
             (false, name) => format!("(e.payload ->> {})::{}", quote_literal(name), self.kind),
         }
     }
