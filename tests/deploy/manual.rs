@@ -1,8 +1,10 @@
 //! The manual has an entry for everything that an operator can be told to look up there.
 
+use std::fs;
+
 use walrelay_relay::policy::{Exit, Kind};
 
-use crate::text_of;
+use crate::{root, text_of};
 
 /// A table's rows below a heading, cell by cell.
 pub(crate) fn table(page: &str, heading: &str) -> Vec<Vec<String>> {
@@ -25,7 +27,33 @@ fn every_hint_has_an_entry_with_its_exit_code_and_what_to_do_first() {
         assert_eq!(entry[1], kind.exit().code().to_string(), "{kind:?}");
         assert!(entry[2].len() > 30, "{kind:?} does not say what to do first");
     }
-    assert_eq!(entries.len(), Kind::ALL.len(), "an entry for a hint that nobody is given");
+    let sources = sources();
+    for hint in entries.iter().map(|cells| &cells[0]) {
+        // Names are put into some hints; what stands before them is in the source.
+        let begin: String = hint.chars().take(HINT_BEGINS).collect();
+        assert!(sources.contains(&begin), "an entry for a hint that nobody is given: {hint}");
+    }
+}
+
+/// Characters of a hint before anything is put into it.
+const HINT_BEGINS: usize = 25;
+
+/// The program's sources, with texts that go on in the next line made whole.
+fn sources() -> String {
+    let mut text = String::new();
+    let mut folders = vec![root().join("crates")];
+    while let Some(folder) = folders.pop() {
+        for entry in fs::read_dir(folder).expect("a folder that can be read").flatten() {
+            let path = entry.path();
+            if path.is_dir() {
+                folders.push(path);
+            } else if path.extension().is_some_and(|ending| ending == "rs") {
+                text.push_str(&fs::read_to_string(path).expect("a source"));
+            }
+        }
+    }
+    let lines = text.split("\\\n").map(str::trim_start);
+    lines.collect()
 }
 
 #[test]
