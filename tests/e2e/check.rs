@@ -32,6 +32,9 @@ async fn pubsub_is_looked_at_although_postgres_cannot_be_reached() {
         "{}",
         done.text
     );
+    assert!(done.text.contains("those could not be read"), "not told as fine: {}", done.text);
+    let named = world.run(["check", "--database-url", dead, "--topic", "video.events"]).await;
+    assert!(named.text.contains("video.events: exists"), "no row is needed: {}", named.text);
 }
 
 #[tokio::test]
@@ -121,6 +124,13 @@ async fn status_begins_with_how_it_stands_and_asks_the_relay_where_it_is_named()
     assert_eq!(json["relay"]["phase"], "streaming");
     assert_eq!(json["advice"], serde_json::Value::Null);
     assert!(json["headline"].as_str().unwrap().starts_with("streaming"), "{json}");
+
+    // A table that another transaction has locked is waited for, and that is told.
+    world.execute("BEGIN; LOCK TABLE app_outbox_hold").await;
+    let mut waiting = world.command(["status"]).start();
+    waiting.wait_for_line(walrelay_tests::DEADLINE, "waiting for a transaction to end").await;
+    world.execute("COMMIT").await;
+    assert_eq!(waiting.wait_ended(walrelay_tests::DEADLINE).await.code(), Some(0));
 
     let mut watching = world.command(["status", "--watch=100ms"]).start();
     watching.wait_for_line(walrelay_tests::DEADLINE, "nothing parked").await;

@@ -197,7 +197,7 @@ impl<'a> Keywords<'a> {
             }
         };
         if let Err(error) = tls::client_config(&encryption) {
-            self.problem(error.to_string());
+            self.problems.push(ConninfoProblem::of_roots(error.to_string()));
         }
         Some(encryption)
     }

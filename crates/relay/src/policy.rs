@@ -129,7 +129,7 @@ policy! {
         "sslrootcert must name the authority that signed the server's certificate (Supabase: Database \
          Settings, SSL), and with verify-full the certificate must name the host";
     /// Our root certificates cannot be read.
-    TlsRoots: POSTGRES, RECONNECT, POSTGRES,
+    TlsRoots: USAGE, RECONNECT, USAGE,
         "sslrootcert takes a PEM file; WALRELAY_SSLROOTCERT_PEM takes its text";
     /// TLS fails in another way.
     Tls: POSTGRES, RECONNECT, POSTGRES, "check sslmode, and that the address is Postgres' own";

@@ -39,7 +39,9 @@ mod replays;
 mod settings;
 mod values;
 
+pub(crate) use actions::STATES;
 pub use build::Config;
+pub(crate) use build::SHELLS;
 pub use command::{
     AlreadyThere, AnchorAction, AnchorConfig, AuditConfig, CheckConfig, Chosen, Command,
     CreateTopics, DatabaseConfig, DemoConfig, DemoOutput, DispatchAction, DispatchConfig,

@@ -326,6 +326,13 @@ impl Error {
             }
             Self::NotArrived { .. } => NOT_ARRIVED,
             Self::NoOutbox { .. } => NO_OUTBOX,
+            // One cure for all that is wrong, where there is one.
+            Self::Config(problems) => match problems.as_slice() {
+                [first, rest @ ..] if rest.iter().all(|problem| problem.kind == first.kind) => {
+                    first.kind.hint()
+                }
+                _ => Kind::Configuration.hint(),
+            },
             Self::Findings { .. } => "each finding above names its fix",
             Self::PruneDenied { .. } => PRUNE_RIGHTS,
             Self::Unfit { hint, .. } | Self::Stopped { hint, .. } => hint,

@@ -1,6 +1,9 @@
 //! Standard output: what a command was asked for, and nothing else.
 
+use std::borrow::Cow;
 use std::io::{self, IsTerminal as _, Write as _};
+
+use terminal_size::{Height, Width, terminal_size_of};
 
 use crate::error::Error;
 
@@ -19,6 +22,16 @@ pub(crate) enum Reader {
 
 /// Prints a part of what there is.
 pub(crate) fn print_on(text: &str) -> Result<Reader, Error> {
+    write_out(&harmless(text))
+}
+
+/// Shows a text in place of what was there, cut to what the terminal holds: what is farther down would push
+/// the beginning out.
+pub(crate) fn show(text: &str) -> Result<Reader, Error> {
+    write_out(&format!("{CLEAR}{}", frame(&harmless(text), terminal())))
+}
+
+fn write_out(text: &str) -> Result<Reader, Error> {
     let mut output = io::stdout().lock();
     match output.write_all(text.as_bytes()).and_then(|()| output.flush()) {
         Ok(()) => Ok(Reader::There),
@@ -27,25 +40,163 @@ pub(crate) fn print_on(text: &str) -> Result<Reader, Error> {
     }
 }
 
-/// Lines in columns: each as wide as its widest cell, two spaces between.
-pub(crate) fn columns<const N: usize>(heading: [&str; N], rows: &[[String; N]]) -> String {
+/// What standard output holds.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Size {
+    pub(crate) columns: usize,
+    pub(crate) lines: usize,
+}
+
+/// How large the terminal is; none where standard output is something else.
+pub(crate) fn terminal() -> Option<Size> {
+    let (Width(columns), Height(lines)) = terminal_size_of(io::stdout())?;
+    Some(Size { columns: columns.into(), lines: lines.into() })
+}
+
+/// As many lines as fit, and how many do not. The first two, how it stands and what helps, are shown whatever
+/// they take.
+fn frame(text: &str, size: Option<Size>) -> String {
+    let Some(size) = size.filter(|size| size.columns > 0) else { return text.to_owned() };
+    let rows_of = |line: &str| shown_characters(line).div_ceil(size.columns).max(1);
+    // The cursor stands below the last line.
+    let most = size.lines.saturating_sub(1);
+    let lines: Vec<&str> = text.lines().collect();
+    if lines.iter().map(|line| rows_of(line)).sum::<usize>() <= most {
+        return text.to_owned();
+    }
+    let (mut kept, mut rows) = (0, 1);
+    for line in &lines {
+        rows += rows_of(line);
+        if rows > most && kept >= HEAD_LINES {
+            break;
+        }
+        kept += 1;
+    }
+    let left = lines.len() - kept;
+    let more = if left == 1 { "1 more line".to_owned() } else { format!("{left} more lines") };
+    let more = shortened(&format!("… {more}"), size.columns);
+    let shown = lines.iter().take(kept).copied().chain((left > 0).then_some(more.as_str()));
+    shown.flat_map(|line| [line, "\n"]).collect()
+}
+
+/// The headline and the advice.
+const HEAD_LINES: usize = 2;
+
+/// Without the colours, which take no room.
+fn shown_characters(line: &str) -> usize {
+    let plain = COLOURS.iter().fold(line.to_owned(), |text, code| text.replace(code, ""));
+    plain.chars().count()
+}
+
+/// Every sequence that [`Paint`] writes.
+const COLOURS: [&str; 5] = ["\x1b[32m", "\x1b[33m", "\x1b[31;1m", "\x1b[1m", "\x1b[0m"];
+
+/// Control characters must not reach a terminal with what producers wrote, but for our own colours: shown as JSON
+/// shows them, so that JSON stays what it is.
+fn harmless(text: &str) -> Cow<'_, str> {
+    let is_harmful = |c: char| c.is_control() && !matches!(c, '\n' | '\t');
+    if !text.contains(is_harmful) {
+        return Cow::Borrowed(text);
+    }
+    let mut safe = String::with_capacity(text.len());
+    let mut rest = text;
+    while let Some((before, behind)) = rest.find(is_harmful).map(|at| rest.split_at(at)) {
+        safe.push_str(before);
+        if let Some(colour) = COLOURS.iter().find(|colour| behind.starts_with(**colour)) {
+            safe.push_str(colour);
+            rest = &behind[colour.len()..];
+            continue;
+        }
+        let mut characters = behind.chars();
+        let harmful = characters.next().map_or(0, u32::from);
+        safe.push_str(&format!("\\u{harmful:04x}"));
+        rest = characters.as_str();
+    }
+    safe.push_str(rest);
+    Cow::Owned(safe)
+}
+
+/// How a table gives way to a narrow terminal.
+pub(crate) struct Fitting<const N: usize> {
+    /// How narrow each column may become; those that are not cut have none.
+    pub(crate) least: [Option<usize>; N],
+    /// Which are left out then, the first first.
+    pub(crate) left_out: &'static [usize],
+}
+
+/// Lines in columns that fit into `width`, and which columns are left out for it.
+pub(crate) fn fitted<const N: usize>(
+    (heading, rows): ([&'static str; N], &[[String; N]]),
+    fitting: &Fitting<N>,
+    width: usize,
+) -> (String, Vec<&'static str>) {
+    let mut widths = widths_of(heading, rows);
+    let mut is_shown = [true; N];
+    // From the right: what stands last is cut first.
+    for index in (0..N).rev() {
+        let excess = total(widths, is_shown).saturating_sub(width);
+        if let Some(least) = fitting.least[index] {
+            widths[index] = widths[index].saturating_sub(excess).max(least.min(widths[index]));
+        }
+    }
+    let mut gone = Vec::new();
+    for index in fitting.left_out {
+        if total(widths, is_shown) <= width {
+            break;
+        }
+        is_shown[*index] = false;
+        gone.push(heading[*index]);
+    }
+    // What became free goes to the last column, which was cut first.
+    if let Some(last) = (0..N).rev().find(|index| is_shown[*index])
+        && fitting.least[last].is_some()
+    {
+        let free = width.saturating_sub(total(widths, is_shown));
+        widths[last] = (widths[last] + free).min(widths_of(heading, rows)[last]);
+    }
+    (lines_of((heading, rows), (widths, is_shown)), gone)
+}
+
+/// How wide the lines become.
+fn total<const N: usize>(widths: [usize; N], is_shown: [bool; N]) -> usize {
+    let shown = widths.iter().zip(is_shown).filter(|(_, shown)| *shown);
+    shown.map(|(width, _)| width + GAP).sum::<usize>().saturating_sub(GAP)
+}
+
+/// Spaces between two columns.
+const GAP: usize = 2;
+
+fn widths_of<const N: usize>(heading: [&str; N], rows: &[[String; N]]) -> [usize; N] {
     let mut widths = heading.map(str::len);
     for row in rows {
         for (width, cell) in widths.iter_mut().zip(row) {
             *width = (*width).max(cell.chars().count());
         }
     }
+    widths
+}
+
+fn lines_of<const N: usize>(
+    (heading, rows): ([&str; N], &[[String; N]]),
+    (widths, is_shown): ([usize; N], [bool; N]),
+) -> String {
     let heading = heading.map(str::to_owned);
     let mut text = String::new();
     for line in std::iter::once(&heading).chain(rows) {
         let start = text.len();
-        for (cell, width) in line.iter().zip(widths) {
-            text.push_str(&format!("{cell:<width$}  "));
+        for ((cell, width), _) in line.iter().zip(widths).zip(is_shown).filter(|(_, shown)| *shown)
+        {
+            text.push_str(&format!("{:<width$}  ", shortened(cell, width)));
         }
         text.truncate(start + text[start..].trim_end().len());
         text.push('\n');
     }
     text
+}
+
+/// Lines in columns: each as wide as its widest cell, two spaces between.
+pub(crate) fn columns<const N: usize>(heading: [&str; N], rows: &[[String; N]]) -> String {
+    lines_of((heading, rows), (widths_of(heading, rows), [true; N]))
 }
 
 /// How much somebody has to care.
@@ -95,7 +246,7 @@ impl Paint {
 }
 
 /// The cursor to the first place, and what stands behind it away: the next text is shown in place.
-pub(crate) const CLEAR: &str = "\x1b[H\x1b[J";
+const CLEAR: &str = "\x1b[H\x1b[J";
 
 /// Control characters of a key must not move the cursor of whoever looks at it.
 pub(crate) fn visible(text: &str) -> String {
@@ -150,6 +301,56 @@ mod tests {
         for (bytes, text) in cases {
             assert_eq!(human_bytes(bytes), text);
         }
+    }
+
+    #[test]
+    fn control_characters_reach_no_terminal_and_json_stays_json() {
+        let hostile = "a\x1b[2Jb\x07c\u{9b}d\r\te\n";
+        assert_eq!(harmless(hostile), "a\\u001b[2Jb\\u0007c\\u009bd\\u000d\te\n");
+        let json = serde_json::json!({ "topic": "x\u{9b}2J\u{7f}" });
+        let read: serde_json::Value =
+            serde_json::from_str(&harmless(&format!("{json:#}"))).unwrap();
+        assert_eq!(read, json);
+        let tones = [Tone::Good, Tone::Attention, Tone::Bad, Tone::Heading];
+        for painted in tones.map(|tone| Paint::Coloured.text(tone, "ok")) {
+            assert_eq!(harmless(&painted), painted, "our own colours stay");
+        }
+    }
+
+    #[test]
+    fn a_frame_is_cut_to_the_terminal_and_says_how_much_is_not_shown() {
+        let size = |columns, lines| Some(Size { columns, lines });
+        let text: String = (0..30).map(|number| format!("line {number}\n")).collect();
+        let rows = |shown: &str| -> usize {
+            shown.lines().map(|line| shown_characters(line).div_ceil(80).max(1)).sum()
+        };
+        let cut = frame(&text, size(80, 24));
+        assert_eq!(rows(&cut), 23, "{cut}");
+        assert!(cut.starts_with("line 0\nline 1\n") && cut.ends_with("… 8 more lines\n"), "{cut}");
+        assert_eq!(frame(&text, size(80, 31)), text);
+        assert_eq!(frame(&text, None), text);
+
+        let headline = Paint::Coloured.text(Tone::Bad, &"h".repeat(200));
+        let wrapped = frame(&format!("{headline}\n  advice\n{text}"), size(80, 24));
+        assert_eq!(rows(&wrapped), 23, "lines that wrap take several rows: {wrapped}");
+        let tiny = frame(&format!("{headline}\n  advice\n{text}"), size(80, 3));
+        assert_eq!(tiny, format!("{headline}\n  advice\n… 30 more lines\n"), "these stay");
+    }
+
+    #[test]
+    fn a_table_gives_way_to_a_narrow_terminal_and_keeps_its_ids_whole() {
+        let heading = ["WHEN", "ID", "ERROR"];
+        let rows = [["2026".to_owned(), "i".repeat(20), "e".repeat(40)]];
+        let fitting = Fitting { least: [None, None, Some(5)], left_out: &[0] };
+        let shown = |width| fitted((heading, &rows), &fitting, width);
+        assert_eq!(shown(100), (columns(heading, &rows), vec![]));
+        let (cut, gone) = shown(40);
+        assert!(cut.lines().all(|line| line.chars().count() <= 40), "{cut}");
+        assert!(cut.contains(&"i".repeat(20)) && cut.contains('…') && gone.is_empty(), "{cut}");
+        let (narrow, left_out) = shown(30);
+        assert!(narrow.lines().all(|line| line.chars().count() <= 30), "{narrow}");
+        assert!(narrow.contains(&"i".repeat(20)) && narrow.contains("eeeee"), "{narrow}");
+        assert_eq!(left_out, ["WHEN"]);
     }
 
     #[test]

@@ -59,7 +59,8 @@ fn directives(filter: &str) -> Cow<'_, str> {
 #[must_use]
 pub fn is_filter(text: &str) -> bool {
     // The parser takes a word that is no level for a target, and would log nothing but it.
-    EnvFilter::builder().parse(text).is_ok() && text.split(',').all(ends_in_a_level)
+    let is_every_part_one = text.trim().is_empty() || text.split(',').all(ends_in_a_level);
+    is_every_part_one && EnvFilter::builder().parse(text).is_ok()
 }
 
 /// Whether a directive is a level, or ends in one behind an equals sign. A comma inside a span's
@@ -68,7 +69,7 @@ fn ends_in_a_level(directive: &str) -> bool {
     let level = directive.rsplit('=').next().unwrap_or(directive).trim();
     let levels = ["off", "error", "warn", "info", "debug", "trace"];
     let is_level = levels.iter().any(|known| known.eq_ignore_ascii_case(level));
-    is_level || directive.trim().is_empty() || directive.contains('[')
+    is_level || directive.contains('[')
 }
 
 /// Writes why the process ends: to the log if there is one, otherwise as plain text.

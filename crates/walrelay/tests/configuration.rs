@@ -386,6 +386,54 @@ fn a_place_in_the_log_is_a_transactions_and_an_index_is_refused_rather_than_drop
 }
 
 #[test]
+fn root_certificates_that_cannot_be_read_have_a_hint_of_their_own() {
+    let broken = TemporaryFile::new("roots.pem", "garbage");
+    let file = format!("{URL}?sslmode=verify-full&sslrootcert={}", broken.path());
+    let gone = format!("{URL}?sslmode=verify-full&sslrootcert=/nowhere.pem");
+    let inline = format!("{URL}?sslmode=verify-full");
+    let report = |url: &str, variables: &[(&str, &str)]| {
+        let problems = config(&["status", "--database-url", url], variables).unwrap_err();
+        let error = walrelay::error::Error::Config(problems);
+        assert_eq!(error.exit(), walrelay_relay::policy::Exit::Usage);
+        error.report()
+    };
+    for told in [
+        report(&file, &[]),
+        report(&gone, &[]),
+        report(&inline, &[("WALRELAY_SSLROOTCERT_PEM", "garbage")]),
+    ] {
+        assert!(told.contains("hint: sslrootcert takes a PEM file"), "{told}");
+    }
+    let both = config(&["status", "--database-url", &gone, "--watch=x"], &[]).unwrap_err();
+    let told = walrelay::error::Error::Config(both).report();
+    assert!(told.contains("docs/configuration.md"), "{told}");
+}
+
+#[test]
+fn a_file_that_is_no_toml_hides_no_wrong_flag() {
+    let file = TemporaryFile::new("broken.toml", "database-url = \"postgresql://db\nslot = ");
+    let arguments = ["run", "--config", file.path(), "--park-after", "soon"];
+    let problems = texts(&config(&arguments, &[]).unwrap_err());
+    assert_eq!(problems.len(), 2, "{problems:?}");
+    assert!(problems[0].contains("a TOML file"), "{problems:?}");
+    assert!(problems[1].starts_with("--park-after \"soon\""), "{problems:?}");
+}
+
+#[test]
+fn check_is_set_as_run_is() {
+    let text = "[run]\npark-after = \"soon\"\nmax-attempts = 7\n[check]\nmax-attempts = 8\n";
+    let file = TemporaryFile::new("run-section.toml", text);
+    let given = [("DATABASE_URL", URL), ("PUBSUB_PROJECT_ID", "p")];
+    let problems = texts(&config(&["check", "--config", file.path()], &given).unwrap_err());
+    assert!(matches!(problems.as_slice(), [one] if one.contains("soon")), "{problems:?}");
+    let arguments = ["check", "--config", file.path(), "--park-after", "10s"];
+    let Command::Check(check) = config(&arguments, &given).unwrap().command else {
+        panic!("`check` was read as another command");
+    };
+    assert_eq!(check.run.settings.relay.max_attempts, 8, "its own section goes first");
+}
+
+#[test]
 fn log_levels_that_do_not_exist_are_refused() {
     let given = [("DATABASE_URL", URL), ("PUBSUB_PROJECT_ID", "p")];
     for level in ["loud", "infoo", "walrelay=loud", "info,debgu", "5x"] {

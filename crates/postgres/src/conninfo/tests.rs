@@ -201,7 +201,8 @@ fn roots_decide_what_require_means() {
     assert_eq!(encryption("sslrootcert=system"), Ok(public));
     assert_eq!(encryption("ssl=true"), Ok(Encryption::Require));
     assert!(encryption("sslrootcert=system&sslmode=require").is_err());
-    assert!(encryption("sslmode=verify-ca&sslrootcert=/nowhere.pem").is_err());
+    let missing = encryption("sslmode=verify-ca&sslrootcert=/nowhere.pem").unwrap_err();
+    assert!(missing.iter().chain(&damage).all(ConninfoProblem::is_about_roots), "{missing:?}");
 }
 
 #[test]

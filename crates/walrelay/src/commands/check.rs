@@ -1,9 +1,8 @@
 //! `walrelay check`: everything that would keep `run` from working, each with its fix; changes nothing.
 
 mod consumers;
+mod finding;
 mod schemas;
-
-use std::time::Duration;
 
 use serde_json::{Value, json};
 use walrelay_core::RouterConfig;
@@ -16,13 +15,16 @@ use walrelay_pubsub::{Admin, Endpoint, PubsubError};
 use walrelay_relay::lifecycle::gate::preflight_request;
 use walrelay_relay::policy::{Chain, Kind};
 use walrelay_relay::settings::{PubSubSettings, RelaySettings, Settings};
+use walrelay_relay::shutdown::Shutdown;
 
 use self::consumers::Consumers;
+use self::finding::{PATIENCE, finding};
 use self::schemas::Payload;
+use super::attended::{attended, unless_stopped};
 use super::topics::{self, Nowhere, Routes};
 use crate::config::{CheckConfig, InboxPlace, OutputFormat};
 use crate::error::Error;
-use crate::output::{Paint, Tone, print};
+use crate::output::{Paint, Tone, print, visible};
 
 /// The codes of findings about Pub/Sub and about connections; the others are in
 /// `walrelay_postgres::code`.
@@ -34,13 +36,11 @@ const TOPIC: &str = "topic";
 const TOPIC_NAME: &str = "topic_name";
 const COLLECTOR: &str = "collector";
 
-/// A person waits for the result, so what does not answer within this counts as unreachable.
-const PATIENCE: Duration = Duration::from_secs(5);
-
 /// What Postgres tells of what Pub/Sub is asked about.
 #[derive(Debug, Default)]
 struct There {
-    routes: Routes,
+    /// None where the rows cannot be read.
+    routes: Option<Routes>,
     payloads: Vec<Payload>,
     consumers: Consumers,
 }
@@ -73,11 +73,12 @@ impl Found {
 /// # Errors
 ///
 /// Something would keep `run` from running.
-pub async fn execute(config: CheckConfig) -> Result<(), Error> {
+pub async fn execute(config: CheckConfig, shutdown: &Shutdown) -> Result<(), Error> {
     let telemetry = collector(config.run.otlp.clone());
+    let looking = look(&config.run.settings, &config.inboxes, shutdown);
+    let looked = async { Ok(tokio::join!(looking, telemetry)) };
     let (Found { mut findings, kinds }, collector) =
-        Box::pin(async { tokio::join!(look(&config.run.settings, &config.inboxes), telemetry) })
-            .await;
+        Box::pin(unless_stopped(looked, shutdown)).await?;
     findings.extend(collector);
     print(&match config.format {
         OutputFormat::Json => format!("{:#}\n", json!({ "findings": json_of(&findings) })),
@@ -92,7 +93,7 @@ pub async fn execute(config: CheckConfig) -> Result<(), Error> {
 
 /// Looks at everything that can be looked at: what one connection refuses, another may tell. All are
 /// opened at once, so that a dead address costs its patience once.
-async fn look(config: &Settings, inboxes: &[InboxPlace]) -> Found {
+async fn look(config: &Settings, inboxes: &[InboxPlace], shutdown: &Shutdown) -> Found {
     let mut found = Found::default();
     let mut there = There::default();
     let connect = config.connect.clone().with_patience(PATIENCE);
@@ -104,13 +105,19 @@ async fn look(config: &Settings, inboxes: &[InboxPlace]) -> Found {
     }
     match (&replication, sql) {
         (_, Ok(client)) => {
-            there = look_at_postgres(&client, config, &mut found).await;
+            let looked = async { Ok(look_at_postgres(&client, config, &mut found).await) };
+            let looked = attended((&connect, &client), looked, shutdown).await;
             client.close().await;
+            match looked {
+                Ok(looked) => there = looked,
+                Err(error) => found.unusable("connection", error.kind(), &error),
+            }
         }
         // The same again would tell nothing new.
         (Err(_), Err(_)) if !is_pooler => {}
         (_, Err(error)) => found.unusable("connection", Kind::of_postgres(&error), &error),
     }
+    there.routes = there.routes.or_else(|| topics::without_rows(&config.relay.router));
     if !inboxes.is_empty() {
         there.consumers = Consumers::at(inboxes).await;
     }
@@ -167,14 +174,12 @@ async fn look_at_postgres(client: &SqlClient, config: &Settings, found: &mut Fou
     let payloads = schemas::payloads(client, router, tables).await.unwrap_or_default();
     let consumers = Consumers::beside(client).await;
     let routes = match topics::of_rows(client, router, tables).await {
-        Ok(routes) => routes,
-        // Missing tables and rights are findings already.
-        Err(Error::Postgres(PgError::Server(_)) | Error::Store(StoreError::Sql { .. })) => {
-            Routes::default()
-        }
+        Ok(routes) => Some(routes),
+        // Missing tables are findings already, and the relay itself needs no right to read them.
+        Err(Error::Postgres(PgError::Server(_)) | Error::Store(StoreError::Sql { .. })) => None,
         Err(error) => {
             found.unusable("connection", error.kind(), &error);
-            Routes::default()
+            None
         }
     };
     There { routes, payloads, consumers }
@@ -205,9 +210,11 @@ async fn findings(client: &SqlClient, relay: &RelaySettings) -> Result<Vec<Findi
 async fn look_at_pubsub(
     config: &Settings,
     admin: Result<Admin, Finding>,
-    There { routes: Routes { topics, nowhere }, payloads, .. }: There,
+    There { routes, payloads, .. }: There,
     found: &mut Found,
 ) {
+    let looked = if routes.is_some() { Looked::Rows } else { Looked::NoRows };
+    let Routes { topics, nowhere } = routes.unwrap_or_default();
     if let Some(nowhere) = nowhere {
         found.add(Kind::PubSub, nowhere_finding(&nowhere));
     }
@@ -222,11 +229,7 @@ async fn look_at_pubsub(
         // Which topics are needed is not known; whether Pub/Sub answers can still be found out.
         let probe = topics::full_name(&config.relay.router.project, "walrelay-check");
         let answer = admin.topic_exists(&probe).await;
-        let message = "answers; which topics are needed is told by rows, and none leads to one";
-        let finding = answer.map_or_else(
-            |error| no_access(&error),
-            |_| finding(PUBSUB_ACCESS, Severity::Ok, "Pub/Sub".into(), message, ""),
-        );
+        let finding = answer.map_or_else(|error| no_access(&error), |_| without_topics(looked));
         found.add(Kind::PubSub, finding);
     }
     for topic in topics {
@@ -243,6 +246,26 @@ async fn look_at_pubsub(
             break;
         }
     }
+}
+
+/// Whether the rows of the outbox were looked at, which tell the topics.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Looked {
+    Rows,
+    NoRows,
+}
+
+/// Pub/Sub answers, and which topics are needed is not known.
+fn without_topics(looked: Looked) -> Finding {
+    let subject = "Pub/Sub".to_owned();
+    if looked == Looked::Rows {
+        let message = "answers; which topics are needed is told by rows, and none leads to one";
+        return finding(PUBSUB_ACCESS, Severity::Ok, subject, message, "");
+    }
+    let message = "answers; which topics are needed is told by the rows of the outbox, and those could not be read: \
+                   whether the topics are there is not known";
+    let fix = "mend what is named above, or GRANT SELECT on the outbox table to this role, and look again";
+    finding(PUBSUB_ACCESS, Severity::Warning, subject, message, fix)
 }
 
 fn administration(endpoint: &Endpoint) -> Result<Admin, Finding> {
@@ -293,16 +316,6 @@ fn no_access(error: &PubsubError) -> Finding {
     finding(PUBSUB_ACCESS, Severity::Error, "Pub/Sub".into(), &message, Kind::PubSub.hint())
 }
 
-fn finding(
-    code: &'static str,
-    severity: Severity,
-    subject: String,
-    message: &str,
-    fix: &str,
-) -> Finding {
-    Finding { code, severity, subject, message: message.to_owned(), fix: fix.to_owned() }
-}
-
 fn severity(severity: Severity) -> &'static str {
     match severity {
         Severity::Ok => "ok",
@@ -341,7 +354,7 @@ fn text_of(findings: &[Finding], paint: Paint) -> String {
         }
         text.push_str(&format!("{}\n", paint.text(tone, title)));
         for Finding { subject, message, fix, .. } in group {
-            text.push_str(&format!("  {subject}: {message}\n"));
+            text.push_str(&format!("  {}: {}\n", visible(subject), visible(message)));
             if !fix.is_empty() {
                 text.push_str(&format!("    fix: {fix}\n"));
             }
@@ -353,6 +366,21 @@ fn text_of(findings: &[Finding], paint: Paint) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_could_not_be_looked_at_is_not_told_as_fine() {
+        let unread = without_topics(Looked::NoRows);
+        assert_eq!(unread.severity, Severity::Warning);
+        assert!(unread.message.contains("could not be read") && !unread.fix.is_empty());
+        assert_eq!(without_topics(Looked::Rows).severity, Severity::Ok);
+    }
+
+    #[test]
+    fn what_a_producer_wrote_cannot_break_a_line_of_a_finding() {
+        let hostile = finding(CONNECTION, Severity::Error, "a\nfine".to_owned(), "b\x1b[2J", "");
+        let text = text_of(&[hostile], Paint::Plain);
+        assert!(text.contains("  a\\nfine: b\\u{1b}[2J\n"), "{text}");
+    }
 
     #[test]
     fn what_must_be_mended_stands_first_and_the_counts_last() {

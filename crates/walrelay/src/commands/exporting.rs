@@ -1,6 +1,7 @@
 //! Sending telemetry while a command runs.
 
 use walrelay_otlp::{Exporter, Figures, Spans, StartError};
+use walrelay_relay::policy::Kind;
 
 use crate::config::Problem;
 use crate::error::Error;
@@ -37,5 +38,6 @@ fn refused(error: &StartError) -> Error {
         value: None,
         origin: None,
         allowed: error.to_string(),
+        kind: Kind::Configuration,
     }])
 }

@@ -65,7 +65,7 @@ pub async fn execute(command: Command, shutdown: &Shutdown) -> Result<(), Error>
         Command::Backfill(config) => Box::pin(backfill::execute(*config, shutdown)).await,
         Command::Replay(config) => Box::pin(replay::execute(*config, shutdown)).await,
         // Nothing of the others is worth draining, and each may be run again.
-        Command::Check(config) => Box::pin(unless_stopped(check::execute(*config), shutdown)).await,
+        Command::Check(config) => Box::pin(check::execute(*config, shutdown)).await,
         Command::Status(config) => status::execute(config, shutdown).await,
         Command::Dispatch(config) => dispatch::execute(config, shutdown).await,
         Command::Prune(config) => unless_stopped(prune::execute(config), shutdown).await,

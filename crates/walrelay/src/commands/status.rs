@@ -13,11 +13,12 @@ use walrelay_relay::observe::report::{replays_of, report, rfc3339};
 use walrelay_relay::policy::{Chain, Kind};
 use walrelay_relay::shutdown::Shutdown;
 
+use super::attended::attended;
 use super::before::{every_shard, refuse_other_shards};
 use super::standing::{Standing, finishing, sections};
 use crate::config::{OutputFormat, StatusConfig};
 use crate::error::Error;
-use crate::output::{CLEAR, Paint, Reader, Tone, print, print_on};
+use crate::output::{Paint, Reader, Tone, print, print_on, show};
 
 /// A relay answers from memory: one that does not within this is not well.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -33,20 +34,20 @@ const ANSWER_BYTES_MAX: u64 = 1 << 20;
 pub async fn execute(config: StatusConfig, shutdown: &Shutdown) -> Result<(), Error> {
     let Some(interval) = config.watch else {
         return tokio::select! {
-            done = once(&config) => done,
+            done = once(&config, shutdown) => done,
             () = shutdown.requested() => Err(Error::Interrupted),
         };
     };
     // Whoever watches ends it by a signal, and has got what was asked for.
     tokio::select! {
-        done = watch(&config, interval) => done,
+        done = watch(&config, interval, shutdown) => done,
         () = shutdown.requested() => Ok(()),
     }
 }
 
-async fn once(config: &StatusConfig) -> Result<(), Error> {
+async fn once(config: &StatusConfig, shutdown: &Shutdown) -> Result<(), Error> {
     let client = connect_sql(&config.database.connect).await?;
-    let report = look(&client, config).await;
+    let report = look(&client, config, shutdown).await;
     client.close().await;
     let report = report?;
     print(&text(&report, config.format, Paint::of_output()))?;
@@ -66,8 +67,21 @@ async fn once(config: &StatusConfig) -> Result<(), Error> {
     Err(Error::SlotLost { slot: text("slot").unwrap_or_default().to_owned(), how })
 }
 
+/// The report, and meanwhile whom it waits for: a table may be locked.
+async fn look(
+    client: &SqlClient,
+    config: &StatusConfig,
+    shutdown: &Shutdown,
+) -> Result<Map<String, Value>, Error> {
+    let connect = &config.database.connect;
+    attended((connect, client), Box::pin(report_now(client, config)), shutdown).await
+}
+
 /// The report of the slot, or those of all shards; and what the relay itself says where it was named.
-async fn look(client: &SqlClient, config: &StatusConfig) -> Result<Map<String, Value>, Error> {
+async fn report_now(
+    client: &SqlClient,
+    config: &StatusConfig,
+) -> Result<Map<String, Value>, Error> {
     let outbox = &config.database.outbox;
     let shards = match outbox.shard.is_whole() {
         true => every_shard(client, outbox).await?,
@@ -171,19 +185,27 @@ async fn ask(address: SocketAddr) -> std::io::Result<Value> {
 
 /// In place on a terminal, one below the other elsewhere, until nobody reads any more. What fails is shown
 /// and tried again: whoever watches wants to see it come back.
-async fn watch(config: &StatusConfig, interval: Duration) -> Result<(), Error> {
+async fn watch(
+    config: &StatusConfig,
+    interval: Duration,
+    shutdown: &Shutdown,
+) -> Result<(), Error> {
     let place = match std::io::stdout().is_terminal() {
         true => Place::Terminal(Paint::of_output()),
         false => Place::Pipe,
     };
     let mut client = None;
     loop {
-        let report = refresh(&mut client, config).await;
+        let report = refresh(&mut client, config, shutdown).await;
         if report.is_err() {
             client = None;
         }
         let shown = watched(&report, config.format, (place, SystemTime::now()));
-        if print_on(&shown)? == Reader::Gone {
+        let reader = match place {
+            Place::Terminal(_) => show(&shown)?,
+            Place::Pipe => print_on(&shown)?,
+        };
+        if reader == Reader::Gone {
             return Ok(());
         }
         sleep(interval).await;
@@ -210,7 +232,7 @@ fn watched(
         Err(error) => format!("{}\n", paint.text(Tone::Bad, &error.report())),
     };
     match (place, format) {
-        (Place::Terminal(paint), _) => format!("{CLEAR}{}", shown(paint)),
+        (Place::Terminal(paint), _) => shown(paint),
         (Place::Pipe, OutputFormat::Text) => {
             format!("--- {}\n{}", rfc3339(now), shown(Paint::Plain))
         }
@@ -228,12 +250,13 @@ fn watched(
 async fn refresh(
     client: &mut Option<SqlClient>,
     config: &StatusConfig,
+    shutdown: &Shutdown,
 ) -> Result<Map<String, Value>, Error> {
     let client = match client {
         Some(connected) => connected,
         None => client.insert(connect_sql(&config.database.connect).await?),
     };
-    look(client, config).await
+    look(client, config, shutdown).await
 }
 
 fn text(report: &Map<String, Value>, format: OutputFormat, paint: Paint) -> String {

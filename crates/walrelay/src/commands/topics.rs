@@ -66,6 +66,13 @@ impl Routes {
     }
 }
 
+/// Where all rows lead when that is one topic, whatever stands in them.
+pub(super) fn without_rows(router: &RouterConfig) -> Option<Routes> {
+    let is_one = router.topic.columns().next().is_none();
+    let name = || full_name(&router.project, &router.topic.to_string());
+    is_one.then(|| Routes { topics: [name()].into(), nowhere: None })
+}
+
 /// Where the rows lead that are in the tables now.
 ///
 /// # Errors
@@ -78,12 +85,10 @@ pub(super) async fn of_rows(
 ) -> Result<Routes, Error> {
     let template = router.topic.to_string();
     let columns: Vec<&str> = router.topic.columns().collect();
-    let mut routes = Routes::default();
-    if columns.is_empty() {
-        // One name for all rows, whether there are any or not.
-        routes.topics.insert(full_name(&router.project, &template));
+    if let Some(routes) = without_rows(router) {
         return Ok(routes);
     }
+    let mut routes = Routes::default();
     for table in tables {
         let mut selected = Vec::new();
         for name in &columns {

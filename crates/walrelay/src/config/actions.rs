@@ -24,6 +24,15 @@ const LIMIT: u32 = 100;
 
 const DEAD: DispatchState = DispatchState::Only(DispatchStatus::Dead);
 
+/// What `--status` of `dispatch` takes.
+pub(crate) const STATES: [(&str, DispatchState); 5] = [
+    ("retrying", DispatchState::Only(DispatchStatus::Retrying)),
+    ("dead", DEAD),
+    ("published", DispatchState::Only(DispatchStatus::Published)),
+    ("discarded", DispatchState::Only(DispatchStatus::Discarded)),
+    ("all", DispatchState::Any),
+];
+
 impl Builder<'_> {
     pub(super) fn dispatch(&mut self, action: &cli::DispatchActionArgs) -> Option<DispatchConfig> {
         let action = match action {
@@ -83,18 +92,11 @@ impl Builder<'_> {
 
     /// The rows that the filters leave; `state` counts where no status is given.
     fn query(&mut self, args: &cli::DispatchRowsArgs, state: DispatchState) -> DispatchQuery {
-        let states = [
-            ("retrying", DispatchState::Only(DispatchStatus::Retrying)),
-            ("dead", DEAD),
-            ("published", DispatchState::Only(DispatchStatus::Published)),
-            ("discarded", DispatchState::Only(DispatchStatus::Discarded)),
-            ("all", DispatchState::Any),
-        ];
         let decade = Duration::from_hours(24 * 3650);
         let status = args.status.as_deref();
         let age = args.older_than.as_deref();
         DispatchQuery {
-            state: status.map_or(state, |text| self.problems.choice("status", text, &states)),
+            state: status.map_or(state, |text| self.problems.choice("status", text, &STATES)),
             topic: args.topic.as_deref().map(|topic| self.full_topic(topic)),
             ordering_key: args.key.clone(),
             error_code: args.error.clone(),

@@ -44,6 +44,12 @@ impl Config {
         match (builder.problems.into_result(()), command) {
             (Ok(()), Some(command)) => Ok(Self { log, command }),
             (Ok(()), None) => unreachable!("a command that cannot be built names no problem"),
+            // What is missing may stand in a file that cannot be read.
+            (Err(found), _) if line.is_file_unread => {
+                let told =
+                    |problem: &Problem| problem.value.is_some() || line.problems.contains(problem);
+                Err(found.into_iter().filter(told).collect())
+            }
             (Err(found), _) => Err(found),
         }
     }
@@ -51,7 +57,8 @@ impl Config {
 
 const ONE_KEY: &str = "names no column, so all rows have one key and cannot be divided";
 
-const SHELLS: [(&str, Shell); 3] =
+/// Shells that complete command lines.
+pub(crate) const SHELLS: [(&str, Shell); 3] =
     [("bash", Shell::Bash), ("zsh", Shell::Zsh), ("fish", Shell::Fish)];
 
 impl Builder<'_> {

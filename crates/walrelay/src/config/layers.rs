@@ -9,6 +9,7 @@ use std::ffi::OsString;
 
 use clap::parser::ValueSource;
 use clap::{Arg, ArgMatches, Command, CommandFactory, FromArgMatches};
+use walrelay_relay::policy::Kind as PolicyKind;
 
 use super::given::{Given, Origin};
 use super::problem::Problem;
@@ -65,6 +66,8 @@ pub struct CommandLine {
     pub(super) given: Given,
     /// What is wrong with the file, though it could be read.
     pub(super) problems: Vec<Problem>,
+    /// The file cannot be read, so nobody knows what else it would have set.
+    pub(super) is_file_unread: bool,
 }
 
 /// Why there is no [`CommandLine`].
@@ -92,8 +95,13 @@ impl CommandLine {
         let Some(path) = found.given.values(options::CONFIG.declaration.name).first() else {
             return Ok(found);
         };
-        let (file, problems) =
-            ConfigFile::read(path).map_err(|problem| Refusal::Config(vec![problem]))?;
+        let (file, problems) = match ConfigFile::read(path) {
+            Ok(read) => read,
+            // What else is wrong is told with it.
+            Err(problem) => {
+                return Ok(Self { problems: vec![problem], is_file_unread: true, ..found });
+            }
+        };
         let read = Layers { environment, file: &file }.read(&arguments).map_err(Refusal::Clap)?;
         Ok(Self { problems, ..read })
     }
@@ -117,7 +125,7 @@ impl Layers<'_> {
         let mut given = Given::default();
         self.trace((&command, None), &matches, &mut given);
         let cli = Cli::from_arg_matches_mut(&mut matches)?;
-        Ok(CommandLine { cli, given, problems: Vec::new() })
+        Ok(CommandLine { cli, given, problems: Vec::new(), is_file_unread: false })
     }
 
     /// Makes environment and file the defaults of a command and of all below it.
@@ -236,6 +244,7 @@ impl ConfigFile {
             value: Some(value.to_owned()),
             origin: None,
             allowed,
+            kind: PolicyKind::Configuration,
         };
         let text = std::fs::read_to_string(path)
             .map_err(|error| unusable(path, format!("a file that can be read ({error})")))?;
@@ -257,6 +266,13 @@ impl ConfigFile {
             let toml::Value::Table(section) = section else { continue };
             let section = values(path, section, &mut problems);
             file.sections.insert(name, section);
+        }
+        // `check` tells what would keep `run` from working, as `run` would be set.
+        if let Some(run) = file.sections.get("run").cloned() {
+            let check = file.sections.entry("check".to_owned()).or_default();
+            for (key, value) in run {
+                check.entry(key).or_insert(value);
+            }
         }
         (file, problems)
     }
@@ -289,6 +305,7 @@ fn values(
                 value: None,
                 origin: Some(path.to_owned()),
                 allowed,
+                kind: PolicyKind::Configuration,
             }),
         }
     }

@@ -1,7 +1,8 @@
 //! Options about Postgres: how to connect, and which slot, publication and tables.
 
 use walrelay_postgres::{
-    ConnectConfig, Outbox, ParseNameError, ParseShardError, PgEnv, QualifiedName, Secret, Shard,
+    ConnectConfig, ConninfoProblem, Outbox, ParseNameError, ParseShardError, PgEnv, QualifiedName,
+    Secret, Shard,
 };
 
 use super::builder::Builder;
@@ -26,10 +27,18 @@ impl Builder<'_> {
             Ok(connect) => Some(connect),
             Err(found) => {
                 for problem in found {
-                    self.problems.wrong_unseen("database-url", problem.to_string());
+                    self.wrong_conninfo("database-url", &problem);
                 }
                 None
             }
+        }
+    }
+
+    /// What is wrong with a connection string, which may hold a password.
+    pub(super) fn wrong_conninfo(&mut self, option: &str, problem: &ConninfoProblem) {
+        match problem.is_about_roots() {
+            true => self.problems.wrong_roots(option, problem.to_string()),
+            false => self.problems.wrong_unseen(option, problem.to_string()),
         }
     }
 

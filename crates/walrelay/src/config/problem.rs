@@ -6,6 +6,8 @@ use std::ops::RangeInclusive;
 use std::str::FromStr;
 use std::time::Duration;
 
+use walrelay_relay::policy::Kind;
+
 use super::given::{Given, Origin};
 use crate::options::units::{parse_duration, parse_size, show_duration, show_size};
 
@@ -20,6 +22,8 @@ pub struct Problem {
     pub origin: Option<String>,
     /// What is allowed.
     pub allowed: String,
+    /// What it is, where that has a hint of its own.
+    pub kind: Kind,
 }
 
 impl fmt::Display for Problem {
@@ -82,7 +86,15 @@ impl<'a> Problems<'a> {
             value: None,
             origin: None,
             allowed: allowed.to_owned(),
+            kind: Kind::Configuration,
         });
+    }
+
+    /// The root certificates that a connection string names cannot be read.
+    pub(crate) fn wrong_roots(&mut self, option: &str, allowed: String) {
+        let found = self.found.len();
+        self.add(option, None, allowed);
+        self.found.iter_mut().skip(found).for_each(|problem| problem.kind = Kind::TlsRoots);
     }
 
     fn add(&mut self, option: &str, value: Option<String>, allowed: String) {
@@ -94,7 +106,7 @@ impl<'a> Problems<'a> {
         // An argument without a flag is called what the usage calls it.
         let is_flag = !option.starts_with(char::is_uppercase);
         let option = if is_flag { format!("--{option}") } else { option.to_owned() };
-        let problem = Problem { option, value, origin, allowed };
+        let problem = Problem { option, value, origin, allowed, kind: Kind::Configuration };
         // An option may be looked at more than once.
         if !self.found.contains(&problem) {
             self.found.push(problem);

@@ -12,7 +12,7 @@ use walrelay_pubsub::{Endpoint, Subscriber};
 use walrelay_relay::policy::Chain;
 
 use super::super::consumer::kept;
-use super::{PATIENCE, finding};
+use super::finding::{PATIENCE, finding};
 use crate::config::InboxPlace;
 use crate::error::kind_of_inbox;
 use crate::options::units::show_duration;

@@ -6,7 +6,7 @@ use walrelay_core::RouterConfig;
 use walrelay_postgres::{Finding, PgError, QualifiedName, Severity, SqlClient};
 
 use super::super::columns::column_of;
-use super::finding;
+use super::finding::finding;
 
 const SCHEMA: &str = "topic_schema";
 /// What the service gives as the name of a schema that is gone (`Topic.schema_settings`).

@@ -78,6 +78,14 @@ fn undecodable(detail: &DispatchDetail) -> Error {
     }
 }
 
+/// What helps where a row keeps what it has.
+const KEPT: &str =
+    "only what was never valid can be changed; discard the row and write the event anew, in order";
+
+/// The same of a topic that could be made.
+const KEPT_TOPIC: &str = "create that topic, and the row goes out by itself; where the name is a mistake, mend what gave it, discard \
+     the row and write the event anew, in order";
+
 /// Where the row goes instead, when that was asked for. Only what was never valid may be changed: a row
 /// that had its place in the order of a key keeps it.
 fn route(edit: &DispatchEdit, detail: &DispatchDetail) -> Result<Option<DispatchRoute>, Error> {
@@ -85,13 +93,13 @@ fn route(edit: &DispatchEdit, detail: &DispatchDetail) -> Result<Option<Dispatch
     if edit.topic.is_none() && edit.key.is_none() {
         return Ok(None);
     }
-    let refused = |what: &str, value: &str| Error::Unfit {
+    let refused = |what: &str, value: &str, hint| Error::Unfit {
         what: format!(
             "{} has a valid {what}, {:?}, which it keeps",
             row.event_id,
             shortened(value, SHOWN_CHARACTERS)
         ),
-        hint: "only what was never valid can be changed; discard the row and write the event anew, in order",
+        hint,
     };
     let has_topic = is_topic_name(&row.topic);
     // The column holds no more of a key than an index takes; the message has the whole.
@@ -99,7 +107,7 @@ fn route(edit: &DispatchEdit, detail: &DispatchDetail) -> Result<Option<Dispatch
     let has_key = whole.max(row.ordering_key.len()) <= ORDERING_KEY_BYTES_MAX;
     let topic = match &edit.topic {
         Some(topic) if has_topic && *topic != row.topic => {
-            return Err(refused("topic", &row.topic));
+            return Err(refused("topic", &row.topic, KEPT_TOPIC));
         }
         Some(topic) if !is_topic_name(topic) => {
             return Err(Error::Unfit {
@@ -113,7 +121,7 @@ fn route(edit: &DispatchEdit, detail: &DispatchDetail) -> Result<Option<Dispatch
     let ordering_key = match &edit.key {
         // A row without a topic was in no order either, so it may have any key.
         Some(key) if has_key && has_topic && *key != row.ordering_key => {
-            return Err(refused("ordering key", &row.ordering_key));
+            return Err(refused("ordering key", &row.ordering_key, KEPT));
         }
         Some(key) if key.len() > ORDERING_KEY_BYTES_MAX => {
             return Err(Error::Unfit {
@@ -288,6 +296,7 @@ mod tests {
                 "--attributes-file",
             ),
             (refused(payload(), &lost, None), "is no topic name", "--topic"),
+            (refused(Files::default(), &lost, Some("k")), "is no topic name", "--topic"),
             (refused(large, &detail(b"x"), None), "the message in bytes", "--payload-file"),
         ] {
             assert!(told.contains(cause) && told.contains(recipe), "{told}");
@@ -314,6 +323,8 @@ mod tests {
         assert!(route(&asked(None, None), &valid).unwrap().is_none());
         assert!(route(&asked(Some(good), None), &valid).is_err(), "it has a topic");
         assert!(route(&asked(None, Some("other")), &valid).is_err(), "it has a key");
+        let wrong = route(&asked(Some("projects/p/topics/other"), None), &valid).unwrap_err();
+        assert!(wrong.report().contains("create that topic"), "{}", wrong.report());
 
         let mut lost = detail(b"x");
         lost.row.topic = "projects/p/topics/not a topic".into();

@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 use walrelay_postgres::{DispatchDetail, DispatchRow};
 use walrelay_relay::observe::report::rfc3339;
 
-use crate::output::{columns, shortened, visible};
+use crate::output::{Fitting, columns, fitted, shortened, terminal, visible};
 
 pub(super) fn decode(detail: &DispatchDetail) -> Option<PubsubMessage> {
     PubsubMessage::decode(detail.message.as_slice()).ok()
@@ -68,8 +68,25 @@ const COLUMNS: [(&str, usize); 8] = [
     ("LAST ERROR", 64),
 ];
 
-/// A table with its heading.
+/// On a narrow terminal the last error is cut first, then key and topic; then columns are left out. Ids and
+/// positions are typed again.
+const FITTING: Fitting<8> = Fitting {
+    least: [None, None, None, None, Some(12), Some(8), None, Some(12)],
+    left_out: &[1, 2, 5, 4, 7, 3],
+};
+
+/// A table with its heading, as wide as the terminal where it is shown on one.
 pub(super) fn table(rows: &[DispatchRow]) -> String {
+    let (heading, cells) = cells_of(rows);
+    let Some(size) = terminal() else { return columns(heading, &cells) };
+    let (text, left_out) = fitted((heading, &cells), &FITTING, size.columns);
+    match left_out.as_slice() {
+        [] => text,
+        names => format!("{text}for want of width without {}\n", names.join(", ")),
+    }
+}
+
+fn cells_of(rows: &[DispatchRow]) -> ([&'static str; 8], Vec<[String; 8]>) {
     let cells = |row: &DispatchRow| {
         let cells = [
             row.status.as_str().to_owned(),
@@ -84,7 +101,7 @@ pub(super) fn table(rows: &[DispatchRow]) -> String {
         let mut cut = COLUMNS.iter();
         cells.map(|cell| cut.next().map_or(cell.clone(), |(_, most)| shortened(&cell, *most)))
     };
-    columns(COLUMNS.map(|(heading, _)| heading), &rows.iter().map(cells).collect::<Vec<_>>())
+    (COLUMNS.map(|(heading, _)| heading), rows.iter().map(cells).collect())
 }
 
 /// As it is typed in a shell where it is nothing.
@@ -122,7 +139,7 @@ pub(super) fn detail_text(detail: &DispatchDetail) -> String {
     };
     put("event id", &visible(&row.event_id));
     put("status", row.status.as_str());
-    put("topic", &row.topic);
+    put("topic", &visible(&row.topic));
     put("ordering key", &visible(&row.ordering_key));
     put("position", &row.position.to_string());
     put("attempts", &row.attempts.to_string());
@@ -208,6 +225,29 @@ pub(super) mod tests {
         assert!(text.contains(r"order\n7"), "{text}");
         assert!(text.contains("16/B374D848#3"), "{text}");
         assert!(detail_text(&detail(b"x")).contains("attempt 19: too large"));
+    }
+
+    #[test]
+    fn a_list_fits_a_terminal_of_eighty_columns_with_its_ids_whole() {
+        let mut row = detail(b"x").row;
+        row.event_id = "6f1c9a9e-0c6e-4a57-9d3e-7d2f4c1b8a90".into();
+        row.topic = "projects/p/topics/order.events.of.the.world".into();
+        row.last_error = Some("attempt 20: INVALID_ARGUMENT: it is too large".into());
+        let (heading, cells) = cells_of(&[row.clone()]);
+        for width in [80, 100, 120, 160] {
+            let (text, _) = fitted((heading, &cells), &FITTING, width);
+            assert!(text.lines().all(|line| line.chars().count() <= width), "{width}: {text}");
+            assert!(text.contains(&row.event_id), "{text}");
+            assert!(text.contains("dead") && text.contains("INVALID_ARG"), "{text}");
+        }
+    }
+
+    #[test]
+    fn a_topic_cannot_break_the_lines_that_show_its_row() {
+        let mut row = detail(b"x");
+        row.row.topic = "projects/p/topics/a\n\x1b[2Jb".into();
+        let text = detail_text(&row);
+        assert!(text.contains(r"topics/a\n\u{1b}[2Jb") && !text.contains('\x1b'), "{text}");
     }
 
     #[test]
