@@ -13,11 +13,24 @@ BEGIN
   -- Two runs at the same moment take turns; the second then finds everything in place.
   PERFORM pg_advisory_xact_lock(hashtextextended('walrelay migrations', 0));
 
-  IF to_regprocedure('public.app_inbox_run_without_gaps(
-       text, int, regprocedure, public.app_inbox_message[], boolean, text, int)') IS NOT NULL
-  THEN
+  IF to_regprocedure('public.app_inbox_fault(text)') IS NOT NULL THEN
     RETURN;
   END IF;
+
+  -- Whose fault an error with this code is.
+  --
+  --   event         the event's own: data, a constraint, RAISE
+  --   surroundings  a right, a function, a table, memory, another server. Where other events pass, they
+  --                 matter to this one alone; it is no attempt all the same
+  --   moment        others are in the way, or the server writes nothing: the whole batch again
+  CREATE OR REPLACE FUNCTION public.app_inbox_fault(code text) RETURNS text
+    LANGUAGE sql IMMUTABLE
+  AS $fault$
+    SELECT CASE
+      WHEN code IN ('25006', '40001', '40P01', '55P03') THEN 'moment'
+      WHEN left(code, 2) IN ('08', '42', '53') OR left(code, 3) = '57P' THEN 'surroundings'
+      ELSE 'event' END
+  $fault$;
 
   -- Data as JSON; null when they are none: protobuf, avro, plain text. JSON that jsonb cannot hold
   -- (a zero character, a number of a million digits) is an error, because a handler that is handed
@@ -69,8 +82,8 @@ BEGIN
   --   held       not tried: an earlier event of its key has failed in this batch
   --   deferred   not tried: this transaction has had its share of savepoints
   --
-  -- Raises what says nothing about an event: deadlock and serialization failure, an outage, a missing
-  -- right or function.
+  -- Raises what says nothing about an event: deadlock and serialization failure, a lock that was not to be
+  -- had, a server that writes nothing.
   CREATE OR REPLACE FUNCTION public.app_inbox_run(
     handler regprocedure, messages public.app_inbox_message[],
     OUT outcomes text[], OUT error_codes text[], OUT errors text[])
@@ -101,6 +114,7 @@ BEGIN
     code text;
     error text;
     detail text;
+    hint text;
   BEGIN
     SELECT format('SELECT %I.%I(', n.nspname, p.proname),
            CASE p.proargtypes[0]
@@ -203,10 +217,9 @@ BEGIN
         END IF;
       EXCEPTION WHEN OTHERS OR assert_failure THEN
         GET STACKED DIAGNOSTICS
-          code = RETURNED_SQLSTATE, error = MESSAGE_TEXT, detail = PG_EXCEPTION_DETAIL;
-        IF left(code, 2) IN ('08', '42', '53') OR left(code, 3) = '57P'
-          OR code IN ('25006', '40001', '40P01')
-        THEN
+          code = RETURNED_SQLSTATE, error = MESSAGE_TEXT, detail = PG_EXCEPTION_DETAIL,
+          hint = PG_EXCEPTION_HINT;
+        IF public.app_inbox_fault(code) = 'moment' THEN
           RAISE;
         END IF;
         -- Its savepoint is gone with what it did.
@@ -214,6 +227,9 @@ BEGIN
         is_first_pass := false;
         IF cardinality(chosen) = 1 THEN
           reached := 1;
+        ELSIF reached = 0 THEN
+          -- It did not come as far as the first event.
+          reached := NULL;
         END IF;
         IF reached IS NULL THEN
           -- Halves, the earlier one first.
@@ -227,7 +243,9 @@ BEGIN
           reached := chosen[reached];
           outcomes[reached] := 'failed';
           error_codes[reached] := code;
-          errors[reached] := concat_ws(': ', error, nullif(detail, ''));
+          errors[reached] := CASE public.app_inbox_fault(code)
+            WHEN 'surroundings' THEN concat_ws('; ', error, nullif(hint, ''))
+            ELSE concat_ws(': ', error, nullif(detail, '')) END;
           IF reached < last THEN
             depth := depth + 1;
             firsts[depth] := reached + 1;
@@ -291,7 +309,7 @@ BEGIN
   FOR function IN
     SELECT p.oid::regprocedure FROM pg_catalog.pg_proc AS p
      WHERE p.pronamespace = 'public'::regnamespace AND p.proname = ANY (ARRAY[
-       'app_inbox_payload', 'app_inbox_events', 'app_inbox_run', 'app_inbox_run_without_gaps'])
+       'app_inbox_fault', 'app_inbox_payload', 'app_inbox_events', 'app_inbox_run', 'app_inbox_run_without_gaps'])
   LOOP
     EXECUTE format('REVOKE ALL ON FUNCTION %s FROM PUBLIC', function);
     FOR web_role IN

@@ -11,7 +11,7 @@ BEGIN
   -- Two runs at the same moment take turns; the second then finds everything in place.
   PERFORM pg_advisory_xact_lock(hashtextextended('walrelay migrations', 0));
 
-  IF to_regprocedure('public.app_inbox_record_held(text, int, text, text)') IS NOT NULL THEN
+  IF to_regprocedure('public.app_inbox_next_attempt(text, int, timestamptz)') IS NOT NULL THEN
     RETURN;
   END IF;
 
@@ -101,6 +101,19 @@ BEGIN
   END
   $give_up$;
 
+  -- When a message that has failed is tried again. Waits double with each attempt, and ten attempts take
+  -- about ten minutes; what is no attempt waits longer the longer it has waited, a minute at most. Each is
+  -- cut by chance to between a tenth and the whole of it, so that what failed together does not come back
+  -- together.
+  CREATE OR REPLACE FUNCTION public.app_inbox_next_attempt(code text, attempts int, received_at timestamptz)
+    RETURNS timestamptz
+    LANGUAGE sql VOLATILE
+  AS $next_attempt$
+    SELECT clock_timestamp() + (0.1 + 0.9 * random()) * CASE public.app_inbox_fault(code)
+      WHEN 'event' THEN least(interval '5 minutes', interval '1 second' * 2 ^ least(attempts - 1, 20))
+      ELSE least(interval '1 minute', interval '1 second' + (clock_timestamp() - received_at) / 4) END
+  $next_attempt$;
+
   -- The handler has failed on a message. Returns what its row is now: retrying, or dead.
   CREATE OR REPLACE FUNCTION public.app_inbox_record_failed(
     consumer text, generation int, message public.app_inbox_message, code text, error text,
@@ -112,36 +125,34 @@ BEGIN
   AS $record_failed$
   #variable_conflict use_variable
   DECLARE
-    -- The first wait, which doubles with each attempt, and the longest; ten attempts take about ten
-    -- minutes. Each is cut by chance to between a tenth and the whole of it, so that what failed
-    -- together does not come back together.
-    wait_first CONSTANT interval := '1 second';
-    wait_longest CONSTANT interval := '5 minutes';
+    is_own CONSTANT boolean := public.app_inbox_fault(code) = 'event';
     new_attempts int;
+    received_at timestamptz;
     new_status text;
     due timestamptz;
     line text;
     is_without_gap boolean;
   BEGIN
-    SELECT CASE WHEN was_stored THEN i.attempts + 1 ELSE 1 END, i.error_code = 'GAP_ACCEPTED'
-      INTO new_attempts, is_without_gap
+    SELECT CASE WHEN was_stored THEN i.attempts ELSE 0 END + is_own::int, i.received_at, i.error_code = 'GAP_ACCEPTED'
+      INTO new_attempts, received_at, is_without_gap
       FROM public.app_inbox AS i
      WHERE i.consumer = consumer AND i.generation = generation AND i.event_id = message.event_id;
-    IF new_attempts < max_attempts THEN
+    -- Of what is not its own it never dies: somebody will mend that, or discard the event.
+    IF new_attempts < max_attempts OR NOT is_own THEN
       new_status := 'retrying';
-      due := clock_timestamp() + (0.1 + 0.9 * random())
-        * least(wait_longest, wait_first * 2 ^ least(new_attempts - 1, 20));
+      due := public.app_inbox_next_attempt(code, new_attempts, received_at);
     ELSE
       new_status := 'dead';
       due := CASE WHEN on_dead = 'hold' AND message.ordering_key <> '' THEN 'infinity' END;
     END IF;
-    line := format('attempt %s at %s: %s: %s', new_attempts,
+    line := format('%s at %s: %s: %s', CASE WHEN is_own THEN 'attempt ' || new_attempts ELSE 'not counted' END,
       to_char(clock_timestamp() AT TIME ZONE 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS"Z"'), code,
       left(regexp_replace(coalesce(error, ''), '[[:cntrl:]]+', ' ', 'g'), 1000));
     UPDATE public.app_inbox AS i
        SET status = new_status, attempts = new_attempts, next_attempt_at = due, error_code = code,
-           -- Newest first; what is oldest makes room.
-           last_error = left(concat_ws(E'\n', line, i.last_error), 4000),
+           -- Newest first; what is oldest makes room. Of what is no attempt the newest is enough.
+           last_error = left(concat_ws(E'\n', line,
+             nullif(regexp_replace(i.last_error, '^not counted at [^\n]*\n?', ''), '')), 4000),
            message = coalesce(i.message, public.app_inbox_encode(message)), done_at = NULL
      WHERE i.consumer = consumer AND i.generation = generation AND i.event_id = message.event_id;
     IF new_status = 'dead' AND due IS NULL THEN
@@ -244,7 +255,7 @@ BEGIN
   FOR function IN
     SELECT p.oid::regprocedure FROM pg_catalog.pg_proc AS p
      WHERE p.pronamespace = 'public'::regnamespace AND p.proname = ANY (ARRAY[
-       'app_inbox_advance', 'app_inbox_record_applied', 'app_inbox_give_up', 'app_inbox_record_failed',
+       'app_inbox_next_attempt', 'app_inbox_advance', 'app_inbox_record_applied', 'app_inbox_give_up', 'app_inbox_record_failed',
        'app_inbox_record_held', 'app_inbox_settle'])
   LOOP
     EXECUTE format('REVOKE ALL ON FUNCTION %s FROM PUBLIC', function);

@@ -11,9 +11,7 @@ BEGIN
   -- Two runs at the same moment take turns; the second then finds everything in place.
   PERFORM pg_advisory_xact_lock(hashtextextended('walrelay migrations', 0));
 
-  IF to_regprocedure('public.app_inbox_apply(
-       text, int, regprocedure, public.app_inbox_message[], text, int, text, boolean, text)') IS NOT NULL
-  THEN
+  IF to_regprocedure('public.app_inbox_blame(text[], text[], text[])') IS NOT NULL THEN
     RETURN;
   END IF;
   IF to_regprocedure('public.app_inbox_apply(
@@ -24,6 +22,24 @@ BEGIN
   IF to_regprocedure('public.app_inbox_redeliver(text, int, regprocedure, text, int, int)') IS NOT NULL THEN
     DROP FUNCTION public.app_inbox_redeliver(text, int, regprocedure, text, int, int);
   END IF;
+
+  -- Raises what an event has failed with for its surroundings, if no event of its batch has passed: then
+  -- nothing tells that it is this event's trouble alone.
+  CREATE OR REPLACE FUNCTION public.app_inbox_blame(outcomes text[], error_codes text[], errors text[])
+    RETURNS void
+    LANGUAGE plpgsql
+  AS $blame$
+  BEGIN
+    IF 'applied' = ANY (outcomes) THEN
+      RETURN;
+    END IF;
+    FOR n IN 1 .. cardinality(outcomes) LOOP
+      IF outcomes[n] = 'failed' AND public.app_inbox_fault(error_codes[n]) = 'surroundings' THEN
+        RAISE EXCEPTION USING ERRCODE = error_codes[n], MESSAGE = errors[n];
+      END IF;
+    END LOOP;
+  END
+  $blame$;
 
   -- Applies a batch, and says for each message, by its place in the batch from 1, what became of it:
   -- the status of its row, "duplicate", or "deferred". Once the transaction has committed, all but the
@@ -66,6 +82,9 @@ BEGIN
       ELSE
         SELECT r.outcomes, r.error_codes, r.errors INTO outcomes, error_codes, errors
           FROM public.app_inbox_run(handler, batch) AS r;
+      END IF;
+      IF NOT 'applied' = ALL (outcomes) THEN
+        PERFORM public.app_inbox_blame(outcomes, error_codes, errors);
       END IF;
       settled := public.app_inbox_settle(
         consumer, generation, batch, outcomes, error_codes, errors, false, on_dead, max_attempts, park);
@@ -185,7 +204,8 @@ BEGIN
   FOR function IN
     SELECT p.oid::regprocedure FROM pg_catalog.pg_proc AS p
      WHERE p.pronamespace = 'public'::regnamespace AND p.proname = ANY (ARRAY[
-       'app_inbox_apply', 'app_inbox_redeliver', 'app_inbox_accept', 'app_inbox_new_generation'])
+       'app_inbox_blame', 'app_inbox_apply', 'app_inbox_redeliver', 'app_inbox_accept',
+       'app_inbox_new_generation'])
   LOOP
     EXECUTE format('REVOKE ALL ON FUNCTION %s FROM PUBLIC', function);
     FOR web_role IN

@@ -15,6 +15,7 @@ mod health;
 mod hot_keys;
 mod in_place;
 mod instances;
+mod lacking;
 mod lost_slot;
 mod matrix;
 mod parking;

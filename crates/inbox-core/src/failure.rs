@@ -40,6 +40,14 @@ impl Failure {
         }
     }
 
+    /// Whether a batch that failed so tells, once others pass, that it is its own trouble.
+    pub(crate) const fn may_be_its_own(self) -> bool {
+        match self {
+            Self::Conflict | Self::Outage | Self::Operator => true,
+            Self::Paused | Self::Rebuilt | Self::Unregistered => false,
+        }
+    }
+
     /// One word, for logs and metrics.
     #[must_use]
     pub const fn name(self) -> &'static str {
@@ -54,15 +62,40 @@ impl Failure {
     }
 }
 
+/// Whether an event that alone fails with this code, while others pass, is to be stored: what it needs is not
+/// there, or a lock that it needs is not to be had. As `app_inbox_fault` has it, which counts no attempt for it.
+#[must_use]
+pub fn is_no_attempt(code: &str) -> bool {
+    code == "55P03" || is_of_surroundings(code)
+}
+
+/// Whether an error with this code is about what the handler needs, so that other events may pass.
+#[must_use]
+pub fn is_of_surroundings(code: &str) -> bool {
+    matches!(code.get(..2), Some("08" | "42" | "53")) || code.starts_with("57P")
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_an_event_lacks_is_no_attempt_and_a_lock_is_not_of_its_surroundings() {
+        for code in ["08006", "42501", "42883", "53200", "57P03"] {
+            assert!(is_of_surroundings(code) && is_no_attempt(code), "{code}");
+        }
+        assert!(is_no_attempt("55P03") && !is_of_surroundings("55P03"));
+        for code in ["40001", "40P01", "25006", "57014", "22012", "P0001", "WR001"] {
+            assert!(!is_no_attempt(code), "{code}");
+        }
+    }
 
     #[test]
     fn every_class_of_the_table_has_its_meaning() {
         for (code, meaning) in [
             ("40001", Failure::Conflict),
             ("40P01", Failure::Conflict),
+            ("55P03", Failure::Conflict),
             ("08006", Failure::Outage),
             ("57P01", Failure::Outage),
             ("53300", Failure::Outage),

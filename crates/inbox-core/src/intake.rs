@@ -20,15 +20,21 @@ use std::time::{Duration, Instant};
 use walrelay_core::Random;
 
 use crate::backoff::jittered;
+use crate::batch::{Batch, BatchId, Fate, Outcome, Standing};
 use crate::failure::Failure;
 use crate::leases::{Lease, Leases, Look, Ticket};
 use crate::pace::Pace;
+use crate::suspects::Suspects;
 
 /// Bytes of messages in a batch: more would make one transaction long, and gain nothing.
 const BATCH_BYTES_MAX: usize = 4 << 20;
 /// How long a key rests that was deferred for the first time; doubles up to the longest.
 const REST_FIRST: Duration = Duration::from_millis(5);
 const REST_LONGEST: Duration = Duration::from_secs(1);
+
+/// Messages that are held in an outage all the same: enough to see that it is over, or that it is only some
+/// that fail.
+const OUTAGE_MESSAGES: usize = 100;
 
 /// How much may be held and how long.
 #[derive(Debug, Clone, Copy)]
@@ -67,36 +73,6 @@ pub enum Arrival {
     New,
     /// It was held already, and is acknowledged by its newer name.
     Again,
-}
-
-/// Names a batch that is out.
-pub type BatchId = u64;
-
-/// Messages to be applied in one transaction, in this order.
-#[derive(Debug, Clone)]
-pub struct Batch<M> {
-    /// For [`Intake::settle`].
-    pub id: BatchId,
-    /// At least one.
-    pub messages: Vec<Arc<M>>,
-}
-
-/// What became of a message of a batch whose commit is known.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Fate {
-    /// The database has it, whatever its status: acknowledge.
-    Finished,
-    /// Nothing is recorded: again, in its order.
-    Deferred,
-}
-
-/// How a batch ended.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Outcome {
-    /// Its commit is known; a fate for each message, in order.
-    Committed(Vec<Fate>),
-    /// It did not commit, or nobody knows (C2).
-    Failed(Failure),
 }
 
 #[derive(Debug)]
@@ -147,6 +123,7 @@ pub struct Intake<M> {
     ready: VecDeque<Turn>,
     resting: BTreeSet<(Instant, Arc<str>)>,
     batches: BTreeMap<BatchId, Vec<Ticket>>,
+    suspects: Suspects,
     leases: Leases,
     pace: Pace,
     acknowledgements: VecDeque<String>,
@@ -168,6 +145,7 @@ impl<M> Intake<M> {
             ready: VecDeque::new(),
             resting: BTreeSet::new(),
             batches: BTreeMap::new(),
+            suspects: Suspects::default(),
             leases: Leases::new(bounds.lease, bounds.max_lease),
             pace: Pace::new(bounds.batch, bounds.workers),
             acknowledgements: VecDeque::new(),
@@ -177,19 +155,24 @@ impl<M> Intake<M> {
         }
     }
 
-    /// Whether more may be read: there is room, and the database is there. In an outage something has
-    /// to be held, or nothing would ever find out that it is over.
+    /// Whether more may be read: there is room, and the database is there. In an outage a few have to be
+    /// held, or nothing would ever find out that it is over, or that only some events fail.
     #[must_use]
     pub fn has_room(&self) -> bool {
         let Bounds { messages, bytes, .. } = self.bounds;
-        let is_wanted = !self.pace.is_outage() || self.held.is_empty();
+        let is_wanted = !self.pace.is_away() || self.held.len() < OUTAGE_MESSAGES;
         self.held.len() < messages && self.bytes < bytes && is_wanted
     }
 
     /// Whether the database was not there when last asked.
     #[must_use]
     pub fn is_outage(&self) -> bool {
-        self.pace.is_outage()
+        self.pace.is_away()
+    }
+
+    /// Events have passed that are not held here: what fails meanwhile fails by itself.
+    pub fn others_passed(&mut self) {
+        self.suspects.others_passed();
     }
 
     /// Messages held.
@@ -272,11 +255,16 @@ impl<M> Intake<M> {
         }
         let mut tickets = Vec::new();
         let mut bytes = 0;
-        while tickets.len() < self.pace.batch_size() && bytes < BATCH_BYTES_MAX {
+        let most = match self.ready.front().and_then(|turn| self.first_of(turn)) {
+            // By itself, so that its failure is its own.
+            Some(first) if self.suspects.contains(first) => 1,
+            Some(_) | None => self.pace.batch_size(),
+        };
+        while tickets.len() < most && bytes < BATCH_BYTES_MAX {
             let Some(turn) = self.ready.pop_front() else { break };
             match turn {
                 Turn::Single(ticket) => bytes += self.take_out(ticket, &mut tickets),
-                Turn::Key(key) => bytes += self.take_key(&key, &mut tickets, bytes),
+                Turn::Key(key) => bytes += self.take_key(&key, &mut tickets, (most, bytes)),
             }
         }
         if tickets.is_empty() {
@@ -285,16 +273,46 @@ impl<M> Intake<M> {
         let messages =
             tickets.iter().filter_map(|ticket| Some(Arc::clone(&self.held.get(ticket)?.message)));
         let messages = messages.collect();
+        let standing = match tickets[..] {
+            [only] if self.suspects.contains(only) => Standing::OthersPass,
+            _ => Standing::Unknown,
+        };
         let id = self.next_batch;
         self.next_batch += 1;
         self.batches.insert(id, tickets);
-        Some(Batch { id, messages })
+        Some(Batch { id, messages, standing })
+    }
+
+    /// The message that stands first in a turn.
+    fn first_of(&self, turn: &Turn) -> Option<Ticket> {
+        match turn {
+            Turn::Single(ticket) => Some(*ticket),
+            Turn::Key(key) => self.lanes.get(key)?.queue.front().copied(),
+        }
+    }
+
+    /// A batch has failed for what says nothing about an event. Of several keys it says nothing about one.
+    fn suspect(&mut self, tickets: &[Ticket]) {
+        let key = |ticket: &Ticket| self.held.get(ticket).and_then(|held| held.key.clone());
+        let Some(first) = tickets.first() else { return };
+        let is_of_one = match key(first) {
+            None => tickets.len() == 1,
+            first_key @ Some(_) => tickets.iter().all(|ticket| key(ticket) == first_key),
+        };
+        if is_of_one {
+            self.suspects.note(*first);
+        }
     }
 
     /// As much of a key as has room. Returns its bytes.
-    fn take_key(&mut self, key: &Arc<str>, tickets: &mut Vec<Ticket>, before: usize) -> usize {
+    fn take_key(
+        &mut self,
+        key: &Arc<str>,
+        tickets: &mut Vec<Ticket>,
+        (most, before): (usize, usize),
+    ) -> usize {
         let mut bytes = 0;
-        let room = self.pace.batch_size() - tickets.len();
+        let room = most - tickets.len();
         let Some(lane) = self.lanes.get_mut(key) else { return 0 };
         // It may stand in line twice, after its lease was lost and it came again.
         if lane.state != State::Ready || lane.queue.is_empty() {
@@ -349,9 +367,15 @@ impl<M> Intake<M> {
             Outcome::Committed(fates) => {
                 assert_eq!(fates.len(), tickets.len(), "C2: a message without a fate");
                 self.pace.worked();
+                if fates.contains(&Fate::Finished) {
+                    self.suspects.others_passed();
+                }
                 self.settle_each(&tickets, fates, now);
             }
             Outcome::Failed(failure) => {
+                if failure.may_be_its_own() {
+                    self.suspect(&tickets);
+                }
                 match failure {
                     Failure::Conflict => {
                         self.pace.conflicted(tickets.len(), now, &mut self.random);
@@ -359,7 +383,7 @@ impl<M> Intake<M> {
                     // The number of the generation is read again, and that is all.
                     Failure::Rebuilt | Failure::Paused => {}
                     Failure::Outage | Failure::Operator | Failure::Unregistered => {
-                        self.pace.failed(now, &mut self.random);
+                        self.pace.failed(*failure, now, &mut self.random);
                     }
                 }
                 self.settle_each(&tickets, &vec![Fate::Deferred; tickets.len()], now);
@@ -394,6 +418,7 @@ impl<M> Intake<M> {
     fn forget(&mut self, ticket: Ticket) -> Option<Held<M>> {
         let held = self.held.remove(&ticket)?;
         self.by_message.remove(&held.message_id);
+        self.suspects.forget(ticket);
         self.leases.end(ticket, &held.lease);
         self.bytes -= held.bytes;
         Some(held)

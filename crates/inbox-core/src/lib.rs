@@ -12,12 +12,15 @@
 //! by the functions in the database.
 
 mod backoff;
+mod batch;
 mod failure;
 mod intake;
 mod leases;
 mod pace;
+mod suspects;
 
 pub use backoff::Backoff;
-pub use failure::Failure;
-pub use intake::{Arrival, Batch, BatchId, Bounds, Delivery, Fate, Intake, Outcome};
+pub use batch::{Batch, BatchId, Fate, Outcome, Standing};
+pub use failure::{Failure, is_no_attempt, is_of_surroundings};
+pub use intake::{Arrival, Bounds, Delivery, Intake};
 pub use pace::Portion;

@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 use walrelay_core::Random;
 
 use crate::backoff::Backoff;
+use crate::failure::Failure;
 
 /// Long enough for the other transaction to be over.
 const CONFLICT_WAIT_FIRST: Duration = Duration::from_millis(10);
@@ -12,6 +13,9 @@ const CONFLICT_WAIT_LONGEST: Duration = Duration::from_secs(1);
 /// A failover takes seconds; a second more hurts nobody, and a server that starts is not flooded.
 const OUTAGE_WAIT_FIRST: Duration = Duration::from_millis(100);
 const OUTAGE_WAIT_LONGEST: Duration = Duration::from_secs(5);
+/// Messages of a batch that looks whether it is over, one after the other: few, and sooner or later one alone,
+/// which tells whether it is that one's own trouble.
+const PROBES: [usize; 4] = [10, 5, 2, 1];
 /// After so many conflicts in a row the workers are in each other's way.
 const CONFLICTS_MAX: u32 = 3;
 
@@ -52,6 +56,8 @@ pub(crate) struct Pace {
     limit: Portion,
     conflict: Backoff,
     outage: Backoff,
+    /// What the outage is, while there is one.
+    last: Failure,
     not_before: Option<Instant>,
 }
 
@@ -62,6 +68,7 @@ impl Pace {
             limit: Portion::of(batch_max),
             conflict: Backoff::new(CONFLICT_WAIT_FIRST, CONFLICT_WAIT_LONGEST),
             outage: Backoff::new(OUTAGE_WAIT_FIRST, OUTAGE_WAIT_LONGEST),
+            last: Failure::Outage,
             not_before: None,
         }
     }
@@ -77,12 +84,19 @@ impl Pace {
 
     /// Messages of the next batch, at most.
     pub(crate) fn batch_size(&self) -> usize {
-        // One to find out whether the database is there again.
-        if self.is_outage() { self.limit.size().min(10) } else { self.limit.size() }
+        match self.outage.tries().checked_sub(1) {
+            None => self.limit.size(),
+            Some(tries) => self.limit.size().min(PROBES[tries as usize % PROBES.len()]),
+        }
     }
 
     pub(crate) fn is_outage(&self) -> bool {
         self.outage.tries() > 0
+    }
+
+    /// Nothing passes because the database is not there; not because it refuses what the handler does.
+    pub(crate) fn is_away(&self) -> bool {
+        self.is_outage() && self.last != Failure::Operator
     }
 
     /// When the next batch may go, if that is not now.
@@ -105,7 +119,8 @@ impl Pace {
     }
 
     /// The database was not there. Batches that fail while this is waited out tell nothing new.
-    pub(crate) fn failed(&mut self, now: Instant, random: &mut Random) {
+    pub(crate) fn failed(&mut self, failure: Failure, now: Instant, random: &mut Random) {
+        self.last = failure;
         if self.is_outage() && self.not_before.is_some_and(|at| at > now) {
             return;
         }
@@ -143,7 +158,7 @@ mod tests {
     fn in_an_outage_one_small_batch_looks_whether_it_is_over() {
         let (mut pace, mut random, now) = (Pace::new(200, 4), Random::new(1), Instant::now());
         for _ in 0..4 {
-            pace.failed(now, &mut random);
+            pace.failed(Failure::Outage, now, &mut random);
         }
         let soon = now + OUTAGE_WAIT_FIRST;
         assert!(pace.may_begin(soon, 0), "four workers that fail at once are one failure");
@@ -151,5 +166,18 @@ mod tests {
         assert_eq!(pace.batch_size(), 10);
         pace.worked();
         assert_eq!(pace.batch_size(), 200);
+    }
+
+    #[test]
+    fn in_an_outage_batches_become_small_and_then_begin_anew() {
+        let (mut pace, mut random, mut now) = (Pace::new(200, 4), Random::new(1), Instant::now());
+        let mut sizes = Vec::new();
+        for _ in 0..5 {
+            pace.failed(Failure::Operator, now, &mut random);
+            sizes.push(pace.batch_size());
+            now += OUTAGE_WAIT_LONGEST;
+        }
+        assert_eq!(sizes, [10, 5, 2, 1, 10]);
+        assert!(pace.is_outage() && !pace.is_away(), "the database answers");
     }
 }

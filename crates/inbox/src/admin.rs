@@ -229,7 +229,7 @@ pub async fn made(client: &SqlClient) -> Result<Made, InboxError> {
 /// The database refuses.
 pub(crate) async fn is_current(client: &SqlClient) -> Result<bool, InboxError> {
     let sql = "SELECT EXISTS (SELECT FROM pg_catalog.pg_proc AS p \
-          WHERE p.pronamespace = 'public'::pg_catalog.regnamespace AND p.proname = 'app_inbox_record_held')";
+          WHERE p.pronamespace = 'public'::pg_catalog.regnamespace AND p.proname = 'app_inbox_blame')";
     let row = client.query_one(sql, &[]).await.map_err(failed("look at the inbox's functions"))?;
     Ok(row.get(0))
 }

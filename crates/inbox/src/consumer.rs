@@ -43,10 +43,6 @@ impl Consumer {
     ///
     /// One of them is missing, or nobody answers.
     pub async fn prepare(settings: Settings) -> Result<Self, InboxError> {
-        let effect = match &settings.effect.0 {
-            Kind::Function(name) => Effect::function(look_up(&settings, name).await?),
-            Kind::Handler(_) => settings.effect.clone(),
-        };
         let mut connection = Connection::new(Arc::new(settings.connect.clone()));
         let registration = connection.registration(&settings.consumer).await;
         connection.close().await;
@@ -55,6 +51,10 @@ impl Consumer {
         }
         let Some(registration) = registration.map_err(|error| unusable(&error))? else {
             return Err(InboxError::Unregistered { consumer: settings.consumer });
+        };
+        let effect = match &settings.effect.0 {
+            Kind::Function(name) => Effect::function(look_up(&settings, name).await?),
+            Kind::Handler(_) => settings.effect.clone(),
         };
         let subscription = settings.subscription.clone().unwrap_or(registration.subscription);
         let subscriber = Subscriber::connect(&settings.endpoint)?;
@@ -101,7 +101,7 @@ impl Consumer {
     ///
     /// # Errors
     ///
-    /// The consumer's row is gone.
+    /// It was to catch up, and is paused.
     pub async fn run(
         self,
         stop: impl Future<Output = ()>,
@@ -113,40 +113,40 @@ impl Consumer {
         loop {
             let (settings, tracer) = (consumer.settings.clone(), consumer.tracer.clone());
             let (metrics, health) = (metrics.clone(), health.clone());
-            let run = consumer.begin(metrics, health);
-            match run.consume(stop.as_mut()).await? {
+            let run = consumer.begin(metrics, health.clone());
+            match run.consume(stop.as_mut()).await {
                 End::Over => return Ok(()),
+                End::Paused => return Err(InboxError::Paused { consumer: settings.consumer }),
                 End::Moved => {}
             }
             consumer = tokio::select! {
                 biased;
                 () = &mut stop => return Ok(()),
-                found = Self::prepare_again(settings) => Self { tracer, ..found? },
+                found = Self::prepare_again(settings, &health) => Self { tracer, ..found },
             };
         }
     }
 
     fn begin(self, metrics: Metrics, health: Health) -> Run {
         let Self { settings, subscriber, subscription, plan, is_paused, tracer } = self;
-        let observed = Observed { metrics, health, tracer };
+        let observed = Observed::new(metrics, health, tracer);
         let run = Run::new(settings, subscriber, &subscription, plan, observed);
         if is_paused { run.paused() } else { run }
     }
 
-    /// A consumer that ran finds everything again; failures that pass are waited out.
-    async fn prepare_again(settings: Settings) -> Result<Self, InboxError> {
+    /// A consumer that ran finds everything again, and waits for whatever is missing.
+    async fn prepare_again(settings: Settings, health: &Health) -> Self {
         loop {
-            match Self::prepare(settings.clone()).await {
-                Err(
-                    error @ (InboxError::Connect(_)
-                    | InboxError::PubSub(_)
-                    | InboxError::Inbox { .. }),
-                ) => {
-                    tracing::warn!(%error, "cannot follow to another subscription yet");
-                    sleep(AGAIN_AFTER).await;
-                }
-                prepared => return prepared,
+            let error = match Self::prepare(settings.clone()).await {
+                Ok(prepared) => return prepared,
+                Err(error) => error,
+            };
+            health.beat();
+            let problem = format!("cannot follow to another subscription yet: {error}");
+            if health.set_stream_problem(Some(problem)) {
+                tracing::warn!(%error, "cannot follow to another subscription yet");
             }
+            sleep(AGAIN_AFTER).await;
         }
     }
 }

@@ -1,5 +1,7 @@
 //! What the loop has to remember about itself.
 
+use std::time::Duration;
+
 use tokio::time::Instant;
 
 /// A job that is done from time to time.
@@ -19,6 +21,22 @@ impl Chore {
             Self::Due(at) => Some(at),
             Self::Running => None,
         }
+    }
+}
+
+/// Something that goes wrong for a while, and is told when it lasts.
+#[derive(Debug, Default)]
+pub(crate) struct Spell(Option<Instant>);
+
+impl Spell {
+    /// It goes wrong: whether it has for so long.
+    pub(crate) fn lasts(&mut self, now: Instant, patience: Duration) -> bool {
+        now - *self.0.get_or_insert(now) >= patience
+    }
+
+    /// It went right.
+    pub(crate) fn over(&mut self) {
+        self.0 = None;
     }
 }
 
@@ -47,4 +65,27 @@ pub(crate) enum End {
     Over,
     /// The consumer has another subscription.
     Moved,
+    /// It was to catch up, and nothing is applied before somebody resumes it.
+    Paused,
+}
+
+/// What differs between processes: jitter and the stream's client id.
+pub(crate) fn seed() -> u64 {
+    use std::hash::{BuildHasher, Hasher};
+    std::collections::hash_map::RandomState::new().build_hasher().finish()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_goes_right_in_between_does_not_last() {
+        let (mut spell, start, patience) =
+            (Spell::default(), Instant::now(), Duration::from_secs(2));
+        assert!(!spell.lasts(start, patience));
+        assert!(spell.lasts(start + patience, patience));
+        spell.over();
+        assert!(!spell.lasts(start + patience, patience), "it begins anew");
+    }
 }

@@ -10,7 +10,7 @@ use tokio::time::timeout;
 use tokio_postgres::error::SqlState;
 use tokio_postgres::types::Type;
 use tokio_postgres::{Error as SqlError, Row};
-use walrelay_inbox_core::{Failure, Fate};
+use walrelay_inbox_core::{Failure, Fate, Standing, is_no_attempt};
 use walrelay_postgres::{ConnectConfig, PgError, SqlClient, connect_sql};
 
 use crate::columns::{Columns, MESSAGES, Parameter, borrowed};
@@ -51,6 +51,21 @@ static REDELIVER: LazyLock<[String; 2]> = LazyLock::new(|| {
     })
 });
 
+/// Ends the transaction, and takes back what a handler has set for longer than that: the next batch begins as
+/// the first did.
+const COMMIT: &str = "COMMIT; RESET ROLE; RESET ALL";
+
+/// What waits because it alone fails for what is no attempt. As many are looked at as are due first: the
+/// look is taken every few seconds.
+const STUCK: &str = "SELECT s.event_id, s.error_code, pg_catalog.split_part(s.last_error, E'\\n', 1), count(*) OVER () \
+       FROM (SELECT * FROM public.app_inbox AS i \
+              WHERE i.consumer = $1 AND i.generation = $2 AND i.status = 'retrying' AND i.next_attempt_at IS NOT NULL \
+              ORDER BY i.next_attempt_at LIMIT 1000) AS s \
+      WHERE (s.error_code = '55P03' OR pg_catalog.left(s.error_code, 2) IN ('08', '42', '53') \
+             OR pg_catalog.left(s.error_code, 3) = '57P') \
+        AND s.received_at < pg_catalog.now() - interval '10 seconds' \
+      ORDER BY s.received_at LIMIT 1";
+
 /// Only said where it is asked for: an inbox that was made before does not know it.
 const HOLDS: [&str; 2] = ["", ", on_gap => 'hold'"];
 
@@ -63,6 +78,10 @@ fn of_plan<'a>(plan: &Plan, statements: &'a [String; 2]) -> &'a str {
     }
 }
 
+/// What can become of an event.
+pub(crate) const RESULTS: [&str; 7] =
+    ["done", "duplicate", "late", "deferred", "retrying", "dead", "discarded"];
+
 /// The consumer's row.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Registration {
@@ -72,6 +91,15 @@ pub struct Registration {
     pub generation: i32,
     /// Nothing is applied.
     pub paused: bool,
+}
+
+/// What a look has found.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Found {
+    /// The consumer's row; `None` when there is none.
+    pub(crate) registration: Option<Registration>,
+    /// An event that alone fails for its surroundings, as a person reads it.
+    pub(crate) stuck: Option<String>,
 }
 
 /// What became of one event: a status of the inbox, `duplicate` or `deferred`; and why it failed.
@@ -86,8 +114,6 @@ pub(crate) struct Applied {
 impl Applied {
     /// What the functions of the inbox have answered.
     pub(crate) fn of(result: &str, error_code: Option<String>) -> Self {
-        const RESULTS: [&str; 7] =
-            ["done", "duplicate", "late", "deferred", "retrying", "dead", "discarded"];
         let known = RESULTS.into_iter().find(|known| *known == result);
         Self { result: known.unwrap_or("other"), error_code, event_id: None }
     }
@@ -122,6 +148,10 @@ impl Applied {
     pub(crate) fn complaint(&self) -> &'static str {
         match self.error_code.as_deref() {
             Some(VERSION_GAP) => "a version of its key is missing before an event",
+            Some(ID_COLLISION) => "a different event has the id of an event",
+            Some(code) if is_no_attempt(code) => {
+                "an event fails alone, while others pass, for what is no attempt: it waits until that is mended"
+            }
             Some(_) | None => "the handler failed on an event",
         }
     }
@@ -142,6 +172,9 @@ impl Applied {
         if self.result == "deferred" { Fate::Deferred } else { Fate::Finished }
     }
 }
+
+/// The error code of an event whose id another one has.
+const ID_COLLISION: &str = "ID_COLLISION";
 
 /// Why an exchange did not commit, as far as anybody knows.
 #[derive(Debug)]
@@ -194,9 +227,20 @@ impl Unapplied {
         matches!(self, Self::Overdue) || is_cancelled
     }
 
-    /// What it is for the event that took too long.
+    /// Whether what fails alone with this is to be stored, while others pass.
+    fn is_no_attempt(&self) -> bool {
+        let is_answer = matches!(self, Self::Sql(_) | Self::Handler(..));
+        is_answer && self.sqlstate().is_some_and(is_no_attempt)
+    }
+
+    /// A session that writes nothing stays so, and a server that may is perhaps another one.
+    pub(crate) fn is_read_only(&self) -> bool {
+        self.sqlstate() == Some(SqlState::READ_ONLY_SQL_TRANSACTION.code())
+    }
+
+    /// What it is for the event that is stored because of it.
     pub(crate) fn verdict(&self) -> Verdict {
-        let code = SqlState::QUERY_CANCELED.code().to_owned();
+        let code = self.sqlstate().unwrap_or(SqlState::QUERY_CANCELED.code()).to_owned();
         Verdict::Failed { code, text: self.to_string(), is_final: false }
     }
 }
@@ -229,7 +273,8 @@ fn chain(error: &(dyn std::error::Error + 'static)) -> String {
 }
 
 /// What holds in a transaction that applies. A handler may wait for something else than the database, so
-/// an idle transaction is left alone until our own time-out is over.
+/// an idle transaction is left alone until our own time-out is over. A server looks whether we are still
+/// there, where its system can: or what we have given up would go on, with its keys locked.
 pub(crate) fn settings(plan: &Plan) -> String {
     let most = plan.handler_timeout.as_millis();
     let (lock, idle) = (most.min(10_000) / 2, most + 30_000);
@@ -237,6 +282,8 @@ pub(crate) fn settings(plan: &Plan) -> String {
         "SELECT pg_catalog.set_config('statement_timeout', '{most}', true), \
                 pg_catalog.set_config('lock_timeout', '{lock}', true), \
                 pg_catalog.set_config('idle_in_transaction_session_timeout', '{idle}', true), \
+                CASE WHEN pg_catalog.version() LIKE '%linux%' \
+                  THEN pg_catalog.set_config('client_connection_check_interval', '1000', true) END, \
                 CASE pg_catalog.current_setting('synchronous_commit') \
                   WHEN 'off' THEN pg_catalog.set_config('synchronous_commit', 'local', true) END"
     )
@@ -269,17 +316,27 @@ impl Connection {
     pub(crate) async fn apply(
         &mut self,
         plan: &Plan,
-        events: &[Arc<Event>],
+        (events, standing): (&[Arc<Event>], Standing),
     ) -> Result<Vec<Applied>, Unapplied> {
         let ended = match &plan.effect.0 {
             Kind::Function(name) => self.apply_by(name, plan, events).await,
             Kind::Handler(handler) => self.apply_with(&**handler, plan, events).await,
         };
-        let applied = match (ended, events) {
-            (Err(cause), [event]) if cause.is_timeout() => self.refuse(plan, event, &cause).await,
+        let is_its_own = |cause: &Unapplied| {
+            cause.is_timeout() || (standing == Standing::OthersPass && cause.is_no_attempt())
+        };
+        let mut applied = match (ended, events) {
+            (Err(cause), [event]) if is_its_own(&cause) => self.refuse(plan, event, &cause).await,
             (ended, _) => ended,
         }?;
-        if applied.len() == events.len() { Ok(applied) } else { Err(Unapplied::Garbled) }
+        if applied.len() != events.len() {
+            return Err(Unapplied::Garbled);
+        }
+        // Nothing else is dead and was not tried.
+        for it in applied.iter_mut().filter(|it| it.result == "dead") {
+            it.error_code.get_or_insert_with(|| ID_COLLISION.to_owned());
+        }
+        Ok(applied)
     }
 
     async fn apply_by(
@@ -308,7 +365,10 @@ impl Connection {
             Kind::Handler(handler) => self.redeliver_with(&**handler, plan, limit).await,
         };
         match ended {
-            Err(cause) if limit == 1 && cause.is_timeout() => self.refuse_due(plan, &cause).await,
+            // What waits for a lock lets those behind it have their turn.
+            Err(cause) if limit == 1 && (cause.is_timeout() || cause.is_no_attempt()) => {
+                self.refuse_due(plan, &cause).await
+            }
             ended => ended,
         }
     }
@@ -344,7 +404,7 @@ impl Connection {
             futures_util::join!(
                 client.batch_execute(&begin),
                 client.query_typed(sql, parameters),
-                client.batch_execute("COMMIT"),
+                client.batch_execute(COMMIT),
             )
         };
         let Ok((begun, rows, committed)) = timeout(exchange_timeout(plan), exchange).await else {
@@ -360,7 +420,25 @@ impl Connection {
         if client.is_closed() {
             self.client = None;
         }
+        if outcome.as_ref().is_err_and(Unapplied::is_read_only) {
+            self.leave().await;
+        }
         outcome.map(|applied| applied.iter().flat_map(Applied::of_row).collect())
+    }
+
+    /// Looks at the consumer's row, and at what waits.
+    pub(crate) async fn look(&mut self, plan: &Plan) -> Result<Found, Unapplied> {
+        let registration = self.registration(&plan.consumer).await?;
+        let client = self.client().await?;
+        let parameters: [Parameter<'_>; 2] =
+            [(&plan.consumer, Type::TEXT), (&plan.generation, Type::INT4)];
+        let answer = timeout(LOOK_TIMEOUT, client.query_typed(STUCK, &parameters)).await;
+        if client.is_closed() || answer.is_err() {
+            self.client = None;
+        }
+        let rows = answer.map_err(|_| Unapplied::Silent)?.map_err(Unapplied::Sql)?;
+        let stuck = rows.first().map(|row| stuck(&plan.consumer, row));
+        Ok(Found { registration, stuck })
     }
 
     /// The consumer's row; `None` when there is none.
@@ -383,6 +461,13 @@ impl Connection {
         }))
     }
 
+    /// As [`forget`](Self::forget), with a goodbye.
+    pub(crate) async fn leave(&mut self) {
+        if let Some(client) = self.client.take() {
+            client.close().await;
+        }
+    }
+
     /// The next one to ask gets a new connection.
     pub(crate) fn forget(&mut self) {
         self.client = None;
@@ -395,6 +480,20 @@ impl Connection {
         };
         Ok(self.client.insert(client))
     }
+}
+
+/// Why an event waits that alone fails for its surroundings, and what can be done.
+fn stuck(consumer: &str, row: &Row) -> String {
+    let (id, code, error): (String, String, Option<String>) = (row.get(0), row.get(1), row.get(2));
+    let others = match row.get::<_, i64>(3) - 1 {
+        0 => String::new(),
+        count => format!(", and {count} more"),
+    };
+    format!(
+        "event {id}{others} waits with its key while others pass: {code}: {}; mend what it lacks, and it goes on, \
+         or give it up with `walrelay inbox discard {id} --consumer {consumer} --reason …`",
+        error.unwrap_or_default()
+    )
 }
 
 /// Finds the handler and writes it so that `regprocedure` reads it whatever the search path is.

@@ -24,6 +24,12 @@ pub enum InboxError {
         /// Its name.
         consumer: String,
     },
+    /// It was to catch up.
+    #[error("consumer {consumer:?} is paused, and will not catch up before it is resumed")]
+    Paused {
+        /// Its name.
+        consumer: String,
+    },
     /// There is no such handler, or several.
     #[error("handler {handler:?}: {problem}")]
     Handler {

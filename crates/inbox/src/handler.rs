@@ -8,7 +8,7 @@ use std::pin::Pin;
 
 use tokio_postgres::Transaction;
 use tokio_postgres::error::SqlState;
-use walrelay_inbox_core::Failure;
+use walrelay_inbox_core::{Failure, is_of_surroundings};
 
 use crate::event::Event;
 
@@ -71,10 +71,15 @@ impl HandlerError {
         let code = error.code().map_or("", SqlState::code);
         let failure = Failure::of_sqlstate(Some(code));
         // As the functions in the database have it: what these classes do not name is the event's.
-        let is_named = matches!(code.get(..2), Some("08" | "42" | "53"))
-            || code.starts_with("57P")
+        let is_named = is_of_surroundings(code)
             || ["25006", "40001", "40P01", "55P03", "57014"].contains(&code);
         is_named.then_some(failure)
+    }
+
+    /// Whether other events may pass all the same.
+    fn is_of_surroundings(&self) -> bool {
+        let answer = self.sql().and_then(tokio_postgres::Error::as_db_error);
+        answer.is_some_and(|answer| is_of_surroundings(answer.code().code()))
     }
 
     pub(crate) fn sql(&self) -> Option<&tokio_postgres::Error> {
@@ -161,14 +166,36 @@ impl From<tokio_postgres::Error> for Stopped {
     }
 }
 
+/// What running a handler has found.
+#[derive(Debug)]
+pub(crate) struct Found {
+    /// One for each event.
+    pub(crate) verdicts: Vec<Verdict>,
+    /// The first error for an event's surroundings.
+    lacking: Option<(HandlerError, Failure)>,
+}
+
+impl Found {
+    /// Where no event passes, nothing tells that what one lacks is its trouble alone.
+    pub(crate) fn unless_all_fail(self) -> Result<Vec<Verdict>, Stopped> {
+        match self.lacking {
+            Some((error, failure)) if !self.verdicts.contains(&Verdict::Applied) => {
+                Err(Stopped::Handler(error, failure))
+            }
+            Some(_) | None => Ok(self.verdicts),
+        }
+    }
+}
+
 /// Runs the handler over a batch and finds the events that it fails on; see `app_inbox_run`, which does the
 /// same for handlers in SQL.
 pub(crate) async fn run(
     handler: &dyn AnyHandler,
     transaction: &mut Transaction<'_>,
     events: &[Event],
-) -> Result<Vec<Verdict>, Stopped> {
+) -> Result<Found, Stopped> {
     let mut verdicts = vec![Verdict::Deferred; events.len()];
+    let mut lacking = None;
     let mut held_keys: BTreeSet<&str> = BTreeSet::new();
     // What is still to run; the last is the next.
     let mut ranges: Vec<Range<usize>> = iter::once(0..events.len()).collect();
@@ -187,7 +214,8 @@ pub(crate) async fn run(
             chosen.into_iter().for_each(|index| verdicts[index] = Verdict::Applied);
             continue;
         };
-        if let Some(failure) = error.of_batch() {
+        let failure = error.of_batch();
+        if let Some(failure) = failure.filter(|_| !error.is_of_surroundings()) {
             return Err(Stopped::Handler(error, failure));
         }
         if let [index] = chosen[..] {
@@ -198,6 +226,7 @@ pub(crate) async fn run(
             let is_final = matches!(error, HandlerError::Dead(_));
             let (code, text) = (error.code(), error.to_string());
             verdicts[index] = Verdict::Failed { code, text, is_final };
+            lacking = lacking.or(failure.map(|failure| (error, failure)));
             continue;
         }
         // Halves, the earlier one first.
@@ -205,7 +234,7 @@ pub(crate) async fn run(
         ranges.push(middle..range.end);
         ranges.push(range.start..middle);
     }
-    Ok(verdicts)
+    Ok(Found { verdicts, lacking })
 }
 
 /// One savepoint: everything of it, or nothing.

@@ -70,6 +70,9 @@ struct State {
     /// What keeps events from being applied, by who says so.
     database_problem: Option<String>,
     stream_problem: Option<String>,
+    /// The consumer's row, and events that wait by themselves, as the last look has found them.
+    row_problem: Option<String>,
+    stuck: Option<String>,
     holdings: Holdings,
 }
 
@@ -86,6 +89,8 @@ impl Health {
                 generation: 0,
                 database_problem: None,
                 stream_problem: None,
+                row_problem: None,
+                stuck: None,
                 holdings: Holdings::default(),
             }),
         }))
@@ -128,6 +133,19 @@ impl Health {
         is_news
     }
 
+    /// Whether the consumer has a row; whether that is news.
+    pub(crate) fn set_row_problem(&self, problem: Option<String>) -> bool {
+        let state = &mut self.state().row_problem;
+        let is_news = *state != problem;
+        *state = problem;
+        is_news
+    }
+
+    /// An event that waits by itself while others pass.
+    pub(crate) fn set_stuck(&self, stuck: Option<String>) {
+        self.state().stuck = stuck;
+    }
+
     pub(crate) fn set_holdings(&self, holdings: Holdings) {
         self.state().holdings = holdings;
     }
@@ -165,7 +183,8 @@ impl Health {
         };
         let database = state.database_problem.as_ref().map(|text| format!("database: {text}"));
         let stream = state.stream_problem.as_ref().map(|text| format!("Pub/Sub: {text}"));
-        phase.into_iter().chain(database).chain(stream).collect()
+        let (row, stuck) = (state.row_problem.clone(), state.stuck.clone());
+        phase.into_iter().chain(row).chain(database).chain(stuck).chain(stream).collect()
     }
 
     /// What `/status` answers.
@@ -213,6 +232,12 @@ mod tests {
         assert!(!health.set_database_problem(Some("no such function".into())), "no news");
         assert_eq!(health.reasons_not_ready(), ["database: no such function"]);
         health.set_database_problem(None);
+        health.set_stuck(Some("event e7 waits".into()));
+        assert_eq!(health.reasons_not_ready(), ["event e7 waits"]);
+        health.set_stuck(None);
+        assert!(health.set_row_problem(Some("no row".into())));
+        assert_eq!(health.status()["reasons"][0], "no row");
+        health.set_row_problem(None);
         health.set_phase(Phase::Paused);
         let paused = health.reasons_not_ready().join(" ");
         assert!(paused.contains("walrelay consumer resume billing"), "{paused}");

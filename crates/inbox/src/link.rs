@@ -268,3 +268,8 @@ pub(crate) fn operator_hint(status: &Status, subscription: &str) -> Option<Strin
         | Code::DataLoss => None,
     }
 }
+
+/// The code as the manual writes it.
+pub(crate) fn code_name(status: &Status) -> &'static str {
+    walrelay_pubsub::classify(status.code(), "").code
+}

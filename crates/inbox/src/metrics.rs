@@ -11,6 +11,7 @@ use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::histogram::Histogram;
 use prometheus_client::registry::{Registry, Unit};
 
+use crate::database::RESULTS;
 use crate::health::Phase;
 
 type Level = Gauge<u64, AtomicU64>;
@@ -22,6 +23,10 @@ const BATCH_SECONDS: [f64; 12] =
 const STORED_TO_COMMIT_SECONDS: [f64; 15] = [
     0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0, 60.0, 300.0, 1800.0, 21600.0,
 ];
+
+/// How batches end.
+const OUTCOMES: [&str; 7] =
+    ["committed", "conflict", "outage", "operator", "paused", "rebuilt", "unregistered"];
 
 /// Every metric. A copy shares its values.
 #[derive(Clone)]
@@ -94,6 +99,13 @@ impl Metrics {
             seconds_since_progress: Gauge::default(),
             registry: Arc::default(),
         };
+        // An alert on a rise needs what it rises from.
+        for result in RESULTS {
+            drop(metrics.events.get_or_create(&ResultLabel { result }));
+        }
+        for outcome in OUTCOMES {
+            drop(metrics.batches.get_or_create(&OutcomeLabel { outcome }));
+        }
         metrics.registry = Arc::new(metrics.describe());
         metrics
     }
@@ -186,6 +198,8 @@ mod tests {
         for line in [
             "walrelay_inbox_messages_received_total 0",
             "walrelay_inbox_events_total{result=\"done\"} 1",
+            "walrelay_inbox_events_total{result=\"dead\"} 0",
+            "walrelay_inbox_batches_total{outcome=\"conflict\"} 0",
             "walrelay_inbox_batch_seconds_count 0",
             "walrelay_inbox_stored_to_commit_seconds_count 0",
             "walrelay_inbox_held_bytes 0",

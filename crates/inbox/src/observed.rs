@@ -1,14 +1,22 @@
 //! Where the loop says how it is doing.
 
 use std::sync::Arc;
+use std::time::Duration;
 
+use tokio::time::Instant;
 use walrelay_inbox_core::Failure;
 
-use crate::database::{Applied, Unapplied};
+use crate::course::Spell;
+use crate::database::{Applied, Registration};
 use crate::event::Event;
 use crate::health::Health;
 use crate::metrics::Metrics;
 use crate::trace::{TraceEnd, Tracer};
+
+/// A connection that is cut is there again by then, and nobody need be told.
+const OUTAGE_LASTS: Duration = Duration::from_secs(2);
+/// What is in the way of every batch for so long is no deadlock: somebody holds a lock.
+const CONFLICT_LASTS: Duration = Duration::from_secs(10);
 
 /// Everybody who is told.
 #[derive(Debug)]
@@ -16,9 +24,16 @@ pub(crate) struct Observed {
     pub(crate) metrics: Metrics,
     pub(crate) health: Health,
     pub(crate) tracer: Option<Arc<dyn Tracer>>,
+    outage: Spell,
+    conflict: Spell,
 }
 
 impl Observed {
+    pub(crate) fn new(metrics: Metrics, health: Health, tracer: Option<Arc<dyn Tracer>>) -> Self {
+        let (outage, conflict) = (Spell::default(), Spell::default());
+        Self { metrics, health, tracer, outage, conflict }
+    }
+
     /// A transaction begins.
     pub(crate) fn begin(&self, subscription: &str, events: &[Arc<Event>]) -> Option<TraceEnd> {
         self.tracer.as_ref()?.begin(subscription, events)
@@ -27,6 +42,24 @@ impl Observed {
     /// Somebody has to end a pause, and may have forgotten it.
     pub(crate) fn note_pause(consumer: &str) {
         tracing::info!("paused: nothing is applied until `walrelay consumer resume {consumer}`");
+    }
+
+    /// Whether the consumer has a row; one that is taken away may come back.
+    pub(crate) fn note_row(&self, consumer: &str, row: Option<&Registration>) {
+        let gone = format!(
+            "consumer {consumer} is not known in this database any more: `walrelay consumer init {consumer} \
+             --subscription S` sets it up again"
+        );
+        let problem = row.is_none().then_some(gone);
+        if !self.health.set_row_problem(problem.clone()) {
+            return;
+        }
+        match problem {
+            Some(problem) => {
+                tracing::error!(problem, "events cannot be applied until somebody acts");
+            }
+            None => tracing::info!("the consumer is known again"),
+        }
     }
 
     /// Says of stored events what a person may be waiting for.
@@ -50,21 +83,51 @@ impl Observed {
         }
     }
 
-    /// Says what is wrong, once.
-    pub(crate) fn complain(&self, failure: Failure, error: &Unapplied) {
+    /// What is stored has been looked at: the database is there.
+    pub(crate) fn note_redelivery(&mut self) {
+        self.outage.over();
+    }
+
+    /// Events are applied.
+    pub(crate) fn note_working(&mut self) {
+        self.outage.over();
+        self.conflict.over();
+        if self.health.set_database_problem(None) {
+            tracing::info!("events are applied again");
+        }
+    }
+
+    /// Says what is wrong, once; what passes by itself, when it lasts.
+    pub(crate) fn complain(&mut self, failure: Failure, error: &str) {
+        let now = Instant::now();
         match failure {
-            Failure::Conflict => tracing::debug!(%error, "a batch met others; it is tried again"),
+            Failure::Conflict if self.conflict.lasts(now, CONFLICT_LASTS) => {
+                let text = format!("others are in the way of every batch: {error}");
+                if self.health.set_database_problem(Some(text)) {
+                    tracing::warn!(
+                        error,
+                        "others are in the way of every batch; no attempts are counted"
+                    );
+                }
+            }
+            Failure::Conflict => tracing::debug!(error, "a batch met others; it is tried again"),
+            Failure::Outage if !self.outage.lasts(now, OUTAGE_LASTS) => {
+                tracing::debug!(error, "the database cannot apply events at the moment");
+            }
             Failure::Paused | Failure::Rebuilt | Failure::Unregistered => {
-                tracing::debug!(%error, "a batch was refused");
+                tracing::debug!(error, "a batch was refused");
             }
             Failure::Outage => {
-                if self.health.set_database_problem(Some(error.to_string())) {
-                    tracing::warn!(%error, "the database cannot apply events; they are held");
+                if self.health.set_database_problem(Some(error.to_owned())) {
+                    tracing::warn!(error, "the database cannot apply events; they are held");
                 }
             }
             Failure::Operator => {
-                if self.health.set_database_problem(Some(error.to_string())) {
-                    tracing::error!(%error, "events cannot be applied until somebody acts; no attempts are counted");
+                if self.health.set_database_problem(Some(error.to_owned())) {
+                    tracing::error!(
+                        error,
+                        "events cannot be applied until somebody acts; no attempts are counted"
+                    );
                 }
             }
         }

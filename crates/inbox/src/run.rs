@@ -20,12 +20,11 @@ use walrelay_inbox_core::{
 use walrelay_postgres::ConnectConfig;
 use walrelay_pubsub::Subscriber;
 
-use crate::course::{Chore, Course, End, Stored};
-use crate::database::{Applied, Connection, Registration, Unapplied};
-use crate::error::InboxError;
+use crate::course::{Chore, Course, End, Stored, seed};
+use crate::database::{Applied, Connection, Found, Registration, Unapplied};
 use crate::event::Event;
 use crate::health::{Holdings, Phase};
-use crate::link::{Heard, LEASE, Link, Wanted, operator_hint};
+use crate::link::{Heard, LEASE, Link, Wanted, code_name, operator_hint};
 use crate::metrics::{OutcomeLabel, ReasonLabel};
 use crate::observed::Observed;
 use crate::plan::Plan;
@@ -57,7 +56,7 @@ enum Done {
         ended: Result<Vec<Applied>, Unapplied>,
     },
     Redelivered(Result<Vec<Applied>, Unapplied>),
-    Looked(Result<Option<Registration>, Unapplied>),
+    Looked(Result<Found, Unapplied>),
 }
 
 /// A consumer at work.
@@ -140,10 +139,7 @@ impl Run {
         self
     }
 
-    pub(crate) async fn consume(
-        mut self,
-        stop: impl Future<Output = ()>,
-    ) -> Result<End, InboxError> {
+    pub(crate) async fn consume(mut self, stop: impl Future<Output = ()>) -> End {
         let mut stop = std::pin::pin!(stop);
         tracing::info!(
             consumer = self.plan.consumer,
@@ -152,8 +148,8 @@ impl Run {
             handler = %self.plan.effect,
             "consuming"
         );
-        if self.is_paused {
-            Observed::note_pause(&self.plan.consumer);
+        if std::mem::take(&mut self.is_paused) {
+            self.pause();
         }
         loop {
             let now = Instant::now();
@@ -167,7 +163,7 @@ impl Run {
                 () = &mut stop, if self.course == Course::On => self.drain("asked to stop"),
                 Some((connection, done)) = self.jobs.next(), if !self.jobs.is_empty() => {
                     self.idle.push(connection);
-                    self.done(done)?;
+                    self.done(done);
                 }
                 heard = self.link.heard(wanted) => match heard {
                     Heard::Response(response) => self.received(*response),
@@ -178,7 +174,7 @@ impl Run {
         }
         let end = self.wanted_end;
         self.end().await;
-        Ok(end)
+        end
     }
 
     /// Does everything that can be done without waiting.
@@ -218,7 +214,7 @@ impl Run {
         if self.look.is_due(now) {
             self.look = Chore::Running;
             self.begin(|mut connection, plan| async move {
-                let found = connection.registration(&plan.consumer).await;
+                let found = connection.look(&plan).await;
                 (connection, Done::Looked(found))
             });
         }
@@ -233,10 +229,11 @@ impl Run {
                 (connection, Done::Redelivered(ended))
             });
         }
-        while let Some(Batch { id, messages }) = self.intake.next_batch(now.into_std()) {
+        while let Some(batch) = self.intake.next_batch(now.into_std()) {
+            let Batch { id, messages, standing } = batch;
             let traced = self.observed.begin(&self.subscription, &messages);
             self.begin(move |mut connection, plan| async move {
-                let ended = connection.apply(&plan, &messages).await;
+                let ended = connection.apply(&plan, (&messages, standing)).await;
                 (connection, Done::Batch { id, began: now, events: messages, traced, ended })
             });
         }
@@ -256,7 +253,7 @@ impl Run {
         self.jobs.push(Box::pin(job(connection, Arc::clone(&self.plan))));
     }
 
-    fn done(&mut self, done: Done) -> Result<(), InboxError> {
+    fn done(&mut self, done: Done) {
         let now = Instant::now();
         match done {
             Done::Batch { id, began, events, traced, ended } => {
@@ -265,14 +262,14 @@ impl Run {
                 }
                 let outcome = self.batch_ended(&events, began, now, ended);
                 self.intake.settle(id, &outcome, now.into_std());
-                match outcome {
-                    Outcome::Committed(_) => Ok(()),
-                    Outcome::Failed(failure) => self.failed(failure, now),
+                if let Outcome::Failed(failure) = outcome {
+                    self.failed(failure, now);
                 }
             }
             Done::Redelivered(ended) => {
-                let failure = self.redelivered(&ended, now);
-                failure.map_or(Ok(()), |failure| self.failed(failure, now))
+                if let Some(failure) = self.redelivered(&ended, now) {
+                    self.failed(failure, now);
+                }
             }
             Done::Looked(found) => self.looked(found, now),
         }
@@ -293,7 +290,14 @@ impl Run {
             }
             Err(error) => {
                 let failure = error.failure();
-                self.observed.complain(failure, &error);
+                let text = match events {
+                    // Nothing tells yet whether it is this one's trouble.
+                    [event] if self.intake.messages() == 1 => {
+                        format!("{error} (event {})", event.event_id)
+                    }
+                    _ => error.to_string(),
+                };
+                self.observed.complain(failure, &text);
                 (failure.name(), Outcome::Failed(failure))
             }
         };
@@ -303,9 +307,7 @@ impl Run {
 
     fn note_applied(&mut self, events: &[Arc<Event>], applied: &[Applied]) {
         self.observed.health.progress();
-        if self.observed.health.set_database_problem(None) {
-            tracing::info!("events are applied again");
-        }
+        self.observed.note_working();
         let time = SystemTime::now();
         for (event, its) in events.iter().zip(applied) {
             self.observed.metrics.event(its.result);
@@ -330,7 +332,7 @@ impl Run {
         }
     }
 
-    fn failed(&mut self, failure: Failure, now: Instant) -> Result<(), InboxError> {
+    fn failed(&mut self, failure: Failure, now: Instant) {
         match failure {
             Failure::Paused | Failure::Rebuilt | Failure::Unregistered => {
                 if failure == Failure::Paused {
@@ -339,9 +341,8 @@ impl Run {
                 if self.look != Chore::Running {
                     self.look = Chore::Due(now);
                 }
-                Ok(())
             }
-            Failure::Conflict | Failure::Outage | Failure::Operator => Ok(()),
+            Failure::Conflict | Failure::Outage | Failure::Operator => {}
         }
     }
 
@@ -360,6 +361,14 @@ impl Run {
                 };
                 applied.iter().for_each(|it| self.observed.metrics.event(it.result));
                 Observed::note_redelivered(applied);
+                self.observed.note_redelivery();
+                if applied.iter().any(Applied::is_new) {
+                    self.intake.others_passed();
+                }
+                if self.intake.messages() == 0 {
+                    // Nothing that is held could tell that it is over.
+                    self.observed.note_working();
+                }
                 if Applied::have_moved(applied) {
                     // What stands behind them, or did not fit beside them, may follow at once.
                     next = now;
@@ -371,7 +380,7 @@ impl Run {
                 if error.failure() == Failure::Conflict {
                     self.portion.failed(self.portion.size());
                 }
-                self.observed.complain(error.failure(), error);
+                self.observed.complain(error.failure(), &error.to_string());
                 Some(error.failure())
             }
         };
@@ -379,27 +388,29 @@ impl Run {
         failure
     }
 
-    fn looked(
-        &mut self,
-        found: Result<Option<Registration>, Unapplied>,
-        now: Instant,
-    ) -> Result<(), InboxError> {
+    fn looked(&mut self, found: Result<Found, Unapplied>, now: Instant) {
         match found {
-            Ok(Some(row)) => self.registered(&row),
-            Ok(None) => {
-                return Err(InboxError::Unregistered { consumer: self.plan.consumer.clone() });
+            Ok(Found { registration, stuck }) => {
+                self.observed.health.set_stuck(stuck);
+                self.observed.note_row(&self.plan.consumer, registration.as_ref());
+                if let Some(row) = registration {
+                    self.registered(&row);
+                }
             }
-            Err(error) => self.observed.complain(error.failure(), &error),
+            Err(error) => self.observed.complain(error.failure(), &error.to_string()),
         }
         let every = if self.is_paused { LOOK_EVERY_PAUSED } else { LOOK_EVERY };
         self.look = Chore::Due(now + every);
-        Ok(())
     }
 
     /// Nothing is applied any more, until an operator lets it go on.
     fn pause(&mut self) {
         if !std::mem::replace(&mut self.is_paused, true) {
             Observed::note_pause(&self.plan.consumer);
+        }
+        if self.settings.until == Until::CaughtUp && self.course == Course::On {
+            self.wanted_end = End::Paused;
+            self.drain("the consumer is paused, and will not catch up");
         }
     }
 
@@ -533,7 +544,7 @@ impl Run {
             connection.close().await;
         }
         match self.wanted_end {
-            End::Over => tracing::info!("stopped"),
+            End::Over | End::Paused => tracing::info!("stopped"),
             End::Moved => tracing::info!("going on with the other subscription"),
         }
     }
@@ -584,15 +595,4 @@ impl Run {
         self.observed.health.set_holdings(holdings);
         self.observed.health.set_generation(&self.subscription, self.plan.generation);
     }
-}
-
-/// What differs between processes: jitter and the stream's client id.
-fn seed() -> u64 {
-    use std::hash::{BuildHasher, Hasher};
-    std::collections::hash_map::RandomState::new().build_hasher().finish()
-}
-
-/// The code as the manual writes it.
-fn code_name(status: &Status) -> &'static str {
-    walrelay_pubsub::classify(status.code(), "").code
 }

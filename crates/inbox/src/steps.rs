@@ -11,7 +11,7 @@ use tokio_postgres::{IsolationLevel, Transaction};
 use crate::columns::{Columns, FIELDS, MESSAGES, Parameter, borrowed, of_row};
 use crate::database::{Applied, Connection, Unapplied, exchange_timeout, settings};
 use crate::event::Event;
-use crate::handler::{AnyHandler, Stopped, Verdict, run};
+use crate::handler::{AnyHandler, Found, Stopped, Verdict, run};
 use crate::plan::{Plan, VERSION_GAP};
 use crate::settings::OnGap;
 
@@ -128,6 +128,9 @@ impl Connection {
         if is_closed || matches!(done, Err(Unapplied::Overdue | Unapplied::Silent)) {
             self.forget();
         }
+        if done.as_ref().is_err_and(Unapplied::is_read_only) {
+            self.leave().await;
+        }
         done
     }
 }
@@ -152,6 +155,11 @@ async fn judge(
     let chosen: Vec<usize> = (0..events.len()).filter(|i| verdicts[*i].is_none()).collect();
     let batch: Vec<Event> = chosen.iter().map(|i| events[*i].clone()).collect();
     let found = run_in_time(plan, run(handler, transaction, &batch)).await?;
+    let found = match from {
+        From::Subscription => found.unless_all_fail(),
+        // It failed before while others passed, or they would not be stored.
+        From::Inbox => Ok(found.verdicts),
+    }?;
     chosen.into_iter().zip(found).for_each(|(i, verdict)| verdicts[i] = Some(verdict));
     Ok(verdicts.into_iter().map(|verdict| verdict.unwrap_or(Verdict::Deferred)).collect())
 }
@@ -184,8 +192,8 @@ async fn gaps(
 /// A handler may wait for something else than the database, whose own time-out then never comes.
 async fn run_in_time(
     plan: &Plan,
-    running: impl Future<Output = Result<Vec<Verdict>, Stopped>>,
-) -> Result<Vec<Verdict>, Stopped> {
+    running: impl Future<Output = Result<Found, Stopped>>,
+) -> Result<Found, Stopped> {
     timeout(plan.handler_timeout, running).await.unwrap_or(Err(Stopped::Overdue))
 }
 

@@ -335,6 +335,10 @@ impl Error {
             },
             Self::Findings { .. } => "each finding above names its fix",
             Self::PruneDenied { .. } => PRUNE_RIGHTS,
+            Self::Inbox(InboxError::Paused { .. }) => "`walrelay consumer resume` lets it go on",
+            Self::Inbox(InboxError::Store(error)) if Kind::of_store(error) == Kind::Privilege => {
+                CONSUMER_RIGHTS
+            }
             Self::Unfit { hint, .. } | Self::Stopped { hint, .. } => hint,
             Self::Unfinished { hint, .. } => hint,
             other => other.kind().hint(),
@@ -359,7 +363,7 @@ pub(crate) fn kind_of_inbox(error: &InboxError) -> Kind {
         // Whether the outbox's tables are there has been looked at before: these are the inbox's.
         InboxError::Store(error) if Kind::of_store(error) == Kind::TableMissing => Kind::InboxUnfit,
         InboxError::Store(error) => Kind::of_store(error),
-        InboxError::Inbox { .. } => Kind::InboxUnfit,
+        InboxError::Inbox { .. } | InboxError::Paused { .. } => Kind::InboxUnfit,
         InboxError::Unregistered { .. } => Kind::ConsumerMissing,
         InboxError::Handler { .. } => Kind::HandlerUnfit,
         InboxError::Reset(_) => Kind::ResetUnfit,
@@ -371,6 +375,11 @@ pub(crate) fn kind_of_inbox(error: &InboxError) -> Kind {
         InboxError::SubscriptionMissing { .. } => Kind::SubscriptionMissing,
     }
 }
+
+/// What commands of a consumer need.
+const CONSUMER_RIGHTS: &str = "run it as the owner of the app_inbox tables, or grant this role what the command needs: \
+     migrations/README.md, A role for a consumer";
+
 /// What to do about events that no inbox has.
 const MISSING: &str =
     "docs/consumer-operations.md, Proof, says how to bring them back: an inbox skips what it has";

@@ -49,7 +49,7 @@ async fn a_culprit_is_stored_with_its_reason_and_everything_else_takes_effect() 
 async fn any_error_that_is_nobody_elses_is_the_events() {
     for world in worlds().await {
         // An assertion is not among what WHEN OTHERS catches.
-        let codes = ["assert", "0A000", "55P03", "54000", "XX000", "WR002", "ZZ999"];
+        let codes = ["assert", "0A000", "54000", "XX000", "WR002", "ZZ999"];
         let cases = BOTH.into_iter().flat_map(|handler| codes.map(|code| (code, handler)));
         for (n, (code, handler)) in (1..).zip(cases) {
             fails_alone(&world, n, code, handler).await;
@@ -62,6 +62,65 @@ async fn fails_alone(world: &World, n: u32, code: &str, handler: &str) {
     let reported = if code == "assert" { "P0004" } else { code };
     let expected = [format!("retrying {reported}"), "done".to_owned()];
     assert_eq!(world.apply(handler, &batch).await, expected, "{handler}");
+}
+
+#[tokio::test]
+async fn what_fails_for_its_surroundings_while_others_pass_is_stored_and_never_dies_of_it() {
+    for world in worlds().await {
+        let codes = ["08006", "42501", "42883", "53200", "57P03"];
+        for (code, handler) in BOTH.into_iter().flat_map(|it| codes.map(|code| (code, it))) {
+            world.run("TRUNCATE app_inbox, app_inbox_key, balance, applied").await;
+            holds_its_key_alone(&world, code, handler).await;
+        }
+    }
+}
+
+async fn holds_its_key_alone(world: &World, code: &str, handler: &str) {
+    let batch =
+        [event(1, "a"), event(2, "b").failing(code), event(3, "b"), event(4, ""), event(5, "c")];
+    let stored = format!("retrying {code}");
+    let results = world.apply(handler, &batch).await;
+    assert_eq!(results, ["done", &stored, "retrying", "done", "done"], "{handler}");
+
+    // However often it is tried, and though nothing else passes beside it.
+    for _ in 0..3 {
+        let again = world.redeliver_with(handler, ", max_attempts => 1").await;
+        assert_eq!(again.first(), Some(&format!("e2 {stored}")));
+    }
+    let row = "SELECT concat_ws(' ', attempts, next_attempt_at BETWEEN now() AND now() + interval '1 min',
+                 regexp_count(last_error, 'not counted at'), last_error ~ '^not counted at 20.*cannot apply e2')
+                 FROM app_inbox WHERE event_id = 'e2'";
+    let row = row.replace(
+        "regexp_count(last_error, 'not counted at')",
+        "(SELECT count(*) FROM string_to_table(last_error, E'\\n'))",
+    );
+    assert_eq!(world.text(&row).await, "0 t 1 t");
+    assert_eq!(world.key("b").await, "- - held by e2");
+}
+
+#[tokio::test]
+async fn an_event_whose_branch_of_the_handler_lacks_a_function_is_applied_once_it_is_there() {
+    for world in worlds().await {
+        world
+            .run(
+                "CREATE FUNCTION branches(event app_inbox_event) RETURNS void LANGUAGE plpgsql AS $$ BEGIN
+                   IF event.payload ->> 'refund' IS NOT NULL THEN PERFORM refund(event.event_id); END IF;
+                   PERFORM add(event);
+                 END $$",
+            )
+            .await;
+        const BRANCHES: &str = "branches(app_inbox_event)";
+        let batch = [event(1, "a"), event(2, "b").data(r#"{"refund": 1}"#), event(3, "b")];
+        let results = world.apply(BRANCHES, &batch).await;
+        assert_eq!(results, ["done", "retrying 42883", "retrying"]);
+        let advice = "SELECT (last_error LIKE '%refund%does not exist; No function matches%')::text FROM app_inbox WHERE event_id = 'e2'";
+        assert_eq!(world.text(advice).await, "true");
+
+        world.run("CREATE FUNCTION refund(text) RETURNS void LANGUAGE sql AS 'SELECT'").await;
+        let both = [world.redeliver(BRANCHES).await, world.redeliver(BRANCHES).await].concat();
+        assert_eq!(both, ["e2 done", "e3 done"]);
+        assert_eq!(world.applied("b").await, ["e2", "e3"]);
+    }
 }
 
 #[tokio::test]
