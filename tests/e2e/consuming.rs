@@ -173,6 +173,28 @@ async fn a_pause_holds_everything_until_it_is_resumed() {
         (told.iter().filter(|line| line.contains("paused: ")).count() == 2).then_some(())
     })
     .await;
+    let catch_up = ["consume", CONSUMER, "--handler", "effect.add", "--until-caught-up"];
+    ends(&world, &catch_up, 3, "will not catch up before it is resumed").await;
+    drop(consumer);
+    waits_for_what_began_before(&world).await;
+}
+
+/// A batch that began before a pause may commit after it; the command returns when none can.
+async fn waits_for_what_began_before(world: &World) {
+    let lock =
+        format!("SELECT pg_advisory_lock_shared(hashtextextended('walrelay inbox {CONSUMER}', 0))");
+    world.execute(&lock).await;
+    let waits = wait_until(DEADLINE, "the pause to wait", async || {
+        let waiting = "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND NOT granted \
+                AND database = (SELECT oid FROM pg_database WHERE datname = current_database())";
+        (world.number(waiting).await == 1).then_some(())
+    });
+    let ended = async {
+        waits.await;
+        world.execute("SELECT pg_advisory_unlock_all()").await;
+    };
+    let (said, ()) = futures_util::join!(world.succeed(["consumer", "pause", CONSUMER]), ended);
+    assert!(said.contains("paused: consumer"), "{said}");
 }
 
 #[tokio::test]

@@ -128,7 +128,45 @@ pub async fn registered(
 ///
 /// There is no such consumer, or the database refuses.
 pub async fn pause(client: &SqlClient, consumer: &str) -> Result<(), InboxError> {
-    update(client, consumer, "paused = true").await
+    update(client, consumer, ("pause", "paused = true")).await
+}
+
+/// How long a pause waits for batches in one try. Whoever comes behind it waits too, but is refused anyway.
+const PAUSE_TIMEOUT: &str = "SET LOCAL lock_timeout = '5s'";
+
+/// Waits until nothing that began before a pause is being applied, in one try.
+///
+/// # Errors
+///
+/// Something still is, after [`InboxError::is_in_the_way`]; or the database refuses.
+pub async fn quiesce(client: &SqlClient, consumer: &str) -> Result<(), InboxError> {
+    let waiting = format!(
+        "BEGIN; {PAUSE_TIMEOUT}; SELECT pg_catalog.pg_advisory_xact_lock(pg_catalog.hashtextextended( \
+           'walrelay inbox ' || {}, 0)); COMMIT",
+        quote_literal(consumer)
+    );
+    let waited = client.batch_execute(&waiting).await;
+    if waited.is_err() {
+        client.batch_execute("ROLLBACK").await.map_err(failed("end the transaction"))?;
+    }
+    waited.map_err(failed("wait for batches that began before"))
+}
+
+/// Consumers of this database that read a subscription, without this one.
+///
+/// # Errors
+///
+/// The database refuses.
+pub async fn other_readers(
+    client: &SqlClient,
+    consumer: &str,
+    subscription: &str,
+) -> Result<Vec<String>, InboxError> {
+    let sql = "SELECT consumer FROM public.app_inbox_consumer \
+                WHERE subscription = $2 AND consumer <> $1 ORDER BY 1";
+    let rows = client.query(sql, &[&consumer, &subscription]).await;
+    let rows = rows.map_err(failed("look for other consumers"))?;
+    Ok(rows.iter().map(|row| row.get(0)).collect())
 }
 
 /// Lets a consumer go on.
@@ -137,7 +175,7 @@ pub async fn pause(client: &SqlClient, consumer: &str) -> Result<(), InboxError>
 ///
 /// There is no such consumer, or the database refuses.
 pub async fn resume(client: &SqlClient, consumer: &str) -> Result<(), InboxError> {
-    update(client, consumer, "paused = false").await
+    update(client, consumer, ("resume", "paused = false")).await
 }
 
 /// How long a rebuild waits for others in one try: what it waits for keeps whoever comes behind it waiting
@@ -185,12 +223,16 @@ fn reset_failed(source: Sql) -> InboxError {
     if is_others { failed("run the reset")(source) } else { InboxError::Reset(source) }
 }
 
-async fn update(client: &SqlClient, consumer: &str, set: &str) -> Result<(), InboxError> {
+async fn update(
+    client: &SqlClient,
+    consumer: &str,
+    (verb, set): (&str, &str),
+) -> Result<(), InboxError> {
     let sql = format!(
         "UPDATE public.app_inbox_consumer SET {set}, updated_at = now() WHERE consumer = $1"
     );
     let changed = client.execute(&sql, &[&consumer]).await;
-    match changed.map_err(failed("pause the consumer"))? {
+    match changed.map_err(failed(&format!("{verb} the consumer")))? {
         0 => Err(unknown(consumer)),
         _ => Ok(()),
     }
@@ -333,7 +375,8 @@ pub async fn read_from(
     Ok(moved.map_err(failed("record the subscription"))? == 1)
 }
 
-/// Deletes finished rows older than this, of every generation; returns how many.
+/// Deletes finished rows older than this, and all of generations before the current one, in which nothing is looked
+/// for any more; returns how many.
 ///
 /// # Errors
 ///
@@ -346,24 +389,32 @@ pub async fn prune(
     let sql = format!(
         "DELETE FROM public.app_inbox WHERE ctid = ANY (ARRAY( \
            SELECT i.ctid FROM public.app_inbox AS i \
-            WHERE i.consumer = $1 AND i.status IN ('done', 'late', 'discarded') \
-              AND i.received_at < now() - make_interval(secs => $2) LIMIT {BATCH_ROWS})) \
-           AND status IN ('done', 'late', 'discarded')"
+            WHERE i.consumer = $1 \
+              AND (i.generation < $3 OR i.status IN ('done', 'late', 'discarded') \
+                   AND i.received_at < now() - make_interval(secs => $2)) LIMIT {BATCH_ROWS})) \
+           AND consumer = $1 AND (generation < $3 OR status IN ('done', 'late', 'discarded'))"
     );
     // Said first: an audit must never take for missing what is about to be deleted.
     let note = "UPDATE public.app_inbox_consumer \
-            SET pruned_before = greatest(pruned_before, now() - make_interval(secs => $2)) WHERE consumer = $1";
-    let noted = client.execute(note, &[&consumer, &older_than.as_secs_f64()]).await;
-    noted.map_err(failed("note how far the inbox is pruned"))?;
+            SET pruned_before = greatest(pruned_before, now() - make_interval(secs => $2)) WHERE consumer = $1 \
+          RETURNING generation";
+    let noted = client.query_opt(note, &[&consumer, &older_than.as_secs_f64()]).await;
+    let noted = noted.map_err(failed("note how far the inbox is pruned"))?;
+    let generation: i32 = noted.ok_or_else(|| unknown(consumer))?.get(0);
     let mut total = 0;
     loop {
-        let deleted = client.execute(&sql, &[&consumer, &older_than.as_secs_f64()]).await;
+        let deleted =
+            client.execute(&sql, &[&consumer, &older_than.as_secs_f64(), &generation]).await;
         let deleted = deleted.map_err(failed("delete old rows of the inbox"))?;
         total += deleted;
         if deleted < BATCH_ROWS {
-            return Ok(total);
+            break;
         }
     }
+    let keys = "DELETE FROM public.app_inbox_key WHERE consumer = $1 AND generation < $2";
+    let forgotten = client.execute(keys, &[&consumer, &generation]).await;
+    forgotten.map_err(failed("delete keys of earlier generations"))?;
+    Ok(total)
 }
 
 /// A handler for a table: takes the newest event of each key of a batch, and writes it unless the

@@ -5,6 +5,7 @@ use googleapis_tonic_google_pubsub_v1::google::pubsub::v1::{
 };
 use serde_json::{Map, Value};
 use std::time::Duration;
+use tokio::time::{Instant, sleep};
 use walrelay_inbox::InboxError;
 use walrelay_inbox::admin::{self, Made};
 use walrelay_inbox::operate::InConsumer;
@@ -12,7 +13,7 @@ use walrelay_postgres::{SqlClient, connect_sql, inbox_migrations, migrate_inbox}
 use walrelay_pubsub::{Endpoint, Subscriber};
 use walrelay_relay::shutdown::Shutdown;
 
-use super::attended::unless_stopped;
+use super::attended::{attended, unless_stopped};
 use super::rebuild::{rebuild, succeeds};
 use super::refill::refill;
 use crate::config::{
@@ -30,6 +31,10 @@ const MARGIN: Duration = Duration::from_hours(24);
 const RETENTION_DEFAULT: Duration = Duration::from_hours(7 * 24);
 /// Between two deliveries of an unattended subscription; the consumer asks for its own on the stream.
 const ACK_DEADLINE_SECONDS: i32 = 60;
+/// How long a pause waits for what began before; a handler has a minute, unless somebody has said otherwise.
+const PAUSE_HOLDS: Duration = Duration::from_mins(2);
+/// Between two tries.
+const AGAIN_AFTER: Duration = Duration::from_millis(200);
 
 /// As they stand in migrations/README.md.
 const GRANTS: &str = "\
@@ -72,6 +77,8 @@ pub async fn execute(config: ConsumerConfig, shutdown: &Shutdown) -> Result<(), 
             Source::Topic(since) => Box::pin(rebuild(here, (order, *since), shutdown)).await,
             Source::Outbox(outbox) => Box::pin(refill(here, (order, outbox), shutdown)).await,
         }
+    } else if let ConsumerAction::Pause { name, paused: true } = &config.action {
+        Box::pin(attended((connect, &client), pause(&client, name), shutdown)).await
     } else {
         Box::pin(unless_stopped(act(&client, &config.action), shutdown)).await
     };
@@ -86,16 +93,38 @@ async fn act(client: &SqlClient, action: &ConsumerAction) -> Result<(), Error> {
             print(&admin::scaffold(client, table).await.map_err(Error::Inbox)?)
         }
         ConsumerAction::Status { name, format } => status(client, name, *format).await,
-        ConsumerAction::Pause { name, paused } => {
-            let done = match *paused {
-                true => admin::pause(client, name).await.map(|()| "paused"),
-                false => admin::resume(client, name).await.map(|()| "resumed"),
-            };
-            print(&format!("{}: consumer {name}\n", done.map_err(Error::Inbox)?))
+        ConsumerAction::Pause { name, paused: true } => pause(client, name).await,
+        ConsumerAction::Pause { name, paused: false } => {
+            admin::resume(client, name).await.map_err(Error::Inbox)?;
+            print(&format!("resumed: consumer {name}\n"))
         }
         ConsumerAction::Rebuild(_) => unreachable!("it needs the client for itself"),
         ConsumerAction::Prune { name, older_than, endpoint } => {
             prune(client, name, *older_than, endpoint).await
+        }
+    }
+}
+
+/// Pauses, and waits until that holds: what began before may still commit.
+async fn pause(client: &SqlClient, name: &str) -> Result<(), Error> {
+    admin::pause(client, name).await.map_err(Error::Inbox)?;
+    let deadline = Instant::now() + PAUSE_HOLDS;
+    loop {
+        match admin::quiesce(client, name).await {
+            Ok(()) => return print(&format!("paused: consumer {name}\n")),
+            Err(error) if error.is_in_the_way() && Instant::now() < deadline => {
+                sleep(AGAIN_AFTER).await;
+            }
+            Err(error) if error.is_in_the_way() => {
+                return Err(Error::Unfit {
+                    what: format!(
+                        "consumer {name} is paused, but a batch that began before has not ended within {}",
+                        show_duration(PAUSE_HOLDS)
+                    ),
+                    hint: "nothing else is applied; run it again to wait for that one",
+                });
+            }
+            Err(error) => return Err(Error::Inbox(error)),
         }
     }
 }
@@ -117,7 +146,7 @@ async fn init(client: &SqlClient, set_up: &ConsumerSetUp) -> Result<(), Error> {
         Made::Earlier => "brought up to date",
         Made::Current => "already there",
     };
-    migrate_inbox(client).await?;
+    migrate_inbox(client).await.map_err(InboxError::Store)?;
     print(&format!("{made}: tables and functions of the inbox\n"))?;
     if let Some(reads) = moved_to(client, (name, subscription)).await? {
         // What it was set up with may be gone, and created again it would fill up unread.
@@ -134,6 +163,16 @@ async fn init(client: &SqlClient, set_up: &ConsumerSetUp) -> Result<(), Error> {
         print(&format!("{verb}: subscription {subscription}\n"))?;
     }
     let is_new = admin::register(client, name, subscription).await.map_err(Error::Inbox)?;
+    let others = admin::other_readers(client, name, subscription).await.map_err(Error::Inbox)?;
+    if !others.is_empty() {
+        let others = others.join(", ");
+        tracing::warn!(
+            subscription,
+            others,
+            "another consumer reads this subscription too: each message goes to one of them only; give each a \
+             subscription of its own"
+        );
+    }
     let verb = if is_new { "created" } else { "already there" };
     print(&format!(
         "{verb}: consumer {name}\n\

@@ -140,6 +140,11 @@ impl Builder<'_> {
         let name = self.consumer_name(&args.name);
         let source = match &args.from_outbox {
             Some(topic) => self.refill(args, topic).map(Source::Outbox),
+            None if args.seek_to.is_none() => {
+                let allowed = "not set; since when, or --from-outbox TOPIC where the topic does not reach that far";
+                self.problems.wrong_unseen("seek-to", allowed);
+                None
+            }
             None => match self.place(("seek-to", None), ("seek-to", args.seek_to.as_deref())) {
                 Some(Place::Time(since)) => Some(Source::Topic(since)),
                 Some(Place::Lsn(_)) | None => None,
@@ -201,11 +206,11 @@ impl Builder<'_> {
         let parts: Vec<&str> = given.split('/').collect();
         match parts.as_slice() {
             ["projects", owner, found, name]
-                if *found == kind && !owner.is_empty() && !name.is_empty() =>
+                if *found == kind && !owner.is_empty() && is_id(name) =>
             {
                 Some(given.to_owned())
             }
-            [name] if !name.is_empty() => {
+            [name] if is_id(name) => {
                 if project.is_empty() {
                     let allowed = format!("not set; needed for the short name of a {option}");
                     self.problems.wrong_unseen("project", allowed);
@@ -214,10 +219,18 @@ impl Builder<'_> {
                 Some(format!("projects/{project}/{kind}/{name}"))
             }
             _ => {
-                let allowed = format!("a name, or projects/PROJECT/{kind}/NAME");
+                let allowed = format!(
+                    "a name, or projects/PROJECT/{kind}/NAME; a name has 3 to 255 letters, digits and -_.~+%, \
+                     and begins with a letter"
+                );
                 self.problems.wrong(option, given, allowed);
                 None
             }
         }
     }
+}
+
+/// Whether Pub/Sub takes it as the last part of a name; it has one rule for topics and subscriptions.
+fn is_id(name: &str) -> bool {
+    walrelay_core::limits::is_topic_name(&format!("projects/p/topics/{name}"))
 }
