@@ -130,6 +130,16 @@ fn route(edit: &DispatchEdit, detail: &DispatchDetail) -> Result<Option<Dispatch
             });
         }
         Some(key) => key.clone(),
+        // The column has only its beginning, which would be another key.
+        None if !has_key => {
+            return Err(Error::Unfit {
+                what: format!(
+                    "{} would be dead again, and is left as it is: the ordering key has {whole} bytes",
+                    row.event_id
+                ),
+                hint: "give it a shorter key as well: --key A-17",
+            });
+        }
         None => row.ordering_key.clone(),
     };
     Ok(Some(DispatchRoute { topic, ordering_key }))
@@ -331,6 +341,12 @@ mod tests {
         let routed = route(&asked(Some(good), Some("k")), &lost).unwrap().unwrap();
         assert_eq!((routed.topic.as_str(), routed.ordering_key.as_str()), (good, "k"));
         assert!(route(&asked(Some("projects/p/topics/a b"), None), &lost).is_err());
+
+        let mut both = with_long_key(&[]);
+        both.row.topic.clone_from(&lost.row.topic);
+        let cut = route(&asked(Some(good), None), &both).unwrap_err().report();
+        assert!(cut.contains("the ordering key has 2000 bytes") && cut.contains("--key"), "{cut}");
+        assert!(route(&asked(Some(good), Some("k")), &both).is_ok());
 
         // As it is recorded: the column holds the beginning, the message the whole.
         let mut long = detail(b"x");
