@@ -249,7 +249,7 @@ impl Page {
         let client = TestClient::connect(&self.server.url("readmodel")).await;
         let sql = "SELECT concat_ws(' ', id, version, status, total) FROM orders";
         let row = client.query_one(sql, &[]).await.expect("one order");
-        assert_eq!(row.get::<_, String>(0), "A-17 1 placed 12.50");
+        assert_eq!(row.get::<_, String>(0), "B-1 1 placed 12.50");
     }
 
     async fn assert_dispatch_is_operated(&self) {

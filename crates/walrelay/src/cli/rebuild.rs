@@ -13,6 +13,7 @@ use crate::options::{
 
 /// `walrelay consumer rebuild`.
 #[derive(Debug, Args)]
+#[expect(clippy::struct_excessive_bools, reason = "each is a switch of the command line")]
 pub struct ConsumerRebuildArgs {
     /// Name of the consumer.
     #[arg(value_name = "NAME", help_heading = ARGUMENTS)]
@@ -33,6 +34,10 @@ pub struct ConsumerRebuildArgs {
     /// times.
     #[arg(long, value_name = "TYPE", requires = "from_outbox", help_heading = ARGUMENTS)]
     pub aggregate_type: Vec<String>,
+    /// Leave out rows that Pub/Sub would never take, and name them, instead of stopping there: what `dispatch edit`
+    /// or `dispatch discard` made of a row is not in the outbox.
+    #[arg(long, requires = "from_outbox", help_heading = ARGUMENTS)]
+    pub skip_dead: bool,
     /// File with the SQL that empties the tables of the handler, such as TRUNCATE balances; runs in the
     /// transaction that begins the generation.
     #[arg(long, value_name = "FILE", help_heading = ARGUMENTS)]

@@ -9,8 +9,7 @@ use walrelay_postgres::{
 };
 use walrelay_relay::recovery::{Marks, Serving, published_table, table};
 use walrelay_relay::replay::{
-    BACKFILL_END, Beginning, DeadRows, Destination, Keeping, KeysSeen, Replay, RowsRequest,
-    TableRows, Tally,
+    BACKFILL_END, Beginning, Destination, Keeping, KeysSeen, Replay, RowsRequest, TableRows, Tally,
 };
 use walrelay_relay::settings::Settings;
 use walrelay_relay::shutdown::Shutdown;
@@ -210,14 +209,14 @@ async fn to_topic(
 ///
 /// As those of [`execute`].
 pub(super) async fn refill(config: &RefillConfig, shutdown: &Shutdown) -> Result<u64, Error> {
-    let RefillConfig { settings, topic, aggregate_types } = config.clone();
+    let RefillConfig { settings, topic, aggregate_types, dead_rows } = config.clone();
     let order = BackfillOrder {
         since: None,
         matching: Matching { aggregate_types, ..Matching::default() },
         destination: Destination::Topic(topic.clone()),
         order_by: Vec::new(),
         rate: None,
-        dead_rows: DeadRows::Stop,
+        dead_rows,
         keeping: Keeping::OnRecord,
     };
     let client = connect_sql(&settings.connect).await?;

@@ -1,6 +1,7 @@
 //! `consume` and `consumer`, as the command line gives them.
 
 use walrelay_inbox::{Dedupe, Effect, OnDead, OnGap, Settings, Until};
+use walrelay_relay::replay::DeadRows;
 
 use super::builder::Builder;
 use super::consent::Consent;
@@ -178,7 +179,8 @@ impl Builder<'_> {
         let settings =
             walrelay_relay::settings::Settings { connect: connect?, relay, pubsub, until };
         let aggregate_types = args.aggregate_type.clone();
-        Some(Box::new(RefillConfig { settings, topic, aggregate_types }))
+        let dead_rows = if args.skip_dead { DeadRows::LeaveOut } else { DeadRows::Stop };
+        Some(Box::new(RefillConfig { settings, topic, aggregate_types, dead_rows }))
     }
 
     fn consumer_name(&mut self, name: &str) -> String {

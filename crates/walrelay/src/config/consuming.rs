@@ -7,6 +7,7 @@ use std::time::{Duration, SystemTime};
 use walrelay_inbox::operate::{InboxFilter, InboxSelection};
 use walrelay_postgres::{ConnectConfig, QualifiedName};
 use walrelay_pubsub::Endpoint;
+use walrelay_relay::replay::DeadRows;
 
 use super::consent::Consent;
 use super::output_format::OutputFormat;
@@ -157,6 +158,8 @@ pub struct RefillConfig {
     pub topic: String,
     /// Of these types alone; all of them where none is named.
     pub aggregate_types: Vec<String>,
+    /// What becomes of rows that can never be published.
+    pub dead_rows: DeadRows,
 }
 
 /// A consumer's effects made anew.
