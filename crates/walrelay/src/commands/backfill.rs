@@ -200,10 +200,11 @@ async fn to_topic(
     let run =
         Run { command: "backfill", settings, replay: &replay, rate: request.rate, tally: &tally };
     Box::pin(run.to_the_end(server, shutdown)).await?;
-    Ok((rows, summary((&prepared, topic), &tally)))
+    // What is left out comes to nobody.
+    Ok((rows.saturating_sub(tally.left_out()), summary((&prepared, topic), &tally)))
 }
 
-/// Publishes rows to a topic for another command, and returns how many there are.
+/// Publishes rows to a topic for another command, and returns how many there are on it.
 ///
 /// # Errors
 ///
