@@ -27,6 +27,11 @@ fn reset_file(world: &World) -> String {
 }
 
 /// Every event of the outbox has had its effect once, in the order of its key's versions.
+/// The command, with the file that empties the read model.
+fn from_outbox(reset: &str) -> [&str; 7] {
+    ["consumer", "rebuild", CONSUMER, "--from-outbox", "refill", "--reset-sql", reset]
+}
+
 async fn assert_each_once(world: &World) {
     let wrong = "SELECT count(*) FROM app_outbox AS o
           FULL JOIN (SELECT event_id, count(*) AS times FROM effect.applied GROUP BY 1) AS a
@@ -54,17 +59,7 @@ async fn a_rebuild_from_the_outbox_gives_the_same_read_model_while_an_instance_r
     world.catch_up().await;
 
     let reset = reset_file(&world);
-    let told = world
-        .succeed([
-            "consumer",
-            "rebuild",
-            CONSUMER,
-            "--from-outbox",
-            "refill",
-            "--reset-sql",
-            &reset,
-        ])
-        .await;
+    let told = world.succeed(from_outbox(&reset)).await;
     std::fs::remove_file(&reset).expect("it is there");
     assert!(told.contains("begun: generation 2") && told.contains("550 row(s)"), "{told}");
     assert_ne!(text(&world, READ_MODEL).await, before);
@@ -98,8 +93,7 @@ async fn rows_that_can_never_be_published_are_left_out_and_not_waited_for() {
     world.wait_applied(100).await;
     let before = text(&world, READ_MODEL).await;
     let reset = reset_file(&world);
-    let rebuild =
-        ["consumer", "rebuild", CONSUMER, "--from-outbox", "refill", "--reset-sql", &reset];
+    let rebuild = from_outbox(&reset);
     let told = world.succeed([&rebuild[..], &["--skip-dead"]].concat()).await;
     std::fs::remove_file(&reset).expect("it is there");
     assert!(told.contains("every row is in the inbox"), "{told}");
@@ -117,8 +111,7 @@ async fn a_rebuild_from_the_outbox_that_is_killed_is_done_by_running_it_again() 
         world.wait_applied(100).await;
         let before = text(&world, READ_MODEL).await;
         let reset = reset_file(&world);
-        let rebuild =
-            ["consumer", "rebuild", CONSUMER, "--from-outbox", "refill", "--reset-sql", &reset];
+        let rebuild = from_outbox(&reset);
         let killed = world.command(rebuild).env("WALRELAY_FAILPOINT", place).finish(DEADLINE).await;
         assert_eq!(killed.code, None, "{place}: {}", killed.text);
 

@@ -207,8 +207,8 @@ impl Entries {
 
     /// `value` is UTF-8.
     fn add_bytes(&mut self, key: &str, value: &[u8]) {
-        if key.len() > ATTRIBUTE_KEY_BYTES_MAX || value.len() > ATTRIBUTE_VALUE_BYTES_MAX {
-            self.too_long.get_or_insert_with(|| too_long(key, value.len()));
+        if self.too_long.is_none() {
+            self.too_long = fault_of_attribute(key, value.len());
         }
         self.count += 1;
         let content_len = wire::field_len(key.len()) + wire::field_len(value.len());
@@ -219,19 +219,27 @@ impl Entries {
     }
 
     fn fault(&mut self) -> Option<Fault> {
-        if self.count > ATTRIBUTES_MAX {
-            return Some(Fault::Limit {
-                what: "the number of attributes".to_owned(),
-                size: self.count,
-                max: ATTRIBUTES_MAX,
-            });
-        }
-        self.too_long.take()
+        fault_of_count(self.count).or_else(|| self.too_long.take())
     }
 }
 
+/// More attributes than a message may have.
+pub(crate) fn fault_of_count(count: usize) -> Option<Fault> {
+    (count > ATTRIBUTES_MAX).then(|| Fault::Limit {
+        what: "the number of attributes".to_owned(),
+        size: count,
+        max: ATTRIBUTES_MAX,
+    })
+}
+
+/// An attribute that is longer than Pub/Sub allows.
+pub(crate) fn fault_of_attribute(key: &str, value_len: usize) -> Option<Fault> {
+    let is_long = key.len() > ATTRIBUTE_KEY_BYTES_MAX || value_len > ATTRIBUTE_VALUE_BYTES_MAX;
+    is_long.then(|| too_long(key, value_len))
+}
+
 #[cold]
-pub(crate) fn too_long(key: &str, value_len: usize) -> Fault {
+fn too_long(key: &str, value_len: usize) -> Fault {
     if key.len() > ATTRIBUTE_KEY_BYTES_MAX {
         return Fault::Limit {
             what: "an attribute's name in bytes".to_owned(),

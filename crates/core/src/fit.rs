@@ -4,11 +4,9 @@
 
 use walrelay_envelope::attribute::{GOOGCLIENT_PREFIX, RESERVED_PREFIX};
 
-use crate::attributes::too_long;
+use crate::attributes::{fault_of_attribute, fault_of_count};
 use crate::fault::Fault;
-use crate::limits::{
-    ATTRIBUTE_KEY_BYTES_MAX, ATTRIBUTE_VALUE_BYTES_MAX, ATTRIBUTES_MAX, is_topic_name,
-};
+use crate::limits::is_topic_name;
 use crate::message::Message;
 use crate::router::{fault_of_key, fault_of_size};
 
@@ -52,24 +50,20 @@ impl Misfit {
 }
 
 fn fault_of_attributes(message: &Message) -> Option<Fault> {
-    let count = message.attributes().count();
-    if count > ATTRIBUTES_MAX {
-        let what = "the number of attributes".to_owned();
-        return Some(Fault::Limit { what, size: count, max: ATTRIBUTES_MAX });
-    }
-    message.attributes().find_map(|(name, value)| {
-        if name.is_empty() {
-            return Some(Fault::Headers("an attribute has no name".to_owned()));
-        }
-        if name.starts_with(RESERVED_PREFIX) && !name.starts_with(GOOGCLIENT_PREFIX) {
-            let text =
-                format!("\"{name}\": names starting with \"{RESERVED_PREFIX}\" are reserved");
-            return Some(Fault::Headers(text));
-        }
-        let is_long =
-            name.len() > ATTRIBUTE_KEY_BYTES_MAX || value.len() > ATTRIBUTE_VALUE_BYTES_MAX;
-        is_long.then(|| too_long(name, value.len()))
-    })
+    let each = || {
+        message.attributes().find_map(|(name, value)| {
+            if name.is_empty() {
+                return Some(Fault::Headers("an attribute has no name".to_owned()));
+            }
+            if name.starts_with(RESERVED_PREFIX) && !name.starts_with(GOOGCLIENT_PREFIX) {
+                let text =
+                    format!("\"{name}\": names starting with \"{RESERVED_PREFIX}\" are reserved");
+                return Some(Fault::Headers(text));
+            }
+            fault_of_attribute(name, value.len())
+        })
+    };
+    fault_of_count(message.attributes().count()).or_else(each)
 }
 
 fn fault_of_nothing(message: &Message) -> Option<Fault> {
@@ -82,7 +76,7 @@ mod tests {
     use pgoutput_parser::{Lsn, Position};
 
     use super::*;
-    use crate::limits::{ORDERING_KEY_BYTES_MAX, REQUEST_BYTES_MAX};
+    use crate::limits::{ATTRIBUTES_MAX, ORDERING_KEY_BYTES_MAX, REQUEST_BYTES_MAX};
     use crate::wire;
 
     const TOPIC: &str = "projects/p/topics/orders.events";

@@ -74,7 +74,7 @@ impl Weather {
     /// Something that was sent at `sent_at` was stored at `now`.
     pub fn success(&mut self, sent_at: Instant, now: Instant) -> Change {
         self.fair = self.fair(now);
-        let since = self.last_success.map_or(self.gap, |last| now.saturating_duration_since(last));
+        let since = self.since_last_success(now);
         let change = if self.failures > 0 && since >= self.gap {
             Change::OutageOver
         } else {
@@ -117,8 +117,12 @@ impl Weather {
     /// since before it.
     #[must_use]
     pub fn fair(&self, now: Instant) -> Duration {
-        let since = self.last_success.map_or(self.gap, |last| now.saturating_duration_since(last));
-        self.fair + since.min(self.gap)
+        self.fair + self.since_last_success(now).min(self.gap)
+    }
+
+    /// Before the first success: a gap.
+    fn since_last_success(&self, now: Instant) -> Duration {
+        self.last_success.map_or(self.gap, |last| now.saturating_duration_since(last))
     }
 
     /// Whether a request that went out after `moment` was stored: a lane refused at that moment is

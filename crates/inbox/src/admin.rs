@@ -102,9 +102,7 @@ pub async fn registered(
     client: &SqlClient,
     name: Option<&str>,
 ) -> Result<Vec<Registered>, InboxError> {
-    let exists = "SELECT to_regclass('public.app_inbox_consumer') IS NOT NULL";
-    let found = client.query_one(exists, &[]).await.map_err(failed("look for an inbox"))?;
-    if !found.get::<_, bool>(0) {
+    if !has_inbox(client).await? {
         return Ok(Vec::new());
     }
     // By its name in JSON, because inboxes of an earlier version lack the column.
@@ -255,13 +253,18 @@ pub enum Made {
 ///
 /// The database refuses.
 pub async fn made(client: &SqlClient) -> Result<Made, InboxError> {
-    let sql = "SELECT to_regclass('public.app_inbox_consumer') IS NOT NULL";
-    let row = client.query_one(sql, &[]).await.map_err(failed("look for an inbox"))?;
-    Ok(match (row.get(0), is_current(client).await?) {
+    Ok(match (has_inbox(client).await?, is_current(client).await?) {
         (false, _) => Made::Nothing,
         (true, false) => Made::Earlier,
         (true, true) => Made::Current,
     })
+}
+
+/// Whether the database has the inbox's tables, of whatever version.
+pub(crate) async fn has_inbox(client: &SqlClient) -> Result<bool, InboxError> {
+    let sql = "SELECT to_regclass('public.app_inbox_consumer') IS NOT NULL";
+    let row = client.query_one(sql, &[]).await.map_err(failed("look for an inbox"))?;
+    Ok(row.get(0))
 }
 
 /// Whether the functions of the inbox are those of this version.

@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use tokio_postgres::{Row, Transaction};
 use walrelay_postgres::{SqlClient, StoreError};
 
-use crate::admin::{failed, unknown};
+use crate::admin::{failed, has_inbox, unknown};
 use crate::attributes::Attributes;
 use crate::error::InboxError;
 use crate::event::Description;
@@ -95,9 +95,7 @@ impl InConsumer {
     ///
     /// The database refuses.
     pub async fn all(client: &SqlClient) -> Result<Vec<Self>, InboxError> {
-        let exists = "SELECT to_regclass('public.app_inbox_consumer') IS NOT NULL";
-        let found = client.query_one(exists, &[]).await.map_err(failed("look for an inbox"))?;
-        if !found.get::<_, bool>(0) {
+        if !has_inbox(client).await? {
             return Ok(Vec::new());
         }
         let sql = "SELECT consumer, generation FROM public.app_inbox_consumer ORDER BY consumer";
