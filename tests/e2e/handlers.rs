@@ -50,14 +50,40 @@ impl Handler for Adding {
     }
 }
 
+/// Leaves its session as no batch before it has found it.
+struct Unsettling;
+
+impl Handler for Unsettling {
+    async fn handle(
+        &self,
+        transaction: &Transaction<'_>,
+        events: &[Event],
+    ) -> Result<(), HandlerError> {
+        let found = "SELECT current_user = session_user AND current_setting('search_path') LIKE '%public%'
+                        AND current_setting('lock_timeout') = '500ms' AND coalesce(current_setting('test.batch', true), '') = ''";
+        let is_fresh: bool = transaction.query_one(found, &[]).await?.get(0);
+        if !is_fresh {
+            return Err(HandlerError::dead("another batch has left something"));
+        }
+        Adding.handle(transaction, events).await?;
+        let leave = "SET search_path = effect; SET lock_timeout = 1; SET test.batch = 'left'; SET ROLE pg_monitor";
+        Ok(transaction.batch_execute(leave).await?)
+    }
+}
+
 async fn consume(world: &World, until: Until) {
+    consume_by(world, Effect::handler(Adding), until).await;
+}
+
+async fn consume_by(world: &World, effect: Effect, until: Until) {
     let connect = ConnectConfig::parse(world.url(), &PgEnv::default()).expect("a URL");
     let endpoint = Endpoint::emulator(world.pubsub.address()).expect("an address");
     let settings = Settings {
         until,
         max_attempts: 2,
         handler_timeout: Duration::from_secs(1),
-        ..Settings::new(CONSUMER, Effect::handler(Adding), connect, endpoint)
+        batch: 20,
+        ..Settings::new(CONSUMER, effect, connect, endpoint)
     };
     let consumer = Consumer::prepare(settings).await.expect("everything is there");
     let stop = std::future::pending();
@@ -110,6 +136,22 @@ async fn what_a_handler_in_rust_fails_on_is_isolated_and_its_key_waits() {
     assert_eq!(world.applied_count().await, 200);
     let sum = "SELECT sum(events)::bigint FROM effect.balance";
     assert_eq!(world.number(sum).await, 200);
+}
+
+#[tokio::test]
+async fn what_a_handler_in_rust_sets_for_its_session_is_gone_before_anything_else_runs_there() {
+    let Some(world) = world().await else { return };
+    world.insert_events(10, 100).await;
+    // What failed is written down by the consumer's own role, though its batch has passed in part.
+    insert(&world, "key-1", r#"{"never": 1}"#).await;
+    world.insert_events(10, 100).await;
+    world.catch_up().await;
+    let consuming = consume_by(&world, Effect::handler(Unsettling), Until::CaughtUp);
+    tokio::time::timeout(DEADLINE, consuming).await.expect("nothing is in the way of any batch");
+    let dead = "SELECT string_agg(error_code || ' ' || last_error, ', ') FROM app_inbox WHERE status = 'dead'";
+    let dead: String = world.client().query_one(dead, &[]).await.expect("dead rows").get(0);
+    assert!(dead.starts_with("HANDLER_DEAD") && dead.ends_with("no such thing"), "{dead}");
+    assert_eq!(world.applied_count().await, 190);
 }
 
 #[tokio::test]

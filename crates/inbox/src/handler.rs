@@ -189,11 +189,16 @@ impl Found {
 
 /// Runs the handler over a batch and finds the events that it fails on; see `app_inbox_run`, which does the
 /// same for handlers in SQL.
+///
+/// `settings` are those of the transaction, as [`settings`](crate::database::settings) has them.
 pub(crate) async fn run(
-    handler: &dyn AnyHandler,
+    (handler, settings): (&dyn AnyHandler, &str),
     transaction: &mut Transaction<'_>,
     events: &[Event],
 ) -> Result<Found, Stopped> {
+    // What would fail at COMMIT fails here, where it is still known whose fault it is. Then what the handler has set
+    // for its session is taken back: it is not for what is written down about its events, nor for the next batch.
+    let closing = format!("SET CONSTRAINTS ALL IMMEDIATE; RESET ROLE; RESET ALL; {settings}");
     let mut verdicts = vec![Verdict::Deferred; events.len()];
     let mut lacking = None;
     let mut held_keys: BTreeSet<&str> = BTreeSet::new();
@@ -209,7 +214,7 @@ pub(crate) async fn run(
             continue;
         }
         let batch: Vec<Event> = chosen.iter().map(|index| events[*index].clone()).collect();
-        let Err(error) = attempt(handler, transaction, &batch).await? else {
+        let Err(error) = attempt(handler, transaction, (&batch, &closing)).await? else {
             savepoints += 1;
             chosen.into_iter().for_each(|index| verdicts[index] = Verdict::Applied);
             continue;
@@ -241,14 +246,12 @@ pub(crate) async fn run(
 async fn attempt(
     handler: &dyn AnyHandler,
     transaction: &mut Transaction<'_>,
-    events: &[Event],
+    (events, closing): (&[Event], &str),
 ) -> Result<Result<(), HandlerError>, tokio_postgres::Error> {
     let savepoint = transaction.savepoint("walrelay").await?;
     let mut done = handler.handle(&savepoint, events).await;
     if done.is_ok() {
-        // What would fail at COMMIT fails here, where it is still known whose fault it is.
-        let checked = savepoint.batch_execute("SET CONSTRAINTS ALL IMMEDIATE").await;
-        done = checked.map_err(HandlerError::from);
+        done = savepoint.batch_execute(closing).await.map_err(HandlerError::from);
     }
     match done {
         Ok(()) => savepoint.commit().await.map(Ok),

@@ -154,7 +154,8 @@ async fn judge(
     };
     let chosen: Vec<usize> = (0..events.len()).filter(|i| verdicts[*i].is_none()).collect();
     let batch: Vec<Event> = chosen.iter().map(|i| events[*i].clone()).collect();
-    let found = run_in_time(plan, run(handler, transaction, &batch)).await?;
+    let settings = settings(plan);
+    let found = run_in_time(plan, run((handler, &settings), transaction, &batch)).await?;
     let found = match from {
         From::Subscription => found.unless_all_fail(),
         // It failed before while others passed, or they would not be stored.
