@@ -1,5 +1,6 @@
 //! The whole pipe: an INSERT, the relay, Pub/Sub, a consumer, and its effect in the database.
 
+use walrelay_testkit::process::Signal;
 use walrelay_testkit::wait_until;
 use walrelay_tests::{CONSUMER, DEADLINE, PgBouncer, World};
 
@@ -195,6 +196,89 @@ async fn waits_for_what_began_before(world: &World) {
     };
     let (said, ()) = futures_util::join!(world.succeed(["consumer", "pause", CONSUMER]), ended);
     assert!(said.contains("paused: consumer"), "{said}");
+}
+
+#[tokio::test]
+async fn what_a_consumer_left_running_is_rolled_back_whether_it_was_drained_or_killed() {
+    let Some(world) = world().await else { return };
+    world
+        .execute(
+            "CREATE FUNCTION effect.endless(events app_inbox_event[]) RETURNS void LANGUAGE plpgsql AS $$
+             BEGIN
+               PERFORM effect.add(events);
+               PERFORM pg_sleep(600);
+             END $$",
+        )
+        .await;
+    world.insert_events(2, 20).await;
+    world.catch_up().await;
+    let endless = ["consume", CONSUMER, "--handler", "effect.endless"];
+    let options = ["--handler-timeout", "10m", "--drain-timeout", "100ms"];
+    let left = "SELECT count(*) FROM pg_stat_activity
+                 WHERE datname = current_database() AND wait_event = 'PgSleep'";
+    for signal in [Signal::Terminate, Signal::Kill] {
+        let mut consumer = world.command(endless.into_iter().chain(options)).start();
+        wait_until(DEADLINE, "the handler to run", async || {
+            (world.number(left).await > 0).then_some(())
+        })
+        .await;
+        consumer.signal(signal);
+        consumer.wait_ended(DEADLINE).await;
+        wait_until(DEADLINE, "the server to notice that nobody is there", async || {
+            (world.number(left).await == 0).then_some(())
+        })
+        .await;
+    }
+    assert_eq!(world.number("SELECT count(*) FROM app_inbox").await, 0);
+    // Nor is a key locked any more.
+    let consumer = world.start_consumer([]).await;
+    world.wait_applied(20).await;
+    drop(consumer);
+    world.assert_applied_exactly_once().await;
+}
+
+#[tokio::test]
+async fn a_prune_deletes_what_earlier_generations_of_its_consumer_have_left() {
+    let Some(world) = world().await else { return };
+    world.insert_events(5, 20).await;
+    world.catch_up().await;
+    world.consume_all().await;
+    world
+        .execute(
+            "INSERT INTO app_inbox_consumer (consumer, subscription) VALUES ('other', 's');
+             INSERT INTO app_inbox (consumer, generation, event_id, ordering_key, status)
+             VALUES ('ledger', 1, 'waits', 'key-1', 'retrying'), ('other', 1, 'theirs', 'key-1', 'done');
+             SELECT app_inbox_new_generation('ledger');
+             SELECT app_inbox_accept('ledger', 'new', 'key-1', 1, NULL, NULL)",
+        )
+        .await;
+    let prune = ["consumer", "prune", CONSUMER, "--older-than", "40d"];
+    ends(&world, &prune, 0, "21 row(s) deleted").await;
+    let left = "SELECT (SELECT string_agg(concat_ws(' ', consumer, generation, event_id), ', ' ORDER BY consumer) FROM app_inbox)
+                 || '; ' || (SELECT string_agg(concat_ws(' ', consumer, generation, ordering_key), ', ') FROM app_inbox_key)";
+    let left: String = world.client().query_one(left, &[]).await.expect("what is left").get(0);
+    assert_eq!(left, "ledger 2 new, other 1 theirs; ledger 2 key-1");
+}
+
+#[tokio::test]
+async fn a_different_event_with_an_id_that_is_taken_is_named_in_the_log() {
+    let Some(world) = world().await else { return };
+    world.insert_events(1, 1).await;
+    world
+        .execute(
+            "INSERT INTO app_inbox (consumer, generation, event_id, ordering_key, status)
+             SELECT 'ledger', 1, id::text, 'another', 'done' FROM app_outbox",
+        )
+        .await;
+    world.catch_up().await;
+    let consumer = world.start_consumer([]).await;
+    let line = consumer.wait_for_line(DEADLINE, "a different event has the id of an event").await;
+    let id = "SELECT id::text FROM app_outbox";
+    let id: String = world.client().query_one(id, &[]).await.expect("one row").get(0);
+    assert!(line.contains(&id) && line.contains("ID_COLLISION"), "{line}");
+    let dead =
+        "SELECT count(*) FROM app_inbox WHERE status = 'dead' AND error_code = 'ID_COLLISION'";
+    assert_eq!((world.number(dead).await, world.applied_count().await), (1, 0));
 }
 
 #[tokio::test]

@@ -97,3 +97,28 @@ async fn a_read_only_server_and_a_row_that_is_gone_are_waited_for() {
     consumer.wait_for_http(DEADLINE, "/readyz", 200).await;
     world.assert_applied_exactly_once().await;
 }
+
+#[tokio::test]
+async fn a_lock_that_somebody_keeps_is_a_reason_and_no_attempt_of_any_event() {
+    let Some(world) = World::create().await else { return };
+    world.set_up_consumer().await;
+    let somebody = world.connect().await;
+    let lock = "BEGIN; LOCK TABLE effect.balance IN ACCESS EXCLUSIVE MODE";
+    somebody.batch_execute(lock).await.expect("it is free");
+    world.insert_events(5, 20).await;
+    world.catch_up().await;
+    let consumer = world.consumer(["--handler-timeout", "1s"]).with_http().start();
+    let why = told(&consumer, "others are in the way of every batch").await;
+    assert!(why.contains("55P03"), "{why}");
+    let status = consumer.wait_for_http(DEADLINE, "/status", 200).await;
+    assert!(status.contains("others are in the way") && status.contains("55P03"), "{status}");
+    consumer.wait_for_line(DEADLINE, "others are in the way of every batch").await;
+    assert_eq!(world.number("SELECT count(*) FROM app_inbox").await, 0);
+
+    somebody.batch_execute("ROLLBACK").await.expect("it ends");
+    world.wait_applied(20).await;
+    consumer.wait_for_http(DEADLINE, "/readyz", 200).await;
+    let tried = "SELECT count(*) FROM app_inbox WHERE status <> 'done' OR attempts <> 1";
+    assert_eq!(world.number(tried).await, 0);
+    world.assert_applied_exactly_once().await;
+}
