@@ -12,6 +12,13 @@ BEGIN
 
   IF to_regclass('public.app_inbox_consumer') IS NOT NULL THEN
     ALTER TABLE public.app_inbox_consumer ADD COLUMN IF NOT EXISTS pruned_before timestamptz;
+    -- Asked first, because ALTER TABLE waits for every batch, and keeps those behind it waiting, also where it
+    -- finds the column.
+    IF NOT EXISTS (SELECT FROM pg_catalog.pg_attribute
+                    WHERE attrelid = 'public.app_inbox'::regclass AND attname = 'edited_at' AND NOT attisdropped)
+    THEN
+      ALTER TABLE public.app_inbox ADD COLUMN edited_at timestamptz;
+    END IF;
     CREATE INDEX IF NOT EXISTS app_inbox_versions ON public.app_inbox
       ((ordering_key || ''), consumer, generation, version)
       WHERE status = 'retrying' OR next_attempt_at = 'infinity';
@@ -49,6 +56,7 @@ BEGIN
     message         bytea,                -- of retrying and dead rows only: an app_inbox_message as JSON
     received_at     timestamptz NOT NULL DEFAULT now(),
     done_at         timestamptz,
+    edited_at       timestamptz,          -- a person has replaced parts of the message
     PRIMARY KEY (consumer, generation, event_id)
   );
 

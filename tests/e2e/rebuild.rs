@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use walrelay_emulator::SubscriptionOptions;
 use walrelay_testkit::process::Signal;
+use walrelay_testkit::wait_until;
 use walrelay_tests::{CONSUMER, DEADLINE, World, topic};
 
 /// What the read model of these tests holds, whoever has written it.
@@ -132,6 +133,45 @@ async fn a_rebuild_that_cannot_be_whole_changes_nothing() {
     assert!(unasked.text.contains("--yes"), "{}", unasked.text);
 
     assert_unchanged(&world).await;
+}
+
+#[tokio::test]
+async fn an_edit_is_counted_however_often_the_handler_has_failed_since() {
+    let Some(world) = world().await else { return };
+    world
+        .execute(
+            "CREATE FUNCTION effect.talks(event app_inbox_event) RETURNS void LANGUAGE plpgsql AS $$
+             BEGIN
+               RAISE EXCEPTION '%', repeat('x', 2000) USING ERRCODE = '22000';
+             END $$",
+        )
+        .await;
+    world.insert_events(1, 1).await;
+    world.catch_up().await;
+    let talks = ["consume", CONSUMER, "--handler", "effect.talks", "--max-attempts", "1"];
+    let _consumer = world.command(talks).start();
+    let id = wait_until(DEADLINE, "the event to be dead", async || dead(&world).await).await;
+    let payload = reset_file(&world, "{}");
+    world.succeed(["inbox", "edit", &id, "--payload-file", &payload]).await;
+    std::fs::remove_file(&payload).expect("it is there");
+    let said = "SELECT count(*) FROM app_inbox WHERE last_error LIKE '%edited at%'";
+    for _ in 0..4 {
+        wait_until(DEADLINE, "the event to be dead again", async || dead(&world).await).await;
+        world.succeed(["inbox", "retry", &id]).await;
+    }
+    wait_until(DEADLINE, "its history to be full", async || {
+        (world.number(said).await == 0).then_some(())
+    })
+    .await;
+    let unasked = world.run(["consumer", "rebuild", CONSUMER, "--seek-to", "5m"]).await;
+    assert_eq!(unasked.code, Some(2), "{}", unasked.text);
+    assert!(unasked.text.contains("1 edited and 0 discarded event(s)"), "{}", unasked.text);
+}
+
+/// The id of the one event that is dead.
+async fn dead(world: &World) -> Option<String> {
+    let sql = "SELECT event_id FROM app_inbox WHERE status = 'dead'";
+    world.client().query_opt(sql, &[]).await.expect("a row or none").map(|row| row.get(0))
 }
 
 /// As before any rebuild, and what one has created is gone.

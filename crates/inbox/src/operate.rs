@@ -216,8 +216,9 @@ impl InConsumer {
         event_id: &str,
         replacement: &Replacement,
     ) -> Result<(), InboxError> {
+        let mark = edited_mark(client).await?;
         let set = format!(
-            "last_error = left(concat_ws(E'\\n', {EDITED_AT}, last_error), 4000),
+            "last_error = left(concat_ws(E'\\n', {EDITED_AT}, last_error), 4000), {mark}
              message = convert_to((convert_from(message, 'UTF8')::jsonb || jsonb_strip_nulls(
                jsonb_build_object('data', translate(encode($4::bytea, 'base64'), E'\\n', ''),
                                   'attributes', $5::text, 'event_type', $6::text,
@@ -328,11 +329,13 @@ impl InConsumer {
     ///
     /// The database refuses.
     pub async fn decided(&self, client: &SqlClient) -> Result<Decided, InboxError> {
-        // What `--dedupe position` has skipped was nobody's decision.
-        let sql = r"SELECT count(*) FILTER (WHERE status <> 'discarded' AND last_error ~ '(^|\n)edited at '),
+        // The history of errors makes room for newer ones; it alone tells of an edit in an inbox of an earlier
+        // version. What `--dedupe position` has skipped was nobody's decision.
+        let sql = r"SELECT count(*) FILTER (WHERE status <> 'discarded' AND last_error IS NOT NULL AND (
+                             last_error ~ '(^|\n)edited at ' OR to_jsonb(i) ->> 'edited_at' IS NOT NULL)),
                           count(*) FILTER (WHERE status = 'discarded' AND error_code IS DISTINCT FROM 'BEHIND_POSITION'),
                           count(*) FILTER (WHERE status IN ('retrying', 'dead'))
-                     FROM public.app_inbox WHERE consumer = $1 AND generation = $2";
+                     FROM public.app_inbox AS i WHERE consumer = $1 AND generation = $2";
         let row = client.query_one(sql, &[&self.consumer, &self.generation]).await;
         let row = row.map_err(failed("count what was decided"))?;
         Ok(Decided { edited: row.get(0), discarded: row.get(1), unfinished: row.get(2) })
@@ -352,9 +355,16 @@ const RETRY: &str = "attempts = CASE status WHEN 'dead' THEN 0 ELSE attempts END
 
 const DISCARDED: &str = "discarded";
 
-/// A line of the history of errors, by which edited events are counted. What handlers say cannot look like
-/// it: their lines begin with the attempt.
+/// A line of the history of errors. What handlers say cannot look like it: their lines begin with the attempt.
 const EDITED_AT: &str = "'edited at ' || to_char(clock_timestamp() AT TIME ZONE 'UTC', 'YYYY-MM-DD\"T\"HH24:MI:SS\"Z\"')";
+
+/// What notes in a row that it was edited, where its table has the column: an inbox of an earlier version lacks it.
+async fn edited_mark(client: &SqlClient) -> Result<&'static str, InboxError> {
+    let sql = "SELECT EXISTS (SELECT FROM pg_catalog.pg_attribute \
+          WHERE attrelid = 'public.app_inbox'::regclass AND attname = 'edited_at' AND NOT attisdropped)";
+    let row = client.query_one(sql, &[]).await.map_err(failed("look at the inbox's columns"))?;
+    Ok(if row.get(0) { "edited_at = now()," } else { "" })
+}
 
 /// What people have decided about events of a generation, and what is not done in it.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
