@@ -199,3 +199,33 @@ async fn what_the_relay_holds_back_is_told_apart() {
     assert_eq!(traced["dispatch"]["status"], "dead", "{traced}");
     assert!(traced["inboxes"][CONSUMER].is_null() && traced["dispatch"]["message"].is_null());
 }
+
+#[tokio::test]
+async fn figures_are_of_the_time_and_the_aggregates_that_were_asked_for() {
+    let Some(world) = world(20).await else { return };
+    world
+        .execute(
+            "INSERT INTO app_outbox (aggregatetype, aggregateid, event_type, version, payload, headers, occurred_at)
+             VALUES ('video', 'poisoned', 'made', 1, '{}', '{\"googbad\": \"x\"}', now() - interval '2 hours'),
+                    ('audio', 'poisoned', 'made', 1, '{}', '{\"googbad\": \"x\"}', now());
+             INSERT INTO app_inbox (consumer, generation, event_id, ordering_key, occurred_at, status)
+             VALUES ('ledger', 1, 'of another outbox', 'k', now(), 'done')",
+        )
+        .await;
+    let mut relay = world.start_relay([]).await;
+    world.wait_dispatch(DEADLINE, "dead", 2).await;
+    assert_eq!(relay.terminate(DEADLINE).await, Some(0));
+    let (hour, video) = (["--since", "1h"], ["--aggregate-type", "video"]);
+    let both = [hour, video].concat();
+    for (options, held_back) in [
+        (&[][..], serde_json::json!({ "dead": 2 })),
+        (&hour, serde_json::json!({ "dead": 1 })),
+        (&video, serde_json::json!({ "dead": 1 })),
+        (&both, serde_json::json!({})),
+    ] {
+        let report = audited(&world, options).await;
+        assert_eq!(report["held_back"], held_back, "{options:?}: {report}");
+        assert_eq!((&report["rows"], &report["left_out"]), (&20.into(), &0.into()), "{report}");
+        assert_eq!(report["inbox"], serde_json::json!({ "done": 20 }), "{report}");
+    }
+}

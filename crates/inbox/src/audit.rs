@@ -4,7 +4,7 @@
 //! event ids by minute of `occurred_at`, and only minutes that differ are compared id by id. A row
 //! that is in the inbox and not in the outbox is no finding: outboxes are pruned.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::time::SystemTime;
 
 use serde_json::Value;
@@ -72,9 +72,9 @@ pub struct Findings {
     pub missing: Vec<(String, SystemTime)>,
     /// How many are not.
     pub missing_count: u64,
-    /// What the inbox holds of the same time, by status.
+    /// Those that are there, by status.
     pub inbox: BTreeMap<String, i64>,
-    /// Rows of the outbox that were left out: not settled yet, or younger than the scope's end.
+    /// Rows of the outbox that were left out: not settled yet and not held back, or younger than the scope's end.
     pub left_out: u64,
     /// When the last of those that are missing occurred.
     pub last_missing: Option<SystemTime>,
@@ -90,6 +90,10 @@ impl Findings {
     #[must_use]
     pub fn is_younger(&self) -> bool {
         matches!((self.last_missing, self.first_seen), (Some(last), Some(first)) if last < first)
+    }
+
+    fn has(&mut self, status: &str, count: i64) {
+        *self.inbox.entry(status.to_owned()).or_default() += count;
     }
 
     fn miss(&mut self, (event_id, occurred_at): (String, SystemTime), listed: usize) {
@@ -123,8 +127,18 @@ type Minutes = BTreeMap<i64, Digest>;
 #[derive(Debug, Default)]
 struct Seen {
     minutes: Minutes,
-    statuses: BTreeMap<String, i64>,
+    /// By minute and status.
+    statuses: BTreeMap<(i64, String), i64>,
     first: Option<SystemTime>,
+}
+
+impl Seen {
+    /// How many there are of each status in a minute.
+    fn of(&self, minute: i64) -> impl Iterator<Item = (&str, i64)> {
+        let from = (minute, String::new());
+        let found = self.statuses.range(from..(minute + 1, String::new()));
+        found.map(|((_, status), count)| (status.as_str(), *count))
+    }
 }
 
 /// What the outbox is compared with.
@@ -148,22 +162,17 @@ impl Against<'_> {
     async fn seen(self, time: (SystemTime, SystemTime)) -> Result<Seen, InboxError> {
         match self {
             Self::Inbox(client, consumer) => consumer.seen(client, time).await,
-            Self::Subscription(messages) => Ok(Seen {
-                statuses: [(
-                    "delivered".to_owned(),
-                    messages.count().try_into().unwrap_or(i64::MAX),
-                )]
-                .into(),
-                ..Seen::default()
-            }),
+            Self::Subscription(_) => Ok(Seen::default()),
         }
     }
 
-    async fn held(self, ids: &[String]) -> Result<BTreeSet<String>, InboxError> {
+    /// Those of these events that are there, with their status.
+    async fn held(self, ids: &[String]) -> Result<BTreeMap<String, String>, InboxError> {
         match self {
             Self::Inbox(client, consumer) => consumer.held(client, ids).await,
             Self::Subscription(messages) => {
-                Ok(ids.iter().filter(|id| messages.has(id)).cloned().collect())
+                let delivered = ids.iter().filter(|id| messages.has(id));
+                Ok(delivered.map(|id| (id.clone(), "delivered".to_owned())).collect())
             }
         }
     }
@@ -188,36 +197,50 @@ pub async fn audit(
     let mut findings = Findings {
         rows,
         left_out: left_out(outbox, &scope).await?,
-        inbox: seen.statuses,
         first_seen: seen.first,
         since: (since > SystemTime::UNIX_EPOCH).then_some(since),
         ..Findings::default()
     };
     for (minute, digest) in &settled {
-        if seen.minutes.get(minute) != Some(digest) {
-            for table in &scope.tables {
-                let of = Minute { table, minute: *minute, scope: &scope };
-                of.compare(outbox, against, &mut findings).await?;
-            }
+        if seen.minutes.get(minute) == Some(digest) {
+            seen.of(*minute).for_each(|(status, count)| findings.has(status, count));
+            continue;
+        }
+        for table in &scope.tables {
+            let of = Minute { table, minute: *minute, scope: &scope };
+            of.compare(outbox, against, &mut findings).await?;
         }
     }
     Ok(findings)
 }
 
-/// Rows of the outbox that wait in dispatch state or were given up there, by status: they are in no
-/// inbox, and not missing. Copies of a replay are none of them.
+/// Rows of the outbox, of the scope, that wait in dispatch state or were given up there, by status: they are in no
+/// inbox, and not missing. Copies of a replay are none of them, nor is a row that its producer has deleted.
 ///
 /// # Errors
 ///
 /// The database refuses.
 pub async fn held_back(
     outbox: &SqlClient,
-    slots: &[String],
+    scope: &Scope,
 ) -> Result<BTreeMap<String, i64>, InboxError> {
-    let sql = "SELECT status, count(*) FROM public.app_outbox_dispatch
-                WHERE slot = ANY ($1) AND status <> 'published' AND replay_id = '' GROUP BY status";
-    let rows = outbox.query(sql, &[&slots]).await.map_err(failed("count dispatch state"))?;
-    Ok(rows.iter().map(|row| (row.get(0), row.get(1))).collect())
+    let mut statuses = BTreeMap::new();
+    for table in &scope.tables {
+        let AuditedTable { table: name, id, occurred_at, .. } = table;
+        let sql = format!(
+            "SELECT d.status, count(*)
+               FROM {name} AS o JOIN public.app_outbox_dispatch AS d ON d.event_id = o.{id}::text
+              WHERE d.slot = ANY ($3) AND d.status <> 'published' AND d.replay_id = ''
+                AND o.{occurred_at} >= $1 AND o.{occurred_at} < $2 AND {}
+              GROUP BY d.status",
+            of_types(table)
+        );
+        let rows = outbox.query(&sql, &scope.parameters()).await;
+        for row in &rows.map_err(failed("count dispatch state"))? {
+            *statuses.entry(row.get(0)).or_default() += row.get::<_, i64>(1);
+        }
+    }
+    Ok(statuses)
 }
 
 async fn settled_minutes(outbox: &SqlClient, scope: &Scope) -> Result<Minutes, InboxError> {
@@ -238,17 +261,19 @@ async fn settled_minutes(outbox: &SqlClient, scope: &Scope) -> Result<Minutes, I
     Ok(minutes)
 }
 
-/// Rows of the time that nothing is said about.
+/// Rows of the scope that nothing is said about.
 async fn left_out(outbox: &SqlClient, scope: &Scope) -> Result<u64, InboxError> {
     let mut rows = 0;
     for table in &scope.tables {
-        let AuditedTable { table, occurred_at, .. } = table;
+        let AuditedTable { table: name, occurred_at, .. } = table;
         let sql = format!(
-            "SELECT count(*) FROM {table} AS o
-              WHERE o.{occurred_at} >= $1 AND (o.{occurred_at} >= $2 OR NOT {SETTLED})"
+            "SELECT count(*) FROM {name} AS o
+              WHERE o.{occurred_at} >= $1 AND {}
+                AND (o.{occurred_at} >= $2 OR NOT {SETTLED} AND NOT {})",
+            of_types(table),
+            is_held_back(table)
         );
-        let [since, until, slots, _] = scope.parameters();
-        let row = outbox.query_one(&sql, &[since, until, slots]).await;
+        let row = outbox.query_one(&sql, &scope.parameters()).await;
         let counted: i64 = row.map_err(failed("count the outbox"))?.get(0);
         rows += u64::try_from(counted).unwrap_or_default();
     }
@@ -261,18 +286,33 @@ const SETTLED: &str = "age(o.xmin) > (SELECT max(age(r.settled_xid::xid))
 
 /// Parameters: since, until, slots, aggregate types.
 fn settled_rows(table: &AuditedTable) -> String {
-    let AuditedTable { table, id, occurred_at, aggregate_type } = table;
-    let kind = match aggregate_type {
+    let AuditedTable { table: name, occurred_at, .. } = table;
+    format!(
+        "{name} AS o
+          WHERE o.{occurred_at} >= $1 AND o.{occurred_at} < $2
+            AND {SETTLED}
+            AND {}
+            AND NOT {}",
+        of_types(table),
+        is_held_back(table)
+    )
+}
+
+/// Whether a row is of the aggregate types that are looked at; `$4`, all where it is empty.
+fn of_types(table: &AuditedTable) -> String {
+    let kind = match &table.aggregate_type {
         None => "NULL::text".to_owned(),
         Some(column) => format!("o.{column}::text"),
     };
+    format!("(cardinality($4::text[]) = 0 OR {kind} = ANY ($4))")
+}
+
+/// Whether a row waits in dispatch state, or was given up there; `$3` are the slots.
+fn is_held_back(table: &AuditedTable) -> String {
     format!(
-        "{table} AS o
-          WHERE o.{occurred_at} >= $1 AND o.{occurred_at} < $2
-            AND {SETTLED}
-            AND (cardinality($4::text[]) = 0 OR {kind} = ANY ($4))
-            AND NOT EXISTS (SELECT FROM public.app_outbox_dispatch AS d
-                             WHERE d.slot = ANY ($3) AND d.event_id = o.{id}::text AND d.status <> 'published')"
+        "EXISTS (SELECT FROM public.app_outbox_dispatch AS d
+                  WHERE d.slot = ANY ($3) AND d.event_id = o.{}::text AND d.status <> 'published')",
+        table.id
     )
 }
 
@@ -306,8 +346,11 @@ impl Minute<'_> {
             let page = outbox.query(&sql, &parameters).await.map_err(failed("read the outbox"))?;
             let ids: Vec<String> = page.iter().map(|row| row.get(0)).collect();
             let held = against.held(&ids).await?;
-            for row in page.iter().filter(|row| !held.contains(row.get::<_, &str>(0))) {
-                findings.miss((row.get(0), row.get(1)), self.scope.listed);
+            for row in &page {
+                match held.get(row.get::<_, &str>(0)) {
+                    Some(status) => findings.has(status, 1),
+                    None => findings.miss((row.get(0), row.get(1)), self.scope.listed),
+                }
             }
             match ids.last() {
                 Some(highest) if ids.len() == PAGE => last.clone_from(highest),
@@ -395,17 +438,18 @@ impl InConsumer {
         Ok(row.map_err(failed("read the consumer"))?.get(0))
     }
 
-    /// Which of these events the inbox has, in whatever state.
+    /// Those of these events that the inbox has, with their status.
     async fn held(
         &self,
         client: &SqlClient,
         ids: &[String],
-    ) -> Result<BTreeSet<String>, InboxError> {
-        let sql = "SELECT event_id FROM public.app_inbox
+    ) -> Result<BTreeMap<String, String>, InboxError> {
+        let sql = "SELECT event_id, status FROM public.app_inbox
                     WHERE consumer = $1 AND generation = $2 AND event_id = ANY ($3)";
         let (name, generation) = self.place();
         let rows = client.query(sql, &[&name, &generation, &ids]).await;
-        Ok(rows.map_err(failed("read the inbox"))?.iter().map(|row| row.get(0)).collect())
+        let rows = rows.map_err(failed("read the inbox"))?;
+        Ok(rows.iter().map(|row| (row.get(0), row.get(1))).collect())
     }
 
     /// What it holds of the events that occurred in this time.
@@ -424,7 +468,7 @@ impl InConsumer {
         let mut seen = Seen::default();
         for row in &rows.map_err(failed("read the inbox"))? {
             seen.minutes.entry(row.get(0)).or_default().add(row);
-            *seen.statuses.entry(row.get(3)).or_default() += row.get::<_, i64>(1);
+            *seen.statuses.entry((row.get(0), row.get(3))).or_default() += row.get::<_, i64>(1);
             let first: SystemTime = row.get(4);
             seen.first = Some(seen.first.map_or(first, |other| other.min(first)));
         }

@@ -30,7 +30,7 @@ pub async fn execute(config: AuditConfig) -> Result<(), Error> {
     let outbox = connect_sql(&config.database.connect).await?;
     refuse_without_outbox(&outbox, &config.database.outbox).await?;
     let scope = scope(&outbox, &config).await?;
-    let held_back = held_back(&outbox, &scope.slots).await?;
+    let held_back = held_back(&outbox, &scope).await?;
     let mut reports: Vec<(String, Findings)> = Vec::new();
     if let Some((subscription, endpoint)) = &config.subscription {
         let messages = Messages::read(&Subscriber::connect(endpoint)?, subscription).await?;
