@@ -229,3 +229,31 @@ async fn figures_are_of_the_time_and_the_aggregates_that_were_asked_for() {
         assert_eq!(report["inbox"], serde_json::json!({ "done": 20 }), "{report}");
     }
 }
+
+#[tokio::test]
+async fn without_an_inbox_a_trace_shows_the_rest_and_an_audit_proves_nothing() {
+    let Some(world) = World::create().await else { return };
+    world.insert_events(1, 1).await;
+    world.catch_up().await;
+    let id = "SELECT id::text FROM app_outbox";
+    let id: String = world.client().query_one(id, &[]).await.expect("one row").get(0);
+    let traced = world.run(["trace", &id]).await;
+    assert_eq!(traced.code, Some(2), "{}", traced.text);
+    for part in [
+        "outbox\n  aggregateid        key-0",
+        "dispatch state\n",
+        "inbox\n  not looked at",
+        "--inbox NAME=",
+    ] {
+        assert!(traced.text.contains(part), "{part:?} is not in {}", traced.text);
+    }
+    let nowhere = world.run(["trace", "no such event"]).await;
+    assert_eq!(nowhere.code, Some(1), "{}", nowhere.text);
+    let audit = world.run(["audit"]).await;
+    assert_eq!(audit.code, Some(2), "{}", audit.text);
+    assert!(
+        audit.text.contains("--inbox NAME=") && audit.text.contains("--subscription S"),
+        "{}",
+        audit.text
+    );
+}

@@ -199,8 +199,19 @@ pub enum Error {
     },
 
     /// An event that was asked for is nowhere.
-    #[error("event {event_id:?} is in no outbox, in no dispatch state and in no inbox")]
+    #[error("event {event_id:?} is in no outbox, in no dispatch state, {inboxes}")]
     NoTrace {
+        /// The id asked for.
+        event_id: String,
+        /// Whether there were any.
+        inboxes: &'static str,
+    },
+
+    /// There was no inbox to look for an event in.
+    #[error(
+        "whether event {event_id:?} is in an inbox is not known: the outbox's database has none"
+    )]
+    NoInbox {
         /// The id asked for.
         event_id: String,
     },
@@ -260,7 +271,7 @@ impl Error {
                 Kind::PortTaken
             }
             Self::Listen { .. } => Kind::Machine,
-            Self::Unfit { .. } | Self::Unfinished { .. } => Kind::Argument,
+            Self::Unfit { .. } | Self::Unfinished { .. } | Self::NoInbox { .. } => Kind::Argument,
             Self::File { .. } => Kind::File,
             Self::Io { .. } => Kind::Machine,
             Self::Demo { .. }
@@ -324,6 +335,7 @@ impl Error {
             Self::NoTrace { .. } => {
                 "compare the id with what was inserted; --outbox-table and --inbox name where to look"
             }
+            Self::NoInbox { .. } => NAME_INBOXES,
             Self::NotArrived { .. } => NOT_ARRIVED,
             Self::NoOutbox { .. } => NO_OUTBOX,
             // One cure for all that is wrong, where there is one.
@@ -379,6 +391,10 @@ pub(crate) fn kind_of_inbox(error: &InboxError) -> Kind {
 /// What commands of a consumer need.
 const CONSUMER_RIGHTS: &str = "run it as the owner of the app_inbox tables, or grant this role what the command needs: \
      migrations/README.md, A role for a consumer";
+
+/// What to do where consumers are in another database.
+pub(crate) const NAME_INBOXES: &str =
+    "name each consumer and its database: --inbox NAME=postgresql://...";
 
 /// What to do about events that no inbox has.
 const MISSING: &str =

@@ -37,7 +37,16 @@ pub async fn execute(config: AuditConfig) -> Result<(), Error> {
         let findings = audit(&outbox, Against::Subscription(&messages), &scope).await?;
         reports.push((subscription.clone(), findings));
     } else {
-        for inbox in open_inboxes(&outbox, &config.inboxes).await? {
+        let inboxes = open_inboxes(&outbox, &config.inboxes).await?;
+        if inboxes.is_empty() {
+            return Err(Error::Unfit {
+                what: "the outbox's database has no consumer, and nothing is proved without one"
+                    .to_owned(),
+                hint: "name each consumer and its database: --inbox NAME=postgresql://..., or, of consumers without an \
+                       inbox, a subscription that nobody else reads: --subscription S",
+            });
+        }
+        for inbox in inboxes {
             let against = Against::Inbox(inbox.client(&outbox), &inbox.consumer);
             reports
                 .push((inbox.consumer.name().to_owned(), audit(&outbox, against, &scope).await?));

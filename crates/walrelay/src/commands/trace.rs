@@ -8,14 +8,15 @@ use walrelay_postgres::{SqlClient, connect_sql};
 use super::before::{every_shard, refuse_without_outbox};
 use super::columns::column_of;
 use crate::config::{InboxPlace, OutputFormat, TraceConfig};
-use crate::error::Error;
+use crate::error::{Error, NAME_INBOXES};
 use crate::output::{print, visible};
 
 /// Looks everywhere, and prints what is there.
 ///
 /// # Errors
 ///
-/// A database cannot be reached or refuses, or the event is nowhere.
+/// A database cannot be reached or refuses, the event is nowhere or not in an inbox where it should be, or there was
+/// no inbox to look at.
 pub async fn execute(config: TraceConfig) -> Result<(), Error> {
     let outbox = connect_sql(&config.database.connect).await?;
     refuse_without_outbox(&outbox, &config.database.outbox).await?;
@@ -28,17 +29,31 @@ pub async fn execute(config: TraceConfig) -> Result<(), Error> {
     verdict(&found, config.event_id)
 }
 
-/// Whether the event is where it should be.
+/// Whether the event is where it should be, as far as that can be told.
 fn verdict(found: &Value, event_id: String) -> Result<(), Error> {
+    let has_inboxes = has_inboxes(found);
     let inboxes = found["inboxes"].as_object().into_iter().flatten().map(|(_, row)| row);
     if inboxes.chain([&found["outbox"], &found["dispatch"]]).all(Value::is_null) {
-        return Err(Error::NoTrace { event_id });
+        return Err(Error::NoTrace {
+            event_id,
+            inboxes: match has_inboxes {
+                true => "and in no inbox",
+                false => "and there was no inbox to look at",
+            },
+        });
+    }
+    if !has_inboxes {
+        return Err(Error::NoInbox { event_id });
     }
     let lacking = found["not_in"].as_array().into_iter().flatten().filter_map(Value::as_str);
     match lacking.map(visible).collect::<Vec<_>>().as_slice() {
         [] => Ok(()),
         lacking => Err(Error::NotArrived { event_id, consumers: lacking.join(", ") }),
     }
+}
+
+fn has_inboxes(found: &Value) -> bool {
+    found["inboxes"].as_object().is_some_and(|inboxes| !inboxes.is_empty())
 }
 
 /// Whether a row of the outbox has been published, as far as the relay knows.
@@ -96,6 +111,10 @@ fn as_text(found: &Value) -> String {
     for (name, row) in found["inboxes"].as_object().into_iter().flatten() {
         part(&mut text, &format!("inbox of {}", visible(name)), row, "not there");
     }
+    if !has_inboxes(found) {
+        let unknown = format!("not looked at, because none is in this database: {NAME_INBOXES}");
+        part(&mut text, "inbox", &Value::Null, &unknown);
+    }
     text
 }
 
@@ -132,7 +151,7 @@ impl Inbox {
     }
 }
 
-/// The inboxes that were named; those of the outbox's own database when none was.
+/// The inboxes that were named; those of the outbox's own database when none was, and it may have none.
 pub(super) async fn open_inboxes(
     outbox: &SqlClient,
     places: &[InboxPlace],
@@ -147,12 +166,6 @@ pub(super) async fn open_inboxes(
         let here = InConsumer::all(outbox).await?;
         inboxes.extend(here.into_iter().map(|consumer| Inbox { consumer, client: None }));
     }
-    if inboxes.is_empty() {
-        return Err(Error::Unfit {
-            what: "the outbox's database has no consumer".to_owned(),
-            hint: "name each consumer and its database: --inbox NAME=postgresql://...",
-        });
-    }
     Ok(inboxes)
 }
 
@@ -163,6 +176,26 @@ mod tests {
     fn found(not_in: &Value) -> Value {
         let row = json!({ "settled": true });
         json!({ "outbox": row, "dispatch": null, "inboxes": { "billing": null }, "not_in": not_in })
+    }
+
+    #[test]
+    fn without_an_inbox_the_rest_is_shown_and_it_is_no_success() {
+        let row = json!({ "settled": true });
+        let outbox = json!({ "outbox": row, "dispatch": null, "inboxes": {}, "not_in": [] });
+        let text = as_text(&outbox);
+        assert!(text.contains("settled            true"), "{text}");
+        assert!(
+            text.contains("inbox\n  not looked at") && text.contains("--inbox NAME="),
+            "{text}"
+        );
+        let error = verdict(&outbox, "e-1".to_owned()).expect_err("it may be anywhere");
+        assert_eq!(error.exit().code(), 2);
+        assert!(error.report().contains("--inbox NAME="), "{}", error.report());
+
+        let nowhere = json!({ "outbox": null, "dispatch": null, "inboxes": {}, "not_in": [] });
+        let none = verdict(&nowhere, "e-1".to_owned()).expect_err("it is nowhere");
+        assert_eq!(none.exit().code(), 1);
+        assert!(none.report().contains("there was no inbox to look at"), "{}", none.report());
     }
 
     #[test]
