@@ -55,13 +55,13 @@ pub struct Bounds {
 
 /// What is known about a message that was delivered.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Delivery {
+pub struct Delivery<'a> {
     /// The name of the message, the same in every delivery.
-    pub message_id: String,
+    pub message_id: &'a str,
     /// The name of this delivery.
     pub ack_id: String,
     /// Empty: without order.
-    pub ordering_key: String,
+    pub ordering_key: &'a str,
     /// What it takes of the budget.
     pub bytes: usize,
 }
@@ -207,9 +207,9 @@ impl<M> Intake<M> {
     }
 
     /// Takes a delivery in.
-    pub fn arrive(&mut self, delivery: Delivery, message: M, now: Instant) -> Arrival {
+    pub fn arrive(&mut self, delivery: Delivery<'_>, message: &Arc<M>, now: Instant) -> Arrival {
         let Delivery { message_id, ack_id, ordering_key, bytes } = delivery;
-        if let Some(ticket) = self.by_message.get(message_id.as_str()).copied() {
+        if let Some(ticket) = self.by_message.get(message_id).copied() {
             if let Some(held) = self.held.get_mut(&ticket) {
                 held.ack_id = ack_id;
                 self.leases.end(ticket, &held.lease);
@@ -219,7 +219,7 @@ impl<M> Intake<M> {
         }
         let ticket = self.next_ticket;
         self.next_ticket += 1;
-        let key = (!ordering_key.is_empty()).then(|| self.enqueue(&ordering_key, ticket));
+        let key = (!ordering_key.is_empty()).then(|| self.enqueue(ordering_key, ticket));
         if key.is_none() {
             self.ready.push_back(Turn::Single(ticket));
         }
@@ -227,7 +227,7 @@ impl<M> Intake<M> {
         self.bytes += bytes;
         let message_id: Arc<str> = message_id.into();
         self.by_message.insert(Arc::clone(&message_id), ticket);
-        let message = Arc::new(message);
+        let message = Arc::clone(message);
         let held =
             Held { message, message_id, ack_id, key, bytes, since: now, lease, is_out: false };
         self.held.insert(ticket, held);

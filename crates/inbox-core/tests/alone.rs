@@ -1,5 +1,6 @@
 //! A message that fails for what says nothing about an event: everybody's trouble, or its own.
 
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use walrelay_core::Random;
@@ -27,9 +28,9 @@ impl World {
     }
 
     fn deliver(&mut self, name: &'static str, key: &str) {
-        let (message_id, ack_id) = (name.to_owned(), format!("ack {name}"));
-        let delivery = Delivery { message_id, ack_id, ordering_key: key.to_owned(), bytes: 10 };
-        self.intake.arrive(delivery, name, self.now);
+        let ack_id = format!("ack {name}");
+        let delivery = Delivery { message_id: name, ack_id, ordering_key: key, bytes: 10 };
+        self.intake.arrive(delivery, &Arc::new(name), self.now);
     }
 
     /// The next batch; it fails so if the culprit is among it.

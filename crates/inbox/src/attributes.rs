@@ -14,8 +14,25 @@ impl Attributes {
     /// Those of a map.
     #[must_use]
     pub fn of(map: &BTreeMap<String, String>) -> Self {
-        // A map of strings always can be written.
-        Self(serde_json::to_string(map).unwrap_or_else(|_| "{}".to_owned()).into())
+        Self::of_pairs(&Pairs::from(map))
+    }
+
+    pub(crate) fn of_pairs(pairs: &Pairs<'_>) -> Self {
+        let Pairs(pairs) = pairs;
+        let size = pairs.iter().map(|(name, value)| name.len() + value.len() + "\"\":\"\",".len());
+        let mut json = Vec::with_capacity("{}".len() + size.sum::<usize>());
+        json.push(b'{');
+        for (index, (name, value)) in pairs.iter().enumerate() {
+            if index > 0 {
+                json.push(b',');
+            }
+            // Strings always can be written, and nothing fails to take them.
+            drop(serde_json::to_writer(&mut json, name));
+            json.push(b':');
+            drop(serde_json::to_writer(&mut json, value));
+        }
+        json.push(b'}');
+        Self(String::from_utf8(json).unwrap_or_else(|_| "{}".to_owned()).into())
     }
 
     /// Those that are stored: what was written by [`of`](Self::of), whoever has edited it since.
@@ -52,6 +69,37 @@ impl Attributes {
     #[must_use]
     pub fn as_json(&self) -> &str {
         &self.0
+    }
+}
+
+/// Attributes by name, one of each, where they lie.
+#[derive(Debug)]
+pub(crate) struct Pairs<'a>(Vec<(&'a str, &'a str)>);
+
+impl<'a> Pairs<'a> {
+    /// Of several of one name the last counts, as the encoding of a map has it.
+    pub(crate) fn of(mut pairs: Vec<(&'a str, &'a str)>) -> Self {
+        pairs.sort_by_key(|(name, _)| *name);
+        pairs.dedup_by(|later, kept| {
+            let is_same = later.0 == kept.0;
+            if is_same {
+                kept.1 = later.1;
+            }
+            is_same
+        });
+        Self(pairs)
+    }
+
+    pub(crate) fn get(&self, name: &str) -> Option<&'a str> {
+        let Self(pairs) = self;
+        let at = pairs.binary_search_by_key(&name, |(known, _)| *known).ok()?;
+        Some(pairs[at].1)
+    }
+}
+
+impl<'a> From<&'a BTreeMap<String, String>> for Pairs<'a> {
+    fn from(map: &'a BTreeMap<String, String>) -> Self {
+        Self(map.iter().map(|(name, value)| (name.as_str(), value.as_str())).collect())
     }
 }
 
@@ -94,6 +142,18 @@ mod tests {
         ] {
             assert_eq!(attributes(other).plain("it"), None, "{other:?}");
         }
+    }
+
+    #[test]
+    fn of_several_values_of_one_name_the_last_counts() {
+        let pairs = Pairs::of(vec![("b", "1"), ("a", "x"), ("b", "2"), ("c", ""), ("b", "3")]);
+        assert_eq!(
+            (pairs.get("a"), pairs.get("b"), pairs.get("c")),
+            (Some("x"), Some("3"), Some(""))
+        );
+        assert_eq!(pairs.get("d"), None);
+        assert_eq!(Attributes::of_pairs(&pairs).as_json(), r#"{"a":"x","b":"3","c":""}"#);
+        assert_eq!(Attributes::of_pairs(&Pairs::of(Vec::new())), Attributes::default());
     }
 
     #[test]

@@ -1,14 +1,13 @@
 //! An event, as a message of the relay or of anybody else brings it.
 
-use std::collections::BTreeMap;
 use std::time::SystemTime;
 
 use bytes::Bytes;
-use googleapis_tonic_google_pubsub_v1::google::pubsub::v1::PubsubMessage;
 use walrelay_envelope::Lsn;
 use walrelay_envelope::attribute::{self, cloudevents};
+use walrelay_pubsub::MessageRef;
 
-use crate::attributes::Attributes;
+use crate::attributes::{Attributes, Pairs};
 use crate::time::{at, parse_rfc3339};
 
 /// What a held message takes besides its contents: names, queues, its place in three maps.
@@ -52,33 +51,31 @@ pub struct Event {
 
 impl Event {
     /// Reads a message.
-    #[must_use]
-    pub fn of_message(message: PubsubMessage) -> Self {
-        let PubsubMessage { data, attributes, message_id, publish_time, ordering_key } = message;
-        let commit_lsn: Option<Lsn> =
-            attributes.get(attribute::COMMIT_LSN).and_then(|value| value.parse().ok());
+    pub(crate) fn of_message(message: MessageRef<'_>) -> Self {
+        let MessageRef { data, attributes, message_id, publish_time, ordering_key } = message;
+        let attributes = Pairs::of(attributes);
+        let commit_lsn: Option<Lsn> = number(&attributes, attribute::COMMIT_LSN);
         let tx_index: Option<i32> = number(&attributes, attribute::TX_INDEX);
         let position = commit_lsn.zip(tx_index.filter(|index| *index >= 0));
         let description = Description::of(&attributes);
         Self {
             event_id: text(&attributes, &[attribute::EVENT_ID, cloudevents::ID])
-                .unwrap_or_else(|| storable(&message_id)),
+                .unwrap_or_else(|| storable(message_id)),
             event_type: description.event_type,
             aggregate_type: description.aggregate_type,
             aggregate_id: description.aggregate_id,
-            ordering_key: storable(&ordering_key),
+            ordering_key: storable(ordering_key),
             version: description.version,
             schema_version: description.schema_version,
             occurred_at: description.occurred_at,
             commit_lsn: position.map(|(lsn, _)| lsn),
             tx_index: position.map(|(_, index)| index),
             system_identifier: text(&attributes, &[attribute::SYSTEM_IDENTIFIER]),
-            message_id: storable(&message_id),
+            message_id: storable(message_id),
             publish_time: publish_time
-                .and_then(|time| at(time.seconds, u32::try_from(time.nanos).unwrap_or(0))),
-            attributes: Attributes::of(&attributes),
-            // As it comes it is a part of the whole response, and would keep all of that.
-            data: Bytes::copy_from_slice(&data),
+                .and_then(|(seconds, nanos)| at(seconds, u32::try_from(nanos).unwrap_or(0))),
+            attributes: Attributes::of_pairs(&attributes),
+            data: Bytes::copy_from_slice(data),
         }
     }
 
@@ -121,11 +118,11 @@ pub(crate) struct Description {
 
 impl Description {
     /// Reads either style of attributes.
-    pub(crate) fn of(attributes: &BTreeMap<String, String>) -> Self {
+    pub(crate) fn of(attributes: &Pairs<'_>) -> Self {
         let occurred_at = attributes
             .get(attribute::OCCURRED_AT)
             .or_else(|| attributes.get(cloudevents::TIME))
-            .and_then(|value| parse_rfc3339(value));
+            .and_then(parse_rfc3339);
         Self {
             event_type: text(attributes, &[attribute::EVENT_TYPE, cloudevents::TYPE]),
             aggregate_type: text(attributes, &[attribute::AGGREGATE_TYPE]),
@@ -137,39 +134,41 @@ impl Description {
     }
 }
 
-fn text(attributes: &BTreeMap<String, String>, names: &[&str]) -> Option<String> {
-    let found = names.iter().find_map(|name| attributes.get(*name));
-    found.filter(|value| !value.is_empty()).map(|value| storable(value))
+fn text(attributes: &Pairs<'_>, names: &[&str]) -> Option<String> {
+    let found = names.iter().find_map(|name| attributes.get(name));
+    found.filter(|value| !value.is_empty()).map(storable)
 }
 
-fn number<N: std::str::FromStr>(attributes: &BTreeMap<String, String>, name: &str) -> Option<N> {
+fn number<N: std::str::FromStr>(attributes: &Pairs<'_>, name: &str) -> Option<N> {
     attributes.get(name)?.parse().ok()
 }
 
 /// Postgres' text holds every character but one. What carried it must not keep a batch from being
 /// read, and keeps its own identity as far as the rest of its text does.
 fn storable(text: &str) -> String {
-    text.replace('\0', "\u{fffd}")
+    match text.contains('\0') {
+        true => text.replace('\0', "\u{fffd}"),
+        false => text.to_owned(),
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn message(attributes: &[(&str, &str)]) -> PubsubMessage {
-        let attributes = attributes.iter().map(|(n, v)| ((*n).to_owned(), (*v).to_owned()));
-        PubsubMessage {
-            data: Bytes::from_static(b"{}"),
-            attributes: attributes.collect(),
-            message_id: "m-1".into(),
-            ordering_key: "key\0".into(),
-            ..PubsubMessage::default()
-        }
+    fn of(attributes: &[(&str, &str)]) -> Event {
+        Event::of_message(MessageRef {
+            data: b"{}",
+            attributes: attributes.to_vec(),
+            message_id: "m-1",
+            publish_time: None,
+            ordering_key: "key\0",
+        })
     }
 
     #[test]
     fn both_styles_of_attributes_are_read() {
-        let event = Event::of_message(message(&[
+        let event = of(&[
             ("event_id", "e-1"),
             ("event_type", "paid"),
             ("aggregate_id", "A-17"),
@@ -177,13 +176,13 @@ mod tests {
             ("commit_lsn", "16/B374D848"),
             ("tx_index", "3"),
             ("occurred_at", "2023-11-14T22:13:20Z"),
-        ]));
+        ]);
         assert_eq!(event.event_id, "e-1");
         assert_eq!((event.version, event.tx_index), (Some(7), Some(3)));
         assert_eq!(event.commit_lsn.map(|lsn| lsn.to_string()).as_deref(), Some("16/B374D848"));
         assert_eq!(event.occurred_at, at(1_700_000_000, 0));
         let cloud = [("ce-id", "c-1"), ("ce-type", "paid"), ("ce-subject", "A-17")];
-        let from_cloud = Event::of_message(message(&cloud));
+        let from_cloud = of(&cloud);
         assert_eq!(from_cloud.event_id, "c-1");
         assert_eq!(from_cloud.event_type.as_deref(), Some("paid"));
         assert_eq!(from_cloud.aggregate_id.as_deref(), Some("A-17"));
@@ -191,18 +190,17 @@ mod tests {
 
     #[test]
     fn a_trace_context_is_read_under_either_name() {
-        let of = |attributes: &[(&str, &str)]| {
-            Event::of_message(message(attributes)).traceparent().map(ToOwned::to_owned)
-        };
-        assert_eq!(of(&[("event_id", "e-1")]), None);
-        assert_eq!(of(&[("googclient_traceparent", "00-1")]).as_deref(), Some("00-1"));
+        let traceparent =
+            |attributes: &[(&str, &str)]| of(attributes).traceparent().map(ToOwned::to_owned);
+        assert_eq!(traceparent(&[("event_id", "e-1")]), None);
+        assert_eq!(traceparent(&[("googclient_traceparent", "00-1")]).as_deref(), Some("00-1"));
         let both = [("googclient_traceparent", "00-1"), ("traceparent", "00-2")];
-        assert_eq!(of(&both).as_deref(), Some("00-2"));
+        assert_eq!(traceparent(&both).as_deref(), Some("00-2"));
     }
 
     #[test]
     fn a_message_of_somebody_else_has_its_message_id_and_no_position() {
-        let event = Event::of_message(message(&[("commit_lsn", "16/B374D848"), ("version", "x")]));
+        let event = of(&[("commit_lsn", "16/B374D848"), ("version", "x")]);
         assert_eq!(event.event_id, "m-1");
         assert_eq!((event.commit_lsn, event.tx_index, event.version), (None, None, None));
         assert!(!event.ordering_key.contains('\0'), "Postgres cannot hold it");
@@ -210,7 +208,7 @@ mod tests {
 
     #[test]
     fn debug_shows_neither_payload_nor_key() {
-        let shown = format!("{:?}", Event::of_message(message(&[("secret", "hunter2")])));
+        let shown = format!("{:?}", of(&[("secret", "hunter2")]));
         assert!(!shown.contains("hunter2") && !shown.contains("key"), "{shown}");
     }
 }

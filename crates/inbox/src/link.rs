@@ -3,16 +3,14 @@
 use std::time::Duration;
 
 use futures_util::StreamExt as _;
-use googleapis_tonic_google_pubsub_v1::google::pubsub::v1::{
-    StreamingPullRequest, StreamingPullResponse,
-};
+use googleapis_tonic_google_pubsub_v1::google::pubsub::v1::StreamingPullRequest;
 use tokio::sync::mpsc::Sender;
 use tokio::sync::mpsc::error::TrySendError;
 use tokio::time::Instant;
 use tonic::{Code, Status};
 use walrelay_core::Random;
 use walrelay_inbox_core::Backoff;
-use walrelay_pubsub::{StreamingPull, Subscriber};
+use walrelay_pubsub::{Delivered, StreamingPull, Subscriber};
 
 /// A lease on the stream. Long enough that a renewal may be seconds late, short enough that what a
 /// dead consumer held soon goes to another.
@@ -48,7 +46,7 @@ pub(crate) enum Wanted {
 #[derive(Debug)]
 pub(crate) enum Heard {
     /// A response; an error is the end of the stream.
-    Response(Box<Result<StreamingPullResponse, Status>>),
+    Response(Box<Result<Delivered, Status>>),
     /// There is room for what waits.
     Room,
 }

@@ -57,10 +57,10 @@ impl Messages {
                 source: Box::new(status),
             })?;
             let before = read.count();
-            for received in response.received_messages {
-                leased.push(received.ack_id);
-                let event = received.message.map(Event::of_message);
+            for received in response.messages {
+                let event = received.message().map(Event::of_message);
                 read.ids.extend(event.map(|event| read.hash(&event.event_id)));
+                leased.push(received.ack_id);
             }
             if read.count() > before {
                 news_at = Instant::now();

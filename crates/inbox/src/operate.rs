@@ -230,7 +230,8 @@ impl InConsumer {
         );
         let attributes = replacement.attributes.as_ref().map(Attributes::of);
         let attributes = attributes.as_ref().map(Attributes::as_json);
-        let says = replacement.attributes.as_ref().map(Description::of).unwrap_or_default();
+        let says = replacement.attributes.as_ref().map(|map| Description::of(&map.into()));
+        let says = says.unwrap_or_default();
         let parts: [&(dyn tokio_postgres::types::ToSql + Sync); 8] = [
             &replacement.data,
             &attributes,

@@ -8,9 +8,7 @@ use std::time::{Duration, SystemTime};
 
 use futures_util::StreamExt as _;
 use futures_util::stream::FuturesUnordered;
-use googleapis_tonic_google_pubsub_v1::google::pubsub::v1::{
-    StreamingPullRequest, StreamingPullResponse,
-};
+use googleapis_tonic_google_pubsub_v1::google::pubsub::v1::StreamingPullRequest;
 use tokio::time::{Instant, sleep_until};
 use tonic::Status;
 use walrelay_core::Random;
@@ -18,7 +16,7 @@ use walrelay_inbox_core::{
     Arrival, Batch, BatchId, Bounds, Delivery, Failure, Intake, Outcome, Portion,
 };
 use walrelay_postgres::ConnectConfig;
-use walrelay_pubsub::Subscriber;
+use walrelay_pubsub::{Delivered, Subscriber};
 
 use crate::course::{Chore, Course, End, Stored, seed};
 use crate::database::{Applied, Connection, Found, Registration, Unapplied};
@@ -438,7 +436,7 @@ impl Run {
         }
     }
 
-    fn received(&mut self, response: Result<StreamingPullResponse, Status>) {
+    fn received(&mut self, response: Result<Delivered, Status>) {
         let now = Instant::now();
         let response = match response {
             Ok(response) => response,
@@ -456,17 +454,20 @@ impl Run {
         if let Some(confirmation) = response.modify_ack_deadline_confirmation {
             self.intake.disowned(&confirmation.invalid_ack_ids);
         }
-        for received in response.received_messages {
-            let Some(message) = received.message else { continue };
-            let event = Event::of_message(message);
+        for received in response.messages {
+            let message = match received.message() {
+                Ok(message) => message,
+                Err(error) => return self.stream_ended(&Status::internal(error.to_string()), now),
+            };
+            let event = Arc::new(Event::of_message(message));
             let delivery = Delivery {
-                message_id: event.message_id.clone(),
+                message_id: &event.message_id,
                 ack_id: received.ack_id,
-                ordering_key: event.ordering_key.clone(),
+                ordering_key: &event.ordering_key,
                 bytes: event.bytes(),
             };
             self.observed.metrics.messages_received.inc();
-            if self.intake.arrive(delivery, event, now.into_std()) == Arrival::Again {
+            if self.intake.arrive(delivery, &event, now.into_std()) == Arrival::Again {
                 tracing::trace!("delivered again while it is held");
             }
         }

@@ -5,18 +5,21 @@ use std::time::{Duration, SystemTime};
 
 use futures_util::stream::{BoxStream, StreamExt as _, TryStreamExt as _, once, unfold};
 use googleapis_tonic_google_pubsub_v1::google::pubsub::v1 as proto;
+use http::uri::PathAndQuery;
 use proto::subscriber_client::SubscriberClient;
 use proto::{
     AcknowledgeRequest, DeleteSubscriptionRequest, GetSubscriptionRequest,
-    ModifyAckDeadlineRequest, SeekRequest, StreamingPullRequest, StreamingPullResponse,
-    Subscription,
+    ModifyAckDeadlineRequest, SeekRequest, StreamingPullRequest, Subscription,
 };
 use tokio::sync::mpsc;
+use tonic::client::Grpc;
 use tonic::transport::Channel;
 use tonic::{Code, Request, Status};
+use tonic_prost::ProstCodec;
 
 use crate::channel::AuthorisedChannel;
 use crate::config::Endpoint;
+use crate::delivered::Delivered;
 use crate::error::{Answer, PubsubError};
 
 /// How long a short call may take.
@@ -25,6 +28,9 @@ const CALL_TIMEOUT: Duration = Duration::from_secs(30);
 const REQUESTS_MAX: usize = 16;
 /// The service delivers at most 20 MB at a time.
 const RESPONSE_BYTES_MAX: usize = 32 << 20;
+/// The call's name; by our own types, because the generated ones copy each part of each message.
+const STREAMING_PULL: &str = "/google.pubsub.v1.Subscriber/StreamingPull";
+
 /// A client of the Subscriber service. Clones share connection and credentials.
 #[derive(Clone)]
 pub struct Subscriber {
@@ -38,7 +44,7 @@ pub struct StreamingPull {
     /// Acknowledgements and leases, in the order in which they leave.
     pub requests: mpsc::Sender<StreamingPullRequest>,
     /// What is delivered. Ends with an error, or when the service closes the stream.
-    pub responses: BoxStream<'static, Result<StreamingPullResponse, Status>>,
+    pub responses: BoxStream<'static, Result<Delivered, Status>>,
 }
 
 impl Subscriber {
@@ -66,8 +72,13 @@ impl Subscriber {
         let this = self.clone();
         let responses = once(async move {
             let request = this.request(&subscription, outgoing).await?;
-            let mut client = this.client.clone();
-            client.streaming_pull(request).await.map(tonic::Response::into_inner)
+            let mut calls =
+                Grpc::new(this.authorised.channel()).max_decoding_message_size(RESPONSE_BYTES_MAX);
+            let is_gone = |error| Status::unavailable(format!("no connection: {error}"));
+            calls.ready().await.map_err(is_gone)?;
+            let codec = ProstCodec::<StreamingPullRequest, Delivered>::default();
+            let path = PathAndQuery::from_static(STREAMING_PULL);
+            calls.streaming(request, path, codec).await.map(tonic::Response::into_inner)
         })
         .try_flatten()
         .boxed();

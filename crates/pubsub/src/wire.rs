@@ -10,6 +10,8 @@
 use bytes::{BufMut, Bytes, BytesMut};
 use walrelay_core::Message;
 
+use crate::protobuf::{Field, field};
+
 /// Compression flag and length in front of every gRPC message.
 const PREFIX_LEN: usize = 5;
 /// `PublishRequest.topic`, length-delimited.
@@ -79,44 +81,13 @@ pub(crate) fn message_ids(frame: &[u8]) -> Result<Vec<String>, BadResponse> {
     }
     let mut ids = Vec::new();
     while !body.is_empty() {
-        let (tag, content) = field(&mut body).ok_or(BadResponse::Encoding)?;
+        let Field { tag, content, .. } = field(&mut body).ok_or(BadResponse::Encoding)?;
         if tag == RESPONSE_MESSAGE_IDS {
             let id = std::str::from_utf8(content).map_err(|_| BadResponse::Encoding)?;
             ids.push(id.to_owned());
         }
     }
     Ok(ids)
-}
-
-/// Takes one field off `bytes`; the content of a scalar field is not needed and comes back empty.
-fn field<'a>(bytes: &mut &'a [u8]) -> Option<(u64, &'a [u8])> {
-    let tag = take_varint(bytes)?;
-    let len = match tag & 7 {
-        0 => {
-            take_varint(bytes)?;
-            0
-        }
-        1 => 8,
-        2 => usize::try_from(take_varint(bytes)?).ok()?,
-        5 => 4,
-        _ => return None,
-    };
-    let (content, rest) = bytes.split_at_checked(len)?;
-    *bytes = rest;
-    Some((tag, content))
-}
-
-fn take_varint(bytes: &mut &[u8]) -> Option<u64> {
-    let mut value = 0;
-    for shift in (0..64).step_by(7) {
-        let (byte, rest) = bytes.split_first()?;
-        *bytes = rest;
-        value |= u64::from(byte & 0x7F) << shift;
-        if byte & 0x80 == 0 {
-            return Some(value);
-        }
-    }
-    None
 }
 
 #[cfg(test)]

@@ -1,6 +1,7 @@
 //! Instances, Pub/Sub and the database, turn by turn in made-up time.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use walrelay_core::Random;
@@ -194,14 +195,14 @@ impl World {
             let key = self.random.next_u32() as usize % KEYS;
             let delivered = self.pubsub.deliver(key, index, self.now + LEASE);
             let Some((message, ack_id)) = delivered else { continue };
+            let name = (message.key, message.place);
             let delivery = Delivery {
-                message_id: format!("{}/{}", message.key, message.place),
+                message_id: &format!("{}/{}", name.0, name.1),
                 ack_id: ack_id.clone(),
-                ordering_key: format!("key-{}", message.key),
+                ordering_key: &format!("key-{}", name.0),
                 bytes: 50,
             };
-            let name = (message.key, message.place);
-            if instance.intake.arrive(delivery, message, self.now) == Arrival::New {
+            if instance.intake.arrive(delivery, &Arc::new(message), self.now) == Arrival::New {
                 self.arrival += 1;
                 instance.arrivals.insert(name, self.arrival);
             }

@@ -1,0 +1,236 @@
+//! What a streaming pull delivers, without a copy of each of its parts.
+//!
+//! A message has a dozen attributes, and a generated type makes two strings of each. Here it stays as it came until
+//! it is looked at, and is then looked at in place.
+//!
+//! Source: google/pubsub/v1/pubsub.proto, `StreamingPullResponse`, `ReceivedMessage`, `PubsubMessage`.
+
+use bytes::Bytes;
+use googleapis_tonic_google_pubsub_v1::google::pubsub::v1::streaming_pull_response::{
+    AcknowledgeConfirmation, ModifyAckDeadlineConfirmation,
+};
+
+use crate::protobuf::{Field, field};
+
+const DATA: u64 = 1 << 3 | 2;
+const ATTRIBUTES: u64 = 2 << 3 | 2;
+const MESSAGE_ID: u64 = 3 << 3 | 2;
+const PUBLISH_TIME: u64 = 4 << 3 | 2;
+const ORDERING_KEY: u64 = 5 << 3 | 2;
+/// Of an entry of the attributes.
+const NAME: u64 = 1 << 3 | 2;
+const VALUE: u64 = 2 << 3 | 2;
+/// Of a timestamp.
+const SECONDS: u64 = 1 << 3;
+const NANOS: u64 = 2 << 3;
+
+/// As many as the relay writes, and a few headers.
+const ATTRIBUTES_EXPECTED: usize = 16;
+
+/// A `StreamingPullResponse`.
+#[derive(Clone, PartialEq, prost::Message)]
+pub struct Delivered {
+    /// In the order of their keys.
+    #[prost(message, repeated, tag = "1")]
+    pub messages: Vec<ReceivedMessage>,
+    /// Answers acknowledgements, of a subscription with exactly-once delivery.
+    #[prost(message, optional, tag = "5")]
+    pub acknowledge_confirmation: Option<AcknowledgeConfirmation>,
+    /// Answers changes of a lease, of a subscription with exactly-once delivery.
+    #[prost(message, optional, tag = "3")]
+    pub modify_ack_deadline_confirmation: Option<ModifyAckDeadlineConfirmation>,
+}
+
+/// A message and the name of its delivery.
+#[derive(Clone, PartialEq, Eq, prost::Message)]
+#[prost(skip_debug)]
+pub struct ReceivedMessage {
+    /// By which it is acknowledged.
+    #[prost(string, tag = "1")]
+    pub ack_id: String,
+    /// A part of the whole response, which stays in memory as long as this.
+    #[prost(bytes = "bytes", tag = "2")]
+    message: Bytes,
+}
+
+/// It is no `PubsubMessage`, or has no id.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("a message was delivered that cannot be read")]
+pub struct Unreadable;
+
+impl ReceivedMessage {
+    /// Reads the message.
+    ///
+    /// # Errors
+    ///
+    /// It is none, or has no id.
+    pub fn message(&self) -> Result<MessageRef<'_>, Unreadable> {
+        MessageRef::of(&self.message)
+    }
+}
+
+impl std::fmt::Debug for ReceivedMessage {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        // No payload and no attribute: it may end up in a log.
+        f.debug_struct("ReceivedMessage").field("ack_id", &self.ack_id).finish_non_exhaustive()
+    }
+}
+
+/// A `PubsubMessage` where it lies.
+#[derive(Clone, PartialEq, Eq, Default)]
+pub struct MessageRef<'a> {
+    /// The payload.
+    pub data: &'a [u8],
+    /// Names and values as they came; of several of one name the last counts.
+    pub attributes: Vec<(&'a str, &'a str)>,
+    /// The service's name for it.
+    pub message_id: &'a str,
+    /// When the service stored it: seconds since 1970 and nanoseconds.
+    pub publish_time: Option<(i64, i32)>,
+    /// Empty: without order.
+    pub ordering_key: &'a str,
+}
+
+impl<'a> MessageRef<'a> {
+    /// Reads an encoded `PubsubMessage`.
+    ///
+    /// # Errors
+    ///
+    /// It is none, or has no id.
+    pub fn of(bytes: &'a [u8]) -> Result<Self, Unreadable> {
+        Self::read(bytes).ok_or(Unreadable)
+    }
+
+    fn read(mut bytes: &'a [u8]) -> Option<Self> {
+        let attributes = Vec::with_capacity(ATTRIBUTES_EXPECTED);
+        let mut message = Self { attributes, ..Self::default() };
+        while !bytes.is_empty() {
+            let Field { tag, content, .. } = field(&mut bytes)?;
+            match tag {
+                DATA => message.data = content,
+                ATTRIBUTES => message.attributes.push(attribute(content)?),
+                MESSAGE_ID => message.message_id = text(content)?,
+                PUBLISH_TIME => message.publish_time = Some(timestamp(content)?),
+                ORDERING_KEY => message.ordering_key = text(content)?,
+                _ => {}
+            }
+        }
+        // The service names every message.
+        (!message.message_id.is_empty()).then_some(message)
+    }
+}
+
+impl std::fmt::Debug for MessageRef<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("MessageRef").field("message_id", &self.message_id).finish_non_exhaustive()
+    }
+}
+
+fn attribute(mut entry: &[u8]) -> Option<(&str, &str)> {
+    let (mut name, mut value) = ("", "");
+    while !entry.is_empty() {
+        let Field { tag, content, .. } = field(&mut entry)?;
+        match tag {
+            NAME => name = text(content)?,
+            VALUE => value = text(content)?,
+            _ => {}
+        }
+    }
+    Some((name, value))
+}
+
+fn timestamp(mut bytes: &[u8]) -> Option<(i64, i32)> {
+    let (mut seconds, mut nanos) = (0, 0);
+    while !bytes.is_empty() {
+        let Field { tag, varint, .. } = field(&mut bytes)?;
+        match tag {
+            SECONDS => seconds = varint.cast_signed(),
+            NANOS => nanos = i32::try_from(varint.cast_signed()).ok()?,
+            _ => {}
+        }
+    }
+    Some((seconds, nanos))
+}
+
+fn text(content: &[u8]) -> Option<&str> {
+    std::str::from_utf8(content).ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use googleapis_tonic_google_pubsub_v1::google::pubsub::v1 as proto;
+    use prost::Message as _;
+
+    use super::*;
+
+    fn message() -> proto::PubsubMessage {
+        let attributes = [("name", "value"), ("empty", ""), ("é", "\u{1f600}\"")];
+        proto::PubsubMessage {
+            data: Bytes::from_static(b"\0{}\xff"),
+            attributes: attributes.map(|(n, v)| (n.to_owned(), v.to_owned())).into(),
+            message_id: "m-1".into(),
+            publish_time: Some(prost_types::Timestamp { seconds: -5, nanos: 999_999_999 }),
+            ordering_key: "key".into(),
+        }
+    }
+
+    #[test]
+    fn a_response_is_read_as_the_generated_types_write_it() {
+        let received = |ack_id: &str, message| proto::ReceivedMessage {
+            ack_id: ack_id.into(),
+            message,
+            delivery_attempt: 5,
+        };
+        let confirmation = proto::streaming_pull_response::AcknowledgeConfirmation {
+            invalid_ack_ids: vec!["gone".into()],
+            ..Default::default()
+        };
+        let response = proto::StreamingPullResponse {
+            received_messages: vec![received("a-1", Some(message())), received("a-2", None)],
+            acknowledge_confirmation: Some(confirmation.clone()),
+            subscription_properties: Some(Default::default()),
+            ..Default::default()
+        };
+        let read = Delivered::decode(&*response.encode_to_vec()).unwrap();
+        assert_eq!(read.acknowledge_confirmation, Some(confirmation));
+        assert_eq!(read.modify_ack_deadline_confirmation, None);
+        let [first, second] = &read.messages[..] else { panic!("{read:?}") };
+        assert_eq!((&*first.ack_id, &*second.ack_id), ("a-1", "a-2"));
+        let message = first.message().unwrap();
+        assert_eq!((message.data, message.message_id), (&b"\0{}\xff"[..], "m-1"));
+        assert_eq!((message.publish_time, message.ordering_key), (Some((-5, 999_999_999)), "key"));
+        let expected = [("empty", ""), ("name", "value"), ("é", "\u{1f600}\"")];
+        assert_eq!(message.attributes, expected);
+        assert_eq!(second.message(), Err(Unreadable), "there is none");
+        let shown = format!("{read:?} {message:?}");
+        assert!(!shown.contains("value") && !shown.contains("key"), "{shown}");
+    }
+
+    #[test]
+    fn no_cut_of_a_message_panics_or_is_read_beyond_its_end() {
+        let whole = message().encode_to_vec();
+        assert!(MessageRef::of(&whole).is_ok());
+        let mut readable = 0;
+        for end in 0..whole.len() {
+            if let Ok(message) = MessageRef::of(&whole[..end]) {
+                readable += 1;
+                assert!(message.attributes.len() <= 3);
+            }
+        }
+        // Between two fields, and nowhere else, behind the id.
+        assert_eq!(readable, 2);
+    }
+
+    #[test]
+    fn what_is_no_text_or_no_time_is_unreadable() {
+        for bytes in [
+            &[0x1A, 1, 0xFF][..],
+            &[0x12, 3, 0x0A, 1, 0xFF],
+            &[0x22, 6, 0x10, 0xFF, 0xFF, 0xFF, 0xFF, 0x7F],
+            &[0x0B],
+            &[0x0A, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0x7F],
+        ] {
+            assert_eq!(MessageRef::of(bytes), Err(Unreadable), "{bytes:?}");
+        }
+    }
+}
