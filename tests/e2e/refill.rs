@@ -26,12 +26,12 @@ fn reset_file(world: &World) -> String {
     file.to_str().expect("a plain name").to_owned()
 }
 
-/// Every event of the outbox has had its effect once, in the order of its key's versions.
 /// The command, with the file that empties the read model.
 fn from_outbox(reset: &str) -> [&str; 7] {
     ["consumer", "rebuild", CONSUMER, "--from-outbox", "refill", "--reset-sql", reset]
 }
 
+/// Every event of the outbox has had its effect once, in the order of its key's versions.
 async fn assert_each_once(world: &World) {
     let wrong = "SELECT count(*) FROM app_outbox AS o
           FULL JOIN (SELECT event_id, count(*) AS times FROM effect.applied GROUP BY 1) AS a
@@ -94,9 +94,24 @@ async fn rows_that_can_never_be_published_are_left_out_and_not_waited_for() {
     let before = text(&world, READ_MODEL).await;
     let reset = reset_file(&world);
     let rebuild = from_outbox(&reset);
+    // It is one operation: nothing of it is gone on with, and nothing of it is left on record.
+    let refused = world.run(rebuild).await;
+    assert_eq!(refused.code, Some(1), "{}", refused.text);
+    assert!(refused.text.contains("until the same command has done all of it"), "{}", refused.text);
+    for internal in
+        ["--resume", "streaming", "session ended", "ending the session", "backfill begins"]
+    {
+        assert!(!refused.text.contains(internal), "{internal}: {}", refused.text);
+    }
+    let open = "SELECT count(*) FROM app_outbox_replay WHERE finished_at IS NULL";
+    assert_eq!(world.number(open).await, 0);
     let told = world.succeed([&rebuild[..], &["--skip-dead"]].concat()).await;
     std::fs::remove_file(&reset).expect("it is there");
     assert!(told.contains("every row is in the inbox"), "{told}");
+    assert!(
+        told.contains("published: 100 row(s) to") && told.contains("left out: 1 row(s)"),
+        "{told}"
+    );
     assert_eq!(text(&world, READ_MODEL).await, before);
     drop(consumer);
 }

@@ -18,7 +18,7 @@ use tokio::time::{Instant, sleep};
 use walrelay_core::{Backoff, Pulse, Random};
 
 use crate::error::{RECONNECT_REASONS, RelayError};
-use crate::lifecycle::server::{Holder, Server};
+use crate::lifecycle::server::{Holder, Positions, Server};
 use crate::lifecycle::session::{self, Beginning, Opened, SessionSettings};
 use crate::lifecycle::standby::stand_by;
 use crate::observe::health::{Health, Phase};
@@ -165,12 +165,7 @@ impl<C: Server, P: Publisher> Supervisor<'_, C, P> {
         session.goal = memory.goal.take();
         session.publishes.wait_for(mem::take(&mut memory.unanswered));
         health.progress();
-        tracing::info!(
-            slot = settings.outbox.slot,
-            confirmed_flush = %at.positions.confirmed_flush,
-            parked_keys = at.parked_keys,
-            "streaming"
-        );
+        tell_begun(settings, (&at.positions, at.parked_keys));
         if let (keys @ 1.., last_due_in) = at.not_due {
             tracing::info!(
                 keys,
@@ -181,6 +176,15 @@ impl<C: Server, P: Publisher> Supervisor<'_, C, P> {
         let Over { ended, unanswered, goal } = pipeline::run(*session, shutdown).await;
         (memory.unanswered, memory.goal) = (unanswered, goal);
         Ok(Turn::Done(Some(ended?)))
+    }
+}
+
+/// A replay is an operation of its command, which says what it does.
+fn tell_begun(settings: &SessionSettings, (positions, keys): (&Positions, usize)) {
+    let (slot, from) = (&settings.outbox.slot, positions.confirmed_flush);
+    match settings.selection {
+        None => tracing::info!(slot, confirmed_flush = %from, parked_keys = keys, "streaming"),
+        Some(_) => tracing::debug!(slot, %from, "rows are read"),
     }
 }
 

@@ -171,7 +171,12 @@ impl Observer {
 
     /// The session breaks off while so many publish calls are unanswered.
     pub fn ending(&self, error: &(dyn std::error::Error + 'static), unanswered: usize) {
-        tracing::warn!(error = %Chain(error), unanswered, "ending the session");
+        let error_chain = Chain(error);
+        match self.dead_rows {
+            Some(_) => tracing::warn!(error = %error_chain, unanswered, "ending the session"),
+            // A replay ends with it, or tries again: either says it.
+            None => tracing::debug!(error = %error_chain, unanswered, "ending the session"),
+        }
         self.health.set_phase(Phase::Ending { unanswered });
     }
 

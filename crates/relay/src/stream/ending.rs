@@ -8,7 +8,7 @@ use walrelay_postgres::{PgError, Store, Watch};
 
 use crate::failpoint;
 use crate::stream::mode::Ended;
-use crate::stream::pipeline::{Over, Session};
+use crate::stream::pipeline::{Over, Session, Source};
 use crate::stream::pipeline_error::PipelineError;
 use crate::stream::seams::Publisher;
 
@@ -58,7 +58,7 @@ where
                 feedback.finish(frames, watermark).await
             }
         };
-        report_end(watermark, unsettled, &finished);
+        report_end(&flow.source, (watermark, unsettled), &finished);
         let ended = match (ended, finished) {
             (Ok(_), Err(error)) => Err(PipelineError::Stream(error)),
             (Ok(_), Ok(())) if watermark < settled => {
@@ -70,10 +70,18 @@ where
     }
 }
 
-fn report_end(watermark: Watermark, unsettled: usize, finished: &Result<(), PgError>) {
+fn report_end(
+    source: &Source,
+    (watermark, unsettled): (Watermark, usize),
+    finished: &Result<(), PgError>,
+) {
     // A session that had nothing to settle knows no position; the slot stays where it was.
     let watermark = (watermark != Watermark::NONE).then(|| tracing::field::display(watermark));
     match finished {
+        // Its command says how far it has come.
+        Ok(()) if matches!(source, Source::Replay(_)) => {
+            tracing::debug!(watermark, unsettled_rows = unsettled, "session ended");
+        }
         Ok(()) if unsettled == 0 => tracing::info!(watermark, "session ended"),
         Ok(()) => tracing::info!(
             watermark,

@@ -5,8 +5,9 @@ use pgoutput_parser::{Lsn, PgTimestamp};
 use walrelay_core::Matching;
 use walrelay_postgres::{
     Gap, GapTable, HistorySource, QualifiedName, ReplayRow, Scope, SettledRows, SqlClient,
-    StoreError, begin_replay, connect_sql, read_history, take_replay,
+    StoreError, begin_replay, connect_sql, give_up_replay, read_history, read_replay, take_replay,
 };
+use walrelay_relay::policy::Chain;
 use walrelay_relay::recovery::{Marks, Serving, published_table, table};
 use walrelay_relay::replay::{
     BACKFILL_END, Beginning, Destination, Keeping, KeysSeen, Replay, RowsRequest, TableRows, Tally,
@@ -17,7 +18,7 @@ use walrelay_relay::stream::seams::Publisher;
 
 use super::before::refuse_other_shards;
 use super::replay::in_place::InPlace;
-use super::replay::{Run, record};
+use super::replay::{By, Run, record};
 use super::topics;
 use crate::config::{BackfillAction, BackfillConfig, BackfillOrder, RefillConfig};
 use crate::error::Error;
@@ -76,7 +77,8 @@ async fn act(
     };
     match prepared.request.destination.clone() {
         Destination::Topic(topic) => {
-            to_topic(client, settings, (prepared, &topic), shutdown).await.map(|(_, told)| told)
+            let published = (prepared, topic.as_str(), By::Command("backfill"));
+            to_topic(client, settings, published, shutdown).await.map(|(_, told)| told)
         }
         Destination::InPlace => in_place(client, &settings, &prepared, shutdown).await,
     }
@@ -152,7 +154,8 @@ impl Reading<'_> {
             beginning,
             serving: Serving::default(),
         };
-        let run = Run { command: "backfill", settings, replay: &replay, rate: None, tally };
+        let by = By::Command("backfill");
+        let run = Run { by, settings, replay: &replay, rate: None, tally };
         let read = Box::pin(run.sessions(server, Some(publisher), shutdown)).await;
         run.ended(read)
     }
@@ -173,7 +176,7 @@ fn replay_of((id, start): (&str, Lsn), request: &RowsRequest, keeping: Keeping) 
 async fn to_topic(
     client: &SqlClient,
     mut settings: Settings,
-    (prepared, topic): (Prepared, &str),
+    (prepared, topic, by): (Prepared, &str, By),
     shutdown: &Shutdown,
 ) -> Result<(u64, String), Error> {
     settings.relay.router.topic = topics::template(topic)?;
@@ -185,7 +188,10 @@ async fn to_topic(
     for one in &tables {
         rows += gap.count(client, one).await?;
     }
-    tracing::info!(id, rows, "backfill begins");
+    match by {
+        By::Command(_) => tracing::info!(id, rows, "backfill begins"),
+        By::Step => tracing::info!(rows, topic, "publishing the rows of the outbox"),
+    }
     let replay = replay_of((id, *start), request, *keeping);
     let tally = Tally::resumed(*before, *start);
     let server = TableRows {
@@ -197,11 +203,10 @@ async fn to_topic(
         beginning: Beginning::Marked(Marks::from(request.resumption.clone())),
         serving: Serving::default(),
     };
-    let run =
-        Run { command: "backfill", settings, replay: &replay, rate: request.rate, tally: &tally };
+    let run = Run { by, settings, replay: &replay, rate: request.rate, tally: &tally };
     Box::pin(run.to_the_end(server, shutdown)).await?;
     // What is left out comes to nobody.
-    Ok((rows.saturating_sub(tally.left_out()), summary((&prepared, topic), &tally)))
+    Ok((rows.saturating_sub(tally.left_out()), summary((&prepared, topic, by), &tally)))
 }
 
 /// Publishes rows to a topic for another command, and returns how many there are on it.
@@ -223,13 +228,30 @@ pub(super) async fn refill(config: &RefillConfig, shutdown: &Shutdown) -> Result
     let client = connect_sql(&settings.connect).await?;
     let publish = async {
         let prepared = begin(&client, &settings, order).await?;
-        to_topic(&client, settings, (prepared, &topic), shutdown).await
+        let id = prepared.id.clone();
+        let done = to_topic(&client, settings, (prepared, &topic, By::Step), shutdown).await;
+        if done.is_err() {
+            give_up(&client, &id).await;
+        }
+        done
     };
     let done = Box::pin(publish).await;
     client.close().await;
     let (rows, told) = done?;
     print(&told)?;
     Ok(rows)
+}
+
+/// Nobody goes on with what is begun anew, and the outbox would keep its rows for it.
+async fn give_up(client: &SqlClient, id: &str) {
+    let given_up = async {
+        let rows = read_replay(client, id).await?.map_or(0, |row| row.rows);
+        give_up_replay(client, id, rows).await
+    };
+    if let Err(error) = given_up.await {
+        let error = Chain(&error);
+        tracing::warn!(%error, "to be given up by hand: walrelay backfill --abandon {id}");
+    }
 }
 
 /// Whether a refill can begin: rows are there, and its topic. What they are to fill is emptied first.
@@ -381,16 +403,17 @@ async fn resume(client: &SqlClient, settings: &Settings, id: String) -> Result<P
     Ok(Prepared { id, request, keeping, settled, row: None })
 }
 
-fn summary((prepared, topic): (&Prepared, &str), tally: &Tally) -> String {
+fn summary((prepared, topic, by): (&Prepared, &str, By), tally: &Tally) -> String {
     let Prepared { id, keeping, .. } = prepared;
     let rows = tally.published();
     let left_out = record::left_out(tally);
-    match keeping {
-        Keeping::Nothing => {
+    match (keeping, by) {
+        (Keeping::Nothing, _) => {
             format!("would publish {rows} row(s); nothing was published\n{left_out}")
         }
-        Keeping::OnRecord => {
+        (Keeping::OnRecord, By::Command(_)) => {
             format!("backfill {id}: {rows} row(s) are in {topic}\n{left_out}")
         }
+        (Keeping::OnRecord, By::Step) => format!("published: {rows} row(s) to {topic}\n{left_out}"),
     }
 }

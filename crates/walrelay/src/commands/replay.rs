@@ -101,7 +101,8 @@ async fn to_topic(
     settings.relay.router.topic = topics::template(topic)?;
     let Prepared { replay, request, tally } = &prepared;
     let server = AnchorCopy { settings: &settings, replay, tally: tally.clone() };
-    let run = Run { command: "replay", settings: &settings, replay, rate: request.rate, tally };
+    let run =
+        Run { by: By::Command("replay"), settings: &settings, replay, rate: request.rate, tally };
     Box::pin(run.to_the_end(server, shutdown)).await?;
     Ok(summary((replay, topic), tally))
 }
@@ -121,7 +122,8 @@ async fn begin_in_place(
     let tally = Tally::resumed(0, row.from);
     let replay = replay_of(&row, &request, (&anchor, end, Keeping::Nothing));
     let server = AnchorCopy { settings, replay: &replay, tally: tally.clone() };
-    let run = Run { command: "replay", settings, replay: &replay, rate: None, tally: &tally };
+    let run =
+        Run { by: By::Command("replay"), settings, replay: &replay, rate: None, tally: &tally };
     let seen = KeysSeen::default();
     let read = Box::pin(run.sessions(server, Some(seen.clone()), shutdown)).await;
     run.ended(read)?;
@@ -152,7 +154,8 @@ async fn go_on_in_place(
         let replay = replay_of(&through, request, (&anchor, end, Keeping::OnRecord));
         let tally = Tally::resumed(row.rows, row.settled);
         let server = AnchorCopy { settings, replay: &replay, tally: tally.clone() };
-        let run = Run { command: "replay", settings, replay: &replay, rate: None, tally: &tally };
+        let run =
+            Run { by: By::Command("replay"), settings, replay: &replay, rate: None, tally: &tally };
         let writer = in_place.writer(client, HistorySource::Log).await?;
         let read = Box::pin(run.sessions(server, Some(writer), shutdown)).await;
         run.ended(read)?;
@@ -161,10 +164,29 @@ async fn go_on_in_place(
     in_place.published(client, shutdown).await
 }
 
+/// What publishes rows again.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum By {
+    /// A command, which takes up again what was not finished.
+    Command(&'static str),
+    /// A step of a command that begins anew instead.
+    Step,
+}
+
+impl By {
+    /// What it is doing, in a word.
+    fn doing(self) -> &'static str {
+        match self {
+            Self::Command("backfill") => "backfilling",
+            Self::Command(_) => "replaying",
+            Self::Step => "publishing",
+        }
+    }
+}
+
 /// A replay that is ready to be published, from whatever source.
 pub(super) struct Run<'a> {
-    /// What it is taken up again with.
-    pub(super) command: &'static str,
+    pub(super) by: By,
     pub(super) settings: &'a Settings,
     pub(super) replay: &'a Replay,
     pub(super) rate: Option<Rate>,
@@ -191,17 +213,22 @@ impl Run<'_> {
 
     /// An error that tells how to go on, unless it has come to its end.
     pub(super) fn ended(&self, ended: Result<Option<Ended>, Error>) -> Result<(), Error> {
-        let Self { command, replay, tally, .. } = self;
-        let is_kept = replay.keeping == Keeping::OnRecord;
+        let Self { by, replay, tally, .. } = self;
+        let resumed_by = match *by {
+            By::Command(command) if replay.keeping == Keeping::OnRecord => Some(command),
+            By::Command(_) | By::Step => None,
+        };
         match ended {
             Ok(Some(Ended::CaughtUp)) => Ok(()),
-            Ok(Some(Ended::Stopped) | None) if is_kept => {
-                let (id, published) = (replay.id.clone(), tally.published());
-                Err(Error::ReplayStopped { command, id, published })
-            }
-            Ok(Some(Ended::Stopped) | None) => Err(Error::Interrupted),
+            Ok(Some(Ended::Stopped) | None) => Err(match resumed_by {
+                Some(command) => {
+                    let (id, published) = (replay.id.clone(), tally.published());
+                    Error::ReplayStopped { command, id, published }
+                }
+                None => Error::Interrupted,
+            }),
             Err(error) => {
-                if is_kept {
+                if let Some(command) = resumed_by {
                     tracing::warn!("to go on: walrelay {command} --resume {}", replay.id);
                 }
                 Err(error)
@@ -238,7 +265,7 @@ impl Run<'_> {
         publisher: Option<P>,
         shutdown: &Shutdown,
     ) -> Result<Option<Ended>, Error> {
-        let Self { command, settings, replay, rate, tally } = *self;
+        let Self { by, settings, replay, rate, tally } = *self;
         let requests_max = settings.pubsub.max_outstanding_requests;
         let sessions = replay.session_settings((&settings.relay, requests_max), rate);
         let supervisor = Supervisor {
@@ -250,7 +277,7 @@ impl Run<'_> {
             random: Random::new(random_seed()),
         };
         let mut shown =
-            progress::Progress::new(command, (replay.start, replay.goal), tally.clone());
+            progress::Progress::new(by.doing(), (replay.start, replay.goal), tally.clone());
         let mut running = Box::pin(supervisor.run(shutdown));
         let ended = loop {
             tokio::select! {
@@ -471,5 +498,16 @@ fn summary((replay, topic): (&Replay, &str), tally: &Tally) -> String {
             "replay {}: {rows} row(s) of {from} to {to} are in {}\n{left_out}",
             replay.id, topic
         ),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_backfill_is_not_called_a_replay() {
+        let doing = [By::Command("backfill"), By::Command("replay"), By::Step].map(By::doing);
+        assert_eq!(doing, ["backfilling", "replaying", "publishing"]);
     }
 }

@@ -29,13 +29,12 @@ pub(super) struct Progress {
 }
 
 impl Progress {
-    /// Of this command.
-    pub(super) fn new(command: &str, (start, goal): (Lsn, Lsn), tally: Tally) -> Self {
+    /// Of what is called so.
+    pub(super) fn new(doing: &'static str, (start, goal): (Lsn, Lsn), tally: Tally) -> Self {
         let began = Instant::now();
         let published_before = tally.published();
         let is_seen = io::stderr().is_terminal();
         let next = began + if is_seen { REDRAWN_EVERY } else { LOGGED_EVERY };
-        let doing = doing(command);
         Self { doing, start, goal, tally, began, published_before, next, is_seen }
     }
 
@@ -75,11 +74,6 @@ impl Progress {
             self.began.elapsed(),
         )
     }
-}
-
-/// What a command does, as its log says it.
-fn doing(command: &str) -> &'static str {
-    if command == "backfill" { "backfilling" } else { "replaying" }
 }
 
 /// What is shown.
@@ -125,11 +119,6 @@ impl Standing {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn a_backfill_is_not_called_a_replay() {
-        assert_eq!((doing("backfill"), doing("replay")), ("backfilling", "replaying"));
-    }
 
     #[test]
     fn the_bar_tells_rows_rate_position_and_the_time_left() {
