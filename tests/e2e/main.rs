@@ -5,6 +5,7 @@ mod backfill;
 mod check;
 mod columns;
 mod consuming;
+mod dedupe;
 mod dispatch;
 mod ending;
 mod first_start;

@@ -26,22 +26,39 @@ pub enum Style {
     },
 }
 
+/// Whether messages say whose positions theirs are, `--system-identifier`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum LogName {
+    /// They do not.
+    Untold,
+    /// They do, in the attribute `system_identifier`.
+    Told,
+}
+
 #[derive(Debug)]
 pub(crate) struct Attributes {
     style: Style,
     replay_id: Option<String>,
+    /// Whose positions these are, where that is told.
+    system_identifier: Option<String>,
     position: PositionText,
     entries: Entries,
 }
 
 impl Attributes {
     pub(crate) fn new(style: Style, replay_id: Option<String>) -> Self {
-        Self { style, replay_id, position: PositionText::default(), entries: Entries::default() }
+        let (position, entries) = (PositionText::default(), Entries::default());
+        Self { style, replay_id, system_identifier: None, position, entries }
+    }
+
+    /// Has each message say so from now on.
+    pub(crate) fn tell_log_name(&mut self, system_identifier: String) {
+        self.system_identifier = Some(system_identifier);
     }
 
     /// Gathers the attributes of a row; says what Pub/Sub would refuse about them.
     pub(crate) fn collect(&mut self, row: &Picked<'_>) -> Result<Option<Fault>, RouteError> {
-        let Self { style, replay_id, position, entries } = self;
+        let Self { style, replay_id, system_identifier, position, entries } = self;
         entries.clear();
         match style {
             Style::Default => entries.add_default(row)?,
@@ -52,6 +69,9 @@ impl Attributes {
         entries.add(name::TX_INDEX, &position.tx_index);
         if let Some(replay_id) = replay_id {
             entries.add(name::REPLAY_ID, replay_id);
+        }
+        if let Some(system_identifier) = system_identifier {
+            entries.add(name::SYSTEM_IDENTIFIER, system_identifier);
         }
         let headers = match row.text(Field::Headers)? {
             Some(headers) => entries.add_headers(headers),

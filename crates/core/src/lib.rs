@@ -71,7 +71,7 @@ mod weather;
 mod window;
 mod wire;
 
-pub use attributes::Style as AttributeStyle;
+pub use attributes::{LogName, Style as AttributeStyle};
 pub use backoff::Backoff;
 pub use budget::{Budget, BudgetLimits};
 pub use columns::{ColumnNames, Field, MissingColumn, Names};

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use pgoutput_parser::{Column, Insert, Relation};
 
-use crate::attributes::{Attributes, Style};
+use crate::attributes::{Attributes, LogName, Style};
 use crate::columns::{ColumnNames, Field, Layout, MissingColumn, PLACES, Part};
 use crate::fault::{Fault, RouteError};
 use crate::limits::{self, ORDERING_KEY_BYTES_MAX, REQUEST_BYTES_MAX};
@@ -29,6 +29,8 @@ pub struct RouterConfig {
     pub style: Style,
     /// Marks messages of an explicit replay.
     pub replay_id: Option<String>,
+    /// `--system-identifier`.
+    pub log_name: LogName,
 }
 
 /// Turns inserts into messages. One per connection.
@@ -69,6 +71,15 @@ impl Router {
             topic: String::new(),
             ordering_key: String::new(),
         }
+    }
+
+    /// Reads the log of this server from now on; messages say so where that was asked for.
+    #[must_use]
+    pub fn of_server(mut self, system_identifier: String) -> Self {
+        if self.config.log_name == LogName::Told {
+            self.attributes.tell_log_name(system_identifier);
+        }
+        self
     }
 
     /// A relation was described: its columns are looked up before its first row.

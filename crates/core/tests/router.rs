@@ -8,7 +8,7 @@ use pgoutput_parser::{
     Begin, Change, Column, Decoder, Lsn, PgTimestamp, RelationColumn, ReplicaIdentity, encode,
 };
 use walrelay_core::{
-    AttributeStyle, ColumnNames, Fault, Names, Routed, Router, RouterConfig, Template,
+    AttributeStyle, ColumnNames, Fault, LogName, Names, Routed, Router, RouterConfig, Template,
 };
 
 /// Columns of the smallest outbox.
@@ -37,6 +37,14 @@ struct Table {
 
 impl Table {
     fn new(columns: ColumnNames, ordering_key: &str) -> Self {
+        Self::of(columns, ordering_key, LogName::Untold)
+    }
+
+    fn telling(columns: ColumnNames, log_name: LogName) -> Self {
+        Self::of(columns, "", log_name)
+    }
+
+    fn of(columns: ColumnNames, ordering_key: &str, log_name: LogName) -> Self {
         let router = Router::new(RouterConfig {
             project: "p".into(),
             topic: Template::parse("events").unwrap(),
@@ -44,6 +52,7 @@ impl Table {
             columns,
             style: AttributeStyle::Default,
             replay_id: None,
+            log_name,
         });
         let mut decoder = Decoder::new();
         let commit_timestamp = PgTimestamp::from_micros(0);
@@ -100,6 +109,23 @@ fn fields_that_share_a_column_all_have_its_value() {
     let attributes = attributes(&routed);
     assert_eq!((attributes["event_id"], attributes["aggregate_id"]), ("e-1", "e-1"));
     assert_eq!((attributes["aggregate_type"], attributes["event_type"]), ("paid", "paid"));
+}
+
+#[test]
+fn whose_positions_they_are_is_told_where_that_was_asked_for_whatever_a_header_says() {
+    let row = [
+        ("id", Some("e-1")),
+        ("payload", Some("x")),
+        ("headers", Some(r#"{"system_identifier": "the producer's"}"#)),
+    ];
+    let columns = || ColumnNames { headers: named("headers"), ..small() };
+    let mut untold = Table::new(columns(), "");
+    untold.router = untold.router.of_server("7/1".to_owned());
+    assert_eq!(attributes(&untold.row(&row))["system_identifier"], "the producer's");
+
+    let mut told = Table::telling(columns(), LogName::Told);
+    told.router = told.router.of_server("7/1".to_owned());
+    assert_eq!(attributes(&told.row(&row))["system_identifier"], "7/1");
 }
 
 #[test]

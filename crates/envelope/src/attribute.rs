@@ -23,8 +23,8 @@ pub const SOURCE: &str = "source";
 pub const COMMIT_LSN: &str = "commit_lsn";
 /// Second half of the position, in every style: a decimal number from 0.
 pub const TX_INDEX: &str = "tx_index";
-/// Identifier of the producer's server, to which a position belongs. The relay does not write it; a
-/// producer may, in its headers, and a consumer compares positions across servers by it.
+/// Whose log a position is of, where the relay was asked to write it: system identifier and timeline of the
+/// producer's server. Consumers compare positions only where it is equal.
 pub const SYSTEM_IDENTIFIER: &str = "system_identifier";
 /// Which explicit replay sent this copy; missing on messages of the stream.
 pub const REPLAY_ID: &str = "replay_id";

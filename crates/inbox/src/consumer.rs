@@ -67,7 +67,7 @@ impl Consumer {
         if settings.dedupe == Dedupe::Position {
             tracing::info!(
                 "what is behind its key's position is skipped only where it has the attribute system_identifier, which \
-                 producers put into the headers of their rows: docs/consuming.md"
+                 `walrelay run --system-identifier` writes: docs/consuming.md"
             );
         }
         let plan = Plan {

@@ -74,6 +74,19 @@ pub struct SystemIdentity {
     pub database: String,
 }
 
+impl SystemIdentity {
+    /// The identifier of rows that a table has instead of a log: their positions are nobody's.
+    pub const NO_LOG: &str = "0";
+
+    /// Whose log it is, as messages say it: system identifier and timeline. A promotion and a restore to a time
+    /// begin a timeline, on which positions that were given away may be given to other rows.
+    #[must_use]
+    pub fn log(&self) -> Option<String> {
+        let is_a_log = self.system_identifier != Self::NO_LOG;
+        is_a_log.then(|| format!("{}/{}", self.system_identifier, self.timeline))
+    }
+}
+
 /// An authenticated walsender session that does not stream yet.
 #[derive(Debug)]
 pub struct ReplicationConnection<S> {

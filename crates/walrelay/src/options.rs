@@ -127,6 +127,9 @@ options! {
             "cloudevents-source", "the table's name", "at most 1024 bytes without spaces")
         .shown_as("URI")
         .means("`ce-source` of CloudEvents attributes: a URI reference");
+    SYSTEM_IDENTIFIER: bool = Setting::switch("system-identifier")
+        .means("Write the attribute `system_identifier`, which says whose log a position is of: `walrelay consume --dedupe position` needs it")
+        .detail("Some forty bytes a message.");
 }
 
 group! {
@@ -236,7 +239,7 @@ options! {
     DEDUPE: &'static str = Setting::word("dedupe", "event", &["event", "position"])
         .shown_as("RULE")
         .means("What counts as seen: an event in the inbox, or besides one behind its key's position")
-        .detail("`position` needs the producer's system_identifier among the attributes.");
+        .detail("`position` needs the attribute that `walrelay run --system-identifier` writes.");
 }
 
 group! {

@@ -163,6 +163,10 @@ pub async fn open<C: Server, P: Publisher>(
     let wal_budget = settings.wal_budget.bytes(positions.retention);
     let wal_end = database.measure_log(wal_budget);
     let wal_budget = WalBudget::new(wal_budget, positions.retention, from);
+    let mut router = Router::new(settings.router.clone());
+    if let Some(log) = identity.log() {
+        router = router.of_server(log);
+    }
     let mut store = database.into_store(identity).await?;
     let mut lanes = Lanes::new(settings.lanes, random.fork());
     let mut loading = Loading::into(&mut lanes, settings.until);
@@ -183,7 +187,7 @@ pub async fn open<C: Server, P: Publisher>(
         decoder: Decoder::new(),
         wal_end,
         flow: Flow {
-            router: Router::new(settings.router.clone()),
+            router,
             recorded_rows: RecordedRows::unread(from),
             continuity: Continuity::new(settings.outbox.tables.len()),
             tracker: Tracker::new(),

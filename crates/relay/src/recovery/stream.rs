@@ -19,7 +19,7 @@ use pgoutput_parser::{
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _, DuplexStream, ReadHalf, WriteHalf};
 use tokio::time::{Instant, interval, sleep};
 use tokio_postgres::SimpleQueryMessage;
-use walrelay_postgres::{Gap, GapTable, SqlClient};
+use walrelay_postgres::{Gap, GapTable, SqlClient, SystemIdentity};
 
 use super::batches::{Batches, Open};
 use crate::error::RelayError;
@@ -189,7 +189,7 @@ async fn greet(
         }
         // Of a system that nobody compares with another.
         let mut row = vec![0, 4];
-        for field in ["0", "1", "0/0", "outbox"] {
+        for field in [SystemIdentity::NO_LOG, "1", "0/0", "outbox"] {
             row.extend_from_slice(&u32::try_from(field.len()).unwrap_or_default().to_be_bytes());
             row.extend_from_slice(field.as_bytes());
         }

@@ -1,7 +1,7 @@
 //! Options about messages: which column is what, and how a row becomes a message.
 
 use walrelay_core::limits::is_topic_name;
-use walrelay_core::{AttributeStyle, ColumnNames, Names, RouterConfig, Template};
+use walrelay_core::{AttributeStyle, ColumnNames, LogName, Names, RouterConfig, Template};
 
 use super::builder::Builder;
 use super::names::is_identifier;
@@ -26,6 +26,10 @@ impl Builder<'_> {
         if topic.columns().next().is_none() {
             self.require_topic_name("topic", &topic.to_string());
         }
+        let log_name = match self.problems.read(options::SYSTEM_IDENTIFIER) {
+            true => LogName::Told,
+            false => LogName::Untold,
+        };
         RouterConfig {
             project: self.project(),
             topic,
@@ -33,6 +37,7 @@ impl Builder<'_> {
             columns,
             style,
             replay_id: None,
+            log_name,
         }
     }
 

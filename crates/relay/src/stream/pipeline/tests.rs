@@ -3,7 +3,7 @@
 use pgoutput_parser::{PgTimestamp, Position, encode};
 use walrelay_core::{
     AttributeStyle, Backoff, Batch, BudgetLimits, ColumnNames, Delivery, Evidence, Held,
-    LanePolicy, Message, OnDead, Retention, RouterConfig, Template, Window, WindowLimits,
+    LanePolicy, LogName, Message, OnDead, Retention, RouterConfig, Template, Window, WindowLimits,
 };
 use walrelay_postgres::{Head, RecordedPage};
 
@@ -38,6 +38,7 @@ fn with_parked_lanes(parked_lanes: usize, budget_bytes: usize) -> Flow {
         columns: ColumnNames::default(),
         style: AttributeStyle::Default,
         replay_id: None,
+        log_name: LogName::Untold,
     };
     Flow {
         router: Router::new(router),
