@@ -6,6 +6,7 @@ DO $walrelay$
 DECLARE
   web_role text;
   relation text;
+  arrivals text;
 BEGIN
   -- Two runs at the same moment take turns; the second then finds everything in place.
   PERFORM pg_advisory_xact_lock(hashtextextended('walrelay migrations', 0));
@@ -22,6 +23,16 @@ BEGIN
     CREATE INDEX IF NOT EXISTS app_inbox_versions ON public.app_inbox
       ((ordering_key || ''), consumer, generation, version)
       WHERE status = 'retrying' OR next_attempt_at = 'infinity';
+    -- Earlier versions left the sequence as default privileges had made it. Only where something is to be taken
+    -- away, because every REVOKE writes.
+    arrivals := pg_get_serial_sequence('public.app_inbox', 'arrival');
+    FOR web_role IN
+      SELECT grantee FROM unnest(ARRAY['public', 'anon', 'authenticated']) AS g(grantee)
+       WHERE (grantee = 'public' OR to_regrole(grantee) IS NOT NULL)
+         AND has_sequence_privilege(grantee, arrivals, 'USAGE, SELECT, UPDATE')
+    LOOP
+      EXECUTE format('REVOKE ALL ON SEQUENCE %s FROM %s', arrivals, web_role);
+    END LOOP;
     RETURN;
   END IF;
 
@@ -144,6 +155,15 @@ BEGIN
     LOOP
       EXECUTE format('REVOKE ALL ON TABLE public.%I FROM %I', relation, web_role);
     END LOOP;
+  END LOOP;
+
+  -- The sequence behind `arrival` has defaults of its own, and whoever moves it disturbs the order of held rows.
+  arrivals := pg_get_serial_sequence('public.app_inbox', 'arrival');
+  EXECUTE format('REVOKE ALL ON SEQUENCE %s FROM PUBLIC', arrivals);
+  FOR web_role IN
+    SELECT rolname FROM pg_catalog.pg_roles WHERE rolname IN ('anon', 'authenticated')
+  LOOP
+    EXECUTE format('REVOKE ALL ON SEQUENCE %s FROM %I', arrivals, web_role);
   END LOOP;
 END
 $walrelay$;

@@ -233,6 +233,7 @@ async fn the_internet_gets_no_right_whatever_the_defaults_are() {
         .run(
             "GRANT USAGE ON SCHEMA public TO anon, authenticated;
              ALTER DEFAULT PRIVILEGES IN SCHEMA public GRANT ALL ON TABLES TO anon, authenticated, PUBLIC;
+             ALTER DEFAULT PRIVILEGES IN SCHEMA public GRANT ALL ON SEQUENCES TO anon, authenticated, PUBLIC;
              ALTER DEFAULT PRIVILEGES IN SCHEMA public GRANT ALL ON FUNCTIONS TO anon, authenticated",
         )
         .await;
@@ -253,6 +254,10 @@ async fn the_internet_gets_no_right_whatever_the_defaults_are() {
         )
         .await;
     assert_eq!(granted, "0");
+    let sequences =
+        "SELECT count(*)::text FROM pg_class WHERE relkind = 'S' AND relname LIKE 'app\\_outbox%'
+                        AND has_sequence_privilege('anon', oid, 'USAGE, SELECT, UPDATE')";
+    assert_eq!(session.text(sequences).await, "0");
     for role in ["anon", "authenticated"] {
         let sql = format!(
             "SELECT coalesce(string_agg(proname, ' '), 'none') FROM pg_proc

@@ -109,21 +109,44 @@ async fn ensure_role(session: &Session, role: &str) {
         .await;
 }
 
-#[tokio::test]
-async fn the_internet_gets_no_right_whatever_the_defaults_are() {
+/// A database whose defaults are those of Supabase.
+async fn open_by_default() -> (TestDatabase, Session) {
     let database = TestDatabase::create().await;
     let session = Session::on(&database).await;
     for role in ["anon", "authenticated"] {
         ensure_role(&session, role).await;
-        // As on Supabase.
         session
             .run(&format!(
                 "GRANT USAGE ON SCHEMA public TO {role};
                  ALTER DEFAULT PRIVILEGES IN SCHEMA public GRANT ALL ON TABLES TO {role};
+                 ALTER DEFAULT PRIVILEGES IN SCHEMA public GRANT ALL ON SEQUENCES TO {role}, PUBLIC;
                  ALTER DEFAULT PRIVILEGES IN SCHEMA public GRANT ALL ON FUNCTIONS TO {role}"
             ))
             .await;
     }
+    (database, session)
+}
+
+/// Sequences of the inbox that the internet may use.
+const OPEN_SEQUENCES: &str = "SELECT coalesce(string_agg(r.role || ' ' || c.relname, ', '), 'none')
+   FROM unnest(ARRAY['anon', 'authenticated', 'public']) AS r(role), pg_class AS c
+  WHERE c.relkind = 'S' AND c.relname LIKE 'app\\_inbox%'
+    AND has_sequence_privilege(r.role, c.oid, 'USAGE, SELECT, UPDATE')";
+
+#[tokio::test]
+async fn rights_on_the_sequence_that_an_earlier_version_left_open_are_taken_away() {
+    let (_database, session) = open_by_default().await;
+    session.run(include_str!("earlier.sql")).await;
+    assert!(session.text(OPEN_SEQUENCES).await.contains("app_inbox_arrival_seq"), "it is open");
+
+    migrate_inbox(&session).await.unwrap();
+
+    assert_eq!(session.text(OPEN_SEQUENCES).await, "none");
+}
+
+#[tokio::test]
+async fn the_internet_gets_no_right_whatever_the_defaults_are() {
+    let (_database, session) = open_by_default().await;
 
     migrate_inbox(&session).await.unwrap();
 
@@ -140,6 +163,7 @@ async fn the_internet_gets_no_right_whatever_the_defaults_are() {
          SELECT proname FROM pg_proc f
           WHERE proname LIKE 'app\\_inbox%' AND has_function_privilege(r.role, f.oid, 'EXECUTE')) AS o";
     assert_eq!(session.text(granted).await, "none");
+    assert_eq!(session.text(OPEN_SEQUENCES).await, "none");
     let unprotected = "SELECT count(*)::text FROM pg_class WHERE relname LIKE 'app\\_inbox%' AND relkind = 'r' AND NOT relrowsecurity";
     assert_eq!(session.text(unprotected).await, "0");
     let tables =
