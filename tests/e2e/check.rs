@@ -162,3 +162,14 @@ async fn a_watched_status_ends_when_nobody_reads_it_any_more() {
     let ended = wait_until(walrelay_tests::DEADLINE, "the command ends", ended).await;
     assert_eq!(ended.code(), Some(0));
 }
+
+#[tokio::test]
+async fn a_check_of_a_consumers_database_asks_for_the_outboxs() {
+    let Some(world) = World::create_empty().await else { return };
+    world.set_up_consumer().await;
+    let checked = world.run(["check"]).await;
+    assert_eq!(checked.code, Some(3), "{}", checked.text);
+    assert!(checked.text.contains("this looks like a consumer's database"), "{}", checked.text);
+    assert!(checked.text.contains("--database-url"), "{}", checked.text);
+    assert!(!checked.text.contains("--outbox-table public.app_inbox"), "{}", checked.text);
+}

@@ -4,7 +4,8 @@ use super::facts::{Facts, FoundTable, RelationKind, TableFacts};
 use super::finding::{Findings, code};
 use super::request::{ColumnRole, ExpectedColumn, PreflightRequest};
 use super::resemble::or_resembling;
-use crate::names::quote_identifier;
+use crate::migrations::{INBOX_TABLES, RELAY_TABLES, REPLAY_TABLES};
+use crate::names::{QualifiedName, quote_identifier};
 
 /// Types whose bytes or text are the payload as the producer wrote it.
 const PAYLOAD_TYPES: [&str; 6] = ["jsonb", "json", "bytea", "text", "character varying", "xml"];
@@ -13,12 +14,8 @@ pub(super) fn outbox_findings(findings: &mut Findings, request: &PreflightReques
     for TableFacts { name, found } in &facts.outbox_tables {
         let subject = format!("table {name}");
         let Some(found) = found else {
-            let otherwise = format!(
-                "walrelay init --outbox-table {name}, or name the right one with --outbox-table"
-            );
-            let (asked, names) = (name.to_string(), &facts.neighbours.tables);
-            let fix = or_resembling("--outbox-table", &asked, names, &otherwise);
-            findings.error(code::OUTBOX_MISSING, &subject, "does not exist", fix);
+            let (message, fix) = missing_outbox(name, &facts.neighbours.tables);
+            findings.error(code::OUTBOX_MISSING, &subject, message, fix);
             continue;
         };
         let start = findings.len();
@@ -44,6 +41,33 @@ pub(super) fn outbox_findings(findings: &mut Findings, request: &PreflightReques
             findings.ok(code::OUTBOX, &subject, "has every column that is needed");
         }
     }
+}
+
+/// What to say of an outbox that is not there, beside these tables. Those of a consumer, and none of the relay's,
+/// mean that another database was meant.
+fn missing_outbox(name: &QualifiedName, there: &[String]) -> (&'static str, String) {
+    let has = |table: &str| there.iter().any(|it| it == table);
+    if has("public.app_inbox_consumer") && !has("public.app_outbox_relay") {
+        let fix = format!(
+            "name the outbox's database with --database-url; where this is its database too, walrelay init --outbox-table {name}"
+        );
+        return ("does not exist: this looks like a consumer's database", fix);
+    }
+    let otherwise =
+        format!("walrelay init --outbox-table {name}, or name the right one with --outbox-table");
+    let others: Vec<String> = there.iter().filter(|it| !is_ours(it)).cloned().collect();
+    let fix = or_resembling("--outbox-table", &name.to_string(), &others, &otherwise);
+    ("does not exist", fix)
+}
+
+/// Whether this is a table that walrelay makes besides outboxes, and no outbox itself.
+fn is_ours(table: &str) -> bool {
+    let (schema, name) = table.split_once('.').unwrap_or(("", table));
+    let is_kept = || {
+        let kept = RELAY_TABLES.iter().chain(&REPLAY_TABLES).chain(&INBOX_TABLES);
+        kept.into_iter().any(|&ours| ours == name)
+    };
+    name == "app_outbox_aggregate" || (schema == "public" && is_kept())
 }
 
 fn column_findings(

@@ -271,6 +271,25 @@ fn a_mistyped_name_is_told_what_it_resembles_and_never_to_drop_the_slot() {
         f.neighbours.tables = vec!["public.app_outbx".to_owned()];
     });
     assert!(tableless[0].2.starts_with("--outbox-table public.app_outbx"), "{tableless:?}");
+    let of_consumer = found(|f| {
+        f.outbox_tables[0].found = None;
+        f.neighbours.tables = ["app_inbox", "app_inbox_consumer", "app_inbox_key"]
+            .map(|table| format!("public.{table}"))
+            .into();
+    });
+    let (_, _, fix_there) = &of_consumer[0];
+    assert!(
+        fix_there.starts_with("name the outbox's database with --database-url"),
+        "{of_consumer:?}"
+    );
+    let own_alone = found(|f| {
+        f.outbox_tables[0].found = None;
+        f.neighbours.tables =
+            ["app_inbox", "app_outbox_hold", "app_outbox_relay", "app_outbox_aggregate"]
+                .map(|table| format!("public.{table}"))
+                .into();
+    });
+    assert!(own_alone[0].2.starts_with("walrelay init --outbox-table"), "{own_alone:?}");
     for fixes in [vec![(code, Severity::Error, fix)], found(|f| f.publication = None)] {
         assert!(fixes.iter().all(|(_, _, fix)| !fix.contains("slot drop")), "{fixes:?}");
     }
