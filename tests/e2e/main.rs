@@ -13,6 +13,7 @@ mod flow;
 mod gaps;
 mod handlers;
 mod health;
+mod hidden;
 mod hot_keys;
 mod in_place;
 mod instances;

@@ -4,7 +4,10 @@ use std::time::Duration;
 
 use serde_json::{Map, Value, json};
 use tokio_postgres::error::SqlState;
-use walrelay_postgres::{QualifiedName, SqlClient, StoreError, quote_identifier, quote_literal};
+use walrelay_postgres::{
+    QualifiedName, RowUse, SqlClient, StoreError, inbox_tables, quote_identifier, quote_literal,
+    refuse_hidden_rows,
+};
 
 use crate::error::InboxError;
 
@@ -23,6 +26,28 @@ pub(crate) fn failed(action: &str) -> impl FnOnce(Sql) -> InboxError {
 
 pub(crate) fn unknown(consumer: &str) -> InboxError {
     InboxError::Unregistered { consumer: consumer.to_owned() }
+}
+
+/// Refuses to say anything of an inbox whose rows the role does not see: it would lack every event, and have
+/// no consumer.
+pub(crate) async fn refuse_hidden(client: &SqlClient) -> Result<(), InboxError> {
+    Ok(refuse_hidden_rows(client, &inbox_tables(), RowUse::Read).await?)
+}
+
+/// The same where events and keys are changed: what a role does not see for that stays as it is, unsaid.
+pub(crate) async fn refuse_hidden_changes(client: &SqlClient) -> Result<(), InboxError> {
+    Ok(refuse_hidden_rows(client, &inbox_tables()[1..], RowUse::Update).await?)
+}
+
+/// The same where events are applied.
+pub(crate) async fn refuse_hidden_writes(client: &SqlClient) -> Result<(), InboxError> {
+    refuse_hidden(client).await?;
+    Ok(refuse_hidden_rows(client, &inbox_tables()[1..], RowUse::Write).await?)
+}
+
+/// The same of the consumers alone.
+async fn refuse_hidden_consumers(client: &SqlClient, rows: RowUse) -> Result<(), InboxError> {
+    Ok(refuse_hidden_rows(client, &inbox_tables()[..1], rows).await?)
 }
 
 /// The statement that makes a consumer known.
@@ -77,6 +102,7 @@ pub async fn refuse_other_subscription(
 ///
 /// There is no such consumer, or the database refuses.
 pub async fn subscription(client: &SqlClient, consumer: &str) -> Result<String, InboxError> {
+    refuse_hidden_consumers(client, RowUse::Read).await?;
     let sql = "SELECT subscription FROM public.app_inbox_consumer WHERE consumer = $1";
     let row = client.query_opt(sql, &[&consumer]).await.map_err(failed("read the consumer"))?;
     row.map(|row| row.get(0)).ok_or_else(|| unknown(consumer))
@@ -105,6 +131,7 @@ pub async fn registered(
     if !has_inbox(client).await? {
         return Ok(Vec::new());
     }
+    refuse_hidden_consumers(client, RowUse::Read).await?;
     // By its name in JSON, because inboxes of an earlier version lack the column.
     let sql = "SELECT consumer, subscription,
                       extract(epoch FROM now() - (to_jsonb(c) ->> 'pruned_before')::timestamptz)::float8
@@ -193,6 +220,7 @@ pub async fn rebuild(
     subscription: &str,
     reset: &str,
 ) -> Result<i32, InboxError> {
+    refuse_hidden_consumers(client, RowUse::Update).await?;
     let transaction = client.transaction().await.map_err(failed("begin a transaction"))?;
     transaction.batch_execute(LOCK_TIMEOUT).await.map_err(failed("limit the wait"))?;
     // First, because it waits for whatever is being applied, which is reset too.
@@ -226,6 +254,7 @@ async fn update(
     consumer: &str,
     (verb, set): (&str, &str),
 ) -> Result<(), InboxError> {
+    refuse_hidden_consumers(client, RowUse::Update).await?;
     let sql = format!(
         "UPDATE public.app_inbox_consumer SET {set}, updated_at = now() WHERE consumer = $1"
     );
@@ -285,6 +314,7 @@ pub(crate) async fn is_current(client: &SqlClient) -> Result<bool, InboxError> {
 ///
 /// There is no such consumer, or the database refuses.
 pub async fn status(client: &SqlClient, consumer: &str) -> Result<Map<String, Value>, InboxError> {
+    refuse_hidden(client).await?;
     let sql = "SELECT c.subscription, c.generation, c.paused, \
           (SELECT count(*) FROM public.app_inbox_key AS k \
             WHERE k.consumer = c.consumer AND k.generation = c.generation AND k.held_by IS NOT NULL), \
@@ -397,6 +427,8 @@ pub async fn prune(
                    AND i.received_at < now() - make_interval(secs => $2)) LIMIT {BATCH_ROWS})) \
            AND consumer = $1 AND (generation < $3 OR status IN ('done', 'late', 'discarded'))"
     );
+    refuse_hidden_consumers(client, RowUse::Update).await?;
+    refuse_hidden_rows(client, &inbox_tables()[1..], RowUse::Delete).await?;
     // Said first: an audit must never take for missing what is about to be deleted.
     let note = "UPDATE public.app_inbox_consumer \
             SET pruned_before = greatest(pruned_before, now() - make_interval(secs => $2)) WHERE consumer = $1 \

@@ -9,7 +9,9 @@ use std::time::SystemTime;
 
 use serde_json::Value;
 use tokio_postgres::Row;
-use walrelay_postgres::{QualifiedName, SqlClient, quote_identifier};
+use walrelay_postgres::{
+    QualifiedName, RowUse, SqlClient, StoreError, quote_identifier, refuse_hidden_rows,
+};
 
 use crate::admin::failed;
 use crate::error::InboxError;
@@ -188,6 +190,7 @@ pub async fn audit(
     against: Against<'_>,
     scope: &Scope,
 ) -> Result<Findings, InboxError> {
+    scope.refuse_hidden(outbox).await?;
     let pruned = against.pruned_before().await?;
     let since = pruned.map_or(scope.since, |pruned| pruned.max(scope.since));
     let scope = Scope { since, ..scope.clone() };
@@ -224,6 +227,7 @@ pub async fn held_back(
     outbox: &SqlClient,
     scope: &Scope,
 ) -> Result<BTreeMap<String, i64>, InboxError> {
+    scope.refuse_hidden(outbox).await?;
     let mut statuses = BTreeMap::new();
     for table in &scope.tables {
         let AuditedTable { table: name, id, occurred_at, .. } = table;
@@ -236,7 +240,7 @@ pub async fn held_back(
             of_types(table)
         );
         let rows = outbox.query(&sql, &scope.parameters()).await;
-        for row in &rows.map_err(failed("count dispatch state"))? {
+        for row in &rows.map_err(outbox_failed("count dispatch state"))? {
             *statuses.entry(row.get(0)).or_default() += row.get::<_, i64>(1);
         }
     }
@@ -254,7 +258,7 @@ async fn settled_minutes(outbox: &SqlClient, scope: &Scope) -> Result<Minutes, I
             settled_rows(table)
         );
         let rows = outbox.query(&sql, &scope.parameters()).await;
-        for row in &rows.map_err(failed("read the outbox"))? {
+        for row in &rows.map_err(outbox_failed("read the outbox"))? {
             minutes.entry(row.get(0)).or_default().add(row);
         }
     }
@@ -274,7 +278,7 @@ async fn left_out(outbox: &SqlClient, scope: &Scope) -> Result<u64, InboxError> 
             is_held_back(table)
         );
         let row = outbox.query_one(&sql, &scope.parameters()).await;
-        let counted: i64 = row.map_err(failed("count the outbox"))?.get(0);
+        let counted: i64 = row.map_err(outbox_failed("count the outbox"))?.get(0);
         rows += u64::try_from(counted).unwrap_or_default();
     }
     Ok(rows)
@@ -343,7 +347,8 @@ impl Minute<'_> {
         let mut last = String::new();
         loop {
             let parameters: [Parameter<'_>; 6] = [since, until, slots, types, &self.minute, &last];
-            let page = outbox.query(&sql, &parameters).await.map_err(failed("read the outbox"))?;
+            let page =
+                outbox.query(&sql, &parameters).await.map_err(outbox_failed("read the outbox"))?;
             let ids: Vec<String> = page.iter().map(|row| row.get(0)).collect();
             let held = against.held(&ids).await?;
             for row in &page {
@@ -363,6 +368,12 @@ impl Minute<'_> {
 type Parameter<'a> = &'a (dyn tokio_postgres::types::ToSql + Sync);
 
 impl Scope {
+    /// Rows of the outbox that nobody sees would be missed by nobody.
+    async fn refuse_hidden(&self, outbox: &SqlClient) -> Result<(), InboxError> {
+        let tables: Vec<_> = self.tables.iter().map(|it| it.table.clone()).collect();
+        refuse_hidden_rows(outbox, &tables, RowUse::Read).await.map_err(InboxError::Outbox)
+    }
+
     /// Those of [`settled_rows`].
     fn parameters(&self) -> [Parameter<'_>; 4] {
         [&self.since, &self.until, &self.slots, &self.aggregate_types]
@@ -380,13 +391,16 @@ pub async fn trace_outbox(
     (id, event_id): (&str, &str),
 ) -> Result<Value, InboxError> {
     let id = quote_identifier(id);
+    let read = std::slice::from_ref(table);
+    refuse_hidden_rows(outbox, read, RowUse::Read).await.map_err(InboxError::Outbox)?;
     let sql = format!(
         "SELECT (to_jsonb(o) - ARRAY['payload', 'headers'] || jsonb_build_object(
                   'settled', age(o.xmin) > (SELECT max(age(r.settled_xid::xid))
                                               FROM public.app_outbox_relay AS r WHERE r.slot = ANY ($2))))::text
            FROM {table} AS o WHERE o.{id}::text = $1"
     );
-    one(outbox, &sql, &[&event_id, &slots], "read the outbox").await
+    let row = outbox.query_opt(&sql, &[&event_id, &slots]).await;
+    Ok(object_of(row.map_err(outbox_failed("read the outbox"))?.as_ref()))
 }
 
 /// An event's row in dispatch state, without its message; null when there is none.
@@ -401,7 +415,8 @@ pub async fn trace_dispatch(
 ) -> Result<Value, InboxError> {
     let sql = "SELECT (to_jsonb(d) - 'message')::text FROM public.app_outbox_dispatch AS d
                 WHERE d.slot = ANY ($1) AND d.event_id = $2 LIMIT 1";
-    one(outbox, sql, &[&slots, &event_id], "read dispatch state").await
+    let row = outbox.query_opt(sql, &[&slots, &event_id]).await;
+    Ok(object_of(row.map_err(outbox_failed("read dispatch state"))?.as_ref()))
 }
 
 impl InConsumer {
@@ -418,7 +433,8 @@ impl InConsumer {
                      FROM public.app_inbox AS i
                     WHERE i.consumer = $1 AND i.generation = $2 AND i.event_id = $3";
         let (name, generation) = self.place();
-        one(client, sql, &[&name, &generation, &event_id], "read the inbox").await
+        let row = client.query_opt(sql, &[&name, &generation, &event_id]).await;
+        Ok(object_of(row.map_err(failed("read the inbox"))?.as_ref()))
     }
 
     /// Whether the row of an event that occurred then may have been deleted by `consumer prune`.
@@ -483,12 +499,12 @@ impl InConsumer {
     }
 }
 
-async fn one(
-    client: &SqlClient,
-    sql: &str,
-    parameters: &[Parameter<'_>],
-    action: &str,
-) -> Result<Value, InboxError> {
-    let row = client.query_opt(sql, parameters).await.map_err(failed(action))?;
-    Ok(row.as_ref().map_or(Value::Null, object))
+fn object_of(row: Option<&Row>) -> Value {
+    row.map_or(Value::Null, object)
+}
+
+/// For `map_err`, of a statement in the outbox's database: who mends it is somebody else.
+fn outbox_failed(action: &str) -> impl FnOnce(tokio_postgres::Error) -> InboxError {
+    let action = action.to_owned();
+    move |source| InboxError::Outbox(StoreError::Sql { action, source })
 }

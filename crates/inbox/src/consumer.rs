@@ -45,7 +45,12 @@ impl Consumer {
     pub async fn prepare(settings: Settings) -> Result<Self, InboxError> {
         let mut connection = Connection::new(Arc::new(settings.connect.clone()));
         let registration = connection.registration(&settings.consumer).await;
+        let shown = match &registration {
+            Ok(_) => connection.refuse_hidden().await,
+            Err(_) => Ok(()),
+        };
         connection.close().await;
+        shown?;
         if settings.on_gap == OnGap::Hold {
             refuse_older(&settings).await?;
         }

@@ -13,8 +13,10 @@ use tokio_postgres::{Error as SqlError, Row};
 use walrelay_inbox_core::{Failure, Fate, Standing, is_no_attempt};
 use walrelay_postgres::{ConnectConfig, PgError, SqlClient, connect_sql};
 
+use crate::admin::refuse_hidden_writes;
 use crate::columns::{Columns, MESSAGES, Parameter, borrowed};
 use crate::effect::Kind;
+use crate::error::InboxError;
 use crate::event::Event;
 use crate::handler::{HandlerError, Verdict};
 use crate::plan::{Plan, VERSION_GAP};
@@ -98,6 +100,8 @@ pub struct Registration {
 pub(crate) struct Found {
     /// The consumer's row; `None` when there is none.
     pub(crate) registration: Option<Registration>,
+    /// Why there is none, where it is only hidden.
+    pub(crate) hidden: Option<String>,
     /// An event that alone fails for its surroundings, as a person reads it.
     pub(crate) stuck: Option<String>,
 }
@@ -429,6 +433,10 @@ impl Connection {
     /// Looks at the consumer's row, and at what waits.
     pub(crate) async fn look(&mut self, plan: &Plan) -> Result<Found, Unapplied> {
         let registration = self.registration(&plan.consumer).await?;
+        let hidden = match registration {
+            Some(_) => None,
+            None => self.refuse_hidden().await.err().map(|error| chain(&error)),
+        };
         let client = self.client().await?;
         let parameters: [Parameter<'_>; 2] =
             [(&plan.consumer, Type::TEXT), (&plan.generation, Type::INT4)];
@@ -438,7 +446,13 @@ impl Connection {
         }
         let rows = answer.map_err(|_| Unapplied::Silent)?.map_err(Unapplied::Sql)?;
         let stuck = rows.first().map(|row| stuck(&plan.consumer, row));
-        Ok(Found { registration, stuck })
+        Ok(Found { registration, hidden, stuck })
+    }
+
+    /// Refuses an inbox that row level security hides, where there is somebody to ask.
+    pub(crate) async fn refuse_hidden(&mut self) -> Result<(), InboxError> {
+        let Ok(client) = self.client().await else { return Ok(()) };
+        timeout(LOOK_TIMEOUT, refuse_hidden_writes(client)).await.unwrap_or(Ok(()))
     }
 
     /// The consumer's row; `None` when there is none.

@@ -12,6 +12,9 @@ pub enum InboxError {
     /// A statement failed.
     #[error(transparent)]
     Store(#[from] StoreError),
+    /// The same, in the outbox's database.
+    #[error(transparent)]
+    Outbox(StoreError),
     /// The database has no inbox, or one that this version does not know.
     #[error("the inbox cannot be used: {problem}")]
     Inbox {

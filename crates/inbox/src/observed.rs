@@ -45,12 +45,18 @@ impl Observed {
     }
 
     /// Whether the consumer has a row; one that is taken away may come back.
-    pub(crate) fn note_row(&self, consumer: &str, row: Option<&Registration>) {
-        let gone = format!(
-            "consumer {consumer} is not known in this database any more: `walrelay consumer init {consumer} \
+    pub(crate) fn note_row(
+        &self,
+        consumer: &str,
+        (row, hidden): (Option<&Registration>, Option<String>),
+    ) {
+        let gone = || {
+            format!(
+                "consumer {consumer} is not known in this database any more: `walrelay consumer init {consumer} \
              --subscription S` sets it up again"
-        );
-        let problem = row.is_none().then_some(gone);
+            )
+        };
+        let problem = row.is_none().then(|| hidden.unwrap_or_else(gone));
         if !self.health.set_row_problem(problem.clone()) {
             return;
         }

@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use tokio_postgres::{Row, Transaction};
 use walrelay_postgres::{SqlClient, StoreError};
 
-use crate::admin::{failed, has_inbox, unknown};
+use crate::admin::{failed, has_inbox, refuse_hidden, refuse_hidden_changes, unknown};
 use crate::attributes::Attributes;
 use crate::error::InboxError;
 use crate::event::Description;
@@ -73,6 +73,7 @@ impl InConsumer {
     ///
     /// There is none, or there are several; the database refuses.
     pub async fn find(client: &SqlClient, name: Option<&str>) -> Result<Self, InboxError> {
+        refuse_hidden(client).await?;
         let sql = "SELECT consumer, generation FROM public.app_inbox_consumer
                     WHERE consumer = $1 OR $1 IS NULL ORDER BY consumer";
         let rows = client.query(sql, &[&name]).await.map_err(failed("read the consumers"))?;
@@ -98,6 +99,7 @@ impl InConsumer {
         if !has_inbox(client).await? {
             return Ok(Vec::new());
         }
+        refuse_hidden(client).await?;
         let sql = "SELECT consumer, generation FROM public.app_inbox_consumer ORDER BY consumer";
         let rows = client.query(sql, &[]).await.map_err(failed("read the consumers"))?;
         Ok(rows.iter().map(|row| Self { consumer: row.get(0), generation: row.get(1) }).collect())
@@ -269,6 +271,7 @@ impl InConsumer {
         change: Change<'_>,
     ) -> Result<(), InboxError> {
         let action = format!("{} an event", change.done);
+        refuse_hidden_changes(client).await?;
         let transaction = client.transaction().await.map_err(failed(&action))?;
         self.change_locked(&transaction, event_id, change).await?;
         transaction.commit().await.map_err(failed(&action))

@@ -388,9 +388,9 @@ impl Run {
 
     fn looked(&mut self, found: Result<Found, Unapplied>, now: Instant) {
         match found {
-            Ok(Found { registration, stuck }) => {
+            Ok(Found { registration, hidden, stuck }) => {
                 self.observed.health.set_stuck(stuck);
-                self.observed.note_row(&self.plan.consumer, registration.as_ref());
+                self.observed.note_row(&self.plan.consumer, (registration.as_ref(), hidden));
                 if let Some(row) = registration {
                     self.registered(&row);
                 }

@@ -16,6 +16,7 @@ mod error;
 mod feedback;
 mod frames;
 mod gap;
+mod hidden;
 mod holder;
 mod incoming;
 mod init;
@@ -67,6 +68,7 @@ pub use error::{PgError, ServerError, ServerErrorKind, TlsError};
 pub use feedback::Feedback;
 pub use frames::Frames;
 pub use gap::{AggregateKey, Gap, GapColumn, GapTable, Scope, SettledRows, read_columns};
+pub use hidden::{RowUse, inbox_tables, refuse_hidden_rows, relay_tables};
 pub use holder::{
     SlotUse, SlotUser, describe_unfinished, end_session, new_slot_waits_for, read_slot_user,
 };
@@ -90,7 +92,7 @@ pub use outbox::Outbox;
 pub use preflight::{
     ColumnRole, ExpectedColumn, Facts, Finding, FoundTable, Neighbours, PreflightRequest,
     RelationKind, RoleFacts, ServerFacts, ServerHost, ServerMode, Severity, TableFacts,
-    UpgradeFacts, assess, code, gather, preflight, refuse_hidden_rows,
+    UpgradeFacts, assess, code, gather, preflight,
 };
 pub use publication::{
     Operation, PublicationScope, PublicationState, PublishedTable, drop_publication,

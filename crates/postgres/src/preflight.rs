@@ -24,7 +24,7 @@ pub use facts::{
     TableFacts, UpgradeFacts,
 };
 pub use finding::{Finding, Severity, code};
-pub use gather::{gather, refuse_hidden_rows};
+pub use gather::gather;
 pub use request::{ColumnRole, ExpectedColumn, PreflightRequest};
 
 /// Gathers and assesses.

@@ -91,13 +91,15 @@ pub enum StoreError {
     /// What would be read is not what is there.
     #[error(
         "row level security hides the rows of {tables} from role {role}: nothing can be said of them; as their \
-         owner: CREATE POLICY walrelay ON … TO {role} USING (true) WITH CHECK (true)"
+         owner: {policies}"
     )]
     RowsHidden {
         /// The tables.
         tables: String,
         /// Who asks.
         role: String,
+        /// The statements that show them.
+        policies: String,
     },
 
     /// There is no such slot.

@@ -6,6 +6,7 @@ use pgoutput_parser::Lsn;
 use tokio_postgres::Client;
 use tokio_postgres::types::{PgLsn, Type};
 
+use crate::hidden::{RowUse, refuse_hidden_rows};
 use crate::names::{QualifiedName, quote_identifier};
 use crate::store_error::StoreError;
 
@@ -71,12 +72,13 @@ pub async fn waiting_transactions(
 ///
 /// # Errors
 ///
-/// The table cannot be read, or the connection ended.
+/// The table cannot be read, its rows are hidden, or the connection ended.
 pub async fn rows_since(
     client: &Client,
     table: &QualifiedName,
     settled_xid: u64,
 ) -> Result<u64, StoreError> {
+    refuse_hidden_rows(client, std::slice::from_ref(table), RowUse::Read).await?;
     let sql =
         format!("SELECT count(*) AS rows FROM {table} WHERE age(xmin) <= age($1::text::xid8::xid)");
     let row = client

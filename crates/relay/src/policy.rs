@@ -181,7 +181,11 @@ policy! {
     ServerUnknown: POSTGRES, POSTGRES, POSTGRES, "use a release of walrelay that knows this Postgres";
     /// The role may not do this.
     Privilege: POSTGRES, POSTGRES, POSTGRES,
-        "the role needs LOGIN and REPLICATION, and rights on the relay's tables: docs/operations.md, Rights";
+        "the text names what the role lacks: streaming and making slots needs REPLICATION, each table a grant and a \
+         policy: docs/operations.md, Rights";
+    /// Row level security shows the role no row.
+    RowsHidden: POSTGRES, POSTGRES, POSTGRES,
+        "a table takes a grant and a policy for each role; what each needs for what: migrations/README.md, Rights";
     /// A slot or publication that a command names is not there.
     Missing: POSTGRES, POSTGRES, POSTGRES,
         "run `walrelay check`, which names what is missing and what resembles it";
@@ -437,7 +441,7 @@ impl Kind {
                 Some(kind) => Self::of_server(kind),
                 None => Self::Broken,
             },
-            StoreError::RowsHidden { .. } => Self::Privilege,
+            StoreError::RowsHidden { .. } => Self::RowsHidden,
             StoreError::SlotMissing { .. } => Self::SlotMissing,
             StoreError::SlotLost { .. } => Self::SlotLost,
             StoreError::SlotUnusable { .. } | StoreError::SlotBeforePublication { .. } => {

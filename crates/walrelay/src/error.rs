@@ -97,6 +97,16 @@ pub enum Error {
         source: Box<PgError>,
     },
 
+    /// A command that only looks may not.
+    #[error("{side} may not be looked at")]
+    MayNotLook {
+        /// Where.
+        side: Side,
+        /// What was refused.
+        #[source]
+        source: Box<Error>,
+    },
+
     /// A slot is held, and who that is was found out.
     #[error("the slot is held by {holder}")]
     Held {
@@ -239,6 +249,24 @@ pub enum Error {
     },
 }
 
+/// Which of the two databases.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Side {
+    /// The outbox's.
+    Outbox,
+    /// A consumer's.
+    Inbox,
+}
+
+impl fmt::Display for Side {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Outbox => "the outbox",
+            Self::Inbox => "the inbox",
+        })
+    }
+}
+
 impl From<ReportError> for Error {
     fn from(error: ReportError) -> Self {
         match error {
@@ -249,6 +277,24 @@ impl From<ReportError> for Error {
 }
 
 impl Error {
+    /// The same, met by a command that only looks at the outbox, and at inboxes: it needs less than what
+    /// replicates or applies.
+    #[must_use]
+    #[expect(
+        clippy::wildcard_enum_match_arm,
+        reason = "whatever is not an inbox's is met at the outbox"
+    )]
+    pub fn met_looking(self) -> Self {
+        if self.kind() != Kind::Privilege {
+            return self;
+        }
+        let side = match &self {
+            Self::Inbox(error) if !matches!(error, InboxError::Outbox(_)) => Side::Inbox,
+            _ => Side::Outbox,
+        };
+        Self::MayNotLook { side, source: Box::new(self) }
+    }
+
     /// What it is, for the policy.
     #[must_use]
     pub fn kind(&self) -> Kind {
@@ -264,7 +310,7 @@ impl Error {
             Self::PubSub(_) => Kind::PubSub,
             Self::TopicMissing { .. } => Kind::TopicMissing,
             Self::NoOutbox { .. } => Kind::TableMissing,
-            Self::PruneDenied { .. } => Kind::Privilege,
+            Self::PruneDenied { .. } | Self::MayNotLook { .. } => Kind::Privilege,
             Self::Held { .. } => Kind::SlotHeld,
             Self::ReplayTaken { .. } => Kind::ReplayTaken,
             Self::Listen { source, .. } if source.kind() == std::io::ErrorKind::AddrInUse => {
@@ -347,6 +393,8 @@ impl Error {
             },
             Self::Findings { .. } => "each finding above names its fix",
             Self::PruneDenied { .. } => PRUNE_RIGHTS,
+            Self::MayNotLook { side: Side::Outbox, .. } => OUTBOX_RIGHTS,
+            Self::MayNotLook { side: Side::Inbox, .. } => INBOX_RIGHTS,
             Self::Inbox(InboxError::Paused { .. }) => "`walrelay consumer resume` lets it go on",
             Self::Inbox(InboxError::Store(error)) if Kind::of_store(error) == Kind::Privilege => {
                 CONSUMER_RIGHTS
@@ -374,7 +422,7 @@ pub(crate) fn kind_of_inbox(error: &InboxError) -> Kind {
         InboxError::Connect(error) => Kind::of_postgres(error),
         // Whether the outbox's tables are there has been looked at before: these are the inbox's.
         InboxError::Store(error) if Kind::of_store(error) == Kind::TableMissing => Kind::InboxUnfit,
-        InboxError::Store(error) => Kind::of_store(error),
+        InboxError::Store(error) | InboxError::Outbox(error) => Kind::of_store(error),
         InboxError::Inbox { .. } | InboxError::Paused { .. } => Kind::InboxUnfit,
         InboxError::Unregistered { .. } => Kind::ConsumerMissing,
         InboxError::Handler { .. } => Kind::HandlerUnfit,
@@ -389,8 +437,16 @@ pub(crate) fn kind_of_inbox(error: &InboxError) -> Kind {
 }
 
 /// What commands of a consumer need.
-const CONSUMER_RIGHTS: &str = "run it as the owner of the app_inbox tables, or grant this role what the command needs: \
-     migrations/README.md, A role for a consumer";
+const CONSUMER_RIGHTS: &str = "run it as the owner of the app_inbox tables, or grant this role what the command needs, with \
+     policies: migrations/README.md, A role for a consumer; A role that only looks";
+
+/// What looking at an outbox needs.
+const OUTBOX_RIGHTS: &str = "run it as the owner of the outbox, or let the owner run the grants and policies of its first \
+     half: migrations/README.md, A role that only looks";
+
+/// What looking at an inbox needs.
+const INBOX_RIGHTS: &str = "run it as the owner of the app_inbox tables, or let the owner run the grants and policies of its \
+     second half, in the consumer's database: migrations/README.md, A role that only looks";
 
 /// What to do where consumers are in another database.
 pub(crate) const NAME_INBOXES: &str =
@@ -410,7 +466,8 @@ const NO_OUTBOX: &str = "name the outbox's database with --database-url, and con
 
 /// What `prune` needs besides what the relay needs.
 const PRUNE_RIGHTS: &str = "run it as the outbox table's owner, or GRANT SELECT, DELETE on the outbox table, and \
-     SELECT on app_outbox_relay, app_outbox_dispatch, app_outbox_hold and app_outbox_replay, to this role: docs/operations.md, Rights";
+     SELECT on app_outbox_relay, app_outbox_dispatch, app_outbox_hold and app_outbox_replay, to this role, with a policy for \
+     each, as in CREATE POLICY … ON app_outbox FOR SELECT TO role USING (true): docs/operations.md, Rights";
 
 struct ProblemList<'a>(&'a [Problem]);
 

@@ -10,6 +10,7 @@ use super::facts::{
     TableFacts, UpgradeFacts,
 };
 use super::request::PreflightRequest;
+use crate::hidden::IS_HIDDEN;
 use crate::holder::describe_unfinished;
 use crate::lost::{Settled, read_settled};
 use crate::migrations::RELAY_TABLES;
@@ -119,7 +120,7 @@ async fn table(
         (&publication as _, Type::TEXT),
     ];
     let row = client
-        .query_typed_opt(TABLE, &parameters)
+        .query_typed_opt(&table_question(), &parameters)
         .await
         .map_err(StoreError::sql(format!("look at table {name}")))?;
     Ok(TableFacts { found: row.as_ref().map(found_table), name })
@@ -199,38 +200,6 @@ SELECT ARRAY(SELECT pubname::text FROM pg_catalog.pg_publication ORDER BY 1 LIMI
               WHERE c.relkind IN ('r', 'p') AND n.nspname NOT IN ('pg_catalog', 'information_schema')
               ORDER BY 1 LIMIT 5000) AS tables";
 
-/// Refuses to say anything of the relay's own tables where row level security hides what is in them: "no
-/// row" would be read as "nothing is parked".
-///
-/// # Errors
-///
-/// They are hidden, the server refused, or the connection ended.
-pub async fn refuse_hidden_rows(client: &Client) -> Result<(), StoreError> {
-    let row = client
-        .query_one(HIDDEN, &[])
-        .await
-        .map_err(StoreError::sql("look whether rows are hidden"))?;
-    match row.get::<_, Option<String>>("tables") {
-        Some(tables) => Err(StoreError::RowsHidden { tables, role: row.get("role") }),
-        None => Ok(()),
-    }
-}
-
-/// Without the right to read at all the server says so itself.
-const HIDDEN: &str = "
-SELECT current_user::text AS role,
-       (SELECT string_agg(c.relname::text, ', ' ORDER BY c.relname)
-          FROM pg_catalog.pg_class c
-          JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
-         WHERE n.nspname = 'public' AND c.relname IN ('app_outbox_dispatch', 'app_outbox_relay')
-           AND has_table_privilege(c.oid, 'SELECT') AND row_security_active(c.oid)
-           AND NOT EXISTS (
-             SELECT FROM pg_catalog.pg_policy y
-              WHERE y.polrelid = c.oid AND y.polpermissive AND y.polcmd IN ('r', '*')
-                AND (0 = ANY (y.polroles) OR EXISTS (
-                  SELECT FROM unnest(y.polroles) AS r(oid) WHERE r.oid <> 0 AND pg_has_role(r.oid, 'USAGE'))))
-       ) AS tables";
-
 const SERVER: &str = "
 SELECT current_setting('server_version_num')::int8 AS version_num,
        current_database()::text AS database,
@@ -252,10 +221,10 @@ SELECT current_setting('server_version_num')::int8 AS version_num,
 
 /// Generated columns are not published; from Postgres 18 on a publication may publish stored ones, which
 /// its column `pubgencols` says that older servers do not have. A right on the table is worth nothing
-/// without USAGE of its schema. A policy opens a command when
-/// it is permissive, for that command or all, and for the role or PUBLIC.
-const TABLE: &str = "
-WITH rights(ordinal, name, command) AS (
+/// without USAGE of its schema.
+fn table_question() -> String {
+    format!(
+        "WITH rights(ordinal, name, command) AS (
   VALUES (1, 'SELECT', 'r'::\"char\"), (2, 'INSERT', 'a'), (3, 'UPDATE', 'w'), (4, 'DELETE', 'd')
 )
 SELECT c.relkind::text AS relkind, c.relpersistence::text AS relpersistence,
@@ -275,12 +244,10 @@ SELECT c.relkind::text AS relkind, c.relpersistence::text AS relpersistence,
               WHERE NOT (has_schema_privilege(n.oid, 'USAGE') AND has_table_privilege(c.oid, p.name))
               ORDER BY p.ordinal) AS missing_rights,
        ARRAY(SELECT p.name FROM rights p
-              WHERE row_security_active(c.oid) AND NOT EXISTS (
-                SELECT FROM pg_catalog.pg_policy y
-                 WHERE y.polrelid = c.oid AND y.polpermissive AND y.polcmd IN (p.command, '*')
-                   AND (0 = ANY (y.polroles) OR EXISTS (
-                     SELECT FROM unnest(y.polroles) AS r(oid) WHERE r.oid <> 0 AND pg_has_role(r.oid, 'USAGE'))))
+              WHERE {IS_HIDDEN}
               ORDER BY p.ordinal) AS hidden_from
   FROM pg_catalog.pg_class c
   JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
- WHERE n.nspname = $1 AND c.relname = $2";
+ WHERE n.nspname = $1 AND c.relname = $2"
+    )
+}

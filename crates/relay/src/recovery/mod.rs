@@ -21,11 +21,11 @@ use pgoutput_parser::{Lsn, PgTimestamp, Position};
 use tokio::time::sleep;
 use walrelay_core::{ColumnNames, Names, Random, WalBudgetLimit};
 use walrelay_postgres::{
-    Bound, Failover, Gap, GapColumn, GapTable, Outbox, QualifiedName, RecordedRow, Recovery, Scope,
-    SettledRows, SlotOperation, SqlClient, StoreError, begin_backfill, begin_recovery, connect_sql,
-    finish_recovery, is_same_origin, read_columns, read_history, read_loss, read_operation,
-    read_publication, read_relay_row, read_server_identity, read_slot, release_operation,
-    take_operation, take_recovery_along,
+    Bound, Failover, Gap, GapColumn, GapTable, Outbox, QualifiedName, RecordedRow, Recovery,
+    RowUse, Scope, SettledRows, SlotOperation, SqlClient, StoreError, begin_backfill,
+    begin_recovery, connect_sql, finish_recovery, is_same_origin, read_columns, read_history,
+    read_loss, read_operation, read_publication, read_relay_row, read_server_identity, read_slot,
+    refuse_hidden_rows, release_operation, take_operation, take_recovery_along,
 };
 
 use crate::error::RelayError;
@@ -117,6 +117,7 @@ async fn take_along(
         Bound::Horizon => drop(bound_elsewhere(client, outbox).await?),
         Bound::Nothing | Bound::Since(_) => {}
     }
+    refuse_hidden(client, &outbox.tables).await?;
     let server = read_server_identity(client).await.map_err(RelayError::Survey)?;
     let whose = (here.as_str(), server.timeline);
     take_recovery_along(client, slot, whose).await.map_err(RelayError::Survey)
@@ -159,7 +160,8 @@ async fn recovery(
     outbox: &Outbox,
     bound: Bound,
 ) -> Result<Recovery, RelayError> {
-    let Outbox { slot, publication, .. } = outbox;
+    let Outbox { slot, publication, tables, .. } = outbox;
+    refuse_hidden(client, tables).await?;
     if read_publication(client, publication).await.map_err(RelayError::Survey)?.is_none() {
         let summary = format!("publication {publication} does not exist");
         return Err(RelayError::Setup { kind: Kind::PublicationMissing, summary });
@@ -323,16 +325,22 @@ async fn publish<P: Publisher>(
     supervisor.run(shutdown).await
 }
 
+/// Rows that nobody sees would be taken for none, and count as settled from then on.
+async fn refuse_hidden(client: &SqlClient, tables: &[QualifiedName]) -> Result<(), RelayError> {
+    refuse_hidden_rows(client, tables, RowUse::Read).await.map_err(RelayError::Survey)
+}
+
 /// An outbox table, as a recovery reads it.
 ///
 /// # Errors
 ///
-/// There is no such table; the server refused, or the connection ended.
+/// There is no such table, or its rows are hidden; the server refused, or the connection ended.
 pub async fn table(
     client: &SqlClient,
     name: &QualifiedName,
     names: &ColumnNames,
 ) -> Result<GapTable, RelayError> {
+    refuse_hidden(client, std::slice::from_ref(name)).await?;
     let (oid, columns) = read_columns(client, name).await.map_err(RelayError::Survey)?;
     let ColumnNames { id, aggregate_type, aggregate_id, version, occurred_at, .. } = names;
     let found = |named: &Option<Names>| named.as_ref().and_then(|one| present(one, &columns));

@@ -27,6 +27,10 @@ const LISTED: usize = 1_000;
 ///
 /// A database cannot be reached or refuses, nothing is known to be settled, or an event is missing.
 pub async fn execute(config: AuditConfig) -> Result<(), Error> {
+    execute_plainly(config).await.map_err(Error::met_looking)
+}
+
+async fn execute_plainly(config: AuditConfig) -> Result<(), Error> {
     let outbox = connect_sql(&config.database.connect).await?;
     refuse_without_outbox(&outbox, &config.database.outbox).await?;
     let scope = scope(&outbox, &config).await?;

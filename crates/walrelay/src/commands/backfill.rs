@@ -4,8 +4,9 @@
 use pgoutput_parser::{Lsn, PgTimestamp};
 use walrelay_core::Matching;
 use walrelay_postgres::{
-    Gap, GapTable, HistorySource, QualifiedName, ReplayRow, Scope, SettledRows, SqlClient,
-    StoreError, begin_replay, connect_sql, give_up_replay, read_history, read_replay, take_replay,
+    Gap, GapTable, HistorySource, QualifiedName, ReplayRow, RowUse, Scope, SettledRows, SqlClient,
+    StoreError, begin_replay, connect_sql, give_up_replay, read_history, read_replay,
+    refuse_hidden_rows, take_replay,
 };
 use walrelay_relay::policy::Chain;
 use walrelay_relay::recovery::{Marks, Serving, published_table, table};
@@ -276,6 +277,7 @@ async fn refuse_without_rows(client: &SqlClient, tables: &[QualifiedName]) -> Re
     let failed = |source| StoreError::Sql { action: "look for rows".to_owned(), source };
     let replays = "SELECT to_regclass('public.app_outbox_replay') IS NOT NULL";
     let mut has_rows = false;
+    refuse_hidden_rows(client, tables, RowUse::Read).await?;
     if client.query_one(replays, &[]).await.map_err(failed)?.get(0) {
         for name in tables {
             let sql = format!("SELECT EXISTS (SELECT FROM {name})");
@@ -332,6 +334,7 @@ async fn begin(
     order: BackfillOrder,
 ) -> Result<Prepared, Error> {
     let slot = slot_of(settings, &order.destination);
+    refuse_hidden_rows(client, &settings.relay.outbox.tables, RowUse::Read).await?;
     if order.destination == Destination::InPlace {
         refuse_other_shards(client, &settings.relay.outbox).await?;
     }

@@ -5,10 +5,10 @@ use std::time::SystemTime;
 use pgoutput_parser::Lsn;
 use walrelay_core::ColumnNames;
 use walrelay_postgres::{
-    Begun, HoldingReplay, OpenReplay, Outbox, Reset, ServerErrorKind, SlotOperation, SqlClient,
-    StoreError, UpgradeStage, describe_unfinished, position_at, read_history, read_loss,
+    Begun, HoldingReplay, OpenReplay, Outbox, Reset, RowUse, ServerErrorKind, SlotOperation,
+    SqlClient, StoreError, UpgradeStage, describe_unfinished, position_at, read_history, read_loss,
     read_operation, read_relay_row, read_resharding, read_sharding, read_slot_user,
-    refuse_hidden_rows, replays_that_hold, unfinished_replay,
+    refuse_hidden_rows, relay_tables, replays_that_hold, unfinished_replay,
 };
 use walrelay_relay::observe::report::rfc3339;
 use walrelay_relay::recovery;
@@ -89,10 +89,15 @@ pub(super) async fn refuse_resharding(client: &SqlClient, outbox: &Outbox) -> Re
     Err(StoreError::OperationUnfinished { slot, what }.into())
 }
 
+/// What the relay has on record is asked before anything is said of the outbox, or done to it.
+pub(super) async fn refuse_hidden_state(client: &SqlClient) -> Result<(), StoreError> {
+    refuse_hidden_rows(client, &relay_tables(), RowUse::Read).await
+}
+
 /// Every shard that is there or on record, whichever one is named; the outbox itself where none is. While
 /// their number is being changed they are those of both numbers.
 pub(super) async fn every_shard(client: &SqlClient, outbox: &Outbox) -> Result<Vec<Outbox>, Error> {
-    refuse_hidden_rows(client).await?;
+    refuse_hidden_state(client).await?;
     let counts: Vec<u32> = read_sharding(client, outbox).await?.of_count.into_keys().collect();
     Ok(match counts.is_empty() {
         true => vec![outbox.clone()],
@@ -102,7 +107,7 @@ pub(super) async fn every_shard(client: &SqlClient, outbox: &Outbox) -> Result<V
 
 /// What is about one slot needs to be told which, where there are several.
 pub(super) async fn refuse_other_shards(client: &SqlClient, outbox: &Outbox) -> Result<(), Error> {
-    refuse_hidden_rows(client).await?;
+    refuse_hidden_state(client).await?;
     let (sharding, wanted) = (read_sharding(client, outbox).await?, outbox.shard);
     match sharding.other_than(wanted.count()) {
         Some(count) if !sharding.has(wanted.count()) => {

@@ -41,6 +41,8 @@ const COLLECTOR: &str = "collector";
 struct There {
     /// None where the rows cannot be read.
     routes: Option<Routes>,
+    /// That they are hidden, where that is why.
+    hidden: Option<StoreError>,
     payloads: Vec<Payload>,
     consumers: Consumers,
 }
@@ -173,8 +175,13 @@ async fn look_at_postgres(client: &SqlClient, config: &Settings, found: &mut Fou
     // A table that is missing is a finding already.
     let payloads = schemas::payloads(client, router, tables).await.unwrap_or_default();
     let consumers = Consumers::beside(client).await;
+    let mut hidden = None;
     let routes = match topics::of_rows(client, router, tables).await {
         Ok(routes) => Some(routes),
+        Err(Error::Store(error @ StoreError::RowsHidden { .. })) => {
+            hidden = Some(error);
+            None
+        }
         // Missing tables are findings already, and the relay itself needs no right to read them.
         Err(Error::Postgres(PgError::Server(_)) | Error::Store(StoreError::Sql { .. })) => None,
         Err(error) => {
@@ -182,7 +189,7 @@ async fn look_at_postgres(client: &SqlClient, config: &Settings, found: &mut Fou
             None
         }
     };
-    There { routes, payloads, consumers }
+    There { routes, hidden, payloads, consumers }
 }
 
 /// Of the slot, and where there are shards of all of them: a row that one leaves out has to be on another.
@@ -210,10 +217,14 @@ async fn findings(client: &SqlClient, relay: &RelaySettings) -> Result<Vec<Findi
 async fn look_at_pubsub(
     config: &Settings,
     admin: Result<Admin, Finding>,
-    There { routes, payloads, .. }: There,
+    There { routes, hidden, payloads, .. }: There,
     found: &mut Found,
 ) {
-    let looked = if routes.is_some() { Looked::Rows } else { Looked::NoRows };
+    let looked = match (&routes, hidden) {
+        (Some(_), _) => Looked::Rows,
+        (None, Some(hidden)) => Looked::Hidden(hidden.to_string()),
+        (None, None) => Looked::NoRows,
+    };
     let Routes { topics, nowhere } = routes.unwrap_or_default();
     if let Some(nowhere) = nowhere {
         found.add(Kind::PubSub, nowhere_finding(&nowhere));
@@ -229,7 +240,7 @@ async fn look_at_pubsub(
         // Which topics are needed is not known; whether Pub/Sub answers can still be found out.
         let probe = topics::full_name(&config.relay.router.project, "walrelay-check");
         let answer = admin.topic_exists(&probe).await;
-        let finding = answer.map_or_else(|error| no_access(&error), |_| without_topics(looked));
+        let finding = answer.map_or_else(|error| no_access(&error), |_| without_topics(&looked));
         found.add(Kind::PubSub, finding);
     }
     for topic in topics {
@@ -249,23 +260,35 @@ async fn look_at_pubsub(
 }
 
 /// Whether the rows of the outbox were looked at, which tell the topics.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 enum Looked {
     Rows,
     NoRows,
+    /// By row level security, as it is told.
+    Hidden(String),
 }
 
 /// Pub/Sub answers, and which topics are needed is not known.
-fn without_topics(looked: Looked) -> Finding {
+fn without_topics(looked: &Looked) -> Finding {
     let subject = "Pub/Sub".to_owned();
-    if looked == Looked::Rows {
-        let message = "answers; which topics are needed is told by rows, and none leads to one";
-        return finding(PUBSUB_ACCESS, Severity::Ok, subject, message, "");
-    }
-    let message = "answers; which topics are needed is told by the rows of the outbox, and those could not be read: \
+    let unknown = "answers; which topics are needed is told by the rows of the outbox, and those could not be read: \
                    whether the topics are there is not known";
-    let fix = "mend what is named above, or GRANT SELECT on the outbox table to this role, and look again";
-    finding(PUBSUB_ACCESS, Severity::Warning, subject, message, fix)
+    match looked {
+        Looked::Rows => {
+            let message = "answers; which topics are needed is told by rows, and none leads to one";
+            finding(PUBSUB_ACCESS, Severity::Ok, subject, message, "")
+        }
+        Looked::NoRows => {
+            let fix = "mend what is named above, or GRANT SELECT on the outbox table to this role, with CREATE POLICY … \
+                       ON app_outbox FOR SELECT TO role USING (true), and look again";
+            finding(PUBSUB_ACCESS, Severity::Warning, subject, unknown, fix)
+        }
+        Looked::Hidden(told) => {
+            let message = format!("{unknown}: {told}");
+            let fix = "create the policy, and look again; streaming needs none";
+            finding(PUBSUB_ACCESS, Severity::Warning, subject, &message, fix)
+        }
+    }
 }
 
 fn administration(endpoint: &Endpoint) -> Result<Admin, Finding> {
@@ -369,10 +392,14 @@ mod tests {
 
     #[test]
     fn what_could_not_be_looked_at_is_not_told_as_fine() {
-        let unread = without_topics(Looked::NoRows);
+        let unread = without_topics(&Looked::NoRows);
         assert_eq!(unread.severity, Severity::Warning);
         assert!(unread.message.contains("could not be read") && !unread.fix.is_empty());
-        assert_eq!(without_topics(Looked::Rows).severity, Severity::Ok);
+        assert!(unread.fix.contains("GRANT SELECT") && unread.fix.contains("CREATE POLICY"));
+        let hidden = without_topics(&Looked::Hidden("row level security hides …".to_owned()));
+        assert_eq!(hidden.severity, Severity::Warning);
+        assert!(hidden.message.ends_with("row level security hides …"), "{}", hidden.message);
+        assert_eq!(without_topics(&Looked::Rows).severity, Severity::Ok);
     }
 
     #[test]

@@ -8,7 +8,7 @@ mod show;
 use serde_json::Value;
 use walrelay_postgres::{
     DispatchPlace, DispatchQuery, DispatchRow, DispatchState, DispatchStatus, DispatchStore,
-    SqlClient, connect_sql,
+    RowUse, SqlClient, connect_sql, refuse_hidden_rows, relay_tables,
 };
 use walrelay_relay::shutdown::Shutdown;
 
@@ -39,7 +39,8 @@ pub async fn execute(config: DispatchConfig, shutdown: &Shutdown) -> Result<(), 
         Err(error) => Err(error),
     };
     client.close().await;
-    print(&done?)
+    let looks = matches!(config.action, DispatchAction::List(_) | DispatchAction::Show { .. });
+    print(&done.map_err(|error| if looks { error.met_looking() } else { error })?)
 }
 
 async fn act(
@@ -59,15 +60,23 @@ async fn act(
             })
         }
         DispatchAction::Retry(chosen) => {
+            refuse_hidden_changes(client).await?;
             bulk::act(store, client, (Verb::Retry, chosen), shutdown).await
         }
         DispatchAction::Edit(asked) => {
+            refuse_hidden_changes(client).await?;
             unless_stopped(edit::edit(store, client, asked), shutdown).await
         }
         DispatchAction::Discard { chosen, reason } => {
+            refuse_hidden_changes(client).await?;
             bulk::act(store, client, (Verb::Discard(reason), chosen), shutdown).await
         }
     }
+}
+
+/// A row that is not seen for that stays as it is, unsaid.
+async fn refuse_hidden_changes(client: &SqlClient) -> Result<(), Error> {
+    Ok(refuse_hidden_rows(client, &relay_tables()[..1], RowUse::Update).await?)
 }
 
 /// One page with what is left behind it, or page after page.

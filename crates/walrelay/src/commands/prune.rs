@@ -5,8 +5,9 @@
 //! of `app_outbox_relay` is settled. A row whose transaction cannot be compared with it stays.
 
 use walrelay_postgres::{
-    PgError, QualifiedName, ServerError, ServerErrorKind, SqlClient, StoreError, connect_sql,
-    quote_identifier, read_history, read_operation, recovering_slot,
+    PgError, QualifiedName, RowUse, ServerError, ServerErrorKind, SqlClient, StoreError,
+    connect_sql, quote_identifier, read_history, read_operation, recovering_slot,
+    refuse_hidden_rows,
 };
 
 use super::before::{every_shard, refuse_unrecorded};
@@ -49,6 +50,11 @@ async fn prune(client: &mut SqlClient, config: &PruneConfig) -> Result<(), Error
         refuse_unrecorded(client, &shard.slot).await?;
         refuse_other_history(client, &shard.slot).await?;
     }
+    let rows = match config.pruning {
+        Pruning::Counted => RowUse::Read,
+        Pruning::Done => RowUse::Delete,
+    };
+    refuse_hidden_rows(client, &config.database.outbox.tables, rows).await?;
     // A recovery that is not finished reads rows that look settled to nobody.
     if let Some(recovering) = recovering_slot(client).await? {
         let begun = read_operation(client, &recovering).await?;

@@ -31,7 +31,7 @@ use walrelay_relay::settings::{Settings, Until};
 use walrelay_relay::shutdown::Shutdown;
 
 use super::attended::attended;
-use super::before::refuse_open_replay;
+use super::before::{refuse_hidden_state, refuse_open_replay};
 use super::draining::{drain, publisher, wait_until_free};
 use crate::config::{ReshardConfig, Resharded};
 use crate::error::Error;
@@ -73,6 +73,7 @@ async fn reshard(
     let ReshardConfig { settings, shards, resharded } = config;
     let outbox = &settings.relay.outbox;
     be_the_only_one(client, outbox, shutdown).await?;
+    refuse_hidden_state(client).await?;
     let sharding = read_sharding(client, outbox).await?;
     let begun = match sharding.of_count.is_empty() {
         true => None,

@@ -49,7 +49,7 @@ async fn once(config: &StatusConfig, shutdown: &Shutdown) -> Result<(), Error> {
     let client = connect_sql(&config.database.connect).await?;
     let report = look(&client, config, shutdown).await;
     client.close().await;
-    let report = report?;
+    let report = report.map_err(Error::met_looking)?;
     print(&text(&report, config.format, Paint::of_output()))?;
     let shards = report.get("shards").and_then(Value::as_array);
     let mut all = shards.into_iter().flatten().filter_map(Value::as_object).chain([&report]);

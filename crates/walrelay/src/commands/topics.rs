@@ -4,7 +4,9 @@ use std::collections::BTreeSet;
 
 use walrelay_core::limits::is_topic_name;
 use walrelay_core::{Names, RouterConfig, Template};
-use walrelay_postgres::{PgError, QualifiedName, SqlClient, quote_identifier};
+use walrelay_postgres::{
+    PgError, QualifiedName, RowUse, SqlClient, quote_identifier, refuse_hidden_rows,
+};
 use walrelay_pubsub::{Admin, PubsubError};
 use walrelay_relay::settings::Settings;
 
@@ -77,7 +79,7 @@ pub(super) fn without_rows(router: &RouterConfig) -> Option<Routes> {
 ///
 /// # Errors
 ///
-/// A table cannot be read.
+/// A table cannot be read, or its rows are hidden.
 pub(super) async fn of_rows(
     client: &SqlClient,
     router: &RouterConfig,
@@ -88,6 +90,7 @@ pub(super) async fn of_rows(
     if let Some(routes) = without_rows(router) {
         return Ok(routes);
     }
+    refuse_hidden_rows(client, tables, RowUse::Read).await?;
     let mut routes = Routes::default();
     for table in tables {
         let mut selected = Vec::new();

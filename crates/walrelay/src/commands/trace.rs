@@ -1,6 +1,7 @@
 //! `walrelay trace`: one event's life, from the outbox to each inbox.
 
 use serde_json::{Map, Value, json};
+use walrelay_inbox::InboxError;
 use walrelay_inbox::audit::{trace_dispatch, trace_outbox};
 use walrelay_inbox::operate::InConsumer;
 use walrelay_postgres::{SqlClient, connect_sql};
@@ -18,6 +19,10 @@ use crate::output::{print, visible};
 /// A database cannot be reached or refuses, the event is nowhere or not in an inbox where it should be, or there was
 /// no inbox to look at.
 pub async fn execute(config: TraceConfig) -> Result<(), Error> {
+    execute_plainly(config).await.map_err(Error::met_looking)
+}
+
+async fn execute_plainly(config: TraceConfig) -> Result<(), Error> {
     let outbox = connect_sql(&config.database.connect).await?;
     refuse_without_outbox(&outbox, &config.database.outbox).await?;
     let found = trace(&outbox, &config).await?;
@@ -158,7 +163,7 @@ pub(super) async fn open_inboxes(
 ) -> Result<Vec<Inbox>, Error> {
     let mut inboxes = Vec::new();
     for place in places {
-        let client = connect_sql(&place.connect).await?;
+        let client = connect_sql(&place.connect).await.map_err(InboxError::Connect)?;
         let consumer = InConsumer::find(&client, Some(&place.consumer)).await?;
         inboxes.push(Inbox { consumer, client: Some(client) });
     }

@@ -1,0 +1,261 @@
+//! Where row level security hides rows from a role, nothing is said of them, and nothing is lost.
+
+use std::fs;
+use std::path::Path;
+
+use walrelay_testkit::outbox::Workload;
+use walrelay_testkit::relay::Finished;
+use walrelay_tests::{CONSUMER, World};
+
+/// A role of one test.
+struct Role<'a> {
+    world: &'a World,
+    name: String,
+    url: String,
+}
+
+impl<'a> Role<'a> {
+    async fn create(world: &'a World, attributes: &str) -> Self {
+        let name = format!("{}_seer", world.name());
+        world
+            .execute(&format!(
+                "CREATE ROLE {name} {attributes}; GRANT USAGE ON SCHEMA public TO {name}"
+            ))
+            .await;
+        let url = world.url().replacen("postgres@", &format!("{name}@"), 1);
+        Self { world, name, url }
+    }
+
+    /// Statements with this role in place of `whose`.
+    async fn grant(&self, sql: &str, whose: &str) {
+        let lines = sql.lines().filter(|line| !line.starts_with("CREATE ROLE"));
+        let grants = lines.collect::<Vec<_>>().join("\n");
+        self.world
+            .execute(&grants.replace(&format!("TO {whose}"), &format!("TO {}", self.name)))
+            .await;
+    }
+
+    /// A policy that shows it the rows of a table.
+    async fn show(&self, table: &str) {
+        let Self { world, name, .. } = self;
+        world
+            .execute(&format!("CREATE POLICY shown ON {table} FOR SELECT TO {name} USING (true)"))
+            .await;
+    }
+
+    async fn run(&self, command: &[&str]) -> Finished {
+        self.world.run(command.iter().copied().chain(["--database-url", &self.url])).await
+    }
+
+    async fn succeed(&self, command: &[&str]) -> String {
+        let done = self.run(command).await;
+        assert_eq!(done.code, Some(0), "{command:?}: {}", done.text);
+        done.text
+    }
+
+    /// Refused because rows of these tables are hidden, in these words.
+    async fn assert_blind(&self, command: &[&str], words: &[&str]) {
+        let done = self.run(command).await;
+        assert_eq!(done.code, Some(3), "{command:?}: {}", done.text);
+        assert!(
+            done.text.contains("row level security hides the rows of"),
+            "{command:?}: {}",
+            done.text
+        );
+        for word in words {
+            assert!(done.text.contains(word), "{command:?}: {word:?} is not in:\n{}", done.text);
+        }
+        assert!(!done.text.contains("REPLICATION"), "{command:?}: {}", done.text);
+    }
+
+    async fn drop(self) {
+        let Self { world, name, .. } = self;
+        world.execute(&format!("DROP OWNED BY {name}; DROP ROLE {name}")).await;
+    }
+}
+
+/// The blocks of SQL of a section of the migrations' page.
+fn page(section: &str) -> Vec<String> {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../migrations/README.md");
+    let text = fs::read_to_string(path).expect("the page");
+    let (_, behind) = text.split_once(&format!("### {section}\n")).expect("the section");
+    let its = behind.split("\n##").next().unwrap_or(behind);
+    let blocks = its.split("```sql\n").skip(1);
+    blocks.map(|block| block.split("```").next().unwrap_or_default().to_owned()).collect()
+}
+
+/// Of the relay, without what the page has for commands that read the outbox.
+fn relay_grants() -> String {
+    page("A role for the relay alone").remove(0)
+}
+
+#[tokio::test]
+async fn a_recovery_refuses_an_outbox_that_it_does_not_see_and_loses_nothing() {
+    let Some(world) = World::create().await else { return };
+    Workload::of_rows(100).insert(world.client()).await.expect("rows");
+    world.catch_up().await;
+    world.execute(&format!("SELECT pg_drop_replication_slot('{}')", world.name())).await;
+    let more = Workload { first_number: 100, ..Workload::of_rows(50) };
+    more.insert(world.client()).await.expect("rows");
+    let role = Role::create(&world, "LOGIN REPLICATION").await;
+    role.grant(&relay_grants(), "walrelay").await;
+    role.grant("GRANT SELECT ON app_outbox TO walrelay", "walrelay").await;
+
+    let words = ["public.app_outbox from role", "FOR SELECT TO"];
+    role.assert_blind(&["slot", "recover"], &words).await;
+    role.assert_blind(&["run", "--until-caught-up", "--on-slot-lost", "recover"], &words).await;
+    let begun = "SELECT count(*) FROM app_outbox_relay WHERE operation IS NOT NULL";
+    assert_eq!(world.number(begun).await, 0, "nothing is begun");
+
+    role.show("app_outbox").await;
+    role.succeed(&["slot", "recover"]).await;
+    // What is begun is not finished without them, either.
+    world.execute("DROP POLICY shown ON app_outbox").await;
+    role.assert_blind(&["run", "--until-caught-up"], &words).await;
+    role.show("app_outbox").await;
+    role.succeed(&["run", "--until-caught-up"]).await;
+    role.drop().await;
+    let verdict = world.check(&world.committed().await);
+    assert!(verdict.lost.is_empty() && verdict.reordered.is_empty(), "{verdict}");
+}
+
+#[tokio::test]
+async fn every_outbox_table_counts_partitioned_ones_too() {
+    let Some(world) = World::create().await else { return };
+    world.catch_up().await;
+    world
+        .execute(
+            "CREATE TABLE parted (LIKE app_outbox INCLUDING DEFAULTS) PARTITION BY RANGE (occurred_at);
+             CREATE TABLE parted_all PARTITION OF parted DEFAULT;
+             ALTER TABLE parted ENABLE ROW LEVEL SECURITY",
+        )
+        .await;
+    let role = Role::create(&world, "LOGIN").await;
+    role.grant(&relay_grants(), "walrelay").await;
+    role.grant("GRANT SELECT, DELETE ON app_outbox, parted TO walrelay", "walrelay").await;
+    role.show("app_outbox").await;
+    let both = ["--outbox-table", "app_outbox", "--outbox-table", "parted"];
+    for command in [&["prune", "--dry-run"][..], &["backfill", "--to-topic", "again"]] {
+        let all: Vec<&str> = command.iter().chain(&both).copied().collect();
+        role.assert_blind(&all, &["hides the rows of public.parted from role"]).await;
+    }
+    // Seen, and not to be deleted: "0 row(s) deleted" would be read as "nothing is old".
+    role.succeed(&["prune", "--dry-run"]).await;
+    role.assert_blind(&["prune"], &["public.app_outbox (for DELETE)", "FOR DELETE TO"]).await;
+    role.drop().await;
+}
+
+/// Events that are published, applied and settled on record.
+async fn applied() -> Option<World> {
+    let world = World::create().await?;
+    world.set_up_consumer().await;
+    world.pubsub.create_topic("refill");
+    world.insert_events(5, 18).await;
+    world.catch_up().await;
+    world.consume_all().await;
+    Some(world)
+}
+
+#[tokio::test]
+async fn nothing_is_said_of_an_outbox_whose_rows_are_hidden() {
+    let Some(world) = applied().await else { return };
+    let role = Role::create(&world, "LOGIN").await;
+    role.grant(&relay_grants(), "walrelay").await;
+    role.grant(&page("A role for a consumer").remove(0), "walrelay_consumer").await;
+    role.grant("GRANT SELECT, DELETE ON app_outbox TO walrelay", "walrelay").await;
+    let rebuild = ["consumer", "rebuild", CONSUMER, "--from-outbox", "refill", "--yes"];
+    for command in [
+        &["audit", "--grace", "0s"][..],
+        &["trace", "00000000-0000-4000-8000-000000000001"],
+        &["prune", "--dry-run"],
+        &["prune"],
+        &["backfill", "--to-topic", "again"],
+        &["backfill", "--in-place", "--aggregate-id", "key-1"],
+        &rebuild,
+    ] {
+        role.assert_blind(command, &["hides the rows of public.app_outbox from role"]).await;
+    }
+    let checked = role.run(&["check"]).await.text;
+    assert!(checked.contains("whether the topics are there is not known"), "{checked}");
+    assert!(checked.contains("hides the rows of public.app_outbox"), "{checked}");
+    assert!(!checked.contains("none leads to one"), "{checked}");
+    role.drop().await;
+}
+
+#[tokio::test]
+async fn nothing_is_said_of_an_inbox_whose_rows_are_hidden() {
+    let Some(world) = applied().await else { return };
+    let role = Role::create(&world, "LOGIN").await;
+    let [of_outbox, of_inbox] = &page("A role that only looks")[..] else { panic!("two halves") };
+    role.grant(of_outbox, "auditor").await;
+    let grants: Vec<&str> = of_inbox.lines().filter(|line| line.starts_with("GRANT")).collect();
+    role.grant(&grants.join("\n"), "auditor").await;
+    let looking = [
+        &["audit", "--grace", "0s"][..],
+        &["trace", "00000000-0000-4000-8000-000000000001"],
+        &["inbox", "list"],
+        &["consumer", "status", CONSUMER],
+        &["consume", CONSUMER, "--handler", "effect.add", "--until-caught-up"],
+    ];
+    let hidden = ["app_inbox_consumer", "app_inbox", "app_inbox_key"];
+    for (place, table) in hidden.into_iter().enumerate() {
+        let word = format!("public.{table}");
+        for command in &looking {
+            role.assert_blind(command, &[&word]).await;
+        }
+        role.show(table).await;
+        assert_eq!(place < 2, !is_whole(&role).await, "{table}");
+    }
+    // Seen, and not to be changed: no consumer would seem to be known.
+    let pause = ["consumer", "pause", CONSUMER];
+    role.grant("GRANT UPDATE ON app_inbox_consumer TO auditor", "auditor").await;
+    role.assert_blind(&pause, &["public.app_inbox_consumer (for UPDATE)"]).await;
+    role.drop().await;
+}
+
+/// Whether an audit can be made.
+async fn is_whole(role: &Role<'_>) -> bool {
+    role.run(&["audit", "--grace", "0s"]).await.code == Some(0)
+}
+
+#[tokio::test]
+async fn an_auditor_with_the_grants_of_the_page_looks_at_both_sides() {
+    let Some(world) = applied().await else { return };
+    let role = Role::create(&world, "LOGIN").await;
+    let [of_outbox, of_inbox] = &page("A role that only looks")[..] else { panic!("two halves") };
+    let id: String = world
+        .client()
+        .query_one("SELECT id::text FROM app_outbox LIMIT 1", &[])
+        .await
+        .expect("a row")
+        .get(0);
+    for command in [&["audit", "--grace", "0s"][..], &["trace", &id], &["status"]] {
+        let denied = role.run(command).await;
+        assert_eq!(denied.code, Some(3), "{}", denied.text);
+        assert!(denied.text.contains("the outbox may not be looked at"), "{}", denied.text);
+        assert!(denied.text.contains("A role that only looks"), "{}", denied.text);
+        assert!(!denied.text.contains("REPLICATION"), "{}", denied.text);
+    }
+    role.grant(of_outbox, "auditor").await;
+    for command in [&["audit", "--grace", "0s"][..], &["trace", &id]] {
+        let denied = role.run(command).await;
+        assert_eq!(denied.code, Some(3), "{}", denied.text);
+        assert!(denied.text.contains("the inbox may not be looked at"), "{}", denied.text);
+    }
+    role.grant(of_inbox, "auditor").await;
+    for command in [
+        &["audit", "--grace", "0s"][..],
+        &["trace", &id],
+        &["status"],
+        &["dispatch", "list"],
+        &["inbox", "list"],
+        &["consumer", "status", CONSUMER],
+    ] {
+        role.succeed(command).await;
+    }
+    // It looks, and that is all.
+    for command in [&["prune"][..], &["consumer", "pause", CONSUMER]] {
+        assert_eq!(role.run(command).await.code, Some(3), "{command:?}");
+    }
+    role.drop().await;
+}
