@@ -102,7 +102,7 @@ BEGIN
   $give_up$;
 
   -- When a message that has failed is tried again. Waits double with each attempt, and ten attempts take
-  -- about ten minutes; what is no attempt waits longer the longer it has waited, a minute at most. Each is
+  -- about five minutes; what is no attempt waits longer the longer it has waited, a minute at most. Each is
   -- cut by chance to between a tenth and the whole of it, so that what failed together does not come back
   -- together.
   CREATE OR REPLACE FUNCTION public.app_inbox_next_attempt(code text, attempts int, received_at timestamptz)

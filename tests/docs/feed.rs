@@ -1,4 +1,5 @@
-//! Messages for the programs of a page that consume: each event twice, as after a lost reply.
+//! Messages for the programs of a page that consume: first one that they fail on, and once they went on, each event
+//! twice, as after a lost reply.
 
 use std::sync::atomic::{AtomicI64, Ordering};
 
@@ -6,17 +7,22 @@ use googleapis_tonic_google_pubsub_v1::google::pubsub::v1 as proto;
 use proto::publisher_client::PublisherClient;
 use proto::{PublishRequest, PubsubMessage};
 use tonic::transport::Channel;
-use walrelay_emulator::SubscriptionOptions;
-use walrelay_tests::{PubSub, topic};
+use walrelay_emulator::{Emulator, Stats, SubscriptionOptions};
+use walrelay_testkit::wait_until;
+use walrelay_tests::{DEADLINE, PubSub, topic};
 
 /// What the programs subscribe to: `SUBSCRIPTION`.
 pub(crate) const SUBSCRIPTION: &str = "projects/test/subscriptions/balances";
 
 const EVENTS_EACH: i64 = 2;
 
+/// Deliveries of what fails that show of a program that it goes on after the first.
+const DELIVERIES: u64 = 5;
+
 /// A topic with an ordered subscription, and how many events went there.
 pub(crate) struct Feed {
     publisher: PublisherClient<Channel>,
+    emulator: Emulator,
     events: AtomicI64,
 }
 
@@ -33,7 +39,8 @@ impl Feed {
             .expect("a new subscription");
         let channel = Channel::from_shared(format!("http://{}", pubsub.address()));
         let channel = channel.expect("an address").connect().await.expect("the Pub/Sub is there");
-        Self { publisher: PublisherClient::new(channel), events: AtomicI64::new(0) }
+        let emulator = pubsub.emulator().clone();
+        Self { publisher: PublisherClient::new(channel), emulator, events: AtomicI64::new(0) }
     }
 
     /// How many events there are; each was published twice.
@@ -41,12 +48,41 @@ impl Feed {
         self.events.load(Ordering::Relaxed)
     }
 
+    /// Publishes an event of which every handler lacks something, in a key of its own. Returns what a program has met
+    /// before that.
+    pub(crate) async fn publish_a_failing_one(&self) -> Stats {
+        let before = self.emulator.stats();
+        let name = format!("failing-{}", self.events_published());
+        let mut failing = message(1);
+        failing.data = br#"{"total": 1}"#.to_vec().into();
+        failing.ordering_key.clone_from(&name);
+        for attribute in ["event_id", "aggregate_id"] {
+            failing.attributes.insert(attribute.to_owned(), name.clone());
+        }
+        self.send(vec![failing]).await;
+        before
+    }
+
+    /// Waits until a program has gone on after it: it has stored it, or handed it back and was given it again.
+    pub(crate) async fn wait_for_the_failure(&self, before: &Stats, place: &str) {
+        wait_until(DEADLINE, &format!("{place} to go on after a failure"), async || {
+            let now = self.emulator.stats();
+            let is_past = now.messages_acknowledged > before.messages_acknowledged
+                || now.messages_delivered >= before.messages_delivered + DELIVERIES;
+            is_past.then_some(())
+        })
+        .await;
+    }
+
     /// Publishes the next versions of the aggregate `tested`: 2 and 3, then 4 and 5, and so on.
     pub(crate) async fn publish(&self) {
         let first = 2 + self.events.fetch_add(EVENTS_EACH, Ordering::Relaxed);
         let versions = first..first + EVENTS_EACH;
         let twice = versions.clone().chain(versions);
-        let messages = twice.map(message).collect();
+        self.send(twice.map(message).collect()).await;
+    }
+
+    async fn send(&self, messages: Vec<PubsubMessage>) {
         let request = PublishRequest { topic: topic("order.events"), messages };
         self.publisher.clone().publish(request).await.expect("the messages are stored");
     }
@@ -55,7 +91,7 @@ impl Feed {
 fn message(version: i64) -> PubsubMessage {
     let attributes = [
         ("event_id", format!("tested-{version}")),
-        ("event_type", "OrderChanged".to_owned()),
+        ("event_type", "OrderPaid".to_owned()),
         ("aggregate_type", "order".to_owned()),
         ("aggregate_id", "tested".to_owned()),
         ("version", version.to_string()),

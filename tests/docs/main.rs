@@ -4,6 +4,7 @@
 mod blocks;
 mod feed;
 mod recipes;
+mod web;
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -125,7 +126,13 @@ impl Page {
     async fn open(path: &str, binary: &Path) -> Option<Self> {
         let installation = installation_or_skip()?;
         let server = PrivatePostgres::start(&installation, &[]).expect("a server starts");
+        // What a page creates as a database is a copy of this one.
+        let template = TestClient::connect(&server.url("template1")).await;
+        template.batch_execute(web::ROLES).await.expect("the roles of Supabase");
+        template.batch_execute(web::DEFAULT_PRIVILEGES).await.expect("its default privileges");
+        drop(template);
         let client = TestClient::connect(&server.url("postgres")).await;
+        client.batch_execute(web::DEFAULT_PRIVILEGES).await.expect("its default privileges");
         let pubsub = PubSub::start();
         let feed = Feed::open(&pubsub).await;
         let (path_of_page, binary) = (path.to_owned(), binary.to_owned());
@@ -191,8 +198,10 @@ impl Page {
             assert!(done.status.success(), "{place}: {}", text_of(&done));
             return;
         };
-        self.feed.publish().await;
+        let before = self.feed.publish_a_failing_one().await;
         let mut running = Running(program.command.spawn().expect("the program starts"));
+        self.feed.wait_for_the_failure(&before, place).await;
+        self.feed.publish().await;
         wait_until(DEADLINE, &format!("{place} to do its work"), async || {
             let ended = running.0.try_wait().expect("the program can be asked");
             assert!(ended.is_none(), "{place}: the program has ended: {ended:?}");
@@ -203,6 +212,16 @@ impl Page {
     }
 
     async fn assert_what_it_promised(&self) {
+        let other = TestClient::connect(&self.server.url("postgres")).await;
+        let found = other.query(web::DATABASES, &[]).await.expect("the databases");
+        for row in &found {
+            let database: String = row.get(0);
+            let there = TestClient::connect(&self.server.url(&database)).await;
+            let open: String = there.query_one(web::OPEN, &[]).await.expect("the rights").get(0);
+            let meant = web::MEANT.iter().find(|(path, _)| *path == self.path);
+            let meant = meant.map_or("", |(_, rights)| rights);
+            assert_eq!(open, meant, "{}: open to the internet in {database}", self.path);
+        }
         match self.path.as_str() {
             "docs/operations.md" => self.assert_dispatch_is_operated().await,
             "docs/emulator.md" => self.assert_the_event_is_shown().await,
@@ -213,8 +232,17 @@ impl Page {
         }
     }
 
-    /// Each program that could run has placed an order and paid it once.
+    /// Each program that could run has placed an order and paid it once, and nobody else can.
     async fn assert_events_are_written(&self) {
+        for order in
+            ["SELECT place_order('E-1', 1)", "INSERT INTO orders VALUES ('E-1', 'placed', 1)"]
+        {
+            let anybody = format!("SET ROLE anon; {order}");
+            let refused =
+                self.client.batch_execute(&anybody).await.expect_err("it is not for anon");
+            assert_eq!(refused.code().map_or("", |it| it.code()), "42501", "{order}: {refused:?}");
+        }
+        self.client.batch_execute("RESET ROLE").await.expect("the role is set back");
         let sql = "SELECT aggregateid || ': ' || string_agg(event_type, ', ' ORDER BY version)
                      FROM app_outbox WHERE aggregateid LIKE '_-1' GROUP BY aggregateid";
         for row in self.client.query(sql, &[]).await.expect("the outbox") {
@@ -336,7 +364,7 @@ async fn the_readmes_five_minutes_end_with_the_event_in_pubsub() {
     wait_until(DEADLINE, "the event of step 4 to be shown by step 5", async || {
         assert!(running.try_wait().expect("bash can be asked").is_none(), "a step failed");
         let shown = output(shell(look, &binary)).await;
-        String::from_utf8_lossy(&shown.stdout).contains("\"A-17\"").then_some(())
+        String::from_utf8_lossy(&shown.stdout).contains("\"A-1\"").then_some(())
     })
     .await;
     drop(running.stdin.take());

@@ -349,8 +349,10 @@ async fn a_scaffold_takes_a_row_as_a_trigger_writes_it_arrays_and_all() {
 
 #[tokio::test]
 async fn a_consumer_that_reads_another_subscription_is_refused_before_one_is_created() {
-    let Some(world) = World::create().await else { return };
-    world.set_up_consumer().await;
+    let Some(world) = world().await else { return };
+    world.insert_events(1, 1).await;
+    world.catch_up().await;
+    world.consume_all().await;
     let init = ["consumer", "init", CONSUMER, "--create", "--topic", "video.events"];
     let other = [&init[..], &["--subscription", "another"]].concat();
     ends(&world, &other, 2, "give that as --subscription").await;
@@ -366,7 +368,8 @@ async fn an_inbox_that_is_made_is_said_to_be_created_and_one_elsewhere_is_asked_
     let Some(world) = World::create().await else { return };
     ends(&world, &["inbox", "list"], 3, "--database-url").await;
     ends(&world, &["consumer", "pause", CONSUMER], 3, "consumer init").await;
-    let init = ["consumer", "init", CONSUMER, "--subscription", CONSUMER];
+    let create = ["--subscription", CONSUMER, "--create", "--topic", "video.events"];
+    let init = [&["consumer", "init", CONSUMER][..], &create].concat();
     ends(&world, &init, 0, "created: tables and functions of the inbox").await;
     // A database of consumers alone has no outbox, and is not to get one.
     world.execute("DROP TABLE app_outbox_relay, app_outbox_dispatch, app_outbox CASCADE").await;

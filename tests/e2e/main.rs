@@ -38,6 +38,7 @@ mod setup;
 mod shards;
 mod sick;
 mod stop;
+mod subscriptions;
 mod take_over;
 mod telemetry;
 mod unfinished;

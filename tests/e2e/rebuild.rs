@@ -289,3 +289,47 @@ async fn a_rebuild_that_is_killed_anywhere_leaves_the_consumer_at_work_and_is_ru
         assert_eq!(world.number(reached).await, generation, "{place}");
     }
 }
+
+#[tokio::test]
+async fn what_a_rebuild_does_not_reach_is_said_before_it_begins() {
+    let Some(world) = world().await else { return };
+    let _consumer = world.start_consumer([]).await;
+    world.insert_events(5, 40).await;
+    world.catch_up().await;
+    world.wait_applied(40).await;
+    let now = "SELECT to_char(now() AT TIME ZONE 'UTC', 'YYYY-MM-DD\"T\"HH24:MI:SS.US\"Z\"')";
+    let since: String = world.client().query_one(now, &[]).await.expect("a moment").get(0);
+    world.insert_events(5, 20).await;
+    world.catch_up().await;
+    world.wait_applied(60).await;
+
+    let neither = world.run(["consumer", "rebuild", CONSUMER]).await;
+    assert_eq!(neither.code, Some(2), "{}", neither.text);
+    for option in ["--seek-to <TIME>", "--from-outbox <TOPIC>"] {
+        assert!(neither.text.contains(option), "{}", neither.text);
+    }
+
+    let reset = reset_file(&world, "TRUNCATE effect.balance; TRUNCATE effect.applied;");
+    let rebuild = ["consumer", "rebuild", CONSUMER, "--seek-to", &since, "--reset-sql", &reset];
+    let told = world.succeed(rebuild).await;
+    std::fs::remove_file(&reset).expect("it is there");
+    for part in [
+        "what was published from ",
+        "what came before is not",
+        "`walrelay audit`",
+        "--from-outbox TOPIC",
+        "generation 1 has 40 event(s) that occurred before that",
+    ] {
+        assert!(told.contains(part), "{part:?} is missing in {told}");
+    }
+    let said = told.find("what came before is not").expect("it is said");
+    assert!(told.find("created: subscription").is_some_and(|begun| said < begun), "{told}");
+    world.wait_applied(20).await;
+    assert_eq!(world.applied_count().await, 20);
+    let audit = world.run(["audit", "--grace", "0s"]).await;
+    assert_eq!(audit.code, Some(1), "{}", audit.text);
+    // Nothing is emptied, nothing is lost.
+    let again =
+        world.succeed(["consumer", "rebuild", CONSUMER, "--seek-to", &since, "--yes"]).await;
+    assert!(!again.contains("event(s) that occurred before that"), "{again}");
+}

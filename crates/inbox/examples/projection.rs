@@ -3,6 +3,7 @@
 //! ```text
 //! walrelay consumer init orders --subscription orders --create --topic order.events
 //! psql -c 'CREATE TABLE order_state (id text PRIMARY KEY, version bigint, status text, events bigint)'
+//! psql -c 'REVOKE ALL ON order_state FROM anon, authenticated'   # on Supabase, where it is open to the internet
 //! DATABASE_URL=… GOOGLE_CLOUD_PROJECT=… cargo run -p walrelay-inbox --example projection -- orders
 //! ```
 

@@ -5,8 +5,7 @@ use std::time::Duration;
 use serde_json::{Map, Value, json};
 use tokio_postgres::error::SqlState;
 use walrelay_postgres::{
-    QualifiedName, RowUse, SqlClient, StoreError, inbox_tables, quote_identifier, quote_literal,
-    refuse_hidden_rows,
+    RowUse, SqlClient, StoreError, inbox_tables, quote_literal, refuse_hidden_rows,
 };
 
 use crate::error::InboxError;
@@ -77,11 +76,7 @@ pub async fn register(
 }
 
 /// Refuses a consumer that is known, and reads another subscription than this.
-///
-/// # Errors
-///
-/// It does, or the database refuses.
-pub async fn refuse_other_subscription(
+async fn refuse_other_subscription(
     client: &SqlClient,
     consumer: &str,
     subscription: &str,
@@ -176,6 +171,43 @@ pub async fn quiesce(client: &SqlClient, consumer: &str) -> Result<(), InboxErro
     }
     waited.map_err(failed("wait for batches that began before"))
 }
+
+/// Has a consumer of which nothing was ever applied read this subscription; whether it is one.
+///
+/// # Errors
+///
+/// The database refuses.
+pub async fn move_unused(
+    client: &SqlClient,
+    consumer: &str,
+    subscription: &str,
+) -> Result<bool, InboxError> {
+    let sql = format!(
+        "UPDATE public.app_inbox_consumer AS c SET subscription = $2, updated_at = now() \
+          WHERE c.consumer = $1 AND {UNUSED}"
+    );
+    let moved = client.execute(&sql, &[&consumer, &subscription]).await;
+    Ok(moved.map_err(failed("record the subscription"))? == 1)
+}
+
+/// Whether nothing was ever applied of a consumer.
+///
+/// # Errors
+///
+/// The database refuses, or row level security hides rows.
+pub async fn is_unused(client: &SqlClient, consumer: &str) -> Result<bool, InboxError> {
+    refuse_hidden(client).await?;
+    let sql = format!(
+        "SELECT EXISTS (SELECT FROM public.app_inbox_consumer AS c WHERE c.consumer = $1 AND {UNUSED})"
+    );
+    let row = client.query_one(&sql, &[&consumer]).await;
+    Ok(row.map_err(failed("look whether the inbox is empty"))?.get(0))
+}
+
+/// Its inbox is empty, and was not emptied: what it has read would not come again from elsewhere.
+const UNUSED: &str = "c.generation = 1 AND c.pruned_before IS NULL \
+    AND NOT EXISTS (SELECT FROM public.app_inbox AS i WHERE i.consumer = c.consumer) \
+    AND NOT EXISTS (SELECT FROM public.app_inbox_key AS k WHERE k.consumer = c.consumer)";
 
 /// Consumers of this database that read a subscription, without this one.
 ///
@@ -450,150 +482,4 @@ pub async fn prune(
     let forgotten = client.execute(keys, &[&consumer, &generation]).await;
     forgotten.map_err(failed("delete keys of earlier generations"))?;
     Ok(total)
-}
-
-/// A handler for a table: takes the newest event of each key of a batch, and writes it unless the
-/// table has a newer version already.
-///
-/// # Errors
-///
-/// There is no such table, it has no primary key of one column, or the database refuses.
-pub async fn scaffold(client: &SqlClient, table: &QualifiedName) -> Result<String, InboxError> {
-    let sql = "SELECT a.attname::text, pg_catalog.format_type(a.atttypid, a.atttypmod), \
-              coalesce(a.attnum = ANY (i.indkey), false) \
-         FROM pg_catalog.pg_attribute AS a \
-         LEFT JOIN pg_catalog.pg_index AS i ON i.indrelid = a.attrelid AND i.indisprimary \
-        WHERE a.attrelid = pg_catalog.to_regclass($1) AND a.attnum > 0 AND NOT a.attisdropped \
-          AND a.attgenerated = '' AND a.attidentity <> 'a' ORDER BY a.attnum";
-    let rows = client.query(sql, &[&table.to_string()]).await;
-    let rows = rows.map_err(failed("read the table's columns"))?;
-    let columns: Vec<Column> = rows
-        .iter()
-        .map(|row| Column { name: row.get(0), kind: row.get(1), is_key: row.get(2) })
-        .collect();
-    let keys = columns.iter().filter(|column| column.is_key).count();
-    if keys != 1 {
-        return Err(InboxError::Table {
-            table: table.to_string(),
-            problem: match columns.is_empty() {
-                true => "there is no such table",
-                false => "a handler is printed for a table whose primary key is one column",
-            },
-        });
-    }
-    Ok(handler(table, &columns))
-}
-
-struct Column {
-    name: String,
-    kind: String,
-    is_key: bool,
-}
-
-impl Column {
-    /// Where its value comes from.
-    fn source(&self) -> String {
-        match (self.is_key, self.name.as_str()) {
-            (true, _) => format!("e.aggregate_id::{}", self.kind),
-            (false, "version") => "e.version".to_owned(),
-            (false, "payload") => "e.payload".to_owned(),
-            (false, "occurred_at" | "updated_at") => "e.occurred_at".to_owned(),
-            (false, name) if ["json", "jsonb"].contains(&self.kind.as_str()) => {
-                format!("(e.payload -> {})::{}", quote_literal(name), self.kind)
-            }
-            // JSON writes an array in brackets, which no array of Postgres is read from.
-            (false, name) if self.kind.ends_with("[]") => {
-                let value = format!("e.payload -> {}", quote_literal(name));
-                format!(
-                    "CASE jsonb_typeof({value}) WHEN 'array' THEN ARRAY(SELECT jsonb_array_elements_text({value}))::{} END",
-                    self.kind
-                )
-            }
-            (false, name) => format!("(e.payload ->> {})::{}", quote_literal(name), self.kind),
-        }
-    }
-}
-
-fn handler(table: &QualifiedName, columns: &[Column]) -> String {
-    let function = QualifiedName::new(table.schema(), format!("apply_{}", table.table()));
-    let names: Vec<String> = columns.iter().map(|it| quote_identifier(&it.name)).collect();
-    let sources: Vec<String> = columns.iter().map(Column::source).collect();
-    let key: Vec<String> =
-        columns.iter().filter(|it| it.is_key).map(|it| quote_identifier(&it.name)).collect();
-    let sets: Vec<String> = columns
-        .iter()
-        .filter(|it| !it.is_key)
-        .map(|it| quote_identifier(&it.name))
-        .map(|name| format!("{name} = excluded.{name}"))
-        .collect();
-    let gate = match columns.iter().any(|it| it.name == "version") {
-        true => {
-            "\n    -- An event that was overtaken changes nothing.\n    WHERE t.version < excluded.version"
-        }
-        false => {
-            "\n    -- Without a column \"version\" a late event overwrites a newer one: add one, and\n    \
-                  -- WHERE t.version < excluded.version"
-        }
-    };
-    let then = if sets.is_empty() {
-        "NOTHING".to_owned()
-    } else {
-        format!("UPDATE SET\n      {}{gate}", sets.join(",\n      "))
-    };
-    format!(
-        "-- A handler for walrelay consume --handler {function}, to be edited to what your events say. A column\n\
-         -- is taken from the field of its name in an event's data, and is null where there is none: an event that\n\
-         -- has not all that the table requires fails, and waits (walrelay inbox list).\n\
-         -- It is called with a batch, and sees all of it or nothing: what it writes commits together with\n\
-         -- the record that these events were seen. Rows are written in the order of their keys, because two\n\
-         -- batches that write the same rows in different orders deadlock.\n\
-         CREATE OR REPLACE FUNCTION {function}(events public.app_inbox_event[]) RETURNS void\n  \
-           LANGUAGE sql\nAS $handler$\n  \
-         INSERT INTO {table} AS t ({})\n  \
-           SELECT {}\n    \
-             FROM (\n      \
-               -- Of each aggregate only its newest state matters; leave this out to see every event.\n      \
-               SELECT DISTINCT ON (n.aggregate_id) n.* FROM unnest(events) AS n\n       \
-               -- Whatever the subscription brings comes here: name the events that tell of this table.\n       \
-               -- WHERE n.event_type IN ('OrderPlaced', 'OrderPaid')\n       \
-               ORDER BY n.aggregate_id, n.version DESC NULLS LAST) AS e\n   \
-            ORDER BY e.aggregate_id\n  \
-           ON CONFLICT ({}) DO {then}\n\
-         $handler$;\n",
-        names.join(", "),
-        sources.join(",\n         "),
-        key.join(", "),
-    )
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_handler_is_gated_by_version_and_names_every_column() {
-        let column = |name: &str, kind: &str, is_key| Column {
-            name: name.into(),
-            kind: kind.into(),
-            is_key,
-        };
-        let table = QualifiedName::new("shop", "orders");
-        let columns = [
-            column("id", "uuid", true),
-            column("Status", "text", false),
-            column("version", "bigint", false),
-        ];
-        let sql = handler(&table, &columns);
-        for part in [
-            "CREATE OR REPLACE FUNCTION shop.apply_orders(events public.app_inbox_event[])",
-            "INSERT INTO shop.orders AS t (id, \"Status\", version)",
-            "e.aggregate_id::uuid",
-            "(e.payload ->> 'Status')::text",
-            "ON CONFLICT (id) DO UPDATE SET",
-            "WHERE t.version < excluded.version",
-            "-- WHERE n.event_type IN (",
-        ] {
-            assert!(sql.contains(part), "{part} is missing in\n{sql}");
-        }
-    }
 }

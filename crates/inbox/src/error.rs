@@ -43,8 +43,8 @@ pub enum InboxError {
     },
     /// The consumer's name is taken.
     #[error(
-        "consumer {consumer:?} reads {subscription} already: give that as --subscription to set the same consumer up \
-         again; one of another name would apply every event by itself"
+        "consumer {consumer:?} reads {subscription} already, and has applied events from it: give that as --subscription \
+         to set the same consumer up again; one of another name would apply every event by itself"
     )]
     OtherSubscription {
         /// Its name.
@@ -90,6 +90,14 @@ pub enum InboxError {
         /// What the service said.
         #[source]
         source: Box<tonic::Status>,
+    },
+    /// There is one of this name, and it is not what was asked for.
+    #[error("subscription {subscription} exists, and is another one: {differs}")]
+    OtherKind {
+        /// The full name.
+        subscription: String,
+        /// In what it differs.
+        differs: String,
     },
     /// There is no such subscription.
     #[error("subscription {subscription} does not exist")]

@@ -3,7 +3,7 @@
 //! Every change locks the key's row first and reads the event again: a consumer may be at it (C5).
 
 use std::collections::BTreeMap;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use serde_json::{Value, json};
 use tokio_postgres::{Row, Transaction};
@@ -345,6 +345,28 @@ impl InConsumer {
         Ok(Decided { edited: row.get(0), discarded: row.get(1), unfinished: row.get(2) })
     }
 
+    /// What its generation has of the time before a moment.
+    ///
+    /// # Errors
+    ///
+    /// The database refuses.
+    pub async fn earlier(
+        &self,
+        client: &SqlClient,
+        than: SystemTime,
+    ) -> Result<Earlier, InboxError> {
+        // By its name in JSON, because inboxes of an earlier version lack the column.
+        let sql = "SELECT count(*), min(coalesce(i.occurred_at, i.received_at)),
+                          (SELECT (to_jsonb(c) ->> 'pruned_before')::timestamptz
+                             FROM public.app_inbox_consumer AS c WHERE c.consumer = $1)
+                     FROM public.app_inbox AS i
+                    WHERE i.consumer = $1 AND i.generation = $2 AND i.status <> 'discarded'
+                      AND coalesce(i.occurred_at, i.received_at) < $3";
+        let row = client.query_one(sql, &[&self.consumer, &self.generation, &than]).await;
+        let row = row.map_err(failed("look for earlier events"))?;
+        Ok(Earlier { events: row.get(0), first: row.get(1), pruned_before: row.get(2) })
+    }
+
     fn missing(&self, event_id: &str) -> InboxError {
         InboxError::UnknownEvent { consumer: self.consumer.clone(), event_id: event_id.to_owned() }
     }
@@ -379,6 +401,17 @@ pub struct Decided {
     pub discarded: i64,
     /// Events that wait or are dead.
     pub unfinished: i64,
+}
+
+/// What a generation has of the time before a moment.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Earlier {
+    /// Events that occurred before it, and were not given up; those without a time, that were received before it.
+    pub events: i64,
+    /// When the first of them was.
+    pub first: Option<SystemTime>,
+    /// Finished events received before this were deleted.
+    pub pruned_before: Option<SystemTime>,
 }
 
 /// Data as a person reads them: JSON where it is JSON, text where it is text, otherwise as they are stored.

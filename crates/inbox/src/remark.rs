@@ -35,7 +35,8 @@ impl Remark {
     pub const fn fix(self) -> &'static str {
         match self {
             Self::Unordered => {
-                "order is chosen when a subscription is created: `walrelay consumer init` makes one that has it"
+                "order is chosen when a subscription is created: create another one, and move the consumer to it without \
+                 losing anything: docs/consumer-operations.md, Another subscription"
             }
             Self::DeadLetters => {
                 "take the dead-letter policy away, or read its topic too, as the same consumer: docs/consumer-operations.md"

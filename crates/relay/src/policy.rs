@@ -302,11 +302,16 @@ policy! {
     /// There is no such subscription.
     SubscriptionMissing: PUBSUB, PUBSUB, PUBSUB,
         "correct --subscription, or create it: `walrelay consumer init NAME --subscription S --create --topic T`";
+    /// A subscription exists, and cannot be made what it has to be.
+    SubscriptionUnfit: POSTGRES, POSTGRES, POSTGRES,
+        "name another --subscription, which is then created, or correct --topic and --filter: what differs is chosen when \
+         a subscription is created; docs/consumer-operations.md, Another subscription";
 
     // Pub/Sub, and whoever types.
     /// Rows are to be published again to a topic that is not there.
     TopicMissing: PUBSUB, PUBSUB, PUBSUB,
-        "create it: `gcloud pubsub topics create TOPIC`; or correct --to-topic, of `consumer rebuild` --from-outbox";
+        "create it: `gcloud pubsub topics create TOPIC`, or `walrelay init --create-topics=TOPIC`; or correct --to-topic, \
+         of `consumer rebuild` --from-outbox, of `consumer init` --topic";
     /// Pub/Sub cannot be used.
     PubSub: PUBSUB, PUBSUB, PUBSUB,
         "check credentials, --project, --endpoint, --pubsub-ca and network; roles/pubsub.viewer lets check look";

@@ -332,12 +332,17 @@ pub struct ConsumerArgs {
 pub enum ConsumerActionArgs {
     /// Creates tables, functions and the consumer's row; with --create the subscription too.
     ///
-    /// Safe to run again. A subscription that it creates delivers in order and never expires; one that
-    /// exists is left as it is. Prints the SQL with the grants that a role of its own needs.
+    /// Safe to run again. A subscription that it creates delivers in order and never expires; one that exists is left as
+    /// it is, and refused where it is unordered, of another topic or filtered otherwise. Without --create it has to
+    /// exist. A consumer that has applied nothing yet may be given another one. Prints the SQL with the grants that a
+    /// role of its own needs.
     #[command(after_help = "Example:\n  \
         walrelay consumer init billing --subscription billing --create --topic order.events")]
     Init(ConsumerInitArgs),
     /// Prints a handler function to start from: a version-gated UPSERT for the columns of a table.
+    ///
+    /// Where the database has the roles of a web API, anon and authenticated, it also takes the function from them, and
+    /// warns of a table that is open to them.
     #[command(after_help = "Example:\n  walrelay consumer scaffold shop.orders > handler.sql")]
     Scaffold(ConsumerScaffoldArgs),
     /// Counts by status, keys that are held, the rate of the last minute.
@@ -354,7 +359,8 @@ pub enum ConsumerActionArgs {
     /// For a new read model. Creates a subscription to the same topic and seeks it back, then empties the read
     /// model and moves the consumer to a new generation and to it, in one transaction. Running instances follow.
     /// With --from-outbox the new subscription is to a topic of its own, to which the rows of the outbox are
-    /// published; when all of them are in the inbox the consumer goes back to the subscription it had.
+    /// published; when all of them are in the inbox the consumer goes back to the subscription it had. With
+    /// --seek-to what was published before that time is not applied again.
     #[command(after_help = "Examples:\n  \
         walrelay consumer rebuild billing --seek-to 7d --reset-sql truncate.sql\n  \
         walrelay consumer rebuild billing --from-outbox refill --reset-sql truncate.sql")]

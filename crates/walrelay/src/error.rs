@@ -433,6 +433,7 @@ pub(crate) fn kind_of_inbox(error: &InboxError) -> Kind {
         | InboxError::Table { .. } => Kind::Argument,
         InboxError::PubSub(_) | InboxError::Pull { .. } => Kind::PubSub,
         InboxError::SubscriptionMissing { .. } => Kind::SubscriptionMissing,
+        InboxError::OtherKind { .. } => Kind::SubscriptionUnfit,
     }
 }
 

@@ -4,7 +4,7 @@
 
 use std::path::PathBuf;
 
-use clap::Args;
+use clap::{ArgGroup, Args};
 
 use super::ARGUMENTS;
 use crate::options::{
@@ -13,14 +13,14 @@ use crate::options::{
 
 /// `walrelay consumer rebuild`.
 #[derive(Debug, Args)]
+#[command(group(ArgGroup::new("source").args(["seek_to", "from_outbox"]).required(true)))]
 #[expect(clippy::struct_excessive_bools, reason = "each is a switch of the command line")]
 pub struct ConsumerRebuildArgs {
     /// Name of the consumer.
     #[arg(value_name = "NAME", help_heading = ARGUMENTS)]
     pub name: String,
     /// Apply again what was published since: 2026-01-31T12:00:00Z, or how long ago (7d).
-    #[arg(long, value_name = "TIME", help_heading = ARGUMENTS, required_unless_present = "from_outbox",
-          conflicts_with = "from_outbox")]
+    #[arg(long, value_name = "TIME", help_heading = ARGUMENTS)]
     pub seek_to: Option<String>,
     /// Apply the rows of the outbox again, where the topic does not keep them: they are published to this
     /// topic, which nobody else uses.

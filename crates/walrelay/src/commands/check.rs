@@ -18,7 +18,8 @@ use walrelay_relay::settings::{PubSubSettings, RelaySettings, Settings};
 use walrelay_relay::shutdown::Shutdown;
 
 use self::consumers::Consumers;
-use self::finding::{PATIENCE, finding};
+pub(super) use self::finding::PATIENCE;
+use self::finding::finding;
 use self::schemas::Payload;
 use super::attended::{attended, unless_stopped};
 use super::topics::{self, Nowhere, Routes};

@@ -1,36 +1,29 @@
 //! `walrelay consumer`: setting up, looking, pausing and pruning.
 
-use googleapis_tonic_google_pubsub_v1::google::pubsub::v1::{
-    DeadLetterPolicy, ExpirationPolicy, Subscription,
-};
+use googleapis_tonic_google_pubsub_v1::google::pubsub::v1::Subscription;
 use serde_json::{Map, Value};
 use std::time::Duration;
 use tokio::time::{Instant, sleep};
-use walrelay_inbox::InboxError;
 use walrelay_inbox::admin::{self, Made};
 use walrelay_inbox::operate::InConsumer;
-use walrelay_postgres::{SqlClient, connect_sql, inbox_migrations, migrate_inbox};
+use walrelay_inbox::{InboxError, Scaffold};
+use walrelay_postgres::{QualifiedName, SqlClient, connect_sql, inbox_migrations, migrate_inbox};
 use walrelay_pubsub::{Endpoint, Subscriber};
 use walrelay_relay::shutdown::Shutdown;
 
 use super::attended::{attended, unless_stopped};
 use super::rebuild::{rebuild, succeeds};
 use super::refill::refill;
-use crate::config::{
-    ConsumerAction, ConsumerConfig, ConsumerSetUp, NewSubscription, OutputFormat, Source,
-};
+use super::subscribing;
+use crate::config::{ConsumerAction, ConsumerConfig, ConsumerSetUp, OutputFormat, Source};
 use crate::error::Error;
 use crate::options::units::show_duration;
 use crate::output::{print, visible};
 
-/// What Pub/Sub takes at most: an outage must not send healthy messages away.
-const DELIVERY_ATTEMPTS: i32 = 100;
 /// A day more than Pub/Sub delivers is kept (C10).
 const MARGIN: Duration = Duration::from_hours(24);
 /// What a subscription keeps when nobody says otherwise.
 const RETENTION_DEFAULT: Duration = Duration::from_hours(7 * 24);
-/// Between two deliveries of an unattended subscription; the consumer asks for its own on the stream.
-const ACK_DEADLINE_SECONDS: i32 = 60;
 /// How long a pause waits for what began before; a handler has a minute, unless somebody has said otherwise.
 const PAUSE_HOLDS: Duration = Duration::from_mins(2);
 /// Between two tries.
@@ -89,9 +82,7 @@ pub async fn execute(config: ConsumerConfig, shutdown: &Shutdown) -> Result<(), 
 async fn act(client: &SqlClient, action: &ConsumerAction) -> Result<(), Error> {
     match action {
         ConsumerAction::Init(set_up) => init(client, set_up).await,
-        ConsumerAction::Scaffold(table) => {
-            print(&admin::scaffold(client, table).await.map_err(Error::Inbox)?)
-        }
+        ConsumerAction::Scaffold(table) => scaffold(client, table).await,
         ConsumerAction::Status { name, format } => status(client, name, *format).await,
         ConsumerAction::Pause { name, paused: true } => pause(client, name).await,
         ConsumerAction::Pause { name, paused: false } => {
@@ -154,15 +145,13 @@ async fn init(client: &SqlClient, set_up: &ConsumerSetUp) -> Result<(), Error> {
             "already there: consumer {name}, which reads {reads} since it was rebuilt\n"
         ));
     }
-    admin::refuse_other_subscription(client, name, subscription).await.map_err(Error::Inbox)?;
-    if let Some(new) = create {
+    let standing = Standing::of(client, (name, subscription)).await?;
+    match create {
         // Before the consumer is known: what is published from now on is kept for it.
-        let subscriber = Subscriber::connect(endpoint)?;
-        let is_new = subscriber.create_subscription(wanted(subscription, new)).await?;
-        let verb = if is_new { "created" } else { "already there" };
-        print(&format!("{verb}: subscription {subscription}\n"))?;
+        Some(new) => subscribing::create(endpoint, subscription, new).await?,
+        None => standing.refuse_missing(endpoint, subscription).await?,
     }
-    let is_new = admin::register(client, name, subscription).await.map_err(Error::Inbox)?;
+    let done = standing.settle(client, (name, subscription)).await?;
     let others = admin::other_readers(client, name, subscription).await.map_err(Error::Inbox)?;
     if !others.is_empty() {
         let others = others.join(", ");
@@ -173,11 +162,82 @@ async fn init(client: &SqlClient, set_up: &ConsumerSetUp) -> Result<(), Error> {
              subscription of its own"
         );
     }
-    let verb = if is_new { "created" } else { "already there" };
     print(&format!(
-        "{verb}: consumer {name}\n\
+        "{done}\n\
          for a role of its own, which also needs what the handler does, because that runs with its rights:\n\n{GRANTS}"
     ))
+}
+
+/// How a consumer stands to the subscription that it is to read.
+enum Standing {
+    /// It is not known yet.
+    New,
+    /// It reads that one.
+    Same,
+    /// It reads this one instead, and nothing was ever applied from there.
+    Unused(String),
+}
+
+impl Standing {
+    /// Refuses one that has applied something from another subscription.
+    async fn of(client: &SqlClient, (name, subscription): (&str, &str)) -> Result<Self, Error> {
+        let consumer = name.to_owned();
+        match admin::subscription(client, name).await {
+            Ok(reads) if reads == subscription => Ok(Self::Same),
+            Ok(reads) if admin::is_unused(client, name).await? => Ok(Self::Unused(reads)),
+            Ok(reads) => {
+                Err(InboxError::OtherSubscription { consumer, subscription: reads }.into())
+            }
+            Err(InboxError::Unregistered { .. }) => Ok(Self::New),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// What is mistyped now would be read for ever. Whoever sets up again what is gone is only told.
+    async fn refuse_missing(&self, endpoint: &Endpoint, subscription: &str) -> Result<(), Error> {
+        let subscription = subscription.to_owned();
+        match (subscribing::exists(endpoint, &subscription).await, self) {
+            (Some(true) | None, _) => {}
+            (Some(false), Self::Same) => tracing::warn!(
+                subscription,
+                "the subscription does not exist; --create --topic T creates it"
+            ),
+            (Some(false), Self::New | Self::Unused(_)) => {
+                return Err(InboxError::SubscriptionMissing { subscription }.into());
+            }
+        }
+        Ok(())
+    }
+
+    /// Has the consumer read the subscription; what was done, as it is printed.
+    async fn settle(
+        self,
+        client: &SqlClient,
+        (name, subscription): (&str, &str),
+    ) -> Result<String, Error> {
+        if let Self::Unused(former) = &self
+            && admin::move_unused(client, name, subscription).await?
+        {
+            return Ok(format!(
+                "moved: consumer {name}, which has applied nothing yet; it reads {subscription} now instead of {former}"
+            ));
+        }
+        let is_new = admin::register(client, name, subscription).await?;
+        let verb = if is_new { "created" } else { "already there" };
+        Ok(format!("{verb}: consumer {name}"))
+    }
+}
+
+async fn scaffold(client: &SqlClient, table: &QualifiedName) -> Result<(), Error> {
+    let Scaffold { sql, closing } = walrelay_inbox::scaffold(client, table).await?;
+    print(&sql)?;
+    if let Some(closing) = closing {
+        // What is printed goes into a file, and may be run unread.
+        tracing::warn!(
+            "the table {table} is open to the roles of the web API, by default privileges; unless that is meant: {closing}"
+        );
+    }
+    Ok(())
 }
 
 /// What a consumer reads instead of this subscription since a rebuild.
@@ -192,25 +252,6 @@ async fn moved_to(
     };
     let generation = InConsumer::find(client, Some(name)).await?.generation();
     Ok(succeeds(&reads, (subscription, generation.into())).then_some(reads))
-}
-
-/// Ordered and without an end.
-fn wanted(name: &str, new: &NewSubscription) -> Subscription {
-    Subscription {
-        name: name.to_owned(),
-        topic: new.topic.clone(),
-        ack_deadline_seconds: ACK_DEADLINE_SECONDS,
-        enable_message_ordering: true,
-        // Without a time to live: it never expires.
-        expiration_policy: Some(ExpirationPolicy { ttl: None }),
-        filter: new.filter.clone(),
-        dead_letter_policy: new.dead_letter_topic.clone().map(|topic| DeadLetterPolicy {
-            dead_letter_topic: topic,
-            max_delivery_attempts: DELIVERY_ATTEMPTS,
-        }),
-        enable_exactly_once_delivery: new.exactly_once,
-        ..Subscription::default()
-    }
 }
 
 async fn status(client: &SqlClient, name: &str, format: OutputFormat) -> Result<(), Error> {

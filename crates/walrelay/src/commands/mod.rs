@@ -26,6 +26,7 @@ pub mod inbox;
 pub mod init;
 pub mod prepare_upgrade;
 pub mod prune;
+mod reach;
 mod rebuild;
 mod refill;
 pub mod replay;
@@ -34,6 +35,7 @@ pub mod run;
 pub mod slot;
 mod standing;
 pub mod status;
+mod subscribing;
 mod topics;
 pub mod trace;
 

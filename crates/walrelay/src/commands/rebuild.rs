@@ -26,6 +26,7 @@ use walrelay_relay::shutdown::Shutdown;
 use super::attended::{attended_in, unless_stopped};
 use super::consent::agreed;
 use super::dispatch::edit::read;
+use super::reach;
 use crate::config::Rebuild;
 use crate::error::Error;
 use crate::options::units::show_duration;
@@ -47,6 +48,7 @@ pub(super) async fn rebuild(
     shutdown: &Shutdown,
 ) -> Result<(), Error> {
     let reset = reset(order)?;
+    reach::tell(client, (order, since)).await?;
     agree(client, order, shutdown).await?;
     let prepared = Box::pin(unless_stopped(prepare(client, (order, since)), shutdown));
     let (subscriber, successor) = prepared.await?;

@@ -5,7 +5,7 @@ use std::time::Duration;
 use walrelay_postgres::{Finding, Severity};
 
 /// A person waits for the result, so what does not answer within this counts as unreachable.
-pub(super) const PATIENCE: Duration = Duration::from_secs(5);
+pub(in crate::commands) const PATIENCE: Duration = Duration::from_secs(5);
 
 pub(super) fn finding(
     code: &'static str,
