@@ -20,15 +20,16 @@ BEGIN
   -- Whose fault an error with this code is.
   --
   --   event         the event's own: data, a constraint, RAISE
-  --   surroundings  a right, a function, a table, memory, another server. Where other events pass, they
-  --                 matter to this one alone; it is no attempt all the same
+  --   surroundings  a right, a function, a table, a schema, a file, memory, another server. Where other
+  --                 events pass, they matter to this one alone; it is no attempt all the same
   --   moment        others are in the way, or the server writes nothing: the whole batch again
   CREATE OR REPLACE FUNCTION public.app_inbox_fault(code text) RETURNS text
     LANGUAGE sql IMMUTABLE
   AS $fault$
     SELECT CASE
       WHEN code IN ('25006', '40001', '40P01', '55P03') THEN 'moment'
-      WHEN left(code, 2) IN ('08', '42', '53') OR left(code, 3) = '57P' THEN 'surroundings'
+      WHEN left(code, 2) IN ('08', '0A', '28', '3D', '3F', '42', '53', '58', 'HV') OR left(code, 3) = '57P'
+        THEN 'surroundings'
       ELSE 'event' END
   $fault$;
 

@@ -1,5 +1,8 @@
 //! What a consumer lacks for a while: a right for one event, a server that writes, its own row.
 
+use std::time::{Duration, Instant};
+
+use walrelay_testkit::process::Signal;
 use walrelay_testkit::relay::Relay;
 use walrelay_testkit::wait_until;
 use walrelay_tests::{CONSUMER, DEADLINE, World};
@@ -120,5 +123,158 @@ async fn a_lock_that_somebody_keeps_is_a_reason_and_no_attempt_of_any_event() {
     consumer.wait_for_http(DEADLINE, "/readyz", 200).await;
     let tried = "SELECT count(*) FROM app_inbox WHERE status <> 'done' OR attempts <> 1";
     assert_eq!(world.number(tried).await, 0);
+    world.assert_applied_exactly_once().await;
+}
+
+/// Fails on events whose key is in the table, in the way that stands beside it.
+const FAILING: &str = "
+CREATE TABLE effect.failing (key text PRIMARY KEY, code text NOT NULL);
+CREATE FUNCTION effect.guarded(events app_inbox_event[]) RETURNS void LANGUAGE plpgsql AS $$
+DECLARE
+  code text;
+BEGIN
+  SELECT f.code INTO code FROM effect.failing AS f JOIN unnest(events) AS e ON e.ordering_key = f.key LIMIT 1;
+  IF code = 'gone' THEN
+    PERFORM pg_terminate_backend(pg_backend_pid());
+  ELSIF code IS NOT NULL THEN
+    RAISE EXCEPTION 'this one lacks something' USING ERRCODE = code;
+  END IF;
+  PERFORM effect.add(events);
+END $$";
+
+async fn insert(world: &World, (keys, prefix): (u32, &str), events: u32) {
+    world
+        .execute(&format!(
+            "INSERT INTO app_outbox (aggregatetype, aggregateid, event_type, version, payload)
+             SELECT 'video', '{prefix}-' || n % {keys}, 'made', n + (SELECT count(*) FROM app_outbox), '{{}}' FROM generate_series(1, {events}) AS n"
+        ))
+        .await;
+}
+
+async fn lack(world: &World, prefix: &str, code: &str) {
+    world
+        .execute(&format!(
+            "INSERT INTO effect.failing SELECT DISTINCT aggregateid, '{code}' FROM app_outbox
+              WHERE aggregateid LIKE '{prefix}-%'"
+        ))
+        .await;
+}
+
+#[tokio::test]
+async fn a_tenant_whose_hundreds_of_keys_lack_a_right_keeps_nobody_else_waiting() {
+    let Some(world) = World::create().await else { return };
+    world.set_up_consumer().await;
+    world.execute(FAILING).await;
+    // More events than are held at once, of many keys and of one; what is healthy stands behind them.
+    insert(&world, (400, "sick"), 1_600).await;
+    insert(&world, (1, "long"), 2_500).await;
+    lack(&world, "sick", "42501").await;
+    lack(&world, "long", "42501").await;
+    insert(&world, (100, "well"), 300).await;
+    world.catch_up().await;
+    let consumer =
+        world.command(["consume", CONSUMER, "--handler", "effect.guarded"]).with_http().start();
+    world.wait_applied(300).await;
+    let why = told(&consumer, "inbox discard").await;
+    assert!(why.contains("42501"), "{why}");
+
+    world.execute("DELETE FROM effect.failing").await;
+    world.wait_applied(4_400).await;
+    consumer.wait_for_http(DEADLINE, "/readyz", 200).await;
+    let counted = "SELECT count(*) FROM app_inbox WHERE status <> 'done' OR attempts > 1";
+    assert_eq!(world.number(counted).await, 0, "no attempt was counted");
+    world.assert_applied_exactly_once().await;
+}
+
+async fn one_that_takes_its_whole_batch_along(code: &str) {
+    let Some(world) = World::create().await else { return };
+    world.set_up_consumer().await;
+    world.execute(FAILING).await;
+    insert(&world, (3, "sick"), 6).await;
+    lack(&world, "sick", code).await;
+    insert(&world, (100, "well"), 1_000).await;
+    let _relay = world.start_relay([]).await;
+    let consume = ["consume", CONSUMER, "--handler", "effect.guarded"];
+    let consumer = world.command(consume).with_http().start();
+    let stored =
+        "SELECT count(*) FROM app_inbox WHERE status = 'retrying' AND next_attempt_at IS NOT NULL";
+    wait_until(DEADLINE, "those that fail to be stored", async || {
+        insert(&world, (10, "more"), 10).await;
+        (world.number(stored).await == 3).then_some(())
+    })
+    .await;
+    let well = "SELECT count(*) FROM effect.applied WHERE key LIKE 'well-%'";
+    assert_eq!(world.number(well).await, 1_000);
+    told(&consumer, "inbox discard").await;
+
+    // Two are mended: the third, which is due again and again, does not keep them in the inbox.
+    world.execute("DELETE FROM effect.failing WHERE key <> 'sick-0'").await;
+    let sick = "SELECT count(*) FROM effect.applied WHERE key LIKE 'sick-%'";
+    wait_until(DEADLINE, "those that are mended to be applied", async || {
+        (world.number(sick).await == 4).then_some(())
+    })
+    .await;
+    world.execute("DELETE FROM effect.failing").await;
+    world.wait_applied(world.number("SELECT count(*) FROM app_outbox").await).await;
+    world.assert_applied_exactly_once().await;
+}
+
+#[tokio::test]
+async fn one_that_never_serializes_is_stored_and_named_and_the_others_go_on() {
+    one_that_takes_its_whole_batch_along("40001").await;
+}
+
+#[tokio::test]
+async fn one_that_may_not_write_is_stored_and_named_and_the_others_go_on() {
+    one_that_takes_its_whole_batch_along("25006").await;
+}
+
+#[tokio::test]
+async fn one_that_ends_its_session_is_stored_and_named_and_the_others_go_on() {
+    one_that_takes_its_whole_batch_along("gone").await;
+}
+
+#[tokio::test]
+async fn what_comes_while_a_consumer_drains_does_not_wait_for_its_lease_to_run_out() {
+    let Some(world) = World::create().await else { return };
+    world.set_up_consumer().await;
+    world
+        .execute(
+            "CREATE FUNCTION effect.slow(events app_inbox_event[]) RETURNS void LANGUAGE plpgsql AS $$ BEGIN
+               PERFORM pg_advisory_lock_shared(7);
+               PERFORM pg_advisory_unlock_shared(7);
+               PERFORM effect.add(events);
+             END $$",
+        )
+        .await;
+    let _relay = world.start_relay([]).await;
+    let somebody = world.connect().await;
+    somebody.batch_execute("SELECT pg_advisory_lock(7)").await.expect("it is free");
+    let consume = ["consume", CONSUMER, "--handler", "effect.slow"];
+    let mut consumer = world.command(consume).start();
+    insert(&world, (1, "out"), 1).await;
+    wait_until(DEADLINE, "the handler to wait", async || {
+        let waiting = "SELECT count(*) FROM pg_stat_activity \
+                        WHERE datname = current_database() AND wait_event_type = 'Lock'";
+        (world.number(waiting).await > 0).then_some(())
+    })
+    .await;
+    consumer.signal(Signal::Terminate);
+    consumer.wait_for_line(DEADLINE, "draining").await;
+    insert(&world, (20, "during"), 20).await;
+    wait_until(DEADLINE, "the relay to publish them", async || {
+        (world.pubsub.stored_count() >= 21).then_some(())
+    })
+    .await;
+    somebody.batch_execute("SELECT pg_advisory_unlock(7)").await.expect("it ends");
+    consumer.wait_ended(DEADLINE).await;
+    let began = Instant::now();
+    let _next = world.command(consume).start();
+    world.wait_applied(21).await;
+    assert!(
+        began.elapsed() < Duration::from_secs(12),
+        "{:?}: a lease is 20 s long",
+        began.elapsed()
+    );
     world.assert_applied_exactly_once().await;
 }

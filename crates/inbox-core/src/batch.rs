@@ -23,16 +23,19 @@ pub struct Batch<M> {
 pub enum Standing {
     /// Nothing.
     Unknown,
-    /// One message, which has failed with none beside it that passed, and others have passed since: if it
-    /// fails again for what says nothing about an event, that is its own trouble.
-    OthersPass,
+    /// One message, whose batch has failed for what says nothing about an event. A healthy one does not need long.
+    Doubtful,
+    /// The same, and if it fails again it is to be stored: others have passed since, or there is no room for any.
+    ToBeStored,
 }
 
 /// What became of a message of a batch whose commit is known.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Fate {
-    /// The database has it, whatever its status: acknowledge.
-    Finished,
+    /// Its effect stands: acknowledge.
+    Applied,
+    /// The database had it already, or has stored it: acknowledge.
+    Recorded,
     /// Nothing is recorded: again, in its order.
     Deferred,
 }

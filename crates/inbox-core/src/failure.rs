@@ -6,6 +6,8 @@
 pub enum Failure {
     /// Others were in the way: the batch again, smaller. Not an attempt.
     Conflict,
+    /// A lock was not to be had in time. Not an attempt.
+    Locked,
     /// The database cannot at the moment: everything waits.
     Outage,
     /// A handler or a right is missing: somebody has to act.
@@ -24,9 +26,9 @@ impl Failure {
     pub fn of_sqlstate(code: Option<&str>) -> Self {
         let Some(code) = code else { return Self::Outage };
         match code {
-            // Deadlock, serialization, a lock or a statement that took too long, a unique violation
-            // between two sessions that create the same row.
-            "40001" | "40P01" | "55P03" | "57014" => Self::Conflict,
+            // Deadlock, serialization, a statement that took too long.
+            "40001" | "40P01" | "57014" => Self::Conflict,
+            "55P03" => Self::Locked,
             "WR001" => Self::Unregistered,
             "WR002" => Self::Rebuilt,
             "WR003" => Self::Paused,
@@ -34,16 +36,17 @@ impl Failure {
             // Of class 25 only a server that has become a standby passes by itself.
             "25006" => Self::Outage,
             _ => match code.get(..2) {
-                Some("42" | "3D" | "3F" | "28" | "0A") => Self::Operator,
+                Some("0A" | "28" | "3D" | "3F" | "42" | "58" | "HV") => Self::Operator,
                 _ => Self::Outage,
             },
         }
     }
 
     /// Whether a batch that failed so tells, once others pass, that it is its own trouble.
-    pub(crate) const fn may_be_its_own(self) -> bool {
+    #[must_use]
+    pub const fn may_be_its_own(self) -> bool {
         match self {
-            Self::Conflict | Self::Outage | Self::Operator => true,
+            Self::Conflict | Self::Locked | Self::Outage | Self::Operator => true,
             Self::Paused | Self::Rebuilt | Self::Unregistered => false,
         }
     }
@@ -52,7 +55,7 @@ impl Failure {
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
-            Self::Conflict => "conflict",
+            Self::Conflict | Self::Locked => "conflict",
             Self::Outage => "outage",
             Self::Operator => "operator",
             Self::Paused => "paused",
@@ -62,17 +65,20 @@ impl Failure {
     }
 }
 
-/// Whether an event that alone fails with this code, while others pass, is to be stored: what it needs is not
-/// there, or a lock that it needs is not to be had. As `app_inbox_fault` has it, which counts no attempt for it.
-#[must_use]
-pub fn is_no_attempt(code: &str) -> bool {
-    code == "55P03" || is_of_surroundings(code)
-}
-
-/// Whether an error with this code is about what the handler needs, so that other events may pass.
+/// Whether an error with this code is about what the handler needs, so that other events may pass. As
+/// `app_inbox_fault` has it, which counts no attempt for it.
 #[must_use]
 pub fn is_of_surroundings(code: &str) -> bool {
-    matches!(code.get(..2), Some("08" | "42" | "53")) || code.starts_with("57P")
+    let is_class =
+        |class| matches!(class, "08" | "0A" | "28" | "3D" | "3F" | "42" | "53" | "58" | "HV");
+    code.get(..2).is_some_and(is_class) || code.starts_with("57P")
+}
+
+/// Whether an error with this code says nothing about an event: what it needs is not there, or others are in
+/// the way. No attempt is counted for either.
+#[must_use]
+pub fn is_no_attempt(code: &str) -> bool {
+    matches!(code, "25006" | "40001" | "40P01" | "55P03") || is_of_surroundings(code)
 }
 
 #[cfg(test)]
@@ -81,11 +87,16 @@ mod tests {
 
     #[test]
     fn what_an_event_lacks_is_no_attempt_and_a_lock_is_not_of_its_surroundings() {
-        for code in ["08006", "42501", "42883", "53200", "57P03"] {
+        for code in [
+            "08006", "0A000", "28000", "3D000", "3F000", "42501", "42883", "53200", "57P03",
+            "58P01", "HV00N",
+        ] {
             assert!(is_of_surroundings(code) && is_no_attempt(code), "{code}");
         }
-        assert!(is_no_attempt("55P03") && !is_of_surroundings("55P03"));
-        for code in ["40001", "40P01", "25006", "57014", "22012", "P0001", "WR001"] {
+        for code in ["25006", "40001", "40P01", "55P03"] {
+            assert!(is_no_attempt(code) && !is_of_surroundings(code), "{code}");
+        }
+        for code in ["57014", "22012", "P0001", "WR001"] {
             assert!(!is_no_attempt(code), "{code}");
         }
     }
@@ -95,7 +106,7 @@ mod tests {
         for (code, meaning) in [
             ("40001", Failure::Conflict),
             ("40P01", Failure::Conflict),
-            ("55P03", Failure::Conflict),
+            ("55P03", Failure::Locked),
             ("08006", Failure::Outage),
             ("57P01", Failure::Outage),
             ("53300", Failure::Outage),

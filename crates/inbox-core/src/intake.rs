@@ -10,8 +10,10 @@
 //! ```
 //!
 //! The states are those of a key: it has one batch out at a time (C3). A message without a key takes
-//! turns by itself. A lease that runs out drops what its key has not begun: it will come again, and
+//! turns by itself. What is in [doubt](crate::doubts) stands in a line of its own. A lease that runs out drops what its key has not begun: it will come again, and
 //! what comes again stands behind what is still out.
+
+mod turns;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::sync::Arc;
@@ -20,14 +22,12 @@ use std::time::{Duration, Instant};
 use walrelay_core::Random;
 
 use crate::backoff::jittered;
-use crate::batch::{Batch, BatchId, Fate, Outcome, Standing};
+use crate::batch::{BatchId, Fate, Outcome};
+use crate::doubts::Doubts;
 use crate::failure::Failure;
 use crate::leases::{Lease, Leases, Look, Ticket};
 use crate::pace::Pace;
-use crate::suspects::Suspects;
 
-/// Bytes of messages in a batch: more would make one transaction long, and gain nothing.
-const BATCH_BYTES_MAX: usize = 4 << 20;
 /// How long a key rests that was deferred for the first time; doubles up to the longest.
 const REST_FIRST: Duration = Duration::from_millis(5);
 const REST_LONGEST: Duration = Duration::from_secs(1);
@@ -112,6 +112,13 @@ enum Turn {
     Single(Ticket),
 }
 
+/// The two lines in which turns stand.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Line {
+    Trusted,
+    Doubtful,
+}
+
 /// Everything a consumer holds. Generic in the message, which only passes through.
 #[derive(Debug)]
 pub struct Intake<M> {
@@ -121,9 +128,12 @@ pub struct Intake<M> {
     by_message: HashMap<Arc<str>, Ticket>,
     lanes: HashMap<Arc<str>, Lane>,
     ready: VecDeque<Turn>,
+    doubtful: VecDeque<Turn>,
     resting: BTreeSet<(Instant, Arc<str>)>,
-    batches: BTreeMap<BatchId, Vec<Ticket>>,
-    suspects: Suspects,
+    batches: BTreeMap<BatchId, (Line, Vec<Ticket>)>,
+    /// Out of which line the last batch came: they take turns.
+    last: Line,
+    doubts: Doubts,
     leases: Leases,
     pace: Pace,
     acknowledgements: VecDeque<String>,
@@ -143,9 +153,11 @@ impl<M> Intake<M> {
             by_message: HashMap::new(),
             lanes: HashMap::new(),
             ready: VecDeque::new(),
+            doubtful: VecDeque::new(),
             resting: BTreeSet::new(),
             batches: BTreeMap::new(),
-            suspects: Suspects::default(),
+            last: Line::Doubtful,
+            doubts: Doubts::new(),
             leases: Leases::new(bounds.lease, bounds.max_lease),
             pace: Pace::new(bounds.batch, bounds.workers),
             acknowledgements: VecDeque::new(),
@@ -166,13 +178,13 @@ impl<M> Intake<M> {
 
     /// Whether the database was not there when last asked.
     #[must_use]
-    pub fn is_outage(&self) -> bool {
+    pub fn is_away(&self) -> bool {
         self.pace.is_away()
     }
 
     /// Events have passed that are not held here: what fails meanwhile fails by itself.
     pub fn others_passed(&mut self) {
-        self.suspects.others_passed();
+        self.doubts.others_passed();
     }
 
     /// Messages held.
@@ -247,146 +259,65 @@ impl<M> Intake<M> {
         key
     }
 
-    /// The next batch, if one may go now.
-    pub fn next_batch(&mut self, now: Instant) -> Option<Batch<M>> {
-        self.wake_rested(now);
-        if !self.pace.may_begin(now, self.batches.len()) {
-            return None;
-        }
-        let mut tickets = Vec::new();
-        let mut bytes = 0;
-        let most = match self.ready.front().and_then(|turn| self.first_of(turn)) {
-            // By itself, so that its failure is its own.
-            Some(first) if self.suspects.contains(first) => 1,
-            Some(_) | None => self.pace.batch_size(),
-        };
-        while tickets.len() < most && bytes < BATCH_BYTES_MAX {
-            let Some(turn) = self.ready.pop_front() else { break };
-            match turn {
-                Turn::Single(ticket) => bytes += self.take_out(ticket, &mut tickets),
-                Turn::Key(key) => bytes += self.take_key(&key, &mut tickets, (most, bytes)),
-            }
-        }
-        if tickets.is_empty() {
-            return None;
-        }
-        let messages =
-            tickets.iter().filter_map(|ticket| Some(Arc::clone(&self.held.get(ticket)?.message)));
-        let messages = messages.collect();
-        let standing = match tickets[..] {
-            [only] if self.suspects.contains(only) => Standing::OthersPass,
-            _ => Standing::Unknown,
-        };
-        let id = self.next_batch;
-        self.next_batch += 1;
-        self.batches.insert(id, tickets);
-        Some(Batch { id, messages, standing })
-    }
-
-    /// The message that stands first in a turn.
-    fn first_of(&self, turn: &Turn) -> Option<Ticket> {
-        match turn {
-            Turn::Single(ticket) => Some(*ticket),
-            Turn::Key(key) => self.lanes.get(key)?.queue.front().copied(),
-        }
-    }
-
-    /// A batch has failed for what says nothing about an event. Of several keys it says nothing about one.
-    fn suspect(&mut self, tickets: &[Ticket]) {
-        let key = |ticket: &Ticket| self.held.get(ticket).and_then(|held| held.key.clone());
-        let Some(first) = tickets.first() else { return };
-        let is_of_one = match key(first) {
-            None => tickets.len() == 1,
-            first_key @ Some(_) => tickets.iter().all(|ticket| key(ticket) == first_key),
-        };
-        if is_of_one {
-            self.suspects.note(*first);
-        }
-    }
-
-    /// As much of a key as has room. Returns its bytes.
-    fn take_key(
-        &mut self,
-        key: &Arc<str>,
-        tickets: &mut Vec<Ticket>,
-        (most, before): (usize, usize),
-    ) -> usize {
-        let mut bytes = 0;
-        let room = most - tickets.len();
-        let Some(lane) = self.lanes.get_mut(key) else { return 0 };
-        // It may stand in line twice, after its lease was lost and it came again.
-        if lane.state != State::Ready || lane.queue.is_empty() {
-            return 0;
-        }
-        lane.state = State::Out;
-        let mut taken = Vec::new();
-        while taken.len() < room && before + bytes < BATCH_BYTES_MAX {
-            let Some(ticket) = lane.queue.pop_front() else { break };
-            bytes += self.held.get(&ticket).map_or(0, |held| held.bytes);
-            taken.push(ticket);
-        }
-        for ticket in taken {
-            self.take_out(ticket, tickets);
-        }
-        bytes
-    }
-
-    fn take_out(&mut self, ticket: Ticket, tickets: &mut Vec<Ticket>) -> usize {
-        let Some(held) = self.held.get_mut(&ticket) else { return 0 };
-        held.is_out = true;
-        tickets.push(ticket);
-        held.bytes
-    }
-
-    fn wake_rested(&mut self, now: Instant) {
-        while self.resting.first().is_some_and(|(at, _)| *at <= now) {
-            let Some((_, key)) = self.resting.pop_first() else { return };
-            self.make_ready(&key);
-        }
-    }
-
-    /// A key whose batch is over, or whose rest is, gets in line again; one that holds nothing goes.
-    fn make_ready(&mut self, key: &Arc<str>) {
-        let Some(lane) = self.lanes.get_mut(key) else { return };
-        if lane.queue.is_empty() {
-            self.lanes.remove(key);
-            return;
-        }
-        lane.state = State::Ready;
-        self.ready.push_back(Turn::Key(Arc::clone(key)));
-    }
-
     /// A batch is over.
     ///
     /// # Panics
     ///
     /// The batch is not out, or its fates are not as many as its messages.
     pub fn settle(&mut self, id: BatchId, outcome: &Outcome, now: Instant) {
-        let tickets = self.batches.remove(&id).expect("C2: a batch that is not out has ended");
+        let (line, tickets) =
+            self.batches.remove(&id).expect("C2: a batch that is not out has ended");
         match outcome {
             Outcome::Committed(fates) => {
                 assert_eq!(fates.len(), tickets.len(), "C2: a message without a fate");
-                self.pace.worked();
-                if fates.contains(&Fate::Finished) {
-                    self.suspects.others_passed();
+                if fates.contains(&Fate::Applied) {
+                    self.pace.worked();
+                    self.doubts.others_passed();
+                } else {
+                    self.pace.recorded();
                 }
                 self.settle_each(&tickets, fates, now);
             }
             Outcome::Failed(failure) => {
                 if failure.may_be_its_own() {
-                    self.suspect(&tickets);
+                    self.doubt(&tickets, *failure);
                 }
-                match failure {
-                    Failure::Conflict => {
-                        self.pace.conflicted(tickets.len(), now, &mut self.random);
-                    }
-                    // The number of the generation is read again, and that is all.
-                    Failure::Rebuilt | Failure::Paused => {}
-                    Failure::Outage | Failure::Operator | Failure::Unregistered => {
-                        self.pace.failed(*failure, now, &mut self.random);
+                match line {
+                    Line::Trusted => self.slow_down(*failure, tickets.len(), now),
+                    // It was to be expected, and is nobody else's business.
+                    Line::Doubtful => {
+                        self.doubts.failed(now, &mut self.random);
+                        self.pace.answered(*failure);
                     }
                 }
                 self.settle_each(&tickets, &vec![Fate::Deferred; tickets.len()], now);
+            }
+        }
+    }
+
+    /// A batch has failed for what says nothing about an event: what stood first in its keys is in doubt.
+    fn doubt(&mut self, tickets: &[Ticket], failure: Failure) {
+        let mut seen: BTreeSet<Arc<str>> = BTreeSet::new();
+        let mut firsts = Vec::new();
+        for ticket in tickets {
+            let key = self.held.get(ticket).and_then(|held| held.key.clone());
+            if key.is_none_or(|key| seen.insert(key)) {
+                firsts.push(*ticket);
+            }
+        }
+        for first in &firsts {
+            self.doubts.note(*first, failure, firsts.len());
+        }
+    }
+
+    fn slow_down(&mut self, failure: Failure, size: usize, now: Instant) {
+        match failure {
+            Failure::Conflict if size > 1 => self.pace.conflicted(size, now, &mut self.random),
+            // What waits for a lock, or meets others alone, waits apart from now on; and of the others, the
+            // number of the generation is read again, and that is all.
+            Failure::Conflict | Failure::Locked | Failure::Rebuilt | Failure::Paused => {}
+            Failure::Outage | Failure::Operator | Failure::Unregistered => {
+                self.pace.failed(failure, now, &mut self.random);
             }
         }
     }
@@ -399,9 +330,11 @@ impl<M> Intake<M> {
             match (fate, returned) {
                 // What stands behind a deferred one comes again with it, and is then a duplicate:
                 // acknowledged now, it would be acknowledged out of order (C7).
-                (Fate::Finished, None) => self.finish(*ticket),
-                (Fate::Finished, Some(returned)) if returned.is_empty() => self.finish(*ticket),
-                (Fate::Finished | Fate::Deferred, Some(returned)) => returned.push(*ticket),
+                (Fate::Applied | Fate::Recorded, None) => self.finish(*ticket),
+                (Fate::Applied | Fate::Recorded, Some(returned)) if returned.is_empty() => {
+                    self.finish(*ticket);
+                }
+                (_, Some(returned)) => returned.push(*ticket),
                 (Fate::Deferred, None) => self.take_back(*ticket, now),
             }
         }
@@ -418,7 +351,7 @@ impl<M> Intake<M> {
     fn forget(&mut self, ticket: Ticket) -> Option<Held<M>> {
         let held = self.held.remove(&ticket)?;
         self.by_message.remove(&held.message_id);
-        self.suspects.forget(ticket);
+        self.doubts.forget(ticket);
         self.leases.end(ticket, &held.lease);
         self.bytes -= held.bytes;
         Some(held)
@@ -432,7 +365,7 @@ impl<M> Intake<M> {
             self.forget(ticket);
             return;
         }
-        self.ready.push_back(Turn::Single(ticket));
+        self.line_up(Turn::Single(ticket), Some(ticket));
     }
 
     /// What was not applied of a key stands first again; the key rests if that was for itself.
@@ -459,8 +392,9 @@ impl<M> Intake<M> {
 
     fn give_back_lane(&mut self, key: &Arc<str>, returned: usize, now: Instant) {
         let Some(lane) = self.lanes.get_mut(key) else { return };
-        // When everything waits, keys need not rest besides.
-        if returned == 0 || self.pace.wake_at(now).is_some() {
+        // When everything waits, or it waits in doubt, it need not rest besides.
+        let is_in_doubt = lane.queue.front().is_some_and(|first| self.doubts.contains(*first));
+        if returned == 0 || is_in_doubt || self.pace.wake_at(now).is_some() {
             lane.deferrals = 0;
             self.make_ready(key);
             return;
@@ -571,6 +505,7 @@ impl<M> Intake<M> {
         let waiting: Vec<Ticket> =
             self.held.iter().filter(|(_, held)| !held.is_out).map(|(ticket, _)| *ticket).collect();
         self.ready.clear();
+        self.doubtful.clear();
         self.resting.clear();
         self.lanes.retain(|_, lane| {
             lane.queue.clear();
@@ -584,6 +519,7 @@ impl<M> Intake<M> {
     pub fn wake_at(&self, now: Instant) -> Option<Instant> {
         let rested = self.resting.first().map(|(at, _)| *at);
         let pace = if self.ready.is_empty() { None } else { self.pace.wake_at(now) };
-        [rested, pace, self.leases.wake_at()].into_iter().flatten().min()
+        let doubts = if self.doubtful.is_empty() { None } else { self.doubts.wake_at(now) };
+        [rested, pace, doubts, self.leases.wake_at()].into_iter().flatten().min()
     }
 }

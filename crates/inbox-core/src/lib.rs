@@ -13,11 +13,11 @@
 
 mod backoff;
 mod batch;
+mod doubts;
 mod failure;
 mod intake;
 mod leases;
 mod pace;
-mod suspects;
 
 pub use backoff::Backoff;
 pub use batch::{Batch, BatchId, Fate, Outcome, Standing};

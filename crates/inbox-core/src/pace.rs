@@ -84,7 +84,7 @@ impl Pace {
 
     /// Messages of the next batch, at most.
     pub(crate) fn batch_size(&self) -> usize {
-        match self.outage.tries().checked_sub(1) {
+        match self.outage.tries().checked_sub(1).filter(|_| self.is_away()) {
             None => self.limit.size(),
             Some(tries) => self.limit.size().min(PROBES[tries as usize % PROBES.len()]),
         }
@@ -104,6 +104,15 @@ impl Pace {
         self.not_before.filter(|at| *at > now)
     }
 
+    /// The database has taken something down, and nothing was applied: that it refuses what the handler
+    /// does may be so still.
+    pub(crate) fn recorded(&mut self) {
+        match self.is_outage() && self.last == Failure::Operator {
+            true => self.conflict.worked(),
+            false => self.worked(),
+        }
+    }
+
     pub(crate) fn worked(&mut self) {
         self.outage.worked();
         self.conflict.worked();
@@ -118,14 +127,24 @@ impl Pace {
         self.wait_until(now + wait);
     }
 
-    /// The database was not there. Batches that fail while this is waited out tell nothing new.
+    /// The database was not there, or refuses what the handler does. Batches that fail while this is waited
+    /// out tell nothing new. A server that refuses answers at once, and what is tried next is something else: it
+    /// is not waited for longer each time.
     pub(crate) fn failed(&mut self, failure: Failure, now: Instant, random: &mut Random) {
         self.last = failure;
         if self.is_outage() && self.not_before.is_some_and(|at| at > now) {
             return;
         }
         let wait = self.outage.failed(random);
-        self.wait_until(now + wait);
+        let is_refused = failure == Failure::Operator;
+        self.wait_until(now + if is_refused { wait.min(OUTAGE_WAIT_FIRST) } else { wait });
+    }
+
+    /// Where the server refuses it is there, whatever was before.
+    pub(crate) fn answered(&mut self, failure: Failure) {
+        if failure == Failure::Operator {
+            self.last = failure;
+        }
     }
 
     fn wait_until(&mut self, at: Instant) {
@@ -173,11 +192,27 @@ mod tests {
         let (mut pace, mut random, mut now) = (Pace::new(200, 4), Random::new(1), Instant::now());
         let mut sizes = Vec::new();
         for _ in 0..5 {
-            pace.failed(Failure::Operator, now, &mut random);
+            pace.failed(Failure::Outage, now, &mut random);
             sizes.push(pace.batch_size());
             now += OUTAGE_WAIT_LONGEST;
         }
         assert_eq!(sizes, [10, 5, 2, 1, 10]);
+        assert!(pace.is_outage() && pace.is_away());
+    }
+
+    #[test]
+    fn where_the_server_refuses_the_next_full_batch_goes_soon() {
+        let (mut pace, mut random, mut now) = (Pace::new(200, 4), Random::new(1), Instant::now());
+        for _ in 0..5 {
+            pace.failed(Failure::Operator, now, &mut random);
+            now += OUTAGE_WAIT_FIRST;
+            assert!(pace.may_begin(now, 0) && !pace.may_begin(now, 1));
+            assert_eq!(pace.batch_size(), 200);
+        }
         assert!(pace.is_outage() && !pace.is_away(), "the database answers");
+        pace.recorded();
+        assert!(pace.is_outage(), "nothing was applied");
+        pace.worked();
+        assert!(!pace.is_outage());
     }
 }

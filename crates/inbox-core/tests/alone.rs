@@ -1,5 +1,6 @@
 //! A message that fails for what says nothing about an event: everybody's trouble, or its own.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -9,94 +10,230 @@ use walrelay_inbox_core::{Batch, Bounds, Delivery, Failure, Fate, Intake, Outcom
 /// Longer than any wait between two batches, shorter than a lease.
 const LATER: Duration = Duration::from_secs(6);
 
+type Name = String;
+
 struct World {
-    intake: Intake<&'static str>,
+    intake: Intake<Name>,
+    began: Instant,
     now: Instant,
+    sick: BTreeSet<Name>,
+    failure: Failure,
+    applied: Vec<Name>,
+    stored: Vec<Name>,
 }
 
 impl World {
-    fn new(batch: usize) -> Self {
+    fn new(batch: usize, workers: usize) -> Self {
         let bounds = Bounds {
             batch,
-            workers: 1,
+            workers,
             messages: 1_000,
             bytes: 1 << 20,
             lease: Duration::from_hours(1),
             max_lease: Duration::from_hours(2),
         };
-        Self { intake: Intake::new(bounds, Random::new(3)), now: Instant::now() }
+        let now = Instant::now();
+        Self {
+            intake: Intake::new(bounds, Random::new(3)),
+            began: now,
+            now,
+            sick: BTreeSet::new(),
+            failure: Failure::Operator,
+            applied: Vec::new(),
+            stored: Vec::new(),
+        }
     }
 
-    fn deliver(&mut self, name: &'static str, key: &str) {
+    fn deliver(&mut self, name: &str, key: &str) {
         let ack_id = format!("ack {name}");
         let delivery = Delivery { message_id: name, ack_id, ordering_key: key, bytes: 10 };
-        self.intake.arrive(delivery, &Arc::new(name), self.now);
+        self.intake.arrive(delivery, &Arc::new(name.to_owned()), self.now);
     }
 
-    /// The next batch; it fails so if the culprit is among it.
-    fn turn(&mut self, culprit: &str, failure: Failure) -> (Vec<&'static str>, Standing) {
-        self.now += LATER;
-        let Batch { id, messages, standing } =
-            self.intake.next_batch(self.now).expect("a batch may go");
-        let names: Vec<&str> = messages.iter().map(|it| **it).collect();
-        let outcome = match names.contains(&culprit) {
-            true => Outcome::Failed(failure),
-            false => Outcome::Committed(vec![Fate::Finished; names.len()]),
+    fn deliver_sick(&mut self, name: &str, key: &str) {
+        self.sick.insert(name.to_owned());
+        self.deliver(name, key);
+    }
+
+    /// What the database makes of a batch: where the server refuses what a handler does, it is tried on each event,
+    /// and of those beside one that passes the sick are stored; every other failure takes all of it along.
+    fn end(&mut self, batch: &Batch<Name>) {
+        let names = || batch.messages.iter().map(|it| it.as_str());
+        let is_sick = |name: &str| self.sick.contains(name);
+        let is_told_apart = batch.standing == Standing::ToBeStored
+            || self.failure == Failure::Operator && !names().all(is_sick);
+        let outcome = match names().any(is_sick) && !is_told_apart {
+            true => Outcome::Failed(self.failure),
+            false => Outcome::Committed(
+                names()
+                    .map(|it| if is_sick(it) { Fate::Recorded } else { Fate::Applied })
+                    .collect(),
+            ),
         };
-        self.intake.settle(id, &outcome, self.now);
-        (names, standing)
+        if let Outcome::Committed(_) = outcome {
+            let (stored, applied): (Vec<&str>, Vec<&str>) = names().partition(|it| is_sick(it));
+            self.stored.extend(stored.into_iter().map(str::to_owned));
+            self.applied.extend(applied.into_iter().map(str::to_owned));
+        }
+        self.intake.settle(batch.id, &outcome, self.now);
+    }
+
+    /// The next batch, however long it has to wait.
+    fn turn(&mut self) -> (Vec<Name>, Standing) {
+        self.now += LATER;
+        let batch = self.intake.next_batch(self.now).expect("a batch may go");
+        self.end(&batch);
+        (batch.messages.iter().map(|it| (**it).clone()).collect(), batch.standing)
+    }
+
+    /// Batches one after the other, as soon as they may go, for so long.
+    fn run(&mut self, time: Duration) {
+        let until = self.now + time;
+        while self.now < until {
+            while let Some(batch) = self.intake.next_batch(self.now) {
+                self.end(&batch);
+            }
+            self.now += Duration::from_millis(10);
+        }
     }
 }
 
+fn alone(name: &str, standing: Standing) -> (Vec<Name>, Standing) {
+    (vec![name.to_owned()], standing)
+}
+
 #[test]
-fn what_fails_alone_while_others_pass_is_told_as_that_and_nothing_else_is() {
-    for failure in [Failure::Operator, Failure::Outage, Failure::Conflict] {
-        let mut world = World::new(1);
-        world.deliver("bad", "a");
-        assert_eq!(world.turn("bad", failure), (vec!["bad"], Standing::Unknown));
-        assert_eq!(world.turn("bad", failure), (vec!["bad"], Standing::Unknown), "nothing passes");
+fn what_fails_alone_while_others_pass_is_to_be_stored_and_nothing_else_is() {
+    for (failure, in_doubt) in [
+        (Failure::Operator, Standing::Unknown),
+        (Failure::Outage, Standing::Doubtful),
+        (Failure::Locked, Standing::Doubtful),
+    ] {
+        let mut world = World { failure, ..World::new(1, 1) };
+        world.deliver_sick("bad", "a");
+        assert_eq!(world.turn(), alone("bad", Standing::Unknown));
+        assert_eq!(world.turn(), alone("bad", in_doubt), "nothing passes: {failure:?}");
 
         world.deliver("good", "b");
-        world.turn("bad", failure);
-        assert_eq!(world.turn("bad", failure), (vec!["good"], Standing::Unknown));
-
-        assert_eq!(world.turn("bad", failure), (vec!["bad"], Standing::OthersPass), "{failure:?}");
-        assert_eq!(world.turn("bad", failure), (vec!["bad"], Standing::Unknown), "none since");
+        assert_eq!(world.turn(), alone("good", Standing::Unknown));
+        assert_eq!(world.turn(), alone("bad", Standing::ToBeStored), "{failure:?}");
+        assert_eq!((&*world.applied, &*world.stored), (&["good".into()][..], &["bad".into()][..]));
     }
 }
 
 #[test]
-fn a_suspect_goes_without_what_stands_behind_it_in_its_key() {
-    let mut world = World::new(4);
-    for name in ["bad", "second", "third"] {
-        world.deliver(name, "a");
-    }
-    world.turn("bad", Failure::Operator);
-    world.intake.others_passed();
+fn a_stored_event_is_no_proof_that_others_pass() {
+    let mut world = World::new(1, 1);
+    world.deliver_sick("first", "a");
+    world.turn();
     world.deliver("good", "b");
-    assert_eq!(world.turn("bad", Failure::Operator), (vec!["bad"], Standing::OthersPass));
+    world.turn();
+    // From here on nothing passes.
+    world.deliver_sick("second", "c");
+    world.run(LATER);
+    assert_eq!(world.stored, ["first"]);
 }
 
 #[test]
-fn a_batch_of_several_keys_makes_nobody_a_suspect() {
-    let mut world = World::new(4);
-    world.deliver("bad", "a");
-    world.deliver("good", "");
-    world.turn("bad", Failure::Operator);
+fn what_meets_others_is_in_doubt_when_it_does_so_again_and_again_alone() {
+    let mut world = World { failure: Failure::Conflict, ..World::new(8, 1) };
+    world.deliver_sick("bad", "a");
+    let mut tries = 0;
+    while world.stored.is_empty() {
+        world.deliver(&format!("good-{tries}"), "b");
+        world.turn();
+        tries += 1;
+        assert!(tries < 20, "it is never stored");
+    }
+    assert!(tries > 4, "{tries}: two that meet by accident are nobody's fault");
+}
+
+#[test]
+fn what_is_in_doubt_goes_without_what_stands_behind_it_in_its_key() {
+    let mut world = World::new(4, 1);
+    world.deliver_sick("bad", "a");
+    for name in ["second", "third"] {
+        world.deliver_sick(name, "a");
+    }
+    world.turn();
     world.intake.others_passed();
-    let (names, standing) = world.turn("bad", Failure::Operator);
-    assert_eq!((names.len(), standing), (2, Standing::Unknown));
+    assert_eq!(world.turn(), alone("bad", Standing::ToBeStored));
+}
+
+#[test]
+fn what_has_not_failed_does_not_go_with_what_has() {
+    for failure in [Failure::Locked, Failure::Outage, Failure::Conflict] {
+        let mut world = World { failure, ..World::new(100, 2) };
+        for n in 0..20 {
+            world.deliver_sick(&format!("bad-{n}"), &format!("a-{n}"));
+        }
+        world.run(Duration::from_secs(2));
+        for n in 0..500 {
+            world.deliver(&format!("good-{n}"), &format!("b-{n}"));
+            world.run(Duration::from_millis(20));
+        }
+        assert_eq!((world.applied.len(), world.stored.len()), (500, 20), "{failure:?}");
+    }
+}
+
+#[test]
+fn hundreds_of_sick_keys_before_the_healthy_ones_do_not_keep_them_waiting() {
+    let mut world = World::new(200, 4);
+    for n in 0..300 {
+        for event in 0..3 {
+            world.deliver_sick(&format!("bad-{n}-{event}"), &format!("a-{n}"));
+        }
+    }
+    for n in 0..100 {
+        world.deliver(&format!("good-{n}"), &format!("b-{n}"));
+    }
+    world.run(Duration::from_secs(2));
+    assert_eq!(world.applied.len(), 100);
+}
+
+#[test]
+fn where_all_that_is_held_is_sick_room_is_made_for_others() {
+    for keys in [1_000, 1] {
+        let mut world = World::new(200, 4);
+        let sick = (0..1_500).map(|n| (format!("bad-{n}"), format!("a-{}", n % keys)));
+        let healthy = (0..50).map(|n| (format!("good-{n}"), format!("b-{n}")));
+        let mut coming = sick.chain(healthy);
+        while world.now < world.began + Duration::from_secs(60) && world.applied.len() < 50 {
+            while world.intake.has_room()
+                && let Some((name, key)) = coming.next()
+            {
+                world.sick.extend(name.starts_with("bad").then(|| name.clone()));
+                world.deliver(&name, &key);
+            }
+            world.run(Duration::from_secs(1));
+        }
+        assert_eq!(world.applied.len(), 50, "{keys} keys");
+    }
+}
+
+#[test]
+fn where_nothing_passes_no_more_is_stored_than_may_be_held() {
+    let mut world = World::new(200, 4);
+    for n in 0..100_000 {
+        match world.intake.has_room() {
+            true => world.deliver_sick(&format!("bad-{n}"), &format!("a-{n}")),
+            false => world.run(Duration::from_millis(20)),
+        }
+    }
+    assert_eq!(world.stored.len(), 1_000);
 }
 
 #[test]
 fn in_an_outage_a_few_are_read_on_and_where_the_server_refuses_as_many_as_ever() {
-    let mut world = World::new(10);
-    world.deliver("bad", "a");
-    world.turn("bad", Failure::Outage);
+    let mut world = World { failure: Failure::Outage, ..World::new(10, 1) };
+    world.deliver_sick("bad", "a");
+    world.turn();
     assert!(world.intake.has_room(), "or nothing else could ever pass");
-    let names: Vec<&'static str> = (0..100).map(|n| &*format!("m{n}").leak()).collect();
-    names.into_iter().for_each(|name| world.deliver(name, ""));
+    for n in 0..100 {
+        world.deliver_sick(&format!("m{n}"), "");
+    }
     assert!(!world.intake.has_room());
-    world.turn("m0", Failure::Operator);
+    world.failure = Failure::Operator;
+    world.turn();
     assert!(world.intake.has_room(), "the database is there");
 }

@@ -84,6 +84,7 @@ impl Consumer {
             on_gap: settings.on_gap,
             dedupe: settings.dedupe,
             handler_timeout: settings.handler_timeout,
+            lock_timeout: Plan::lock_timeout(settings.handler_timeout),
         };
         let is_paused = registration.paused;
         Ok(Self { settings, subscriber, subscription, plan, is_paused, tracer: None })

@@ -63,7 +63,8 @@ const STUCK: &str = "SELECT s.event_id, s.error_code, pg_catalog.split_part(s.la
        FROM (SELECT * FROM public.app_inbox AS i \
               WHERE i.consumer = $1 AND i.generation = $2 AND i.status = 'retrying' AND i.next_attempt_at IS NOT NULL \
               ORDER BY i.next_attempt_at LIMIT 1000) AS s \
-      WHERE (s.error_code = '55P03' OR pg_catalog.left(s.error_code, 2) IN ('08', '42', '53') \
+      WHERE (s.error_code IN ('25006', '40001', '40P01', '55P03') \
+             OR pg_catalog.left(s.error_code, 2) IN ('08', '0A', '28', '3D', '3F', '42', '53', '58', 'HV') \
              OR pg_catalog.left(s.error_code, 3) = '57P') \
         AND s.received_at < pg_catalog.now() - interval '10 seconds' \
       ORDER BY s.received_at LIMIT 1";
@@ -154,7 +155,7 @@ impl Applied {
             Some(VERSION_GAP) => "a version of its key is missing before an event",
             Some(ID_COLLISION) => "a different event has the id of an event",
             Some(code) if is_no_attempt(code) => {
-                "an event fails alone, while others pass, for what is no attempt: it waits until that is mended"
+                "an event fails by itself for what is no attempt: it waits with its key until that is mended"
             }
             Some(_) | None => "the handler failed on an event",
         }
@@ -169,11 +170,15 @@ impl Applied {
     /// later time now, and a look takes only so many. One look a second would make minutes of
     /// hundreds of keys whose first event fails, however many events wait behind each.
     pub(crate) fn have_moved(found: &[Self]) -> bool {
-        found.iter().any(|it| it.fate() == Fate::Finished)
+        found.iter().any(|it| it.fate() != Fate::Deferred)
     }
 
     pub(crate) fn fate(&self) -> Fate {
-        if self.result == "deferred" { Fate::Deferred } else { Fate::Finished }
+        match self.result {
+            "deferred" => Fate::Deferred,
+            _ if self.is_new() => Fate::Applied,
+            _ => Fate::Recorded,
+        }
     }
 }
 
@@ -231,10 +236,16 @@ impl Unapplied {
         matches!(self, Self::Overdue) || is_cancelled
     }
 
-    /// Whether what fails alone with this is to be stored, while others pass.
-    fn is_no_attempt(&self) -> bool {
-        let is_answer = matches!(self, Self::Sql(_) | Self::Handler(..));
-        is_answer && self.sqlstate().is_some_and(is_no_attempt)
+    /// Whether what fails alone with this, while others pass, may be at fault itself: everything but what says that
+    /// the consumer is not as it was, or that there is no connection at all.
+    fn may_be_its_own(&self) -> bool {
+        match self {
+            Self::Sql(_) | Self::Handler(..) => {
+                self.sqlstate().is_none_or(|code| !code.starts_with("WR"))
+            }
+            Self::Overdue => true,
+            Self::Connect(_) | Self::Silent | Self::Garbled => false,
+        }
     }
 
     /// A session that writes nothing stays so, and a server that may is perhaps another one.
@@ -244,7 +255,13 @@ impl Unapplied {
 
     /// What it is for the event that is stored because of it.
     pub(crate) fn verdict(&self) -> Verdict {
-        let code = self.sqlstate().unwrap_or(SqlState::QUERY_CANCELED.code()).to_owned();
+        let without_answer = match self {
+            Self::Overdue => &SqlState::QUERY_CANCELED,
+            Self::Connect(_) | Self::Sql(_) | Self::Handler(..) | Self::Silent | Self::Garbled => {
+                &SqlState::CONNECTION_FAILURE
+            }
+        };
+        let code = self.sqlstate().unwrap_or(without_answer.code()).to_owned();
         Verdict::Failed { code, text: self.to_string(), is_final: false }
     }
 }
@@ -281,7 +298,7 @@ fn chain(error: &(dyn std::error::Error + 'static)) -> String {
 /// there, where its system can: or what we have given up would go on, with its keys locked.
 pub(crate) fn settings(plan: &Plan) -> String {
     let most = plan.handler_timeout.as_millis();
-    let (lock, idle) = (most.min(10_000) / 2, most + 30_000);
+    let (lock, idle) = (plan.lock_timeout.as_millis().max(1), most + 30_000);
     format!(
         "SELECT pg_catalog.set_config('statement_timeout', '{most}', true), \
                 pg_catalog.set_config('lock_timeout', '{lock}', true), \
@@ -322,12 +339,14 @@ impl Connection {
         plan: &Plan,
         (events, standing): (&[Arc<Event>], Standing),
     ) -> Result<Vec<Applied>, Unapplied> {
+        let doubtful = (standing != Standing::Unknown).then(|| plan.doubtful());
+        let trial = doubtful.as_ref().unwrap_or(plan);
         let ended = match &plan.effect.0 {
-            Kind::Function(name) => self.apply_by(name, plan, events).await,
-            Kind::Handler(handler) => self.apply_with(&**handler, plan, events).await,
+            Kind::Function(name) => self.apply_by(name, trial, events).await,
+            Kind::Handler(handler) => self.apply_with(&**handler, trial, events).await,
         };
         let is_its_own = |cause: &Unapplied| {
-            cause.is_timeout() || (standing == Standing::OthersPass && cause.is_no_attempt())
+            cause.is_timeout() || (standing == Standing::ToBeStored && cause.may_be_its_own())
         };
         let mut applied = match (ended, events) {
             (Err(cause), [event]) if is_its_own(&cause) => self.refuse(plan, event, &cause).await,
@@ -369,8 +388,8 @@ impl Connection {
             Kind::Handler(handler) => self.redeliver_with(&**handler, plan, limit).await,
         };
         match ended {
-            // What waits for a lock lets those behind it have their turn.
-            Err(cause) if limit == 1 && (cause.is_timeout() || cause.is_no_attempt()) => {
+            // What takes all others along, or waits for a lock, lets those behind it have their turn.
+            Err(cause) if limit == 1 && cause.may_be_its_own() => {
                 self.refuse_due(plan, &cause).await
             }
             ended => ended,

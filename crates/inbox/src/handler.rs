@@ -8,7 +8,7 @@ use std::pin::Pin;
 
 use tokio_postgres::Transaction;
 use tokio_postgres::error::SqlState;
-use walrelay_inbox_core::{Failure, is_of_surroundings};
+use walrelay_inbox_core::{Failure, is_no_attempt, is_of_surroundings};
 
 use crate::event::Event;
 
@@ -71,9 +71,7 @@ impl HandlerError {
         let code = error.code().map_or("", SqlState::code);
         let failure = Failure::of_sqlstate(Some(code));
         // As the functions in the database have it: what these classes do not name is the event's.
-        let is_named = is_of_surroundings(code)
-            || ["25006", "40001", "40P01", "55P03", "57014"].contains(&code);
-        is_named.then_some(failure)
+        (is_no_attempt(code) || code == "57014").then_some(failure)
     }
 
     /// Whether other events may pass all the same.

@@ -201,11 +201,22 @@ impl Link {
         let last = last.chain(returned.chunks(IDS_MAX).map(returning));
         let goodbye = async {
             say(requests, last).await;
-            // The service answers the end of our half with the end of its own.
-            while let Some(Ok(_)) = responses.next().await {}
+            // The service answers the end of our half with the end of its own. What it has delivered until then
+            // nobody has read: it came while we drained, or is what we have just handed back.
+            let mut unread = Vec::new();
+            while let Some(Ok(response)) = responses.next().await {
+                unread.extend(response.messages.into_iter().map(|received| received.ack_id));
+            }
+            drop(responses);
+            for ids in unread.chunks(IDS_MAX) {
+                self.subscriber.hand_back(&self.first.subscription, ids.to_vec()).await?;
+            }
+            Ok::<(), Status>(())
         };
-        if tokio::time::timeout(GOODBYE, goodbye).await.is_err() {
-            tracing::debug!("the stream did not end in time");
+        match tokio::time::timeout(GOODBYE, goodbye).await {
+            Ok(Ok(())) => {}
+            Ok(Err(status)) => tracing::debug!(%status, "what came last could not be handed back"),
+            Err(_) => tracing::debug!("the stream did not end in time"),
         }
     }
 }

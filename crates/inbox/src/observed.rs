@@ -15,6 +15,8 @@ use crate::trace::{TraceEnd, Tracer};
 
 /// A connection that is cut is there again by then, and nobody need be told.
 const OUTAGE_LASTS: Duration = Duration::from_secs(2);
+/// What a server refuses for so long while nothing passes is no single event's trouble.
+const REFUSAL_LASTS: Duration = Duration::from_secs(2);
 /// What is in the way of every batch for so long is no deadlock: somebody holds a lock.
 const CONFLICT_LASTS: Duration = Duration::from_secs(10);
 
@@ -25,13 +27,16 @@ pub(crate) struct Observed {
     pub(crate) health: Health,
     pub(crate) tracer: Option<Arc<dyn Tracer>>,
     outage: Spell,
+    refusal: Spell,
     conflict: Spell,
+    /// What was said last, while it lasts: probes with other events find the same again.
+    said: Option<String>,
 }
 
 impl Observed {
     pub(crate) fn new(metrics: Metrics, health: Health, tracer: Option<Arc<dyn Tracer>>) -> Self {
-        let (outage, conflict) = (Spell::default(), Spell::default());
-        Self { metrics, health, tracer, outage, conflict }
+        let (outage, refusal, conflict) = (Spell::default(), Spell::default(), Spell::default());
+        Self { metrics, health, tracer, outage, refusal, conflict, said: None }
     }
 
     /// A transaction begins.
@@ -97,44 +102,68 @@ impl Observed {
     /// Events are applied.
     pub(crate) fn note_working(&mut self) {
         self.outage.over();
+        self.refusal.over();
         self.conflict.over();
+        self.said = None;
         if self.health.set_database_problem(None) {
             tracing::info!("events are applied again");
         }
     }
 
-    /// Says what is wrong, once; what passes by itself, when it lasts.
-    pub(crate) fn complain(&mut self, failure: Failure, error: &str) {
+    /// Says what is wrong, once; what passes by itself, or is one event's trouble, when it lasts. It was found
+    /// with these events, and nothing tells yet whether it is their trouble.
+    pub(crate) fn complain(&mut self, failure: Failure, error: &str, events: &[Arc<Event>]) {
         let now = Instant::now();
-        match failure {
-            Failure::Conflict if self.conflict.lasts(now, CONFLICT_LASTS) => {
-                let text = format!("others are in the way of every batch: {error}");
-                if self.health.set_database_problem(Some(text)) {
-                    tracing::warn!(
-                        error,
-                        "others are in the way of every batch; no attempts are counted"
-                    );
-                }
+        let lasts = match failure {
+            Failure::Conflict | Failure::Locked => self.conflict.lasts(now, CONFLICT_LASTS),
+            Failure::Outage => self.outage.lasts(now, OUTAGE_LASTS),
+            Failure::Operator => self.refusal.lasts(now, REFUSAL_LASTS),
+            Failure::Paused | Failure::Rebuilt | Failure::Unregistered => false,
+        };
+        if !lasts {
+            tracing::debug!(
+                error,
+                failure = failure.name(),
+                "a batch has failed; it is tried again"
+            );
+            return;
+        }
+        let whom = match events {
+            [] => String::new(),
+            [event] => format!(" (event {})", event.event_id),
+            [event, others @ ..] => {
+                format!(" (event {} and {} more)", event.event_id, others.len())
             }
-            Failure::Conflict => tracing::debug!(error, "a batch met others; it is tried again"),
-            Failure::Outage if !self.outage.lasts(now, OUTAGE_LASTS) => {
-                tracing::debug!(error, "the database cannot apply events at the moment");
-            }
-            Failure::Paused | Failure::Rebuilt | Failure::Unregistered => {
-                tracing::debug!(error, "a batch was refused");
-            }
-            Failure::Outage => {
-                if self.health.set_database_problem(Some(error.to_owned())) {
-                    tracing::warn!(error, "the database cannot apply events; they are held");
-                }
+        };
+        let text = match failure {
+            Failure::Conflict | Failure::Locked => {
+                format!("others are in the way of every batch: {error}{whom}")
             }
             Failure::Operator => {
-                if self.health.set_database_problem(Some(error.to_owned())) {
-                    tracing::error!(
-                        error,
-                        "events cannot be applied until somebody acts; no attempts are counted"
-                    );
-                }
+                format!(
+                    "{error}{whom}; mend that, and events go on by themselves: no attempts are counted"
+                )
+            }
+            Failure::Outage | Failure::Paused | Failure::Rebuilt | Failure::Unregistered => {
+                format!("{error}{whom}")
+            }
+        };
+        self.health.set_database_problem(Some(text));
+        if self.said.as_deref() == Some(error) {
+            return;
+        }
+        self.said = Some(error.to_owned());
+        match failure {
+            Failure::Conflict | Failure::Locked => tracing::warn!(
+                error,
+                "others are in the way of every batch{whom}; no attempts are counted"
+            ),
+            Failure::Operator => tracing::error!(
+                error,
+                "events cannot be applied until somebody acts{whom}; no attempts are counted"
+            ),
+            Failure::Outage | Failure::Paused | Failure::Rebuilt | Failure::Unregistered => {
+                tracing::warn!(error, "the database cannot apply events; they are held");
             }
         }
     }

@@ -31,6 +31,8 @@ use crate::trace::{BatchFailure, TraceEnd};
 
 /// How often what waits for its time is asked for.
 const REDELIVER_EVERY: Duration = Duration::from_secs(1);
+/// How soon half as many are tried, where one of them takes the others along.
+const DIVIDE_EVERY: Duration = Duration::from_millis(50);
 /// How often the consumer's row is read: pause, resume, a new generation. Tells besides that the
 /// database is there.
 const LOOK_EVERY: Duration = Duration::from_secs(5);
@@ -239,7 +241,7 @@ impl Run {
 
     /// In an outage one batch looks whether it is over; where none is held, this does.
     fn may_redeliver(&self) -> bool {
-        !self.intake.is_outage() || self.intake.messages() == 0
+        !self.intake.is_away() || self.intake.messages() == 0
     }
 
     fn begin<F>(&mut self, job: impl FnOnce(Connection, Arc<Plan>) -> F)
@@ -288,14 +290,7 @@ impl Run {
             }
             Err(error) => {
                 let failure = error.failure();
-                let text = match events {
-                    // Nothing tells yet whether it is this one's trouble.
-                    [event] if self.intake.messages() == 1 => {
-                        format!("{error} (event {})", event.event_id)
-                    }
-                    _ => error.to_string(),
-                };
-                self.observed.complain(failure, &text);
+                self.observed.complain(failure, &error.to_string(), events);
                 (failure.name(), Outcome::Failed(failure))
             }
         };
@@ -340,7 +335,7 @@ impl Run {
                     self.look = Chore::Due(now);
                 }
             }
-            Failure::Conflict | Failure::Outage | Failure::Operator => {}
+            Failure::Conflict | Failure::Locked | Failure::Outage | Failure::Operator => {}
         }
     }
 
@@ -362,6 +357,7 @@ impl Run {
                 self.observed.note_redelivery();
                 if applied.iter().any(Applied::is_new) {
                     self.intake.others_passed();
+                    self.observed.health.progress();
                 }
                 if self.intake.messages() == 0 {
                     // Nothing that is held could tell that it is over.
@@ -370,16 +366,21 @@ impl Run {
                 if Applied::have_moved(applied) {
                     // What stands behind them, or did not fit beside them, may follow at once.
                     next = now;
-                    self.observed.health.progress();
                 }
                 None
             }
             Err(error) => {
-                if error.failure() == Failure::Conflict {
-                    self.portion.failed(self.portion.size());
+                let failure = error.failure();
+                let size = self.portion.size();
+                if failure.may_be_its_own() && size > 1 {
+                    // One may take all others along: alone, it is put behind them.
+                    self.portion.failed(size);
+                    next = now + DIVIDE_EVERY;
+                    tracing::debug!(%error, size, "stored events are tried again, half as many");
+                } else {
+                    self.observed.complain(failure, &error.to_string(), &[]);
                 }
-                self.observed.complain(error.failure(), &error.to_string());
-                Some(error.failure())
+                Some(failure)
             }
         };
         self.redeliver = Chore::Due(next);
@@ -395,7 +396,7 @@ impl Run {
                     self.registered(&row);
                 }
             }
-            Err(error) => self.observed.complain(error.failure(), &error.to_string()),
+            Err(error) => self.observed.complain(error.failure(), &error.to_string(), &[]),
         }
         let every = if self.is_paused { LOOK_EVERY_PAUSED } else { LOOK_EVERY };
         self.look = Chore::Due(now + every);

@@ -239,9 +239,11 @@ impl World {
     fn outcome(&mut self, batch: &Batch<Message>) -> Outcome {
         let messages = || batch.messages.iter().map(AsRef::as_ref);
         if self.strikes() {
-            match self.random.next_u32() % 4 {
+            match self.random.next_u32() % 6 {
                 0 => return Outcome::Failed(Failure::Conflict),
                 1 => return Outcome::Failed(Failure::Outage),
+                4 => return Outcome::Failed(Failure::Locked),
+                5 => return Outcome::Failed(Failure::Operator),
                 // It committed, and nobody knows.
                 2 => {
                     self.commit(messages());
@@ -259,9 +261,13 @@ impl World {
             }
             let is_copy = self.store.knows(message.event);
             let is_deferred = deferred.contains(&message.key) && !is_copy;
-            fates.push(if is_deferred { Fate::Deferred } else { Fate::Finished });
+            fates.push(match (is_deferred, is_copy) {
+                (true, _) => Fate::Deferred,
+                (false, true) => Fate::Recorded,
+                (false, false) => Fate::Applied,
+            });
         }
-        let committed = messages().zip(&fates).filter(|(_, fate)| **fate == Fate::Finished);
+        let committed = messages().zip(&fates).filter(|(_, fate)| **fate != Fate::Deferred);
         self.commit(committed.map(|(message, _)| message));
         Outcome::Committed(fates)
     }

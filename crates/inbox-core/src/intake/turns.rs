@@ -1,0 +1,180 @@
+//! Whose turn it is: what goes into the next batch.
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use super::{Bounds, Intake, Line, State, Turn};
+use crate::batch::{Batch, Standing};
+use crate::doubts::Trial;
+use crate::leases::Ticket;
+
+/// Bytes of messages in a batch: more would make one transaction long, and gain nothing.
+const BATCH_BYTES_MAX: usize = 4 << 20;
+impl<M> Intake<M> {
+    /// The next batch, if one may go now.
+    pub fn next_batch(&mut self, now: Instant) -> Option<Batch<M>> {
+        self.wake_rested(now);
+        let (tickets, standing) = match self.last {
+            Line::Doubtful => self.next_trusted(now).or_else(|| self.next_doubtful(now)),
+            Line::Trusted => self.next_doubtful(now).or_else(|| self.next_trusted(now)),
+        }?;
+        let messages =
+            tickets.iter().filter_map(|ticket| Some(Arc::clone(&self.held.get(ticket)?.message)));
+        let messages = messages.collect();
+        let id = self.next_batch;
+        self.next_batch += 1;
+        self.batches.insert(id, (self.last, tickets));
+        Some(Batch { id, messages, standing })
+    }
+
+    fn next_trusted(&mut self, now: Instant) -> Option<(Vec<Ticket>, Standing)> {
+        let out = self.batches.len() - self.doubtful_out();
+        if !self.pace.may_begin(now, out) || self.batches.len() >= self.bounds.workers {
+            return None;
+        }
+        let mut tickets = Vec::new();
+        let (mut bytes, most) = (0, self.pace.batch_size());
+        while tickets.len() < most && bytes < BATCH_BYTES_MAX {
+            let Some(turn) = self.ready.pop_front() else { break };
+            match turn {
+                Turn::Single(ticket) => bytes += self.take_out(ticket, &mut tickets),
+                Turn::Key(key) => bytes += self.take_key(&key, &mut tickets, (most, bytes)),
+            }
+        }
+        self.last = Line::Trusted;
+        (!tickets.is_empty()).then_some((tickets, Standing::Unknown))
+    }
+
+    /// What is in doubt never has all workers: one of them that waits for a lock is no worker for the others.
+    fn next_doubtful(&mut self, now: Instant) -> Option<(Vec<Ticket>, Standing)> {
+        let workers = if self.pace.is_outage() { 1 } else { self.bounds.workers.div_ceil(2) };
+        if self.doubtful_out() >= workers || self.batches.len() >= self.bounds.workers {
+            return None;
+        }
+        self.last = Line::Doubtful;
+        let mut together = Vec::new();
+        while together.len() < self.bounds.batch
+            && let Some(turn) = self.doubtful.front().cloned()
+        {
+            let first = self.first_of(&turn);
+            let Some(first) = first.filter(|first| self.doubts.contains(*first)) else {
+                // Its lease was lost, and what stands there now is something else.
+                self.doubtful.pop_front();
+                self.ready.extend(first.map(|_| turn));
+                continue;
+            };
+            let Some(trial) = self.trial(first, now) else { break };
+            if trial != Trial::Together && !together.is_empty() {
+                break;
+            }
+            self.doubtful.pop_front();
+            self.take_first(&turn, &mut together);
+            let standing = match trial {
+                Trial::Together => continue,
+                Trial::Alone => Standing::Doubtful,
+                Trial::Last => Standing::ToBeStored,
+            };
+            return Some((together, standing));
+        }
+        (!together.is_empty()).then_some((together, Standing::Unknown))
+    }
+
+    fn trial(&mut self, first: Ticket, now: Instant) -> Option<Trial> {
+        let trial = self.doubts.trial(first, now);
+        if trial.is_none() && self.is_stuffed() && self.doubts.give_up_one(self.bounds.messages) {
+            // Nothing that is healthy could come, and tell.
+            return Some(Trial::Last);
+        }
+        trial
+    }
+
+    fn doubtful_out(&self) -> usize {
+        self.batches.values().filter(|(line, _)| *line == Line::Doubtful).count()
+    }
+
+    /// Whether all that is held is in doubt, and there is hardly room for anything else. An eighth is made free
+    /// before that is read.
+    fn is_stuffed(&self) -> bool {
+        let Bounds { messages, bytes, .. } = self.bounds;
+        let is_full = self.held.len() >= messages / 8 * 7 || self.bytes >= bytes / 8 * 7;
+        is_full && self.ready.is_empty() && self.batches.is_empty() && !self.pace.is_away()
+    }
+
+    /// The message that stands first in a turn; none when the turn is over.
+    fn first_of(&self, turn: &Turn) -> Option<Ticket> {
+        match turn {
+            Turn::Single(ticket) => self.held.contains_key(ticket).then_some(*ticket),
+            Turn::Key(key) => {
+                let lane = self.lanes.get(key).filter(|lane| lane.state == State::Ready)?;
+                lane.queue.front().copied()
+            }
+        }
+    }
+
+    fn take_first(&mut self, turn: &Turn, tickets: &mut Vec<Ticket>) {
+        match turn {
+            Turn::Single(ticket) => self.take_out(*ticket, tickets),
+            Turn::Key(key) => self.take_key(key, tickets, (tickets.len() + 1, 0)),
+        };
+    }
+
+    /// As much of a key as has room. Returns its bytes.
+    fn take_key(
+        &mut self,
+        key: &Arc<str>,
+        tickets: &mut Vec<Ticket>,
+        (most, before): (usize, usize),
+    ) -> usize {
+        let mut bytes = 0;
+        let room = most - tickets.len();
+        let Some(lane) = self.lanes.get_mut(key) else { return 0 };
+        // It may stand in line twice, after its lease was lost and it came again.
+        if lane.state != State::Ready || lane.queue.is_empty() {
+            return 0;
+        }
+        lane.state = State::Out;
+        let mut taken = Vec::new();
+        while taken.len() < room && before + bytes < BATCH_BYTES_MAX {
+            let Some(ticket) = lane.queue.pop_front() else { break };
+            bytes += self.held.get(&ticket).map_or(0, |held| held.bytes);
+            taken.push(ticket);
+        }
+        for ticket in taken {
+            self.take_out(ticket, tickets);
+        }
+        bytes
+    }
+
+    fn take_out(&mut self, ticket: Ticket, tickets: &mut Vec<Ticket>) -> usize {
+        let Some(held) = self.held.get_mut(&ticket) else { return 0 };
+        held.is_out = true;
+        tickets.push(ticket);
+        held.bytes
+    }
+
+    fn wake_rested(&mut self, now: Instant) {
+        while self.resting.first().is_some_and(|(at, _)| *at <= now) {
+            let Some((_, key)) = self.resting.pop_first() else { return };
+            self.make_ready(&key);
+        }
+    }
+
+    /// A key whose batch is over, or whose rest is, gets in line again; one that holds nothing goes.
+    pub(super) fn make_ready(&mut self, key: &Arc<str>) {
+        let Some(lane) = self.lanes.get_mut(key) else { return };
+        if lane.queue.is_empty() {
+            self.lanes.remove(key);
+            return;
+        }
+        lane.state = State::Ready;
+        let first = lane.queue.front().copied();
+        self.line_up(Turn::Key(Arc::clone(key)), first);
+    }
+
+    pub(super) fn line_up(&mut self, turn: Turn, first: Option<Ticket>) {
+        match first.is_some_and(|first| self.doubts.contains(first)) {
+            true => self.doubtful.push_back(turn),
+            false => self.ready.push_back(turn),
+        }
+    }
+}
