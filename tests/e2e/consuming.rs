@@ -314,6 +314,20 @@ async fn what_is_missing_is_named_with_its_exit_code() {
     ends(&world, &consume("effect.missing"), 3, "there is no such function").await;
     let elsewhere = [&consume("effect.add")[..], &["--subscription", "elsewhere"]].concat();
     ends(&world, &elsewhere, 4, "does not exist").await;
+    // One cause has one hint, whichever command meets it.
+    let nowhere = world.url().replacen(world.name(), "nowhere_at_all", 1);
+    for (url, hint) in [
+        (nowhere.as_str(), "does not exist"),
+        ("postgresql://u@127.0.0.1:1/d", "check host, port and network"),
+    ] {
+        for command in [&consume("effect.add")[..], &["consumer", "status", CONSUMER]] {
+            let command = [command, &["--database-url", url]].concat();
+            let done = world.run(command.iter().copied()).await;
+            assert_eq!(done.code, Some(3), "{}", done.text);
+            assert!(done.text.contains(hint), "{}", done.text);
+            assert!(!done.text.contains("consumer init"), "{}", done.text);
+        }
+    }
     let prune = ["consumer", "prune", CONSUMER, "--older-than"];
     ends(&world, &[&prune[..], &["30d"]].concat(), 0, "0 row(s) deleted").await;
     ends(&world, &[&prune[..], &["7d"]].concat(), 2, "applied again").await;

@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use walrelay_testkit::process::Signal;
-use walrelay_testkit::relay::Relay;
+use walrelay_testkit::relay::{Finished, Relay};
 use walrelay_testkit::wait_until;
 use walrelay_tests::{CONSUMER, DEADLINE, World};
 
@@ -276,5 +276,77 @@ async fn what_comes_while_a_consumer_drains_does_not_wait_for_its_lease_to_run_o
         "{:?}: a lease is 20 s long",
         began.elapsed()
     );
+}
+
+/// A role of the world with the grants of the manual and those of the handler, and the URL of who connects as it.
+async fn reader(world: &World) -> (String, String) {
+    let role = format!("{}_reader", world.name());
+    let manual = include_str!("../../migrations/README.md");
+    let (_, section) = manual.split_once("### A role for a consumer").expect("the section");
+    let (_, sql) = section.split_once("PASSWORD '...';\n").expect("the role");
+    let (grants, _) = sql.split_once("```").expect("its end");
+    let grants = grants.replace("TO walrelay_consumer", &format!("TO {role}"));
+    world
+        .execute(&format!(
+            "CREATE ROLE {role} LOGIN; {grants}
+             GRANT USAGE ON SCHEMA effect TO {role};
+             GRANT SELECT, INSERT, UPDATE ON ALL TABLES IN SCHEMA effect TO {role}"
+        ))
+        .await;
+    let url = world.url().replacen("postgres@", &format!("{role}@"), 1);
+    (role, url)
+}
+
+async fn catches_up(world: &World, url: &str) -> Finished {
+    world.consumer(["--until-caught-up", "--database-url", url]).finish(DEADLINE * 2).await
+}
+
+#[tokio::test]
+async fn a_right_that_consuming_needs_is_named_at_the_start_with_the_statement_that_gives_it() {
+    let Some(world) = World::create().await else { return };
+    world.set_up_consumer().await;
+    let (role, url) = reader(&world).await;
+    let redeliver = "EXECUTE ON FUNCTION public.app_inbox_redeliver";
+    let handler = "EXECUTE ON FUNCTION effect.add(public.app_inbox_event[])";
+    // By default everybody may call a function.
+    world.execute("REVOKE EXECUTE ON FUNCTION effect.add FROM PUBLIC").await;
+    world.execute(&format!("GRANT {handler} TO {role}")).await;
+    let mut said = Vec::new();
+    for right in
+        [redeliver, handler, "INSERT, DELETE ON public.app_inbox", "USAGE ON SCHEMA effect"]
+    {
+        world.execute(&format!("REVOKE {right} FROM {role}")).await;
+        said.push((right, catches_up(&world, &url).await));
+        world.execute(&format!("GRANT {right} TO {role}")).await;
+    }
+    let granted = catches_up(&world, &url).await;
+    world.execute(&format!("DROP OWNED BY {role}; DROP ROLE {role}")).await;
+    for (right, done) in &said {
+        assert_eq!(done.code, Some(3), "{right}: {}", done.text);
+        let statement = format!("GRANT {right} TO {role}");
+        assert!(done.text.contains(&statement), "{statement}: {}", done.text);
+    }
+    assert_eq!(granted.code, Some(0), "{}", granted.text);
+}
+
+#[tokio::test]
+async fn who_is_to_catch_up_ends_when_the_server_refuses_everything_the_handler_does() {
+    let Some(world) = World::create().await else { return };
+    world.set_up_consumer().await;
+    let (role, url) = reader(&world).await;
+    world.execute(&format!("REVOKE INSERT ON effect.applied FROM {role}")).await;
+    world.insert_events(5, 20).await;
+    world.catch_up().await;
+    let refused = catches_up(&world, &url).await;
+    world.execute(&format!("GRANT INSERT ON effect.applied TO {role}")).await;
+    let granted = catches_up(&world, &url).await;
+    world.execute(&format!("DROP OWNED BY {role}; DROP ROLE {role}")).await;
+    assert_eq!(refused.code, Some(3), "{}", refused.text);
+    for word in
+        ["nothing could be applied", "permission denied for table applied", "grant the role"]
+    {
+        assert!(refused.text.contains(word), "{word}: {}", refused.text);
+    }
+    assert_eq!(granted.code, Some(0), "{}", granted.text);
     world.assert_applied_exactly_once().await;
 }

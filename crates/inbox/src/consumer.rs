@@ -5,12 +5,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::time::sleep;
-use walrelay_postgres::connect_sql;
+use walrelay_postgres::SqlClient;
 use walrelay_pubsub::Subscriber;
 
-use crate::admin::is_current;
+use crate::admin::{failed, is_current, unknown};
 use crate::course::End;
-use crate::database::{Connection, Unapplied, resolve_handler};
+use crate::database::{Connection, Registration, Unapplied, chain, resolve_handler};
 use crate::effect::{Effect, Kind};
 use crate::error::InboxError;
 use crate::health::Health;
@@ -18,6 +18,7 @@ use crate::metrics::Metrics;
 use crate::observed::Observed;
 use crate::plan::Plan;
 use crate::remark::Remark;
+use crate::rights::{refuse_without_handler, refuse_without_inbox};
 use crate::run::Run;
 use crate::settings::{Dedupe, OnGap, Settings};
 use crate::trace::Tracer;
@@ -44,23 +45,9 @@ impl Consumer {
     /// One of them is missing, or nobody answers.
     pub async fn prepare(settings: Settings) -> Result<Self, InboxError> {
         let mut connection = Connection::new(Arc::new(settings.connect.clone()));
-        let registration = connection.registration(&settings.consumer).await;
-        let shown = match &registration {
-            Ok(_) => connection.refuse_hidden().await,
-            Err(_) => Ok(()),
-        };
+        let found = find(&mut connection, &settings).await;
         connection.close().await;
-        shown?;
-        if settings.on_gap == OnGap::Hold {
-            refuse_older(&settings).await?;
-        }
-        let Some(registration) = registration.map_err(|error| unusable(&error))? else {
-            return Err(InboxError::Unregistered { consumer: settings.consumer });
-        };
-        let effect = match &settings.effect.0 {
-            Kind::Function(name) => Effect::function(look_up(&settings, name).await?),
-            Kind::Handler(_) => settings.effect.clone(),
-        };
+        let (registration, effect) = found?;
         let subscription = settings.subscription.clone().unwrap_or(registration.subscription);
         let subscriber = Subscriber::connect(&settings.endpoint)?;
         let Some(is) = subscriber.subscription(&subscription).await? else {
@@ -107,7 +94,7 @@ impl Consumer {
     ///
     /// # Errors
     ///
-    /// It was to catch up, and is paused.
+    /// It was to catch up, and is paused, or the server refuses every event.
     pub async fn run(
         self,
         stop: impl Future<Output = ()>,
@@ -118,11 +105,14 @@ impl Consumer {
         let mut consumer = self;
         loop {
             let (settings, tracer) = (consumer.settings.clone(), consumer.tracer.clone());
-            let (metrics, health) = (metrics.clone(), health.clone());
-            let run = consumer.begin(metrics, health.clone());
+            let run = consumer.begin(metrics.clone(), health.clone());
             match run.consume(stop.as_mut()).await {
                 End::Over => return Ok(()),
                 End::Paused => return Err(InboxError::Paused { consumer: settings.consumer }),
+                End::Refused => {
+                    let problem = health.database_problem().unwrap_or_default();
+                    return Err(InboxError::Refused { problem });
+                }
                 End::Moved => {}
             }
             consumer = tokio::select! {
@@ -148,21 +138,47 @@ impl Consumer {
                 Err(error) => error,
             };
             health.beat();
+            let error = chain(&error);
             let problem = format!("cannot follow to another subscription yet: {error}");
             if health.set_stream_problem(Some(problem)) {
-                tracing::warn!(%error, "cannot follow to another subscription yet");
+                tracing::warn!(error, "cannot follow to another subscription yet");
             }
             sleep(AGAIN_AFTER).await;
         }
     }
 }
 
+/// The consumer's row and its handler, once the role may do what consuming needs.
+async fn find(
+    connection: &mut Connection,
+    settings: &Settings,
+) -> Result<(Registration, Effect), InboxError> {
+    connection.client().await.map_err(unusable)?;
+    connection.refuse_hidden().await?;
+    refuse_without_inbox(connection.client().await.map_err(unusable)?).await?;
+    let registration = connection.registration(&settings.consumer).await.map_err(unusable)?;
+    let client = connection.client().await.map_err(unusable)?;
+    if settings.on_gap == OnGap::Hold {
+        refuse_older(client).await?;
+    }
+    let Some(registration) = registration else {
+        return Err(unknown(&settings.consumer));
+    };
+    let effect = match &settings.effect.0 {
+        Kind::Function(name) => {
+            let found = resolve_handler(client, name_of(name)).await;
+            let handler = choose(name, found.map_err(|error| unreadable(name, error))?)?;
+            refuse_without_handler(client, &handler).await?;
+            Effect::function(handler)
+        }
+        Kind::Handler(_) => settings.effect.clone(),
+    };
+    Ok((registration, effect))
+}
+
 /// What holds gaps came to the inbox later than the inbox.
-async fn refuse_older(settings: &Settings) -> Result<(), InboxError> {
-    let client = connect_sql(&settings.connect).await.map_err(InboxError::Connect)?;
-    let current = is_current(&client).await;
-    client.close().await;
-    match current? {
+async fn refuse_older(client: &SqlClient) -> Result<(), InboxError> {
+    match is_current(client).await? {
         true => Ok(()),
         false => Err(InboxError::Inbox {
             problem: "its functions are of an earlier version, which knows no --on-gap".to_owned(),
@@ -170,16 +186,25 @@ async fn refuse_older(settings: &Settings) -> Result<(), InboxError> {
     }
 }
 
-/// The one function that is meant, as `regprocedure` reads it.
-async fn look_up(settings: &Settings, name: &str) -> Result<String, InboxError> {
-    let client = connect_sql(&settings.connect).await.map_err(InboxError::Connect)?;
-    let found = resolve_handler(&client, name_of(name)).await;
-    client.close().await;
-    choose(name, found.map_err(|error| unusable(&Unapplied::Sql(error)))?)
+/// As every command that reads the consumer's row says it, so that one cause has one hint.
+fn unusable(error: Unapplied) -> InboxError {
+    match error {
+        Unapplied::Connect(error) => InboxError::Connect(error),
+        Unapplied::Sql(error) => failed("read the consumer")(error),
+        Unapplied::Handler(..) | Unapplied::Silent | Unapplied::Overdue | Unapplied::Garbled => {
+            InboxError::Inbox { problem: error.to_string() }
+        }
+    }
 }
 
-fn unusable(error: &Unapplied) -> InboxError {
-    InboxError::Inbox { problem: error.to_string() }
+/// A name that is none is the fault of who gave it (class 22); the rest is the server's.
+fn unreadable(given: &str, error: tokio_postgres::Error) -> InboxError {
+    match error.as_db_error() {
+        Some(answer) if answer.code().code().starts_with("22") => {
+            InboxError::Handler { handler: given.to_owned(), problem: answer.message().to_owned() }
+        }
+        Some(_) | None => failed("look for the handler")(error),
+    }
 }
 
 /// `shop.apply(app_inbox_event[])` without its argument.

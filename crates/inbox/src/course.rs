@@ -4,6 +4,15 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
+/// What the server has refused for so long is no migration that is under way: who is to catch up gives up.
+pub(crate) const REFUSED_LASTS: Duration = Duration::from_secs(30);
+
+/// The shortest sleep of the loop, and that of one which applies nothing.
+pub(crate) const TURN: Duration = Duration::from_millis(1);
+pub(crate) const PAUSED_TURN: Duration = Duration::from_millis(100);
+/// Nothing has come for so long: everything has.
+pub(crate) const QUIET: Duration = Duration::from_secs(3);
+
 /// A job that is done from time to time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Chore {
@@ -67,6 +76,8 @@ pub(crate) enum End {
     Moved,
     /// It was to catch up, and nothing is applied before somebody resumes it.
     Paused,
+    /// It was to catch up, and the server refuses every event for what only a person mends.
+    Refused,
 }
 
 /// What differs between processes: jitter and the stream's client id.

@@ -286,7 +286,8 @@ impl std::fmt::Display for Unapplied {
     }
 }
 
-fn chain(error: &(dyn std::error::Error + 'static)) -> String {
+/// An error with its causes.
+pub(crate) fn chain(error: &(dyn std::error::Error + 'static)) -> String {
     std::iter::successors(Some(error), |error| error.source())
         .map(ToString::to_string)
         .collect::<Vec<_>>()

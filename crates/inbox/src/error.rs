@@ -3,6 +3,8 @@
 use walrelay_postgres::{PgError, StoreError};
 use walrelay_pubsub::PubsubError;
 
+use crate::course::REFUSED_LASTS;
+
 /// Something a person has to put right.
 #[derive(Debug, thiserror::Error)]
 pub enum InboxError {
@@ -19,6 +21,22 @@ pub enum InboxError {
     #[error("the inbox cannot be used: {problem}")]
     Inbox {
         /// What the server said.
+        problem: String,
+    },
+    /// The role may not do what a consumer does.
+    #[error("role {role:?} lacks {lacks}")]
+    Rights {
+        /// Who is connected.
+        role: String,
+        /// Each right with its object.
+        lacks: String,
+        /// The statements that give them.
+        hint: String,
+    },
+    /// It was to catch up.
+    #[error("nothing could be applied for {} s: {problem}", REFUSED_LASTS.as_secs())]
+    Refused {
+        /// What the server said last.
         problem: String,
     },
     /// There is no such consumer.

@@ -125,6 +125,11 @@ impl Health {
         is_news
     }
 
+    /// What is wrong with the database.
+    pub(crate) fn database_problem(&self) -> Option<String> {
+        self.state().database_problem.clone()
+    }
+
     /// Sets or clears what is wrong with the stream; whether that is news.
     pub(crate) fn set_stream_problem(&self, problem: Option<String>) -> bool {
         let state = &mut self.state().stream_problem;

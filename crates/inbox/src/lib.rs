@@ -29,6 +29,7 @@ mod observed;
 pub mod operate;
 mod plan;
 mod remark;
+mod rights;
 mod run;
 mod scaffold;
 mod settings;

@@ -6,7 +6,7 @@ use std::time::Duration;
 use tokio::time::Instant;
 use walrelay_inbox_core::Failure;
 
-use crate::course::Spell;
+use crate::course::{REFUSED_LASTS, Spell};
 use crate::database::{Applied, Registration};
 use crate::event::Event;
 use crate::health::Health;
@@ -31,12 +31,27 @@ pub(crate) struct Observed {
     conflict: Spell,
     /// What was said last, while it lasts: probes with other events find the same again.
     said: Option<String>,
+    is_refused: bool,
 }
 
 impl Observed {
     pub(crate) fn new(metrics: Metrics, health: Health, tracer: Option<Arc<dyn Tracer>>) -> Self {
         let (outage, refusal, conflict) = (Spell::default(), Spell::default(), Spell::default());
-        Self { metrics, health, tracer, outage, refusal, conflict, said: None }
+        Self {
+            metrics,
+            health,
+            tracer,
+            outage,
+            refusal,
+            conflict,
+            said: None,
+            is_refused: false,
+        }
+    }
+
+    /// Whether the server has refused everything for long, for what does not pass by itself.
+    pub(crate) const fn is_refused(&self) -> bool {
+        self.is_refused
     }
 
     /// A transaction begins.
@@ -105,6 +120,7 @@ impl Observed {
         self.refusal.over();
         self.conflict.over();
         self.said = None;
+        self.is_refused = false;
         if self.health.set_database_problem(None) {
             tracing::info!("events are applied again");
         }
@@ -120,6 +136,9 @@ impl Observed {
             Failure::Operator => self.refusal.lasts(now, REFUSAL_LASTS),
             Failure::Paused | Failure::Rebuilt | Failure::Unregistered => false,
         };
+        if failure == Failure::Operator {
+            self.is_refused = self.refusal.lasts(now, REFUSED_LASTS);
+        }
         if !lasts {
             tracing::debug!(
                 error,

@@ -18,7 +18,7 @@ use walrelay_inbox_core::{
 use walrelay_postgres::ConnectConfig;
 use walrelay_pubsub::{Delivered, Subscriber};
 
-use crate::course::{Chore, Course, End, Stored, seed};
+use crate::course::{Chore, Course, End, PAUSED_TURN, QUIET, Stored, TURN, seed};
 use crate::database::{Applied, Connection, Found, Registration, Unapplied};
 use crate::event::Event;
 use crate::health::{Holdings, Phase};
@@ -37,11 +37,6 @@ const DIVIDE_EVERY: Duration = Duration::from_millis(50);
 /// database is there.
 const LOOK_EVERY: Duration = Duration::from_secs(5);
 const LOOK_EVERY_PAUSED: Duration = Duration::from_secs(1);
-/// The shortest sleep of the loop, and that of one which applies nothing.
-const TURN: Duration = Duration::from_millis(1);
-const PAUSED_TURN: Duration = Duration::from_millis(100);
-/// Nothing has come for so long: everything has.
-const QUIET: Duration = Duration::from_secs(3);
 
 /// What runs beside the loop, each on a connection of its own.
 type Job = Pin<Box<dyn Future<Output = (Connection, Done)> + Send>>;
@@ -184,6 +179,10 @@ impl Run {
             self.begin_jobs(now);
             if self.settings.until == Until::CaughtUp && self.is_caught_up(now) {
                 self.drain("caught up");
+            }
+            if self.settings.until == Until::CaughtUp && self.observed.is_refused() {
+                self.wanted_end = End::Refused;
+                self.drain("the server refuses every event, and nothing will catch up");
             }
         }
         self.acknowledge();
@@ -546,7 +545,7 @@ impl Run {
             connection.close().await;
         }
         match self.wanted_end {
-            End::Over | End::Paused => tracing::info!("stopped"),
+            End::Over | End::Paused | End::Refused => tracing::info!("stopped"),
             End::Moved => tracing::info!("going on with the other subscription"),
         }
     }

@@ -396,6 +396,8 @@ impl Error {
             Self::MayNotLook { side: Side::Outbox, .. } => OUTBOX_RIGHTS,
             Self::MayNotLook { side: Side::Inbox, .. } => INBOX_RIGHTS,
             Self::Inbox(InboxError::Paused { .. }) => "`walrelay consumer resume` lets it go on",
+            Self::Inbox(InboxError::Rights { hint, .. }) => hint,
+            Self::Inbox(InboxError::Refused { .. }) => REFUSED,
             Self::Inbox(InboxError::Store(error)) if Kind::of_store(error) == Kind::Privilege => {
                 CONSUMER_RIGHTS
             }
@@ -423,7 +425,10 @@ pub(crate) fn kind_of_inbox(error: &InboxError) -> Kind {
         // Whether the outbox's tables are there has been looked at before: these are the inbox's.
         InboxError::Store(error) if Kind::of_store(error) == Kind::TableMissing => Kind::InboxUnfit,
         InboxError::Store(error) | InboxError::Outbox(error) => Kind::of_store(error),
-        InboxError::Inbox { .. } | InboxError::Paused { .. } => Kind::InboxUnfit,
+        InboxError::Rights { .. } => Kind::Privilege,
+        InboxError::Inbox { .. } | InboxError::Paused { .. } | InboxError::Refused { .. } => {
+            Kind::InboxUnfit
+        }
         InboxError::Unregistered { .. } => Kind::ConsumerMissing,
         InboxError::Handler { .. } => Kind::HandlerUnfit,
         InboxError::Reset(_) => Kind::ResetUnfit,
@@ -436,6 +441,10 @@ pub(crate) fn kind_of_inbox(error: &InboxError) -> Kind {
         InboxError::OtherKind { .. } => Kind::SubscriptionUnfit,
     }
 }
+
+/// What to do where a handler cannot do its work.
+const REFUSED: &str = "mend the handler, or grant the role what it needs: handlers run with the role's rights; then run it \
+     again: what was not applied comes again";
 
 /// What commands of a consumer need.
 const CONSUMER_RIGHTS: &str = "run it as the owner of the app_inbox tables, or grant this role what the command needs, with \

@@ -1,0 +1,168 @@
+//! Whether the role may do what a consumer does, asked before anything is read: what the server refuses later
+//! is a batch that is tried for ever.
+
+use tokio_postgres::types::Type;
+use walrelay_postgres::SqlClient;
+
+use crate::admin::failed;
+use crate::columns::Parameter;
+use crate::error::InboxError;
+
+/// The functions that consuming calls, most of them by way of another: none runs with its owner's rights.
+const FUNCTIONS: [&str; 25] = [
+    "app_inbox_advance",
+    "app_inbox_apply",
+    "app_inbox_blame",
+    "app_inbox_check",
+    "app_inbox_encode",
+    "app_inbox_events",
+    "app_inbox_fault",
+    "app_inbox_gaps",
+    "app_inbox_give_up",
+    "app_inbox_heads",
+    "app_inbox_is_let_through",
+    "app_inbox_lock",
+    "app_inbox_next_attempt",
+    "app_inbox_payload",
+    "app_inbox_record_applied",
+    "app_inbox_record_failed",
+    "app_inbox_record_held",
+    "app_inbox_redeliver",
+    "app_inbox_run",
+    "app_inbox_run_without_gaps",
+    "app_inbox_settle",
+    "app_inbox_stored",
+    "app_inbox_take",
+    "app_inbox_take_due",
+    "app_inbox_verdicts",
+];
+
+/// By the catalogs, because a cast to `regclass` is itself refused where the schema is closed. What does not
+/// exist lacks no right: whoever asks for it says so.
+const OF_THE_INBOX: &str = "SELECT 'USAGE', 'SCHEMA public' \
+     WHERE NOT pg_catalog.has_schema_privilege('public', 'USAGE') \
+    UNION ALL \
+    SELECT pg_catalog.string_agg(r.privilege, ', '), pg_catalog.format('public.%I', c.relname) \
+      FROM pg_catalog.pg_class AS c \
+      JOIN (VALUES ('app_inbox_consumer', 'SELECT'), \
+                   ('app_inbox', 'SELECT'), ('app_inbox', 'INSERT'), ('app_inbox', 'UPDATE'), ('app_inbox', 'DELETE'), \
+                   ('app_inbox_key', 'SELECT'), ('app_inbox_key', 'INSERT'), ('app_inbox_key', 'UPDATE')) \
+           AS r(relation, privilege) ON r.relation = c.relname \
+     WHERE c.relnamespace = 'public'::pg_catalog.regnamespace AND c.relkind IN ('r', 'p') \
+       AND NOT pg_catalog.has_table_privilege(c.oid, r.privilege) \
+     GROUP BY c.relname \
+    UNION ALL \
+    SELECT 'EXECUTE', 'FUNCTION ' || pg_catalog.string_agg('public.' || p.proname, ', ' ORDER BY p.proname) \
+      FROM pg_catalog.pg_proc AS p \
+     WHERE p.pronamespace = 'public'::pg_catalog.regnamespace AND p.proname = ANY ($1) \
+       AND NOT pg_catalog.has_function_privilege(p.oid, 'EXECUTE') \
+    HAVING count(*) > 0";
+
+/// The handler is found as [`resolve_handler`](crate::database::resolve_handler) writes it.
+const OF_THE_HANDLER: &str = "SELECT v.privilege, v.object \
+      FROM pg_catalog.pg_proc AS p JOIN pg_catalog.pg_namespace AS n ON n.oid = p.pronamespace \
+     CROSS JOIN LATERAL (VALUES \
+       ('USAGE', pg_catalog.format('SCHEMA %I', n.nspname), \
+        pg_catalog.has_schema_privilege(n.oid, 'USAGE')), \
+       ('EXECUTE', 'FUNCTION ' || $1, pg_catalog.has_function_privilege(p.oid, 'EXECUTE'))) \
+           AS v(privilege, object, is_there) \
+     WHERE NOT v.is_there \
+       AND $1 IN (pg_catalog.format('%I.%I(public.app_inbox_event)', n.nspname, p.proname), \
+                  pg_catalog.format('%I.%I(public.app_inbox_event[])', n.nspname, p.proname)) \
+       AND p.proargtypes[0] = CASE WHEN $1 LIKE '%[])' \
+             THEN 'public.app_inbox_event[]'::pg_catalog.regtype \
+             ELSE 'public.app_inbox_event'::pg_catalog.regtype END";
+
+/// What the inbox needs of the role.
+///
+/// # Errors
+///
+/// The role lacks some of it; or the database refuses to say.
+pub(crate) async fn refuse_without_inbox(client: &SqlClient) -> Result<(), InboxError> {
+    let functions = FUNCTIONS.map(str::to_owned).to_vec();
+    refuse_without(client, OF_THE_INBOX, (&functions, Type::TEXT_ARRAY)).await
+}
+
+/// Whether the handler may be called. What it does itself is found out by its first event.
+///
+/// # Errors
+///
+/// It may not; or the database refuses to say.
+pub(crate) async fn refuse_without_handler(
+    client: &SqlClient,
+    handler: &str,
+) -> Result<(), InboxError> {
+    refuse_without(client, OF_THE_HANDLER, (&handler, Type::TEXT)).await
+}
+
+async fn refuse_without(
+    client: &SqlClient,
+    sql: &str,
+    parameter: Parameter<'_>,
+) -> Result<(), InboxError> {
+    let rows = client.query_typed(sql, &[parameter]).await.map_err(failed("look at rights"))?;
+    let lacking: Vec<(String, String)> = rows.iter().map(|row| (row.get(0), row.get(1))).collect();
+    if lacking.is_empty() {
+        return Ok(());
+    }
+    let name = "SELECT current_user::text, pg_catalog.quote_ident(current_user)";
+    let named = client.query_typed(name, &[]).await.map_err(failed("look at the role"))?;
+    let (role, quoted): (String, String) =
+        named.first().map(|row| (row.get(0), row.get(1))).unwrap_or_default();
+    Err(lacks(role, &quoted, &lacking))
+}
+
+/// What is missing, and the statements that give it.
+fn lacks(role: String, quoted: &str, lacking: &[(String, String)]) -> InboxError {
+    let told: Vec<String> =
+        lacking.iter().map(|(right, object)| format!("{right} on {object}")).collect();
+    let grants: Vec<String> = lacking
+        .iter()
+        .map(|(right, object)| format!("GRANT {right} ON {object} TO {quoted}"))
+        .collect();
+    let hint = format!(
+        "as the owner of what it names: {}; migrations/README.md, A role for a consumer, has all that the role needs",
+        grants.join("; ")
+    );
+    InboxError::Rights { role, lacks: told.join("; "), hint }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_function_that_the_manual_grants_is_asked_for() {
+        let manual = include_str!("../../../migrations/README.md");
+        let (_, grants) =
+            manual.split_once("GRANT EXECUTE ON FUNCTION\n  app_inbox_apply").expect("the grant");
+        let (grants, _) = grants.split_once(" TO walrelay_consumer;").expect("its end");
+        let granted = grants.split([',', '\n', ' ']).filter(|name| name.starts_with("app_inbox_"));
+        // Its callers are consumers without this program.
+        let mut granted: Vec<&str> = granted.filter(|name| *name != "app_inbox_accept").collect();
+        granted.push("app_inbox_apply");
+        granted.sort_unstable();
+        assert_eq!(granted, FUNCTIONS);
+    }
+
+    #[test]
+    fn what_is_missing_is_told_with_the_statements_that_give_it() {
+        let lacking = [
+            ("INSERT, DELETE".to_owned(), "public.app_inbox".to_owned()),
+            ("EXECUTE".to_owned(), "FUNCTION public.app_inbox_redeliver".to_owned()),
+        ];
+        let error = lacks("Reader".to_owned(), "\"Reader\"", &lacking);
+        let told = error.to_string();
+        assert!(
+            told.contains(
+                "INSERT, DELETE on public.app_inbox; EXECUTE on FUNCTION public.app_inbox_redeliver"
+            ),
+            "{told}"
+        );
+        let InboxError::Rights { hint, .. } = error else { panic!("{error}") };
+        assert!(
+            hint.contains("GRANT EXECUTE ON FUNCTION public.app_inbox_redeliver TO \"Reader\""),
+            "{hint}"
+        );
+    }
+}
