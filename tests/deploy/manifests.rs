@@ -5,7 +5,7 @@ use std::ffi::OsString;
 use std::time::Duration;
 
 use serde_yaml_ng::Value;
-use walrelay::config::{Command, CommandLine, Config, Environment, RunConfig};
+use walrelay::config::{Command, CommandLine, Config, Environment};
 use walrelay::http::PATHS;
 use walrelay::options::GROUPS;
 
@@ -121,7 +121,7 @@ fn with_containers(look: impl Fn(&Container<'_>)) {
             }
         }
     }
-    assert!(seen >= 8, "only {seen} containers: the manifests had more");
+    assert!(seen >= 10, "only {seen} containers: the manifests had more");
 }
 
 /// The configuration file that a ConfigMap holds, written where a test can read it.
@@ -166,6 +166,24 @@ fn command_of(container: &Container<'_>, mounted: &MountedFile) -> Command {
     config(&arguments, &variables, &container.place).command
 }
 
+/// What goes on until it is stopped.
+struct Program {
+    http: Option<std::net::SocketAddr>,
+    drain_timeout: Duration,
+}
+
+impl Program {
+    fn of(command: Command) -> Option<Self> {
+        if let Command::Run(run) = command {
+            Some(Self { http: run.http, drain_timeout: run.settings.relay.drain_timeout })
+        } else if let Command::Consume(consume) = command {
+            Some(Self { http: consume.http, drain_timeout: consume.settings.drain_timeout })
+        } else {
+            None
+        }
+    }
+}
+
 #[test]
 fn every_container_starts_a_command_that_exists_with_settings_that_are_accepted() {
     let mounted = MountedFile::of("deploy/kubernetes/walrelay.yaml");
@@ -178,9 +196,9 @@ fn every_container_starts_a_command_that_exists_with_settings_that_are_accepted(
 fn every_probe_asks_a_path_that_is_served_at_the_port_that_is_listened_on() {
     let mounted = MountedFile::of("deploy/kubernetes/walrelay.yaml");
     with_containers(|container| {
-        let Command::Run(run) = command_of(container, &mounted) else { return };
+        let Some(program) = Program::of(command_of(container, &mounted)) else { return };
         let place = &container.place;
-        let served = run.http.map(|address| u64::from(address.port()));
+        let served = program.http.map(|address| u64::from(address.port()));
         for (_, port) in container.ports() {
             assert_eq!(Some(port), served, "{place}: a port nobody listens on");
         }
@@ -198,10 +216,14 @@ fn every_probe_asks_a_path_that_is_served_at_the_port_that_is_listened_on() {
             assert!(path.is_none_or(|path| path == "/livez"), "{place}: {name}");
         }
     });
-    let annotations = &documents("deploy/kubernetes/walrelay.yaml")[2]["spec"]["template"]["metadata"]
-        ["annotations"];
-    assert_eq!(annotations["prometheus.io/path"], "/metrics");
-    assert_eq!(annotations["prometheus.io/port"], "8080");
+    for (path, deployment) in
+        [("deploy/kubernetes/walrelay.yaml", 2), ("deploy/kubernetes/consumer.yaml", 1)]
+    {
+        let annotations =
+            &documents(path)[deployment]["spec"]["template"]["metadata"]["annotations"];
+        assert_eq!(annotations["prometheus.io/path"], "/metrics");
+        assert_eq!(annotations["prometheus.io/port"], "8080");
+    }
 }
 
 fn seconds(text: &str) -> Duration {
@@ -211,9 +233,8 @@ fn seconds(text: &str) -> Duration {
 #[test]
 fn every_platform_waits_longer_for_a_stop_than_the_drain_takes() {
     let mounted = MountedFile::of("deploy/kubernetes/walrelay.yaml");
-    let drain_of = |run: &RunConfig| run.settings.relay.drain_timeout;
     with_containers(|container| {
-        let Command::Run(run) = command_of(container, &mounted) else { return };
+        let Some(program) = Program::of(command_of(container, &mounted)) else { return };
         let kubernetes = mappings(container.document)
             .iter()
             .find_map(|value| value.get("terminationGracePeriodSeconds")?.as_u64());
@@ -221,20 +242,27 @@ fn every_platform_waits_longer_for_a_stop_than_the_drain_takes() {
         // Cloud Run waits ten seconds and cannot be told otherwise.
         let patience =
             kubernetes.map(Duration::from_secs).or(compose).unwrap_or(Duration::from_secs(10));
-        assert!(drain_of(&run) + Duration::from_secs(2) < patience, "{}", container.place);
+        assert!(program.drain_timeout + Duration::from_secs(2) < patience, "{}", container.place);
     });
 }
 
 #[test]
 fn a_deployment_can_be_rolled_although_the_new_pod_is_ready_only_after_the_old_one_has_gone() {
-    let documents = documents("deploy/kubernetes/walrelay.yaml");
+    for path in ["deploy/kubernetes/walrelay.yaml", "deploy/kubernetes/consumer.yaml"] {
+        assert_can_be_rolled(&documents(path));
+    }
+    // The slot is the lease of the relay alone: consumers share a subscription, and need not be rolled so.
+    let relay = documents("deploy/kubernetes/walrelay.yaml");
+    assert_eq!(relay[2]["spec"]["strategy"]["rollingUpdate"]["maxUnavailable"], 1);
+}
+
+fn assert_can_be_rolled(documents: &[Value]) {
     let of_kind = |kind: &str| {
         let found = documents.iter().find(|document| document["kind"].as_str() == Some(kind));
         &found.unwrap_or_else(|| panic!("no {kind}"))["spec"]
     };
     let deployment = of_kind("Deployment");
     assert_eq!(deployment["replicas"], 1);
-    assert_eq!(deployment["strategy"]["rollingUpdate"]["maxUnavailable"], 1);
     assert_eq!(deployment["selector"], of_kind("PodDisruptionBudget")["selector"]);
     assert_eq!(
         deployment["selector"]["matchLabels"]["app.kubernetes.io/name"],

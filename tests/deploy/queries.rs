@@ -14,8 +14,45 @@ use crate::{documents, mappings, text_of};
 /// Labels that the scraping adds.
 const OF_THE_TARGET: [&str; 2] = ["job", "instance"];
 
-/// Every series that `/metrics` can show, by name, with its labels.
-fn series() -> BTreeMap<String, BTreeSet<String>> {
+/// What is shipped to watch a program with, and where the manual tells of it.
+struct Watched {
+    rules: &'static str,
+    dashboard: &'static str,
+    page: &'static str,
+    prefix: &'static str,
+    /// The text of its `/metrics` with every series in it.
+    text: fn() -> String,
+}
+
+const RELAY: Watched = Watched {
+    rules: "deploy/prometheus/walrelay.rules.yaml",
+    dashboard: "deploy/grafana/walrelay.json",
+    page: "docs/operations.md",
+    prefix: "walrelay_",
+    text: of_the_relay,
+};
+
+const CONSUMER: Watched = Watched {
+    rules: "deploy/prometheus/walrelay-consumer.rules.yaml",
+    dashboard: "deploy/grafana/walrelay-consumer.json",
+    page: "docs/consumer-operations.md",
+    prefix: "walrelay_inbox_",
+    text: of_a_consumer,
+};
+
+/// Which program a metric is of.
+fn owner(metric: &str) -> &'static Watched {
+    if metric.starts_with(CONSUMER.prefix) { &CONSUMER } else { &RELAY }
+}
+
+fn of_a_consumer() -> String {
+    let metrics = walrelay_inbox::Metrics::new();
+    metrics.observe(walrelay_inbox::Phase::Consuming, 0.0);
+    metrics.encode().expect("metrics are written")
+        + "walrelay_inbox_streams_ended_total{reason=\"UNAVAILABLE\"} 1\n"
+}
+
+fn of_the_relay() -> String {
     let metrics = Metrics::new();
     let topic = String::new();
     metrics.messages_published.get_or_create(&TopicLabel { topic: topic.clone() }).inc();
@@ -27,7 +64,11 @@ fn series() -> BTreeMap<String, BTreeSet<String>> {
     metrics.dispatch_rows.get_or_create(&StatusLabel { status: "dead" }).set(1);
     metrics.set_phase(&Phase::Standby { holder: String::new() });
     metrics.info.get_or_create(&InfoLabels { slot: String::new(), shard: String::new() }).set(1);
-    let text = metrics.encode().expect("metrics are written");
+    metrics.encode().expect("metrics are written")
+}
+
+/// Every series that `/metrics` can show, by name, with its labels.
+fn series(text: &str) -> BTreeMap<String, BTreeSet<String>> {
     let mut series = BTreeMap::<String, BTreeSet<String>>::new();
     for line in text.lines().filter(|line| !line.starts_with('#')) {
         let (selector, _value) = line.rsplit_once(' ').expect("a name and a value");
@@ -39,31 +80,37 @@ fn series() -> BTreeMap<String, BTreeSet<String>> {
     series
 }
 
-/// Values that a label takes, where they are a list in the code.
-fn values_of(label: &str) -> Option<Vec<&'static str>> {
+/// Whether a label of a metric can have this value; a consumer's have all theirs from the start.
+fn takes(metric: &str, label: &str, value: &str) -> bool {
     match label {
-        "phase" => Some(Phase::NAMES.to_vec()),
-        "status" => Some(vec!["retrying", "dead", "published", "discarded"]),
-        _ => None,
+        _ if metric.starts_with(CONSUMER.prefix) => {
+            let text = of_a_consumer();
+            let sample = format!("{label}=\"{value}\"");
+            text.lines().any(|line| line.starts_with(metric) && line.contains(&sample))
+        }
+        "phase" => Phase::NAMES.contains(&value),
+        "status" => ["retrying", "dead", "published", "discarded"].contains(&value),
+        _ => true,
     }
 }
 
 fn assert_asks_for_what_there_is(text: &str, place: &str) {
-    let series = series();
     let query = parse(text).unwrap_or_else(|error| panic!("{place}: {error}: {text}"));
     assert!(!query.selectors.is_empty(), "{place}: {text} asks for nothing");
+    let mut known = BTreeSet::new();
     for selector in &query.selectors {
+        let series = series(&(owner(&selector.metric).text)());
+        known.extend(series.values().flatten().cloned());
         let name = selector.metric.as_str();
         let labels = series.get(name).unwrap_or_else(|| panic!("{place}: there is no {name}"));
         for (label, operator, value) in &selector.conditions {
             let is_there = labels.contains(label) || OF_THE_TARGET.contains(&label.as_str());
             assert!(is_there, "{place}: {name} has no label {label}");
-            if let ("=", Some(values)) = (operator.as_str(), values_of(label)) {
-                assert!(values.contains(&value.as_str()), "{place}: {label} is never {value}");
-            }
+            let is_of_the_target = OF_THE_TARGET.contains(&label.as_str());
+            let can_be = operator != "=" || is_of_the_target || takes(name, label, value);
+            assert!(can_be, "{place}: {label} is never {value}");
         }
     }
-    let known: BTreeSet<&str> = series.values().flatten().map(String::as_str).collect();
     for label in &query.grouped_by {
         let label = label.as_str();
         let is_there = known.contains(label) || OF_THE_TARGET.contains(&label) || label == "le";
@@ -83,17 +130,24 @@ fn anchors(page: &str) -> BTreeSet<String> {
 
 #[test]
 fn every_alert_asks_for_metrics_that_exist_and_has_its_entry_in_the_manual() {
-    let documents = documents("deploy/prometheus/walrelay.rules.yaml");
+    for (watched, at_least) in [(RELAY, 8), (CONSUMER, 5)] {
+        assert_has_its_entries(&watched, at_least);
+    }
+}
+
+fn assert_has_its_entries(watched: &Watched, at_least: usize) {
+    let documents = documents(watched.rules);
     let rules: Vec<_> =
         mappings(&documents[0]).into_iter().filter(|value| value.get("alert").is_some()).collect();
-    assert!(rules.len() >= 8, "only {} alerts", rules.len());
-    let anchors = anchors(&text_of("docs/operations.md"));
+    assert!(rules.len() >= at_least, "only {} alerts", rules.len());
+    let page = watched.page;
+    let anchors = anchors(&text_of(page));
     for rule in rules {
         let name = rule["alert"].as_str().unwrap();
         assert_asks_for_what_there_is(rule["expr"].as_str().unwrap(), name);
         let runbook = rule["annotations"]["runbook"].as_str().unwrap();
-        assert_eq!(runbook, format!("docs/operations.md#{}", name.to_lowercase()));
-        assert!(anchors.contains(&name.to_lowercase()), "docs/operations.md has no entry {name}");
+        assert_eq!(runbook, format!("{page}#{}", name.to_lowercase()));
+        assert!(anchors.contains(&name.to_lowercase()), "{page} has no entry {name}");
         assert!(
             ["page", "ticket"].contains(&rule["labels"]["severity"].as_str().unwrap()),
             "{name}"
@@ -114,8 +168,8 @@ fn duration(text: &str) -> u64 {
 
 #[test]
 fn no_alert_fires_for_what_its_window_alone_remembers() {
-    let documents = documents("deploy/prometheus/walrelay.rules.yaml");
-    for rule in mappings(&documents[0]) {
+    let documents = [RELAY, CONSUMER].map(|watched| documents(watched.rules));
+    for rule in documents.iter().flat_map(|documents| mappings(&documents[0])) {
         let (Some(name), Some(waits)) = (rule.get("alert"), rule.get("for")) else { continue };
         let expression = rule["expr"].as_str().unwrap();
         let counts = ["rate(", "increase("].iter().any(|function| expression.contains(function));
@@ -129,26 +183,42 @@ fn no_alert_fires_for_what_its_window_alone_remembers() {
 
 #[test]
 fn every_metric_has_its_row_in_the_manual_and_every_row_its_metric() {
-    let rows = table(&text_of("docs/operations.md"), "Metrics");
+    for Watched { page, prefix, text, .. } in [RELAY, CONSUMER] {
+        let (told, exported) = (told(page), exported(&text(), prefix));
+        assert_eq!(told, exported, "{page}");
+    }
+}
+
+/// The metrics of a page's table.
+fn told(page: &str) -> BTreeSet<String> {
+    let rows = table(&text_of(page), "Metrics");
     let names = rows.iter().flat_map(|cells| cells[0].split(", ").map(str::to_owned));
-    let told: BTreeSet<String> = names
+    names
         .map(|name| name.trim_matches('`').split('{').next().unwrap_or_default().to_owned())
-        .collect();
+        .collect()
+}
+
+/// Those of a text, a histogram as one.
+fn exported(text: &str, prefix: &str) -> BTreeSet<String> {
     let of_histogram = |name: &str| {
         let ends = ["_bucket", "_sum", "_count"];
         ends.iter().find_map(|end| name.strip_suffix(end)).unwrap_or(name).to_owned()
     };
-    let exported: BTreeSet<String> = series()
+    series(text)
         .keys()
-        .map(|name| of_histogram(name.strip_prefix("walrelay_").expect("the prefix")))
-        .collect();
-    assert_eq!(told, exported);
+        .map(|name| of_histogram(name.strip_prefix(prefix).expect("the prefix")))
+        .collect()
 }
 
 #[test]
 fn every_panel_asks_for_metrics_that_exist() {
-    let dashboard: serde_json::Value =
-        serde_json::from_str(&text_of("deploy/grafana/walrelay.json")).unwrap();
+    for Watched { dashboard, .. } in [RELAY, CONSUMER] {
+        assert_asks_with_every_panel(dashboard);
+    }
+}
+
+fn assert_asks_with_every_panel(path: &str) {
+    let dashboard: serde_json::Value = serde_json::from_str(&text_of(path)).unwrap();
     let mut looked_at = 0;
     for panel in dashboard["panels"].as_array().unwrap() {
         let title = panel["title"].as_str().unwrap();

@@ -350,3 +350,45 @@ async fn who_is_to_catch_up_ends_when_the_server_refuses_everything_the_handler_
     assert_eq!(granted.code, Some(0), "{}", granted.text);
     world.assert_applied_exactly_once().await;
 }
+
+#[tokio::test]
+async fn a_dead_event_of_an_earlier_run_is_told_at_the_start_and_in_every_figure() {
+    let Some(world) = World::create().await else { return };
+    world.set_up_consumer().await;
+    world
+        .execute(
+            "INSERT INTO app_outbox (aggregatetype, aggregateid, event_type, version, payload)
+             VALUES ('video', 'key-1', 'made', 1, '{\"fails\": true}'), ('video', 'key-1', 'made', 2, '{}'),
+                    ('video', 'key-2', 'made', 1, '{}')",
+        )
+        .await;
+    world.catch_up().await;
+    let once = ["--max-attempts", "1", "--until-caught-up"];
+    assert_eq!(world.consumer(once).finish(DEADLINE).await.code, Some(0));
+
+    let consumer = world.start_consumer([]).await;
+    let line = consumer.wait_for_line(DEADLINE, "wait or are dead since an earlier run").await;
+    assert!(line.contains("\"dead\":1") && line.contains("\"retrying\":1"), "{line}");
+    let metrics = consumer.wait_for_http(DEADLINE, "/metrics", 200).await;
+    for sample in ["rows{status=\"dead\"} 1", "rows{status=\"retrying\"} 1", "keys_held 1"] {
+        let sample = format!("walrelay_inbox_{sample}");
+        assert!(metrics.lines().any(|found| found == sample), "{sample} is not in\n{metrics}");
+    }
+    assert!(!metrics.contains("walrelay_inbox_oldest_waiting_seconds 0.0\n"), "{metrics}");
+    let status = consumer.wait_for_http(DEADLINE, "/status", 200).await;
+    let status: serde_json::Value = serde_json::from_str(&status).expect("JSON");
+    assert_eq!(
+        (&status["waiting"]["dead"], &status["waiting"]["keys_held"]),
+        (&1.into(), &1.into())
+    );
+
+    let id = "SELECT event_id FROM app_inbox WHERE status = 'dead'";
+    let id: String = world.client().query_one(id, &[]).await.expect("one row").get(0);
+    world.succeed(["inbox", "discard", &id, "--reason", "poison"]).await;
+    wait_until(DEADLINE, "the figures to fall", async || {
+        let now = consumer.wait_for_http(DEADLINE, "/metrics", 200).await;
+        let none = ["rows{status=\"dead\"} 0", "rows{status=\"retrying\"} 0", "keys_held 0"];
+        none.iter().all(|it| now.contains(&format!("walrelay_inbox_{it}\n"))).then_some(())
+    })
+    .await;
+}

@@ -21,6 +21,7 @@ use crate::event::Event;
 use crate::handler::{HandlerError, Verdict};
 use crate::plan::{Plan, VERSION_GAP};
 use crate::settings::OnGap;
+use crate::waiting::{WAITING, Waiting};
 
 /// Beyond the server's own time-out: it is gone, and nobody knows whether it committed.
 const SLACK: Duration = Duration::from_secs(15);
@@ -97,7 +98,7 @@ pub struct Registration {
 }
 
 /// What a look has found.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Found {
     /// The consumer's row; `None` when there is none.
     pub(crate) registration: Option<Registration>,
@@ -105,6 +106,8 @@ pub(crate) struct Found {
     pub(crate) hidden: Option<String>,
     /// An event that alone fails for its surroundings, as a person reads it.
     pub(crate) stuck: Option<String>,
+    /// What waits or is dead.
+    pub(crate) waiting: Waiting,
 }
 
 /// What became of one event: a status of the inbox, `duplicate` or `deferred`; and why it failed.
@@ -460,13 +463,20 @@ impl Connection {
         let client = self.client().await?;
         let parameters: [Parameter<'_>; 2] =
             [(&plan.consumer, Type::TEXT), (&plan.generation, Type::INT4)];
-        let answer = timeout(LOOK_TIMEOUT, client.query_typed(STUCK, &parameters)).await;
+        let both = async {
+            futures_util::try_join!(
+                client.query_typed(STUCK, &parameters),
+                client.query_typed(&WAITING, &parameters),
+            )
+        };
+        let answer = timeout(LOOK_TIMEOUT, both).await;
         if client.is_closed() || answer.is_err() {
             self.client = None;
         }
-        let rows = answer.map_err(|_| Unapplied::Silent)?.map_err(Unapplied::Sql)?;
+        let (rows, waiting) = answer.map_err(|_| Unapplied::Silent)?.map_err(Unapplied::Sql)?;
         let stuck = rows.first().map(|row| stuck(&plan.consumer, row));
-        Ok(Found { registration, hidden, stuck })
+        let waiting = waiting.first().map(Waiting::of_row).unwrap_or_default();
+        Ok(Found { registration, hidden, stuck, waiting })
     }
 
     /// Refuses an inbox that row level security hides, where there is somebody to ask.

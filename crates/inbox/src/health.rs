@@ -6,6 +6,8 @@ use std::time::{Duration, Instant};
 use serde_json::{Value, json};
 use walrelay_core::Pulse;
 
+use crate::waiting::Waiting;
+
 /// What a consumer is doing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Phase {
@@ -73,6 +75,8 @@ struct State {
     /// The consumer's row, and events that wait by themselves, as the last look has found them.
     row_problem: Option<String>,
     stuck: Option<String>,
+    /// What waits or is dead, once a look has found it out.
+    waiting: Option<Waiting>,
     holdings: Holdings,
 }
 
@@ -91,6 +95,7 @@ impl Health {
                 stream_problem: None,
                 row_problem: None,
                 stuck: None,
+                waiting: None,
                 holdings: Holdings::default(),
             }),
         }))
@@ -149,6 +154,11 @@ impl Health {
     /// An event that waits by itself while others pass.
     pub(crate) fn set_stuck(&self, stuck: Option<String>) {
         self.state().stuck = stuck;
+    }
+
+    /// What waits or is dead; whether it was known before.
+    pub(crate) fn set_waiting(&self, waiting: Waiting) -> bool {
+        self.state().waiting.replace(waiting).is_some()
     }
 
     pub(crate) fn set_holdings(&self, holdings: Holdings) {
@@ -214,6 +224,7 @@ impl Health {
                 "batches": batches,
                 "oldest_seconds": oldest.as_secs_f64(),
             },
+            "waiting": state.waiting.map(|waiting| waiting.shown()),
         })
     }
 

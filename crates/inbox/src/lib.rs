@@ -36,6 +36,7 @@ mod settings;
 mod steps;
 mod time;
 mod trace;
+mod waiting;
 
 pub use attributes::Attributes;
 pub use consumer::Consumer;

@@ -28,6 +28,10 @@ const STORED_TO_COMMIT_SECONDS: [f64; 15] = [
 const OUTCOMES: [&str; 7] =
     ["committed", "conflict", "outage", "operator", "paused", "rebuilt", "unregistered"];
 
+/// The statuses of what is not finished.
+pub(crate) const ROWS_RETRYING: &str = "retrying";
+pub(crate) const ROWS_DEAD: &str = "dead";
+
 /// Every metric. A copy shares its values.
 #[derive(Clone)]
 pub struct Metrics {
@@ -41,6 +45,9 @@ pub struct Metrics {
     pub(crate) held_messages: Level,
     pub(crate) held_bytes: Level,
     pub(crate) held_keys: Level,
+    pub(crate) rows: Family<StatusLabel, Level>,
+    pub(crate) keys_held: Level,
+    pub(crate) oldest_waiting_seconds: Gauge<f64, AtomicU64>,
     pub(crate) streams_ended: Family<ReasonLabel, Counter>,
     /// Spans that are not sent for want of room or of a collector.
     pub spans_dropped: Counter,
@@ -55,6 +62,13 @@ pub struct Metrics {
 pub(crate) struct ResultLabel {
     /// A status of the inbox, `duplicate` or `deferred`.
     pub(crate) result: &'static str,
+}
+
+/// What an event that is not finished is.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+pub(crate) struct StatusLabel {
+    /// A status of the inbox.
+    pub(crate) status: &'static str,
 }
 
 /// How a batch ended.
@@ -93,6 +107,9 @@ impl Metrics {
             held_messages: Level::default(),
             held_bytes: Level::default(),
             held_keys: Level::default(),
+            rows: Family::default(),
+            keys_held: Level::default(),
+            oldest_waiting_seconds: Gauge::default(),
             streams_ended: Family::default(),
             spans_dropped: Counter::default(),
             phase: Family::default(),
@@ -105,6 +122,9 @@ impl Metrics {
         }
         for outcome in OUTCOMES {
             drop(metrics.batches.get_or_create(&OutcomeLabel { outcome }));
+        }
+        for status in [ROWS_RETRYING, ROWS_DEAD] {
+            drop(metrics.row(status));
         }
         metrics.registry = Arc::new(metrics.describe());
         metrics
@@ -128,6 +148,11 @@ impl Metrics {
             let is_it = u64::from(name == phase.name());
             self.phase.get_or_create(&PhaseLabel { phase: name }).set(is_it);
         }
+    }
+
+    /// The rows of one status.
+    pub(crate) fn row(&self, status: &'static str) -> Level {
+        self.rows.get_or_create_owned(&StatusLabel { status })
     }
 
     /// What became of one event.
@@ -157,6 +182,18 @@ impl Metrics {
         r.register("held_messages", "Messages held", self.held_messages.clone());
         r.register("held_bytes", "Bytes held, of the budget", self.held_bytes.clone());
         r.register("held_keys", "Ordering keys held", self.held_keys.clone());
+        r.register(
+            "rows",
+            "Events of the inbox that wait or are dead, at most 10000 counted",
+            self.rows.clone(),
+        );
+        let keys_held = self.keys_held.clone();
+        r.register("keys_held", "Ordering keys whose first event waits or is dead", keys_held);
+        r.register(
+            "oldest_waiting_seconds",
+            "Since the oldest event was received that waits, or is dead and holds its key",
+            self.oldest_waiting_seconds.clone(),
+        );
         r.register("streams_ended", "Streams that ended, by gRPC code", self.streams_ended.clone());
         r.register(
             "spans_dropped",
@@ -203,6 +240,9 @@ mod tests {
             "walrelay_inbox_batch_seconds_count 0",
             "walrelay_inbox_stored_to_commit_seconds_count 0",
             "walrelay_inbox_held_bytes 0",
+            "walrelay_inbox_rows{status=\"dead\"} 0",
+            "walrelay_inbox_keys_held 0",
+            "walrelay_inbox_oldest_waiting_seconds 0.0",
             "walrelay_inbox_spans_dropped_total 0",
             "walrelay_inbox_phase{phase=\"paused\"} 1",
             "walrelay_inbox_phase{phase=\"consuming\"} 0",

@@ -10,8 +10,9 @@ use crate::course::{REFUSED_LASTS, Spell};
 use crate::database::{Applied, Registration};
 use crate::event::Event;
 use crate::health::Health;
-use crate::metrics::Metrics;
+use crate::metrics::{Metrics, ROWS_DEAD, ROWS_RETRYING};
 use crate::trace::{TraceEnd, Tracer};
+use crate::waiting::Waiting;
 
 /// A connection that is cut is there again by then, and nobody need be told.
 const OUTAGE_LASTS: Duration = Duration::from_secs(2);
@@ -37,16 +38,7 @@ pub(crate) struct Observed {
 impl Observed {
     pub(crate) fn new(metrics: Metrics, health: Health, tracer: Option<Arc<dyn Tracer>>) -> Self {
         let (outage, refusal, conflict) = (Spell::default(), Spell::default(), Spell::default());
-        Self {
-            metrics,
-            health,
-            tracer,
-            outage,
-            refusal,
-            conflict,
-            said: None,
-            is_refused: false,
-        }
+        Self { metrics, health, tracer, outage, refusal, conflict, said: None, is_refused: false }
     }
 
     /// Whether the server has refused everything for long, for what does not pass by itself.
@@ -62,6 +54,26 @@ impl Observed {
     /// Somebody has to end a pause, and may have forgotten it.
     pub(crate) fn note_pause(consumer: &str) {
         tracing::info!("paused: nothing is applied until `walrelay consumer resume {consumer}`");
+    }
+
+    /// What waits or is dead; said once, at the start, because the log of what has failed is an earlier run's.
+    pub(crate) fn note_waiting(&self, consumer: &str, waiting: Waiting) {
+        let metrics = &self.metrics;
+        metrics.row(ROWS_RETRYING).set(waiting.retrying);
+        metrics.row(ROWS_DEAD).set(waiting.dead);
+        metrics.keys_held.set(waiting.keys_held);
+        metrics.oldest_waiting_seconds.set(waiting.oldest_seconds.unwrap_or_default());
+        if self.health.set_waiting(waiting) || waiting.is_nothing() {
+            return;
+        }
+        let Waiting { retrying, dead, keys_held, oldest_seconds } = waiting;
+        tracing::warn!(
+            retrying,
+            dead,
+            keys_held,
+            oldest_seconds = oldest_seconds.map(f64::round),
+            "events wait or are dead since an earlier run: `walrelay inbox list --consumer {consumer}` names them"
+        );
     }
 
     /// Whether the consumer has a row; one that is taken away may come back.

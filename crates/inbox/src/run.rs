@@ -113,7 +113,7 @@ impl Run {
             subscription: subscription.to_owned(),
             jobs: FuturesUnordered::new(),
             idle: Vec::new(),
-            look: Chore::Due(now + LOOK_EVERY),
+            look: Chore::Due(now), // An earlier run may have left something.
             redeliver: Chore::Due(now),
             stored: Stored::Perhaps,
             portion: Portion::of(settings.batch as usize),
@@ -388,8 +388,9 @@ impl Run {
 
     fn looked(&mut self, found: Result<Found, Unapplied>, now: Instant) {
         match found {
-            Ok(Found { registration, hidden, stuck }) => {
+            Ok(Found { registration, hidden, stuck, waiting }) => {
                 self.observed.health.set_stuck(stuck);
+                self.observed.note_waiting(&self.plan.consumer, waiting);
                 self.observed.note_row(&self.plan.consumer, (registration.as_ref(), hidden));
                 if let Some(row) = registration {
                     self.registered(&row);

@@ -1,0 +1,69 @@
+//! What the inbox holds that waits or is dead: counted often, and never at a great cost.
+
+use std::sync::LazyLock;
+
+use serde_json::{Value, json};
+use tokio_postgres::Row;
+
+/// Rows that are counted of each kind: it is asked every few seconds, and may cost milliseconds.
+pub(crate) const COUNTED_MAX: i64 = 10_000;
+
+/// Each count reads one partial index in its own order, so that the limit ends it however many rows there are:
+/// `app_inbox_waiting`, `app_inbox_due` and `app_inbox_dead`. `app_inbox_key` has none for keys that are held,
+/// but the first event of each of them has a time at which it is due, or is dead for ever. An event that
+/// waits has waited no longer than the first of its key.
+pub(crate) static WAITING: LazyLock<String> = LazyLock::new(|| {
+    const MINE: &str = "FROM public.app_inbox AS i WHERE i.consumer = $1 AND i.generation = $2";
+    format!(
+        "WITH due AS MATERIALIZED ( \
+           SELECT i.ordering_key, i.received_at {MINE} AND i.status = 'retrying' AND i.next_attempt_at IS NOT NULL \
+            ORDER BY i.next_attempt_at LIMIT {COUNTED_MAX}), \
+         dead AS MATERIALIZED ( \
+           SELECT i.ordering_key, i.received_at, i.next_attempt_at = 'infinity' AS holds {MINE} AND i.status = 'dead' \
+            ORDER BY i.received_at LIMIT {COUNTED_MAX}), \
+         holding AS (SELECT ordering_key, received_at FROM due \
+                     UNION ALL SELECT ordering_key, received_at FROM dead WHERE holds) \
+         SELECT (SELECT count(*) FROM (SELECT {MINE} AND i.status = 'retrying' \
+                  ORDER BY i.ordering_key, i.commit_lsn, i.tx_index, i.arrival LIMIT {COUNTED_MAX}) AS r), \
+                (SELECT count(*) FROM dead), \
+                (SELECT count(DISTINCT ordering_key) FROM holding WHERE ordering_key <> ''), \
+                (SELECT extract(epoch FROM pg_catalog.now() - min(received_at))::float8 FROM holding)"
+    )
+});
+
+/// How much of it there is; a figure of [`COUNTED_MAX`] stands for that many or more.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+pub(crate) struct Waiting {
+    pub(crate) retrying: u64,
+    pub(crate) dead: u64,
+    pub(crate) keys_held: u64,
+    /// Of the oldest event that waits, or is dead and holds its key.
+    pub(crate) oldest_seconds: Option<f64>,
+}
+
+impl Waiting {
+    pub(crate) fn of_row(row: &Row) -> Self {
+        let count = |index: usize| u64::try_from(row.get::<_, i64>(index)).unwrap_or_default();
+        Self {
+            retrying: count(0),
+            dead: count(1),
+            keys_held: count(2),
+            oldest_seconds: row.get::<_, Option<f64>>(3).map(|seconds| seconds.max(0.0)),
+        }
+    }
+
+    pub(crate) fn is_nothing(&self) -> bool {
+        self.retrying == 0 && self.dead == 0
+    }
+
+    /// As `/status` shows it.
+    pub(crate) fn shown(&self) -> Value {
+        json!({
+            "retrying": self.retrying,
+            "dead": self.dead,
+            "keys_held": self.keys_held,
+            "oldest_seconds": self.oldest_seconds,
+            "counted_at_most": COUNTED_MAX,
+        })
+    }
+}
