@@ -7,9 +7,10 @@ use crate::figures::{median, number, peak_mebibytes};
 use crate::live::Live;
 use crate::outage::Overcome;
 use crate::results::{
-    BARE, CONSUME_DURABLE, CONSUME_DURABLE_OFFICIAL, CONSUME_FAR, CONSUME_HOT, CONSUME_MANY,
-    CONSUME_POISON, CONSUME_REMOTE, CONSUME_TWO, FAR_AWAY, FAR_TLS, HOT_KEYS, MANY_KEYS, OFFICIAL,
-    ONE_TRANSACTION, OUTAGE, OUTAGE_MANY, Results, SINGLE_KEY, STEADY, Verdict,
+    BARE, CONSUME_DURABLE, CONSUME_DURABLE_OFFICIAL, CONSUME_FAR, CONSUME_FAR_OFFICIAL,
+    CONSUME_HOT, CONSUME_MANY, CONSUME_POISON, CONSUME_REMOTE, CONSUME_TWO, FAR_AWAY, FAR_TLS,
+    HOT_KEYS, MANY_KEYS, OFFICIAL, ONE_TRANSACTION, OUTAGE, OUTAGE_MANY, Results, SINGLE_KEY,
+    STEADY, Verdict,
 };
 
 /// 60,000 rows/s where a near sink takes 98,000: a share, so that it says the same on every machine.
@@ -120,6 +121,7 @@ fn consuming(results: &Results) -> Vec<Verdict> {
     let shares = [
         (CONSUME_TWO, CONSUME_REMOTE, 1.4, "× the rate of one instance"),
         (CONSUME_DURABLE, CONSUME_DURABLE_OFFICIAL, 8.0, "× a transaction for each message"),
+        (CONSUME_FAR, CONSUME_FAR_OFFICIAL, 8.0, "× a transaction for each message"),
         (CONSUME_POISON, CONSUME_HOT, 0.5, "× the rate without poison"),
     ];
     let shares = shares.into_iter().filter_map(|(name, other, target, what)| {
