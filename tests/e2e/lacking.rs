@@ -168,7 +168,8 @@ async fn a_tenant_whose_hundreds_of_keys_lack_a_right_keeps_nobody_else_waiting(
     // More events than are held at once, of many keys and of one; what is healthy stands behind them.
     insert(&world, (400, "sick"), 1_600).await;
     insert(&world, (1, "long"), 2_500).await;
-    lack(&world, "sick", "42501").await;
+    // A server that is not to be reached from there looks like an outage, and is none.
+    lack(&world, "sick", "08001").await;
     lack(&world, "long", "42501").await;
     insert(&world, (100, "well"), 300).await;
     world.catch_up().await;
@@ -176,7 +177,7 @@ async fn a_tenant_whose_hundreds_of_keys_lack_a_right_keeps_nobody_else_waiting(
         world.command(["consume", CONSUMER, "--handler", "effect.guarded"]).with_http().start();
     world.wait_applied(300).await;
     let why = told(&consumer, "inbox discard").await;
-    assert!(why.contains("42501"), "{why}");
+    assert!(why.contains("lacks something"), "{why}");
 
     world.execute("DELETE FROM effect.failing").await;
     world.wait_applied(4_400).await;

@@ -22,12 +22,15 @@ use walrelay_core::Random;
 use crate::backoff::Backoff;
 use crate::failure::Failure;
 use crate::leases::Ticket;
+use crate::pace::Portion;
 
 /// While nothing passes, what is in doubt asks whether it is over, less and less often.
 const PROBE_WAIT_FIRST: Duration = Duration::from_millis(100);
 const PROBE_WAIT_LONGEST: Duration = Duration::from_secs(5);
 /// Batches halve with each conflict, and who has met others so often has done so in batches of every size.
 const CONFLICTS_MAX: u32 = 4;
+/// A batch of what is in doubt is to take no longer: it has a worker meanwhile.
+const TOGETHER_TIME: Duration = Duration::from_secs(1);
 /// So often may one meet others by accident, alone.
 const ACCIDENTS_MAX: u32 = 3;
 
@@ -64,11 +67,14 @@ pub(crate) struct Doubts {
     unproven: usize,
     wait: Backoff,
     not_before: Option<Instant>,
+    /// How many are tried together: few of those that fail slowly.
+    together: Portion,
 }
 
 impl Doubts {
-    pub(crate) const fn new() -> Self {
+    pub(crate) const fn new(batch: usize) -> Self {
         Self {
+            together: Portion::of(batch),
             passed: 0,
             of: BTreeMap::new(),
             unproven: 0,
@@ -109,7 +115,8 @@ impl Doubts {
     /// How it goes out; `None` while it has to wait, because nothing tells that it would fare better.
     pub(crate) fn trial(&self, ticket: Ticket, now: Instant) -> Option<Trial> {
         let doubt = self.of.get(&ticket)?;
-        let enough = if doubt.failure == Failure::Conflict { ACCIDENTS_MAX } else { 1 };
+        let is_accident = matches!(doubt.failure, Failure::Conflict | Failure::Locked);
+        let enough = if is_accident { ACCIDENTS_MAX } else { 1 };
         let is_proven = doubt.passed < self.passed && doubt.alone >= enough;
         if is_proven {
             return Some(Trial::Last);
@@ -127,6 +134,19 @@ impl Doubts {
         let may = self.unproven < at_most;
         self.unproven += usize::from(may);
         may
+    }
+
+    /// How many are tried together at most.
+    pub(crate) const fn together(&self) -> usize {
+        self.together.size()
+    }
+
+    /// A batch of so many that are in doubt has ended, after so long.
+    pub(crate) fn took(&mut self, size: usize, time: Duration) {
+        match time > TOGETHER_TIME {
+            true => self.together.failed(size),
+            false => self.together.worked(),
+        }
     }
 
     /// A batch of what is in doubt has failed.

@@ -119,6 +119,14 @@ enum Line {
     Doubtful,
 }
 
+/// A batch that is out.
+#[derive(Debug)]
+struct Out {
+    line: Line,
+    began: Instant,
+    tickets: Vec<Ticket>,
+}
+
 /// Everything a consumer holds. Generic in the message, which only passes through.
 #[derive(Debug)]
 pub struct Intake<M> {
@@ -130,9 +138,11 @@ pub struct Intake<M> {
     ready: VecDeque<Turn>,
     doubtful: VecDeque<Turn>,
     resting: BTreeSet<(Instant, Arc<str>)>,
-    batches: BTreeMap<BatchId, (Line, Vec<Ticket>)>,
+    batches: BTreeMap<BatchId, Out>,
     /// Out of which line the last batch came: they take turns.
     last: Line,
+    /// Where there is one worker only, the trusted have it as long as the doubtful had.
+    doubtful_after: Option<Instant>,
     doubts: Doubts,
     leases: Leases,
     pace: Pace,
@@ -157,7 +167,8 @@ impl<M> Intake<M> {
             resting: BTreeSet::new(),
             batches: BTreeMap::new(),
             last: Line::Doubtful,
-            doubts: Doubts::new(),
+            doubtful_after: None,
+            doubts: Doubts::new(bounds.batch),
             leases: Leases::new(bounds.lease, bounds.max_lease),
             pace: Pace::new(bounds.batch, bounds.workers),
             acknowledgements: VecDeque::new(),
@@ -265,8 +276,13 @@ impl<M> Intake<M> {
     ///
     /// The batch is not out, or its fates are not as many as its messages.
     pub fn settle(&mut self, id: BatchId, outcome: &Outcome, now: Instant) {
-        let (line, tickets) =
-            self.batches.remove(&id).expect("C2: a batch that is not out has ended");
+        let out = self.batches.remove(&id).expect("C2: a batch that is not out has ended");
+        let Out { line, began, tickets } = out;
+        let time = now.saturating_duration_since(began);
+        if line == Line::Doubtful {
+            self.doubts.took(tickets.len(), time);
+            self.doubtful_after = (self.bounds.workers == 1).then_some(now + time);
+        }
         match outcome {
             Outcome::Committed(fates) => {
                 assert_eq!(fates.len(), tickets.len(), "C2: a message without a fate");

@@ -18,6 +18,7 @@ use crate::columns::{Columns, MESSAGES, Parameter, borrowed};
 use crate::effect::Kind;
 use crate::error::InboxError;
 use crate::event::Event;
+use crate::fault::failure_of;
 use crate::handler::{HandlerError, Verdict};
 use crate::plan::{Plan, VERSION_GAP};
 use crate::settings::OnGap;
@@ -212,7 +213,7 @@ impl Unapplied {
                 Some(answer) => Failure::of_sqlstate(Some(&answer.code)),
                 None => Failure::Outage,
             },
-            Self::Sql(error) => Failure::of_sqlstate(error.code().map(SqlState::code)),
+            Self::Sql(error) => failure_of(error),
             Self::Handler(_, failure) => *failure,
             Self::Silent => Failure::Outage,
             // A smaller batch may be done in time.
@@ -343,7 +344,8 @@ impl Connection {
         plan: &Plan,
         (events, standing): (&[Arc<Event>], Standing),
     ) -> Result<Vec<Applied>, Unapplied> {
-        let doubtful = (standing != Standing::Unknown).then(|| plan.doubtful());
+        // The last try is worth as long a wait as any: what had the lock may have been another batch.
+        let doubtful = (standing == Standing::Doubtful).then(|| plan.doubtful());
         let trial = doubtful.as_ref().unwrap_or(plan);
         let ended = match &plan.effect.0 {
             Kind::Function(name) => self.apply_by(name, trial, events).await,
@@ -534,7 +536,7 @@ fn stuck(consumer: &str, row: &Row) -> String {
         count => format!(", and {count} more"),
     };
     format!(
-        "event {id}{others} waits with its key while others pass: {code}: {}; mend what it lacks, and it goes on, \
+        "event {id}{others} waits with its key: {code}: {}; mend what it lacks, and it goes on, \
          or give it up with `walrelay inbox discard {id} --consumer {consumer} --reason …`",
         error.unwrap_or_default()
     )

@@ -11,6 +11,7 @@ use tokio_postgres::error::SqlState;
 use walrelay_inbox_core::{Failure, is_no_attempt, is_of_surroundings};
 
 use crate::event::Event;
+use crate::fault::failure_of;
 
 /// A server keeps 64 savepoints of a transaction at hand; beyond, every snapshot of every session has to
 /// look them up on disk.
@@ -69,7 +70,7 @@ impl HandlerError {
             return error.is_closed().then_some(Failure::Outage);
         }
         let code = error.code().map_or("", SqlState::code);
-        let failure = Failure::of_sqlstate(Some(code));
+        let failure = failure_of(error);
         // As the functions in the database have it: what these classes do not name is the event's.
         (is_no_attempt(code) || code == "57014").then_some(failure)
     }

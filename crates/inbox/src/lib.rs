@@ -20,6 +20,7 @@ mod database;
 mod effect;
 mod error;
 mod event;
+mod fault;
 mod handler;
 mod health;
 mod link;

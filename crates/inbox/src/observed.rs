@@ -126,6 +126,15 @@ impl Observed {
         self.outage.over();
     }
 
+    /// A batch has committed.
+    pub(crate) fn note_committed(&mut self, applied: &[Applied]) {
+        self.health.progress();
+        // What is only stored, to make room for others, is no sign that the handler works.
+        if applied.iter().any(|it| it.is_new() || it.result == "duplicate") {
+            self.note_working();
+        }
+    }
+
     /// Events are applied.
     pub(crate) fn note_working(&mut self) {
         self.outage.over();

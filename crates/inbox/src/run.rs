@@ -298,8 +298,7 @@ impl Run {
     }
 
     fn note_applied(&mut self, events: &[Arc<Event>], applied: &[Applied]) {
-        self.observed.health.progress();
-        self.observed.note_working();
+        self.observed.note_committed(applied);
         let time = SystemTime::now();
         for (event, its) in events.iter().zip(applied) {
             self.observed.metrics.event(its.result);

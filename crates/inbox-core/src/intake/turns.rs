@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Instant;
 
-use super::{Bounds, Intake, Line, State, Turn};
+use super::{Bounds, Intake, Line, Out, State, Turn};
 use crate::batch::{Batch, Standing};
 use crate::doubts::Trial;
 use crate::leases::Ticket;
@@ -23,7 +23,7 @@ impl<M> Intake<M> {
         let messages = messages.collect();
         let id = self.next_batch;
         self.next_batch += 1;
-        self.batches.insert(id, (self.last, tickets));
+        self.batches.insert(id, Out { line: self.last, began: now, tickets });
         Some(Batch { id, messages, standing })
     }
 
@@ -51,9 +51,13 @@ impl<M> Intake<M> {
         if self.doubtful_out() >= workers || self.batches.len() >= self.bounds.workers {
             return None;
         }
+        let is_others_time = self.doubtful_after.is_some_and(|at| at > now);
+        if is_others_time && !self.ready.is_empty() {
+            return None;
+        }
         self.last = Line::Doubtful;
         let mut together = Vec::new();
-        while together.len() < self.bounds.batch
+        while together.len() < self.doubts.together()
             && let Some(turn) = self.doubtful.front().cloned()
         {
             let first = self.first_of(&turn);
@@ -89,7 +93,7 @@ impl<M> Intake<M> {
     }
 
     fn doubtful_out(&self) -> usize {
-        self.batches.values().filter(|(line, _)| *line == Line::Doubtful).count()
+        self.batches.values().filter(|out| out.line == Line::Doubtful).count()
     }
 
     /// Whether all that is held is in doubt, and there is hardly room for anything else. An eighth is made free
