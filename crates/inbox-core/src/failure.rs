@@ -65,20 +65,27 @@ impl Failure {
     }
 }
 
-/// Whether an error with this code is about what the handler needs, so that other events may pass. As
-/// `app_inbox_fault` has it, which counts no attempt for it.
+/// How codes begin that are about what the handler needs: as `app_inbox_fault` has it.
+const SURROUNDINGS: [&str; 10] = ["08", "0A", "28", "3D", "3F", "42", "53", "57P", "58", "HV"];
+/// Codes that say that others are in the way, or that the server writes nothing.
+const MOMENT: [&str; 4] = ["25006", "40001", "40P01", "55P03"];
+
+/// Whether an error with this code is about what the handler needs, so that other events may pass.
 #[must_use]
 pub fn is_of_surroundings(code: &str) -> bool {
-    let is_class =
-        |class| matches!(class, "08" | "0A" | "28" | "3D" | "3F" | "42" | "53" | "58" | "HV");
-    code.get(..2).is_some_and(is_class) || code.starts_with("57P")
+    SURROUNDINGS.iter().any(|beginning| code.starts_with(beginning))
 }
 
-/// Whether an error with this code says nothing about an event: what it needs is not there, or others are in
-/// the way. No attempt is counted for either.
+/// How codes begin that say nothing about an event: what it needs is not there, or others are in the way. No
+/// attempt is counted for either.
+pub fn beginnings_of_no_attempt() -> impl Iterator<Item = &'static str> {
+    SURROUNDINGS.into_iter().chain(MOMENT)
+}
+
+/// Whether an error with this code says nothing about an event.
 #[must_use]
 pub fn is_no_attempt(code: &str) -> bool {
-    matches!(code, "25006" | "40001" | "40P01" | "55P03") || is_of_surroundings(code)
+    beginnings_of_no_attempt().any(|beginning| code.starts_with(beginning))
 }
 
 #[cfg(test)]

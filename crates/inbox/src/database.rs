@@ -10,7 +10,7 @@ use tokio::time::timeout;
 use tokio_postgres::error::SqlState;
 use tokio_postgres::types::Type;
 use tokio_postgres::{Error as SqlError, Row};
-use walrelay_inbox_core::{Failure, Fate, Standing, is_no_attempt};
+use walrelay_inbox_core::{Failure, Fate, Standing, beginnings_of_no_attempt, is_no_attempt};
 use walrelay_postgres::{ConnectConfig, PgError, SqlClient, connect_sql};
 
 use crate::admin::refuse_hidden_writes;
@@ -65,9 +65,8 @@ const STUCK: &str = "SELECT s.event_id, s.error_code, pg_catalog.split_part(s.la
        FROM (SELECT * FROM public.app_inbox AS i \
               WHERE i.consumer = $1 AND i.generation = $2 AND i.status = 'retrying' AND i.next_attempt_at IS NOT NULL \
               ORDER BY i.next_attempt_at LIMIT 1000) AS s \
-      WHERE (s.error_code IN ('25006', '40001', '40P01', '55P03') \
-             OR pg_catalog.left(s.error_code, 2) IN ('08', '0A', '28', '3D', '3F', '42', '53', '58', 'HV') \
-             OR pg_catalog.left(s.error_code, 3) = '57P') \
+      WHERE EXISTS (SELECT FROM pg_catalog.unnest($3::text[]) AS code(beginning) \
+                     WHERE pg_catalog.starts_with(s.error_code, code.beginning)) \
         AND s.received_at < pg_catalog.now() - interval '10 seconds' \
       ORDER BY s.received_at LIMIT 1";
 
@@ -463,12 +462,16 @@ impl Connection {
             None => self.refuse_hidden().await.err().map(|error| chain(&error)),
         };
         let client = self.client().await?;
-        let parameters: [Parameter<'_>; 2] =
-            [(&plan.consumer, Type::TEXT), (&plan.generation, Type::INT4)];
+        let no_attempt: Vec<&str> = beginnings_of_no_attempt().collect();
+        let parameters: [Parameter<'_>; 3] = [
+            (&plan.consumer, Type::TEXT),
+            (&plan.generation, Type::INT4),
+            (&no_attempt, Type::TEXT_ARRAY),
+        ];
         let both = async {
             futures_util::try_join!(
                 client.query_typed(STUCK, &parameters),
-                client.query_typed(&WAITING, &parameters),
+                client.query_typed(&WAITING, &parameters[..2]),
             )
         };
         let answer = timeout(LOOK_TIMEOUT, both).await;

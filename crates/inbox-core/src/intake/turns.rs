@@ -10,6 +10,7 @@ use crate::leases::Ticket;
 
 /// Bytes of messages in a batch: more would make one transaction long, and gain nothing.
 const BATCH_BYTES_MAX: usize = 4 << 20;
+
 impl<M> Intake<M> {
     /// The next batch, if one may go now.
     pub fn next_batch(&mut self, now: Instant) -> Option<Batch<M>> {
