@@ -13,8 +13,11 @@ BEGIN
   -- Two runs at the same moment take turns; the second then finds everything in place.
   PERFORM pg_advisory_xact_lock(hashtextextended('walrelay migrations', 0));
 
-  IF to_regprocedure('public.app_inbox_fault(text)') IS NOT NULL THEN
+  IF to_regprocedure('public.app_inbox_run(regprocedure, public.app_inbox_message[], interval)') IS NOT NULL THEN
     RETURN;
+  END IF;
+  IF to_regprocedure('public.app_inbox_run(regprocedure, public.app_inbox_message[])') IS NOT NULL THEN
+    DROP FUNCTION public.app_inbox_run(regprocedure, public.app_inbox_message[]);
   END IF;
 
   -- Whose fault an error with this code is.
@@ -81,16 +84,22 @@ BEGIN
   --   applied    its effect stands
   --   failed     it fails alone: code and error say how
   --   held       not tried: an earlier event of its key has failed in this batch
-  --   deferred   not tried: this transaction has had its share of savepoints
+  --   deferred   not tried: this transaction has had its share of savepoints, or of time
+  --
+  -- Events that fail slowly would keep the others of their batch for minutes, with every lock that they have
+  -- taken. So after "patience" no more is tried once one has failed and another passed or failed, too; if none
+  -- has passed by then, the first two keys have failed. And what fails slowly is looked for one by one: in halves
+  -- it would fail many times.
   --
   -- Raises what says nothing about an event: deadlock and serialization failure, a lock that was not to be
   -- had, a server that writes nothing.
   CREATE OR REPLACE FUNCTION public.app_inbox_run(
-    handler regprocedure, messages public.app_inbox_message[],
+    handler regprocedure, messages public.app_inbox_message[], patience interval DEFAULT '1 second',
     OUT outcomes text[], OUT error_codes text[], OUT errors text[])
     LANGUAGE plpgsql
   AS $run$
   DECLARE
+    impatient_at CONSTANT timestamptz := clock_timestamp() + patience;
     -- A server keeps 64 savepoints of a transaction at hand; beyond, every snapshot of every session
     -- has to look them up on disk.
     savepoints_max CONSTANT int := 60;
@@ -107,6 +116,12 @@ BEGIN
     chosen int[];
     reached int;
     held_keys text[] := '{}';
+    have_passed boolean := false;
+    failures int := 0;
+    -- The rest is deferred.
+    is_cut boolean := false;
+    one_by_one boolean := false;
+    tried_at timestamptz;
     events public.app_inbox_event[];
     is_first_pass boolean := true;
     deferred_constraints text;
@@ -142,13 +157,20 @@ BEGIN
       depth := depth - 1;
 
       -- Known to fail, unless something before it was not applied after all.
-      IF outcomes[first] = 'failed' AND savepoints < savepoints_max
-        AND messages[first].ordering_key <> ALL (held_keys)
-      THEN
+      IF outcomes[first] = 'failed' AND NOT is_cut AND messages[first].ordering_key <> ALL (held_keys) THEN
+        failures := failures + 1;
         IF messages[first].ordering_key <> '' THEN
           held_keys := held_keys || messages[first].ordering_key;
         END IF;
         CONTINUE;
+      END IF;
+      is_cut := is_cut OR savepoints >= savepoints_max
+        OR failures > 0 AND failures + have_passed::int > 1 AND clock_timestamp() > impatient_at;
+      IF one_by_one AND first < last THEN
+        depth := depth + 1;
+        firsts[depth] := first + 1;
+        lasts[depth] := last;
+        last := first;
       END IF;
 
       IF is_first_pass THEN
@@ -159,9 +181,10 @@ BEGIN
         FOR i IN first .. last LOOP
           IF messages[i].ordering_key = ANY (held_keys) THEN
             outcomes[i] := 'held';
-          ELSIF savepoints >= savepoints_max THEN
-            -- And so does everything after it.
+          ELSIF is_cut THEN
             outcomes[i] := 'deferred';
+            error_codes[i] := NULL;
+            errors[i] := NULL;
           ELSE
             chosen := chosen || i;
           END IF;
@@ -170,6 +193,7 @@ BEGIN
       CONTINUE WHEN chosen = '{}';
 
       reached := NULL;
+      tried_at := clock_timestamp();
       BEGIN
         savepoints := savepoints + 1;
         IF cardinality(chosen) = size THEN
@@ -209,6 +233,7 @@ BEGIN
         -- What would fail at COMMIT fails here, where it is still known whose fault it is.
         SET CONSTRAINTS ALL IMMEDIATE;
 
+        have_passed := true;
         IF is_first_pass THEN
           outcomes := array_fill('applied'::text, ARRAY[size]);
         ELSE
@@ -233,6 +258,7 @@ BEGIN
           reached := NULL;
         END IF;
         IF reached IS NULL THEN
+          one_by_one := one_by_one OR clock_timestamp() - tried_at > patience / 10;
           -- Halves, the earlier one first.
           firsts[depth + 1] := chosen[cardinality(chosen) / 2 + 1];
           lasts[depth + 1] := last;

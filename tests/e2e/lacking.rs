@@ -187,6 +187,35 @@ async fn a_tenant_whose_hundreds_of_keys_lack_a_right_keeps_nobody_else_waiting(
     world.assert_applied_exactly_once().await;
 }
 
+#[tokio::test]
+async fn keys_whose_events_fail_slowly_keep_nobody_else_waiting_for_all_of_them() {
+    let Some(world) = World::create().await else { return };
+    world.set_up_consumer().await;
+    world.execute(FAILING).await;
+    // A server elsewhere that does not answer: the handler waits, and only then fails.
+    world
+        .execute(
+            "CREATE FUNCTION effect.slowly(events app_inbox_event[]) RETURNS void LANGUAGE plpgsql AS $$ BEGIN
+               IF EXISTS (SELECT FROM unnest(events) AS e JOIN effect.failing AS f ON f.key = e.ordering_key) THEN
+                 PERFORM pg_sleep(1);
+               END IF;
+               PERFORM effect.guarded(events);
+             END $$",
+        )
+        .await;
+    insert(&world, (12, "sick"), 36).await;
+    lack(&world, "sick", "08001").await;
+    insert(&world, (100, "well"), 300).await;
+    world.catch_up().await;
+    let consume = ["consume", CONSUMER, "--handler", "effect.slowly", "--workers", "1"];
+    let _consumer = world.command(consume).start();
+    // To try each once takes 12 s, and twice as long in batches with others; to look for each by halves, minutes.
+    world.wait_applied(300).await;
+    world.execute("DELETE FROM effect.failing").await;
+    world.wait_applied(336).await;
+    world.assert_applied_exactly_once().await;
+}
+
 async fn one_that_takes_its_whole_batch_along(code: &str) {
     let Some(world) = World::create().await else { return };
     world.set_up_consumer().await;

@@ -29,8 +29,6 @@ const PROBE_WAIT_FIRST: Duration = Duration::from_millis(100);
 const PROBE_WAIT_LONGEST: Duration = Duration::from_secs(5);
 /// Batches halve with each conflict, and who has met others so often has done so in batches of every size.
 const CONFLICTS_MAX: u32 = 4;
-/// A batch of what is in doubt is to take no longer: it has a worker meanwhile.
-const TOGETHER_TIME: Duration = Duration::from_secs(1);
 /// So often may one meet others by accident, alone.
 const ACCIDENTS_MAX: u32 = 3;
 
@@ -143,10 +141,7 @@ impl Doubts {
 
     /// A batch of so many that are in doubt has ended, after so long.
     pub(crate) fn took(&mut self, size: usize, time: Duration) {
-        match time > TOGETHER_TIME {
-            true => self.together.failed(size),
-            false => self.together.worked(),
-        }
+        self.together.took(size, time);
     }
 
     /// A batch of what is in doubt has failed.

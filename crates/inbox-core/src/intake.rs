@@ -26,11 +26,14 @@ use crate::batch::{BatchId, Fate, Outcome};
 use crate::doubts::Doubts;
 use crate::failure::Failure;
 use crate::leases::{Lease, Leases, Look, Ticket};
-use crate::pace::Pace;
+use crate::pace::{PATIENCE, Pace};
 
 /// How long a key rests that was deferred for the first time; doubles up to the longest.
 const REST_FIRST: Duration = Duration::from_millis(5);
 const REST_LONGEST: Duration = Duration::from_secs(1);
+
+/// Keys of which `app_inbox_run` knows that they fail, if it gives up a batch of which nothing has passed.
+const TRIED_AT_LEAST: usize = 2;
 
 /// Messages that are held in an outage all the same: enough to see that it is over, or that it is only some
 /// that fail.
@@ -292,14 +295,17 @@ impl<M> Intake<M> {
                 } else {
                     self.pace.recorded();
                 }
+                if line == Line::Trusted && fates.contains(&Fate::Deferred) {
+                    self.pace.was_cut(tickets.len(), time);
+                }
                 self.settle_each(&tickets, fates, now);
             }
             Outcome::Failed(failure) => {
                 if failure.may_be_its_own() {
-                    self.doubt(&tickets, *failure);
+                    self.doubt(&tickets, *failure, time);
                 }
                 match line {
-                    Line::Trusted => self.slow_down(*failure, tickets.len(), now),
+                    Line::Trusted => self.slow_down(*failure, (tickets.len(), time), now),
                     // It was to be expected, and is nobody else's business.
                     Line::Doubtful => {
                         self.doubts.failed(now, &mut self.random);
@@ -312,7 +318,7 @@ impl<M> Intake<M> {
     }
 
     /// A batch has failed for what says nothing about an event: what stood first in its keys is in doubt.
-    fn doubt(&mut self, tickets: &[Ticket], failure: Failure) {
+    fn doubt(&mut self, tickets: &[Ticket], failure: Failure, time: Duration) {
         let mut seen: BTreeSet<Arc<str>> = BTreeSet::new();
         let mut firsts = Vec::new();
         for ticket in tickets {
@@ -321,13 +327,18 @@ impl<M> Intake<M> {
                 firsts.push(*ticket);
             }
         }
-        for first in &firsts {
+        // Where the server refuses what a handler does, its events are tried one by one, as far as the time goes.
+        let is_cut = failure == Failure::Operator && time > PATIENCE;
+        let tried = if is_cut { TRIED_AT_LEAST } else { firsts.len() };
+        for first in firsts.iter().take(tried) {
             self.doubts.note(*first, failure, firsts.len());
         }
     }
 
-    fn slow_down(&mut self, failure: Failure, size: usize, now: Instant) {
+    fn slow_down(&mut self, failure: Failure, (size, time): (usize, Duration), now: Instant) {
         match failure {
+            // Each try takes its time anyway, and the next one is something else.
+            Failure::Operator if time > PATIENCE => self.pace.was_cut(size, time),
             Failure::Conflict if size > 1 => self.pace.conflicted(size, now, &mut self.random),
             // What waits for a lock, or meets others alone, waits apart from now on; and of the others, the
             // number of the generation is read again, and that is all.

@@ -23,4 +23,4 @@ pub use backoff::Backoff;
 pub use batch::{Batch, BatchId, Fate, Outcome, Standing};
 pub use failure::{Failure, beginnings_of_no_attempt, is_no_attempt, is_of_surroundings};
 pub use intake::{Arrival, Bounds, Delivery, Intake};
-pub use pace::Portion;
+pub use pace::{PATIENCE, Portion};

@@ -19,6 +19,10 @@ const PROBES: [usize; 4] = [10, 5, 2, 1];
 /// After so many conflicts in a row the workers are in each other's way.
 const CONFLICTS_MAX: u32 = 3;
 
+/// How long a culprit is looked for in a batch, once something is known, before the rest of it is put off; as
+/// `app_inbox_run` has it. What is not done by then was too much at once.
+pub const PATIENCE: Duration = Duration::from_secs(1);
+
 /// How much is tried at once: half of what has failed, and twice as much after each success.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Portion {
@@ -48,6 +52,20 @@ impl Portion {
     pub fn worked(&mut self) {
         self.size = (self.size * 2).min(self.most);
     }
+
+    /// So much has taken so long: what takes longer than [`PATIENCE`] was too much.
+    pub fn took(&mut self, size: usize, time: Duration) {
+        match time > PATIENCE {
+            true => self.size = self.size.min(in_patience(size, time)),
+            false => self.worked(),
+        }
+    }
+}
+
+/// How much of what has taken so long would have been done in time; never nothing.
+fn in_patience(size: usize, time: Duration) -> usize {
+    let times = time.as_nanos().div_ceil(PATIENCE.as_nanos());
+    usize::try_from(times).map_or(1, |times| (size / times).max(1))
 }
 
 #[derive(Debug)]
@@ -118,6 +136,13 @@ impl Pace {
         self.conflict.worked();
         self.not_before = None;
         self.limit.worked();
+    }
+
+    /// A batch of this size was not done with all of its messages after this time.
+    pub(crate) fn was_cut(&mut self, size: usize, time: Duration) {
+        if time > PATIENCE {
+            self.limit.took(size, time);
+        }
     }
 
     /// A batch of this size met others.

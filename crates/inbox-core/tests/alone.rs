@@ -78,6 +78,13 @@ impl World {
         self.intake.settle(batch.id, &outcome, self.now);
     }
 
+    /// The next batch, which may go at once.
+    fn go(&mut self) -> Vec<Name> {
+        let batch = self.intake.next_batch(self.now).expect("a batch may go");
+        self.end(&batch);
+        batch.messages.iter().map(|it| (**it).clone()).collect()
+    }
+
     /// The next batch, however long it has to wait.
     fn turn(&mut self) -> (Vec<Name>, Standing) {
         self.now += LATER;
@@ -189,6 +196,68 @@ fn hundreds_of_sick_keys_before_the_healthy_ones_do_not_keep_them_waiting() {
     }
     world.run(Duration::from_secs(2));
     assert_eq!(world.applied.len(), 100);
+}
+
+#[test]
+fn a_refusal_that_takes_long_is_that_of_the_first_two_keys_and_the_others_go_on_in_smaller_batches()
+{
+    let mut world = World::new(200, 1);
+    for name in ["bad-1", "bad-2"] {
+        world.deliver_sick(name, name);
+    }
+    for n in 0..198 {
+        world.deliver(&format!("good-{n}"), &format!("b-{n}"));
+    }
+    let batch = world.intake.next_batch(world.now).expect("a batch may go");
+    assert_eq!(batch.messages.len(), 200);
+    world.now += Duration::from_secs(20);
+    world.intake.settle(batch.id, &Outcome::Failed(Failure::Operator), world.now);
+
+    // Nothing has passed, and still it is not waited for: what comes next is something else.
+    world.now += Duration::from_millis(10);
+    assert_eq!(world.go(), ["bad-1", "bad-2"]);
+    let smaller = world.go();
+    assert_eq!(smaller.len(), 10);
+    assert!(smaller.iter().all(|name| name.starts_with("good")), "{smaller:?}");
+}
+
+#[test]
+fn a_batch_that_was_cut_short_makes_the_next_one_smaller_and_a_quick_one_does_not() {
+    for (seconds, most) in [(10, 20), (1, 200)] {
+        let mut world = World::new(200, 1);
+        for n in 0..400 {
+            world.deliver(&format!("m{n}"), "");
+        }
+        let batch = world.intake.next_batch(world.now).expect("a batch may go");
+        world.now += Duration::from_secs(seconds);
+        let mut fates = vec![Fate::Applied; 200];
+        fates[199] = Fate::Deferred;
+        world.intake.settle(batch.id, &Outcome::Committed(fates), world.now);
+        let next = world.intake.next_batch(world.now).expect("a batch may go");
+        assert_eq!(next.messages.len(), most, "after {seconds} s");
+    }
+}
+
+#[test]
+fn one_worker_is_shared_by_time_between_what_is_in_doubt_and_what_is_not() {
+    let mut world = World::new(1, 1);
+    for n in 0..20 {
+        world.deliver_sick(&format!("bad-{n}"), &format!("a-{n}"));
+    }
+    for n in 0..5_000 {
+        world.deliver(&format!("good-{n}"), &format!("b-{n}"));
+    }
+    let mut slow = Duration::ZERO;
+    while world.applied.len() < 800 {
+        let batch = world.intake.next_batch(world.now).expect("there is always something to try");
+        let is_slow = batch.messages[0].starts_with("bad");
+        let time = if is_slow { Duration::from_secs(2) } else { Duration::from_millis(100) };
+        world.now += time;
+        slow += if is_slow { time } else { Duration::ZERO };
+        world.end(&batch);
+    }
+    let all = world.now - world.began;
+    assert!(slow < all.mul_f64(0.6), "{slow:?} of {all:?} with what fails");
 }
 
 #[test]

@@ -5,10 +5,11 @@ use std::error::Error;
 use std::iter;
 use std::ops::Range;
 use std::pin::Pin;
+use std::time::Instant;
 
 use tokio_postgres::Transaction;
 use tokio_postgres::error::SqlState;
-use walrelay_inbox_core::{Failure, is_no_attempt, is_of_surroundings};
+use walrelay_inbox_core::{Failure, PATIENCE, is_no_attempt, is_of_surroundings};
 
 use crate::event::Event;
 use crate::fault::failure_of;
@@ -132,7 +133,7 @@ pub(crate) enum Verdict {
         name: &'static str,
         text: String,
     },
-    /// This transaction has had its share of savepoints.
+    /// This transaction has had its share of savepoints, or of time.
     Deferred,
 }
 
@@ -203,16 +204,24 @@ pub(crate) async fn run(
     let mut held_keys: BTreeSet<&str> = BTreeSet::new();
     // What is still to run; the last is the next.
     let mut ranges: Vec<Range<usize>> = iter::once(0..events.len()).collect();
-    let mut savepoints = 0;
-    while let Some(range) = ranges.pop() {
+    let began = Instant::now();
+    let (mut savepoints, mut failures, mut one_by_one) = (0, 0, false);
+    while let Some(mut range) = ranges.pop() {
+        if one_by_one && range.len() > 1 {
+            ranges.push(range.start + 1..range.end);
+            range.end = range.start + 1;
+        }
         let is_held = |index: &usize| held_keys.contains(events[*index].ordering_key.as_str());
         let (held, chosen): (Vec<usize>, Vec<usize>) = range.clone().partition(is_held);
         held.into_iter().for_each(|index| verdicts[index] = Verdict::Held);
         // And so is everything after it.
-        if chosen.is_empty() || savepoints >= SAVEPOINTS_MAX {
+        let is_enough_known = failures > 1 || failures == 1 && savepoints > 0;
+        let is_impatient = is_enough_known && began.elapsed() > PATIENCE;
+        if chosen.is_empty() || savepoints >= SAVEPOINTS_MAX || is_impatient {
             continue;
         }
         let batch: Vec<Event> = chosen.iter().map(|index| events[*index].clone()).collect();
+        let tried = Instant::now();
         let Err(error) = attempt(handler, transaction, (&batch, &closing)).await? else {
             savepoints += 1;
             chosen.into_iter().for_each(|index| verdicts[index] = Verdict::Applied);
@@ -230,9 +239,12 @@ pub(crate) async fn run(
             let is_final = matches!(error, HandlerError::Dead(_));
             let (code, text) = (error.code(), error.to_string());
             verdicts[index] = Verdict::Failed { code, text, is_final };
+            failures += 1;
             lacking = lacking.or(failure.map(|failure| (error, failure)));
             continue;
         }
+        // In halves, what fails slowly would do so many times.
+        one_by_one |= tried.elapsed() > PATIENCE / 10;
         // Halves, the earlier one first.
         let middle = chosen[chosen.len() / 2];
         ranges.push(middle..range.end);

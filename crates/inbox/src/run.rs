@@ -50,7 +50,7 @@ enum Done {
         traced: Option<TraceEnd>,
         ended: Result<Vec<Applied>, Unapplied>,
     },
-    Redelivered(Result<Vec<Applied>, Unapplied>),
+    Redelivered(Instant, Result<Vec<Applied>, Unapplied>),
     Looked(Result<Found, Unapplied>),
 }
 
@@ -225,7 +225,7 @@ impl Run {
             let limit = i32::try_from(self.portion.size()).unwrap_or(i32::MAX);
             self.begin(move |mut connection, plan| async move {
                 let ended = connection.redeliver(&plan, limit).await;
-                (connection, Done::Redelivered(ended))
+                (connection, Done::Redelivered(now, ended))
             });
         }
         while let Some(batch) = self.intake.next_batch(now.into_std()) {
@@ -265,8 +265,8 @@ impl Run {
                     self.failed(failure, now);
                 }
             }
-            Done::Redelivered(ended) => {
-                if let Some(failure) = self.redelivered(&ended, now) {
+            Done::Redelivered(began, ended) => {
+                if let Some(failure) = self.redelivered(&ended, (began, now)) {
                     self.failed(failure, now);
                 }
             }
@@ -340,12 +340,13 @@ impl Run {
     fn redelivered(
         &mut self,
         ended: &Result<Vec<Applied>, Unapplied>,
-        now: Instant,
+        (began, now): (Instant, Instant),
     ) -> Option<Failure> {
         let mut next = now + REDELIVER_EVERY;
         let failure = match ended {
             Ok(applied) => {
-                self.portion.worked();
+                // Few of those that fail slowly, or a mended one would wait for all of them each time.
+                self.portion.took(applied.len(), now - began);
                 self.stored = match applied.is_empty() {
                     true => Stored::Nothing,
                     false => Stored::Perhaps,

@@ -1,6 +1,6 @@
 //! A handler that fails: the culprit alone is stored, everything else takes effect.
 
-use crate::messages::{Message, event};
+use crate::messages::{Message, array, event};
 use crate::world::{BOTH, EACH, SET, World, worlds};
 
 #[tokio::test]
@@ -178,6 +178,49 @@ async fn isolation_never_holds_more_savepoints_than_the_server_has_at_hand() {
             assert!((60..=100).contains(&deferred), "{deferred} of 200 deferred by {handler}");
         }
     }
+}
+
+#[tokio::test]
+async fn once_something_is_known_of_a_batch_no_more_of_it_is_tried_than_there_is_patience_for() {
+    let bad = |n: u32, key: &str| event(n, key).failing("08001");
+    let good = |n: u32| event(n, "");
+    // A function of a set is called one by one after a slow failure, one of an event says how far it came.
+    let cases = [
+        (
+            vec![good(1), good(2), good(3), bad(4, "a"), good(5), good(6)],
+            ["applied applied applied failed deferred deferred"; 2],
+        ),
+        (
+            vec![bad(1, "a"), good(2), good(3), good(4)],
+            ["failed applied deferred deferred", "failed applied applied applied"],
+        ),
+        (
+            vec![bad(1, "a"), bad(2, "b"), event(3, "a"), good(4)],
+            ["failed failed held deferred"; 2],
+        ),
+    ];
+    for world in worlds().await {
+        for (batch, [of_a_set, of_an_event]) in &cases {
+            assert_eq!(outcomes(&world, (SET, batch), ", patience => '0'").await, *of_a_set);
+            assert_eq!(outcomes(&world, (EACH, batch), ", patience => '0'").await, *of_an_event);
+            for handler in BOTH {
+                let patient = outcomes(&world, (handler, batch), "").await;
+                assert!(!patient.contains("deferred"), "{handler}: {patient}");
+            }
+        }
+    }
+}
+
+/// What becomes of a batch, and nothing of it stays.
+async fn outcomes(world: &World, (handler, batch): (&str, &[Message]), patience: &str) -> String {
+    let batch = array(batch);
+    world.run("BEGIN").await;
+    let sql = format!(
+        "SELECT array_to_string(outcomes, ' ') FROM app_inbox_run('{handler}', {batch}{patience})"
+    );
+    let outcomes = world.text(&sql).await;
+    world.run("ROLLBACK").await;
+    outcomes
 }
 
 /// Of the open transaction; before version 16 the server does not say.
