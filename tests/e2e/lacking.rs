@@ -187,6 +187,77 @@ async fn a_tenant_whose_hundreds_of_keys_lack_a_right_keeps_nobody_else_waiting(
     world.assert_applied_exactly_once().await;
 }
 
+async fn hundreds_that_take_their_batches_along(code: &str) {
+    let Some(world) = World::create().await else { return };
+    world.set_up_consumer().await;
+    world.execute(FAILING).await;
+    insert(&world, (300, "sick"), 300).await;
+    lack(&world, "sick", code).await;
+    insert(&world, (20, "well"), 20).await;
+    world.catch_up().await;
+    let consume = ["consume", CONSUMER, "--handler", "effect.guarded", "--workers", "1"];
+    let _consumer = world.command(consume).start();
+    let began = Instant::now();
+    // Nothing else comes that could tell.
+    world.wait_applied(20).await;
+    let took = began.elapsed();
+    assert!(
+        took < Duration::from_secs(20),
+        "{took:?}: each is tried once before any is tried again"
+    );
+
+    world.execute("DELETE FROM effect.failing").await;
+    world.wait_applied(320).await;
+    world.assert_applied_exactly_once().await;
+}
+
+#[tokio::test]
+async fn hundreds_of_keys_that_meet_others_keep_those_behind_them_seconds() {
+    hundreds_that_take_their_batches_along("55P03").await;
+}
+
+#[tokio::test]
+async fn hundreds_of_keys_that_end_their_session_keep_those_behind_them_seconds() {
+    hundreds_that_take_their_batches_along("gone").await;
+}
+
+#[tokio::test]
+async fn hundreds_of_keys_that_may_not_write_keep_those_behind_them_seconds() {
+    hundreds_that_take_their_batches_along("25006").await;
+}
+
+#[tokio::test]
+async fn what_is_only_stored_to_make_room_is_no_progress_and_the_reason_is_told_on() {
+    let Some(world) = World::create().await else { return };
+    world.set_up_consumer().await;
+    world.execute(FAILING).await;
+    // More than is held.
+    insert(&world, (1, "sick"), 1_500).await;
+    lack(&world, "sick", "42501").await;
+    world.catch_up().await;
+    let consume = ["consume", CONSUMER, "--handler", "effect.guarded", "--workers", "1"];
+    let consumer = world.command(consume).with_http().start();
+    let stored = "SELECT count(*) FROM app_inbox WHERE status = 'retrying'";
+    wait_until(DEADLINE, "all of them to be stored, with nothing left to hold", async || {
+        (world.number(stored).await == 1_500).then_some(())
+    })
+    .await;
+    wait_until(DEADLINE, "the time without progress to grow", async || {
+        let status = consumer.wait_for_http(DEADLINE, "/status", 200).await;
+        let status: serde_json::Value = serde_json::from_str(&status).expect("JSON");
+        (status["seconds_since_progress"].as_f64() > Some(3.0)).then_some(())
+    })
+    .await;
+    told(&consumer, "this one lacks something").await;
+    let said = consumer.lines().join("\n");
+    assert!(!said.contains("events are applied again"), "{said}");
+
+    world.execute("DELETE FROM effect.failing").await;
+    world.wait_applied(1_500).await;
+    consumer.wait_for_http(DEADLINE, "/readyz", 200).await;
+    world.assert_applied_exactly_once().await;
+}
+
 #[tokio::test]
 async fn keys_whose_events_fail_slowly_keep_nobody_else_waiting_for_all_of_them() {
     let Some(world) = World::create().await else { return };
@@ -234,7 +305,10 @@ async fn one_that_takes_its_whole_batch_along(code: &str) {
     })
     .await;
     let well = "SELECT count(*) FROM effect.applied WHERE key LIKE 'well-%'";
-    assert_eq!(world.number(well).await, 1_000);
+    wait_until(DEADLINE, "the others to be applied", async || {
+        (world.number(well).await == 1_000).then_some(())
+    })
+    .await;
     told(&consumer, "inbox discard").await;
 
     // Two are mended: the third, which is due again and again, does not keep them in the inbox.

@@ -110,6 +110,11 @@ impl Doubts {
         self.of.get(&ticket).is_some_and(Doubt::is_serious)
     }
 
+    /// Whether it has shown by itself that it fails, or its turn says whether the database is there again.
+    pub(crate) fn was_tried(&self, ticket: Ticket) -> bool {
+        self.of.get(&ticket).is_some_and(Doubt::was_tried)
+    }
+
     /// How it goes out; `None` while it has to wait, because nothing tells that it would fare better.
     pub(crate) fn trial(&self, ticket: Ticket, now: Instant) -> Option<Trial> {
         let doubt = self.of.get(&ticket)?;
@@ -119,8 +124,10 @@ impl Doubts {
         if is_proven {
             return Some(Trial::Last);
         }
-        // Once others have passed since, it may go at once.
-        if doubt.passed == self.passed && self.not_before.is_some_and(|at| at > now) {
+        // Once others have passed since, it may go at once. So may what was only with others that failed: it may be
+        // healthy, and the database has answered.
+        let has_to_wait = doubt.was_tried() && doubt.passed == self.passed;
+        if has_to_wait && self.not_before.is_some_and(|at| at > now) {
             return None;
         }
         Some(if doubt.failure == Failure::Operator { Trial::Together } else { Trial::Alone })
@@ -156,6 +163,10 @@ impl Doubts {
 }
 
 impl Doubt {
+    fn was_tried(&self) -> bool {
+        self.alone > 0 || self.failure == Failure::Outage
+    }
+
     fn is_serious(&self) -> bool {
         self.failure != Failure::Conflict || self.alone > 0 || self.times >= CONFLICTS_MAX
     }

@@ -8,6 +8,8 @@ pub enum Failure {
     Conflict,
     /// A lock was not to be had in time. Not an attempt.
     Locked,
+    /// The session has ended or may not write, and a new one may: the database is there.
+    Severed,
     /// The database cannot at the moment: everything waits.
     Outage,
     /// A handler or a right is missing: somebody has to act.
@@ -46,7 +48,7 @@ impl Failure {
     #[must_use]
     pub const fn may_be_its_own(self) -> bool {
         match self {
-            Self::Conflict | Self::Locked | Self::Outage | Self::Operator => true,
+            Self::Conflict | Self::Locked | Self::Severed | Self::Outage | Self::Operator => true,
             Self::Paused | Self::Rebuilt | Self::Unregistered => false,
         }
     }
@@ -56,7 +58,7 @@ impl Failure {
     pub const fn name(self) -> &'static str {
         match self {
             Self::Conflict | Self::Locked => "conflict",
-            Self::Outage => "outage",
+            Self::Severed | Self::Outage => "outage",
             Self::Operator => "operator",
             Self::Paused => "paused",
             Self::Rebuilt => "rebuilt",

@@ -115,6 +115,16 @@ enum Turn {
     Single(Ticket),
 }
 
+/// Turns that are in doubt.
+#[derive(Debug, Default)]
+struct Doubtful {
+    /// In doubt because of what others have done, as far as anybody knows.
+    untried: VecDeque<Turn>,
+    tried: VecDeque<Turn>,
+    /// They take turns: the ones may be healthy, of the others some may be stored by now.
+    untried_were_last: bool,
+}
+
 /// The two lines in which turns stand.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Line {
@@ -139,7 +149,7 @@ pub struct Intake<M> {
     by_message: HashMap<Arc<str>, Ticket>,
     lanes: HashMap<Arc<str>, Lane>,
     ready: VecDeque<Turn>,
-    doubtful: VecDeque<Turn>,
+    doubtful: Doubtful,
     resting: BTreeSet<(Instant, Arc<str>)>,
     batches: BTreeMap<BatchId, Out>,
     /// Out of which line the last batch came: they take turns.
@@ -147,6 +157,8 @@ pub struct Intake<M> {
     /// Where there is one worker only, the trusted have it as long as the doubtful had.
     doubtful_after: Option<Instant>,
     doubts: Doubts,
+    /// Something is stored for want of room: an eighth is made free before more is read.
+    is_making_room: bool,
     leases: Leases,
     pace: Pace,
     acknowledgements: VecDeque<String>,
@@ -166,7 +178,8 @@ impl<M> Intake<M> {
             by_message: HashMap::new(),
             lanes: HashMap::new(),
             ready: VecDeque::new(),
-            doubtful: VecDeque::new(),
+            doubtful: Doubtful::default(),
+            is_making_room: false,
             resting: BTreeSet::new(),
             batches: BTreeMap::new(),
             last: Line::Doubtful,
@@ -187,7 +200,13 @@ impl<M> Intake<M> {
     pub fn has_room(&self) -> bool {
         let Bounds { messages, bytes, .. } = self.bounds;
         let is_wanted = !self.pace.is_away() || self.held.len() < OUTAGE_MESSAGES;
-        self.held.len() < messages && self.bytes < bytes && is_wanted
+        self.held.len() < messages && self.bytes < bytes && is_wanted && !self.is_making_room
+    }
+
+    /// Whether there is hardly room.
+    fn is_nearly_full(&self) -> bool {
+        let Bounds { messages, bytes, .. } = self.bounds;
+        self.held.len() >= messages / 8 * 7 || self.bytes >= bytes / 8 * 7
     }
 
     /// Whether the database was not there when last asked.
@@ -199,6 +218,7 @@ impl<M> Intake<M> {
     /// Events have passed that are not held here: what fails meanwhile fails by itself.
     pub fn others_passed(&mut self) {
         self.doubts.others_passed();
+        self.is_making_room = false;
     }
 
     /// Messages held.
@@ -291,7 +311,7 @@ impl<M> Intake<M> {
                 assert_eq!(fates.len(), tickets.len(), "C2: a message without a fate");
                 if fates.contains(&Fate::Applied) {
                     self.pace.worked();
-                    self.doubts.others_passed();
+                    self.others_passed();
                 } else {
                     self.pace.recorded();
                 }
@@ -340,9 +360,13 @@ impl<M> Intake<M> {
             // Each try takes its time anyway, and the next one is something else.
             Failure::Operator if time > PATIENCE => self.pace.was_cut(size, time),
             Failure::Conflict if size > 1 => self.pace.conflicted(size, now, &mut self.random),
-            // What waits for a lock, or meets others alone, waits apart from now on; and of the others, the
-            // number of the generation is read again, and that is all.
-            Failure::Conflict | Failure::Locked | Failure::Rebuilt | Failure::Paused => {}
+            // What waits for a lock, meets others alone, or ends its session, waits apart from now on; and of the
+            // others, the number of the generation is read again, and that is all.
+            Failure::Conflict
+            | Failure::Locked
+            | Failure::Severed
+            | Failure::Rebuilt
+            | Failure::Paused => {}
             Failure::Outage | Failure::Operator | Failure::Unregistered => {
                 self.pace.failed(failure, now, &mut self.random);
             }
@@ -381,6 +405,7 @@ impl<M> Intake<M> {
         self.doubts.forget(ticket);
         self.leases.end(ticket, &held.lease);
         self.bytes -= held.bytes;
+        self.is_making_room &= self.is_nearly_full();
         Some(held)
     }
 
@@ -532,7 +557,7 @@ impl<M> Intake<M> {
         let waiting: Vec<Ticket> =
             self.held.iter().filter(|(_, held)| !held.is_out).map(|(ticket, _)| *ticket).collect();
         self.ready.clear();
-        self.doubtful.clear();
+        self.doubtful = Doubtful::default();
         self.resting.clear();
         self.lanes.retain(|_, lane| {
             lane.queue.clear();
@@ -546,7 +571,9 @@ impl<M> Intake<M> {
     pub fn wake_at(&self, now: Instant) -> Option<Instant> {
         let rested = self.resting.first().map(|(at, _)| *at);
         let pace = if self.ready.is_empty() { None } else { self.pace.wake_at(now) };
-        let doubts = if self.doubtful.is_empty() { None } else { self.doubts.wake_at(now) };
+        let Doubtful { tried, untried, .. } = &self.doubtful;
+        let is_waiting = !tried.is_empty() || !untried.is_empty();
+        let doubts = self.doubts.wake_at(now).filter(|_| is_waiting);
         [rested, pace, doubts, self.leases.wake_at()].into_iter().flatten().min()
     }
 }

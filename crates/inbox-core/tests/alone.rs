@@ -1,6 +1,6 @@
 //! A message that fails for what says nothing about an event: everybody's trouble, or its own.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -17,6 +17,10 @@ struct World {
     began: Instant,
     now: Instant,
     sick: BTreeSet<Name>,
+    /// What has a key.
+    keys: BTreeMap<Name, String>,
+    /// Keys of which something is stored: what stands behind it is stored, too, and not tried.
+    held: BTreeSet<String>,
     failure: Failure,
     applied: Vec<Name>,
     stored: Vec<Name>,
@@ -38,6 +42,8 @@ impl World {
             began: now,
             now,
             sick: BTreeSet::new(),
+            keys: BTreeMap::new(),
+            held: BTreeSet::new(),
             failure: Failure::Operator,
             applied: Vec::new(),
             stored: Vec::new(),
@@ -45,6 +51,9 @@ impl World {
     }
 
     fn deliver(&mut self, name: &str, key: &str) {
+        if !key.is_empty() {
+            self.keys.insert(name.to_owned(), key.to_owned());
+        }
         let ack_id = format!("ack {name}");
         let delivery = Delivery { message_id: name, ack_id, ordering_key: key, bytes: 10 };
         self.intake.arrive(delivery, &Arc::new(name.to_owned()), self.now);
@@ -59,10 +68,12 @@ impl World {
     /// and of those beside one that passes the sick are stored; every other failure takes all of it along.
     fn end(&mut self, batch: &Batch<Name>) {
         let names = || batch.messages.iter().map(|it| it.as_str());
+        let is_held = |name: &str| self.keys.get(name).is_some_and(|key| self.held.contains(key));
         let is_sick = |name: &str| self.sick.contains(name);
+        let tried = || names().filter(|it| !is_held(it));
         let is_told_apart = batch.standing == Standing::ToBeStored
-            || self.failure == Failure::Operator && !names().all(is_sick);
-        let outcome = match names().any(is_sick) && !is_told_apart {
+            || self.failure == Failure::Operator && !tried().all(is_sick);
+        let outcome = match tried().any(is_sick) && !is_told_apart {
             true => Outcome::Failed(self.failure),
             false => Outcome::Committed(
                 names()
@@ -72,6 +83,9 @@ impl World {
         };
         if let Outcome::Committed(_) = outcome {
             let (stored, applied): (Vec<&str>, Vec<&str>) = names().partition(|it| is_sick(it));
+            let keys: Vec<String> =
+                stored.iter().filter_map(|it| self.keys.get(*it)).cloned().collect();
+            self.held.extend(keys);
             self.stored.extend(stored.into_iter().map(str::to_owned));
             self.applied.extend(applied.into_iter().map(str::to_owned));
         }
@@ -180,6 +194,23 @@ fn what_has_not_failed_does_not_go_with_what_has() {
             world.run(Duration::from_millis(20));
         }
         assert_eq!((world.applied.len(), world.stored.len()), (500, 20), "{failure:?}");
+    }
+}
+
+#[test]
+fn what_was_beside_others_that_failed_does_not_wait_until_they_are_tried_again() {
+    for failure in [Failure::Locked, Failure::Conflict, Failure::Severed] {
+        for workers in [1, 4] {
+            let mut world = World { failure, ..World::new(200, workers) };
+            for n in 0..600 {
+                world.deliver_sick(&format!("bad-{n}"), &format!("a-{n}"));
+            }
+            for n in 0..20 {
+                world.deliver(&format!("good-{n}"), &format!("b-{n}"));
+            }
+            world.run(Duration::from_secs(3));
+            assert_eq!(world.applied.len(), 20, "{failure:?}, {workers} workers");
+        }
     }
 }
 

@@ -10,7 +10,7 @@ use walrelay_pubsub::Subscriber;
 
 use crate::admin::{failed, is_current, unknown};
 use crate::course::End;
-use crate::database::{Connection, Registration, Unapplied, chain, resolve_handler};
+use crate::database::{Connection, Registration, resolve_handler};
 use crate::effect::{Effect, Kind};
 use crate::error::InboxError;
 use crate::health::Health;
@@ -22,6 +22,7 @@ use crate::rights::{refuse_without_handler, refuse_without_inbox};
 use crate::run::Run;
 use crate::settings::{Dedupe, OnGap, Settings};
 use crate::trace::Tracer;
+use crate::unapplied::{Unapplied, chain};
 
 /// Until the next look when a subscription cannot be followed to.
 const AGAIN_AFTER: Duration = Duration::from_secs(1);
@@ -191,9 +192,11 @@ fn unusable(error: Unapplied) -> InboxError {
     match error {
         Unapplied::Connect(error) => InboxError::Connect(error),
         Unapplied::Sql(error) => failed("read the consumer")(error),
-        Unapplied::Handler(..) | Unapplied::Silent | Unapplied::Overdue | Unapplied::Garbled => {
-            InboxError::Inbox { problem: error.to_string() }
-        }
+        Unapplied::Handler(..)
+        | Unapplied::Severed(_)
+        | Unapplied::Silent
+        | Unapplied::Overdue
+        | Unapplied::Garbled => InboxError::Inbox { problem: error.to_string() },
     }
 }
 

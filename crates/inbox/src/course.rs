@@ -43,9 +43,40 @@ impl Spell {
         now - *self.0.get_or_insert(now) >= patience
     }
 
+    /// It goes wrong.
+    pub(crate) const fn is_on(&self) -> bool {
+        self.0.is_some()
+    }
+
     /// It went right.
     pub(crate) fn over(&mut self) {
         self.0 = None;
+    }
+}
+
+/// Lines of one kind in the log: a few each second, however many there could be.
+#[derive(Debug, Default)]
+pub(crate) struct Lines {
+    second: Option<Instant>,
+    told: u32,
+    untold: u64,
+}
+
+/// So many lines of a kind in a second are read by somebody.
+const LINES_MAX: u32 = 5;
+
+impl Lines {
+    /// Whether one may be written now; with how many have not been since the last one.
+    pub(crate) fn may_go(&mut self, now: Instant) -> Option<u64> {
+        if self.second.is_none_or(|began| now - began >= Duration::from_secs(1)) {
+            (self.second, self.told) = (Some(now), 0);
+        }
+        if self.told == LINES_MAX {
+            self.untold += 1;
+            return None;
+        }
+        self.told += 1;
+        Some(std::mem::take(&mut self.untold))
     }
 }
 

@@ -7,25 +7,26 @@ use std::sync::{Arc, LazyLock};
 use std::time::Duration;
 
 use tokio::time::timeout;
-use tokio_postgres::error::SqlState;
+use tokio_postgres::Row;
 use tokio_postgres::types::Type;
-use tokio_postgres::{Error as SqlError, Row};
-use walrelay_inbox_core::{Failure, Fate, Standing, beginnings_of_no_attempt, is_no_attempt};
-use walrelay_postgres::{ConnectConfig, PgError, SqlClient, connect_sql};
+use walrelay_inbox_core::{Fate, Standing, beginnings_of_no_attempt, is_no_attempt};
+use walrelay_postgres::{ConnectConfig, SqlClient, connect_sql};
 
 use crate::admin::refuse_hidden_writes;
 use crate::columns::{Columns, MESSAGES, Parameter, borrowed};
 use crate::effect::Kind;
 use crate::error::InboxError;
 use crate::event::Event;
-use crate::fault::failure_of;
-use crate::handler::{HandlerError, Verdict};
 use crate::plan::{Plan, VERSION_GAP};
 use crate::settings::OnGap;
+use crate::unapplied::{Unapplied, chain};
 use crate::waiting::{WAITING, Waiting};
 
 /// Beyond the server's own time-out: it is gone, and nobody knows whether it committed.
 const SLACK: Duration = Duration::from_secs(15);
+
+/// How long a new session may take to say that it may write.
+const WRITABLE_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// How long the consumer's row may take to be read.
 const LOOK_TIMEOUT: Duration = Duration::from_secs(60);
@@ -158,7 +159,7 @@ impl Applied {
             Some(VERSION_GAP) => "a version of its key is missing before an event",
             Some(ID_COLLISION) => "a different event has the id of an event",
             Some(code) if is_no_attempt(code) => {
-                "an event fails by itself for what is no attempt: it waits with its key until that is mended"
+                "an event is stored for what is no attempt: it waits with its key until that is mended"
             }
             Some(_) | None => "the handler failed on an event",
         }
@@ -187,115 +188,6 @@ impl Applied {
 
 /// The error code of an event whose id another one has.
 const ID_COLLISION: &str = "ID_COLLISION";
-
-/// Why an exchange did not commit, as far as anybody knows.
-#[derive(Debug)]
-pub(crate) enum Unapplied {
-    /// No connection.
-    Connect(PgError),
-    /// The server's answer, or a connection that broke.
-    Sql(SqlError),
-    /// The handler's error is about the whole batch.
-    Handler(HandlerError, Failure),
-    /// No answer at all.
-    Silent,
-    /// The handler has not ended, wherever it is.
-    Overdue,
-    /// Fewer answers than events: not our functions.
-    Garbled,
-}
-
-impl Unapplied {
-    pub(crate) fn failure(&self) -> Failure {
-        match self {
-            Self::Connect(error) => match error.server() {
-                Some(answer) => Failure::of_sqlstate(Some(&answer.code)),
-                None => Failure::Outage,
-            },
-            Self::Sql(error) => failure_of(error),
-            Self::Handler(_, failure) => *failure,
-            Self::Silent => Failure::Outage,
-            // A smaller batch may be done in time.
-            Self::Overdue => Failure::Conflict,
-            Self::Garbled => Failure::Operator,
-        }
-    }
-}
-
-impl Unapplied {
-    /// The server's code, where it has refused a statement or a connection.
-    pub(crate) fn sqlstate(&self) -> Option<&str> {
-        match self {
-            Self::Connect(error) => error.server().map(|answer| &*answer.code),
-            Self::Sql(error) => error.code().map(SqlState::code),
-            Self::Handler(error, _) => error.sql().and_then(SqlError::code).map(SqlState::code),
-            Self::Overdue | Self::Silent | Self::Garbled => None,
-        }
-    }
-
-    /// Whether the handler took too long; what does so alone is at fault itself.
-    pub(crate) fn is_timeout(&self) -> bool {
-        let is_cancelled = self.sqlstate() == Some(SqlState::QUERY_CANCELED.code());
-        matches!(self, Self::Overdue) || is_cancelled
-    }
-
-    /// Whether what fails alone with this, while others pass, may be at fault itself: everything but what says that
-    /// the consumer is not as it was, or that there is no connection at all.
-    fn may_be_its_own(&self) -> bool {
-        match self {
-            Self::Sql(_) | Self::Handler(..) => {
-                self.sqlstate().is_none_or(|code| !code.starts_with("WR"))
-            }
-            Self::Overdue => true,
-            Self::Connect(_) | Self::Silent | Self::Garbled => false,
-        }
-    }
-
-    /// A session that writes nothing stays so, and a server that may is perhaps another one.
-    pub(crate) fn is_read_only(&self) -> bool {
-        self.sqlstate() == Some(SqlState::READ_ONLY_SQL_TRANSACTION.code())
-    }
-
-    /// What it is for the event that is stored because of it.
-    pub(crate) fn verdict(&self) -> Verdict {
-        let without_answer = match self {
-            Self::Overdue => &SqlState::QUERY_CANCELED,
-            Self::Connect(_) | Self::Sql(_) | Self::Handler(..) | Self::Silent | Self::Garbled => {
-                &SqlState::CONNECTION_FAILURE
-            }
-        };
-        let code = self.sqlstate().unwrap_or(without_answer.code()).to_owned();
-        Verdict::Failed { code, text: self.to_string(), is_final: false }
-    }
-}
-
-impl std::fmt::Display for Unapplied {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        match self {
-            Self::Connect(error) => write!(f, "{}", chain(error)),
-            Self::Sql(error) => match error.as_db_error() {
-                // Not the detail, which may quote data.
-                Some(answer) => {
-                    write!(f, "{} (SQLSTATE {})", answer.message(), answer.code().code())?;
-                    answer.hint().map_or(Ok(()), |hint| write!(f, "; {hint}"))
-                }
-                None => write!(f, "{}", chain(error)),
-            },
-            Self::Handler(error, _) => write!(f, "{error}"),
-            Self::Overdue => f.write_str("the handler did not end in time (--handler-timeout)"),
-            Self::Silent => f.write_str("the database did not answer in time"),
-            Self::Garbled => f.write_str("app_inbox_apply is not the one of this version"),
-        }
-    }
-}
-
-/// An error with its causes.
-pub(crate) fn chain(error: &(dyn std::error::Error + 'static)) -> String {
-    std::iter::successors(Some(error), |error| error.source())
-        .map(ToString::to_string)
-        .collect::<Vec<_>>()
-        .join(": ")
-}
 
 /// What holds in a transaction that applies. A handler may wait for something else than the database, so
 /// an idle transaction is left alone until our own time-out is over. A server looks whether we are still
@@ -355,6 +247,7 @@ impl Connection {
         };
         let mut applied = match (ended, events) {
             (Err(cause), [event]) if is_its_own(&cause) => self.refuse(plan, event, &cause).await,
+            (Err(cause), _) if cause.is_of_the_session() => Err(self.tell_apart(cause).await),
             (ended, _) => ended,
         }?;
         if applied.len() != events.len() {
@@ -365,6 +258,16 @@ impl Connection {
             it.error_code.get_or_insert_with(|| ID_COLLISION.to_owned());
         }
         Ok(applied)
+    }
+
+    /// Where a new session may write, the database is there: it was something that a handler did in the other one.
+    async fn tell_apart(&mut self, cause: Unapplied) -> Unapplied {
+        let Ok(client) = self.client().await else { return cause };
+        let sql = "SELECT pg_catalog.current_setting('transaction_read_only')";
+        match timeout(WRITABLE_TIMEOUT, client.query_typed_one(sql, &[])).await {
+            Ok(Ok(row)) if row.get::<_, &str>(0) == "off" => Unapplied::Severed(Box::new(cause)),
+            Ok(Ok(_) | Err(_)) | Err(_) => cause,
+        }
     }
 
     async fn apply_by(
@@ -549,7 +452,7 @@ fn stuck(consumer: &str, row: &Row) -> String {
 pub(crate) async fn resolve_handler(
     client: &SqlClient,
     name: &str,
-) -> Result<Vec<String>, SqlError> {
+) -> Result<Vec<String>, tokio_postgres::Error> {
     let sql = "SELECT pg_catalog.format('%I.%I(%s)', n.nspname, p.proname, \
                  CASE WHEN p.proargtypes[0] = 'public.app_inbox_event'::pg_catalog.regtype \
                       THEN 'public.app_inbox_event' ELSE 'public.app_inbox_event[]' END) \

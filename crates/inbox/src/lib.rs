@@ -37,6 +37,7 @@ mod settings;
 mod steps;
 mod time;
 mod trace;
+mod unapplied;
 mod waiting;
 
 pub use attributes::Attributes;

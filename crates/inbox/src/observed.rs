@@ -6,7 +6,7 @@ use std::time::Duration;
 use tokio::time::Instant;
 use walrelay_inbox_core::Failure;
 
-use crate::course::{REFUSED_LASTS, Spell};
+use crate::course::{Lines, REFUSED_LASTS, Spell};
 use crate::database::{Applied, Registration};
 use crate::event::Event;
 use crate::health::Health;
@@ -30,6 +30,7 @@ pub(crate) struct Observed {
     outage: Spell,
     refusal: Spell,
     conflict: Spell,
+    lines: Lines,
     /// What was said last, while it lasts: probes with other events find the same again.
     said: Option<String>,
     is_refused: bool,
@@ -38,7 +39,8 @@ pub(crate) struct Observed {
 impl Observed {
     pub(crate) fn new(metrics: Metrics, health: Health, tracer: Option<Arc<dyn Tracer>>) -> Self {
         let (outage, refusal, conflict) = (Spell::default(), Spell::default(), Spell::default());
-        Self { metrics, health, tracer, outage, refusal, conflict, said: None, is_refused: false }
+        let (lines, said) = (Lines::default(), None);
+        Self { metrics, health, tracer, outage, refusal, conflict, lines, said, is_refused: false }
     }
 
     /// Whether the server has refused everything for long, for what does not pass by itself.
@@ -128,15 +130,44 @@ impl Observed {
 
     /// A batch has committed.
     pub(crate) fn note_committed(&mut self, applied: &[Applied]) {
-        self.health.progress();
         // What is only stored, to make room for others, is no sign that the handler works.
-        if applied.iter().any(|it| it.is_new() || it.result == "duplicate") {
+        if applied.iter().any(|it| it.is_new() || matches!(it.result, "duplicate" | "discarded")) {
+            self.note_working();
+        }
+    }
+
+    /// An event has failed, and is stored: a line for each, but for a few only of hundreds.
+    pub(crate) fn note_stored(&mut self, event_id: &str, its: &Applied) {
+        if its.result == "retrying" {
+            // Before the next look has counted them.
+            self.metrics.row(ROWS_RETRYING).inc();
+        }
+        let Some(untold) = self.lines.may_go(Instant::now()) else { return };
+        tracing::warn!(
+            event_id,
+            result = its.result,
+            code = its.error_code,
+            untold,
+            "{}; `walrelay inbox show {event_id}` tells more",
+            its.complaint()
+        );
+    }
+
+    /// Whether the server refuses what handlers do, and of what is stored for that nothing has passed yet.
+    pub(crate) fn is_troubled(&self) -> bool {
+        self.refusal.is_on() && self.metrics.row(ROWS_RETRYING).get() > 0
+    }
+
+    /// The database is there, and nothing is held that could tell how a handler fares.
+    pub(crate) fn note_idle(&mut self) {
+        if !self.is_troubled() {
             self.note_working();
         }
     }
 
     /// Events are applied.
     pub(crate) fn note_working(&mut self) {
+        self.health.progress();
         self.outage.over();
         self.refusal.over();
         self.conflict.over();
@@ -154,7 +185,7 @@ impl Observed {
         let lasts = match failure {
             Failure::Conflict | Failure::Locked => self.conflict.lasts(now, CONFLICT_LASTS),
             Failure::Outage => self.outage.lasts(now, OUTAGE_LASTS),
-            Failure::Operator => self.refusal.lasts(now, REFUSAL_LASTS),
+            Failure::Operator | Failure::Severed => self.refusal.lasts(now, REFUSAL_LASTS),
             Failure::Paused | Failure::Rebuilt | Failure::Unregistered => false,
         };
         if failure == Failure::Operator {
@@ -184,6 +215,11 @@ impl Observed {
                     "{error}{whom}; mend that, and events go on by themselves: no attempts are counted"
                 )
             }
+            Failure::Severed => {
+                format!(
+                    "{error}{whom}: it ends the session or may not write, and a new session may"
+                )
+            }
             Failure::Outage | Failure::Paused | Failure::Rebuilt | Failure::Unregistered => {
                 format!("{error}{whom}")
             }
@@ -201,6 +237,10 @@ impl Observed {
             Failure::Operator => tracing::error!(
                 error,
                 "events cannot be applied until somebody acts{whom}; no attempts are counted"
+            ),
+            Failure::Severed => tracing::warn!(
+                error,
+                "the session ends or may not write whenever events are applied{whom}, and a new one may"
             ),
             Failure::Outage | Failure::Paused | Failure::Rebuilt | Failure::Unregistered => {
                 tracing::warn!(error, "the database cannot apply events; they are held");

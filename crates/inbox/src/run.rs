@@ -19,7 +19,7 @@ use walrelay_postgres::ConnectConfig;
 use walrelay_pubsub::{Delivered, Subscriber};
 
 use crate::course::{Chore, Course, End, PAUSED_TURN, QUIET, Stored, TURN, seed};
-use crate::database::{Applied, Connection, Found, Registration, Unapplied};
+use crate::database::{Applied, Connection, Found, Registration};
 use crate::event::Event;
 use crate::health::{Holdings, Phase};
 use crate::link::{Heard, LEASE, Link, Wanted, code_name, operator_hint};
@@ -28,6 +28,7 @@ use crate::observed::Observed;
 use crate::plan::Plan;
 use crate::settings::{Settings, Until};
 use crate::trace::{BatchFailure, TraceEnd};
+use crate::unapplied::Unapplied;
 
 /// How often what waits for its time is asked for.
 const REDELIVER_EVERY: Duration = Duration::from_secs(1);
@@ -310,13 +311,7 @@ impl Run {
                 }
                 "retrying" | "dead" if its.error_code.is_some() => {
                     self.stored = Stored::Perhaps;
-                    tracing::warn!(
-                        event_id = event.event_id,
-                        result = its.result,
-                        code = its.error_code,
-                        "{}; `walrelay inbox show` tells more",
-                        its.complaint()
-                    );
+                    self.observed.note_stored(&event.event_id, its);
                 }
                 _ => {}
             }
@@ -324,16 +319,14 @@ impl Run {
     }
 
     fn failed(&mut self, failure: Failure, now: Instant) {
-        match failure {
-            Failure::Paused | Failure::Rebuilt | Failure::Unregistered => {
-                if failure == Failure::Paused {
-                    self.pause();
-                }
-                if self.look != Chore::Running {
-                    self.look = Chore::Due(now);
-                }
-            }
-            Failure::Conflict | Failure::Locked | Failure::Outage | Failure::Operator => {}
+        if failure.may_be_its_own() {
+            return;
+        }
+        if failure == Failure::Paused {
+            self.pause();
+        }
+        if self.look != Chore::Running {
+            self.look = Chore::Due(now);
         }
     }
 
@@ -356,11 +349,11 @@ impl Run {
                 self.observed.note_redelivery();
                 if applied.iter().any(Applied::is_new) {
                     self.intake.others_passed();
-                    self.observed.health.progress();
+                    self.observed.note_working();
                 }
                 if self.intake.messages() == 0 {
                     // Nothing that is held could tell that it is over.
-                    self.observed.note_working();
+                    self.observed.note_idle();
                 }
                 if Applied::have_moved(applied) {
                     // What stands behind them, or did not fit beside them, may follow at once.
@@ -588,7 +581,7 @@ impl Run {
             batches: self.intake.batches_out(),
             oldest: self.intake.oldest(now.into_std()),
         };
-        if holdings.messages == 0 {
+        if holdings.messages == 0 && !self.observed.is_troubled() {
             self.observed.health.progress();
         }
         self.observed.metrics.held_messages.set(holdings.messages as u64);

@@ -9,11 +9,12 @@ use tokio_postgres::types::Type;
 use tokio_postgres::{IsolationLevel, Transaction};
 
 use crate::columns::{Columns, FIELDS, MESSAGES, Parameter, borrowed, of_row};
-use crate::database::{Applied, Connection, Unapplied, exchange_timeout, settings};
+use crate::database::{Applied, Connection, exchange_timeout, settings};
 use crate::event::Event;
 use crate::handler::{AnyHandler, Found, Stopped, Verdict, run};
 use crate::plan::{Plan, VERSION_GAP};
 use crate::settings::OnGap;
+use crate::unapplied::Unapplied;
 
 /// An event that came with this batch, or one that is stored.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

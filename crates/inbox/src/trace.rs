@@ -3,8 +3,9 @@
 use std::fmt;
 use std::sync::Arc;
 
-use crate::database::{Applied, Unapplied};
+use crate::database::Applied;
 use crate::event::Event;
+use crate::unapplied::Unapplied;
 
 /// Is told of each transaction that applies a batch as it was delivered. What is tried again from the
 /// inbox, and looks that find nothing to do, are not among them.

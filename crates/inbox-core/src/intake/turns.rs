@@ -1,15 +1,19 @@
 //! Whose turn it is: what goes into the next batch.
 
+use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Instant;
 
-use super::{Bounds, Intake, Line, Out, State, Turn};
+use super::{Doubtful, Intake, Line, Out, State, Turn};
 use crate::batch::{Batch, Standing};
 use crate::doubts::Trial;
 use crate::leases::Ticket;
 
 /// Bytes of messages in a batch: more would make one transaction long, and gain nothing.
 const BATCH_BYTES_MAX: usize = 4 << 20;
+
+/// One of the two lines of what is in doubt.
+type OfDoubtful = fn(&mut Doubtful) -> &mut VecDeque<Turn>;
 
 impl<M> Intake<M> {
     /// The next batch, if one may go now.
@@ -57,14 +61,23 @@ impl<M> Intake<M> {
             return None;
         }
         self.last = Line::Doubtful;
+        self.doubtful.untried_were_last ^= true;
+        let lines: [OfDoubtful; 2] = match self.doubtful.untried_were_last {
+            true => [|doubtful| &mut doubtful.untried, |doubtful| &mut doubtful.tried],
+            false => [|doubtful| &mut doubtful.tried, |doubtful| &mut doubtful.untried],
+        };
+        lines.into_iter().find_map(|line| self.next_of(line, now))
+    }
+
+    fn next_of(&mut self, line: OfDoubtful, now: Instant) -> Option<(Vec<Ticket>, Standing)> {
         let mut together = Vec::new();
         while together.len() < self.doubts.together()
-            && let Some(turn) = self.doubtful.front().cloned()
+            && let Some(turn) = line(&mut self.doubtful).front().cloned()
         {
             let first = self.first_of(&turn);
             let Some(first) = first.filter(|first| self.doubts.contains(*first)) else {
                 // Its lease was lost, and what stands there now is something else.
-                self.doubtful.pop_front();
+                line(&mut self.doubtful).pop_front();
                 self.ready.extend(first.map(|_| turn));
                 continue;
             };
@@ -72,7 +85,7 @@ impl<M> Intake<M> {
             if trial != Trial::Together && !together.is_empty() {
                 break;
             }
-            self.doubtful.pop_front();
+            line(&mut self.doubtful).pop_front();
             self.take_first(&turn, &mut together);
             let standing = match trial {
                 Trial::Together => continue,
@@ -88,6 +101,7 @@ impl<M> Intake<M> {
         let trial = self.doubts.trial(first, now);
         if trial.is_none() && self.is_stuffed() && self.doubts.give_up_one(self.bounds.messages) {
             // Nothing that is healthy could come, and tell.
+            self.is_making_room = true;
             return Some(Trial::Last);
         }
         trial
@@ -97,12 +111,10 @@ impl<M> Intake<M> {
         self.batches.values().filter(|out| out.line == Line::Doubtful).count()
     }
 
-    /// Whether all that is held is in doubt, and there is hardly room for anything else. An eighth is made free
-    /// before that is read.
+    /// Whether all that is held is in doubt, and there is hardly room for anything else.
     fn is_stuffed(&self) -> bool {
-        let Bounds { messages, bytes, .. } = self.bounds;
-        let is_full = self.held.len() >= messages / 8 * 7 || self.bytes >= bytes / 8 * 7;
-        is_full && self.ready.is_empty() && self.batches.is_empty() && !self.pace.is_away()
+        let is_idle = self.ready.is_empty() && self.batches.is_empty();
+        self.is_nearly_full() && is_idle && !self.pace.is_away()
     }
 
     /// The message that stands first in a turn; none when the turn is over.
@@ -177,9 +189,11 @@ impl<M> Intake<M> {
     }
 
     pub(super) fn line_up(&mut self, turn: Turn, first: Option<Ticket>) {
-        match first.is_some_and(|first| self.doubts.contains(first)) {
-            true => self.doubtful.push_back(turn),
-            false => self.ready.push_back(turn),
-        }
+        let line = match first.filter(|first| self.doubts.contains(*first)) {
+            Some(first) if self.doubts.was_tried(first) => &mut self.doubtful.tried,
+            Some(_) => &mut self.doubtful.untried,
+            None => &mut self.ready,
+        };
+        line.push_back(turn);
     }
 }

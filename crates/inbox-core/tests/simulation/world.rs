@@ -239,11 +239,12 @@ impl World {
     fn outcome(&mut self, batch: &Batch<Message>) -> Outcome {
         let messages = || batch.messages.iter().map(AsRef::as_ref);
         if self.strikes() {
-            match self.random.next_u32() % 6 {
+            match self.random.next_u32() % 7 {
                 0 => return Outcome::Failed(Failure::Conflict),
                 1 => return Outcome::Failed(Failure::Outage),
                 4 => return Outcome::Failed(Failure::Locked),
                 5 => return Outcome::Failed(Failure::Operator),
+                6 => return Outcome::Failed(Failure::Severed),
                 // It committed, and nobody knows.
                 2 => {
                     self.commit(messages());
