@@ -366,7 +366,7 @@ impl<M> Intake<M> {
             | Failure::Locked
             | Failure::Severed
             | Failure::Rebuilt
-            | Failure::Paused => {}
+            | Failure::Paused => self.pace.answered(failure),
             Failure::Outage | Failure::Operator | Failure::Unregistered => {
                 self.pace.failed(failure, now, &mut self.random);
             }

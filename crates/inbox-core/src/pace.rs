@@ -114,7 +114,7 @@ impl Pace {
 
     /// Nothing passes because the database is not there; not because it refuses what the handler does.
     pub(crate) fn is_away(&self) -> bool {
-        self.is_outage() && self.last != Failure::Operator
+        self.is_outage() && matches!(self.last, Failure::Outage | Failure::Unregistered)
     }
 
     /// When the next batch may go, if that is not now.
@@ -165,9 +165,9 @@ impl Pace {
         self.wait_until(now + if is_refused { wait.min(OUTAGE_WAIT_FIRST) } else { wait });
     }
 
-    /// Where the server refuses it is there, whatever was before.
+    /// Where the server refuses, or others are in the way, it is there, whatever was before.
     pub(crate) fn answered(&mut self, failure: Failure) {
-        if failure == Failure::Operator {
+        if failure != Failure::Outage {
             self.last = failure;
         }
     }

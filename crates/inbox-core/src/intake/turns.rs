@@ -99,12 +99,12 @@ impl<M> Intake<M> {
 
     fn trial(&mut self, first: Ticket, now: Instant) -> Option<Trial> {
         let trial = self.doubts.trial(first, now);
-        if trial.is_none() && self.is_stuffed() && self.doubts.give_up_one(self.bounds.messages) {
-            // Nothing that is healthy could come, and tell.
-            self.is_making_room = true;
-            return Some(Trial::Last);
+        if trial.is_some() || !self.is_stuffed() {
+            return trial;
         }
-        trial
+        // Nothing that is healthy could come, and tell.
+        self.is_making_room = self.doubts.give_up_one(self.bounds.messages);
+        self.is_making_room.then_some(Trial::Last)
     }
 
     fn doubtful_out(&self) -> usize {
