@@ -13,7 +13,7 @@ BEGIN
   -- Two runs at the same moment take turns; the second then finds everything in place.
   PERFORM pg_advisory_xact_lock(hashtextextended('walrelay migrations', 0));
 
-  IF to_regprocedure('public.app_inbox_run(regprocedure, public.app_inbox_message[], interval)') IS NOT NULL THEN
+  IF to_regprocedure('public.app_inbox_gaps_behind(public.app_inbox_message[], text[], text[])') IS NOT NULL THEN
     RETURN;
   END IF;
   IF to_regprocedure('public.app_inbox_run(regprocedure, public.app_inbox_message[])') IS NOT NULL THEN
@@ -292,6 +292,38 @@ BEGIN
   END
   $run$;
 
+  -- The outcomes of a batch once the handler has run: "gaps" are those of app_inbox_gaps, null where it has none.
+  -- It takes for granted that what it lets pass is applied, and nothing is known to be missing before the others
+  -- of the key are. So behind one that was not applied, or before it with a higher version, a message waits for
+  -- that one, which is no attempt; or comes again with it, if it was not even tried.
+  CREATE OR REPLACE FUNCTION public.app_inbox_gaps_behind(
+    messages public.app_inbox_message[], gaps text[], outcomes text[])
+    RETURNS text[]
+    LANGUAGE plpgsql IMMUTABLE
+    SET plan_cache_mode = force_generic_plan
+  AS $gaps_behind$
+  DECLARE
+    judged text[] := outcomes;
+    it record;
+  BEGIN
+    FOR it IN
+      SELECT g.i, u.is_untried
+        FROM (SELECT (messages[o.i]).ordering_key, min(o.i) AS first, min((messages[o.i]).version) AS lowest,
+                     bool_or(o.outcome = 'deferred') AS is_untried
+                FROM unnest(outcomes) WITH ORDINALITY AS o(outcome, i)
+               WHERE gaps[o.i] IS NULL AND o.outcome <> 'applied'
+               GROUP BY 1) AS u
+        JOIN unnest(gaps) WITH ORDINALITY AS g(gap, i)
+          ON (messages[g.i]).ordering_key = u.ordering_key
+         AND (u.first < g.i OR u.lowest < (messages[g.i]).version)
+       WHERE g.gap IS NOT NULL
+    LOOP
+      judged[it.i] := CASE WHEN it.is_untried THEN 'deferred' ELSE 'held' END;
+    END LOOP;
+    RETURN judged;
+  END
+  $gaps_behind$;
+
   -- The same, without messages that come too soon: app_inbox_gaps says which. Their keys are locked.
   CREATE OR REPLACE FUNCTION public.app_inbox_run_without_gaps(
     consumer text, generation int, handler regprocedure, messages public.app_inbox_message[],
@@ -328,6 +360,7 @@ BEGIN
         error_codes[chosen[n]] := run.error_codes[n];
         errors[chosen[n]] := run.errors[n];
       END LOOP;
+      outcomes := public.app_inbox_gaps_behind(messages, gaps, outcomes);
     END IF;
   END
   $run_without_gaps$;
@@ -336,7 +369,8 @@ BEGIN
   FOR function IN
     SELECT p.oid::regprocedure FROM pg_catalog.pg_proc AS p
      WHERE p.pronamespace = 'public'::regnamespace AND p.proname = ANY (ARRAY[
-       'app_inbox_fault', 'app_inbox_payload', 'app_inbox_events', 'app_inbox_run', 'app_inbox_run_without_gaps'])
+       'app_inbox_fault', 'app_inbox_payload', 'app_inbox_events', 'app_inbox_run', 'app_inbox_gaps_behind',
+       'app_inbox_run_without_gaps'])
   LOOP
     EXECUTE format('REVOKE ALL ON FUNCTION %s FROM PUBLIC', function);
     FOR web_role IN

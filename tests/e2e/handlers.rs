@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use walrelay_inbox::{
     ConnectConfig, Consumer, Effect, Endpoint, Event, Handler, HandlerError, Health, Metrics,
-    PgEnv, Settings, Transaction, Until,
+    OnGap, PgEnv, Settings, Transaction, Until,
 };
 use walrelay_testkit::wait_until;
 use walrelay_tests::{CONSUMER, DEADLINE, World};
@@ -76,15 +76,22 @@ async fn consume(world: &World, until: Until) {
 }
 
 async fn consume_by(world: &World, effect: Effect, until: Until) {
+    consume_with(settings(world, effect, until)).await;
+}
+
+fn settings(world: &World, effect: Effect, until: Until) -> Settings {
     let connect = ConnectConfig::parse(world.url(), &PgEnv::default()).expect("a URL");
     let endpoint = Endpoint::emulator(world.pubsub.address()).expect("an address");
-    let settings = Settings {
+    Settings {
         until,
         max_attempts: 2,
         handler_timeout: Duration::from_secs(1),
         batch: 20,
         ..Settings::new(CONSUMER, effect, connect, endpoint)
-    };
+    }
+}
+
+async fn consume_with(settings: Settings) {
     let consumer = Consumer::prepare(settings).await.expect("everything is there");
     let stop = std::future::pending();
     consumer.run(stop, Metrics::new(), Health::new(CONSUMER)).await.expect("it is caught up");
@@ -136,6 +143,47 @@ async fn what_a_handler_in_rust_fails_on_is_isolated_and_its_key_waits() {
     assert_eq!(world.applied_count().await, 200);
     let sum = "SELECT sum(events)::bigint FROM effect.balance";
     assert_eq!(world.number(sum).await, 200);
+}
+
+#[tokio::test]
+async fn a_gap_behind_what_a_handler_in_rust_fails_on_uses_up_no_attempt() {
+    let Some(world) = world().await else { return };
+    // Key 1 fails for now, key 2 for good; of both the fourth is missing.
+    for (key, poison) in [("key-1", r#"{"fails": 1}"#), ("key-2", r#"{"never": 1}"#)] {
+        for (version, payload) in [(1, "{}"), (2, poison), (3, "{}"), (5, "{}")] {
+            world
+                .execute(&format!(
+                    "INSERT INTO app_outbox (aggregatetype, aggregateid, event_type, version, payload)
+                     VALUES ('video', '{key}', 'made', {version}, '{payload}')"
+                ))
+                .await;
+        }
+    }
+    world.catch_up().await;
+    let hold = || Settings {
+        on_gap: OnGap::Hold,
+        ..settings(&world, Effect::handler(Adding), Until::CaughtUp)
+    };
+    consume_with(hold()).await;
+    let waiting = "SELECT string_agg(concat_ws(' ', ordering_key, version, status, attempts, error_code), ', '
+                               ORDER BY ordering_key, version) FROM app_inbox WHERE status <> 'done'";
+    let told: String = world.client().query_one(waiting, &[]).await.expect("rows").get(0);
+    assert_eq!(
+        told,
+        "key-1 2 dead 2 22012, key-1 3 retrying 0, key-1 5 retrying 0 VERSION_GAP, \
+         key-2 2 dead 1 HANDLER_DEAD, key-2 3 retrying 0, key-2 5 retrying 0 VERSION_GAP"
+    );
+
+    let ids = "SELECT event_id FROM app_inbox WHERE status = 'dead'";
+    for row in world.client().query(ids, &[]).await.expect("dead rows") {
+        world.succeed(["inbox", "discard", row.get(0), "--reason", "poison"]).await;
+    }
+    consume_with(hold()).await;
+    let dead =
+        "SELECT count(*) FROM app_inbox WHERE status = 'dead' AND version = 5 AND attempts = 2
+                   AND last_error LIKE '%version 4 has not come, 3 was applied last%'";
+    assert_eq!(world.number(dead).await, 2);
+    assert_eq!(world.applied_count().await, 4);
 }
 
 #[tokio::test]

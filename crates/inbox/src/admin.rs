@@ -335,8 +335,7 @@ pub(crate) async fn has_inbox(client: &SqlClient) -> Result<bool, InboxError> {
 /// The database refuses.
 pub(crate) async fn is_current(client: &SqlClient) -> Result<bool, InboxError> {
     let sql = "SELECT EXISTS (SELECT FROM pg_catalog.pg_proc AS p \
-          WHERE p.pronamespace = 'public'::pg_catalog.regnamespace AND p.proname = 'app_inbox_run' \
-            AND 'patience' = ANY (p.proargnames))";
+          WHERE p.pronamespace = 'public'::pg_catalog.regnamespace AND p.proname = 'app_inbox_gaps_behind')";
     let row = client.query_one(sql, &[]).await.map_err(failed("look at the inbox's functions"))?;
     Ok(row.get(0))
 }

@@ -9,7 +9,7 @@ use crate::columns::Parameter;
 use crate::error::InboxError;
 
 /// The functions that consuming calls, most of them by way of another: none runs with its owner's rights.
-const FUNCTIONS: [&str; 25] = [
+const FUNCTIONS: [&str; 26] = [
     "app_inbox_advance",
     "app_inbox_apply",
     "app_inbox_blame",
@@ -18,6 +18,7 @@ const FUNCTIONS: [&str; 25] = [
     "app_inbox_events",
     "app_inbox_fault",
     "app_inbox_gaps",
+    "app_inbox_gaps_behind",
     "app_inbox_give_up",
     "app_inbox_heads",
     "app_inbox_is_let_through",

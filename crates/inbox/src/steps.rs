@@ -162,8 +162,39 @@ async fn judge(
         // It failed before while others passed, or they would not be stored.
         From::Inbox => Ok(found.verdicts),
     }?;
+    let has_unapplied = found.iter().any(|verdict| *verdict != Verdict::Applied);
+    let has_gap = chosen.len() < events.len();
     chosen.into_iter().zip(found).for_each(|(i, verdict)| verdicts[i] = Some(verdict));
-    Ok(verdicts.into_iter().map(|verdict| verdict.unwrap_or(Verdict::Deferred)).collect())
+    let verdicts = verdicts.into_iter().map(|verdict| verdict.unwrap_or(Verdict::Deferred));
+    let verdicts = verdicts.collect();
+    if has_gap && has_unapplied {
+        return behind(transaction, plan, (events, verdicts)).await;
+    }
+    Ok(verdicts)
+}
+
+/// The same verdicts, but that what comes too soon waits behind what else of its key was not applied.
+async fn behind(
+    transaction: &Transaction<'_>,
+    plan: &Plan,
+    (events, verdicts): (&[Event], Vec<Verdict>),
+) -> Result<Vec<Verdict>, Stopped> {
+    let gap = |verdict: &Verdict| matches!(verdict, Verdict::TooSoon { .. }).then_some("gap");
+    let gaps: Vec<Option<&str>> = verdicts.iter().map(gap).collect();
+    let outcomes: Vec<&str> = verdicts.iter().map(Verdict::name).collect();
+    let columns = Columns::of(events);
+    let mut parameters = columns.parameters(plan);
+    parameters.push((Box::new(gaps), Type::TEXT_ARRAY));
+    parameters.push((Box::new(outcomes), Type::TEXT_ARRAY));
+    let sql = format!("SELECT public.app_inbox_gaps_behind({MESSAGES}, $18, $19)");
+    let row = transaction.query_typed(&sql, &borrowed(&parameters)).await?;
+    let judged: Vec<String> = row.first().map(|row| row.get(0)).unwrap_or_default();
+    let verdict = |(verdict, outcome): (Verdict, String)| match (verdict, &*outcome) {
+        (Verdict::TooSoon { .. }, "deferred") => Verdict::Deferred,
+        (Verdict::TooSoon { text, .. }, "held") => Verdict::TooSoon { name: "held", text },
+        (other, _) => other,
+    };
+    Ok(verdicts.into_iter().zip(judged).map(verdict).collect())
 }
 
 /// A verdict for each event before which a version of its key is missing.

@@ -300,9 +300,9 @@ impl Inbox {
         };
         let mut failed: Vec<&str> = Vec::new();
         let mut outcomes = Vec::new();
-        for (message, gap) in messages.iter().zip(gaps) {
+        for (message, gap) in messages.iter().zip(&gaps) {
             outcomes.push(match gap {
-                Some(outcome) => outcome,
+                Some(outcome) => *outcome,
                 None if failed.contains(&&*message.key) => Outcome::Held(None),
                 None if fails(message) => {
                     failed.push(&message.key);
@@ -314,6 +314,7 @@ impl Inbox {
                 }
             });
         }
+        Self::wait_behind(messages, &gaps, &mut outcomes);
         outcomes
     }
 

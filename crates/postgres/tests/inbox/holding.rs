@@ -280,3 +280,107 @@ async fn an_event_released_from_a_gap_stays_behind_an_earlier_one_that_waits() {
         assert_eq!(world.redeliver_with(SET, HOLD).await, ["e2 done", "e3 done", "e5 done"]);
     }
 }
+
+/// What each event of a key has cost, and which one has its time.
+const ATTEMPTS: &str = "SELECT concat_ws(' ', event_id, status, attempts, error_code, CASE WHEN next_attempt_at IS NOT NULL THEN 'timed' END)
+     FROM app_inbox WHERE status <> 'done' ORDER BY version";
+const LAST_ERROR: &str = "SELECT coalesce(last_error, '') FROM app_inbox WHERE event_id = ";
+
+#[tokio::test]
+async fn an_event_that_comes_too_soon_uses_up_no_attempt_behind_one_that_fails() {
+    const HOLD_3: &str = ", on_gap => 'hold', max_attempts => 3";
+    for world in worlds().await {
+        for handler in BOTH {
+            world.run("TRUNCATE app_inbox, app_inbox_key, balance, applied").await;
+            let numbers = [1, 2, 3, 5, 7].map(|n| event(n, "a"));
+            let [one, two, three, five, seven] = numbers;
+            let batch = [one, two.failing("P0001"), three, five, seven];
+            let told = world.apply_with(handler, &batch, HOLD_3).await;
+            assert_eq!(told, ["done", "retrying P0001", "retrying", "retrying", "retrying"]);
+            world.redeliver_with(handler, HOLD_3).await;
+            assert_eq!(
+                world.lines(ATTEMPTS).await,
+                [
+                    "e2 retrying 2 P0001 timed",
+                    "e3 retrying 0",
+                    "e5 retrying 0 VERSION_GAP",
+                    "e7 retrying 0 VERSION_GAP"
+                ]
+            );
+            assert_eq!(world.text(&format!("{LAST_ERROR}'e5'")).await, "");
+
+            // Its turn has come: what is missing is told of what has been applied, and each attempt counts.
+            world.run(&mend("e2")).await;
+            world.redeliver_with(handler, HOLD_3).await;
+            assert_eq!(
+                world.lines(ATTEMPTS).await,
+                ["e5 retrying 1 VERSION_GAP timed", "e7 retrying 0 VERSION_GAP"]
+            );
+            let error = world.text(&format!("{LAST_ERROR}'e5'")).await;
+            assert!(error.contains("version 4 has not come, 3 was applied last"), "{error}");
+            world.redeliver_with(handler, HOLD_3).await;
+            world.redeliver_with(handler, HOLD_3).await;
+            assert_eq!(
+                world.lines(ATTEMPTS).await,
+                ["e5 dead 3 VERSION_GAP timed", "e7 retrying 0 VERSION_GAP"]
+            );
+        }
+    }
+}
+
+#[tokio::test]
+async fn what_is_missing_before_an_event_and_fails_behind_it_in_one_batch_holds_the_key() {
+    for world in worlds().await {
+        for handler in BOTH {
+            world.run("TRUNCATE app_inbox, app_inbox_key, balance, applied").await;
+            let batch =
+                [event(1, "a"), event(3, "a").at(2, 0), event(2, "a").failing("P0001").at(3, 0)];
+            let told = world.apply_with(handler, &batch, HOLD).await;
+            assert_eq!(told, ["done", "retrying", "retrying P0001"]);
+            assert_eq!(
+                world.lines(ATTEMPTS).await,
+                ["e2 retrying 1 P0001 timed", "e3 retrying 0 VERSION_GAP"]
+            );
+            world.run(&mend("e2")).await;
+            assert_eq!(world.redeliver_with(handler, HOLD).await, ["e2 done", "e3 done"]);
+        }
+    }
+}
+
+#[tokio::test]
+async fn an_event_is_applied_without_a_version_only_after_it_has_waited_for_it_at_the_head_of_its_key()
+ {
+    const GO_ON: &str = ", on_gap => 'hold', on_dead => 'continue', max_attempts => 2";
+    for world in worlds().await {
+        for handler in BOTH {
+            world.run("TRUNCATE app_inbox, app_inbox_key, balance, applied").await;
+            let batch = [event(1, "a"), event(2, "a").failing("P0001"), event(4, "a")];
+            world.apply_with(handler, &batch, GO_ON).await;
+            let behind = world.redeliver_with(handler, GO_ON).await;
+            assert_eq!(behind, ["e2 dead P0001", "e4 retrying VERSION_GAP"]);
+            assert_eq!(world.redeliver_with(handler, GO_ON).await, ["e4 retrying VERSION_GAP"]);
+            assert_eq!(world.redeliver_with(handler, GO_ON).await, ["e4 done"]);
+        }
+    }
+}
+
+#[tokio::test]
+async fn what_comes_too_soon_behind_one_that_was_not_tried_comes_again_with_it() {
+    for world in worlds().await {
+        world.apply_with(EACH, &[event(1, "a")], HOLD).await;
+        // More parts than a transaction may have savepoints.
+        let mut batch = Vec::new();
+        for n in 0..70 {
+            let key = format!("k{n}");
+            batch.push(event(1000 + 2 * n, &key));
+            batch.push(event(1001 + 2 * n, &key).failing("P0001"));
+        }
+        batch.extend([event(2, "a"), event(5, "a"), event(7, "a")]);
+        let told = world.apply_with(EACH, &batch, HOLD).await;
+        assert_eq!(told[140..], ["deferred", "deferred", "deferred"]);
+        assert_eq!(world.key("a").await, "0/1/0 1");
+
+        let again = world.apply_with(EACH, &batch[140..], HOLD).await;
+        assert_eq!(again, ["done", "retrying VERSION_GAP", "retrying"]);
+    }
+}

@@ -53,4 +53,27 @@ impl Inbox {
         let is_last = attempts + 1 >= self.rules.max_attempts;
         row.code == Some(Code::GapAccepted) || self.rules.on_dead == OnDead::Continue && is_last
     }
+
+    /// What comes too soon waits for whatever stands before it and was tried in vain: `app_inbox_gaps_behind`.
+    pub(super) fn wait_behind(
+        messages: &[Message],
+        gaps: &[Option<Outcome>],
+        outcomes: &mut [Outcome],
+    ) {
+        for (index, message) in messages.iter().enumerate() {
+            let stands_before = |other: usize| {
+                let (its, own) = (messages[other].version, message.version);
+                other < index || its.is_some_and(|its| own.is_some_and(|own| its < own))
+            };
+            let waits = (0..messages.len()).any(|other| {
+                messages[other].key == message.key
+                    && gaps[other].is_none()
+                    && outcomes[other] != Outcome::Applied
+                    && stands_before(other)
+            });
+            if waits && gaps[index].is_some() {
+                outcomes[index] = Outcome::Held(Some(Code::VersionGap));
+            }
+        }
+    }
 }
