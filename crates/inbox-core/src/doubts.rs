@@ -29,7 +29,10 @@ const PROBE_WAIT_FIRST: Duration = Duration::from_millis(100);
 const PROBE_WAIT_LONGEST: Duration = Duration::from_secs(5);
 /// Batches halve with each conflict, and who has met others so often has done so in batches of every size.
 const CONFLICTS_MAX: u32 = 4;
-/// So often may one meet others by accident, alone.
+/// As many as may be held are stored without proof in so long: what is behind them is reached, though an operator's
+/// mistake does not move a backlog into the table at once.
+const UNPROVEN_EVERY: Duration = Duration::from_mins(1);
+/// So often may one meet others by accident, alone, or have its session ended from elsewhere.
 const ACCIDENTS_MAX: u32 = 3;
 
 #[derive(Debug, Clone, Copy)]
@@ -61,8 +64,9 @@ pub(crate) struct Doubts {
     /// Batches of which something has passed, ever.
     passed: u64,
     of: BTreeMap<Ticket, Doubt>,
-    /// Stored since something has passed, without proof, because there was no room for others.
+    /// Stored since then, while nothing has passed: without proof, because there was no room for others.
     unproven: usize,
+    unproven_since: Option<Instant>,
     wait: Backoff,
     not_before: Option<Instant>,
     /// How many are tried together: few of those that fail slowly.
@@ -76,6 +80,7 @@ impl Doubts {
             passed: 0,
             of: BTreeMap::new(),
             unproven: 0,
+            unproven_since: None,
             wait: Backoff::new(PROBE_WAIT_FIRST, PROBE_WAIT_LONGEST),
             not_before: None,
         }
@@ -84,7 +89,7 @@ impl Doubts {
     /// Something has passed.
     pub(crate) fn others_passed(&mut self) {
         self.passed += 1;
-        self.unproven = 0;
+        self.unproven_since = None;
         self.wait.worked();
         self.not_before = None;
     }
@@ -118,7 +123,8 @@ impl Doubts {
     /// How it goes out; `None` while it has to wait, because nothing tells that it would fare better.
     pub(crate) fn trial(&self, ticket: Ticket, now: Instant) -> Option<Trial> {
         let doubt = self.of.get(&ticket)?;
-        let is_accident = matches!(doubt.failure, Failure::Conflict | Failure::Locked);
+        let is_accident =
+            matches!(doubt.failure, Failure::Conflict | Failure::Locked | Failure::Severed);
         let enough = if is_accident { ACCIDENTS_MAX } else { 1 };
         let is_proven = doubt.passed < self.passed && doubt.alone >= enough;
         if is_proven {
@@ -135,7 +141,10 @@ impl Doubts {
 
     /// One is to be stored without proof, if that may be: all that is held is in doubt, and there is no room
     /// for anything that could prove it.
-    pub(crate) fn give_up_one(&mut self, at_most: usize) -> bool {
+    pub(crate) fn give_up_one(&mut self, at_most: usize, now: Instant) -> bool {
+        if self.unproven_since.is_none_or(|since| now >= since + UNPROVEN_EVERY) {
+            (self.unproven, self.unproven_since) = (0, Some(now));
+        }
         let may = self.unproven < at_most;
         self.unproven += usize::from(may);
         may

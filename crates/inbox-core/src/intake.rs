@@ -121,8 +121,8 @@ struct Doubtful {
     /// In doubt because of what others have done, as far as anybody knows.
     untried: VecDeque<Turn>,
     tried: VecDeque<Turn>,
-    /// They take turns: the ones may be healthy, of the others some may be stored by now.
-    untried_were_last: bool,
+    /// How many there have been.
+    turns: u64,
 }
 
 /// The two lines in which turns stand.

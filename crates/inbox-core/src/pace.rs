@@ -170,6 +170,9 @@ impl Pace {
         if failure != Failure::Outage {
             self.last = failure;
         }
+        if matches!(failure, Failure::Conflict | Failure::Locked | Failure::Severed) {
+            self.outage.worked();
+        }
     }
 
     fn wait_until(&mut self, at: Instant) {

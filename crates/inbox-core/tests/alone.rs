@@ -320,7 +320,28 @@ fn where_nothing_passes_no_more_is_stored_than_may_be_held() {
             false => world.run(Duration::from_millis(20)),
         }
     }
-    assert_eq!(world.stored.len(), 1_000);
+    let (minutes, stored) = ((world.now - world.began).as_secs() / 60, world.stored.len() as u64);
+    assert!(minutes > 20 && stored <= 1_000 * (minutes + 1), "{stored} in {minutes} min");
+}
+
+#[test]
+fn however_many_sick_keys_come_before_them_the_healthy_are_reached() {
+    for failure in [Failure::Operator, Failure::Severed] {
+        let mut world = World { failure, ..World::new(200, 1) };
+        let sick = (0..5_000).map(|n| (format!("bad-{n}"), format!("a-{n}")));
+        let healthy = (0..50).map(|n| (format!("good-{n}"), format!("b-{n}")));
+        let mut coming = sick.chain(healthy);
+        while world.applied.len() < 50 {
+            while world.intake.has_room()
+                && let Some((name, key)) = coming.next()
+            {
+                world.sick.extend(name.starts_with("bad").then(|| name.clone()));
+                world.deliver(&name, &key);
+            }
+            world.run(Duration::from_secs(1));
+            assert!(world.now < world.began + Duration::from_mins(6), "{failure:?}");
+        }
+    }
 }
 
 #[test]

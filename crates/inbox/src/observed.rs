@@ -17,7 +17,7 @@ use crate::waiting::Waiting;
 /// A connection that is cut is there again by then, and nobody need be told.
 const OUTAGE_LASTS: Duration = Duration::from_secs(2);
 /// What a server refuses for so long while nothing passes is no single event's trouble.
-const REFUSAL_LASTS: Duration = Duration::from_secs(2);
+const REFUSAL_LASTS: Duration = Duration::from_secs(5);
 /// What is in the way of every batch for so long is no deadlock: somebody holds a lock.
 const CONFLICT_LASTS: Duration = Duration::from_secs(10);
 

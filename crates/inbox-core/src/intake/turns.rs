@@ -12,6 +12,10 @@ use crate::leases::Ticket;
 /// Bytes of messages in a batch: more would make one transaction long, and gain nothing.
 const BATCH_BYTES_MAX: usize = 4 << 20;
 
+/// What has failed by itself has one turn of so many: of the others some may be healthy, and of it some may be
+/// stored by now.
+const TRIED_EVERY: u64 = 4;
+
 /// One of the two lines of what is in doubt.
 type OfDoubtful = fn(&mut Doubtful) -> &mut VecDeque<Turn>;
 
@@ -61,10 +65,10 @@ impl<M> Intake<M> {
             return None;
         }
         self.last = Line::Doubtful;
-        self.doubtful.untried_were_last ^= true;
-        let lines: [OfDoubtful; 2] = match self.doubtful.untried_were_last {
-            true => [|doubtful| &mut doubtful.untried, |doubtful| &mut doubtful.tried],
-            false => [|doubtful| &mut doubtful.tried, |doubtful| &mut doubtful.untried],
+        self.doubtful.turns += 1;
+        let lines: [OfDoubtful; 2] = match self.doubtful.turns.is_multiple_of(TRIED_EVERY) {
+            true => [|doubtful| &mut doubtful.tried, |doubtful| &mut doubtful.untried],
+            false => [|doubtful| &mut doubtful.untried, |doubtful| &mut doubtful.tried],
         };
         lines.into_iter().find_map(|line| self.next_of(line, now))
     }
@@ -103,7 +107,7 @@ impl<M> Intake<M> {
             return trial;
         }
         // Nothing that is healthy could come, and tell.
-        self.is_making_room = self.doubts.give_up_one(self.bounds.messages);
+        self.is_making_room = self.doubts.give_up_one(self.bounds.messages, now);
         self.is_making_room.then_some(Trial::Last)
     }
 
