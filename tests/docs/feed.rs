@@ -99,6 +99,7 @@ fn message(version: i64) -> PubsubMessage {
         ("occurred_at", "2026-11-21T10:00:00.000000Z".to_owned()),
         ("commit_lsn", format!("1/{version:X}")),
         ("tx_index", "0".to_owned()),
+        ("system_identifier", "7526439217643552815/1".to_owned()),
     ];
     PubsubMessage {
         data: format!(r#"{{"status": "v{version}", "total": {version}}}"#).into_bytes().into(),

@@ -295,6 +295,44 @@ impl Page {
     }
 }
 
+#[tokio::test]
+async fn an_event_that_is_given_up_by_hand_lets_its_key_go_on_without_gaps() {
+    const PATH: &str = "docs/consuming.md";
+    let Some(binary) = binary() else { return skip_unbuilt() };
+    let Some(page) = Page::open(PATH, &binary).await else { return };
+    for sql in inbox_migrations() {
+        page.client.batch_execute(&sql).await.expect("the inbox's tables");
+    }
+    let (_, text) = pages().into_iter().find(|(path, _)| path == PATH).expect("the page");
+    let blocks = blocks_of(PATH, &text);
+    let with = |part: &str| blocks.iter().find(|block| block.text.contains(part)).expect("a block");
+    for part in ["INSERT INTO app_inbox_consumer", "CREATE FUNCTION apply_orders"] {
+        page.run(with(part)).await;
+    }
+    // One at a time: the page's handler looks only at the newest of a batch.
+    for (n, data, result) in [
+        (1, r#"{"status": "paid", "total": 1}"#, "done"),
+        (2, "{}", "dead"),
+        (3, r#"{"status": "paid", "total": 3}"#, "retrying"),
+    ] {
+        let batch = format!(
+            "SELECT result FROM app_inbox_apply('balances', 1, 'apply_orders(app_inbox_event[])',
+               ARRAY[jsonb_populate_record(NULL::app_inbox_message, jsonb_build_object(
+                 'event_id', 'g{n}', 'event_type', 'OrderPaid', 'ordering_key', 'G-1', 'aggregate_id', 'G-1',
+                 'version', {n}, 'commit_lsn', '0/{n}', 'tx_index', 0, 'attributes', '{{}}',
+                 'data', '{data}'))], max_attempts => 1, on_gap => 'hold')"
+        );
+        let row = page.client.query_one(&batch, &[]).await.expect("a batch");
+        assert_eq!(row.get::<_, String>(0), result, "version {n}");
+    }
+    let give_up = with("Give it up").text.replace("'e1'", "'g2'").replace("'A-17'", "'G-1'");
+    page.client.batch_execute(&give_up).await.expect("the block of the page");
+    let again = "SELECT string_agg(event_id || ' ' || result, ', ')
+        FROM app_inbox_redeliver('balances', 1, 'apply_orders(app_inbox_event[])', on_gap => 'hold')";
+    let row = page.client.query_one(again, &[]).await.expect("what waited");
+    assert_eq!(row.get::<_, Option<String>>(0).as_deref(), Some("g3 done"));
+}
+
 /// A program that is ended with the test.
 struct Running(Child);
 
