@@ -2,6 +2,7 @@
 
 use serde_json::Value;
 use walrelay_emulator::{Ordering, SubscriptionOptions};
+use walrelay_testkit::relay::Relay;
 use walrelay_testkit::wait_until;
 use walrelay_tests::{CONSUMER, DEADLINE, World, topic};
 
@@ -95,13 +96,16 @@ async fn of_several_consumers_the_one_that_lacks_events_is_named_and_why_it_may(
     let told = world.run(["audit", "--grace", "0s"]).await;
     assert_eq!(told.code, Some(1), "{}", told.text);
     assert!(told.text.contains("young lacks 30"), "{}", told.text);
+    assert!(told.text.contains("--aggregate-type"), "{}", told.text);
     assert!(told.text.contains("ledger: 40 settled event(s), all are there"), "{}", told.text);
     assert!(told.text.contains("before the first event that it has"), "{}", told.text);
 }
 
-#[tokio::test]
-async fn a_subscription_of_its_own_proves_it_without_an_inbox_and_keeps_what_it_holds() {
-    let Some(world) = World::create().await else { return };
+const AGAINST: [&str; 2] = ["--subscription", "audit"];
+
+/// 300 events published and settled on record, a subscription that has them, and the relay.
+async fn world_with_a_subscription() -> Option<(World, Relay)> {
+    let world = World::create().await?;
     let name = "projects/test/subscriptions/audit";
     let ordered =
         SubscriptionOptions { ordering: Ordering::PerKey, ..SubscriptionOptions::default() };
@@ -109,16 +113,39 @@ async fn a_subscription_of_its_own_proves_it_without_an_inbox_and_keeps_what_it_
         world.pubsub.emulator().create_subscription(name, &topic("video.events"), ordered);
     created.expect("a subscription");
     world.insert_events(20, 300).await;
-    let mut relay = world.start_relay([]).await;
-    let against = ["--subscription", "audit"];
+    let relay = world.start_relay([]).await;
     wait_until(DEADLINE, "everything to be settled on record", async || {
-        let report = audited(&world, &against).await;
+        let report = audited(&world, &AGAINST).await;
         (report["rows"] == 300).then_some(())
     })
     .await;
+    Some((world, relay))
+}
+
+#[tokio::test]
+async fn an_audit_of_a_subscription_ends_while_events_are_being_published() {
+    let Some((world, mut relay)) = world_with_a_subscription().await else { return };
+    let publish = async {
+        for published in 301.. {
+            world.insert_events(1, 1).await;
+            world.pubsub.wait_stored(DEADLINE, published).await;
+        }
+    };
+    let report = tokio::select! {
+        report = audited(&world, &AGAINST) => report,
+        () = publish => unreachable!("there is always one more event"),
+    };
+    assert_eq!((&report["missing"], &report["exit"]), (&0.into(), &0.into()), "{report}");
+    assert_eq!(report["inbox"]["delivered"], report["rows"], "{report}");
+    assert_eq!(relay.terminate(DEADLINE).await, Some(0));
+}
+
+#[tokio::test]
+async fn a_subscription_of_its_own_proves_it_without_an_inbox_and_keeps_what_it_holds() {
+    let Some((world, mut relay)) = world_with_a_subscription().await else { return };
     assert_eq!(relay.terminate(DEADLINE).await, Some(0));
     // Nothing of it was acknowledged: it proves the same again.
-    let whole = audited(&world, &against).await;
+    let whole = audited(&world, &AGAINST).await;
     assert_eq!((&whole["missing"], &whole["exit"]), (&0.into(), &0.into()), "{whole}");
     assert_eq!(whole["inbox"]["delivered"], 300, "{whole}");
 
@@ -128,7 +155,7 @@ async fn a_subscription_of_its_own_proves_it_without_an_inbox_and_keeps_what_it_
     let lost: String = world.client().query_one(lost, &[]).await.expect("one is changed").get(0);
     let mut settling = world.start_relay([]).await;
     wait_until(DEADLINE, "the row to be settled on record", async || {
-        let report = audited(&world, &against).await;
+        let report = audited(&world, &AGAINST).await;
         (report["rows"] == 300 && report["missing_events"][0]["event_id"] == *lost).then_some(())
     })
     .await;
@@ -156,6 +183,24 @@ async fn the_ledger_shows_the_way_of_each_event() {
     let on_its_way =
         "SELECT count(*) FROM app_event_ledger WHERE NOT settled AND inbox_status IS NULL";
     assert_eq!(world.number(on_its_way).await, 1);
+}
+
+#[tokio::test]
+async fn a_prune_that_finds_nothing_old_leaves_the_inbox_whole_on_record() {
+    let Some(world) = world(20).await else { return };
+    let prune = ["consumer", "prune", CONSUMER, "--older-than", "40d"];
+    let pruned =
+        "SELECT count(*) FROM app_inbox_consumer WHERE pruned_before < now() - interval '39 days'";
+    for (deleted, noted) in [(0, 0), (1, 1), (0, 1)] {
+        let told = world.succeed(prune).await;
+        assert!(told.contains(&format!("{deleted} row(s) deleted")), "{told}");
+        assert_eq!(world.number(pruned).await, noted, "{told}");
+        if noted == 0 {
+            let old = "UPDATE app_inbox SET received_at = received_at - interval '41 days'
+                        WHERE ctid IN (SELECT ctid FROM app_inbox LIMIT 1)";
+            world.execute(old).await;
+        }
+    }
 }
 
 #[tokio::test]

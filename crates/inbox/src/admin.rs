@@ -1,6 +1,6 @@
 //! What operators ask of a consumer's database.
 
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use serde_json::{Map, Value, json};
 use tokio_postgres::error::SqlState;
@@ -38,10 +38,21 @@ pub(crate) async fn refuse_hidden_changes(client: &SqlClient) -> Result<(), Inbo
     Ok(refuse_hidden_rows(client, &inbox_tables()[1..], RowUse::Update).await?)
 }
 
-/// The same where events are applied.
+/// The same where events are applied; all that is lacking in one error, or a role would be mended start by start.
 pub(crate) async fn refuse_hidden_writes(client: &SqlClient) -> Result<(), InboxError> {
-    refuse_hidden(client).await?;
-    Ok(refuse_hidden_rows(client, &inbox_tables()[1..], RowUse::Write).await?)
+    let consumers = refuse_hidden_rows(client, &inbox_tables()[..1], RowUse::Read).await;
+    let events = refuse_hidden_rows(client, &inbox_tables()[1..], RowUse::Write).await;
+    Ok(match (consumers, events) {
+        (
+            Err(StoreError::RowsHidden { tables, role, policies }),
+            Err(StoreError::RowsHidden { tables: others, policies: more, .. }),
+        ) => Err(StoreError::RowsHidden {
+            tables: format!("{tables}, {others}"),
+            role,
+            policies: format!("{policies}; {more}"),
+        }),
+        (consumers, events) => consumers.and(events),
+    }?)
 }
 
 /// The same of the consumers alone.
@@ -456,22 +467,28 @@ pub async fn prune(
            SELECT i.ctid FROM public.app_inbox AS i \
             WHERE i.consumer = $1 \
               AND (i.generation < $3 OR i.status IN ('done', 'late', 'discarded') \
-                   AND i.received_at < now() - make_interval(secs => $2)) LIMIT {BATCH_ROWS})) \
+                   AND i.received_at < $2) LIMIT {BATCH_ROWS})) \
            AND consumer = $1 AND (generation < $3 OR status IN ('done', 'late', 'discarded'))"
     );
     refuse_hidden_consumers(client, RowUse::Update).await?;
     refuse_hidden_rows(client, &inbox_tables()[1..], RowUse::Delete).await?;
     // Said first: an audit must never take for missing what is about to be deleted.
-    let note = "UPDATE public.app_inbox_consumer \
-            SET pruned_before = greatest(pruned_before, now() - make_interval(secs => $2)) WHERE consumer = $1 \
-          RETURNING generation";
+    // Nothing is, where nothing is so old: then the inbox still has all that it ever had.
+    let note = "UPDATE public.app_inbox_consumer AS c SET pruned_before = greatest(c.pruned_before, b.cutoff) \
+           FROM (SELECT max(o.cutoff) AS cutoff FROM public.app_inbox_consumer AS k \
+                  CROSS JOIN (VALUES (now() - make_interval(secs => $2))) AS o(cutoff) \
+                  WHERE k.consumer = $1 AND EXISTS ( \
+                    SELECT FROM public.app_inbox AS i \
+                     WHERE i.consumer = k.consumer AND i.generation = k.generation \
+                       AND i.status IN ('done', 'late', 'discarded') AND i.received_at < o.cutoff)) AS b \
+          WHERE c.consumer = $1 RETURNING c.generation, b.cutoff";
     let noted = client.query_opt(note, &[&consumer, &older_than.as_secs_f64()]).await;
     let noted = noted.map_err(failed("note how far the inbox is pruned"))?;
-    let generation: i32 = noted.ok_or_else(|| unknown(consumer))?.get(0);
+    let noted = noted.ok_or_else(|| unknown(consumer))?;
+    let (generation, cutoff): (i32, Option<SystemTime>) = (noted.get(0), noted.get(1));
     let mut total = 0;
     loop {
-        let deleted =
-            client.execute(&sql, &[&consumer, &older_than.as_secs_f64(), &generation]).await;
+        let deleted = client.execute(&sql, &[&consumer, &cutoff, &generation]).await;
         let deleted = deleted.map_err(failed("delete old rows of the inbox"))?;
         total += deleted;
         if deleted < BATCH_ROWS {

@@ -53,6 +53,9 @@ impl AuditedTable {
 pub struct Scope {
     /// The relays that published them: several, where the outbox is divided into shards.
     pub slots: Vec<String>,
+    /// How far they had settled, as [`settled_by`] tells it, before anything else was looked at: what is settled
+    /// meanwhile may not have been there to be read.
+    pub settled_by: Option<String>,
     /// The outbox.
     pub tables: Vec<AuditedTable>,
     /// Only rows that occurred at this moment or later.
@@ -239,7 +242,8 @@ pub async fn held_back(
               GROUP BY d.status",
             of_types(table)
         );
-        let rows = outbox.query(&sql, &scope.parameters()).await;
+        let [since, until, slots, types, _] = scope.parameters();
+        let rows = outbox.query(&sql, &[since, until, slots, types]).await;
         for row in &rows.map_err(outbox_failed("count dispatch state"))? {
             *statuses.entry(row.get(0)).or_default() += row.get::<_, i64>(1);
         }
@@ -284,11 +288,25 @@ async fn left_out(outbox: &SqlClient, scope: &Scope) -> Result<u64, InboxError> 
     Ok(rows)
 }
 
-/// Whether the transaction of a row is settled by every relay, as `prune` asks it; `$3` are the slots.
-const SETTLED: &str = "age(o.xmin) > (SELECT max(age(r.settled_xid::xid))
-                                        FROM public.app_outbox_relay AS r WHERE r.slot = ANY ($3))";
+/// Up to which transaction the relays of these slots have settled everything.
+///
+/// # Errors
+///
+/// The database refuses.
+pub async fn settled_by(
+    outbox: &SqlClient,
+    slots: &[String],
+) -> Result<Option<String>, InboxError> {
+    let sql = "SELECT r.settled_xid::text FROM public.app_outbox_relay AS r WHERE r.slot = ANY ($1)
+                ORDER BY age(r.settled_xid::xid) DESC LIMIT 1";
+    let row = outbox.query_opt(sql, &[&slots]).await;
+    Ok(row.map_err(outbox_failed("read how far the relay is"))?.map(|row| row.get(0)))
+}
 
-/// Parameters: since, until, slots, aggregate types.
+/// Whether the transaction of a row is settled by every relay, as `prune` asks it; `$5` is how far they are.
+const SETTLED: &str = "age(o.xmin) > age($5::text::xid8::xid)";
+
+/// Parameters: since, until, slots, aggregate types, settled by.
 fn settled_rows(table: &AuditedTable) -> String {
     let AuditedTable { table: name, occurred_at, .. } = table;
     format!(
@@ -338,15 +356,16 @@ impl Minute<'_> {
         let AuditedTable { id, occurred_at, .. } = self.table;
         let sql = format!(
             "SELECT o.{id}::text, o.{occurred_at} FROM {}
-                AND floor(extract(epoch FROM o.{occurred_at}) / 60)::int8 = $5
-                AND o.{id}::text COLLATE \"C\" > $6
+                AND floor(extract(epoch FROM o.{occurred_at}) / 60)::int8 = $6
+                AND o.{id}::text COLLATE \"C\" > $7
               ORDER BY o.{id}::text COLLATE \"C\" LIMIT {PAGE}",
             settled_rows(self.table)
         );
-        let [since, until, slots, types] = self.scope.parameters();
+        let [since, until, slots, types, settled] = self.scope.parameters();
         let mut last = String::new();
         loop {
-            let parameters: [Parameter<'_>; 6] = [since, until, slots, types, &self.minute, &last];
+            let parameters: [Parameter<'_>; 7] =
+                [since, until, slots, types, settled, &self.minute, &last];
             let page =
                 outbox.query(&sql, &parameters).await.map_err(outbox_failed("read the outbox"))?;
             let ids: Vec<String> = page.iter().map(|row| row.get(0)).collect();
@@ -375,8 +394,8 @@ impl Scope {
     }
 
     /// Those of [`settled_rows`].
-    fn parameters(&self) -> [Parameter<'_>; 4] {
-        [&self.since, &self.until, &self.slots, &self.aggregate_types]
+    fn parameters(&self) -> [Parameter<'_>; 5] {
+        [&self.since, &self.until, &self.slots, &self.aggregate_types, &self.settled_by]
     }
 }
 

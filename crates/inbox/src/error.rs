@@ -46,7 +46,9 @@ pub enum InboxError {
         consumer: String,
     },
     /// It was to catch up.
-    #[error("consumer {consumer:?} is paused, and will not catch up before it is resumed")]
+    #[error(
+        "consumer {consumer:?} is paused, and will not catch up before it is resumed: \"walrelay consumer resume {consumer}\""
+    )]
     Paused {
         /// Its name.
         consumer: String,

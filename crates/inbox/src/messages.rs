@@ -2,19 +2,22 @@
 
 use std::collections::HashSet;
 use std::hash::{BuildHasher as _, RandomState};
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use futures_util::StreamExt as _;
 use googleapis_tonic_google_pubsub_v1::google::pubsub::v1::StreamingPullRequest;
 use tokio::time::{Instant, timeout_at};
 use tonic::Status;
-use walrelay_pubsub::Subscriber;
+use walrelay_pubsub::{ReceivedMessage, Subscriber};
 
 use crate::error::InboxError;
 use crate::event::Event;
 
-/// Nothing new has come for so long: everything has.
+/// Nothing of what is looked for has come for so long: everything has.
 const QUIET: Duration = Duration::from_secs(5);
+/// How far the service's clock may be behind ours, so that what was published before we began does not look
+/// younger than that.
+const CLOCKS_APART: Duration = Duration::from_secs(5);
 /// The longest lease there is: what is read is not to come again before it is handed back.
 const LEASE_SECONDS: i32 = 600;
 /// Ids in one request, which may have 512 KiB; an id has about 200 bytes.
@@ -31,7 +34,8 @@ pub struct Messages {
 }
 
 impl Messages {
-    /// Reads everything that the subscription holds, and hands it back: nothing is acknowledged.
+    /// Reads everything that the subscription holds by now, and hands it back: nothing is acknowledged. What is
+    /// published meanwhile is not waited for, or it would not end where events keep coming.
     ///
     /// # Errors
     ///
@@ -49,6 +53,7 @@ impl Messages {
             ..StreamingPullRequest::default()
         });
         let mut leased = Vec::new();
+        let began = SystemTime::now() + CLOCKS_APART;
         let mut news_at = Instant::now();
         while let Ok(heard) = timeout_at(news_at + QUIET, stream.responses.next()).await {
             let closed = || Err(Status::unavailable("the service has closed the stream"));
@@ -56,13 +61,12 @@ impl Messages {
                 subscription: subscription.to_owned(),
                 source: Box::new(status),
             })?;
-            let before = read.count();
+            let mut is_news = false;
             for received in response.messages {
-                let event = received.message().map(Event::of_message);
-                read.ids.extend(event.map(|event| read.hash(&event.event_id)));
+                is_news |= read.add(&received, began);
                 leased.push(received.ack_id);
             }
-            if read.count() > before {
+            if is_news {
                 news_at = Instant::now();
             }
         }
@@ -75,6 +79,13 @@ impl Messages {
             }
         }
         Ok(read)
+    }
+
+    /// Adds a message; whether it is news, and was published before this.
+    fn add(&mut self, received: &ReceivedMessage, before: SystemTime) -> bool {
+        let Ok(event) = received.message().map(Event::of_message) else { return false };
+        self.ids.insert(self.hash(&event.event_id))
+            && event.publish_time.is_none_or(|at| at < before)
     }
 
     /// How many events there are.

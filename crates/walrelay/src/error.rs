@@ -375,7 +375,10 @@ impl Error {
     )]
     pub fn hint(&self) -> &str {
         match self {
-            Self::Demo { .. } | Self::SecondSignal | Self::ReplayStopped { .. } => "",
+            Self::Demo { .. }
+            | Self::SecondSignal
+            | Self::ReplayStopped { .. }
+            | Self::Inbox(InboxError::Paused { .. }) => "",
             Self::Missing { .. } => MISSING,
             Self::ReplayHeld { .. } => "`walrelay dispatch list --status dead` names the rows",
             Self::NoTrace { .. } => {
@@ -395,7 +398,6 @@ impl Error {
             Self::PruneDenied { .. } => PRUNE_RIGHTS,
             Self::MayNotLook { side: Side::Outbox, .. } => OUTBOX_RIGHTS,
             Self::MayNotLook { side: Side::Inbox, .. } => INBOX_RIGHTS,
-            Self::Inbox(InboxError::Paused { .. }) => "`walrelay consumer resume` lets it go on",
             Self::Inbox(InboxError::Rights { hint, .. }) => hint,
             Self::Inbox(InboxError::Refused { .. }) => REFUSED,
             Self::Inbox(InboxError::Store(error)) if Kind::of_store(error) == Kind::Privilege => {
@@ -463,8 +465,8 @@ pub(crate) const NAME_INBOXES: &str =
     "name each consumer and its database: --inbox NAME=postgresql://...";
 
 /// What to do about events that no inbox has.
-const MISSING: &str =
-    "docs/consumer-operations.md, Proof, says how to bring them back: an inbox skips what it has";
+const MISSING: &str = "a consumer that does not read all of the outbox's topics lacks the events of the others: name those that it reads, \
+     --aggregate-type T; docs/consumer-operations.md, Proof, says how to bring events back: an inbox skips what it has";
 
 /// What to do about an event that is not where it should be.
 const NOT_ARRIVED: &str = "it may be on its way, or of a topic that the consumer does not read; `walrelay audit` tells \

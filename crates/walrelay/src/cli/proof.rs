@@ -32,8 +32,8 @@ pub struct AuditArgs {
     #[arg(long, value_name = "TYPE", help_heading = ARGUMENTS)]
     pub aggregate_type: Vec<String>,
     /// Compare with what this subscription holds, short or full name, instead of with inboxes: it is read and
-    /// handed back, and nothing of it is acknowledged. For consumers without an inbox, a subscription that
-    /// nobody else reads.
+    /// handed back, and nothing of it is acknowledged. What is published meanwhile is not waited for. For
+    /// consumers without an inbox, a subscription that nobody else reads.
     #[arg(long, value_name = "SUBSCRIPTION", conflicts_with = "inbox", help_heading = ARGUMENTS)]
     pub subscription: Option<String>,
     /// Name every event that is missing: without it the first 20, with --format json the first thousand.

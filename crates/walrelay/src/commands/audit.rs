@@ -5,7 +5,7 @@ use std::time::SystemTime;
 
 use serde_json::{Value, json};
 use walrelay_inbox::Messages;
-use walrelay_inbox::audit::{Against, AuditedTable, Findings, Scope, audit, held_back};
+use walrelay_inbox::audit::{Against, AuditedTable, Findings, Scope, audit, held_back, settled_by};
 use walrelay_postgres::{SqlClient, connect_sql};
 use walrelay_pubsub::Subscriber;
 use walrelay_relay::observe::report::rfc3339;
@@ -92,8 +92,10 @@ async fn scope(outbox: &SqlClient, config: &AuditConfig) -> Result<Scope, Error>
             aggregate_type.as_deref(),
         ));
     }
+    let slots: Vec<String> = shards.into_iter().map(|shard| shard.slot).collect();
     Ok(Scope {
-        slots: shards.into_iter().map(|shard| shard.slot).collect(),
+        settled_by: settled_by(outbox, &slots).await?,
+        slots,
         tables,
         since: config.since,
         until: SystemTime::now().checked_sub(config.grace).unwrap_or(SystemTime::UNIX_EPOCH),
