@@ -49,7 +49,6 @@ fn of_a_consumer() -> String {
     let metrics = walrelay_inbox::Metrics::new();
     metrics.observe(walrelay_inbox::Phase::Consuming, 0.0);
     metrics.encode().expect("metrics are written")
-        + "walrelay_inbox_streams_ended_total{reason=\"UNAVAILABLE\"} 1\n"
 }
 
 fn of_the_relay() -> String {

@@ -84,7 +84,7 @@ async fn poison_is_isolated_and_its_key_waits_while_all_others_go_on() {
     let status = world.succeed(["consumer", "status", CONSUMER, "--format", "json"]).await;
     assert!(status.contains("\"keys_held\": 1"), "{status}");
     let page = world.succeed(["consumer", "status", CONSUMER]).await;
-    assert!(page.contains("keys held               1") && page.contains(" 1 dead"), "{page}");
+    assert!(page.contains("keys held                  1") && page.contains(" 1 dead"), "{page}");
 
     // The verbs of `dispatch`: looked at, tried again in vain, edited; then its key goes on in order.
     let dead = "SELECT event_id FROM app_inbox WHERE status = 'dead'";
@@ -145,6 +145,26 @@ async fn edited_attributes_are_what_the_handler_reads_and_which_event_it_is_stay
 }
 
 #[tokio::test]
+async fn who_has_caught_up_is_told_what_waits_or_is_dead() {
+    let Some(world) = world().await else { return };
+    world
+        .execute(
+            "INSERT INTO app_outbox (aggregatetype, aggregateid, event_type, version, payload)
+             VALUES ('video', 'poisoned', 'made', 1, '{\"fails\": true}'), ('video', 'poisoned', 'made', 2, '{}')",
+        )
+        .await;
+    world.catch_up().await;
+    let catch_up = ["--until-caught-up", "--max-attempts", "1"];
+    let done = world.consumer(catch_up).finish(DEADLINE).await;
+    assert_eq!(done.code, Some(0), "{}", done.text);
+    let stopped = done.text.lines().find(|line| line.contains("\"stopped\"")).expect("its end");
+    for figure in ["\"retrying\":1", "\"dead\":1"] {
+        assert!(stopped.contains(figure), "{stopped}");
+    }
+    assert!(done.text.contains(&format!(" --consumer {CONSUMER}` tells more")), "{}", done.text);
+}
+
+#[tokio::test]
 async fn a_pause_holds_everything_until_it_is_resumed() {
     let Some(world) = world().await else { return };
     world.succeed(["consumer", "pause", CONSUMER]).await;
@@ -175,7 +195,7 @@ async fn a_pause_holds_everything_until_it_is_resumed() {
     })
     .await;
     let catch_up = ["consume", CONSUMER, "--handler", "effect.add", "--until-caught-up"];
-    ends(&world, &catch_up, 3, "will not catch up before it is resumed").await;
+    ends(&world, &catch_up, 3, &format!("walrelay consumer resume {CONSUMER}")).await;
     drop(consumer);
     waits_for_what_began_before(&world).await;
 }

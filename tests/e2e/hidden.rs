@@ -186,7 +186,7 @@ async fn nothing_is_said_of_an_outbox_whose_rows_are_hidden() {
 async fn nothing_is_said_of_an_inbox_whose_rows_are_hidden() {
     let Some(world) = applied().await else { return };
     let role = Role::create(&world, "LOGIN").await;
-    let [of_outbox, of_inbox] = &page("A role that only looks")[..] else { panic!("two halves") };
+    let [of_outbox, of_inbox, _] = &page("A role that only looks")[..] else { panic!("the page") };
     role.grant(of_outbox, "auditor").await;
     let grants: Vec<&str> = of_inbox.lines().filter(|line| line.starts_with("GRANT")).collect();
     role.grant(&grants.join("\n"), "auditor").await;
@@ -222,7 +222,9 @@ async fn is_whole(role: &Role<'_>) -> bool {
 async fn an_auditor_with_the_grants_of_the_page_looks_at_both_sides() {
     let Some(world) = applied().await else { return };
     let role = Role::create(&world, "LOGIN").await;
-    let [of_outbox, of_inbox] = &page("A role that only looks")[..] else { panic!("two halves") };
+    let [of_outbox, of_inbox, of_both] = &page("A role that only looks")[..] else {
+        panic!("the page")
+    };
     let id: String = world
         .client()
         .query_one("SELECT id::text FROM app_outbox LIMIT 1", &[])
@@ -253,9 +255,45 @@ async fn an_auditor_with_the_grants_of_the_page_looks_at_both_sides() {
     ] {
         role.succeed(command).await;
     }
+    role.grant(of_both, "auditor").await;
+    let its = walrelay_testkit::postgres::TestClient::connect(&role.url).await;
+    let seen = its.query_one("SELECT count(*) FROM app_event_ledger WHERE settled", &[]).await;
+    assert_eq!(seen.expect("the view of both").get::<_, i64>(0), 18);
+    drop(its);
     // It looks, and that is all.
     for command in [&["prune"][..], &["consumer", "pause", CONSUMER]] {
         assert_eq!(role.run(command).await.code, Some(3), "{command:?}");
+    }
+    role.drop().await;
+}
+
+#[tokio::test]
+async fn a_consumer_without_rights_is_told_all_that_it_lacks_at_once() {
+    let Some(world) = applied().await else { return };
+    let role = Role::create(&world, "LOGIN").await;
+    let name = &role.name;
+    world
+        .execute(&format!(
+            "GRANT USAGE ON SCHEMA effect TO {name}; GRANT ALL ON ALL TABLES IN SCHEMA effect TO {name}"
+        ))
+        .await;
+    let consume = ["consume", CONSUMER, "--handler", "effect.add", "--until-caught-up"];
+    let refused = role.run(&consume).await;
+    assert_eq!(refused.code, Some(3), "{}", refused.text);
+    let (_, hint) = refused.text.split_once("as the owner of what it names: ").expect("a hint");
+    let (statements, _) = hint.split_once("; migrations/README.md").expect("its end");
+    // As they stand in a line of JSON.
+    world.execute(&statements.replace("\\\"", "\"")).await;
+    role.succeed(&consume).await;
+
+    // Grants alone, which others have given, show no rows.
+    let policies = "SELECT string_agg(format('DROP POLICY %I ON %s', polname, polrelid::regclass), '; ') FROM pg_policy";
+    let drop: String = world.client().query_one(policies, &[]).await.expect("policies").get(0);
+    world.execute(&drop).await;
+    let blind = role.run(&consume).await;
+    assert_eq!(blind.code, Some(3), "{}", blind.text);
+    for table in ["app_inbox_consumer FOR SELECT", "app_inbox TO", "app_inbox_key FOR INSERT"] {
+        assert!(blind.text.contains(&format!("ON public.{table}")), "{table}: {}", blind.text);
     }
     role.drop().await;
 }

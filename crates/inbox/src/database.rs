@@ -20,7 +20,7 @@ use crate::event::Event;
 use crate::plan::{Plan, VERSION_GAP};
 use crate::settings::OnGap;
 use crate::unapplied::{Unapplied, chain};
-use crate::waiting::{WAITING, Waiting};
+use crate::waiting::{STUCK, WAITING, Waiting, stuck};
 
 /// Beyond the server's own time-out: it is gone, and nobody knows whether it committed.
 const SLACK: Duration = Duration::from_secs(15);
@@ -59,17 +59,6 @@ static REDELIVER: LazyLock<[String; 2]> = LazyLock::new(|| {
 /// Ends the transaction, and takes back what a handler has set for longer than that: the next batch begins as
 /// the first did.
 const COMMIT: &str = "COMMIT; RESET ROLE; RESET ALL";
-
-/// What waits because it alone fails for what is no attempt. As many are looked at as are due first: the
-/// look is taken every few seconds.
-const STUCK: &str = "SELECT s.event_id, s.error_code, pg_catalog.split_part(s.last_error, E'\\n', 1), count(*) OVER () \
-       FROM (SELECT * FROM public.app_inbox AS i \
-              WHERE i.consumer = $1 AND i.generation = $2 AND i.status = 'retrying' AND i.next_attempt_at IS NOT NULL \
-              ORDER BY i.next_attempt_at LIMIT 1000) AS s \
-      WHERE EXISTS (SELECT FROM pg_catalog.unnest($3::text[]) AS code(beginning) \
-                     WHERE pg_catalog.starts_with(s.error_code, code.beginning)) \
-        AND s.received_at < pg_catalog.now() - interval '10 seconds' \
-      ORDER BY s.received_at LIMIT 1";
 
 /// Only said where it is asked for: an inbox that was made before does not know it.
 const HOLDS: [&str; 2] = ["", ", on_gap => 'hold'"];
@@ -373,7 +362,7 @@ impl Connection {
         ];
         let both = async {
             futures_util::try_join!(
-                client.query_typed(STUCK, &parameters),
+                client.query_typed(&STUCK, &parameters),
                 client.query_typed(&WAITING, &parameters[..2]),
             )
         };
@@ -432,20 +421,6 @@ impl Connection {
         };
         Ok(self.client.insert(client))
     }
-}
-
-/// Why an event waits that alone fails for its surroundings, and what can be done.
-fn stuck(consumer: &str, row: &Row) -> String {
-    let (id, code, error): (String, String, Option<String>) = (row.get(0), row.get(1), row.get(2));
-    let others = match row.get::<_, i64>(3) - 1 {
-        0 => String::new(),
-        count => format!(", and {count} more"),
-    };
-    format!(
-        "event {id}{others} waits with its key: {code}: {}; mend what it lacks, and it goes on, \
-         or give it up with `walrelay inbox discard {id} --consumer {consumer} --reason …`",
-        error.unwrap_or_default()
-    )
 }
 
 /// Finds the handler and writes it so that `regprocedure` reads it whatever the search path is.

@@ -161,6 +161,11 @@ impl Health {
         self.state().waiting.replace(waiting).is_some()
     }
 
+    /// What waits or is dead, as the last look has found it.
+    pub(crate) fn waiting(&self) -> Option<Waiting> {
+        self.state().waiting
+    }
+
     pub(crate) fn set_holdings(&self, holdings: Holdings) {
         self.state().holdings = holdings;
     }

@@ -123,6 +123,8 @@ impl Metrics {
         for outcome in OUTCOMES {
             drop(metrics.batches.get_or_create(&OutcomeLabel { outcome }));
         }
+        // As every stream ends at Google, after half an hour.
+        drop(metrics.streams_ended.get_or_create(&ReasonLabel { reason: "UNAVAILABLE" }));
         for status in [ROWS_RETRYING, ROWS_DEAD] {
             drop(metrics.row(status));
         }
@@ -243,6 +245,7 @@ mod tests {
             "walrelay_inbox_rows{status=\"dead\"} 0",
             "walrelay_inbox_keys_held 0",
             "walrelay_inbox_oldest_waiting_seconds 0.0",
+            "walrelay_inbox_streams_ended_total{reason=\"UNAVAILABLE\"} 0",
             "walrelay_inbox_spans_dropped_total 0",
             "walrelay_inbox_phase{phase=\"paused\"} 1",
             "walrelay_inbox_phase{phase=\"consuming\"} 0",

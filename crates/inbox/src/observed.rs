@@ -78,6 +78,12 @@ impl Observed {
         );
     }
 
+    /// It ends. What waits or is dead stays behind, which whoever reads the exit code alone takes for applied.
+    pub(crate) fn note_end(&self) {
+        let Waiting { retrying, dead, .. } = self.health.waiting().unwrap_or_default();
+        tracing::info!(retrying, dead, "stopped");
+    }
+
     /// Whether the consumer has a row; one that is taken away may come back.
     pub(crate) fn note_row(
         &self,
@@ -103,13 +109,15 @@ impl Observed {
     }
 
     /// Says of stored events what a person may be waiting for.
-    pub(crate) fn note_redelivered(applied: &[Applied]) {
+    pub(crate) fn note_redelivered(consumer: &str, applied: &[Applied]) {
         for it in applied.iter().filter(|it| it.result == "dead") {
             tracing::warn!(
                 event_id = it.event_id,
                 result = it.result,
                 code = it.error_code,
-                "an event is dead: it has failed for the last time; `walrelay inbox show` tells more"
+                "an event is dead: it has failed for the last time; `walrelay inbox show {} --consumer {consumer}` \
+                 tells more",
+                it.event_id.as_deref().unwrap_or("ID")
             );
         }
         let mut done = applied.iter().filter(|it| it.is_new());
@@ -137,7 +145,7 @@ impl Observed {
     }
 
     /// An event has failed, and is stored: a line for each, but for a few only of hundreds.
-    pub(crate) fn note_stored(&mut self, event_id: &str, its: &Applied) {
+    pub(crate) fn note_stored(&mut self, consumer: &str, (event_id, its): (&str, &Applied)) {
         if its.result == "retrying" {
             // Before the next look has counted them.
             self.metrics.row(ROWS_RETRYING).inc();
@@ -148,7 +156,7 @@ impl Observed {
             result = its.result,
             code = its.error_code,
             untold,
-            "{}; `walrelay inbox show {event_id}` tells more",
+            "{}; `walrelay inbox show {event_id} --consumer {consumer}` tells more",
             its.complaint()
         );
     }

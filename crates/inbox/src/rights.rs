@@ -74,6 +74,25 @@ const OF_THE_HANDLER: &str = "SELECT v.privilege, v.object \
              THEN 'public.app_inbox_event[]'::pg_catalog.regtype \
              ELSE 'public.app_inbox_event'::pg_catalog.regtype END";
 
+/// Policies for tables on which the role has none, whether it has the grants or not: with those alone it would see
+/// tables without rows, and be told of it only at the next start.
+const POLICIES: &str = "SELECT pg_catalog.format( \
+         CASE c.relname WHEN 'app_inbox_consumer' \
+           THEN 'CREATE POLICY %I ON public.%I FOR SELECT TO %I USING (true)' \
+           ELSE 'CREATE POLICY %I ON public.%I TO %I USING (true) WITH CHECK (true)' END, \
+         current_user, c.relname, current_user) \
+      FROM pg_catalog.pg_class AS c \
+     WHERE c.relnamespace = 'public'::pg_catalog.regnamespace \
+       AND c.relname IN ('app_inbox_consumer', 'app_inbox', 'app_inbox_key') \
+       AND pg_catalog.row_security_active(c.oid) \
+       AND NOT EXISTS ( \
+         SELECT FROM pg_catalog.pg_policy AS y \
+          WHERE y.polrelid = c.oid AND y.polpermissive \
+            AND (0 = ANY (y.polroles) OR EXISTS ( \
+              SELECT FROM pg_catalog.unnest(y.polroles) AS r(oid) \
+               WHERE r.oid <> 0 AND pg_catalog.pg_has_role(r.oid, 'USAGE')))) \
+     ORDER BY 1";
+
 /// What the inbox needs of the role.
 ///
 /// # Errors
@@ -81,7 +100,16 @@ const OF_THE_HANDLER: &str = "SELECT v.privilege, v.object \
 /// The role lacks some of it; or the database refuses to say.
 pub(crate) async fn refuse_without_inbox(client: &SqlClient) -> Result<(), InboxError> {
     let functions = FUNCTIONS.map(str::to_owned).to_vec();
-    refuse_without(client, OF_THE_INBOX, (&functions, Type::TEXT_ARRAY)).await
+    let parameter = (&functions as _, Type::TEXT_ARRAY);
+    let Err(mut lacking) = refuse_without(client, OF_THE_INBOX, parameter).await else {
+        return Ok(());
+    };
+    if let InboxError::Rights { hint, .. } = &mut lacking {
+        let rows = client.query_typed(POLICIES, &[]).await.map_err(failed("look at policies"))?;
+        let policies: Vec<&str> = rows.iter().map(|row| row.get(0)).collect();
+        *hint = also(hint, &policies);
+    }
+    Err(lacking)
 }
 
 /// Whether the handler may be called. What it does itself is found out by its first event.
@@ -113,6 +141,17 @@ async fn refuse_without(
     Err(lacks(role, &quoted, &lacking))
 }
 
+/// A hint that has these statements, too.
+fn also(hint: &str, policies: &[&str]) -> String {
+    match policies {
+        [] => hint.to_owned(),
+        _ => hint.replacen(ALL, &format!("; {}{ALL}", policies.join("; ")), 1),
+    }
+}
+
+/// What follows the statements of a hint.
+const ALL: &str = "; migrations/README.md, A role for a consumer, has all that the role needs";
+
 /// What is missing, and the statements that give it.
 fn lacks(role: String, quoted: &str, lacking: &[(String, String)]) -> InboxError {
     let told: Vec<String> =
@@ -121,10 +160,7 @@ fn lacks(role: String, quoted: &str, lacking: &[(String, String)]) -> InboxError
         .iter()
         .map(|(right, object)| format!("GRANT {right} ON {object} TO {quoted}"))
         .collect();
-    let hint = format!(
-        "as the owner of what it names: {}; migrations/README.md, A role for a consumer, has all that the role needs",
-        grants.join("; ")
-    );
+    let hint = format!("as the owner of what it names: {}{ALL}", grants.join("; "));
     InboxError::Rights { role, lacks: told.join("; "), hint }
 }
 

@@ -37,7 +37,7 @@ const DIVIDE_EVERY: Duration = Duration::from_millis(50);
 /// How often the consumer's row is read: pause, resume, a new generation. Tells besides that the
 /// database is there.
 const LOOK_EVERY: Duration = Duration::from_secs(5);
-const LOOK_EVERY_PAUSED: Duration = Duration::from_secs(1);
+const LOOK_OFTEN: Duration = Duration::from_secs(1);
 
 /// What runs beside the loop, each on a connection of its own.
 type Job = Pin<Box<dyn Future<Output = (Connection, Done)> + Send>>;
@@ -131,7 +131,7 @@ impl Run {
     /// Begins paused.
     pub(crate) fn paused(mut self) -> Self {
         self.is_paused = true;
-        self.look = Chore::Due(Instant::now() + LOOK_EVERY_PAUSED);
+        self.look = Chore::Due(Instant::now() + LOOK_OFTEN);
         self
     }
 
@@ -311,7 +311,8 @@ impl Run {
                 }
                 "retrying" | "dead" if its.error_code.is_some() => {
                     self.stored = Stored::Perhaps;
-                    self.observed.note_stored(&event.event_id, its);
+                    let stored = (event.event_id.as_str(), its);
+                    self.observed.note_stored(&self.plan.consumer, stored);
                 }
                 _ => {}
             }
@@ -345,7 +346,7 @@ impl Run {
                     false => Stored::Perhaps,
                 };
                 applied.iter().for_each(|it| self.observed.metrics.event(it.result));
-                Observed::note_redelivered(applied);
+                Observed::note_redelivered(&self.plan.consumer, applied);
                 self.observed.note_redelivery();
                 if applied.iter().any(Applied::is_new) {
                     self.intake.others_passed();
@@ -391,7 +392,9 @@ impl Run {
             }
             Err(error) => self.observed.complain(error.failure(), &error.to_string(), &[]),
         }
-        let every = if self.is_paused { LOOK_EVERY_PAUSED } else { LOOK_EVERY };
+        // Who catches up is told at the end what waits, as of the last look.
+        let is_often = self.is_paused || self.settings.until == Until::CaughtUp;
+        let every = if is_often { LOOK_OFTEN } else { LOOK_EVERY };
         self.look = Chore::Due(now + every);
     }
 
@@ -539,7 +542,7 @@ impl Run {
             connection.close().await;
         }
         match self.wanted_end {
-            End::Over | End::Paused | End::Refused => tracing::info!("stopped"),
+            End::Over | End::Paused | End::Refused => self.observed.note_end(),
             End::Moved => tracing::info!("going on with the other subscription"),
         }
     }
@@ -552,7 +555,7 @@ impl Run {
 
     fn next_due(&self, now: Instant) -> Instant {
         // The loop beats however quiet it is.
-        let mut at = now + LOOK_EVERY_PAUSED;
+        let mut at = now + LOOK_OFTEN;
         let mut sooner = |other: Option<Instant>| at = other.map_or(at, |other| at.min(other));
         sooner(self.intake.wake_at(now.into_std()).map(Instant::from_std));
         if let Course::Draining { until } = self.course {

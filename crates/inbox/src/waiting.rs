@@ -31,6 +31,24 @@ pub(crate) static WAITING: LazyLock<String> = LazyLock::new(|| {
     )
 });
 
+/// What waits because it alone fails for what is no attempt. As many are looked at as are due first: the
+/// look is taken every few seconds.
+pub(crate) static STUCK: LazyLock<String> = LazyLock::new(|| {
+    format!(
+        "SELECT s.event_id, s.error_code, pg_catalog.split_part(s.last_error, E'\\n', 1), count(*) OVER () \
+       FROM (SELECT * FROM public.app_inbox AS i \
+              WHERE i.consumer = $1 AND i.generation = $2 AND i.status = 'retrying' AND i.next_attempt_at IS NOT NULL \
+              ORDER BY i.next_attempt_at LIMIT {STUCK_COUNTED}) AS s \
+      WHERE EXISTS (SELECT FROM pg_catalog.unnest($3::text[]) AS code(beginning) \
+                     WHERE pg_catalog.starts_with(s.error_code, code.beginning)) \
+        AND s.received_at < pg_catalog.now() - interval '10 seconds' \
+      ORDER BY s.received_at LIMIT 1"
+    )
+});
+
+/// Events that are looked at.
+const STUCK_COUNTED: u32 = 1_000;
+
 /// How much of it there is; a figure of [`COUNTED_MAX`] stands for that many or more.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub(crate) struct Waiting {
@@ -66,4 +84,21 @@ impl Waiting {
             "counted_at_most": COUNTED_MAX,
         })
     }
+}
+
+/// Why an event waits that alone fails for its surroundings, and what can be done.
+pub(crate) fn stuck(consumer: &str, row: &Row) -> String {
+    let (id, code, error): (String, String, Option<String>) = (row.get(0), row.get(1), row.get(2));
+    let who = match row.get::<_, i64>(3) - 1 {
+        0 => format!("event {id} waits with its key"),
+        others => format!(
+            "event {id} and {others} of the {STUCK_COUNTED} that are due first wait with their keys"
+        ),
+    };
+    // The line begins with the code where there is one.
+    let why = error.filter(|line| !line.is_empty()).unwrap_or(code);
+    format!(
+        "{who}: {why}; mend what it lacks, or end who keeps it locked, and it goes on; where nothing is the matter but the \
+         event, `walrelay inbox discard {id} --consumer {consumer} --reason …` gives it up"
+    )
 }

@@ -120,7 +120,7 @@ policy! {
     /// No address of the server answers, or its name has none.
     Unreachable: POSTGRES, RECONNECT, POSTGRES,
         "check host, port and network; Supabase's direct host has IPv6 addresses only, unless the IPv4 \
-         add-on is bought; once it was connected, the relay reconnects by itself";
+         add-on is bought; once they were connected, `run` and `consume` reconnect by themselves";
     /// The server does not offer TLS.
     TlsNotOffered: POSTGRES, RECONNECT, POSTGRES,
         "turn TLS on in the server, or use sslmode=disable";

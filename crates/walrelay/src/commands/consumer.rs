@@ -273,8 +273,9 @@ fn page(report: &Map<String, Value>) -> String {
         }
         Value::Number(_) | Value::Array(_) => value.to_string(),
     };
+    let width = report.keys().map(String::len).max().unwrap_or_default();
     let line = |(name, value): (&String, &Value)| {
-        format!("{:<23} {}\n", name.replace('_', " "), shown(value))
+        format!("{:<width$} {}\n", name.replace('_', " "), shown(value))
     };
     report.iter().map(line).collect()
 }
@@ -323,6 +324,15 @@ pub(super) fn kept(subscription: &Subscription) -> Duration {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_values_of_a_status_stand_in_one_column() {
+        let names = ["paused", "keys_waiting_for_a_version"];
+        let report = names.map(|name| (name.to_owned(), Value::from("here"))).into_iter().collect();
+        let text = page(&report);
+        let columns: Vec<_> = text.lines().map(|line| line.find("here")).collect();
+        assert_eq!(columns, [Some(27), Some(27)], "{text}");
+    }
 
     #[test]
     fn the_grants_that_are_printed_are_those_of_the_manual() {
