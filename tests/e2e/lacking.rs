@@ -203,7 +203,7 @@ async fn hundreds_that_take_their_batches_along(code: &str) {
     world.wait_applied(20).await;
     let took = began.elapsed();
     assert!(
-        took < Duration::from_secs(20),
+        took < Duration::from_secs(45),
         "{took:?}: each is tried once before any is tried again"
     );
 
