@@ -123,9 +123,7 @@ impl Doubts {
     /// How it goes out; `None` while it has to wait, because nothing tells that it would fare better.
     pub(crate) fn trial(&self, ticket: Ticket, now: Instant) -> Option<Trial> {
         let doubt = self.of.get(&ticket)?;
-        let is_accident =
-            matches!(doubt.failure, Failure::Conflict | Failure::Locked | Failure::Severed);
-        let enough = if is_accident { ACCIDENTS_MAX } else { 1 };
+        let enough = if doubt.failure.may_be_an_accident() { ACCIDENTS_MAX } else { 1 };
         let is_proven = doubt.passed < self.passed && doubt.alone >= enough;
         if is_proven {
             return Some(Trial::Last);

@@ -53,6 +53,18 @@ impl Failure {
         }
     }
 
+    /// Whether a healthy event meets it now and then, beside others or because somebody ended its session. The
+    /// database is there, and has answered.
+    #[must_use]
+    pub const fn may_be_an_accident(self) -> bool {
+        match self {
+            Self::Conflict | Self::Locked | Self::Severed => true,
+            Self::Outage | Self::Operator | Self::Paused | Self::Rebuilt | Self::Unregistered => {
+                false
+            }
+        }
+    }
+
     /// One word, for logs and metrics.
     #[must_use]
     pub const fn name(self) -> &'static str {

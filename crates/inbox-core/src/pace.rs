@@ -170,7 +170,7 @@ impl Pace {
         if failure != Failure::Outage {
             self.last = failure;
         }
-        if matches!(failure, Failure::Conflict | Failure::Locked | Failure::Severed) {
+        if failure.may_be_an_accident() {
             self.outage.worked();
         }
     }
