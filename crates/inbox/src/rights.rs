@@ -100,16 +100,12 @@ const POLICIES: &str = "SELECT pg_catalog.format( \
 /// The role lacks some of it; or the database refuses to say.
 pub(crate) async fn refuse_without_inbox(client: &SqlClient) -> Result<(), InboxError> {
     let functions = FUNCTIONS.map(str::to_owned).to_vec();
-    let parameter = (&functions as _, Type::TEXT_ARRAY);
-    let Err(mut lacking) = refuse_without(client, OF_THE_INBOX, parameter).await else {
+    let lacking = missing(client, OF_THE_INBOX, (&functions, Type::TEXT_ARRAY)).await?;
+    if lacking.is_empty() {
         return Ok(());
-    };
-    if let InboxError::Rights { hint, .. } = &mut lacking {
-        let rows = client.query_typed(POLICIES, &[]).await.map_err(failed("look at policies"))?;
-        let policies: Vec<&str> = rows.iter().map(|row| row.get(0)).collect();
-        *hint = also(hint, &policies);
     }
-    Err(lacking)
+    let rows = client.query_typed(POLICIES, &[]).await.map_err(failed("look at policies"))?;
+    refuse(client, &lacking, rows.iter().map(|row| row.get(0)).collect()).await
 }
 
 /// Whether the handler may be called. What it does itself is found out by its first event.
@@ -121,16 +117,25 @@ pub(crate) async fn refuse_without_handler(
     client: &SqlClient,
     handler: &str,
 ) -> Result<(), InboxError> {
-    refuse_without(client, OF_THE_HANDLER, (&handler, Type::TEXT)).await
+    let lacking = missing(client, OF_THE_HANDLER, (&handler, Type::TEXT)).await?;
+    refuse(client, &lacking, Vec::new()).await
 }
 
-async fn refuse_without(
+/// Rights that the role does not have, each with what it is on.
+async fn missing(
     client: &SqlClient,
     sql: &str,
     parameter: Parameter<'_>,
-) -> Result<(), InboxError> {
+) -> Result<Vec<(String, String)>, InboxError> {
     let rows = client.query_typed(sql, &[parameter]).await.map_err(failed("look at rights"))?;
-    let lacking: Vec<(String, String)> = rows.iter().map(|row| (row.get(0), row.get(1))).collect();
+    Ok(rows.iter().map(|row| (row.get(0), row.get(1))).collect())
+}
+
+async fn refuse(
+    client: &SqlClient,
+    lacking: &[(String, String)],
+    policies: Vec<String>,
+) -> Result<(), InboxError> {
     if lacking.is_empty() {
         return Ok(());
     }
@@ -138,29 +143,24 @@ async fn refuse_without(
     let named = client.query_typed(name, &[]).await.map_err(failed("look at the role"))?;
     let (role, quoted): (String, String) =
         named.first().map(|row| (row.get(0), row.get(1))).unwrap_or_default();
-    Err(lacks(role, &quoted, &lacking))
+    Err(lacks((role, &quoted), lacking, policies))
 }
-
-/// A hint that has these statements, too.
-fn also(hint: &str, policies: &[&str]) -> String {
-    match policies {
-        [] => hint.to_owned(),
-        _ => hint.replacen(ALL, &format!("; {}{ALL}", policies.join("; ")), 1),
-    }
-}
-
-/// What follows the statements of a hint.
-const ALL: &str = "; migrations/README.md, A role for a consumer, has all that the role needs";
 
 /// What is missing, and the statements that give it.
-fn lacks(role: String, quoted: &str, lacking: &[(String, String)]) -> InboxError {
+fn lacks(
+    (role, quoted): (String, &str),
+    lacking: &[(String, String)],
+    policies: Vec<String>,
+) -> InboxError {
     let told: Vec<String> =
         lacking.iter().map(|(right, object)| format!("{right} on {object}")).collect();
-    let grants: Vec<String> = lacking
-        .iter()
-        .map(|(right, object)| format!("GRANT {right} ON {object} TO {quoted}"))
-        .collect();
-    let hint = format!("as the owner of what it names: {}{ALL}", grants.join("; "));
+    let grants =
+        lacking.iter().map(|(right, object)| format!("GRANT {right} ON {object} TO {quoted}"));
+    let statements: Vec<String> = grants.chain(policies).collect();
+    let hint = format!(
+        "as the owner of what it names: {}; migrations/README.md, A role for a consumer, has all that the role needs",
+        statements.join("; ")
+    );
     InboxError::Rights { role, lacks: told.join("; "), hint }
 }
 
@@ -188,7 +188,7 @@ mod tests {
             ("INSERT, DELETE".to_owned(), "public.app_inbox".to_owned()),
             ("EXECUTE".to_owned(), "FUNCTION public.app_inbox_redeliver".to_owned()),
         ];
-        let error = lacks("Reader".to_owned(), "\"Reader\"", &lacking);
+        let error = lacks(("Reader".to_owned(), "\"Reader\""), &lacking, Vec::new());
         let told = error.to_string();
         assert!(
             told.contains(

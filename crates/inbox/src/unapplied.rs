@@ -43,9 +43,7 @@ impl Unapplied {
             Self::Garbled => Failure::Operator,
         }
     }
-}
 
-impl Unapplied {
     /// The server's code, where it has refused a statement or a connection.
     pub(crate) fn sqlstate(&self) -> Option<&str> {
         match self {
