@@ -6,7 +6,8 @@ use pgoutput_parser::Lsn;
 use tokio::io::{DuplexStream, duplex};
 use tokio::time::{sleep, timeout};
 use walrelay_core::Retention;
-use walrelay_postgres::{PgError, ReplicationConnection, Startup, SystemIdentity};
+use walrelay_pg_client::PgError;
+use walrelay_pg_replication::{ReplicationConnection, Startup, SystemIdentity};
 use walrelay_relay::error::RelayError;
 use walrelay_relay::lifecycle::server::{Connected, Database, Holder, Positions, Server, Signs};
 

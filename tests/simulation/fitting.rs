@@ -1,7 +1,7 @@
 //! What is put between the relay and the world: nothing, or a planted bug.
 
 use walrelay_core::BudgetLimits;
-use walrelay_postgres::Store;
+use walrelay_outbox_store::Store;
 use walrelay_relay::lifecycle::session::SessionSettings;
 use walrelay_relay::settings::Until;
 use walrelay_relay::stream::seams::Publisher;

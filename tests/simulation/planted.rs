@@ -12,7 +12,9 @@ use tokio::task::JoinSet;
 use walrelay_core::{
     Batch, ClaimKey, Claimed, FailureClass, Finished, PublishFailure, RowToRecord, Topic,
 };
-use walrelay_postgres::{Due, Head, ParkedKey, RecordedPage, Store, StoreFailure, Survey, Watch};
+use walrelay_outbox_store::{
+    Due, Head, ParkedKey, RecordedPage, Store, StoreFailure, Survey, Watch,
+};
 use walrelay_relay::stream::seams::Publisher;
 use walrelay_testkit::walsender::{Seen, Watcher};
 

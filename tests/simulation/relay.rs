@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use tokio::time::{Instant, sleep};
 use walrelay_core::{AttributeStyle, ColumnNames, LogName, Random, RouterConfig, Template};
-use walrelay_postgres::{Outbox, Shard};
+use walrelay_outbox_store::{Outbox, Shard};
 use walrelay_relay::error::RelayError;
 use walrelay_relay::lifecycle::session::SessionSettings;
 use walrelay_relay::lifecycle::supervisor::Supervisor;

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use tokio::time::{Instant, sleep};
-use walrelay_postgres::StoreError;
+use walrelay_outbox_store::StoreError;
 use walrelay_relay::error::RelayError;
 use walrelay_relay::lifecycle::reset::{ResetSteps, carry_out};
 

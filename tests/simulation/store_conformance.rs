@@ -10,7 +10,7 @@ use pgoutput_parser::{Lsn, Position};
 use proptest::test_runner::{Config, TestCaseError, TestRunner};
 use tokio::sync::Mutex;
 use walrelay_core::{Claimed, OnDead};
-use walrelay_postgres::{ParkedKey, Store as _, StoreFailure};
+use walrelay_outbox_store::{ParkedKey, Store as _, StoreFailure};
 use walrelay_testkit::postgres::installed_majors;
 
 use postgres::InPostgres;

@@ -1,4 +1,4 @@
-//! Dispatch state in memory, with the meaning of the statements in `walrelay_postgres`, that fails
+//! Dispatch state in memory, with the meaning of the statements in `walrelay_outbox_store`, that fails
 //! and delays at random, also after it has done what was asked.
 
 mod begun;
@@ -20,7 +20,7 @@ use tokio::time::{Instant, sleep};
 use walrelay_core::{
     Blame, ClaimKey, Claimed, Finished, Message, OnDead, Outcome, Reason, RowToRecord, Topic,
 };
-use walrelay_postgres::{
+use walrelay_outbox_store::{
     Due, HOLDS_MAX, Head, ParkedKey, RecordedPage, Store, StoreFailure, Survey, Watch,
 };
 use walrelay_testkit::seed::Seed;

@@ -10,8 +10,11 @@ const LAYERS: &[&[&str]] = &[
     &["walrelay-envelope", "walrelay-emulator", "walrelay-private-postgres"],
     &["pgoutput-parser"],
     &["walrelay-core", "walrelay-testkit"],
-    &["walrelay-postgres", "walrelay-pubsub", "walrelay-inbox-core", "walrelay-otlp"],
-    &["walrelay-relay", "walrelay-inbox"],
+    &["walrelay-pg-client", "walrelay-pubsub", "walrelay-inbox-core", "walrelay-otlp"],
+    &["walrelay-pg-replication", "walrelay-inbox"],
+    &["walrelay-outbox-store"],
+    &["walrelay-outbox-admin"],
+    &["walrelay-relay"],
     &["walrelay"],
     &["walrelay-bench", "walrelay-tests"],
 ];
@@ -67,7 +70,7 @@ mod planted_faults {
     #[test]
     fn a_dependency_on_a_higher_or_equal_layer_is_found() {
         let core = "[package]\nname = \"walrelay-core\"\n[dependencies]\npgoutput-parser.workspace = true\nwalrelay-relay = { path = \"../relay\" }\n";
-        let pubsub = "[package]\nname = \"walrelay-pubsub\"\n[dev-dependencies]\nwalrelay-postgres.workspace = true\n";
+        let pubsub = "[package]\nname = \"walrelay-pubsub\"\n[dev-dependencies]\nwalrelay-pg-client.workspace = true\n";
         let all = files(&[("crates/core/Cargo.toml", core), ("crates/pubsub/Cargo.toml", pubsub)]);
         let expected = [("crates/core/Cargo.toml", 5), ("crates/pubsub/Cargo.toml", 4)];
         assert_eq!(places(&crates_import_downwards(&all)), expected);

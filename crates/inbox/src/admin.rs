@@ -2,11 +2,10 @@
 
 use std::time::{Duration, SystemTime};
 
+use crate::migrations::inbox_tables;
 use serde_json::{Map, Value, json};
 use tokio_postgres::error::SqlState;
-use walrelay_postgres::{
-    RowUse, SqlClient, StoreError, inbox_tables, quote_literal, refuse_hidden_rows,
-};
+use walrelay_pg_client::{RowUse, SqlClient, SqlError, quote_literal, refuse_hidden_rows};
 
 use crate::error::InboxError;
 
@@ -20,7 +19,7 @@ type Sql = tokio_postgres::Error;
 
 pub(crate) fn failed(action: &str) -> impl FnOnce(Sql) -> InboxError {
     let action = action.to_owned();
-    move |source| InboxError::Store(StoreError::Sql { action, source })
+    move |source| InboxError::Store(SqlError::Sql { action, source })
 }
 
 pub(crate) fn unknown(consumer: &str) -> InboxError {
@@ -44,9 +43,9 @@ pub(crate) async fn refuse_hidden_writes(client: &SqlClient) -> Result<(), Inbox
     let events = refuse_hidden_rows(client, &inbox_tables()[1..], RowUse::Write).await;
     Ok(match (consumers, events) {
         (
-            Err(StoreError::RowsHidden { tables, role, policies }),
-            Err(StoreError::RowsHidden { tables: others, policies: more, .. }),
-        ) => Err(StoreError::RowsHidden {
+            Err(SqlError::RowsHidden { tables, role, policies }),
+            Err(SqlError::RowsHidden { tables: others, policies: more, .. }),
+        ) => Err(SqlError::RowsHidden {
             tables: format!("{tables}, {others}"),
             role,
             policies: format!("{policies}; {more}"),

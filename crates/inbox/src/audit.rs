@@ -9,8 +9,8 @@ use std::time::SystemTime;
 
 use serde_json::Value;
 use tokio_postgres::Row;
-use walrelay_postgres::{
-    QualifiedName, RowUse, SqlClient, StoreError, quote_identifier, refuse_hidden_rows,
+use walrelay_pg_client::{
+    QualifiedName, RowUse, SqlClient, SqlError, quote_identifier, refuse_hidden_rows,
 };
 
 use crate::admin::failed;
@@ -525,5 +525,5 @@ fn object_of(row: Option<&Row>) -> Value {
 /// For `map_err`, of a statement in the outbox's database: who mends it is somebody else.
 fn outbox_failed(action: &str) -> impl FnOnce(tokio_postgres::Error) -> InboxError {
     let action = action.to_owned();
-    move |source| InboxError::Outbox(StoreError::Sql { action, source })
+    move |source| InboxError::Outbox(SqlError::Sql { action, source })
 }

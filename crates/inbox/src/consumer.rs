@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::time::sleep;
-use walrelay_postgres::SqlClient;
+use walrelay_pg_client::SqlClient;
 use walrelay_pubsub::Subscriber;
 
 use crate::admin::{failed, is_current, unknown};

@@ -10,7 +10,7 @@ use tokio::time::timeout;
 use tokio_postgres::Row;
 use tokio_postgres::types::Type;
 use walrelay_inbox_core::{Fate, Standing, beginnings_of_no_attempt, is_no_attempt};
-use walrelay_postgres::{ConnectConfig, SqlClient, connect_sql};
+use walrelay_pg_client::{ConnectConfig, SqlClient, connect_sql};
 
 use crate::admin::refuse_hidden_writes;
 use crate::columns::{Columns, MESSAGES, Parameter, borrowed};

@@ -1,6 +1,6 @@
 //! Why a consumer does not start, or ends without being asked.
 
-use walrelay_postgres::{PgError, StoreError};
+use walrelay_pg_client::{PgError, SqlError};
 use walrelay_pubsub::PubsubError;
 
 use crate::course::REFUSED_LASTS;
@@ -13,10 +13,10 @@ pub enum InboxError {
     Connect(#[source] PgError),
     /// A statement failed.
     #[error(transparent)]
-    Store(#[from] StoreError),
+    Store(#[from] SqlError),
     /// The same, in the outbox's database.
     #[error(transparent)]
-    Outbox(StoreError),
+    Outbox(SqlError),
     /// The database has no inbox, or one that this version does not know.
     #[error("the inbox cannot be used: {problem}")]
     Inbox {

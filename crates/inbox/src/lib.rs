@@ -55,5 +55,5 @@ pub use scaffold::{Scaffold, scaffold};
 pub use settings::{Dedupe, OnDead, OnGap, Settings, Until};
 pub use tokio_postgres::{self, Transaction};
 pub use trace::{BatchFailure, TraceEnd, Tracer};
-pub use walrelay_postgres::{ConnectConfig, PgEnv};
+pub use walrelay_pg_client::{ConnectConfig, PgEnv};
 pub use walrelay_pubsub::Endpoint;

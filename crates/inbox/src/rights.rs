@@ -2,7 +2,7 @@
 //! is a batch that is tried for ever.
 
 use tokio_postgres::types::Type;
-use walrelay_postgres::SqlClient;
+use walrelay_pg_client::SqlClient;
 
 use crate::admin::failed;
 use crate::columns::Parameter;

@@ -15,7 +15,7 @@ use walrelay_core::Random;
 use walrelay_inbox_core::{
     Arrival, Batch, BatchId, Bounds, Delivery, Failure, Intake, Outcome, Portion,
 };
-use walrelay_postgres::ConnectConfig;
+use walrelay_pg_client::ConnectConfig;
 use walrelay_pubsub::{Delivered, Subscriber};
 
 use crate::course::{Chore, Course, End, PAUSED_TURN, QUIET, Stored, TURN, seed};

@@ -1,6 +1,6 @@
 //! A handler in SQL for a table, to start from.
 
-use walrelay_postgres::{QualifiedName, SqlClient, quote_identifier, quote_literal};
+use walrelay_pg_client::{QualifiedName, SqlClient, quote_identifier, quote_literal};
 
 use crate::admin::failed;
 use crate::error::InboxError;

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use walrelay_postgres::ConnectConfig;
+use walrelay_pg_client::ConnectConfig;
 use walrelay_pubsub::Endpoint;
 
 use crate::effect::Effect;

@@ -3,7 +3,7 @@
 use tokio_postgres::Error as SqlError;
 use tokio_postgres::error::SqlState;
 use walrelay_inbox_core::Failure;
-use walrelay_postgres::PgError;
+use walrelay_pg_client::PgError;
 
 use crate::fault::failure_of;
 use crate::handler::{HandlerError, Verdict};

@@ -1,6 +1,8 @@
 //! What can end a session of the relay, and whether another may follow.
 
-use walrelay_postgres::{PgError, ServerError, StoreError, StoreFailure};
+use walrelay_outbox_admin::AdminError;
+use walrelay_outbox_store::StoreFailure;
+use walrelay_pg_client::{PgError, ServerError};
 
 use crate::policy::{Disposition, Exit, Kind, Met};
 use crate::stream::pipeline_error::PipelineError;
@@ -22,7 +24,7 @@ pub enum RelayError {
     Store(#[source] StoreFailure),
     /// What the server is set up for cannot be read.
     #[error("the set-up of the server cannot be read")]
-    Survey(#[source] StoreError),
+    Survey(#[source] AdminError),
     /// The table could not be streamed.
     #[error("the table could not be streamed")]
     TableStream {
@@ -81,6 +83,11 @@ impl RelayError {
     /// For `map_err`: wraps a statement's error with what the statement was for.
     pub fn sql(action: &'static str) -> impl Fn(tokio_postgres::Error) -> Self {
         move |source| Self::Sql { action, source }
+    }
+
+    /// For `map_err`: an operator's step was refused, or failed.
+    pub fn survey(error: impl Into<AdminError>) -> Self {
+        Self::Survey(error.into())
     }
 
     /// What the supervisor does about it.
@@ -143,7 +150,7 @@ impl RelayError {
             Self::Session(PipelineError::ServerStops) => "server_shutdown",
             Self::Session(PipelineError::Store(_)) => "other_history",
             Self::Session(_) => "stream",
-            Self::Survey(StoreError::OperationUnfinished { .. }) => "operation",
+            Self::Survey(AdminError::OperationUnfinished { .. }) => "operation",
             Self::Store(_) | Self::Survey(_) | Self::Sql { .. } | Self::TableStream { .. } => "sql",
             Self::InRecovery => "in_recovery",
             Self::TakeOver { .. } | Self::Setup { .. } => "setup",

@@ -5,8 +5,12 @@
 
 use std::fmt;
 use std::process::ExitCode;
+use walrelay_outbox_store::StoreError;
+use walrelay_pg_client::SqlError;
+use walrelay_pg_replication::SlotError;
 
-use walrelay_postgres::{Finding, PgError, ServerErrorKind, Severity, StoreError, TlsError, code};
+use walrelay_outbox_admin::{AdminError, Finding, Severity, code};
+use walrelay_pg_client::{PgError, ServerErrorKind, TlsError};
 
 /// How the process ended; the numbers are a contract with whoever restarts it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -406,7 +410,7 @@ impl Kind {
     /// invalidated: everything else about the slot has been looked at before.
     #[must_use]
     pub fn of_stream(error: &PgError) -> Self {
-        match error.server().map(walrelay_postgres::ServerError::kind) {
+        match error.server().map(walrelay_pg_client::ServerError::kind) {
             Some(ServerErrorKind::NotInState)
                 if !matches!(error, PgError::PublicationSkipped(_)) =>
             {
@@ -440,39 +444,40 @@ impl Kind {
 
     /// The kind of a statement's error.
     #[must_use]
-    pub fn of_store(error: &StoreError) -> Self {
+    pub fn of_store(error: &AdminError) -> Self {
         match error {
-            StoreError::Sql { .. } => match error.server_kind() {
+            AdminError::Sql { .. } => match error.server_kind() {
                 Some(kind) => Self::of_server(kind),
                 None => Self::Broken,
             },
-            StoreError::RowsHidden { .. } => Self::RowsHidden,
-            StoreError::SlotMissing { .. } => Self::SlotMissing,
-            StoreError::SlotLost { .. } => Self::SlotLost,
-            StoreError::SlotUnusable { .. } | StoreError::SlotBeforePublication { .. } => {
+            AdminError::Sql(SqlError::RowsHidden { .. }) => Self::RowsHidden,
+            AdminError::Slot(SlotError::SlotMissing { .. }) => Self::SlotMissing,
+            AdminError::SlotLost { .. } => Self::SlotLost,
+            AdminError::SlotUnusable { .. } | AdminError::SlotBeforePublication { .. } => {
                 Self::SlotUnfit
             }
-            StoreError::OtherNumber { .. } | StoreError::OtherShard { .. } => Self::ShardsDiffer,
-            StoreError::ServerTooOld { .. } => Self::ServerUnfit,
-            StoreError::UnexpectedValue { .. } => Self::ServerUnknown,
-            StoreError::UnknownEvent { .. }
-            | StoreError::AlreadyFinished { .. }
-            | StoreError::WithoutHeaders { .. }
-            | StoreError::AnchorMissing { .. }
-            | StoreError::AnchorLost { .. }
-            | StoreError::SlotName { .. } => Self::Argument,
-            StoreError::NoTimeColumn { .. } => Self::Argument,
-            StoreError::NotLost { .. } => Self::NotLost,
-            StoreError::UpgradeBegun { .. } => Self::UpgradeBegun,
-            StoreError::UpgradePrepared { .. } => Self::UpgradePrepared,
-            StoreError::OtherDatabase { .. } => Self::OtherDatabase,
-            StoreError::OperationUnfinished { .. } | StoreError::Abandoned { .. } => {
+            AdminError::OtherNumber { .. } | AdminError::OtherShard { .. } => Self::ShardsDiffer,
+            AdminError::Slot(SlotError::ServerTooOld { .. }) => Self::ServerUnfit,
+            AdminError::Sql(SqlError::UnexpectedValue { .. }) => Self::ServerUnknown,
+            AdminError::Store(StoreError::UnknownEvent { .. })
+            | AdminError::Store(StoreError::AlreadyFinished { .. })
+            | AdminError::Store(StoreError::WithoutHeaders { .. })
+            | AdminError::AnchorMissing { .. }
+            | AdminError::AnchorLost { .. }
+            | AdminError::Slot(SlotError::SlotName { .. }) => Self::Argument,
+            AdminError::NoTimeColumn { .. } => Self::Argument,
+            AdminError::NotLost { .. } => Self::NotLost,
+            AdminError::UpgradeBegun { .. } => Self::UpgradeBegun,
+            AdminError::UpgradePrepared { .. } => Self::UpgradePrepared,
+            AdminError::OtherDatabase { .. } => Self::OtherDatabase,
+            AdminError::OperationUnfinished { .. } | AdminError::Abandoned { .. } => {
                 Self::OperationUnfinished
             }
-            StoreError::SlotHeld { .. } => Self::SlotHeld,
-            StoreError::InRecovery => Self::InRecovery,
-            StoreError::NoRoom(_) => Self::NoRoom,
-            StoreError::OutOfRange { .. } | StoreError::NoFreeEventId { .. } => Self::Unrecordable,
+            AdminError::SlotHeld { .. } => Self::SlotHeld,
+            AdminError::InRecovery => Self::InRecovery,
+            AdminError::NoRoom(_) => Self::NoRoom,
+            AdminError::Sql(SqlError::OutOfRange { .. })
+            | AdminError::Store(StoreError::NoFreeEventId { .. }) => Self::Unrecordable,
         }
     }
 

@@ -4,7 +4,8 @@ use std::time::Duration;
 
 use pgoutput_parser::Lsn;
 use walrelay_core::{OnDead, RouterConfig, WalBudgetLimit};
-use walrelay_postgres::{ConnectConfig, Outbox};
+use walrelay_outbox_store::Outbox;
+use walrelay_pg_client::ConnectConfig;
 use walrelay_pubsub::PublisherConfig;
 
 /// Everything the relay needs to know to run.

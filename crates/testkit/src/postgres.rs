@@ -101,6 +101,24 @@ impl TestClient {
         tasks.spawn(async move { drop(connection.await) });
         Ok(Self { client, _connection: tasks })
     }
+
+    /// A session of another role on this database.
+    pub async fn as_role(database: &TestDatabase, role: &str) -> Self {
+        let mut config: Config = database.url().parse().expect("a connection string");
+        config.user(role);
+        Self::open(&config).await.expect("a connection")
+    }
+
+    /// The one value of the one row, as text.
+    pub async fn text(&self, sql: &str) -> String {
+        let row = self.client.query_one(sql, &[]).await;
+        row.unwrap_or_else(|error| panic!("{sql}: {error:?}")).get(0)
+    }
+
+    /// Runs statements; panics when one fails.
+    pub async fn run(&self, sql: &str) {
+        self.client.batch_execute(sql).await.unwrap_or_else(|error| panic!("{sql}: {error:?}"));
+    }
 }
 
 impl Deref for TestClient {

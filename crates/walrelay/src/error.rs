@@ -4,7 +4,8 @@ use std::fmt;
 use std::net::SocketAddr;
 
 use walrelay_inbox::InboxError;
-use walrelay_postgres::{PgError, ServerError, ServerErrorKind, StoreError};
+use walrelay_outbox_admin::AdminError;
+use walrelay_pg_client::{PgError, ServerError, ServerErrorKind};
 use walrelay_pubsub::PubsubError;
 use walrelay_relay::error::RelayError;
 use walrelay_relay::observe::report::ReportError;
@@ -51,7 +52,7 @@ pub enum Error {
 
     /// A statement, or a refusal to run one.
     #[error(transparent)]
-    Store(#[from] StoreError),
+    Store(#[from] AdminError),
 
     /// Pub/Sub cannot be used or administered.
     #[error(transparent)]

@@ -6,11 +6,12 @@ use std::time::Duration;
 use pgoutput_parser::{Lsn, Position};
 
 use walrelay_core::OnDead;
-use walrelay_postgres::{
-    ConnectConfig, DispatchStatus, DispatchStore, History, HistorySource, Key, PgEnv,
-    QualifiedName, RetrySelection, SessionStore, Store as _, StoreError, connect_sql, migrate,
-    read_server_identity,
+use walrelay_outbox_store::{
+    DispatchStatus, DispatchStore, History, HistorySource, Key, RetrySelection, SessionStore,
+    Store as _, StoreError, migrate,
 };
+use walrelay_pg_client::{ConnectConfig, PgEnv, QualifiedName, connect_sql};
+use walrelay_pg_replication::read_server_identity;
 use walrelay_testkit::postgres::TestDatabase;
 
 use super::script;

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use walrelay_postgres::Store;
+use walrelay_outbox_store::Store;
 
 /// Longer than a test may run, and never the difference of two times that a script can make.
 pub(crate) const LEASE: Duration = Duration::from_secs(900);

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use walrelay_core::ClaimKey;
-use walrelay_postgres::{HEADS_MAX, Head};
+use walrelay_outbox_store::{HEADS_MAX, Head};
 
 use super::{HELD_PAUSE, State};
 use crate::judge::Status;

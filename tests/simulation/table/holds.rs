@@ -7,7 +7,7 @@ use pgoutput_parser::{Lsn, Position};
 use prost::Message as _;
 use tokio::time::Instant;
 use walrelay_core::{Behind, ClaimKey, OnDead};
-use walrelay_postgres::ParkedKey;
+use walrelay_outbox_store::ParkedKey;
 
 use super::held::{HeldKey, Hold, Through};
 use super::{Entry, Key, Source, State, Table};

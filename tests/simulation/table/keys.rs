@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 use walrelay_core::{Behind, OnDead};
-use walrelay_postgres::ParkedKey;
+use walrelay_outbox_store::ParkedKey;
 
 use super::{Entry, Place, Rules, State};
 use crate::judge::Status;

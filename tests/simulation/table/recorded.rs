@@ -2,7 +2,7 @@
 
 use pgoutput_parser::Position;
 use walrelay_core::OnDead;
-use walrelay_postgres::{RecordedPage, RecordedRow};
+use walrelay_outbox_store::{RecordedPage, RecordedRow};
 
 use super::{Place, Source, State, position};
 use crate::judge::Status;

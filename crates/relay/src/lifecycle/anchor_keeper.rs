@@ -6,11 +6,13 @@ use std::time::{Duration, SystemTime};
 use pgoutput_parser::Lsn;
 use tokio::time::sleep;
 use walrelay_core::{Retention, WalBudgetLimit};
-use walrelay_postgres::{
-    Anchor, ConnectConfig, SlotLife, SqlClient, StoreError, advance_anchor, anchor_slot,
-    connect_sql, copy_slot, drop_slot, position_at, read_anchors, read_history, read_operation,
-    read_slot, read_slot_room,
+use walrelay_outbox_admin::{
+    AdminError, Anchor, SlotLife, advance_anchor, anchor_slot, copy_slot, read_anchors,
+    read_history, read_operation, read_slot_room,
 };
+use walrelay_outbox_store::position_at;
+use walrelay_pg_client::{ConnectConfig, SqlClient, connect_sql};
+use walrelay_pg_replication::{drop_slot, read_slot};
 
 use crate::error::RelayError;
 use crate::observe::health::{Health, Phase};
@@ -109,10 +111,10 @@ impl AnchorKeeper {
         let client = connect_sql(&self.connect).await.map_err(RelayError::Connect)?;
         let kept = self.keep_once(&client).await;
         client.close().await;
-        kept.map_err(RelayError::Survey)
+        kept.map_err(RelayError::survey)
     }
 
-    async fn keep_once(&self, client: &SqlClient) -> Result<(), StoreError> {
+    async fn keep_once(&self, client: &SqlClient) -> Result<(), AdminError> {
         // What was begun may need the slots as they are.
         if read_operation(client, &self.slot).await?.is_some() {
             return Ok(());
@@ -130,10 +132,10 @@ impl AnchorKeeper {
         }
     }
 
-    async fn create(&self, client: &SqlClient, name: &str) -> Result<(), StoreError> {
+    async fn create(&self, client: &SqlClient, name: &str) -> Result<(), AdminError> {
         let room = read_slot_room(client).await?;
         if room.used >= room.max {
-            return Err(StoreError::NoRoom(format!(
+            return Err(AdminError::NoRoom(format!(
                 "all {} replication slots are in use, and an anchor is one (max_replication_slots)",
                 room.max
             )));
@@ -143,7 +145,7 @@ impl AnchorKeeper {
         Ok(())
     }
 
-    async fn advance(&self, client: &SqlClient, anchor: &Anchor) -> Result<(), StoreError> {
+    async fn advance(&self, client: &SqlClient, anchor: &Anchor) -> Result<(), AdminError> {
         let Some(live) = read_slot(client, &self.slot).await? else { return Ok(()) };
         let system = read_history(client, &self.slot).await?;
         let since = SystemTime::now().checked_sub(self.keep).unwrap_or(SystemTime::UNIX_EPOCH);

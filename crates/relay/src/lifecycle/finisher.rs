@@ -2,12 +2,12 @@
 //! of, and dropped.
 
 use std::time::Duration;
+use walrelay_pg_replication::SlotError;
 
 use tokio::time::{Instant, sleep};
-use walrelay_postgres::{
-    ConnectConfig, ServerErrorKind, SlotUse, SqlClient, StoreError, drop_slot, end_session,
-    read_slot, read_slot_user,
-};
+use walrelay_outbox_admin::{AdminError, SlotUse, end_session, read_slot_user};
+use walrelay_pg_client::{ConnectConfig, ServerErrorKind, SqlClient};
+use walrelay_pg_replication::{drop_slot, read_slot};
 
 use crate::error::RelayError;
 use crate::observe::health::Health;
@@ -46,7 +46,7 @@ impl Finisher<'_> {
         let until = Instant::now() + LETTING_GO;
         loop {
             let error = match drop_slot(client, slot).await {
-                Ok(()) | Err(StoreError::SlotMissing { .. }) => return Ok(()),
+                Ok(()) | Err(AdminError::Slot(SlotError::SlotMissing { .. })) => return Ok(()),
                 Err(error) => error,
             };
             match error.server_kind() {
@@ -63,16 +63,16 @@ impl Finisher<'_> {
     /// Whoever holds the slot, until then.
     async fn look_at_holder(&self, until: Instant) -> Result<(), RelayError> {
         let Self { client, slot, health, .. } = self;
-        let state = read_slot(client, slot).await.map_err(RelayError::Survey)?;
+        let state = read_slot(client, slot).await.map_err(RelayError::survey)?;
         let Some(pid) = state.and_then(|state| state.active_pid) else { return Ok(()) };
-        let holder = read_slot_user(client, pid).await.map_err(RelayError::Survey)?;
+        let holder = read_slot_user(client, pid).await.map_err(RelayError::survey)?;
         health.waits_for(&format!("the slot is held by {holder}"));
         if holder.does == SlotUse::Makes {
             return self.end_abandoned(pid).await;
         }
         match Instant::now() < until {
             true => Ok(()),
-            false => Err(RelayError::Survey(StoreError::SlotHeld {
+            false => Err(RelayError::Survey(AdminError::SlotHeld {
                 slot: (*slot).to_owned(),
                 holder: holder.to_string(),
             })),
@@ -90,7 +90,7 @@ impl Finisher<'_> {
             Ok(_) => Ok(()),
             Err(error) if error.server_kind() == Some(ServerErrorKind::Privilege) => {
                 let slot = self.slot.to_owned();
-                Err(RelayError::Survey(StoreError::Abandoned { slot, pid }))
+                Err(RelayError::Survey(AdminError::Abandoned { slot, pid }))
             }
             Err(error) => Err(RelayError::Survey(error)),
         }

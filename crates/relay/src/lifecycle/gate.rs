@@ -1,10 +1,11 @@
 //! Before a session: is the server what the configuration says?
 
 use walrelay_core::{Field, Names, RouterConfig};
-use walrelay_postgres::{
-    ColumnRole, ExpectedColumn, Finding, KeyPiece, PreflightRequest, Severity, ShardKey, SqlClient,
-    preflight,
+use walrelay_outbox_admin::{
+    ColumnRole, ExpectedColumn, Finding, PreflightRequest, Severity, preflight,
 };
+use walrelay_outbox_store::{KeyPiece, ShardKey};
+use walrelay_pg_client::SqlClient;
 
 use crate::error::RelayError;
 use crate::policy::{Disposition, Kind, Met};
@@ -16,7 +17,7 @@ use crate::settings::RelaySettings;
 ///
 /// What is not as it should be, all at once, each with its fix.
 pub async fn gate(sql: &SqlClient, relay: &RelaySettings) -> Result<(), RelayError> {
-    let findings = preflight(sql, &preflight_request(relay)).await.map_err(RelayError::Survey)?;
+    let findings = preflight(sql, &preflight_request(relay)).await.map_err(RelayError::survey)?;
     for finding in findings.iter().filter(|finding| finding.severity == Severity::Warning) {
         tracing::debug!(subject = finding.subject, fix = finding.fix, "{}", finding.message);
     }

@@ -8,7 +8,7 @@ use std::time::Duration;
 use pgoutput_parser::Lsn;
 use tokio::time::{Instant, sleep};
 use tokio_postgres::types::PgLsn;
-use walrelay_postgres::{ConnectConfig, SqlClient, connect_sql};
+use walrelay_pg_client::{ConnectConfig, SqlClient, connect_sql};
 
 use crate::policy::Chain;
 use crate::stream::wal_end::{Teller, WalEnd};

@@ -5,10 +5,11 @@ use std::time::Duration;
 
 use pgoutput_parser::Lsn;
 use tokio::time::{Instant, sleep, timeout};
-use walrelay_postgres::{
-    Failover, Filling, PgError, Recovery, ReplicationConnection, blockers, cancel_statement,
-    connect_sql, new_slot_waits_for, note_filling, quote_identifier, quote_literal,
+use walrelay_outbox_admin::{Filling, Recovery, new_slot_waits_for, note_filling};
+use walrelay_pg_client::{
+    PgError, blockers, cancel_statement, connect_sql, quote_identifier, quote_literal,
 };
+use walrelay_pg_replication::{Failover, ReplicationConnection};
 
 use crate::error::RelayError;
 use crate::failpoint;
@@ -81,7 +82,7 @@ pub(crate) async fn create(
     importing.batch_execute("COMMIT").await.map_err(&failed)?;
     importing.close().await;
     let filling = Filling { consistent_point, snapshot };
-    note_filling(client, slot, &filling).await.map_err(RelayError::Survey)?;
+    note_filling(client, slot, &filling).await.map_err(RelayError::survey)?;
     failpoint::hit("recovery-noted");
     Ok(filling)
 }

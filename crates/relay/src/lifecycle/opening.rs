@@ -2,7 +2,8 @@
 
 use tokio::io::AsyncWrite;
 use walrelay_core::Tracker;
-use walrelay_postgres::{Feedback, PgError};
+use walrelay_pg_client::PgError;
+use walrelay_pg_replication::Feedback;
 
 /// Waits for `work`, and tells the server meanwhile that we are there (I5): reading what is parked may
 /// take longer than it waits for a status update, and then it would end the connection each time.

@@ -1,11 +1,12 @@
 //! Finishing what an operator has begun with the slot: a [reset](super::reset); of a recovery the new slot.
 
-use walrelay_postgres::{
-    ConnectConfig, Failover, Filling, Recovery, ReplicationConnection, Reset, SlotLife,
-    SlotOperation, Upgrade, UpgradeStage, copy_slot, describe_unfinished, finish_reset,
-    give_up_operation, quote_identifier, read_history, read_operation, read_slot, read_version,
+use walrelay_outbox_admin::{
+    Filling, Recovery, Reset, SlotLife, SlotOperation, Upgrade, UpgradeStage, copy_slot,
+    describe_unfinished, finish_reset, give_up_operation, read_history, read_operation,
     release_operation, take_operation,
 };
+use walrelay_pg_client::{ConnectConfig, quote_identifier};
+use walrelay_pg_replication::{Failover, ReplicationConnection, read_slot, read_version};
 
 use crate::error::RelayError;
 use crate::lifecycle::finisher::Finisher;
@@ -46,14 +47,14 @@ impl Finisher<'_> {
             return Ok(Outcome::Nothing);
         };
         health.set_operation(Some(seen.describe(slot)));
-        if !take_operation(client, slot).await.map_err(RelayError::Survey)? {
+        if !take_operation(client, slot).await.map_err(RelayError::survey)? {
             let what =
-                describe_unfinished(client, slot, &seen).await.map_err(RelayError::Survey)?;
+                describe_unfinished(client, slot, &seen).await.map_err(RelayError::survey)?;
             health.set_operation(Some(what.clone()));
             return Ok(Outcome::Elsewhere { what });
         }
         let done = self.finish_taken().await;
-        release_operation(client, slot).await.map_err(RelayError::Survey)?;
+        release_operation(client, slot).await.map_err(RelayError::survey)?;
         match &done {
             Ok(
                 Outcome::Nothing
@@ -71,7 +72,7 @@ impl Finisher<'_> {
     }
 
     async fn read(&self) -> Result<Option<SlotOperation>, RelayError> {
-        read_operation(self.client, self.slot).await.map_err(RelayError::Survey)
+        read_operation(self.client, self.slot).await.map_err(RelayError::survey)
     }
 
     /// Reads again: whoever had it until now may have finished it.
@@ -101,8 +102,8 @@ impl Finisher<'_> {
     /// Until the upgrade has happened nobody makes a slot: it would stand in its way. Whoever prepares one has
     /// the lock: where the slot is still there, that process is gone, and what it has left is no reason to wait.
     async fn look_for(&self, upgrade: Upgrade) -> Result<Outcome, RelayError> {
-        let here = read_history(self.client, self.slot).await.map_err(RelayError::Survey)?;
-        let version = read_version(self.client).await.map_err(RelayError::Survey)?;
+        let here = read_history(self.client, self.slot).await.map_err(RelayError::survey)?;
+        let version = read_version(self.client).await.map_err(RelayError::survey)?;
         if upgrade.has_happened(&here, version) {
             return Ok(Outcome::Nothing);
         }
@@ -111,7 +112,7 @@ impl Finisher<'_> {
         match stage {
             UpgradeStage::Preparing => {
                 let Self { client, slot, .. } = self;
-                give_up_operation(client, slot).await.map_err(RelayError::Survey)?;
+                give_up_operation(client, slot).await.map_err(RelayError::survey)?;
                 tracing::warn!(
                     slot,
                     "an upgrade was being prepared by a process that is gone: it is called off, and the slot goes on; \
@@ -125,7 +126,7 @@ impl Finisher<'_> {
 
     /// Whether the slot that was made for a recovery is still there, and is that one.
     async fn has_slot(&self, filling: &Filling) -> Result<bool, RelayError> {
-        let slot = read_slot(self.client, self.slot).await.map_err(RelayError::Survey)?;
+        let slot = read_slot(self.client, self.slot).await.map_err(RelayError::survey)?;
         Ok(slot.is_some_and(|slot| {
             let begins = slot.confirmed_flush_lsn;
             !slot.is_lost() && begins.is_some_and(|at| at <= filling.consistent_point)
@@ -162,7 +163,7 @@ struct OnServer<'a> {
 
 impl ResetSteps for OnServer<'_> {
     async fn has_anchor(&mut self) -> Result<bool, RelayError> {
-        self.reset.has_anchor(self.finisher.client).await.map_err(RelayError::Survey)
+        self.reset.has_anchor(self.finisher.client).await.map_err(RelayError::survey)
     }
 
     async fn drop_live(&mut self) -> Result<(), RelayError> {
@@ -172,7 +173,7 @@ impl ResetSteps for OnServer<'_> {
     async fn copy_anchor(&mut self) -> Result<(), RelayError> {
         let Finisher { client, slot, .. } = self.finisher;
         let copied = copy_slot(client, (&self.reset.anchor_slot, slot), SlotLife::Kept).await;
-        copied.map(drop).map_err(RelayError::Survey)
+        copied.map(drop).map_err(RelayError::survey)
     }
 
     async fn restore_failover(&mut self) -> Result<(), RelayError> {
@@ -185,12 +186,12 @@ impl ResetSteps for OnServer<'_> {
 
     async fn finish(&mut self) -> Result<(), RelayError> {
         let Finisher { client, slot, .. } = self.finisher;
-        finish_reset(client, slot, self.reset).await.map_err(RelayError::Survey)
+        finish_reset(client, slot, self.reset).await.map_err(RelayError::survey)
     }
 
     async fn give_up(&mut self) -> Result<(), RelayError> {
         let Finisher { client, slot, .. } = self.finisher;
-        give_up_operation(client, slot).await.map_err(RelayError::Survey)
+        give_up_operation(client, slot).await.map_err(RelayError::survey)
     }
 }
 

@@ -11,11 +11,10 @@ use pgoutput_parser::Lsn;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio_postgres::types::PgLsn;
 use walrelay_core::Retention;
-use walrelay_postgres::{
-    ConnectConfig, DispatchStore, PublicationWatch, ReplicationConnection, ServerIdentity,
-    SessionStore, SqlClient, Store, StoreError, Stream, SystemIdentity, connect_sql,
-    read_relay_row,
-};
+use walrelay_outbox_admin::AdminError;
+use walrelay_outbox_store::{DispatchStore, PublicationWatch, SessionStore, Store, read_relay_row};
+use walrelay_pg_client::{ConnectConfig, SqlClient, Stream, connect_sql};
+use walrelay_pg_replication::{ReplicationConnection, ServerIdentity, SystemIdentity};
 
 use crate::error::RelayError;
 use crate::lifecycle::finisher::Finisher;
@@ -274,7 +273,7 @@ impl Database for PostgresDatabase {
             }),
             Outcome::Elsewhere { what } => {
                 let slot = slot.clone();
-                Err(RelayError::Survey(StoreError::OperationUnfinished { slot, what }))
+                Err(RelayError::Survey(AdminError::OperationUnfinished { slot, what }))
             }
         }
     }
@@ -314,7 +313,7 @@ impl Database for PostgresDatabase {
 
     async fn settled(&mut self) -> Result<Lsn, RelayError> {
         let row =
-            read_relay_row(&self.sql, &self.relay.outbox.slot).await.map_err(RelayError::Survey)?;
+            read_relay_row(&self.sql, &self.relay.outbox.slot).await.map_err(RelayError::survey)?;
         // A row from before timelines were on record may be of another history.
         let row = row.filter(|row| row.timeline > 0);
         Ok(row.map_or(Lsn::ZERO, |row| row.settled_lsn))

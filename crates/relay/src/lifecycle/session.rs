@@ -12,7 +12,9 @@ use walrelay_core::{
     REQUEST_MESSAGES_MAX, Random, Router, RouterConfig, Selection, Topic, Tracker, WalBudget,
     WalBudgetLimit, Window, WindowLimits,
 };
-use walrelay_postgres::{Outbox, ParkedKey, PgError, Store as _, StreamSettings};
+use walrelay_outbox_store::{Outbox, ParkedKey, Store as _};
+use walrelay_pg_client::PgError;
+use walrelay_pg_replication::StreamSettings;
 
 use crate::error::RelayError;
 use crate::lifecycle::opening::with_status_updates;

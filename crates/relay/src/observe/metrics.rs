@@ -13,7 +13,7 @@ use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::histogram::Histogram;
 use prometheus_client::registry::{Registry, Unit};
 use walrelay_core::Topic;
-use walrelay_postgres::Outbox;
+use walrelay_outbox_store::Outbox;
 
 use crate::error::RECONNECT_REASONS;
 use crate::observe::health::Phase;

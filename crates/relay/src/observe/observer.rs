@@ -11,7 +11,8 @@ use walrelay_core::{
     Lanes, Message, Outcome, PublishFailure, Reason, RowToRecord, Spill, Topic, WalBudget,
     Watermark,
 };
-use walrelay_postgres::{DispatchCounts, SlotState, Survey};
+use walrelay_outbox_store::{DispatchCounts, Survey};
+use walrelay_pg_replication::SlotState;
 
 use crate::observe::dead_rows::{DeadRows, Untold};
 use crate::observe::health::{Health, LogHeld, Phase};

@@ -3,11 +3,13 @@
 use std::time::SystemTime;
 
 use serde_json::{Map, Value, json};
-use walrelay_postgres::{
-    Counting, DispatchStore, HoldingReplay, SlotOperation, SlotState, SqlClient, StoreError,
-    Survey, TopicReplay, WalStatus, Writer, describe_unfinished, open_topic_replays,
-    read_operation, read_survey, replays_that_hold,
+use walrelay_outbox_admin::{
+    HoldingReplay, SlotOperation, TopicReplay, describe_unfinished, open_topic_replays,
+    read_operation, replays_that_hold,
 };
+use walrelay_outbox_store::{Counting, DispatchStore, StoreError, Survey, read_survey};
+use walrelay_pg_client::SqlClient;
+use walrelay_pg_replication::{SlotState, WalStatus, Writer};
 
 /// Why there is no report.
 #[derive(Debug, thiserror::Error)]

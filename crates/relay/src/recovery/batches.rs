@@ -2,7 +2,7 @@
 
 use pgoutput_parser::Lsn;
 use tokio_postgres::SimpleQueryRow;
-use walrelay_postgres::{AggregateKey, GapTable};
+use walrelay_outbox_admin::{AggregateKey, GapTable};
 
 use super::marks::{Marks, Resumption};
 

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use pgoutput_parser::Lsn;
-use walrelay_postgres::AggregateKey;
+use walrelay_outbox_admin::AggregateKey;
 
 /// Where a backfill goes on: everything before this aggregate of this table is published.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]

@@ -20,13 +20,14 @@ use std::time::{Duration, SystemTime};
 use pgoutput_parser::{Lsn, PgTimestamp, Position};
 use tokio::time::sleep;
 use walrelay_core::{ColumnNames, Names, Random, WalBudgetLimit};
-use walrelay_postgres::{
-    Bound, Failover, Gap, GapColumn, GapTable, Outbox, QualifiedName, RecordedRow, Recovery,
-    RowUse, Scope, SettledRows, SlotOperation, SqlClient, StoreError, begin_backfill,
-    begin_recovery, connect_sql, finish_recovery, is_same_origin, read_columns, read_history,
-    read_loss, read_operation, read_publication, read_relay_row, read_server_identity, read_slot,
-    refuse_hidden_rows, release_operation, take_operation, take_recovery_along,
+use walrelay_outbox_admin::{
+    AdminError, Bound, Gap, GapColumn, GapTable, Recovery, Scope, SettledRows, SlotOperation,
+    begin_backfill, begin_recovery, finish_recovery, read_columns, read_history, read_loss,
+    read_operation, release_operation, take_operation, take_recovery_along,
 };
+use walrelay_outbox_store::{Outbox, RecordedRow, is_same_origin, read_relay_row};
+use walrelay_pg_client::{QualifiedName, RowUse, SqlClient, connect_sql, refuse_hidden_rows};
+use walrelay_pg_replication::{Failover, read_publication, read_server_identity, read_slot};
 
 use crate::error::RelayError;
 use crate::failpoint;
@@ -72,30 +73,30 @@ pub async fn begin(
     since: Option<SystemTime>,
 ) -> Result<(), RelayError> {
     let slot = &outbox.slot;
-    match read_operation(client, slot).await.map_err(RelayError::Survey)? {
+    match read_operation(client, slot).await.map_err(RelayError::survey)? {
         Some(SlotOperation::Reset(_)) => return Ok(()),
         Some(SlotOperation::Recovery(begun)) => return take_along(client, outbox, &begun).await,
         Some(begun @ SlotOperation::Resharding(_)) => {
             let (slot, what) = (slot.clone(), begun.describe(slot));
-            return Err(RelayError::Survey(StoreError::OperationUnfinished { slot, what }));
+            return Err(RelayError::Survey(AdminError::OperationUnfinished { slot, what }));
         }
         Some(SlotOperation::Upgrade(_)) | None => {}
     }
-    let lost = read_loss(client, slot).await.map_err(RelayError::Survey)?;
-    let row = read_relay_row(client, slot).await.map_err(RelayError::Survey)?;
+    let lost = read_loss(client, slot).await.map_err(RelayError::survey)?;
+    let row = read_relay_row(client, slot).await.map_err(RelayError::survey)?;
     let (Some(_), Some(row)) = (lost, row) else {
-        return Err(RelayError::Survey(StoreError::NotLost { slot: slot.clone() }));
+        return Err(RelayError::Survey(AdminError::NotLost { slot: slot.clone() }));
     };
-    let here = read_history(client, slot).await.map_err(RelayError::Survey)?;
+    let here = read_history(client, slot).await.map_err(RelayError::survey)?;
     let bound = match since {
         Some(since) => Bound::Since(since),
         None if here == row.system_identifier => Bound::Horizon,
         None => bound_elsewhere(client, outbox).await?,
     };
     let recovery = recovery(client, outbox, bound).await?;
-    let server = read_server_identity(client).await.map_err(RelayError::Survey)?;
+    let server = read_server_identity(client).await.map_err(RelayError::survey)?;
     let whose = (here.as_str(), server.timeline);
-    begin_recovery(client, slot, &recovery, whose).await.map_err(RelayError::Survey)?;
+    begin_recovery(client, slot, &recovery, whose).await.map_err(RelayError::survey)?;
     failpoint::hit("recovery-begun");
     Ok(())
 }
@@ -108,8 +109,8 @@ async fn take_along(
     begun: &Recovery,
 ) -> Result<(), RelayError> {
     let slot = &outbox.slot;
-    let row = read_relay_row(client, slot).await.map_err(RelayError::Survey)?;
-    let here = read_history(client, slot).await.map_err(RelayError::Survey)?;
+    let row = read_relay_row(client, slot).await.map_err(RelayError::survey)?;
+    let here = read_history(client, slot).await.map_err(RelayError::survey)?;
     if row.is_none_or(|row| row.system_identifier == here) {
         return Ok(());
     }
@@ -118,19 +119,19 @@ async fn take_along(
         Bound::Nothing | Bound::Since(_) => {}
     }
     refuse_hidden(client, &outbox.tables).await?;
-    let server = read_server_identity(client).await.map_err(RelayError::Survey)?;
+    let server = read_server_identity(client).await.map_err(RelayError::survey)?;
     let whose = (here.as_str(), server.timeline);
-    take_recovery_along(client, slot, whose).await.map_err(RelayError::Survey)
+    take_recovery_along(client, slot, whose).await.map_err(RelayError::survey)
 }
 
 /// On another server positions mean nothing, and transaction ids do where that server was made of this
 /// one by an upgrade.
 async fn bound_elsewhere(client: &SqlClient, outbox: &Outbox) -> Result<Bound, RelayError> {
     let slot = &outbox.slot;
-    let is_same = is_same_origin(client, slot, &outbox.tables).await.map_err(RelayError::Survey)?;
+    let is_same = is_same_origin(client, slot, &outbox.tables).await.map_err(RelayError::survey)?;
     match is_same {
         true => Ok(Bound::Horizon),
-        false => Err(RelayError::Survey(StoreError::OtherDatabase { slot: slot.clone() })),
+        false => Err(RelayError::Survey(AdminError::OtherDatabase { slot: slot.clone() })),
     }
 }
 
@@ -147,10 +148,10 @@ pub async fn begin_first(
 ) -> Result<bool, RelayError> {
     let slot = &outbox.slot;
     let recovery = Recovery { failover, ..recovery(client, outbox, Bound::Nothing).await? };
-    let here = read_history(client, slot).await.map_err(RelayError::Survey)?;
-    let server = read_server_identity(client).await.map_err(RelayError::Survey)?;
+    let here = read_history(client, slot).await.map_err(RelayError::survey)?;
+    let server = read_server_identity(client).await.map_err(RelayError::survey)?;
     let whose = (here.as_str(), server.timeline);
-    let begun = begin_backfill(client, slot, &recovery, whose).await.map_err(RelayError::Survey)?;
+    let begun = begin_backfill(client, slot, &recovery, whose).await.map_err(RelayError::survey)?;
     failpoint::hit("recovery-begun");
     Ok(begun)
 }
@@ -162,11 +163,11 @@ async fn recovery(
 ) -> Result<Recovery, RelayError> {
     let Outbox { slot, publication, tables, .. } = outbox;
     refuse_hidden(client, tables).await?;
-    if read_publication(client, publication).await.map_err(RelayError::Survey)?.is_none() {
+    if read_publication(client, publication).await.map_err(RelayError::survey)?.is_none() {
         let summary = format!("publication {publication} does not exist");
         return Err(RelayError::Setup { kind: Kind::PublicationMissing, summary });
     }
-    let state = read_slot(client, slot).await.map_err(RelayError::Survey)?;
+    let state = read_slot(client, slot).await.map_err(RelayError::survey)?;
     let failover = match state.and_then(|state| state.failover) {
         Some(true) => Failover::Yes,
         Some(false) | None => Failover::No,
@@ -181,8 +182,8 @@ async fn recovery(
 ///
 /// The server refused, or the connection ended.
 pub async fn rest(client: &SqlClient, slot: &str) -> Result<Option<(Recovery, Rest)>, RelayError> {
-    let operation = read_operation(client, slot).await.map_err(RelayError::Survey)?;
-    let row = read_relay_row(client, slot).await.map_err(RelayError::Survey)?;
+    let operation = read_operation(client, slot).await.map_err(RelayError::survey)?;
+    let row = read_relay_row(client, slot).await.map_err(RelayError::survey)?;
     match (operation, row) {
         (Some(SlotOperation::Recovery(recovery)), Some(row)) => {
             let Some(filling) = recovery.filling.clone() else { return Ok(None) };
@@ -253,7 +254,7 @@ pub async fn fill<P: Publisher>(
                 return Ok(Filled::Done);
             }
             Outcome::Pending(_)
-                if take_operation(&client, slot).await.map_err(RelayError::Survey)? =>
+                if take_operation(&client, slot).await.map_err(RelayError::survey)? =>
             {
                 break;
             }
@@ -275,8 +276,8 @@ pub async fn fill<P: Publisher>(
         return Ok(Filled::Stopped);
     }
     failpoint::hit("recovery-filled");
-    finish_recovery(&client, slot).await.map_err(RelayError::Survey)?;
-    release_operation(&client, slot).await.map_err(RelayError::Survey)?;
+    finish_recovery(&client, slot).await.map_err(RelayError::survey)?;
+    release_operation(&client, slot).await.map_err(RelayError::survey)?;
     health.set_operation(None);
     client.close().await;
     tracing::info!(slot, "the slot is recovered");
@@ -296,7 +297,7 @@ async fn publish<P: Publisher>(
         let columns = &settings.relay.router.columns;
         let table = published_table(client, (outbox, name), columns).await?;
         let known = rest.gap.recorded(client, (&table, &outbox.slot)).await;
-        let known = known.map_err(RelayError::Survey)?;
+        let known = known.map_err(RelayError::survey)?;
         let at = |n| Position { commit_lsn, tx_index: before + n };
         let rows_known = known.len();
         recorded.extend(known.into_iter().map(|(n, event_id)| RecordedRow {
@@ -304,7 +305,7 @@ async fn publish<P: Publisher>(
             event_id,
             parks: None,
         }));
-        let rows = rest.gap.count(client, &table).await.map_err(RelayError::Survey)?;
+        let rows = rest.gap.count(client, &table).await.map_err(RelayError::survey)?;
         tracing::info!(table = %name, rows, recorded = rows_known, "rows that may not have been settled");
         before += u32::try_from(rows).unwrap_or(u32::MAX);
         tables.push(table);
@@ -327,7 +328,7 @@ async fn publish<P: Publisher>(
 
 /// Rows that nobody sees would be taken for none, and count as settled from then on.
 async fn refuse_hidden(client: &SqlClient, tables: &[QualifiedName]) -> Result<(), RelayError> {
-    refuse_hidden_rows(client, tables, RowUse::Read).await.map_err(RelayError::Survey)
+    refuse_hidden_rows(client, tables, RowUse::Read).await.map_err(RelayError::survey)
 }
 
 /// An outbox table, as a recovery reads it.
@@ -341,7 +342,7 @@ pub async fn table(
     names: &ColumnNames,
 ) -> Result<GapTable, RelayError> {
     refuse_hidden(client, std::slice::from_ref(name)).await?;
-    let (oid, columns) = read_columns(client, name).await.map_err(RelayError::Survey)?;
+    let (oid, columns) = read_columns(client, name).await.map_err(RelayError::survey)?;
     let ColumnNames { id, aggregate_type, aggregate_id, version, occurred_at, .. } = names;
     let found = |named: &Option<Names>| named.as_ref().and_then(|one| present(one, &columns));
     let occurred_at = found(occurred_at);
@@ -371,7 +372,7 @@ pub async fn published_table(
 ) -> Result<GapTable, RelayError> {
     let table = table(client, name, names).await?;
     let publication = read_publication(client, &outbox.publication).await;
-    let publication = publication.map_err(RelayError::Survey)?;
+    let publication = publication.map_err(RelayError::survey)?;
     let row_filter = publication.and_then(|it| it.listed(name)?.row_filter.clone());
     Ok(GapTable { row_filter, ..table })
 }

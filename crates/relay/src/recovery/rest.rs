@@ -1,7 +1,7 @@
 //! What is left of a lost slot's rows.
 
 use pgoutput_parser::Lsn;
-use walrelay_postgres::Gap;
+use walrelay_outbox_admin::Gap;
 
 /// What may not have been settled, and has to be published before the slot is streamed.
 #[derive(Debug, Clone)]

@@ -7,10 +7,11 @@ use pgoutput_parser::Lsn;
 use tokio::io::DuplexStream;
 use tokio::task::JoinSet;
 use walrelay_core::Retention;
-use walrelay_postgres::{
-    ConnectConfig, DispatchStore, GapTable, RecordedRow, ReplicationConnection, ServerIdentity,
-    SessionStore, SqlClient, Startup, SystemIdentity, connect_sql, read_relay_row,
-    read_server_identity,
+use walrelay_outbox_admin::GapTable;
+use walrelay_outbox_store::{DispatchStore, RecordedRow, SessionStore, read_relay_row};
+use walrelay_pg_client::{ConnectConfig, SqlClient, connect_sql};
+use walrelay_pg_replication::{
+    ReplicationConnection, ServerIdentity, Startup, SystemIdentity, read_server_identity,
 };
 
 use super::batches::Batches;
@@ -54,9 +55,9 @@ impl Server for TableSource<'_> {
     async fn connect(&self) -> Result<Connected<DuplexStream, TableDatabase>, RelayError> {
         let Settings { connect, relay, pubsub, .. } = self.settings;
         let reading = reading(connect).await?;
-        let server = read_server_identity(&reading).await.map_err(RelayError::Survey)?;
+        let server = read_server_identity(&reading).await.map_err(RelayError::survey)?;
         let sql = connect_sql(connect).await.map_err(RelayError::Connect)?;
-        let row = read_relay_row(&sql, &relay.outbox.slot).await.map_err(RelayError::Survey)?;
+        let row = read_relay_row(&sql, &relay.outbox.slot).await.map_err(RelayError::survey)?;
         let stream = TableStream {
             client: reading,
             gap: self.rest.gap.clone(),

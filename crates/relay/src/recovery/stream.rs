@@ -19,7 +19,9 @@ use pgoutput_parser::{
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _, DuplexStream, ReadHalf, WriteHalf};
 use tokio::time::{Instant, interval, sleep};
 use tokio_postgres::SimpleQueryMessage;
-use walrelay_postgres::{Gap, GapTable, SqlClient, SystemIdentity};
+use walrelay_outbox_admin::{Gap, GapTable};
+use walrelay_pg_client::SqlClient;
+use walrelay_pg_replication::SystemIdentity;
 
 use super::batches::{Batches, Open};
 use crate::error::RelayError;
@@ -66,7 +68,7 @@ impl TableStream {
     /// All rows, then keepalives for as long as somebody listens.
     async fn send(&self, writer: &mut WriteHalf<DuplexStream>) -> Result<(), RelayError> {
         let io = |source| RelayError::TableStream { source };
-        while !self.gap.is_visible(&self.client).await.map_err(RelayError::Survey)? {
+        while !self.gap.is_visible(&self.client).await.map_err(RelayError::survey)? {
             write_keepalive(writer, Lsn::ZERO).await.map_err(io)?;
             sleep(VISIBLE_PAUSE).await;
         }
@@ -110,7 +112,7 @@ impl TableStream {
         let relation =
             encode::relation(table.oid, schema, name, ReplicaIdentity::Default, &columns);
         write_change(writer, &relation).await.map_err(io)?;
-        let rows = gap.rows(&self.client, table).await.map_err(RelayError::Survey)?;
+        let rows = gap.rows(&self.client, table).await.map_err(RelayError::survey)?;
         let mut rows = pin!(rows);
         let mut written_at = Instant::now();
         loop {

@@ -9,10 +9,10 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use pgoutput_parser::Position;
 use walrelay_core::{Batch, FailureClass, Message, PublishFailure, Topic};
-use walrelay_postgres::{
-    ConnectConfig, DispatchStore, History, HistorySource, Key, ServerIdentity, SqlClient,
-    StoreError, connect_sql, read_server_identity,
-};
+use walrelay_outbox_admin::AdminError;
+use walrelay_outbox_store::{DispatchStore, History, HistorySource, Key};
+use walrelay_pg_client::{ConnectConfig, SqlClient, connect_sql};
+use walrelay_pg_replication::{ServerIdentity, read_server_identity};
 
 use crate::stream::seams::Publisher;
 
@@ -143,7 +143,7 @@ impl Writing {
     }
 }
 
-fn not_added(error: &StoreError) -> PublishFailure {
+fn not_added(error: &AdminError) -> PublishFailure {
     let class = match error.is_disconnected() {
         true => FailureClass::Transient,
         false => FailureClass::Operator,

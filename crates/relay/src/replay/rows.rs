@@ -8,10 +8,10 @@ use pgoutput_parser::{Lsn, PgTimestamp};
 use serde_json::{Value, json};
 use tokio::io::DuplexStream;
 use walrelay_core::{Matching, Retention, Selection};
-use walrelay_postgres::{
-    AggregateKey, DispatchStore, Gap, GapTable, ServerIdentity, SqlClient, SystemIdentity,
-    advance_replay, connect_sql, read_server_identity,
-};
+use walrelay_outbox_admin::{AggregateKey, Gap, GapTable, advance_replay};
+use walrelay_outbox_store::DispatchStore;
+use walrelay_pg_client::{SqlClient, connect_sql};
+use walrelay_pg_replication::{ServerIdentity, SystemIdentity, read_server_identity};
 
 use super::Replay;
 use super::request::{Destination, Rate, UnreadableRequest};
@@ -153,7 +153,7 @@ impl Server for TableRows<'_> {
     async fn connect(&self) -> Result<Connected<DuplexStream, RowsDatabase>, RelayError> {
         let connect = &self.settings.connect;
         let sql = connect_sql(connect).await.map_err(RelayError::Connect)?;
-        let server = read_server_identity(&sql).await.map_err(RelayError::Survey)?;
+        let server = read_server_identity(&sql).await.map_err(RelayError::survey)?;
         let (start, marks) = match &self.beginning {
             Beginning::Marked(marks) => {
                 (self.replay.start.max(self.tally.settled()), Some(marks.clone()))
@@ -197,7 +197,7 @@ impl TableRows<'_> {
         if self.replay.keeping == Keeping::OnRecord {
             let noted = (first, self.tally.published());
             let noted = advance_replay(sql, &self.replay.id, noted).await;
-            noted.map_err(RelayError::Survey)?;
+            noted.map_err(RelayError::survey)?;
         }
         Ok(())
     }
@@ -207,7 +207,7 @@ impl TableRows<'_> {
         let mut client = connect_sql(&self.settings.connect).await.map_err(RelayError::Connect)?;
         let transaction = client.transaction().await.map_err(RelayError::sql(FAILED))?;
         let removed = store.remove_replayed(&transaction, &self.replay.id).await;
-        removed.map_err(RelayError::Survey)?;
+        removed.map_err(RelayError::survey)?;
         transaction.commit().await.map_err(RelayError::sql(FAILED))?;
         client.close().await;
         Ok(())

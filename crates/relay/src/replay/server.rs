@@ -3,10 +3,10 @@
 use pgoutput_parser::Lsn;
 use tokio_postgres::types::PgLsn;
 use walrelay_core::Retention;
-use walrelay_postgres::{
-    ConnectConfig, PgError, ServerErrorKind, ServerIdentity, SqlClient, Stream, SystemIdentity,
-    connect_sql, quote_literal,
+use walrelay_pg_client::{
+    ConnectConfig, PgError, ServerErrorKind, SqlClient, Stream, connect_sql, quote_literal,
 };
+use walrelay_pg_replication::{ServerIdentity, SystemIdentity};
 
 use super::store::{Keeping, OnRecord, ReplayStore};
 use super::tally::Tally;
@@ -61,11 +61,11 @@ impl Server for AnchorCopy<'_> {
 
 impl AnchorCopy<'_> {
     fn of_copying(&self, error: PgError) -> RelayError {
-        let kind = error.server().map(walrelay_postgres::ServerError::kind);
+        let kind = error.server().map(walrelay_pg_client::ServerError::kind);
         let anchor = self.replay.anchor_slot.clone();
         match kind {
             Some(ServerErrorKind::NotInState) => {
-                RelayError::Survey(walrelay_postgres::StoreError::AnchorLost { anchor })
+                RelayError::Survey(walrelay_outbox_admin::AdminError::AnchorLost { anchor })
             }
             Some(_) | None => RelayError::Connect(error),
         }

@@ -4,11 +4,12 @@ use std::time::Duration;
 
 use pgoutput_parser::{Lsn, Position};
 use walrelay_core::{ClaimKey, Claimed, Finished, Reason, RowToRecord, Topic};
-use walrelay_postgres::{
-    ConnectConfig, Due, Head, ParkedKey, RecordedPage, ServerIdentity, SqlClient, Store,
-    StoreFailure, Survey, Watch, advance_replay, connect_sql, note_resumption,
-    read_server_identity,
+use walrelay_outbox_admin::{advance_replay, note_resumption};
+use walrelay_outbox_store::{
+    Due, Head, ParkedKey, RecordedPage, Store, StoreFailure, Survey, Watch,
 };
+use walrelay_pg_client::{ConnectConfig, SqlClient, connect_sql};
+use walrelay_pg_replication::{ServerIdentity, read_server_identity};
 
 use super::tally::Tally;
 use crate::recovery::{Marks, Resumption};

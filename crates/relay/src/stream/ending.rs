@@ -4,7 +4,8 @@ use std::time::Duration;
 
 use tokio::io::{AsyncRead, AsyncWrite};
 use walrelay_core::Watermark;
-use walrelay_postgres::{PgError, Store, Watch};
+use walrelay_outbox_store::{Store, Watch};
+use walrelay_pg_client::PgError;
 
 use crate::failpoint;
 use crate::stream::mode::Ended;

@@ -17,7 +17,8 @@ use walrelay_core::{
     Budget, Claimed, FailureClass, Finished, LaneId, Lanes, Outcome, PublishFailure, Routed,
     Router, RowToRecord, Topic, Tracker, WalBudget,
 };
-use walrelay_postgres::{DUE_KEYS_MAX, Due, Feedback, Frames, Store, Watch};
+use walrelay_outbox_store::{DUE_KEYS_MAX, Due, Store, Watch};
+use walrelay_pg_replication::{Feedback, Frames};
 
 use crate::failpoint;
 use crate::observe::observer::Observer;

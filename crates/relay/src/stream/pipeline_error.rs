@@ -2,7 +2,8 @@
 
 use pgoutput_parser::{DecodeError, Lsn};
 use walrelay_core::{MissingColumn, RouteError, Watermark};
-use walrelay_postgres::{PgError, StoreFailure};
+use walrelay_outbox_store::StoreFailure;
+use walrelay_pg_client::PgError;
 
 /// Why a session broke off.
 #[derive(Debug, thiserror::Error)]

@@ -14,7 +14,7 @@ use std::collections::VecDeque;
 
 use pgoutput_parser::{Lsn, Position};
 use walrelay_core::{Lanes, Topic};
-use walrelay_postgres::{RecordedPage, RecordedRow};
+use walrelay_outbox_store::{RecordedPage, RecordedRow};
 
 /// Rows recorded at or after the place where the stream began, and not come yet.
 ///

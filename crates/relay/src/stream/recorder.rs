@@ -10,7 +10,9 @@ use std::time::Duration;
 use pgoutput_parser::{Lsn, Position};
 use tokio::time::{Instant, sleep, sleep_until};
 use walrelay_core::{Backoff, ClaimKey, Claimed, Finished, LaneId, RowToRecord, Topic, Watermark};
-use walrelay_postgres::{Due, HEADS_MAX, Head, RecordedPage, Store, StoreFailure, Survey, Watch};
+use walrelay_outbox_store::{
+    Due, HEADS_MAX, Head, RecordedPage, Store, StoreFailure, Survey, Watch,
+};
 
 use crate::stream::record::Record;
 use crate::stream::recorded_rows::RecordedRows;

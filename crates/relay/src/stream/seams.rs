@@ -1,6 +1,6 @@
 //! Where messages go: Pub/Sub in service, a script in the simulation.
 //!
-//! The other seam, where parked rows live, is [`Store`](walrelay_postgres::Store).
+//! The other seam, where parked rows live, is [`Store`](walrelay_outbox_store::Store).
 
 use walrelay_core::{Batch, PublishFailure};
 use walrelay_pubsub::GrpcPublisher;

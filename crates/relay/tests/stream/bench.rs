@@ -10,7 +10,9 @@ use walrelay_core::{
     Backoff, Batch, ClaimKey, Claimed, Finished, LanePolicy, Lanes, Message, OnDead, Outcome,
     Reason, RowToRecord, Topic, Tracker,
 };
-use walrelay_postgres::{Due, Head, ParkedKey, RecordedPage, Store, StoreFailure, Survey, Watch};
+use walrelay_outbox_store::{
+    Due, Head, ParkedKey, RecordedPage, Store, StoreFailure, Survey, Watch,
+};
 
 /// Every command takes so long.
 pub(crate) const LATENCY: Duration = Duration::from_millis(1);

@@ -5,7 +5,7 @@ use std::time::Duration;
 use pgoutput_parser::{Lsn, Position, encode};
 use tokio::time::{Instant, timeout};
 use walrelay_core::{ClaimKey, Topic, Tracker, Watermark};
-use walrelay_postgres::StoreFailure;
+use walrelay_outbox_store::StoreFailure;
 use walrelay_relay::stream::recorder::{Claiming, Intervals, Recorder, RecorderEvent};
 
 use crate::bench::{Desk, LATENCY, claims, finished, rows_to_record};

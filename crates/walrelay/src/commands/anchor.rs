@@ -3,11 +3,14 @@
 use pgoutput_parser::Lsn;
 use serde_json::{Value, json};
 use walrelay_core::WalBudgetLimit;
-use walrelay_postgres::{
-    Anchor, Outbox, SlotLife, SlotRoom, SlotState, SqlClient, StoreError, advance_anchor,
-    anchor_slot, connect_sql, copy_slot, drop_slot, find_anchor, note_wal_time, read_anchor,
-    read_anchors, read_history, read_loss, read_slot, read_slot_room, replay_that_needs,
+use walrelay_outbox_admin::{
+    AdminError, Anchor, SlotLife, SlotRoom, advance_anchor, anchor_slot, copy_slot, find_anchor,
+    read_anchor, read_anchors, read_history, read_loss, read_slot_room, replay_that_needs,
 };
+use walrelay_outbox_store::{Outbox, note_wal_time};
+use walrelay_pg_client::{SqlClient, connect_sql};
+use walrelay_pg_replication::SlotError;
+use walrelay_pg_replication::{SlotState, drop_slot, read_slot};
 use walrelay_relay::lifecycle::anchor_keeper::share_of_an_anchor;
 use walrelay_relay::observe::report::{rfc3339, slot_report};
 
@@ -85,12 +88,12 @@ async fn create(
     let live = outbox.slot.as_str();
     let slot = anchor_slot(live, name)?;
     if let Some(lost) = read_loss(client, live).await? {
-        return Err(StoreError::SlotLost { slot: live.to_owned(), problem: lost.problem }.into());
+        return Err(AdminError::SlotLost { slot: live.to_owned(), problem: lost.problem }.into());
     }
-    let missing = || StoreError::SlotMissing { slot: live.to_owned() };
+    let missing = || AdminError::Slot(SlotError::SlotMissing { slot: live.to_owned() });
     let state = read_slot(client, live).await?.ok_or_else(missing)?;
     if let Some(problem) = state.mismatch(state.database.as_deref().unwrap_or_default()) {
-        return Err(StoreError::SlotUnusable { slot: live.to_owned(), problem }.into());
+        return Err(AdminError::SlotUnusable { slot: live.to_owned(), problem }.into());
     }
     if read_slot(client, &slot).await?.is_some() {
         return Err(Error::Unfit {
@@ -131,7 +134,7 @@ fn refuse_without_room(
     wal_budget: WalBudgetLimit,
 ) -> Result<(), Error> {
     if room.used >= room.max {
-        return Err(StoreError::NoRoom(format!(
+        return Err(AdminError::NoRoom(format!(
             "all {} replication slots are in use, and an anchor is one (max_replication_slots)",
             room.max
         ))
@@ -146,7 +149,7 @@ fn refuse_without_room(
     if kept < share {
         return Ok(());
     }
-    Err(StoreError::NoRoom(format!(
+    Err(AdminError::NoRoom(format!(
         "the slot keeps {} of log already, and an anchor made there may keep {} at most: max_slot_wal_keep_size \
          ({}) less what --wal-budget may need",
         human_bytes(kept),
@@ -166,7 +169,7 @@ async fn target(
     let live = read_slot(client, &outbox.slot).await?;
     let live = live.filter(|slot| !slot.is_lost()).and_then(|slot| slot.confirmed_flush_lsn);
     let Some(live) = live else {
-        return Err(StoreError::SlotMissing { slot: outbox.slot.clone() }.into());
+        return Err(AdminError::Slot(SlotError::SlotMissing { slot: outbox.slot.clone() }).into());
     };
     let to = match to {
         None => live.max(here),

@@ -8,9 +8,9 @@ use std::pin::pin;
 use std::time::Duration;
 
 use tokio::time::{sleep, timeout};
-use walrelay_postgres::{
-    Blockers, ConnectConfig, SqlClient, StoreError, backend_pid, blockers, cancel_statement,
-    connect_sql,
+use walrelay_outbox_admin::AdminError;
+use walrelay_pg_client::{
+    Blockers, ConnectConfig, SqlClient, backend_pid, blockers, cancel_statement, connect_sql,
 };
 use walrelay_relay::shutdown::Shutdown;
 
@@ -98,7 +98,7 @@ async fn tell(connect: &ConnectConfig, pid: i32) {
     }
 }
 
-async fn watch(client: &SqlClient, pid: i32) -> Result<(), StoreError> {
+async fn watch(client: &SqlClient, pid: i32) -> Result<(), AdminError> {
     let mut told = Blockers::default();
     loop {
         let who = blockers(client, pid).await?;

@@ -6,7 +6,7 @@ use std::time::SystemTime;
 use serde_json::{Value, json};
 use walrelay_inbox::Messages;
 use walrelay_inbox::audit::{Against, AuditedTable, Findings, Scope, audit, held_back, settled_by};
-use walrelay_postgres::{SqlClient, connect_sql};
+use walrelay_pg_client::{SqlClient, connect_sql};
 use walrelay_pubsub::Subscriber;
 use walrelay_relay::observe::report::rfc3339;
 

@@ -3,11 +3,12 @@
 
 use pgoutput_parser::{Lsn, PgTimestamp};
 use walrelay_core::Matching;
-use walrelay_postgres::{
-    Gap, GapTable, HistorySource, QualifiedName, ReplayRow, RowUse, Scope, SettledRows, SqlClient,
-    StoreError, begin_replay, connect_sql, give_up_replay, read_history, read_replay,
-    refuse_hidden_rows, take_replay,
+use walrelay_outbox_admin::{
+    AdminError, Gap, GapTable, ReplayRow, Scope, SettledRows, begin_replay, give_up_replay,
+    read_history, read_replay, take_replay,
 };
+use walrelay_outbox_store::HistorySource;
+use walrelay_pg_client::{QualifiedName, RowUse, SqlClient, connect_sql, refuse_hidden_rows};
 use walrelay_relay::policy::Chain;
 use walrelay_relay::recovery::{Marks, Serving, published_table, table};
 use walrelay_relay::replay::{
@@ -274,7 +275,7 @@ pub(super) async fn may_refill(config: &RefillConfig) -> Result<(), Error> {
 
 /// The consumer's database has no outbox, or one that nobody writes to.
 async fn refuse_without_rows(client: &SqlClient, tables: &[QualifiedName]) -> Result<(), Error> {
-    let failed = |source| StoreError::Sql { action: "look for rows".to_owned(), source };
+    let failed = |source| AdminError::Sql { action: "look for rows".to_owned(), source };
     let replays = "SELECT to_regclass('public.app_outbox_replay') IS NOT NULL";
     let mut has_rows = false;
     refuse_hidden_rows(client, tables, RowUse::Read).await?;
@@ -341,7 +342,7 @@ async fn begin(
     let snapshot = client
         .query_typed_one("SELECT pg_current_snapshot()::text AS snapshot", &[])
         .await
-        .map_err(|source| StoreError::Sql { action: "take a snapshot".to_owned(), source })?;
+        .map_err(|source| AdminError::Sql { action: "take a snapshot".to_owned(), source })?;
     let BackfillOrder { since, matching, destination, order_by, rate, dead_rows, keeping } = order;
     let request = RowsRequest {
         destination,

@@ -4,12 +4,13 @@ use std::time::SystemTime;
 
 use pgoutput_parser::Lsn;
 use walrelay_core::ColumnNames;
-use walrelay_postgres::{
-    Begun, HoldingReplay, OpenReplay, Outbox, Reset, RowUse, ServerErrorKind, SlotOperation,
-    SqlClient, StoreError, UpgradeStage, describe_unfinished, position_at, read_history, read_loss,
-    read_operation, read_relay_row, read_resharding, read_sharding, read_slot_user,
-    refuse_hidden_rows, relay_tables, replays_that_hold, unfinished_replay,
+use walrelay_outbox_admin::{
+    AdminError, Begun, HoldingReplay, OpenReplay, Reset, SlotOperation, UpgradeStage,
+    describe_unfinished, read_history, read_loss, read_operation, read_resharding, read_sharding,
+    read_slot_user, replays_that_hold, unfinished_replay,
 };
+use walrelay_outbox_store::{Outbox, position_at, read_relay_row, relay_tables};
+use walrelay_pg_client::{RowUse, ServerErrorKind, SqlClient, refuse_hidden_rows};
 use walrelay_relay::observe::report::rfc3339;
 use walrelay_relay::recovery;
 
@@ -34,21 +35,21 @@ pub(super) async fn not_finished(
     client: &SqlClient,
     slot: &str,
     operation: &SlotOperation,
-) -> Result<StoreError, StoreError> {
+) -> Result<AdminError, AdminError> {
     let what = describe_unfinished(client, slot, operation).await?;
     Ok(unfinished_as((slot, operation), what))
 }
 
 /// The same, told as `what`.
-pub(super) fn unfinished_as((slot, operation): (&str, &SlotOperation), what: String) -> StoreError {
+pub(super) fn unfinished_as((slot, operation): (&str, &SlotOperation), what: String) -> AdminError {
     let slot = slot.to_owned();
     match operation {
         SlotOperation::Upgrade(upgrade) => match upgrade.stage {
-            UpgradeStage::Preparing => StoreError::UpgradeBegun { slot, what },
-            UpgradeStage::Prepared => StoreError::UpgradePrepared { slot },
+            UpgradeStage::Preparing => AdminError::UpgradeBegun { slot, what },
+            UpgradeStage::Prepared => AdminError::UpgradePrepared { slot },
         },
         SlotOperation::Reset(_) | SlotOperation::Recovery(_) | SlotOperation::Resharding(_) => {
-            StoreError::OperationUnfinished { slot, what }
+            AdminError::OperationUnfinished { slot, what }
         }
     }
 }
@@ -86,11 +87,11 @@ pub(super) async fn refuse_resharding(client: &SqlClient, outbox: &Outbox) -> Re
     let Some(Begun { change, .. }) = begun else { return Ok(()) };
     let slot = outbox.slot.clone();
     let what = SlotOperation::Resharding(change).describe(&slot);
-    Err(StoreError::OperationUnfinished { slot, what }.into())
+    Err(AdminError::OperationUnfinished { slot, what }.into())
 }
 
 /// What the relay has on record is asked before anything is said of the outbox, or done to it.
-pub(super) async fn refuse_hidden_state(client: &SqlClient) -> Result<(), StoreError> {
+pub(super) async fn refuse_hidden_state(client: &SqlClient) -> Result<(), AdminError> {
     refuse_hidden_rows(client, &relay_tables(), RowUse::Read).await
 }
 
@@ -111,7 +112,7 @@ pub(super) async fn refuse_other_shards(client: &SqlClient, outbox: &Outbox) -> 
     let (sharding, wanted) = (read_sharding(client, outbox).await?, outbox.shard);
     match sharding.other_than(wanted.count()) {
         Some(count) if !sharding.has(wanted.count()) => {
-            Err(StoreError::OtherShard { count, wanted }.into())
+            Err(AdminError::OtherShard { count, wanted }.into())
         }
         Some(_) | None => Ok(()),
     }
@@ -128,7 +129,7 @@ pub(super) async fn refuse_without_outbox(
                 WHERE to_regclass(name) IS NULL ORDER BY i LIMIT 1";
     let action = "look for the outbox".to_owned();
     let missing = client.query_opt(sql, &[&names]).await;
-    match missing.map_err(|source| StoreError::Sql { action, source })? {
+    match missing.map_err(|source| AdminError::Sql { action, source })? {
         Some(row) => Err(Error::NoOutbox { table: row.get(0) }),
         None => Ok(()),
     }
@@ -189,7 +190,7 @@ pub(super) async fn given_up(client: &SqlClient, slot: &str, reset: &Reset) -> E
         Err(error) => error.into(),
         Ok(Some(lost)) => {
             let problem = format!("{}; {what} was given up: its anchor is gone", lost.problem);
-            StoreError::SlotLost { slot: slot.to_owned(), problem }.into()
+            AdminError::SlotLost { slot: slot.to_owned(), problem }.into()
         }
         Ok(None) => Error::Unfit {
             what: format!("{what} was given up: its anchor is gone; the slot stands where it was"),

@@ -7,10 +7,12 @@ mod schemas;
 use serde_json::{Value, json};
 use walrelay_core::RouterConfig;
 use walrelay_otlp::{Settings as OtlpSettings, Unfit, try_out};
-use walrelay_postgres::{
-    ConnectConfig, Finding, PgError, PreflightRequest, ReplicationConnection, Severity, SqlClient,
-    StoreError, code, connect_sql, preflight, read_sharding,
+use walrelay_outbox_admin::{
+    AdminError, Finding, PreflightRequest, Severity, code, preflight, read_sharding,
 };
+use walrelay_pg_client::SqlError;
+use walrelay_pg_client::{ConnectConfig, PgError, SqlClient, connect_sql};
+use walrelay_pg_replication::ReplicationConnection;
 use walrelay_pubsub::{Admin, Endpoint, PubsubError};
 use walrelay_relay::lifecycle::gate::preflight_request;
 use walrelay_relay::policy::{Chain, Kind};
@@ -28,7 +30,7 @@ use crate::error::Error;
 use crate::output::{Paint, Tone, print, visible};
 
 /// The codes of findings about Pub/Sub and about connections; the others are in
-/// `walrelay_postgres::code`.
+/// `walrelay_outbox_admin::code`.
 const CONNECTION: &str = "connection";
 const PUBSUB_REGION: &str = "pubsub_region";
 const PUBSUB_ACCESS: &str = "pubsub_access";
@@ -43,7 +45,7 @@ struct There {
     /// None where the rows cannot be read.
     routes: Option<Routes>,
     /// That they are hidden, where that is why.
-    hidden: Option<StoreError>,
+    hidden: Option<AdminError>,
     payloads: Vec<Payload>,
     consumers: Consumers,
 }
@@ -179,12 +181,12 @@ async fn look_at_postgres(client: &SqlClient, config: &Settings, found: &mut Fou
     let mut hidden = None;
     let routes = match topics::of_rows(client, router, tables).await {
         Ok(routes) => Some(routes),
-        Err(Error::Store(error @ StoreError::RowsHidden { .. })) => {
+        Err(Error::Store(error @ AdminError::Sql(SqlError::RowsHidden { .. }))) => {
             hidden = Some(error);
             None
         }
         // Missing tables are findings already, and the relay itself needs no right to read them.
-        Err(Error::Postgres(PgError::Server(_)) | Error::Store(StoreError::Sql { .. })) => None,
+        Err(Error::Postgres(PgError::Server(_)) | Error::Store(AdminError::Sql { .. })) => None,
         Err(error) => {
             found.unusable("connection", error.kind(), &error);
             None

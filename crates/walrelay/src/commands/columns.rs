@@ -1,7 +1,7 @@
 //! Which of a column's names a table has.
 
 use walrelay_core::Names;
-use walrelay_postgres::{PgError, QualifiedName, SqlClient};
+use walrelay_pg_client::{PgError, QualifiedName, SqlClient};
 
 /// The first of the names that is a column of the table; the first of all when none is, so that the
 /// server's refusal names it.

@@ -7,7 +7,8 @@ use tokio::time::{Instant, sleep};
 use walrelay_inbox::admin::{self, Made};
 use walrelay_inbox::operate::InConsumer;
 use walrelay_inbox::{InboxError, Scaffold};
-use walrelay_postgres::{QualifiedName, SqlClient, connect_sql, inbox_migrations, migrate_inbox};
+use walrelay_inbox::{inbox_migrations, migrate_inbox};
+use walrelay_pg_client::{QualifiedName, SqlClient, connect_sql};
 use walrelay_pubsub::{Endpoint, Subscriber};
 use walrelay_relay::shutdown::Shutdown;
 

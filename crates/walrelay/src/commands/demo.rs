@@ -16,10 +16,10 @@ use tokio::net::TcpListener;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep};
 use walrelay_emulator::{Emulator, Options, SubscriptionOptions};
-use walrelay_postgres::{
-    ConnectConfig, Failover, InitOptions, Making, OnLost, Outbox, PgEnv, QualifiedName, Shard,
-    connect_sql,
-};
+use walrelay_outbox_admin::{InitOptions, Making, OnLost};
+use walrelay_outbox_store::{Outbox, Shard};
+use walrelay_pg_client::{ConnectConfig, PgEnv, QualifiedName, connect_sql};
+use walrelay_pg_replication::Failover;
 use walrelay_private_postgres::{Installation, PrivatePostgres};
 use walrelay_pubsub::Endpoint;
 use walrelay_relay::policy::Exit;
@@ -127,7 +127,7 @@ async fn prepare(url: &str) -> Result<(), Error> {
         on_lost: OnLost::Refuse,
         making: Making::Slot,
     };
-    walrelay_postgres::init(&client, &options).await?;
+    walrelay_outbox_admin::init(&client, &options).await?;
     client
         .batch_execute("CREATE TABLE orders (id text PRIMARY KEY, status text NOT NULL)")
         .await

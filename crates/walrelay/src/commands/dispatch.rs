@@ -6,10 +6,11 @@ pub(super) mod edit;
 mod show;
 
 use serde_json::Value;
-use walrelay_postgres::{
+use walrelay_outbox_store::{
     DispatchPlace, DispatchQuery, DispatchRow, DispatchState, DispatchStatus, DispatchStore,
-    RowUse, SqlClient, connect_sql, refuse_hidden_rows, relay_tables,
+    relay_tables,
 };
+use walrelay_pg_client::{RowUse, SqlClient, connect_sql, refuse_hidden_rows};
 use walrelay_relay::shutdown::Shutdown;
 
 use self::bulk::Verb;

@@ -1,10 +1,13 @@
 //! What commands do that let a slot go for good: relays let go of it, and what it has is published.
 
 use std::time::Duration;
+use walrelay_pg_replication::SlotError;
 
 use tokio::time::{Instant, sleep};
 use walrelay_core::Random;
-use walrelay_postgres::{SqlClient, StoreError, read_slot, read_slot_user};
+use walrelay_outbox_admin::{AdminError, read_slot_user};
+use walrelay_pg_client::SqlClient;
+use walrelay_pg_replication::read_slot;
 use walrelay_pubsub::GrpcPublisher;
 use walrelay_relay::lifecycle::server::Postgres;
 use walrelay_relay::lifecycle::session::SessionSettings;
@@ -36,12 +39,12 @@ pub(super) async fn wait_until_free(
 ) -> Result<(), Error> {
     let until = Instant::now() + LETTING_GO;
     loop {
-        let missing = || StoreError::SlotMissing { slot: slot.to_owned() };
+        let missing = || AdminError::Slot(SlotError::SlotMissing { slot: slot.to_owned() });
         let state = read_slot(client, slot).await?.ok_or_else(missing)?;
         let Some(pid) = state.active_pid else { return Ok(()) };
         if Instant::now() >= until {
             let holder = read_slot_user(client, pid).await?.to_string();
-            return Err(StoreError::SlotHeld { slot: slot.to_owned(), holder }.into());
+            return Err(AdminError::SlotHeld { slot: slot.to_owned(), holder }.into());
         }
         tokio::select! {
             () = sleep(PAUSE) => {}

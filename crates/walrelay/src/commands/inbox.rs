@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use serde_json::Value;
 use walrelay_inbox::operate::{InConsumer, Replacement};
-use walrelay_postgres::{SqlClient, connect_sql};
+use walrelay_pg_client::{SqlClient, connect_sql};
 
 use super::dispatch::attributes::replace;
 use super::dispatch::edit::{read, read_attributes};

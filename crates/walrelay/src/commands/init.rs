@@ -1,11 +1,13 @@
 //! `walrelay init`: tables, publication, slot, and the topics if asked for; safe to run again.
 
-use walrelay_postgres::{
-    Bound, ConnectConfig, Failover, InitOptions, InitPlan, InitReport, LostSlot, Making, OnLost,
-    Recovery, ServerErrorKind, Settled, SlotOperation, SqlClient, StoreError, Upgrade,
-    UpgradeStage, connect_sql, describe_unfinished, finish_recovery, give_up_operation, init,
-    read_loss, read_operation, read_slot, release_operation, rows_at_risk, take_operation,
+use walrelay_outbox_admin::{
+    AdminError, Bound, InitOptions, InitPlan, InitReport, LostSlot, Making, OnLost, Recovery,
+    Settled, SlotOperation, Upgrade, UpgradeStage, describe_unfinished, finish_recovery,
+    give_up_operation, init, read_loss, read_operation, release_operation, rows_at_risk,
+    take_operation,
 };
+use walrelay_pg_client::{ConnectConfig, ServerErrorKind, SqlClient, connect_sql};
+use walrelay_pg_replication::{Failover, read_slot};
 use walrelay_pubsub::{Admin, PubsubError};
 use walrelay_relay::lifecycle::finisher::Finisher;
 use walrelay_relay::lifecycle::gate::shard_key;
@@ -232,7 +234,7 @@ async fn backfill(
 async fn give_up(client: &SqlClient, slot: &str, recovery: &SlotOperation) -> Result<(), Error> {
     if !take_operation(client, slot).await? {
         let what = describe_unfinished(client, slot, recovery).await?;
-        return Err(StoreError::OperationUnfinished { slot: slot.to_owned(), what }.into());
+        return Err(AdminError::OperationUnfinished { slot: slot.to_owned(), what }.into());
     }
     let has_slot = read_slot(client, slot).await?.is_some_and(|slot| !slot.is_lost());
     let is_filling = matches!(recovery, SlotOperation::Recovery(begun) if begun.filling.is_some());

@@ -14,11 +14,13 @@
 use std::time::Duration;
 
 use tokio::time::{Instant, sleep};
-use walrelay_postgres::{
-    SlotOperation, SqlClient, StoreError, Upgrade, UpgradeStage, begin_upgrade, connect_sql,
-    drop_slot, give_up_operation, read_anchors, read_history, read_loss, read_operation,
-    read_relay_row, read_slot, read_version, take_operation,
+use walrelay_outbox_admin::{
+    AdminError, SlotOperation, Upgrade, UpgradeStage, begin_upgrade, give_up_operation,
+    read_anchors, read_history, read_loss, read_operation, take_operation,
 };
+use walrelay_outbox_store::read_relay_row;
+use walrelay_pg_client::{SqlClient, connect_sql};
+use walrelay_pg_replication::{drop_slot, read_slot, read_version};
 use walrelay_relay::failpoint;
 use walrelay_relay::settings::{Settings, Until};
 use walrelay_relay::shutdown::Shutdown;
@@ -71,7 +73,7 @@ async fn prepare(
         };
     }
     if let Some(lost) = read_loss(client, slot).await? {
-        return Err(StoreError::SlotLost { slot: slot.to_owned(), problem: lost.problem }.into());
+        return Err(AdminError::SlotLost { slot: slot.to_owned(), problem: lost.problem }.into());
     }
     if read_relay_row(client, slot).await?.is_none() {
         return Err(Error::Unfit {
@@ -155,7 +157,7 @@ async fn told(client: &SqlClient, slot: &str, anchors: usize) -> Result<String, 
     let others = client
         .query_typed(others, &[])
         .await
-        .map_err(|source| StoreError::Sql { action: "look for other slots".to_owned(), source });
+        .map_err(|source| AdminError::Sql { action: "look for other slots".to_owned(), source });
     let others: Vec<String> = others?.iter().map(|other| other.get(0)).collect();
     if !others.is_empty() {
         let others = others.join(", ");

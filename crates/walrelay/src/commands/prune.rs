@@ -4,10 +4,11 @@
 //! Confirmed is known without an LSN in the table: every committed transaction below `settled_xid`
 //! of `app_outbox_relay` is settled. A row whose transaction cannot be compared with it stays.
 
-use walrelay_postgres::{
-    PgError, QualifiedName, RowUse, ServerError, ServerErrorKind, SqlClient, StoreError,
-    connect_sql, quote_identifier, read_history, read_operation, recovering_slot,
-    refuse_hidden_rows,
+use walrelay_outbox_admin::{AdminError, read_history, read_operation};
+use walrelay_outbox_store::recovering_slot;
+use walrelay_pg_client::{
+    PgError, QualifiedName, RowUse, ServerError, ServerErrorKind, SqlClient, connect_sql,
+    quote_identifier, refuse_hidden_rows,
 };
 
 use super::before::{every_shard, refuse_unrecorded};
@@ -59,7 +60,7 @@ async fn prune(client: &mut SqlClient, config: &PruneConfig) -> Result<(), Error
     if let Some(recovering) = recovering_slot(client).await? {
         let begun = read_operation(client, &recovering).await?;
         let what = begun.map_or_else(String::new, |begun| begun.describe(&recovering));
-        return Err(StoreError::OperationUnfinished { slot: recovering, what }.into());
+        return Err(AdminError::OperationUnfinished { slot: recovering, what }.into());
     }
     // The history of a key that is held may still have to be read from the table.
     refuse_while_any_is_held(client, &config.database.outbox.tables).await?;
@@ -144,7 +145,7 @@ async fn refuse_other_history(client: &SqlClient, slot: &str) -> Result<(), Erro
         None => Ok(()),
         Some(other) => {
             let problem = "is on record as one of another server: nobody knows which of its rows were published";
-            Err(StoreError::SlotLost { slot: other.get(0), problem: problem.to_owned() }.into())
+            Err(AdminError::SlotLost { slot: other.get(0), problem: problem.to_owned() }.into())
         }
     }
 }

@@ -4,7 +4,7 @@
 use std::time::SystemTime;
 
 use walrelay_inbox::operate::{Earlier, InConsumer};
-use walrelay_postgres::SqlClient;
+use walrelay_pg_client::SqlClient;
 use walrelay_relay::observe::report::rfc3339;
 
 use crate::config::Rebuild;

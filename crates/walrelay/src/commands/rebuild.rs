@@ -17,7 +17,7 @@ use googleapis_tonic_google_pubsub_v1::google::pubsub::v1::Subscription;
 use tokio::time::sleep;
 use walrelay_inbox::admin;
 use walrelay_inbox::operate::{Decided, InConsumer};
-use walrelay_postgres::{ConnectConfig, SqlClient, backend_pid, connect_sql};
+use walrelay_pg_client::{ConnectConfig, SqlClient, backend_pid, connect_sql};
 use walrelay_pubsub::Subscriber;
 use walrelay_relay::failpoint;
 use walrelay_relay::observe::report::rfc3339;

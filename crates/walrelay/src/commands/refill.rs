@@ -15,7 +15,7 @@ use std::time::Duration;
 use tokio::time::{Instant, sleep};
 use walrelay_inbox::admin;
 use walrelay_inbox::operate::InConsumer;
-use walrelay_postgres::{ConnectConfig, SqlClient, backend_pid, connect_sql};
+use walrelay_pg_client::{ConnectConfig, SqlClient, backend_pid, connect_sql};
 use walrelay_pubsub::Subscriber;
 use walrelay_relay::failpoint;
 use walrelay_relay::shutdown::Shutdown;

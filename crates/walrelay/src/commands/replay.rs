@@ -9,11 +9,12 @@ use std::time::Duration;
 
 use pgoutput_parser::{Lsn, PgTimestamp};
 use walrelay_core::Random;
-use walrelay_postgres::{
-    Anchor, HistorySource, ReplayRow, SqlClient, StoreError, begin_replay, connect_sql,
-    finish_replay, first_position_after, read_anchor, read_anchors, read_history, read_wal_end,
-    take_replay,
+use walrelay_outbox_admin::{
+    AdminError, Anchor, ReplayRow, begin_replay, finish_replay, read_anchor, read_anchors,
+    read_history, take_replay,
 };
+use walrelay_outbox_store::{HistorySource, first_position_after, read_wal_end};
+use walrelay_pg_client::{SqlClient, connect_sql};
 use walrelay_pubsub::GrpcPublisher;
 use walrelay_relay::lifecycle::server::Server;
 use walrelay_relay::lifecycle::supervisor::Supervisor;
@@ -149,7 +150,7 @@ async fn go_on_in_place(
     let holds = in_place.held(client, shutdown).await?;
     if holds.held > 0 {
         let anchor = anchor_of(client, settings, row).await?;
-        let end = read_wal_end(client).await?.ok_or(StoreError::InRecovery)?;
+        let end = read_wal_end(client).await?.ok_or(AdminError::InRecovery)?;
         let through = ReplayRow { to: holds.through.max(row.from), ..row.clone() };
         let replay = replay_of(&through, request, (&anchor, end, Keeping::OnRecord));
         let tally = Tally::resumed(row.rows, row.settled);
@@ -323,7 +324,7 @@ async fn stretch(
     order: ReplayOrder,
 ) -> Result<Stretch, Error> {
     let slot = settings.relay.outbox.slot.as_str();
-    let end = read_wal_end(client).await?.ok_or(StoreError::InRecovery)?;
+    let end = read_wal_end(client).await?.ok_or(AdminError::InRecovery)?;
     let from = match order.from {
         None => None,
         Some(Place::Lsn(lsn)) => Some(lsn),
@@ -437,7 +438,7 @@ async fn anchor_of(
 ) -> Result<Anchor, Error> {
     let found = match read_anchor(client, &settings.relay.outbox.slot, &row.anchor).await {
         Ok(anchor) => refuse_too_early(&anchor, (row.settled, reach(&anchor))).map(|()| anchor),
-        Err(gone @ (StoreError::AnchorMissing { .. } | StoreError::AnchorLost { .. })) => {
+        Err(gone @ (AdminError::AnchorMissing { .. } | AdminError::AnchorLost { .. })) => {
             Err(gone.into())
         }
         Err(error) => return Err(error.into()),
@@ -477,7 +478,7 @@ async fn resume(
     (row, request): (ReplayRow, Request),
 ) -> Result<Prepared, Error> {
     let anchor = anchor_of(client, settings, &row).await?;
-    let end = read_wal_end(client).await?.ok_or(StoreError::InRecovery)?;
+    let end = read_wal_end(client).await?.ok_or(AdminError::InRecovery)?;
     tracing::info!(id = row.id, from = %row.settled, to = %row.to, "replay goes on");
     let tally = Tally::resumed(row.rows, row.settled);
     let replay = replay_of(&row, &request, (&anchor, end, Keeping::OnRecord));

@@ -11,17 +11,19 @@
 //! earlier run ended.
 
 use std::time::Duration;
+use walrelay_pg_replication::SlotError;
 
 use pgoutput_parser::Lsn;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep};
-use walrelay_postgres::{
-    Failover, InitOptions, InitPlan, Making, OnLost, Outbox, Resharding, ReshardingRefusal,
-    ReshardingStep, ServerErrorKind, SqlClient, StoreError, begin_resharding, choose_switch,
-    connect_sql, delete_relay_row, drop_publication, hold_shards, read_anchors, read_history,
-    read_relay_row, read_resharding, read_server_identity, read_sharding, read_slot,
-    release_shards, switch_shards, take_operation, take_relay_row,
+use walrelay_outbox_admin::{
+    AdminError, InitOptions, InitPlan, Making, OnLost, Resharding, ReshardingRefusal,
+    ReshardingStep, begin_resharding, choose_switch, hold_shards, read_anchors, read_history,
+    read_resharding, read_sharding, release_shards, switch_shards, take_operation,
 };
+use walrelay_outbox_store::{Outbox, delete_relay_row, read_relay_row, take_relay_row};
+use walrelay_pg_client::{ServerErrorKind, SqlClient, connect_sql};
+use walrelay_pg_replication::{Failover, drop_publication, read_server_identity, read_slot};
 use walrelay_relay::failpoint;
 use walrelay_relay::lifecycle::finisher::Finisher;
 use walrelay_relay::lifecycle::gate::{gate, shard_key};
@@ -178,16 +180,16 @@ async fn refuse_in_the_way(client: &SqlClient, change: &Change<'_>) -> Result<()
     for Outbox { slot, .. } in &change.old {
         let state = read_slot(client, slot).await?;
         let Some(state) = state else {
-            return Err(StoreError::SlotMissing { slot: slot.clone() }.into());
+            return Err(AdminError::Slot(SlotError::SlotMissing { slot: slot.clone() }).into());
         };
         if state.is_lost() {
             let problem = "is invalidated".to_owned();
-            return Err(StoreError::SlotLost { slot: slot.clone(), problem }.into());
+            return Err(AdminError::SlotLost { slot: slot.clone(), problem }.into());
         }
         let row = read_relay_row(client, slot).await?;
         if let Some(kind) = row.and_then(|row| row.operation).filter(|kind| kind != "resharding") {
             let (slot, what) = (slot.clone(), format!("a {kind}"));
-            return Err(StoreError::OperationUnfinished { slot, what }.into());
+            return Err(AdminError::OperationUnfinished { slot, what }.into());
         }
     }
     // First, because it keeps its anchor from being dropped.
@@ -240,7 +242,7 @@ async fn switch(
     if !hold_shards(client, &old, change.of).await? {
         release_shards(client, &old).await?;
         let what = "something else".to_owned();
-        return Err(StoreError::OperationUnfinished { slot: old.join(", "), what }.into());
+        return Err(AdminError::OperationUnfinished { slot: old.join(", "), what }.into());
     }
     failpoint::hit("reshard-held");
     let switched = Box::pin(drain_and_switch(client, change, shutdown)).await;
@@ -312,7 +314,7 @@ async fn make(
         }
         for step in plan.steps() {
             let failed =
-                |source| StoreError::Sql { action: format!("set up {}", step.title), source };
+                |source| AdminError::Sql { action: format!("set up {}", step.title), source };
             client.batch_execute(&step.sql).await.map_err(failed)?;
         }
         let mut relay = change.settings.relay.clone();

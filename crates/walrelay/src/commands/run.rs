@@ -6,7 +6,7 @@ use tokio::task::JoinSet;
 use tokio::time::sleep;
 use walrelay_core::Random;
 use walrelay_otlp::{Exporter, Spans};
-use walrelay_postgres::connect_sql;
+use walrelay_pg_client::connect_sql;
 use walrelay_pubsub::GrpcPublisher;
 use walrelay_relay::error::RelayError;
 use walrelay_relay::lifecycle::anchor_keeper::AnchorKeeper;

@@ -4,12 +4,18 @@ mod carry_over;
 mod reset;
 
 use pgoutput_parser::Lsn;
-use walrelay_postgres::{
-    Failover, LostSlot, Outbox, ServerErrorKind, SlotOperation, SqlClient, StoreError, Upgrade,
-    UpgradeStage, adopt_slot, advance_relay_row, advance_slot, connect_sql, create_slot,
-    delete_relay_row, drop_slot, is_same_origin, read_history, read_loss, read_operation,
-    read_publication, read_relay_row, read_server_identity, read_slot, rows_since,
-    waiting_transactions,
+use walrelay_outbox_admin::{
+    AdminError, LostSlot, SlotOperation, Upgrade, UpgradeStage, adopt_slot, read_history,
+    read_loss, read_operation, rows_since, waiting_transactions,
+};
+use walrelay_outbox_store::{
+    Outbox, advance_relay_row, delete_relay_row, is_same_origin, read_relay_row,
+};
+use walrelay_pg_client::{ServerErrorKind, SqlClient, connect_sql};
+use walrelay_pg_replication::SlotError;
+use walrelay_pg_replication::{
+    Failover, advance_slot, create_slot, drop_slot, read_publication, read_server_identity,
+    read_slot,
 };
 use walrelay_relay::error::RelayError;
 use walrelay_relay::lifecycle::finisher::Finisher;
@@ -72,7 +78,7 @@ async fn act(
     }
     match action {
         SlotAction::Show(format) => {
-            let missing = || StoreError::SlotMissing { slot: slot.to_owned() };
+            let missing = || AdminError::Slot(SlotError::SlotMissing { slot: slot.to_owned() });
             let state = read_slot(client, slot).await?.ok_or_else(missing)?;
             Ok(status::render(&slot_report(&state), format))
         }
@@ -130,7 +136,7 @@ async fn recover(
     match recovery::begin(client, outbox, order.since).await {
         Ok(()) => {}
         // What is wrong is the question, not the set-up.
-        Err(RelayError::Survey(refusal @ StoreError::NotLost { .. })) => return Err(refusal.into()),
+        Err(RelayError::Survey(refusal @ AdminError::NotLost { .. })) => return Err(refusal.into()),
         Err(error) => return Err(error.into()),
     }
     let what = match finisher.finish().await? {
@@ -160,11 +166,11 @@ async fn adopt(client: &SqlClient, outbox: &Outbox) -> Result<String, Error> {
         });
     };
     if let Some(problem) = state.mismatch(state.database.as_deref().unwrap_or_default()) {
-        return Err(StoreError::SlotUnusable { slot: slot.to_owned(), problem }.into());
+        return Err(AdminError::SlotUnusable { slot: slot.to_owned(), problem }.into());
     }
     let (Some(at), false) = (state.confirmed_flush_lsn, state.is_lost()) else {
         let problem = "was carried over and is invalidated".to_owned();
-        return Err(StoreError::SlotLost { slot: slot.to_owned(), problem }.into());
+        return Err(AdminError::SlotLost { slot: slot.to_owned(), problem }.into());
     };
     let row = read_relay_row(client, slot).await?;
     let here = read_history(client, slot).await?;
@@ -177,7 +183,7 @@ async fn adopt(client: &SqlClient, outbox: &Outbox) -> Result<String, Error> {
         });
     }
     if !is_same_origin(client, slot, &outbox.tables).await? {
-        return Err(StoreError::OtherDatabase { slot: slot.to_owned() }.into());
+        return Err(AdminError::OtherDatabase { slot: slot.to_owned() }.into());
     }
     match read_operation(client, slot).await? {
         // What was begun needs more than a slot, and would be forgotten.
@@ -199,7 +205,7 @@ async fn create(client: &SqlClient, outbox: &Outbox, failover: Failover) -> Resu
     }
     // A new one in place of a lost one would hide what is missing.
     if let Some(LostSlot { problem, .. }) = read_loss(client, slot).await? {
-        return Err(StoreError::SlotLost { slot: slot.clone(), problem }.into());
+        return Err(AdminError::SlotLost { slot: slot.clone(), problem }.into());
     }
     let lsn = create_slot(client, slot, failover).await?;
     Ok(format!("created: slot {slot}, from {lsn}\n"))
@@ -207,7 +213,7 @@ async fn create(client: &SqlClient, outbox: &Outbox, failover: Failover) -> Resu
 
 async fn drop_it(client: &SqlClient, outbox: &Outbox, discard_rows: u64) -> Result<String, Error> {
     let slot = outbox.slot.as_str();
-    let missing = || StoreError::SlotMissing { slot: slot.to_owned() };
+    let missing = || AdminError::Slot(SlotError::SlotMissing { slot: slot.to_owned() });
     let state = read_slot(client, slot).await?.ok_or_else(missing)?;
     if state.is_lost() {
         // Nothing can be read through it; the record of what it had settled is needed to recover.
@@ -294,7 +300,7 @@ async fn advance(
     let lsn = advance_slot(client, slot, end_lsn).await?;
     // Otherwise the next start would take what was skipped for a gap.
     match advance_relay_row(client, slot, lsn).await {
-        Err(StoreError::Sql { source, .. })
+        Err(AdminError::Sql { source, .. })
             if source.code() == Some(&tokio_postgres::error::SqlState::UNDEFINED_TABLE) => {}
         advanced => advanced?,
     }

@@ -4,7 +4,7 @@
 mod waiting;
 
 use serde_json::{Map, Value};
-use walrelay_postgres::is_little_room;
+use walrelay_pg_replication::is_little_room;
 
 use self::waiting::{Cause, cause, left_undone, replays, what_they_wait_for};
 use crate::output::{Paint, Tone, human_bytes, shortened, visible};

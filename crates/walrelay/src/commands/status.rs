@@ -8,7 +8,9 @@ use serde_json::{Map, Value, json};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 use tokio::time::{sleep, timeout};
-use walrelay_postgres::{Outbox, SqlClient, StoreError, connect_sql, read_operation};
+use walrelay_outbox_admin::{AdminError, read_operation};
+use walrelay_outbox_store::Outbox;
+use walrelay_pg_client::{SqlClient, connect_sql};
 use walrelay_relay::observe::report::{replays_of, report, rfc3339};
 use walrelay_relay::policy::{Chain, Kind};
 use walrelay_relay::shutdown::Shutdown;
@@ -134,13 +136,13 @@ async fn report_of_all(
         let name = shard.shard.to_string();
         let mut report = match standing_report(client, shard).await {
             Ok(report) => report,
-            Err(error @ (Error::Store(StoreError::Sql { .. }) | Error::Postgres(_))) => {
+            Err(error @ (Error::Store(AdminError::Sql { .. }) | Error::Postgres(_))) => {
                 return Err(error);
             }
             Err(error) => {
                 let mut advice = error.hint().to_owned();
                 // The hint has to speak of everything that may have been begun.
-                if let Error::Store(StoreError::OperationUnfinished { slot, .. }) = &error
+                if let Error::Store(AdminError::OperationUnfinished { slot, .. }) = &error
                     && let Some(begun) = read_operation(client, slot).await?
                 {
                     advice = finishing(&begun.finished_by());

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use walrelay_core::limits::is_topic_name;
 use walrelay_core::{Names, RouterConfig, Template};
-use walrelay_postgres::{
+use walrelay_pg_client::{
     PgError, QualifiedName, RowUse, SqlClient, quote_identifier, refuse_hidden_rows,
 };
 use walrelay_pubsub::{Admin, PubsubError};

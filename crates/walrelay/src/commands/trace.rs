@@ -4,7 +4,7 @@ use serde_json::{Map, Value, json};
 use walrelay_inbox::InboxError;
 use walrelay_inbox::audit::{trace_dispatch, trace_outbox};
 use walrelay_inbox::operate::InConsumer;
-use walrelay_postgres::{SqlClient, connect_sql};
+use walrelay_pg_client::{SqlClient, connect_sql};
 
 use super::before::{every_shard, refuse_without_outbox};
 use super::columns::column_of;

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use pgoutput_parser::{Lsn, Position};
-use walrelay_postgres::{DispatchQuery, DispatchState, DispatchStatus};
+use walrelay_outbox_store::{DispatchQuery, DispatchState, DispatchStatus};
 
 use super::builder::Builder;
 use super::command::{

@@ -3,7 +3,7 @@
 use std::time::{Duration, SystemTime};
 
 use pgoutput_parser::Position;
-use walrelay_postgres::Again;
+use walrelay_outbox_admin::Again;
 use walrelay_relay::observe::report::parse_rfc3339;
 
 use super::builder::Builder;

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use walrelay_emulator::FaultSyntaxError;
-use walrelay_postgres::OnLost;
+use walrelay_outbox_admin::OnLost;
 use walrelay_relay::lifecycle::gate::shard_key;
 use walrelay_relay::settings::Until;
 

@@ -7,7 +7,9 @@ use std::time::{Duration, SystemTime};
 use pgoutput_parser::{Lsn, Position};
 use walrelay_core::{ColumnNames, Names, RouterConfig, WalBudgetLimit};
 use walrelay_emulator::Fault;
-use walrelay_postgres::{ConnectConfig, DispatchQuery, OnLost, Outbox};
+use walrelay_outbox_admin::OnLost;
+use walrelay_outbox_store::{DispatchQuery, Outbox};
+use walrelay_pg_client::ConnectConfig;
 use walrelay_pubsub::Endpoint;
 use walrelay_relay::settings::{PubSubSettings, Settings};
 

@@ -88,7 +88,7 @@ impl Builder<'_> {
             cli::ConsumerActionArgs::Scaffold(args) => match args.table.parse() {
                 Ok(table) => ConsumerAction::Scaffold(table),
                 Err(error) => {
-                    let error: walrelay_postgres::ParseNameError = error;
+                    let error: walrelay_pg_client::ParseNameError = error;
                     self.problems.wrong("TABLE", &args.table, error.to_string());
                     return None;
                 }

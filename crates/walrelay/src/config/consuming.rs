@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::time::{Duration, SystemTime};
 
 use walrelay_inbox::operate::{InboxFilter, InboxSelection};
-use walrelay_postgres::{ConnectConfig, QualifiedName};
+use walrelay_pg_client::{ConnectConfig, QualifiedName};
 use walrelay_pubsub::Endpoint;
 use walrelay_relay::replay::DeadRows;
 

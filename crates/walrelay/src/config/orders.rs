@@ -4,7 +4,7 @@ use std::time::SystemTime;
 
 use pgoutput_parser::Lsn;
 use walrelay_core::{ColumnNames, Matching};
-use walrelay_postgres::Again;
+use walrelay_outbox_admin::Again;
 use walrelay_relay::replay::{DeadRows, Destination, Keeping, Rate};
 use walrelay_relay::settings::Settings;
 

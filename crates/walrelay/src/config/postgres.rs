@@ -1,8 +1,8 @@
 //! Options about Postgres: how to connect, and which slot, publication and tables.
 
-use walrelay_postgres::{
-    ConnectConfig, ConninfoProblem, Outbox, ParseNameError, ParseShardError, PgEnv, QualifiedName,
-    Secret, Shard,
+use walrelay_outbox_store::{Outbox, ParseShardError, Shard};
+use walrelay_pg_client::{
+    ConnectConfig, ConninfoProblem, ParseNameError, PgEnv, QualifiedName, Secret,
 };
 
 use super::builder::Builder;

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, SystemTime};
 
-use walrelay_postgres::ConnectConfig;
+use walrelay_pg_client::ConnectConfig;
 
 use super::builder::Builder;
 use super::command::{AuditConfig, InboxPlace, TraceConfig};

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use tokio::time::{Instant, sleep_until};
-use walrelay_postgres::{ConnectConfig, PgEnv, SqlClient, connect_sql};
+use walrelay_pg_client::{ConnectConfig, PgEnv, SqlClient, connect_sql};
 use walrelay_relay::policy::Exit;
 
 use super::ledger::Ledger;

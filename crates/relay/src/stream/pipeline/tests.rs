@@ -5,7 +5,7 @@ use walrelay_core::{
     AttributeStyle, Backoff, Batch, BudgetLimits, ColumnNames, Delivery, Evidence, Held,
     LanePolicy, LogName, Message, OnDead, Retention, RouterConfig, Template, Window, WindowLimits,
 };
-use walrelay_postgres::{Head, RecordedPage};
+use walrelay_outbox_store::{Head, RecordedPage};
 
 use super::*;
 use crate::observe::health::Health;

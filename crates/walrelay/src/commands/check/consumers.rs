@@ -7,7 +7,8 @@ use googleapis_tonic_google_pubsub_v1::google::pubsub::v1::Subscription;
 use tokio::time::timeout;
 use walrelay_inbox::admin::{Registered, registered};
 use walrelay_inbox::{InboxError, Remark};
-use walrelay_postgres::{Finding, Severity, SqlClient, connect_sql};
+use walrelay_outbox_admin::{Finding, Severity};
+use walrelay_pg_client::{SqlClient, connect_sql};
 use walrelay_pubsub::{Endpoint, Subscriber};
 use walrelay_relay::policy::Chain;
 

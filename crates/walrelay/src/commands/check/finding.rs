@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use walrelay_postgres::{Finding, Severity};
+use walrelay_outbox_admin::{Finding, Severity};
 
 /// A person waits for the result, so what does not answer within this counts as unreachable.
 pub(in crate::commands) const PATIENCE: Duration = Duration::from_secs(5);

@@ -3,7 +3,8 @@
 
 use googleapis_tonic_google_pubsub_v1::google::pubsub::v1::{Encoding, SchemaSettings};
 use walrelay_core::RouterConfig;
-use walrelay_postgres::{Finding, PgError, QualifiedName, Severity, SqlClient};
+use walrelay_outbox_admin::{Finding, Severity};
+use walrelay_pg_client::{PgError, QualifiedName, SqlClient};
 
 use super::super::columns::column_of;
 use super::finding::finding;

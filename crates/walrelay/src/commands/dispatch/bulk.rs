@@ -2,12 +2,15 @@
 
 use std::io::{self, IsTerminal as _, Write as _};
 use std::time::Duration;
+use walrelay_outbox_store::StoreError;
 
 use tokio::time::sleep;
-use walrelay_postgres::{
+use walrelay_outbox_admin::AdminError;
+use walrelay_outbox_store::{
     DispatchPlace, DispatchQuery, DispatchRow, DispatchState, DispatchStatus, DispatchStore,
-    RetrySelection, SqlClient, StoreError,
+    RetrySelection,
 };
+use walrelay_pg_client::SqlClient;
 use walrelay_relay::shutdown::Shutdown;
 
 use super::super::attended::unless_stopped;
@@ -248,7 +251,7 @@ async fn retry(
     store: &DispatchStore,
     client: &mut SqlClient,
     ids: Vec<String>,
-) -> Result<u64, StoreError> {
+) -> Result<u64, AdminError> {
     match store.retry(client, &RetrySelection::Events(ids.clone())).await {
         Err(error) if is_finished(&error) => {}
         done => return done,
@@ -263,12 +266,12 @@ async fn retry(
     Ok(acted)
 }
 
-fn is_finished(error: &StoreError) -> bool {
+fn is_finished(error: &AdminError) -> bool {
     matches!(
         error,
-        StoreError::AlreadyFinished { .. }
-            | StoreError::UnknownEvent { .. }
-            | StoreError::WithoutHeaders { .. }
+        AdminError::Store(StoreError::AlreadyFinished { .. })
+            | AdminError::Store(StoreError::UnknownEvent { .. })
+            | AdminError::Store(StoreError::WithoutHeaders { .. })
     )
 }
 

@@ -8,7 +8,8 @@ use googleapis_tonic_google_pubsub_v1::google::pubsub::v1::PubsubMessage;
 use prost::Message as _;
 use walrelay_core::limits::{ORDERING_KEY_BYTES_MAX, is_topic_name};
 use walrelay_core::{Message, MessagePart, Misfit};
-use walrelay_postgres::{DispatchDetail, DispatchRoute, DispatchStore, SqlClient};
+use walrelay_outbox_store::{DispatchDetail, DispatchRoute, DispatchStore};
+use walrelay_pg_client::SqlClient;
 
 use super::attributes::{follow_key, replace};
 use super::show::decode;

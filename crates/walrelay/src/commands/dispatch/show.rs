@@ -3,7 +3,7 @@
 use googleapis_tonic_google_pubsub_v1::google::pubsub::v1::PubsubMessage;
 use prost::Message as _;
 use serde_json::{Value, json};
-use walrelay_postgres::{DispatchDetail, DispatchRow};
+use walrelay_outbox_store::{DispatchDetail, DispatchRow};
 use walrelay_relay::observe::report::rfc3339;
 
 use crate::output::{Fitting, columns, fitted, shortened, terminal, visible};
@@ -179,7 +179,7 @@ pub(super) mod tests {
 
     use bytes::Bytes;
     use pgoutput_parser::{Lsn, Position};
-    use walrelay_postgres::DispatchStatus;
+    use walrelay_outbox_store::DispatchStatus;
 
     use super::*;
 

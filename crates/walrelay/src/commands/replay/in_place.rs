@@ -12,10 +12,12 @@ use std::time::Duration;
 use pgoutput_parser::Lsn;
 use tokio::time::{Instant, sleep};
 use walrelay_core::Topic;
-use walrelay_postgres::{
-    DispatchStore, HistorySource, Key, ReplayHolds, ReplayRow, ReplayedRows, SqlClient, StoreError,
-    begin_replay, finish_replay, read_relay_row, read_server_identity, take_replay,
+use walrelay_outbox_admin::{AdminError, ReplayRow, begin_replay, finish_replay, take_replay};
+use walrelay_outbox_store::{
+    DispatchStore, HistorySource, Key, ReplayHolds, ReplayedRows, read_relay_row,
 };
+use walrelay_pg_client::SqlClient;
+use walrelay_pg_replication::read_server_identity;
 use walrelay_relay::failpoint;
 use walrelay_relay::replay::{HELD_KEYS_MAX, HistoryWriter};
 use walrelay_relay::settings::Settings;
@@ -229,5 +231,5 @@ impl Telling {
 }
 
 fn failed(action: &'static str) -> impl FnOnce(tokio_postgres::Error) -> Error {
-    move |source| StoreError::Sql { action: action.to_owned(), source }.into()
+    move |source| AdminError::Sql { action: action.to_owned(), source }.into()
 }

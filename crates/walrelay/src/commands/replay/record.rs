@@ -1,10 +1,12 @@
 //! A replay or a backfill on record: its id, how it is taken up again or given up, and what is said of either.
 
-use walrelay_postgres::{
-    DispatchStore, Outbox, ReplayEnd, ReplayHolds, ReplayRow, ServerErrorKind, SqlClient,
-    StoreError, drop_slot, end_session, give_up_replay, note_skip_dead, read_replay, read_slot,
+use walrelay_outbox_admin::{
+    AdminError, ReplayEnd, ReplayRow, end_session, give_up_replay, note_skip_dead, read_replay,
     take_replay,
 };
+use walrelay_outbox_store::{DispatchStore, Outbox, ReplayHolds};
+use walrelay_pg_client::{ServerErrorKind, SqlClient};
+use walrelay_pg_replication::{drop_slot, read_slot};
 use walrelay_relay::policy::Chain;
 use walrelay_relay::replay::{DeadRows, Destination, Tally, copy_of_anchor};
 use walrelay_relay::seed::random_seed;
@@ -135,7 +137,7 @@ pub(in crate::commands) async fn abandon(
             format!("{} row(s) were published to {topic}, and stay there", rows(row))
         }
         _ => {
-            let failed = |source| StoreError::Sql { action: "give a replay up".to_owned(), source };
+            let failed = |source| AdminError::Sql { action: "give a replay up".to_owned(), source };
             let transaction = client.transaction().await.map_err(failed)?;
             let removed = store.remove_replayed(&transaction, id).await?;
             store.lift_holds(&transaction, id).await?;

@@ -4,10 +4,11 @@
 //! what is settled before it confirms that, so the note's own commit always lies before its slot.
 
 use pgoutput_parser::Lsn;
-use walrelay_postgres::{
-    Outbox, ServerErrorKind, SqlClient, StoreError, advance_relay_row, advance_slot, read_anchors,
-    read_loss, read_relay_row, read_slot, read_version, read_wal_end, waiting_transactions,
-};
+use walrelay_outbox_admin::{AdminError, read_anchors, read_loss, waiting_transactions};
+use walrelay_outbox_store::{Outbox, advance_relay_row, read_relay_row, read_wal_end};
+use walrelay_pg_client::{ServerErrorKind, SqlClient};
+use walrelay_pg_replication::SlotError;
+use walrelay_pg_replication::{advance_slot, read_slot, read_version};
 
 use super::super::before::{every_shard, refuse_open_replay, refuse_resharding, refuse_unfinished};
 use crate::error::Error;
@@ -34,7 +35,7 @@ pub(super) async fn carry_over(client: &SqlClient, outbox: &Outbox) -> Result<St
     // What is noted has to be on disk, where decoding finds it.
     let durably = "SET synchronous_commit = local";
     let set = client.batch_execute(durably).await;
-    set.map_err(|source| StoreError::Sql { action: durably.to_owned(), source })?;
+    set.map_err(|source| AdminError::Sql { action: durably.to_owned(), source })?;
     for _ in 0..PASSES_MAX {
         let end = read_wal_end(client).await?.unwrap_or(Lsn::ZERO);
         for shard in &shards {
@@ -56,10 +57,10 @@ async fn refuse_unready(client: &SqlClient, outbox: &Outbox) -> Result<(), Error
     refuse_unfinished(client, slot).await?;
     refuse_resharding(client, outbox).await?;
     if let Some(lost) = read_loss(client, slot).await? {
-        return Err(StoreError::SlotLost { slot: slot.clone(), problem: lost.problem }.into());
+        return Err(AdminError::SlotLost { slot: slot.clone(), problem: lost.problem }.into());
     }
     if read_slot(client, slot).await?.is_none() {
-        return Err(StoreError::SlotMissing { slot: slot.clone() }.into());
+        return Err(AdminError::Slot(SlotError::SlotMissing { slot: slot.clone() }).into());
     }
     if read_relay_row(client, slot).await?.is_none() {
         return Err(Error::Unfit {

@@ -1,14 +1,16 @@
 //! `walrelay slot reset`: the slot becomes a copy of an anchor, and everything behind it is published again.
 
 use std::process;
+use walrelay_pg_replication::SlotError;
 
 use pgoutput_parser::Lsn;
-use walrelay_postgres::{
-    Failover, Outbox, Reset, SlotLife, SlotOperation, SqlClient, StoreError, begin_reset,
-    copy_slot, quote_identifier, read_anchor, read_history, read_operation, read_relay_row,
-    read_server_identity, read_slot, read_slot_room, read_wal_end, replay_to_be_published,
-    take_relay_row, try_decoding, waiting_transactions,
+use walrelay_outbox_admin::{
+    AdminError, Reset, SlotLife, SlotOperation, begin_reset, copy_slot, read_anchor, read_history,
+    read_operation, read_slot_room, replay_to_be_published, try_decoding, waiting_transactions,
 };
+use walrelay_outbox_store::{Outbox, read_relay_row, read_wal_end, take_relay_row};
+use walrelay_pg_client::{SqlClient, quote_identifier};
+use walrelay_pg_replication::{Failover, read_server_identity, read_slot};
 use walrelay_relay::lifecycle::finisher::Finisher;
 use walrelay_relay::lifecycle::operation::Outcome;
 
@@ -83,7 +85,7 @@ async fn begin(client: &SqlClient, outbox: &Outbox, order: &ResetOrder) -> Resul
     }
     let anchor = read_anchor(client, slot, &order.anchor).await?;
     let reaches = anchor.slot.confirmed_flush_lsn.unwrap_or(Lsn::ZERO);
-    let end = read_wal_end(client).await?.ok_or(StoreError::InRecovery)?;
+    let end = read_wal_end(client).await?.ok_or(AdminError::InRecovery)?;
     let target = match order.to {
         None => reaches,
         Some(Place::Lsn(lsn)) => lsn,
@@ -103,7 +105,7 @@ async fn begin(client: &SqlClient, outbox: &Outbox, order: &ResetOrder) -> Resul
     try_decoding(client, &anchor.slot.name, &quote_identifier(publication)).await?;
     let live = read_slot(client, slot).await?;
     if live.is_none() && room.used >= room.max {
-        return Err(StoreError::NoRoom(format!(
+        return Err(AdminError::NoRoom(format!(
             "all {} replication slots are in use, and {slot:?} is not among them (max_replication_slots)",
             room.max
         ))
@@ -134,7 +136,7 @@ async fn settled(client: &SqlClient, slot: &str) -> Result<Lsn, Error> {
     let system = read_history(client, slot).await?;
     let server = read_server_identity(client).await?;
     take_relay_row(client, slot, &system, server.timeline).await?;
-    let missing = || StoreError::SlotMissing { slot: slot.to_owned() };
+    let missing = || AdminError::Slot(SlotError::SlotMissing { slot: slot.to_owned() });
     Ok(read_relay_row(client, slot).await?.ok_or_else(missing)?.settled_lsn)
 }
 
@@ -150,7 +152,7 @@ async fn refuse_skipping(
     let behind = waiting_transactions(client, &copy, &outbox.publication, Lsn::ZERO).await?;
     let skipped = behind.iter().filter(|it| it.end_lsn > settled && it.end_lsn <= target);
     let rows: u64 = skipped.map(|transaction| transaction.rows).sum();
-    walrelay_postgres::drop_slot(client, &copy).await?;
+    walrelay_pg_replication::drop_slot(client, &copy).await?;
     match skipping {
         Skipping::Agreed => {
             tracing::warn!(rows, %target, "rows before the target are skipped");

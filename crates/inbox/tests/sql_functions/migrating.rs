@@ -1,0 +1,221 @@
+//! The inbox's migrations: safe to run again, from several hands, closed to the internet.
+
+use tokio::task::JoinSet;
+use tokio_postgres::error::SqlState;
+use walrelay_inbox::{INBOX_TABLES, inbox_migrations, migrate_inbox};
+use walrelay_outbox_store::StoreError;
+use walrelay_testkit::postgres::{TestClient, TestDatabase};
+
+use crate::messages::event;
+use crate::world::{EACH, apply_sql, worlds};
+
+/// Every catalog row a migration could have touched, with the transaction that wrote it.
+const CATALOG: &str = "
+SELECT string_agg(line, E'\\n' ORDER BY line) FROM (
+  SELECT 'class ' || xmin || ' ' || c::text AS line FROM pg_class c WHERE oid >= 16384
+  UNION ALL SELECT 'attribute ' || xmin || ' ' || attrelid::regclass || attname FROM pg_attribute WHERE attrelid >= 16384
+  UNION ALL SELECT 'proc ' || xmin || ' ' || p::text FROM pg_proc p WHERE oid >= 16384
+  UNION ALL SELECT 'type ' || xmin || ' ' || t::text FROM pg_type t WHERE oid >= 16384
+  UNION ALL SELECT 'constraint ' || xmin || ' ' || c::text FROM pg_constraint c WHERE oid >= 16384
+) AS lines";
+
+#[tokio::test]
+async fn running_the_migrations_again_changes_nothing() {
+    for world in worlds().await {
+        let before = world.text(CATALOG).await;
+        assert!(before.contains("app_inbox_apply"), "{before}");
+
+        migrate_inbox(&world).await.unwrap();
+
+        assert_eq!(world.text(CATALOG).await, before);
+    }
+}
+
+const MADE: &str = "SELECT string_agg(line, E'\\n' ORDER BY line) FROM (
+      SELECT format('%s %s %s', table_name, column_name, data_type) AS line
+        FROM information_schema.columns WHERE table_name LIKE 'app\\_inbox%'
+      UNION ALL SELECT md5(p.prosrc) || p.oid::regprocedure FROM pg_proc p WHERE proname LIKE 'app\\_inbox%'
+      UNION ALL SELECT indexdef FROM pg_indexes WHERE tablename LIKE 'app\\_inbox%') AS l";
+
+#[tokio::test]
+async fn one_script_in_one_transaction_makes_the_same() {
+    for world in worlds().await {
+        let database = TestDatabase::create_on(world.database.server_version()).await.unwrap();
+        let by_psql = database.connect().await;
+        let files: String = inbox_migrations().into_iter().map(|m| m.sql).collect();
+        by_psql.run(&format!("BEGIN; {files} COMMIT;")).await;
+
+        assert_eq!(world.text(MADE).await, by_psql.text(MADE).await);
+    }
+}
+
+#[tokio::test]
+async fn an_inbox_of_an_earlier_version_becomes_the_same_and_whoever_applied_still_may() {
+    for world in worlds().await {
+        let database = TestDatabase::create_on(world.database.server_version()).await.unwrap();
+        let earlier = database.connect().await;
+        earlier.run(include_str!("earlier.sql")).await;
+        ensure_role(&earlier, "earlier_reader").await;
+        let applying = "app_inbox_apply, app_inbox_check, app_inbox_take, app_inbox_take_due";
+        earlier.run(&format!("GRANT EXECUTE ON FUNCTION {applying} TO earlier_reader")).await;
+        let kept = "INSERT INTO app_inbox (consumer, generation, event_id, ordering_key, status)
+                    VALUES ('c', 1, 'e', 'k', 'done')";
+        earlier.run(kept).await;
+
+        migrate_inbox(&earlier).await.unwrap();
+
+        assert_eq!(earlier.text(MADE).await, world.text(MADE).await);
+        assert_eq!(earlier.text("SELECT count(*)::text FROM app_inbox").await, "1");
+        let closed =
+            "SELECT coalesce(string_agg(proname, ' ' ORDER BY proname), '') FROM pg_proc AS p
+                       WHERE proname LIKE 'app\\_inbox%'
+                         AND NOT has_function_privilege('earlier_reader', p.oid, 'EXECUTE')";
+        assert_eq!(earlier.text(closed).await, "app_inbox_new_generation");
+        let open = "SELECT count(*)::text FROM pg_proc AS p WHERE proname LIKE 'app\\_inbox%'
+                       AND has_function_privilege('public', p.oid, 'EXECUTE')";
+        assert_eq!(earlier.text(open).await, "0");
+        earlier.run("DROP OWNED BY earlier_reader").await;
+    }
+}
+
+#[tokio::test]
+async fn two_runs_at_the_same_moment_both_succeed() {
+    for _ in 0..3 {
+        let database = TestDatabase::create().await;
+        let mut runs = JoinSet::new();
+        for _ in 0..4 {
+            runs.spawn(migrate_on(database.connect().await));
+        }
+        while let Some(run) = runs.join_next().await {
+            run.unwrap().unwrap();
+        }
+        database.drop_all().await;
+    }
+}
+
+async fn migrate_on(session: TestClient) -> Result<(), StoreError> {
+    migrate_inbox(&session).await
+}
+
+/// Roles are shared by all databases of a server, and so by tests.
+async fn ensure_role(session: &TestClient, role: &str) {
+    session
+        .run(&format!(
+            "DO $$ BEGIN
+               PERFORM pg_advisory_xact_lock(4711);
+               IF to_regrole('{role}') IS NULL THEN CREATE ROLE {role} LOGIN; END IF;
+             END $$"
+        ))
+        .await;
+}
+
+/// A database whose defaults are those of Supabase.
+async fn open_by_default() -> (TestDatabase, TestClient) {
+    let database = TestDatabase::create().await;
+    let session = database.connect().await;
+    for role in ["anon", "authenticated"] {
+        ensure_role(&session, role).await;
+        session
+            .run(&format!(
+                "GRANT USAGE ON SCHEMA public TO {role};
+                 ALTER DEFAULT PRIVILEGES IN SCHEMA public GRANT ALL ON TABLES TO {role};
+                 ALTER DEFAULT PRIVILEGES IN SCHEMA public GRANT ALL ON SEQUENCES TO {role}, PUBLIC;
+                 ALTER DEFAULT PRIVILEGES IN SCHEMA public GRANT ALL ON FUNCTIONS TO {role}"
+            ))
+            .await;
+    }
+    (database, session)
+}
+
+/// Sequences of the inbox that the internet may use.
+const OPEN_SEQUENCES: &str = "SELECT coalesce(string_agg(r.role || ' ' || c.relname, ', '), 'none')
+   FROM unnest(ARRAY['anon', 'authenticated', 'public']) AS r(role), pg_class AS c
+  WHERE c.relname LIKE 'app\\_inbox%'
+    AND CASE c.relkind WHEN 'S' THEN has_sequence_privilege(r.role, c.oid, 'USAGE, SELECT, UPDATE') END";
+
+#[tokio::test]
+async fn rights_on_the_sequence_that_an_earlier_version_left_open_are_taken_away() {
+    let (_database, session) = open_by_default().await;
+    session.run(include_str!("earlier.sql")).await;
+    assert!(session.text(OPEN_SEQUENCES).await.contains("app_inbox_arrival_seq"), "it is open");
+
+    migrate_inbox(&session).await.unwrap();
+
+    assert_eq!(session.text(OPEN_SEQUENCES).await, "none");
+}
+
+#[tokio::test]
+async fn the_internet_gets_no_right_whatever_the_defaults_are() {
+    let (_database, session) = open_by_default().await;
+
+    migrate_inbox(&session).await.unwrap();
+
+    session.run("CREATE TABLE control (n int)").await;
+    let control = "SELECT has_table_privilege('anon', 'control', 'INSERT')::text";
+    assert_eq!(session.text(control).await, "true", "the defaults are in force");
+    let granted = "SELECT coalesce(string_agg(r.role || ' ' || o.name, ', '), 'none')
+       FROM unnest(ARRAY['anon', 'authenticated']) AS r(role),
+       LATERAL (
+         SELECT c.relname AS name FROM pg_class c,
+                unnest(ARRAY['SELECT', 'INSERT', 'UPDATE', 'DELETE', 'TRUNCATE', 'REFERENCES', 'TRIGGER']) AS p(name)
+          WHERE c.relname LIKE 'app\\_inbox%' AND c.relkind = 'r' AND has_table_privilege(r.role, c.oid, p.name)
+         UNION ALL
+         SELECT proname FROM pg_proc f
+          WHERE proname LIKE 'app\\_inbox%' AND has_function_privilege(r.role, f.oid, 'EXECUTE')) AS o";
+    assert_eq!(session.text(granted).await, "none");
+    assert_eq!(session.text(OPEN_SEQUENCES).await, "none");
+    let unprotected = "SELECT count(*)::text FROM pg_class WHERE relname LIKE 'app\\_inbox%' AND relkind = 'r' AND NOT relrowsecurity";
+    assert_eq!(session.text(unprotected).await, "0");
+    let tables =
+        "SELECT count(*)::text FROM pg_class WHERE relname LIKE 'app\\_inbox%' AND relkind = 'r'";
+    assert_eq!(session.text(tables).await, INBOX_TABLES.len().to_string());
+}
+
+#[tokio::test]
+async fn a_role_of_its_own_applies_with_the_grants_of_the_readme() {
+    for world in worlds().await {
+        ensure_role(&world, "inbox_reader").await;
+        let visitor = TestClient::as_role(&world.database, "inbox_reader").await;
+        let sql = apply_sql(EACH, &[event(1, "a")], "");
+        let error = visitor.query(&sql, &[]).await.expect_err("no right yet");
+        assert_eq!(error.code(), Some(&SqlState::INSUFFICIENT_PRIVILEGE));
+
+        let grants = readme_sql("### A role for a consumer");
+        let grants: Vec<&str> = grants.lines().filter(|l| !l.starts_with("CREATE ROLE")).collect();
+        world.run(&grants.join("\n").replace("TO walrelay_consumer", "TO inbox_reader")).await;
+        world.run("GRANT INSERT, SELECT, UPDATE ON balance, applied TO inbox_reader").await;
+
+        let rows = visitor.query(&sql, &[]).await.unwrap();
+        assert_eq!(rows[0].get::<_, String>(0), "done");
+        // What is stored, is taken again and is settled, needs no more.
+        let failing = apply_sql(EACH, &[event(2, "a").failing("P0001"), event(3, "a")], "");
+        visitor.query(&failing, &[]).await.unwrap();
+        visitor
+            .query("SELECT * FROM app_inbox_redeliver('c', 1, 'add(app_inbox_event)')", &[])
+            .await
+            .unwrap();
+        visitor.query("SELECT app_inbox_accept('c', 'x', 'k', 1, NULL, NULL)", &[]).await.unwrap();
+        world.run("DROP OWNED BY inbox_reader").await;
+    }
+}
+
+/// The first block of SQL behind this text of the migrations' README.
+fn readme_sql(text: &str) -> &'static str {
+    let readme = include_str!("../../../../migrations/README.md");
+    let (_, section) = readme.split_once(text).expect("the section");
+    let (_, block) = section.split_once("```sql\n").expect("its SQL");
+    block.split_once("```").expect("its end").0
+}
+
+#[tokio::test]
+async fn the_readme_takes_everything_away_again() {
+    for world in worlds().await {
+        world.run("DROP FUNCTION add, add_all").await;
+        world.run(readme_sql("In a consumer's database:\n")).await;
+
+        let left = "SELECT count(*)::text FROM (SELECT relname FROM pg_class UNION ALL SELECT proname FROM pg_proc
+                      UNION ALL SELECT typname FROM pg_type) AS n(name) WHERE name LIKE '%app\\_inbox%'";
+        assert_eq!(world.text(left).await, "0");
+        migrate_inbox(&world).await.unwrap();
+    }
+}

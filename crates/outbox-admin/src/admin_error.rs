@@ -1,0 +1,224 @@
+//! A refusal or a failure of a command that an operator starts.
+
+use walrelay_outbox_store::{Shard, StoreError};
+use walrelay_pg_client::{ServerErrorKind, SqlError};
+use walrelay_pg_replication::SlotError;
+
+/// What to do about a slot that is lost, in every place that says so.
+pub const LOST_SLOT_FIX: &str = "walrelay slot recover, which has what may be missing published from the table: \
+     docs/operations.md, Lost slot; or give that up and start anew: walrelay init --accept-loss";
+
+/// What to do about a slot that was dropped for an upgrade, before it, after it and without it.
+pub const UPGRADE_FIX: &str = "upgrade the server, then walrelay slot recover, which has what was written meanwhile \
+     published from the table, or walrelay run --on-slot-lost recover; without an upgrade slot recover goes on here";
+
+/// A command of an operator failed, or was refused before it changed anything.
+#[derive(Debug, thiserror::Error)]
+pub enum AdminError {
+    /// A statement failed.
+    #[error(transparent)]
+    Sql(#[from] SqlError),
+
+    /// A slot or a publication cannot be read or changed.
+    #[error(transparent)]
+    Slot(#[from] SlotError),
+
+    /// The tables of the outbox cannot be read or changed.
+    #[error(transparent)]
+    Store(#[from] StoreError),
+
+    /// The slot is on record in `app_outbox_relay`, and is missing or invalidated.
+    #[error("slot {slot:?} {problem}; {LOST_SLOT_FIX}")]
+    SlotLost {
+        /// Its name.
+        slot: String,
+        /// What became of it.
+        problem: String,
+    },
+
+    /// A slot of this name exists, and cannot be used.
+    #[error("slot {slot:?} exists but {problem}; choose another name with --slot")]
+    SlotUnusable {
+        /// Its name.
+        slot: String,
+        /// Why not.
+        problem: String,
+    },
+
+    /// Creating the publication now would break the slot for ever.
+    #[error(
+        "slot {slot:?} is older than publication {publication:?}, which does not exist: it would fail on every \
+         change in between; correct --publication, or choose a new slot with --slot"
+    )]
+    SlotBeforePublication {
+        /// The slot that exists.
+        slot: String,
+        /// The publication that does not.
+        publication: String,
+    },
+
+    /// There is no anchor of this name.
+    #[error("there is no anchor {anchor:?}; there are: {}", if others.is_empty() { "none" } else { others })]
+    AnchorMissing {
+        /// Its name.
+        anchor: String,
+        /// Those that exist.
+        others: String,
+    },
+
+    /// The server dropped log that the anchor needed.
+    #[error(
+        "anchor {anchor:?} is invalidated: the log it kept was removed; drop it and create another"
+    )]
+    AnchorLost {
+        /// Its name.
+        anchor: String,
+    },
+
+    /// There is nothing to recover.
+    #[error(
+        "slot {slot:?} is not lost, or nothing is on record about it: there is nothing to recover"
+    )]
+    NotLost {
+        /// The slot.
+        slot: String,
+    },
+
+    /// A moment was named, and the table does not say when its events were.
+    #[error(
+        "{table} has no column of the event's time, so --since cannot select its rows: --column-occurred-at"
+    )]
+    NoTimeColumn {
+        /// The table.
+        table: String,
+    },
+
+    /// Nothing on record holds in this database.
+    #[error(
+        "slot {slot:?} is on record as one of another database: neither its positions nor its transaction ids \
+         mean anything here, so nobody knows which rows were published"
+    )]
+    OtherDatabase {
+        /// The slot.
+        slot: String,
+    },
+
+    /// Something was begun with the slot, and stands in the way until it is finished.
+    #[error("{what} was begun with slot {slot:?} and is not finished")]
+    OperationUnfinished {
+        /// The slot.
+        slot: String,
+        /// What was begun.
+        what: String,
+    },
+
+    /// An upgrade of the server is being prepared, and the slot is still there.
+    #[error("{what} was begun with slot {slot:?}")]
+    UpgradeBegun {
+        /// The slot.
+        slot: String,
+        /// What was begun, and whether somebody is at it.
+        what: String,
+    },
+
+    /// The slot was dropped for an upgrade of the server, which has still to be recovered from.
+    #[error("slot {slot:?} was dropped for an upgrade of the server")]
+    UpgradePrepared {
+        /// The slot.
+        slot: String,
+    },
+
+    /// Somebody holds the slot, and who that is was found out.
+    #[error("slot {slot:?} is held by {holder}")]
+    SlotHeld {
+        /// The slot.
+        slot: String,
+        /// Who holds it, and what it does.
+        holder: String,
+    },
+
+    /// A new slot was begun by a process that is gone, and the server does not let us end what is left.
+    #[error(
+        "slot {slot:?} is still being made by server process {pid}, whose client is gone; end it as a superuser \
+         or as its role: SELECT pg_terminate_backend({pid})"
+    )]
+    Abandoned {
+        /// The slot.
+        slot: String,
+        /// The server process.
+        pid: i32,
+    },
+
+    /// The outbox is divided into another number of shards.
+    #[error(
+        "the outbox has {} on this server, and {} asked for; `walrelay reshard` changes the number",
+        shards(*count),
+        if *wanted == 1 { "one for all rows is".to_owned() } else { format!("{wanted} are") }
+    )]
+    OtherNumber {
+        /// How many there are.
+        count: u32,
+        /// How many were asked for.
+        wanted: u32,
+    },
+
+    /// A shard was named of another number of shards than there are, or none was and there are some.
+    #[error(
+        "the outbox has {} on this server, and {}",
+        shards(*count),
+        if wanted.is_whole() { "--shard says which".to_owned() } else { format!("{wanted} is none of them") }
+    )]
+    OtherShard {
+        /// How many there are.
+        count: u32,
+        /// Which was asked for.
+        wanted: Shard,
+    },
+
+    /// The server is a standby.
+    #[error("the server is in recovery")]
+    InRecovery,
+
+    /// The server has no room for what was asked for.
+    #[error("{0}")]
+    NoRoom(String),
+}
+
+/// A number of shards, in words.
+pub(crate) fn shards(count: u32) -> String {
+    match count {
+        1 => "one slot for all rows".to_owned(),
+        _ => format!("{count} shards"),
+    }
+}
+
+impl AdminError {
+    /// For `map_err`: names the action that failed.
+    pub fn sql(action: impl Into<String>) -> impl FnOnce(tokio_postgres::Error) -> Self {
+        let action = action.into();
+        |source| Self::Sql(SqlError::Sql { action, source })
+    }
+
+    /// The failed statement, if this is one.
+    #[must_use]
+    #[expect(clippy::wildcard_enum_match_arm, reason = "every other variant is a refusal of ours")]
+    pub fn as_sql(&self) -> Option<&SqlError> {
+        match self {
+            Self::Sql(error) | Self::Slot(SlotError::Sql(error)) => Some(error),
+            Self::Store(error) => error.as_sql(),
+            _ => None,
+        }
+    }
+
+    /// What the server's refusal means.
+    #[must_use]
+    pub fn server_kind(&self) -> Option<ServerErrorKind> {
+        self.as_sql().and_then(SqlError::server_kind)
+    }
+
+    /// Whether the connection is gone, so that only a new one helps.
+    #[must_use]
+    pub fn is_disconnected(&self) -> bool {
+        self.as_sql().is_some_and(SqlError::is_disconnected)
+    }
+}

@@ -1,0 +1,64 @@
+//! What a server that pg_upgrade has made takes on from the one before it.
+
+use pgoutput_parser::Lsn;
+use tokio_postgres::Client;
+use tokio_postgres::types::{PgLsn, Type};
+
+use crate::admin_error::AdminError;
+use crate::operation::timeline_column;
+
+/// The slot of an upgraded server is the one on record: what is settled is what it has confirmed.
+///
+/// # Errors
+///
+/// The server refused, or the connection ended.
+pub async fn adopt_slot(
+    client: &Client,
+    slot: &str,
+    (system_identifier, timeline, at): (&str, u32, Lsn),
+) -> Result<(), AdminError> {
+    client
+        .execute_typed(
+            "UPDATE public.app_outbox_relay
+                SET system_identifier = $2, timeline = $3, settled_lsn = $4, operation = NULL,
+                    generation = generation + 1, updated_at = now()
+              WHERE slot = $1",
+            &[
+                (&slot, Type::TEXT),
+                (&system_identifier, Type::TEXT),
+                (&timeline_column(timeline)?, Type::INT4),
+                (&PgLsn::from(at.as_u64()), Type::PG_LSN),
+            ],
+        )
+        .await
+        .map_err(AdminError::sql("adopt the slot in app_outbox_relay"))?;
+    Ok(())
+}
+
+/// A recovery that was begun on another server is one of this: its slot is made anew.
+///
+/// # Errors
+///
+/// The server refused, or the connection ended.
+pub async fn take_recovery_along(
+    client: &Client,
+    slot: &str,
+    (system_identifier, timeline): (&str, u32),
+) -> Result<(), AdminError> {
+    client
+        .execute_typed(
+            "UPDATE public.app_outbox_relay
+                SET operation = operation - '{consistent_point,snapshot}'::text[], settled_lsn = '0/0',
+                    system_identifier = $2, timeline = $3,
+                    generation = generation + 1, updated_at = now()
+              WHERE slot = $1 AND operation ->> 'kind' = 'recovery' AND system_identifier <> $2",
+            &[
+                (&slot, Type::TEXT),
+                (&system_identifier, Type::TEXT),
+                (&timeline_column(timeline)?, Type::INT4),
+            ],
+        )
+        .await
+        .map_err(AdminError::sql("write app_outbox_relay.operation"))?;
+    Ok(())
+}

@@ -1,0 +1,289 @@
+//! Rows that may not have been settled when a slot was lost, read from the table in an order that is
+//! the same each time.
+//!
+//! The set is fixed by two stored facts: every transaction below the settled horizon is settled, and
+//! the new slot streams whatever its snapshot does not see. What lies in between is read here. A row's
+//! number in the order names it, so that a second attempt finds what the first has recorded.
+
+use pgoutput_parser::PgTimestamp;
+use tokio_postgres::types::Type;
+use tokio_postgres::{Client, Row, SimpleQueryStream};
+
+use crate::admin_error::AdminError;
+use walrelay_pg_client::{QualifiedName, quote_identifier, quote_literal};
+
+/// Which rows of the outbox tables.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Gap {
+    /// What the new slot does not stream: transactions visible in this snapshot (`pg_snapshot`).
+    pub snapshot: String,
+    /// What is settled of it.
+    pub settled: SettledRows,
+    /// Which of the rest are wanted.
+    pub scope: Scope,
+}
+
+/// Which rows are wanted; all, where nothing is named.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Scope {
+    /// Those of these aggregate types.
+    pub aggregate_types: Vec<String>,
+    /// Those of these aggregates.
+    pub aggregate_ids: Vec<String>,
+    /// Those from this aggregate on, in the order in which rows are read.
+    pub from: Option<AggregateKey>,
+}
+
+/// An aggregate, as text; empty where the table has no such column.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct AggregateKey {
+    /// Its type.
+    pub aggregate_type: String,
+    /// Its id.
+    pub aggregate_id: String,
+}
+
+/// What is settled of the rows that a snapshot sees.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum SettledRows {
+    /// None of them.
+    None,
+    /// Those of every transaction below this one.
+    Below(u64),
+    /// Those of events before this moment.
+    Before(PgTimestamp),
+}
+
+/// An outbox table, as its rows are described in the stream.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct GapTable {
+    /// Its name.
+    pub name: QualifiedName,
+    /// Its oid.
+    pub oid: u32,
+    /// Its columns that are published.
+    pub columns: Vec<GapColumn>,
+    /// That of the aggregate type, if it has one.
+    pub aggregate_type: Option<String>,
+    /// That of the aggregate id, if it has one.
+    pub aggregate_id: Option<String>,
+    /// Those that give the order within an aggregate: version, time, event id; as far as it has them.
+    pub order: Vec<String>,
+    /// The column of the event id.
+    pub id: String,
+    /// The column of the event's time, if the table has one.
+    pub occurred_at: Option<String>,
+    /// Only rows for which this holds are read: those that the publication has of it.
+    pub row_filter: Option<String>,
+}
+
+/// A column.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct GapColumn {
+    /// Its name.
+    pub name: String,
+    /// Its type.
+    pub type_oid: u32,
+    /// `atttypmod`.
+    pub type_modifier: i32,
+}
+
+/// The columns of a table that replication would show.
+///
+/// # Errors
+///
+/// There is no such table; the server refused, or the connection ended.
+pub async fn read_columns(
+    client: &Client,
+    table: &QualifiedName,
+) -> Result<(u32, Vec<GapColumn>), AdminError> {
+    let rows = client
+        .query_typed(
+            "SELECT attrelid AS oid, attname::text AS name, atttypid AS type_oid, atttypmod AS type_modifier
+               FROM pg_catalog.pg_attribute
+              WHERE attrelid = $1::text::regclass AND attnum > 0 AND NOT attisdropped
+                AND attgenerated = ''
+              ORDER BY attnum",
+            &[(&table.to_string(), Type::TEXT)],
+        )
+        .await
+        .map_err(AdminError::sql(format!("read the columns of {table}")))?;
+    let oid = rows.first().map_or(0, |row| row.get::<_, u32>("oid"));
+    let columns = rows.iter().map(|row| GapColumn {
+        name: row.get("name"),
+        type_oid: row.get("type_oid"),
+        type_modifier: row.get("type_modifier"),
+    });
+    Ok((oid, columns.collect()))
+}
+
+impl GapTable {
+    /// Type and id of a row's aggregate as text, in an order that every database has.
+    fn key(&self) -> [String; 2] {
+        [&self.aggregate_type, &self.aggregate_id].map(|column| match column {
+            Some(name) => format!("coalesce(t.{}::text, '') COLLATE \"C\"", quote_identifier(name)),
+            None => "''::text COLLATE \"C\"".to_owned(),
+        })
+    }
+
+    /// Which column of its rows this one is.
+    #[must_use]
+    pub fn column(&self, name: Option<&str>) -> Option<usize> {
+        self.columns.iter().position(|column| Some(column.name.as_str()) == name)
+    }
+}
+
+impl Gap {
+    /// A condition on the rows of a table called `t`. The missing half of a row's transaction id is that
+    /// of the nearest one before now; one that looks younger than now is ancient, and settled where anything
+    /// is.
+    ///
+    /// How far a row's transaction lies before the end of the snapshot is the difference of two ages, because
+    /// all ages of a transaction count from one number, which is read when the first is asked for
+    /// (`GetStableLatestTransactionId`). Counted from anything else, such as the end of the snapshot that the
+    /// query runs under, the ids are shifted by whoever has begun or committed in between, and a row that
+    /// seems to be of a running transaction is left out.
+    fn condition(&self, table: &GapTable) -> Result<String, AdminError> {
+        let snapshot = quote_literal(&self.snapshot);
+        let end = format!("pg_snapshot_xmax({snapshot}::pg_snapshot)");
+        let of_row = format!("{end}::text::bigint - (age(t.xmin)::bigint - age({end}::xid))");
+        let seen = format!(
+            "pg_visible_in_snapshot(greatest({of_row}, 3)::text::xid8, {snapshot}::pg_snapshot)"
+        );
+        // What is frozen may show any transaction id, or the one that stands for all of them.
+        let seen_or_frozen = format!("(t.xmin::text::bigint < 3 OR age(t.xmin) < 0 OR {seen})");
+        Ok(match self.settled {
+            SettledRows::None => seen_or_frozen,
+            SettledRows::Below(xid) => {
+                format!("age(t.xmin) BETWEEN 0 AND age('{xid}'::xid8::xid) AND {seen}")
+            }
+            SettledRows::Before(moment) => {
+                let Some(column) = &table.occurred_at else {
+                    return Err(AdminError::NoTimeColumn { table: table.name.to_string() });
+                };
+                let (column, micros) = (quote_identifier(column), moment.as_micros());
+                let first = format!(
+                    "timestamptz '2000-01-01 00:00:00+00' + interval '1 microsecond' * {micros}"
+                );
+                format!("t.{column} >= {first} AND {seen_or_frozen}")
+            }
+        })
+    }
+
+    /// A condition on the columns of the rows, and before it `AND`; nothing where all are wanted.
+    fn wanted(&self, table: &GapTable) -> String {
+        let Scope { aggregate_types, aggregate_ids, from } = &self.scope;
+        let [by_type, by_id] = table.key();
+        let mut text = match &table.row_filter {
+            // As the server shows it: columns without the table, functions of the server's own.
+            Some(filter) => format!(" AND ({filter})"),
+            None => String::new(),
+        };
+        for (expression, values) in [(&by_type, aggregate_types), (&by_id, aggregate_ids)] {
+            if !values.is_empty() {
+                let values: Vec<String> = values.iter().map(|value| quote_literal(value)).collect();
+                text.push_str(&format!(" AND {expression} IN ({})", values.join(", ")));
+            }
+        }
+        if let Some(AggregateKey { aggregate_type, aggregate_id }) = from {
+            let (first, second) = (quote_literal(aggregate_type), quote_literal(aggregate_id));
+            text.push_str(&format!(" AND ({by_type}, {by_id}) >= ({first}, {second})"));
+        }
+        text
+    }
+
+    /// The rows of a table in their order, as the simple protocol gives them.
+    fn query(&self, table: &GapTable, selected: &str) -> Result<String, AdminError> {
+        let mut order = format!("{}, ", table.key().join(", "));
+        for column in &table.order {
+            order.push_str(&format!("t.{}, ", quote_identifier(column)));
+        }
+        Ok(format!(
+            "SELECT {selected} FROM {} t WHERE {}{} ORDER BY {order}t.tableoid, t.ctid",
+            table.name,
+            self.condition(table)?,
+            self.wanted(table)
+        ))
+    }
+
+    /// The rows, each with the columns of the table as text.
+    ///
+    /// # Errors
+    ///
+    /// The role may not read the table; the server refused, or the connection ended.
+    pub async fn rows(
+        &self,
+        client: &Client,
+        table: &GapTable,
+    ) -> Result<SimpleQueryStream, AdminError> {
+        let selected: Vec<String> =
+            table.columns.iter().map(|c| format!("t.{}", quote_identifier(&c.name))).collect();
+        let sql = self.query(table, &selected.join(", "))?;
+        let action = format!("read rows of {}", table.name);
+        client.simple_query_raw(&sql).await.map_err(AdminError::sql(action))
+    }
+
+    /// The numbers of those rows, from 0, that dispatch state has, and their ids: they are settled.
+    ///
+    /// # Errors
+    ///
+    /// The role may not read the table; the server refused, or the connection ended.
+    pub async fn recorded(
+        &self,
+        client: &Client,
+        (table, slot): (&GapTable, &str),
+    ) -> Result<Vec<(u32, String)>, AdminError> {
+        let id = format!("t.{}::text AS id", quote_identifier(&table.id));
+        let sql = format!(
+            "SELECT n, numbered.id FROM (SELECT (row_number() OVER () - 1)::int8 AS n, rows.id
+                              FROM ({}) AS rows) AS numbered
+              WHERE EXISTS (SELECT FROM public.app_outbox_dispatch d
+                             WHERE d.slot = $1 AND d.event_id = numbered.id)
+              ORDER BY n",
+            self.query(table, &id)?
+        );
+        let rows = client
+            .query_typed(&sql, &[(&slot, Type::TEXT)])
+            .await
+            .map_err(AdminError::sql(format!("look which rows of {} are recorded", table.name)))?;
+        let number = |row: &Row| u32::try_from(row.get::<_, i64>("n")).ok();
+        Ok(rows.iter().filter_map(|row| Some((number(row)?, row.get("id")))).collect())
+    }
+
+    /// How many rows that are, in all.
+    ///
+    /// # Errors
+    ///
+    /// The role may not read the table; the server refused, or the connection ended.
+    pub async fn count(&self, client: &Client, table: &GapTable) -> Result<u64, AdminError> {
+        let name = &table.name;
+        let sql = format!(
+            "SELECT count(*) AS rows FROM {name} t WHERE {}{}",
+            self.condition(table)?,
+            self.wanted(table)
+        );
+        let row = client
+            .query_typed_one(&sql, &[])
+            .await
+            .map_err(AdminError::sql(format!("count the rows of {name}")))?;
+        Ok(row.get::<_, i64>("rows").unsigned_abs())
+    }
+
+    /// Whether everything that the snapshot sees can be seen by now: a commit that waits for a
+    /// synchronous standby is in the log before others see it.
+    ///
+    /// # Errors
+    ///
+    /// The server refused, or the connection ended.
+    pub async fn is_visible(&self, client: &Client) -> Result<bool, AdminError> {
+        let row = client
+            .query_typed_one(
+                "SELECT NOT EXISTS (SELECT FROM pg_snapshot_xip(pg_current_snapshot()) AS xip
+                                     WHERE pg_visible_in_snapshot(xip, $1::text::pg_snapshot)) AS is_visible",
+                &[(&self.snapshot, Type::TEXT)],
+            )
+            .await
+            .map_err(AdminError::sql("look at running transactions"))?;
+        Ok(row.get("is_visible"))
+    }
+}

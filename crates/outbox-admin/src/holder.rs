@@ -1,0 +1,157 @@
+//! Who holds a slot, and with what: a relay that streams it, or a command that makes or reads it.
+
+use std::fmt;
+
+use tokio_postgres::Client;
+use tokio_postgres::types::Type;
+
+use crate::admin_error::AdminError;
+use crate::operation::{SlotOperation, Upgrade, UpgradeStage, is_operation_taken};
+use walrelay_pg_client::{Blockers, blockers};
+use walrelay_pg_replication::read_slot;
+
+/// A session that holds a slot.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SlotUser {
+    /// Its server process.
+    pub pid: i32,
+    /// Its application name; empty where it is not told.
+    pub application: String,
+    /// What it does with the slot.
+    pub does: SlotUse,
+}
+
+/// What a session does with the slot that it holds.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum SlotUse {
+    /// It streams it: a relay.
+    Streams,
+    /// It makes it, and waits until the transactions that are open have ended.
+    Makes,
+    /// It reads, copies or moves it by a statement.
+    Reads,
+    /// The role may not see it.
+    Unknown,
+}
+
+impl fmt::Display for SlotUser {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let what = match self.does {
+            SlotUse::Streams => "a relay that streams it",
+            SlotUse::Makes => "a command that makes it",
+            SlotUse::Reads => "a command that reads it",
+            SlotUse::Unknown => "a session",
+        };
+        write!(f, "{what} (server process {}", self.pid)?;
+        if !self.application.is_empty() {
+            write!(f, ", application {}", self.application)?;
+        }
+        f.write_str(")")
+    }
+}
+
+/// The session of this server process, as one that holds a slot.
+///
+/// # Errors
+///
+/// The server refused, or the connection ended.
+pub async fn read_slot_user(client: &Client, pid: i32) -> Result<SlotUser, AdminError> {
+    let row = client
+        .query_typed_opt(
+            "SELECT coalesce(application_name, '') AS application,
+                    CASE WHEN state IS NULL THEN ''
+                         WHEN backend_type <> 'walsender' THEN 'reads'
+                         WHEN query ILIKE 'CREATE_REPLICATION_SLOT%' THEN 'makes'
+                         ELSE 'streams' END AS does
+               FROM pg_catalog.pg_stat_activity WHERE pid = $1",
+            &[(&pid, Type::INT4)],
+        )
+        .await
+        .map_err(AdminError::sql("ask who holds the slot"))?;
+    let text = |column| row.as_ref().map(|row| row.get::<_, String>(column)).unwrap_or_default();
+    let does = match text("does").as_str() {
+        "streams" => SlotUse::Streams,
+        "makes" => SlotUse::Makes,
+        "reads" => SlotUse::Reads,
+        _ => SlotUse::Unknown,
+    };
+    Ok(SlotUser { pid, application: text("application"), does })
+}
+
+/// What an unfinished operation on this slot waits for, as far as anybody can see: transactions that have
+/// to end before a new slot is there, or whoever still holds the old one. None when nobody is at it.
+async fn read_waited_for(client: &Client, slot: &str) -> Result<Option<String>, AdminError> {
+    let Some(pid) = read_slot(client, slot).await?.and_then(|slot| slot.active_pid) else {
+        return Ok(None);
+    };
+    let holder = read_slot_user(client, pid).await?;
+    if holder.does != SlotUse::Makes {
+        return Ok(Some(format!("the slot is held by {holder}")));
+    }
+    let waited_for = blockers(client, pid).await?;
+    Ok(Some(match waited_for.is_empty() {
+        true => format!("the new slot is being made (server process {pid})"),
+        false => new_slot_waits_for(&waited_for),
+    }))
+}
+
+/// What an operation is, and what it waits for.
+///
+/// # Errors
+///
+/// The server refused, or the connection ended.
+pub async fn describe_unfinished(
+    client: &Client,
+    slot: &str,
+    operation: &SlotOperation,
+) -> Result<String, AdminError> {
+    let mut what = operation.describe(slot);
+    if let SlotOperation::Upgrade(Upgrade { stage: UpgradeStage::Preparing, .. }) = operation {
+        what.push_str(match is_operation_taken(client, slot).await? {
+            true => "; `walrelay prepare-upgrade` is at it",
+            false => {
+                "; nobody is at it: `walrelay prepare-upgrade` finishes it, `walrelay run` calls it off"
+            }
+        });
+    }
+    Ok(match read_waited_for(client, slot).await? {
+        Some(waited_for) => format!("{what}; {waited_for}"),
+        None => what,
+    })
+}
+
+/// What a slot that is being made waits for, in words.
+#[must_use]
+pub fn new_slot_waits_for(blockers: &Blockers) -> String {
+    format!("the new slot waits for a transaction to end: {blockers}")
+}
+
+/// Ends the session of this server process; false when it is gone already.
+///
+/// # Errors
+///
+/// The role may not; or the server refused, or the connection ended.
+pub async fn end_session(client: &Client, pid: i32) -> Result<bool, AdminError> {
+    let row = client
+        .query_typed_one("SELECT pg_catalog.pg_terminate_backend($1)", &[(&pid, Type::INT4)])
+        .await
+        .map_err(AdminError::sql("end a session"))?;
+    Ok(row.get(0))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_holder_is_told_by_what_it_does() {
+        let holder = |does, application: &str| {
+            SlotUser { pid: 7, application: application.to_owned(), does }.to_string()
+        };
+        assert_eq!(
+            holder(SlotUse::Streams, "walrelay"),
+            "a relay that streams it (server process 7, application walrelay)"
+        );
+        assert_eq!(holder(SlotUse::Makes, ""), "a command that makes it (server process 7)");
+    }
+}

@@ -1,0 +1,409 @@
+//! What `walrelay init` does to the database: tables, then the publication, then the slot.
+//!
+//! One plan serves both ways: [`InitPlan::script`] is what `init --sql` prints, and [`init`] runs the
+//! same statements. Each looks for itself at what is already there, so the plan needs no connection
+//! and is safe to run again.
+//!
+//! The order matters. The server looks a publication up as of the position it decodes, so a slot
+//! that is older than its publication fails on the first change, for ever; the plan refuses to make
+//! one.
+
+use tokio_postgres::Client;
+use tokio_postgres::types::Type;
+
+use crate::admin_error::{AdminError, LOST_SLOT_FIX, UPGRADE_FIX};
+use crate::lost::{LostSlot, read_loss};
+use crate::sharding::read_sharding;
+use walrelay_outbox_store::{Outbox, ShardKey, delete_relay_row, migrations};
+use walrelay_pg_client::{QualifiedName, quote_identifier, quote_literal};
+use walrelay_pg_replication::{
+    Failover, check_failover, check_slot_name, drop_slot, read_publication, read_slot,
+};
+
+/// What to set up.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct InitOptions {
+    /// The slot and the publication to create, and the tables it publishes.
+    pub outbox: Outbox,
+    /// What rows are distributed by, where the outbox is one shard of several.
+    pub shard_key: Option<ShardKey>,
+    /// Whether the slot is synchronised to standbys.
+    pub failover: Failover,
+    /// What to do when the slot was lost: it existed, and is missing or invalidated.
+    pub on_lost: OnLost,
+    /// Whether the slot is made here.
+    pub making: Making,
+}
+
+/// Whether an `init` makes the slot.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Making {
+    /// It does.
+    #[default]
+    Slot,
+    /// A backfill makes it, together with a snapshot of what was there before.
+    AllButSlot,
+}
+
+/// What to do when the slot was lost: it existed, and is missing or invalidated.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum OnLost {
+    /// Refuse: a new slot would hide that rows are missing.
+    #[default]
+    Refuse,
+    /// Make a new slot, and give up what the old one had not settled.
+    Accept,
+}
+
+/// What was set up. Each entry names its kind and itself: `table public.app_outbox`.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct InitReport {
+    /// What is new.
+    pub created: Vec<String>,
+    /// What was there before, and was left as it is.
+    pub already_there: Vec<String>,
+}
+
+/// The statements of an `init`, in order. Each is run on its own: a slot cannot be created in a
+/// transaction that has written something.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct InitPlan {
+    steps: Vec<InitStep>,
+}
+
+/// One statement of a plan.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct InitStep {
+    /// What it is for.
+    pub title: String,
+    /// One statement, atomic and safe to run again.
+    pub sql: String,
+}
+
+impl InitPlan {
+    /// The plan for these options.
+    ///
+    /// # Errors
+    ///
+    /// The slot's name cannot be one.
+    pub fn new(options: &InitOptions) -> Result<Self, AdminError> {
+        check_slot_name(&options.outbox.slot)?;
+        let mut steps: Vec<InitStep> = migrations(&options.outbox.tables)
+            .into_iter()
+            .map(|migration| InitStep {
+                title: format!("{}: {}", migration.file, names(&migration.tables)),
+                sql: migration.sql,
+            })
+            .collect();
+        steps.push(InitStep {
+            title: format!("publication {}", options.outbox.publication),
+            sql: publication_sql(options),
+        });
+        if options.on_lost == OnLost::Refuse {
+            let title = format!("slot {}: not in place of one that was lost", options.outbox.slot);
+            steps.push(InitStep { title, sql: guard_sql(options) });
+        }
+        if options.making == Making::Slot {
+            steps.push(InitStep {
+                title: format!("slot {}", options.outbox.slot),
+                sql: slot_sql(options),
+            });
+        }
+        Ok(Self { steps })
+    }
+
+    /// Several plans as one: what they have in common is done once.
+    #[must_use]
+    pub fn joined(plans: impl IntoIterator<Item = Self>) -> Self {
+        let mut steps: Vec<InitStep> = Vec::new();
+        for step in plans.into_iter().flat_map(|plan| plan.steps) {
+            if !steps.contains(&step) {
+                steps.push(step);
+            }
+        }
+        Self { steps }
+    }
+
+    /// The statements.
+    #[must_use]
+    pub fn steps(&self) -> &[InitStep] {
+        &self.steps
+    }
+
+    /// All statements as one script for `psql`, to be run without `--single-transaction`.
+    #[must_use]
+    pub fn script(&self) -> String {
+        self.steps
+            .iter()
+            .map(|step| format!("-- {}\n{}\n\n", comment(&step.title), step.sql.trim_end()))
+            .collect()
+    }
+}
+
+/// Sets up what is missing. Waits, for the slot, until running transactions have ended.
+///
+/// # Errors
+///
+/// A slot of this name exists and cannot be used, or is older than the publication; the server is too
+/// old; or the server refused. What came before has taken effect, and running it again goes on.
+pub async fn init(client: &Client, options: &InitOptions) -> Result<InitReport, AdminError> {
+    let plan = InitPlan::new(options)?;
+    refuse_other_number(client, &options.outbox).await?;
+    check_failover(client, options.failover).await?;
+    let lost = read_loss(client, &options.outbox.slot).await?;
+    if let Some(lost) = &lost {
+        give_up(client, options, lost).await?;
+    }
+    refuse_unusable_slot(client, options).await?;
+    let before = parts(client, options).await?;
+    for InitStep { title, sql } in plan.steps() {
+        client.batch_execute(sql).await.map_err(AdminError::sql(format!("set up {title}")))?;
+    }
+    if lost.is_some() {
+        // Last of all: until the new slot stands, the record keeps everybody from going on.
+        delete_relay_row(client, &options.outbox.slot).await?;
+    }
+    // Looked at again: beside an outbox with columns of its own some things are not made.
+    let after = parts(client, options).await?;
+    let is_there = |name: &str| after.iter().any(|part| part.name == name && part.is_present);
+    let mut report = InitReport::default();
+    for Part { name, is_present } in before {
+        if is_present {
+            report.already_there.push(name);
+        } else if is_there(&name) {
+            report.created.push(name);
+        }
+    }
+    Ok(report)
+}
+
+/// Refuses to replace a lost slot, or drops what is left of it when its loss is accepted.
+async fn give_up(
+    client: &Client,
+    options: &InitOptions,
+    lost: &LostSlot,
+) -> Result<(), AdminError> {
+    let slot = &options.outbox.slot;
+    if options.on_lost == OnLost::Refuse {
+        // Nothing is missing that a recovery would not bring.
+        if lost.is_for_an_upgrade() {
+            return Err(AdminError::UpgradePrepared { slot: slot.clone() });
+        }
+        return Err(AdminError::SlotLost { slot: slot.clone(), problem: lost.problem.clone() });
+    }
+    match read_slot(client, slot).await? {
+        Some(state) if state.is_lost() => Ok(drop_slot(client, slot).await?),
+        Some(_) | None => Ok(()),
+    }
+}
+
+/// Two numbers of shards at once would publish rows twice and out of order.
+async fn refuse_other_number(client: &Client, outbox: &Outbox) -> Result<(), AdminError> {
+    let (sharding, wanted) = (read_sharding(client, outbox).await?, outbox.shard.count());
+    match sharding.other_than(wanted) {
+        Some(count) => Err(AdminError::OtherNumber { count, wanted }),
+        None => Ok(()),
+    }
+}
+
+async fn refuse_unusable_slot(client: &Client, options: &InitOptions) -> Result<(), AdminError> {
+    let Some(slot) = read_slot(client, &options.outbox.slot).await? else { return Ok(()) };
+    let row = client
+        .query_typed_one("SELECT current_database()::text AS name", &[])
+        .await
+        .map_err(AdminError::sql("read the name of the database"))?;
+    if let Some(problem) = slot.mismatch(row.get("name")) {
+        return Err(AdminError::SlotUnusable { slot: options.outbox.slot.clone(), problem });
+    }
+    if read_publication(client, &options.outbox.publication).await?.is_none() {
+        return Err(AdminError::SlotBeforePublication {
+            slot: options.outbox.slot.clone(),
+            publication: options.outbox.publication.clone(),
+        });
+    }
+    Ok(())
+}
+
+/// Something a plan sets up, and whether it was there before.
+struct Part {
+    name: String,
+    is_present: bool,
+}
+
+async fn parts(client: &Client, options: &InitOptions) -> Result<Vec<Part>, AdminError> {
+    let mut parts = Vec::new();
+    for table in migrations(&options.outbox.tables).into_iter().flat_map(|m| m.tables) {
+        let row = client
+            .query_typed_one(
+                "SELECT to_regclass($1) IS NOT NULL AS is_present",
+                &[(&table.to_string(), Type::TEXT)],
+            )
+            .await
+            .map_err(AdminError::sql(format!("look for table {table}")))?;
+        parts.push(Part { name: format!("table {table}"), is_present: row.get("is_present") });
+    }
+    let publication = read_publication(client, &options.outbox.publication).await?;
+    let name = &options.outbox.publication;
+    parts.push(Part { name: format!("publication {name}"), is_present: publication.is_some() });
+    if let Some(publication) = publication {
+        parts.extend(options.outbox.tables.iter().map(|table| Part {
+            name: format!("table {table} in publication {name}"),
+            is_present: publication.covers(table),
+        }));
+    }
+    let slot = read_slot(client, &options.outbox.slot).await?;
+    parts.push(Part { name: format!("slot {}", options.outbox.slot), is_present: slot.is_some() });
+    Ok(parts)
+}
+
+/// Creates the publication, or adds to it the tables it lacks; never drops one (a slot that meets a
+/// stretch of log without its publication fails there for ever).
+///
+/// `publish_via_partition_root` has no effect on a table without partitions; with them, rows would
+/// otherwise come under the names of partitions, which nobody has configured.
+fn publication_sql(options: &InitOptions) -> String {
+    let Outbox { slot, publication, tables, shard } = &options.outbox;
+    let literal = quote_literal(publication);
+    let key = options.shard_key.as_ref().filter(|_| !shard.is_whole());
+    let (filters, create, add) = match key {
+        Some(key) => filtered(options, key),
+        None => plain(options),
+    };
+    let additions: String = tables
+        .iter()
+        .zip(add)
+        .map(|(table, statement)| {
+            format!(
+                "
+  IF NOT EXISTS (
+    SELECT FROM pg_catalog.pg_publication p
+     WHERE p.pubname = {literal} AND (p.puballtables
+       OR EXISTS (SELECT FROM pg_catalog.pg_publication_rel r
+                   WHERE r.prpubid = p.oid AND r.prrelid = {relation}::regclass)
+       OR EXISTS (SELECT FROM pg_catalog.pg_publication_namespace n
+                    JOIN pg_catalog.pg_class c ON c.relnamespace = n.pnnspid
+                   WHERE n.pnpubid = p.oid AND c.oid = {relation}::regclass)))
+  THEN
+    {statement};
+  END IF;",
+                relation = quote_literal(&table.to_string()),
+            )
+        })
+        .collect();
+    format!(
+        "DO $walrelay$
+{filters}BEGIN{refusal}
+  IF NOT EXISTS (SELECT FROM pg_catalog.pg_publication WHERE pubname = {literal}) THEN
+    IF EXISTS (SELECT FROM pg_catalog.pg_replication_slots WHERE slot_name = {slot}) THEN
+      RAISE EXCEPTION 'slot % is older than publication %, which does not exist', {slot}, {literal}
+        USING HINT = 'The slot would fail on every change in between: name its publication, or a new slot.';
+    END IF;
+    {create};
+    RETURN;
+  END IF;
+{additions}
+END
+$walrelay$;",
+        slot = quote_literal(slot),
+        refusal = if key.is_some() { REFUSAL } else { "" },
+    )
+}
+
+/// A null would make the whole statement null, and the server's complaint about that says nothing.
+const REFUSAL: &str = "
+  IF array_position(filters, NULL) IS NOT NULL THEN
+    RAISE EXCEPTION '% cannot be divided into shards by --ordering-key', tables[array_position(filters, NULL)]
+      USING ERRCODE = 'WR001',
+            HINT = 'It lacks a column of the key, or a column is generated or of a type that no row filter '
+                   'turns into text; text, numbers, uuid and boolean will do.';
+  END IF;";
+
+/// What is published: inserts.
+const PUBLISHED: &str = "WITH (publish = 'insert', publish_via_partition_root = true)";
+
+/// The parts of a publication of whole tables: nothing to declare, how to create it, and how to add each
+/// table.
+fn plain(options: &InitOptions) -> (String, String, Vec<String>) {
+    let Outbox { publication, tables, .. } = &options.outbox;
+    let name = quote_identifier(publication);
+    let create =
+        format!("CREATE PUBLICATION {name} FOR TABLE {}\n      {PUBLISHED}", names(tables));
+    let add = tables.iter().map(|table| format!("ALTER PUBLICATION {name} ADD TABLE {table}"));
+    (String::new(), create, add.collect())
+}
+
+/// The same of one shard. The filters depend on the types of columns, so the server writes them; the
+/// tables are there by then.
+fn filtered(options: &InitOptions, key: &ShardKey) -> (String, String, Vec<String>) {
+    let Outbox { publication, tables, shard, .. } = &options.outbox;
+    let name = quote_identifier(publication);
+    let declared: Vec<String> =
+        tables.iter().map(|table| format!("    {}", key.filter_sql(table, *shard))).collect();
+    let named: Vec<String> = tables.iter().map(|table| quote_literal(&table.to_string())).collect();
+    let filters = format!(
+        "DECLARE
+  tables text[] := ARRAY[{}];
+  filters text[] := ARRAY[
+{}];
+",
+        named.join(", "),
+        declared.join(",\n")
+    );
+    let entry = |(number, table): (usize, &QualifiedName)| {
+        let table = quote_literal(&format!("{table} WHERE ("));
+        format!("{table} || filters[{}] || ')'", number + 1)
+    };
+    let entries: Vec<String> = tables.iter().enumerate().map(entry).collect();
+    let create = format!(
+        "EXECUTE {} || {} || {}",
+        quote_literal(&format!("CREATE PUBLICATION {name} FOR TABLE ")),
+        entries.join(" || ', ' || "),
+        quote_literal(&format!(" {PUBLISHED}"))
+    );
+    let alter = quote_literal(&format!("ALTER PUBLICATION {name} ADD TABLE "));
+    let add = entries.iter().map(|it| format!("EXECUTE {alter} || {it}")).collect();
+    (filters, create, add)
+}
+
+/// Refuses to create the slot if it is on record and does not exist: that is a lost slot, and a new
+/// one would hide what was lost.
+fn guard_sql(options: &InitOptions) -> String {
+    let slot = quote_literal(&options.outbox.slot);
+    let lost = quote_literal(LOST_SLOT_FIX);
+    let upgrade = quote_literal(UPGRADE_FIX);
+    format!(
+        "DO $walrelay$
+BEGIN
+  IF EXISTS (SELECT FROM public.app_outbox_relay WHERE slot = {slot})
+     AND NOT EXISTS (SELECT FROM pg_catalog.pg_replication_slots WHERE slot_name = {slot}) THEN
+    RAISE EXCEPTION 'slot % is lost: it is on record and does not exist', {slot} USING HINT = (
+      SELECT CASE operation ->> 'kind' WHEN 'upgrade' THEN {upgrade} ELSE {lost} END
+        FROM public.app_outbox_relay WHERE slot = {slot});
+  END IF;
+END
+$walrelay$;"
+    )
+}
+
+fn slot_sql(options: &InitOptions) -> String {
+    let slot = quote_literal(&options.outbox.slot);
+    let failover = match options.failover {
+        Failover::No => "",
+        Failover::Yes => ", true",
+    };
+    // In the select list under a condition without columns: the server tests that first, once, and
+    // does not call the function where the slot exists.
+    format!(
+        "SELECT pg_create_logical_replication_slot({slot}, 'pgoutput', false, false{failover}) AS created
+ WHERE NOT EXISTS (SELECT FROM pg_catalog.pg_replication_slots WHERE slot_name = {slot});"
+    )
+}
+
+fn names(tables: &[QualifiedName]) -> String {
+    tables.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ")
+}
+
+/// A title as a SQL comment, which a line break in a name must not leave.
+fn comment(title: &str) -> String {
+    title.replace(['\n', '\r'], " ")
+}

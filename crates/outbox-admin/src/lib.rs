@@ -1,0 +1,55 @@
+//! Everything an operator starts on the Postgres side: set-up, preflight, anchors, recovery, replay, resharding
+//! and upgrades.
+
+mod admin_error;
+mod anchor;
+mod carried_over;
+mod gap;
+mod holder;
+mod init;
+mod lost;
+mod open_replay;
+mod operation;
+mod preflight;
+mod replay_row;
+mod resharding;
+mod sharding;
+mod waiting;
+
+pub use admin_error::{AdminError, LOST_SLOT_FIX, UPGRADE_FIX};
+pub use anchor::{
+    Anchor, SlotLife, SlotRoom, advance_anchor, anchor_slot, copy_slot, find_anchor, read_anchor,
+    read_anchors, read_history, read_slot_room,
+};
+pub use carried_over::{adopt_slot, take_recovery_along};
+pub use gap::{AggregateKey, Gap, GapColumn, GapTable, Scope, SettledRows, read_columns};
+pub use holder::{
+    SlotUse, SlotUser, describe_unfinished, end_session, new_slot_waits_for, read_slot_user,
+};
+pub use init::{InitOptions, InitPlan, InitReport, InitStep, Making, OnLost, init};
+pub use lost::{LostSlot, Settled, loss, read_loss, rows_at_risk};
+pub use open_replay::{
+    HoldingReplay, OpenReplay, TopicReplay, open_topic_replays, replay_that_needs,
+    replay_to_be_published, replays_that_hold, unfinished_replay,
+};
+pub use operation::{
+    Again, Bound, Filling, Recovery, Reset, Resharding, SlotOperation, Upgrade, UpgradeStage,
+    begin_backfill, begin_recovery, begin_reset, begin_upgrade, finish_recovery, finish_reset,
+    give_up_operation, is_operation_taken, note_filling, read_operation, release_operation,
+    take_operation, try_decoding,
+};
+pub use preflight::{
+    ColumnRole, ExpectedColumn, Facts, Finding, FoundTable, Neighbours, PreflightRequest,
+    RelationKind, RoleFacts, ServerFacts, ServerHost, ServerMode, Severity, TableFacts,
+    UpgradeFacts, assess, code, gather, preflight,
+};
+pub use replay_row::{
+    ReplayEnd, ReplayRow, advance_replay, begin_replay, finish_replay, give_up_replay,
+    note_resumption, note_skip_dead, read_replay, take_replay,
+};
+pub use resharding::{
+    Begun, ReshardingPhase, ReshardingRefusal, ReshardingStep, begin_resharding, choose_switch,
+    hold_shards, read_resharding, release_shards, switch_shards,
+};
+pub use sharding::{FoundShards, Sharding, expected_filter, read_sharding};
+pub use waiting::{WaitingTransaction, rows_since, waiting_transactions};

@@ -1,0 +1,174 @@
+//! A slot that was lost, and what its loss may cost.
+
+use pgoutput_parser::Lsn;
+use tokio_postgres::Client;
+
+use crate::admin_error::AdminError;
+use crate::waiting::rows_since;
+use walrelay_outbox_store::{read_relay_row, read_wal_end};
+use walrelay_pg_client::QualifiedName;
+use walrelay_pg_replication::{SlotState, read_slot};
+
+/// What is known about a slot that was lost.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct LostSlot {
+    /// What became of it.
+    pub problem: String,
+    /// Up to where it was settled, where that is on record.
+    pub settled: Option<Settled>,
+}
+
+impl LostSlot {
+    /// Whether it was dropped on purpose, by `prepare-upgrade`.
+    #[must_use]
+    pub fn is_for_an_upgrade(&self) -> bool {
+        let begun = self.settled.as_ref().and_then(|row| row.operation.as_deref());
+        begun == Some("upgrade")
+    }
+}
+
+/// Up to where a slot was settled, as `app_outbox_relay` has it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Settled {
+    /// The server whose positions these are.
+    pub system_identifier: String,
+    /// The timeline it was written on; zero when that is not on record.
+    pub timeline: u32,
+    /// The watermark.
+    pub lsn: Lsn,
+    /// Every committed transaction below it is settled.
+    pub xid: u64,
+    /// The end of the log on disk, read after it; None in recovery.
+    pub wal_end: Option<Lsn>,
+    /// What an operator has begun with the slot and not finished, by its kind.
+    pub operation: Option<String>,
+}
+
+/// Why no relay can go on with this slot although one has; none when there is nothing to be lost.
+#[must_use]
+pub fn loss(
+    slot: Option<&SlotState>,
+    settled: Option<&Settled>,
+    system_identifier: Option<&str>,
+) -> Option<LostSlot> {
+    // In the middle of what an operator has begun a slot may be gone: whoever finishes that makes it again.
+    // For an upgrade it is dropped, and nobody makes it again by himself.
+    let begun = settled.and_then(|row| row.operation.as_deref());
+    if begun.is_some_and(|kind| kind != "upgrade") {
+        return None;
+    }
+    let problem = match (slot, settled) {
+        (Some(slot), _) if slot.is_lost() => {
+            let reason = slot.invalidation_reason.as_deref();
+            format!("is invalidated: {}", reason.unwrap_or("the log it needs was removed"))
+        }
+        (None, Some(row)) => format!(
+            "is gone, and was settled up to {}: an upgrade, a restore or a person dropped it",
+            row.lsn
+        ),
+        (Some(_), Some(row)) if system_identifier.is_some_and(|id| id != row.system_identifier) => {
+            format!(
+                "is on record as one of the server {}, which is another; where pg_upgrade has carried it over: \
+                 walrelay slot adopt",
+                row.system_identifier
+            )
+        }
+        (Some(slot), Some(row)) => lost_ground(slot, row)?,
+        (Some(_) | None, None) => return None,
+    };
+    Some(LostSlot { problem, settled: settled.cloned() })
+}
+
+/// Why the slot is not the one that the relay's row was written for, or the row not of this history.
+///
+/// The row is written before the slot is confirmed, so a slot's log never begins behind what is on
+/// record; and the row's own commit lies behind what it says is settled, so a history that holds the
+/// row holds everything up to there.
+fn lost_ground(slot: &SlotState, row: &Settled) -> Option<String> {
+    // A row without a timeline is from before that was so.
+    if row.timeline == 0 {
+        return None;
+    }
+    let settled = row.lsn;
+    if let Some(end) = row.wal_end.filter(|end| settled > *end) {
+        return Some(format!(
+            "was settled up to {settled}, and the log of this server ends at {end}: it lost what was published"
+        ));
+    }
+    let restart = slot.restart_lsn.filter(|restart| *restart > settled)?;
+    Some(format!(
+        "begins at {restart}, and was settled up to {settled}: it is another slot of the same name, and what \
+         was committed in between is not in it"
+    ))
+}
+
+/// Up to where a slot was settled; None when nothing is on record.
+///
+/// # Errors
+///
+/// The server refused, or the connection ended.
+pub(crate) async fn read_settled(
+    client: &Client,
+    slot: &str,
+) -> Result<Option<Settled>, AdminError> {
+    let Some(row) = read_relay_row(client, slot).await? else { return Ok(None) };
+    // In this order: a relay at work moves the row, and the log's end before it.
+    let wal_end = read_wal_end(client).await?;
+    Ok(Some(Settled {
+        system_identifier: row.system_identifier,
+        timeline: row.timeline,
+        lsn: row.settled_lsn,
+        xid: row.settled_xid,
+        wal_end,
+        operation: row.operation,
+    }))
+}
+
+/// The same, asked of the server.
+///
+/// # Errors
+///
+/// The server refused, or the connection ended.
+pub async fn read_loss(client: &Client, slot: &str) -> Result<Option<LostSlot>, AdminError> {
+    let state = read_slot(client, slot).await?;
+    let relation = client
+        .query_typed_one(
+            "SELECT to_regclass('public.app_outbox_relay') IS NOT NULL AS is_there,
+                    has_function_privilege('pg_catalog.pg_control_system()', 'EXECUTE') AS may_ask",
+            &[],
+        )
+        .await
+        .map_err(AdminError::sql("look for app_outbox_relay"))?;
+    let row = match relation.get("is_there") {
+        true => read_settled(client, slot).await?,
+        false => None,
+    };
+    let identifier = match relation.get("may_ask") {
+        true => Some(system_identifier(client).await?),
+        false => None,
+    };
+    Ok(loss(state.as_ref(), row.as_ref(), identifier.as_deref()))
+}
+
+async fn system_identifier(client: &Client) -> Result<String, AdminError> {
+    let sql = "SELECT system_identifier::text AS id FROM pg_control_system()";
+    let row = client.query_typed_one(sql, &[]);
+    Ok(row.await.map_err(AdminError::sql("read the system identifier"))?.get("id"))
+}
+
+/// How many rows of each table may be lost with the slot: too many rather than too few.
+///
+/// # Errors
+///
+/// A table cannot be read, or the connection ended.
+pub async fn rows_at_risk(
+    client: &Client,
+    tables: &[QualifiedName],
+    settled: &Settled,
+) -> Result<Vec<(QualifiedName, u64)>, AdminError> {
+    let mut counted = Vec::with_capacity(tables.len());
+    for table in tables {
+        counted.push((table.clone(), rows_since(client, table, settled.xid).await?));
+    }
+    Ok(counted)
+}

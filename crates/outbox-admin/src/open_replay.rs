@@ -1,0 +1,244 @@
+//! Replays and backfills that have begun and are not over: what they still need, and whom they keep waiting.
+
+use pgoutput_parser::Lsn;
+use tokio_postgres::types::{PgLsn, Type};
+use tokio_postgres::{Client, GenericClient};
+
+use crate::admin_error::AdminError;
+use crate::anchor::read_history;
+use walrelay_pg_client::lock_is_taken;
+
+/// A replay or a backfill that has begun and is not over.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct OpenReplay {
+    /// Its name.
+    pub id: String,
+    /// Whose rows it publishes.
+    pub slot: String,
+    /// Whether it reads the table, not the log.
+    pub is_backfill: bool,
+}
+
+/// A replay or backfill of these slots that has begun and is not finished, or for which keys are held, if
+/// there is one.
+///
+/// # Errors
+///
+/// The server refused, or the connection ended.
+pub async fn unfinished_replay(
+    client: &Client,
+    slots: &[String],
+) -> Result<Option<OpenReplay>, AdminError> {
+    replay_of(client, slots).await
+}
+
+pub(crate) async fn replay_of<C: GenericClient + Sync>(
+    client: &C,
+    slots: &[String],
+) -> Result<Option<OpenReplay>, AdminError> {
+    let failed = || AdminError::sql("look for replays that are not finished");
+    for (table, unfinished) in [
+        (
+            "public.app_outbox_replay",
+            "SELECT id, slot, anchor = '' AS is_backfill FROM public.app_outbox_replay
+              WHERE finished_at IS NULL AND",
+        ),
+        (
+            "public.app_outbox_hold",
+            "SELECT replay_id AS id, slot, false AS is_backfill FROM public.app_outbox_hold WHERE",
+        ),
+    ] {
+        // Where only an earlier version has set up its tables, there is none.
+        let is_there = client
+            .query_typed("SELECT WHERE to_regclass($1) IS NOT NULL", &[(&table, Type::TEXT)])
+            .await
+            .map_err(failed())?;
+        if is_there.is_empty() {
+            continue;
+        }
+        let sql = format!("{unfinished} slot = ANY ($1) ORDER BY id LIMIT 1");
+        let found = client.query_typed(&sql, &[(&slots, Type::TEXT_ARRAY)]).await;
+        if let Some(row) = found.map_err(failed())?.first() {
+            let (id, slot) = (row.get("id"), row.get("slot"));
+            return Ok(Some(OpenReplay { id, slot, is_backfill: row.get("is_backfill") }));
+        }
+    }
+    Ok(None)
+}
+
+/// A replay of this slot that is not over and needs what the anchor keeps before `up_to`, if there is one.
+/// One in place needs it only while keys are held for it: after that its rows are in dispatch state.
+///
+/// # Errors
+///
+/// The server refused, or the connection ended.
+pub async fn replay_that_needs(
+    client: &Client,
+    slot: &str,
+    (anchor, up_to): (&str, Lsn),
+) -> Result<Option<String>, AdminError> {
+    let failed = || AdminError::sql("look for replays that need the anchor");
+    // Where only an earlier version has set up its tables, there is none.
+    let are_there = "SELECT WHERE to_regclass('public.app_outbox_replay') IS NOT NULL
+                              AND to_regclass('public.app_outbox_hold') IS NOT NULL";
+    if client.query_typed_opt(are_there, &[]).await.map_err(failed())?.is_none() {
+        return Ok(None);
+    }
+    let system = read_history(client, slot).await?;
+    let row = client
+        .query_typed_opt(
+            "SELECT id FROM public.app_outbox_replay r
+              WHERE slot = $1 AND anchor = $2 AND system_identifier = $3 AND finished_at IS NULL
+                AND settled_lsn < $4
+                AND (NOT coalesce((request ->> 'in_place')::bool, false)
+                     OR EXISTS (SELECT FROM public.app_outbox_hold h
+                                 WHERE h.slot = r.slot AND h.replay_id = r.id))
+              ORDER BY started_at, id LIMIT 1",
+            &[
+                (&slot, Type::TEXT),
+                (&anchor, Type::TEXT),
+                (&system, Type::TEXT),
+                (&PgLsn::from(up_to.as_u64()), Type::PG_LSN),
+            ],
+        )
+        .await
+        .map_err(failed())?;
+    Ok(row.map(|row| row.get("id")))
+}
+
+/// A replay or a backfill in place for which keys of a slot are held.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct HoldingReplay {
+    /// Its name.
+    pub id: String,
+    /// The command that goes on with it.
+    pub command: String,
+    /// How many keys that are.
+    pub keys: u64,
+    /// Whether a process does it at this moment.
+    pub is_being_done: bool,
+}
+
+/// The replays for which keys of this slot are held or are to be, the one with the most keys first.
+///
+/// # Errors
+///
+/// The server refused, or the connection ended.
+pub async fn replays_that_hold(
+    client: &Client,
+    slot: &str,
+) -> Result<Vec<HoldingReplay>, AdminError> {
+    let failed = || AdminError::sql("look which keys are held");
+    // Neither table is there where only an earlier version has set up its own, and a role may lack rights.
+    let may_read = client
+        .query_typed_one(
+            "SELECT coalesce(has_table_privilege(to_regclass('public.app_outbox_hold'), 'SELECT'), false)
+                      AS holds,
+                    coalesce(has_table_privilege(to_regclass('public.app_outbox_replay'), 'SELECT'), false)
+                      AS replays",
+            &[],
+        )
+        .await
+        .map_err(failed())?;
+    if !may_read.get::<_, bool>("holds") {
+        return Ok(Vec::new());
+    }
+    let backfills = match may_read.get("replays") {
+        true => "SELECT id FROM public.app_outbox_replay WHERE anchor = ''",
+        false => "SELECT ''",
+    };
+    let done = is_being_done("replay_id");
+    let sql = format!(
+        "SELECT replay_id AS id, count(*) AS keys,
+                CASE WHEN replay_id IN ({backfills}) THEN 'backfill' ELSE 'replay' END AS command,
+                {done} AS is_being_done
+           FROM public.app_outbox_hold WHERE slot = $1
+          GROUP BY replay_id ORDER BY keys DESC, id"
+    );
+    let rows = client.query_typed(&sql, &[(&slot, Type::TEXT)]).await.map_err(failed())?;
+    let holding = rows.iter().map(|row| HoldingReplay {
+        id: row.get("id"),
+        command: row.get("command"),
+        keys: row.get::<_, i64>("keys").unsigned_abs(),
+        is_being_done: row.get("is_being_done"),
+    });
+    Ok(holding.collect())
+}
+
+/// A replay or a backfill to a topic that is not over.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct TopicReplay {
+    /// Its name.
+    pub id: String,
+    /// The command that goes on with it.
+    pub command: String,
+    /// Where it publishes.
+    pub topic: String,
+    /// Whether a process does it at this moment.
+    pub is_being_done: bool,
+}
+
+/// Those of this slot that are not over, the oldest first; ten at most.
+///
+/// # Errors
+///
+/// The server refused, or the connection ended.
+pub async fn open_topic_replays(
+    client: &Client,
+    slot: &str,
+) -> Result<Vec<TopicReplay>, AdminError> {
+    let failed = || AdminError::sql("look which replays are not finished");
+    // The table is not there where only an earlier version has set up its own, and a role may lack rights.
+    let may_read = client
+        .query_typed_one(
+            "SELECT coalesce(has_table_privilege(to_regclass('public.app_outbox_replay'), 'SELECT'), false)
+                      AS replays",
+            &[],
+        )
+        .await
+        .map_err(failed())?;
+    if !may_read.get::<_, bool>("replays") {
+        return Ok(Vec::new());
+    }
+    let sql = format!(
+        "SELECT id, CASE anchor WHEN '' THEN 'backfill' ELSE 'replay' END AS command,
+                request ->> 'to_topic' AS topic, {} AS is_being_done
+           FROM public.app_outbox_replay
+          WHERE slot = $1 AND finished_at IS NULL AND request ->> 'to_topic' IS NOT NULL
+          ORDER BY started_at, id LIMIT 10",
+        is_being_done("id")
+    );
+    let rows = client.query_typed(&sql, &[(&slot, Type::TEXT)]).await.map_err(failed())?;
+    let open = rows.iter().map(|row| TopicReplay {
+        id: row.get("id"),
+        command: row.get("command"),
+        topic: row.get("topic"),
+        is_being_done: row.get("is_being_done"),
+    });
+    Ok(open.collect())
+}
+
+/// Whether a process does the replay that this column names: it holds the lock of `take_replay`.
+fn is_being_done(id: &str) -> String {
+    lock_is_taken(&format!("'walrelay replay ' || {id}"))
+}
+
+/// A replay in place of which rows are still to be published, if there is one.
+///
+/// # Errors
+///
+/// There is no dispatch state of this version; the server refused, or the connection ended.
+pub async fn replay_to_be_published(
+    client: &Client,
+    slot: &str,
+) -> Result<Option<String>, AdminError> {
+    let row = client
+        .query_typed_opt(
+            "SELECT replay_id FROM public.app_outbox_dispatch
+              WHERE slot = $1 AND replay_id <> '' AND status = 'retrying' LIMIT 1",
+            &[(&slot, Type::TEXT)],
+        )
+        .await
+        .map_err(AdminError::sql("look for rows of replays in dispatch state"))?;
+    Ok(row.map(|row| row.get("replay_id")))
+}

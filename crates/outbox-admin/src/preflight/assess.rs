@@ -1,0 +1,467 @@
+//! Turning answers into findings about the server, the slot and the publication.
+
+use super::facts::{
+    Facts, RelationKind, ServerFacts, ServerHost, ServerMode, TableFacts, UpgradeFacts,
+};
+use super::finding::{Finding, Findings, code};
+use super::request::{ColumnRole, PreflightRequest};
+use super::resemble::or_resembling;
+use super::shards::{is_of_another_number, shard_findings};
+use super::tables::{outbox_findings, relay_table_findings};
+use crate::admin_error::{LOST_SLOT_FIX, UPGRADE_FIX};
+use crate::lost::loss;
+use crate::operation::UpgradeStage;
+use walrelay_pg_replication::{
+    Operation, PublicationScope, PublicationState, SlotState, WalStatus,
+};
+
+/// The oldest major version this relay is made for: the first that skips empty transactions and has
+/// row filters.
+const SERVER_VERSION_MIN: u32 = 15;
+
+/// Below this much log, a busy project loses an idle slot within an hour. Supabase's default is just that.
+const SLOT_WAL_KEEP_BYTES_MIN: u64 = 4 << 30;
+
+/// Below this much log left, somebody has to act now.
+const SAFE_WAL_BYTES_MIN: i64 = 1 << 30;
+
+/// All findings, in the order of setting things up.
+#[must_use]
+pub fn assess(request: &PreflightRequest, facts: &Facts) -> Vec<Finding> {
+    let mut findings = Findings::default();
+    server_findings(&mut findings, facts);
+    capacity_findings(&mut findings, facts);
+    outbox_findings(&mut findings, request, facts);
+    shard_findings(&mut findings, request, facts);
+    // Of another number of shards nothing of this one is there, and none of it is to be made.
+    if !is_of_another_number(request, facts) {
+        publication_findings(&mut findings, request, facts);
+        slot_findings(&mut findings, request, facts);
+    }
+    relay_table_findings(&mut findings, facts);
+    identity_findings(&mut findings, facts);
+    findings.into_list()
+}
+
+fn server_findings(findings: &mut Findings, facts: &Facts) {
+    let server = &facts.server;
+    let major = server.version_num / 10_000;
+    if major < SERVER_VERSION_MIN {
+        findings.error(
+            code::SERVER_VERSION,
+            "server",
+            format!("Postgres {major} is not supported"),
+            format!("upgrade to Postgres {SERVER_VERSION_MIN} or later"),
+        );
+    } else {
+        findings.ok(code::SERVER_VERSION, "server", format!("Postgres {major}"));
+    }
+    if server.host == ServerHost::Supabase {
+        findings.ok(
+            code::SUPABASE,
+            "server",
+            "this is Supabase: settings are changed with its CLI, and an upgrade or a restore drops the slot",
+        );
+    }
+    if server.mode == ServerMode::Standby {
+        findings.error(
+            code::IN_RECOVERY,
+            "server",
+            "it is a standby: neither slot nor dispatch state can be written here",
+            "connect to the primary",
+        );
+    }
+    if server.wal_level == "logical" {
+        findings.ok(code::WAL_LEVEL, "setting wal_level", "is logical");
+    } else {
+        findings.error(
+            code::WAL_LEVEL,
+            "setting wal_level",
+            format!("is {}, which does not hold what decoding needs", server.wal_level),
+            change_setting(server, "wal_level", "logical", Restart::Needed),
+        );
+    }
+    let subject = format!("role {}", facts.role.name);
+    if facts.role.may_replicate {
+        findings.ok(code::ROLE_REPLICATION, &subject, "may replicate");
+    } else {
+        findings.error(
+            code::ROLE_REPLICATION,
+            &subject,
+            "has no REPLICATION attribute",
+            replication_fix(server, &facts.role.name),
+        );
+    }
+}
+
+fn replication_fix(server: &ServerFacts, role: &str) -> String {
+    match server.host {
+        ServerHost::Supabase if server.version_num < 170_000 => {
+            "connect as the role postgres, which has it: on Supabase before Postgres 17 no other role can get it"
+                .to_owned()
+        }
+        ServerHost::Supabase => {
+            "connect as the role postgres, or create a role WITH LOGIN REPLICATION".to_owned()
+        }
+        ServerHost::Other => {
+            let role = walrelay_pg_client::quote_identifier(role);
+            format!("as a superuser: ALTER ROLE {role} REPLICATION")
+        }
+    }
+}
+
+enum Restart {
+    Needed,
+    NotNeeded,
+}
+
+/// How an operator of this server changes a setting.
+fn change_setting(server: &ServerFacts, name: &str, value: &str, restart: Restart) -> String {
+    match (server.host, restart) {
+        (ServerHost::Supabase, _) => format!(
+            "supabase --experimental --project-ref <ref> postgres-config update --config {name}={value}"
+        ),
+        (ServerHost::Other, Restart::Needed) => {
+            format!("ALTER SYSTEM SET {name} = '{value}', then restart the server")
+        }
+        (ServerHost::Other, Restart::NotNeeded) => {
+            format!("ALTER SYSTEM SET {name} = '{value}', then SELECT pg_reload_conf()")
+        }
+    }
+}
+
+fn capacity_findings(findings: &mut Findings, facts: &Facts) {
+    slot_count_findings(findings, facts);
+    sender_count_findings(findings, &facts.server);
+    retention_findings(findings, &facts.server);
+    timeout_findings(findings, &facts.server);
+}
+
+fn slot_count_findings(findings: &mut Findings, facts: &Facts) {
+    let (used, max) = (facts.server.replication_slots, facts.server.replication_slots_max);
+    let subject = "setting max_replication_slots";
+    if facts.slot.is_some() || used < max {
+        findings.ok(code::REPLICATION_SLOTS, subject, format!("{used} of {max} in use"));
+        return;
+    }
+    let more = (max + 5).to_string();
+    let fix = change_setting(&facts.server, "max_replication_slots", &more, Restart::Needed);
+    let message = format!("all {max} slots are in use, and ours is not among them");
+    findings.error(code::REPLICATION_SLOTS, subject, message, fix);
+}
+
+fn sender_count_findings(findings: &mut Findings, server: &ServerFacts) {
+    let (used, max) = (server.wal_senders, server.wal_senders_max);
+    let subject = "setting max_wal_senders";
+    if used < max {
+        findings.ok(code::WAL_SENDERS, subject, format!("{used} of {max} in use"));
+        return;
+    }
+    let fix = change_setting(server, "max_wal_senders", &(max + 5).to_string(), Restart::Needed);
+    let message = format!("all {max} replication connections are in use");
+    findings.warning(code::WAL_SENDERS, subject, message, fix);
+}
+
+fn retention_findings(findings: &mut Findings, server: &ServerFacts) {
+    let subject = "setting max_slot_wal_keep_size";
+    match server.slot_wal_keep_bytes {
+        Some(bytes) if bytes < SLOT_WAL_KEEP_BYTES_MIN => findings.warning(
+            code::SLOT_WAL_KEEP_SIZE,
+            subject,
+            format!("the slot is lost once it is {} behind", megabytes(bytes)),
+            change_setting(server, "max_slot_wal_keep_size", "16GB", Restart::NotNeeded),
+        ),
+        Some(bytes) => findings.ok(code::SLOT_WAL_KEEP_SIZE, subject, megabytes(bytes)),
+        None => findings.warning(
+            code::SLOT_WAL_KEEP_SIZE,
+            subject,
+            "is unlimited: a slot that nobody reads keeps log until the disk is full and the server stops",
+            change_setting(server, "max_slot_wal_keep_size", "16GB", Restart::NotNeeded),
+        ),
+    }
+}
+
+fn timeout_findings(findings: &mut Findings, server: &ServerFacts) {
+    let subject = "setting wal_sender_timeout";
+    match server.wal_sender_timeout {
+        Some(timeout) => findings.ok(code::WAL_SENDER_TIMEOUT, subject, format!("{timeout:?}")),
+        None => findings.warning(
+            code::WAL_SENDER_TIMEOUT,
+            subject,
+            "is off: a relay that vanished would hold the slot for ever",
+            change_setting(server, "wal_sender_timeout", "60s", Restart::NotNeeded),
+        ),
+    }
+}
+
+fn publication_findings(findings: &mut Findings, request: &PreflightRequest, facts: &Facts) {
+    let subject = format!("publication {}", request.outbox.publication);
+    let Some(publication) = &facts.publication else {
+        let otherwise = if facts.slot.is_some() {
+            "name the one that the slot was made for with --publication; one made now would be younger than the \
+             slot, which fails on every change in between: docs/operations.md, Lost slot"
+        } else {
+            "walrelay init"
+        };
+        let names = &facts.neighbours.publications;
+        let fix = or_resembling("--publication", &request.outbox.publication, names, otherwise);
+        findings.error(code::PUBLICATION_MISSING, &subject, "does not exist", fix);
+        return;
+    };
+    let start = findings.len();
+    operations_findings(findings, &subject, publication);
+    let name = walrelay_pg_client::quote_identifier(&publication.name);
+    match &publication.scope {
+        PublicationScope::AllTables => findings.error(
+            code::PUBLICATION_SCOPE,
+            &subject,
+            "is FOR ALL TABLES: rows of tables that are no outbox would reach the relay, which refuses them",
+            "another publication FOR TABLE with --publication, and a slot of its own with --slot: walrelay init",
+        ),
+        PublicationScope::Listed { schemas } if !schemas.is_empty() => findings.error(
+            code::PUBLICATION_SCOPE,
+            &subject,
+            format!("covers all tables of {}: rows of tables that are no outbox would reach the relay, which refuses them", schemas.join(", ")),
+            format!("ALTER PUBLICATION {name} DROP TABLES IN SCHEMA …, ADD TABLE …"),
+        ),
+        PublicationScope::Listed { .. } => {}
+    }
+    for table in facts.outbox_tables.iter().filter(|table| table.found.is_some()) {
+        table_findings(findings, &subject, publication, (request, table));
+    }
+    for published in &publication.tables {
+        if !request.outbox.tables.contains(&published.name) {
+            findings.error(
+                code::PUBLICATION_SCOPE,
+                &subject,
+                format!("also publishes {}, which is not among the outbox tables", published.name),
+                format!(
+                    "ALTER PUBLICATION {name} DROP TABLE {0}, or --outbox-table {0}",
+                    published.name
+                ),
+            );
+        }
+    }
+    if findings.is_fine_since(start) {
+        findings.ok(code::PUBLICATION, &subject, "publishes the inserts of every outbox table");
+    }
+}
+
+fn operations_findings(findings: &mut Findings, subject: &str, publication: &PublicationState) {
+    let name = walrelay_pg_client::quote_identifier(&publication.name);
+    let fix = || format!("ALTER PUBLICATION {name} SET (publish = 'insert')");
+    if !publication.publishes.contains(&Operation::Insert) {
+        findings.error(code::PUBLICATION_OPERATIONS, subject, "does not publish inserts", fix());
+    }
+    let surplus: Vec<&str> = publication
+        .publishes
+        .iter()
+        .filter_map(|operation| match operation {
+            Operation::Insert => None,
+            Operation::Update => Some("update"),
+            Operation::Delete => Some("delete"),
+            Operation::Truncate => Some("truncate"),
+        })
+        .collect();
+    if !surplus.is_empty() {
+        let message = format!("publishes {}: the relay stops at the first one", surplus.join(", "));
+        findings.error(code::PUBLICATION_OPERATIONS, subject, message, fix());
+    }
+}
+
+fn table_findings(
+    findings: &mut Findings,
+    subject: &str,
+    publication: &PublicationState,
+    (request, table): (&PreflightRequest, &TableFacts),
+) {
+    let name = walrelay_pg_client::quote_identifier(&publication.name);
+    if !publication.covers(&table.name) {
+        let fix = format!("walrelay init, or ALTER PUBLICATION {name} ADD TABLE {}", table.name);
+        let message = format!("does not publish {}", table.name);
+        findings.error(code::PUBLICATION_TABLE, subject, message, fix);
+    }
+    let is_partitioned =
+        table.found.as_ref().is_some_and(|found| found.kind == RelationKind::Partitioned);
+    if is_partitioned && !publication.via_root {
+        findings.error(
+            code::PUBLICATION_VIA_ROOT,
+            subject,
+            format!("rows of {} would come under the names of its partitions", table.name),
+            format!("ALTER PUBLICATION {name} SET (publish_via_partition_root = true)"),
+        );
+    }
+    let Some(published) = publication.listed(&table.name) else { return };
+    if let Some(filter) = &published.row_filter
+        && request.outbox.shard.is_whole()
+    {
+        let message = format!("publishes only rows of {} for which {filter}", table.name);
+        findings.ok(code::PUBLICATION_ROW_FILTER, subject, message);
+    }
+    let Some(columns) = &published.columns else { return };
+    for expected in
+        request.columns.iter().filter(|c| !c.names.iter().any(|known| columns.contains(known)))
+    {
+        let message =
+            format!("leaves out column {} of {}", expected.names.join(" or "), table.name);
+        let fix = "publish all columns: ALTER PUBLICATION … SET TABLE, without a column list";
+        match expected.role {
+            ColumnRole::Payload | ColumnRole::Required => {
+                findings.error(code::PUBLICATION_COLUMNS, subject, message, fix);
+            }
+            ColumnRole::Optional => {
+                findings.warning(code::PUBLICATION_COLUMNS, subject, message, fix);
+            }
+        }
+    }
+}
+
+fn slot_findings(findings: &mut Findings, request: &PreflightRequest, facts: &Facts) {
+    let subject = format!("slot {}", request.outbox.slot);
+    if let Some(upgrade) = facts.upgrade.as_ref().filter(|it| !has_happened(it, &facts.server)) {
+        return upgrade_finding(findings, &subject, upgrade);
+    }
+    // Another server's record is a finding of its own, and its positions say nothing about a slot of this one.
+    let lost = loss(facts.slot.as_ref(), facts.relay_row.as_ref(), None)
+        .filter(|_| !may_be_carried_over(facts));
+    if let Some(lost) = &lost {
+        findings.error(code::SLOT_LOST, &subject, &lost.problem, lost_slot_fix(facts));
+    }
+    let begun = facts.relay_row.as_ref().and_then(|row| row.operation.as_ref());
+    if let Some(kind) = begun.filter(|kind| *kind != "upgrade") {
+        let fix = match kind.as_str() {
+            "resharding" => "walrelay reshard finishes it, with the same number of shards",
+            _ => "walrelay run finishes it, and so does the command that began it",
+        };
+        findings.warning(
+            code::OPERATION,
+            &subject,
+            format!("a {kind} of it was begun and is not finished"),
+            fix,
+        );
+    }
+    let Some(slot) = &facts.slot else {
+        if lost.is_none() && begun.is_none() {
+            let fix = or_resembling(
+                "--slot",
+                &request.outbox.slot,
+                &facts.neighbours.slots,
+                "walrelay init",
+            );
+            findings.error(code::SLOT_MISSING, &subject, "does not exist", fix);
+        }
+        return;
+    };
+    if let Some(problem) = slot.mismatch(&facts.server.database) {
+        let fix = "choose another name with --slot";
+        findings.error(code::SLOT_UNUSABLE, &subject, problem, fix);
+        return;
+    }
+    if lost.is_some() {
+        return;
+    }
+    if let Some(pid) = slot.active_pid {
+        findings.warning(
+            code::SLOT_ACTIVE,
+            &subject,
+            format!("is in use by process {pid}: a relay started now waits for it"),
+            "nothing, when that is the running relay; else end it, or use --take-over-after",
+        );
+    }
+    safe_wal_findings(findings, &subject, slot, &facts.server);
+    let lag = slot.lag_bytes().map_or_else(|| "unknown".to_owned(), megabytes);
+    findings.ok(code::SLOT, &subject, format!("is usable; {lag} not confirmed"));
+}
+
+/// Until an upgrade has happened relays wait, and its slot is not lost.
+fn upgrade_finding(findings: &mut Findings, subject: &str, begun: &UpgradeFacts) {
+    let (code, fix) = match begun.upgrade.stage {
+        UpgradeStage::Preparing => (
+            code::UPGRADE_BEGUN,
+            "walrelay prepare-upgrade finishes it; walrelay slot recover calls it off",
+        ),
+        UpgradeStage::Prepared => (code::UPGRADE_PREPARED, UPGRADE_FIX),
+    };
+    findings.error(code, subject, format!("not finished: {}", begun.what), fix);
+}
+
+/// Whether this server is no longer the one that was to be upgraded.
+fn has_happened(UpgradeFacts { upgrade, .. }: &UpgradeFacts, server: &ServerFacts) -> bool {
+    let here = server.system_identifier.as_ref();
+    here.is_some_and(|here| *here != upgrade.system_identifier)
+        || i32::try_from(server.version_num).is_ok_and(|version| version != upgrade.version)
+}
+
+/// A slot that was dropped on purpose is recovered from, and never given up.
+fn lost_slot_fix(facts: &Facts) -> &'static str {
+    if facts.upgrade.is_some() { UPGRADE_FIX } else { LOST_SLOT_FIX }
+}
+
+fn safe_wal_findings(
+    findings: &mut Findings,
+    subject: &str,
+    slot: &SlotState,
+    server: &ServerFacts,
+) {
+    let fix = || change_setting(server, "max_slot_wal_keep_size", "16GB", Restart::NotNeeded);
+    let room = slot.safe_wal_size;
+    if slot.wal_status == Some(WalStatus::Unreserved) || room.is_some_and(|bytes| bytes <= 0) {
+        let message = "is lost at the next checkpoint unless it is confirmed first";
+        findings.warning(
+            code::SLOT_SAFE_WAL,
+            subject,
+            message,
+            format!("start the relay now; {}", fix()),
+        );
+    } else if let Some(bytes) = room.filter(|_| slot.has_less_room_than(SAFE_WAL_BYTES_MIN)) {
+        let left = megabytes(bytes.unsigned_abs());
+        findings.warning(
+            code::SLOT_SAFE_WAL,
+            subject,
+            format!("is lost after {left} more log"),
+            fix(),
+        );
+    }
+}
+
+/// Positions mean nothing on another server, and would make us skip rows.
+fn identity_findings(findings: &mut Findings, facts: &Facts) {
+    let (Some(row), Some(here)) = (&facts.relay_row, &facts.server.system_identifier) else {
+        return;
+    };
+    let there = &row.system_identifier;
+    if here == there {
+        findings.ok(
+            code::SYSTEM_IDENTIFIER,
+            "system identifier",
+            format!("{here}, the one on record"),
+        );
+    } else {
+        let fix = match may_be_carried_over(facts) {
+            true => format!(
+                "where pg_upgrade has carried the slot over: walrelay slot adopt; otherwise {}",
+                lost_slot_fix(facts)
+            ),
+            false => lost_slot_fix(facts).to_owned(),
+        };
+        findings.error(
+            code::SYSTEM_IDENTIFIER,
+            "server",
+            format!("is {here}, but what is on record was settled on {there}: this is an upgrade, a copy or a restore of it"),
+            fix,
+        );
+    }
+}
+
+/// Whether the slot can be one that pg_upgrade has brought from the server on record.
+fn may_be_carried_over(facts: &Facts) -> bool {
+    let (Some(row), Some(here)) = (&facts.relay_row, &facts.server.system_identifier) else {
+        return false;
+    };
+    let is_usable = facts.slot.as_ref().is_some_and(|slot| !slot.is_lost());
+    is_usable && *here != row.system_identifier
+}
+
+fn megabytes(bytes: u64) -> String {
+    format!("{} MB", bytes >> 20)
+}

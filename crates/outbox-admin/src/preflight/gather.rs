@@ -1,0 +1,249 @@
+//! Asking the server.
+
+use std::time::Duration;
+
+use tokio_postgres::types::Type;
+use tokio_postgres::{Client, Row};
+
+use super::facts::{
+    Facts, FoundTable, Neighbours, RelationKind, RoleFacts, ServerFacts, ServerHost, ServerMode,
+    TableFacts, UpgradeFacts,
+};
+use super::request::PreflightRequest;
+use crate::admin_error::AdminError;
+use crate::holder::describe_unfinished;
+use crate::lost::{Settled, read_settled};
+use crate::operation::{SlotOperation, read_operation};
+use crate::sharding::{expected_filter, read_sharding};
+use walrelay_outbox_store::{Outbox, RELAY_TABLES};
+use walrelay_pg_client::{IS_HIDDEN, QualifiedName};
+use walrelay_pg_replication::{read_publication, read_slot, read_system_identifier};
+
+/// Asks the server everything [`super::assess`] wants to know. Reads only.
+///
+/// # Errors
+///
+/// The server refused a question, or the connection ended. A missing right is an answer, not an
+/// error.
+pub async fn gather(client: &Client, request: &PreflightRequest) -> Result<Facts, AdminError> {
+    let (server, role) = server_and_role(client).await?;
+    let slot = read_slot(client, &request.outbox.slot).await?;
+    let publication = read_publication(client, &request.outbox.publication).await?;
+    let mut outbox_tables = Vec::with_capacity(request.outbox.tables.len());
+    for name in &request.outbox.tables {
+        outbox_tables.push(table(client, name.clone(), &request.outbox.publication).await?);
+    }
+    let mut relay_tables = Vec::with_capacity(RELAY_TABLES.len());
+    for name in RELAY_TABLES {
+        let name = QualifiedName::new("public", name);
+        relay_tables.push(table(client, name, &request.outbox.publication).await?);
+    }
+    let relay_row = relay_row(client, &request.outbox.slot, &relay_tables).await?;
+    let upgrade = upgrade(client, (&request.outbox.slot, relay_row.as_ref())).await?;
+    let is_complete = slot.is_some()
+        && publication.is_some()
+        && outbox_tables.iter().all(|table| table.found.is_some());
+    let neighbours = match is_complete {
+        true => Neighbours::default(),
+        false => neighbours(client).await?,
+    };
+    Ok(Facts {
+        server,
+        role,
+        slot,
+        publication,
+        outbox_tables,
+        relay_tables,
+        relay_row,
+        upgrade,
+        sharding: read_sharding(client, &request.outbox).await?,
+        filters: filters(client, request).await?,
+        neighbours,
+    })
+}
+
+/// What the publication of a shard should filter by.
+async fn filters(
+    client: &Client,
+    request: &PreflightRequest,
+) -> Result<Vec<Option<String>>, AdminError> {
+    let Outbox { tables, shard, .. } = &request.outbox;
+    let Some(key) = request.shard_key.as_ref().filter(|_| !shard.is_whole()) else {
+        return Ok(Vec::new());
+    };
+    let mut filters = Vec::with_capacity(tables.len());
+    for table in tables {
+        filters.push(expected_filter(client, key, (table, *shard)).await?);
+    }
+    Ok(filters)
+}
+
+async fn server_and_role(client: &Client) -> Result<(ServerFacts, RoleFacts), AdminError> {
+    let row = client
+        .query_typed_one(SERVER, &[])
+        .await
+        .map_err(AdminError::sql("read the server's settings"))?;
+    let number = |column| row.get::<_, i64>(column);
+    // The units are those of pg_settings: megabytes and milliseconds; -1 and 0 switch off.
+    let keep_megabytes = u64::try_from(number("slot_wal_keep_megabytes")).ok();
+    let timeout_millis = u64::try_from(number("wal_sender_timeout_millis")).unwrap_or_default();
+    let server = ServerFacts {
+        version_num: u32::try_from(number("version_num")).unwrap_or_default(),
+        database: row.get("database"),
+        mode: if row.get("in_recovery") { ServerMode::Standby } else { ServerMode::Primary },
+        host: if row.get("is_supabase") { ServerHost::Supabase } else { ServerHost::Other },
+        wal_level: row.get("wal_level"),
+        replication_slots_max: number("replication_slots_max"),
+        replication_slots: number("replication_slots"),
+        wal_senders_max: number("wal_senders_max"),
+        wal_senders: number("wal_senders"),
+        slot_wal_keep_bytes: keep_megabytes.map(|megabytes| megabytes.saturating_mul(1 << 20)),
+        wal_sender_timeout: (timeout_millis > 0).then(|| Duration::from_millis(timeout_millis)),
+        system_identifier: read_system_identifier(client).await?,
+    };
+    let role = RoleFacts { name: row.get("role"), may_replicate: row.get("may_replicate") };
+    Ok((server, role))
+}
+
+async fn table(
+    client: &Client,
+    name: QualifiedName,
+    publication: &str,
+) -> Result<TableFacts, AdminError> {
+    let parameters = [
+        (&name.schema() as _, Type::TEXT),
+        (&name.table() as _, Type::TEXT),
+        (&publication as _, Type::TEXT),
+    ];
+    let row = client
+        .query_typed_opt(&table_question(), &parameters)
+        .await
+        .map_err(AdminError::sql(format!("look at table {name}")))?;
+    Ok(TableFacts { found: row.as_ref().map(found_table), name })
+}
+
+fn found_table(row: &Row) -> FoundTable {
+    let kind = match (row.get("relkind"), row.get("relpersistence")) {
+        ("r", "u") => RelationKind::Unlogged,
+        ("r", _) => RelationKind::Table,
+        ("p", _) => RelationKind::Partitioned,
+        _ => RelationKind::Other,
+    };
+    let names: Vec<String> = row.get("column_names");
+    let types: Vec<String> = row.get("column_types");
+    FoundTable {
+        kind,
+        columns: names.into_iter().zip(types).collect(),
+        unpublished: row.get("unpublished_columns"),
+        missing_rights: row.get("missing_rights"),
+        hidden_from: row.get("hidden_from"),
+    }
+}
+
+async fn relay_row(
+    client: &Client,
+    slot: &str,
+    relay_tables: &[TableFacts],
+) -> Result<Option<Settled>, AdminError> {
+    let is_readable = relay_tables
+        .iter()
+        .find(|table| table.name.table() == "app_outbox_relay")
+        .and_then(|table| table.found.as_ref())
+        .is_some_and(|found| !found.missing_rights.iter().any(|right| right == "SELECT"));
+    if !is_readable {
+        return Ok(None);
+    }
+    read_settled(client, slot).await
+}
+
+async fn upgrade(
+    client: &Client,
+    (slot, row): (&str, Option<&Settled>),
+) -> Result<Option<UpgradeFacts>, AdminError> {
+    if row.and_then(|row| row.operation.as_deref()) != Some("upgrade") {
+        return Ok(None);
+    }
+    let Some(begun) = read_operation(client, slot).await? else { return Ok(None) };
+    let what = describe_unfinished(client, slot, &begun).await?;
+    match begun {
+        SlotOperation::Upgrade(upgrade) => Ok(Some(UpgradeFacts { upgrade, what })),
+        SlotOperation::Reset(_) | SlotOperation::Recovery(_) | SlotOperation::Resharding(_) => {
+            Ok(None)
+        }
+    }
+}
+
+/// What could have been meant, asked only when something is missing.
+async fn neighbours(client: &Client) -> Result<Neighbours, AdminError> {
+    let row = client
+        .query_typed_one(NEIGHBOURS, &[])
+        .await
+        .map_err(AdminError::sql("look for names that resemble those that are missing"))?;
+    Ok(Neighbours {
+        publications: row.get("publications"),
+        slots: row.get("slots"),
+        tables: row.get("tables"),
+    })
+}
+
+/// A few thousand names at most: nobody chooses among more.
+const NEIGHBOURS: &str = "
+SELECT ARRAY(SELECT pubname::text FROM pg_catalog.pg_publication ORDER BY 1 LIMIT 1000) AS publications,
+       ARRAY(SELECT slot_name::text FROM pg_catalog.pg_replication_slots
+              WHERE database = current_database() ORDER BY 1 LIMIT 1000) AS slots,
+       ARRAY(SELECT n.nspname || '.' || c.relname
+               FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
+              WHERE c.relkind IN ('r', 'p') AND n.nspname NOT IN ('pg_catalog', 'information_schema')
+              ORDER BY 1 LIMIT 5000) AS tables";
+
+const SERVER: &str = "
+SELECT current_setting('server_version_num')::int8 AS version_num,
+       current_database()::text AS database,
+       pg_is_in_recovery() AS in_recovery,
+       EXISTS (SELECT FROM pg_catalog.pg_roles WHERE rolname = 'supabase_admin') AS is_supabase,
+       current_setting('wal_level') AS wal_level,
+       current_setting('max_replication_slots')::int8 AS replication_slots_max,
+       (SELECT count(*) FROM pg_catalog.pg_replication_slots) AS replication_slots,
+       current_setting('max_wal_senders')::int8 AS wal_senders_max,
+       (SELECT count(*) FROM pg_catalog.pg_stat_get_wal_senders()) AS wal_senders,
+       (SELECT setting::int8 FROM pg_catalog.pg_settings WHERE name = 'max_slot_wal_keep_size')
+         AS slot_wal_keep_megabytes,
+       (SELECT setting::int8 FROM pg_catalog.pg_settings WHERE name = 'wal_sender_timeout')
+         AS wal_sender_timeout_millis,
+       rolname::text AS role,
+       rolreplication OR rolsuper AS may_replicate
+  FROM pg_catalog.pg_roles
+ WHERE rolname = current_user";
+
+/// Generated columns are not published; from Postgres 18 on a publication may publish stored ones, which
+/// its column `pubgencols` says that older servers do not have. A right on the table is worth nothing
+/// without USAGE of its schema.
+fn table_question() -> String {
+    format!(
+        "WITH rights(ordinal, name, command) AS (
+  VALUES (1, 'SELECT', 'r'::\"char\"), (2, 'INSERT', 'a'), (3, 'UPDATE', 'w'), (4, 'DELETE', 'd')
+)
+SELECT c.relkind::text AS relkind, c.relpersistence::text AS relpersistence,
+       ARRAY(SELECT a.attname::text FROM pg_catalog.pg_attribute a
+              WHERE a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped
+              ORDER BY a.attnum) AS column_names,
+       ARRAY(SELECT format_type(a.atttypid, NULL) FROM pg_catalog.pg_attribute a
+              WHERE a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped
+              ORDER BY a.attnum) AS column_types,
+       ARRAY(SELECT a.attname::text FROM pg_catalog.pg_attribute a
+              WHERE a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped AND a.attgenerated <> ''
+                AND NOT (a.attgenerated = 's' AND EXISTS (
+                  SELECT FROM pg_catalog.pg_publication p
+                   WHERE p.pubname = $3 AND to_jsonb(p)->>'pubgencols' = 's'))
+              ORDER BY a.attnum) AS unpublished_columns,
+       ARRAY(SELECT p.name FROM rights p
+              WHERE NOT (has_schema_privilege(n.oid, 'USAGE') AND has_table_privilege(c.oid, p.name))
+              ORDER BY p.ordinal) AS missing_rights,
+       ARRAY(SELECT p.name FROM rights p
+              WHERE {IS_HIDDEN}
+              ORDER BY p.ordinal) AS hidden_from
+  FROM pg_catalog.pg_class c
+  JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
+ WHERE n.nspname = $1 AND c.relname = $2"
+    )
+}

@@ -1,0 +1,101 @@
+//! Findings about shards: their number, and whether each row is on exactly one of them.
+
+use super::facts::Facts;
+use super::finding::{Findings, code};
+use super::request::PreflightRequest;
+use crate::admin_error::shards;
+use walrelay_outbox_store::Outbox;
+use walrelay_pg_client::quote_identifier;
+
+/// Whether the outbox is divided into another number of shards, and nothing is there of this one.
+pub(super) fn is_of_another_number(request: &PreflightRequest, facts: &Facts) -> bool {
+    let count = request.outbox.shard.count();
+    let is_ours = facts.slot.is_some() || facts.relay_row.is_some();
+    !is_ours && facts.sharding.other_than(count).is_some()
+}
+
+/// The number first: with another one, everything else is missing because of it.
+pub(super) fn shard_findings(findings: &mut Findings, request: &PreflightRequest, facts: &Facts) {
+    let shard = request.outbox.shard;
+    let subject = match shard.is_whole() {
+        true => "shards".to_owned(),
+        false => format!("shard {shard}"),
+    };
+    let start = findings.len();
+    if let Some(count) = facts.sharding.other_than(shard.count()) {
+        let is_another = is_of_another_number(request, facts);
+        let message = match is_another {
+            true => format!("the outbox has {} here, and this is not one of them", shards(count)),
+            false => format!("there are slots or records of {} beside it", shards(count)),
+        };
+        let fix = match (is_another, count) {
+            (true, 1) => "leave --shard out".to_owned(),
+            (true, _) => {
+                format!("--shard 0/{count} to --shard {}/{count}, an instance for each", count - 1)
+            }
+            (false, _) => {
+                "where their number is being changed, walrelay reshard finishes that".to_owned()
+            }
+        };
+        match is_another {
+            true => findings.error(code::SHARDS, &subject, message, fix),
+            false => findings.warning(code::SHARDS, &subject, message, fix),
+        }
+    }
+    if !shard.is_whole() && !is_of_another_number(request, facts) {
+        key_findings(findings, &subject, (request, facts));
+        if findings.is_fine_since(start) {
+            let message = "has the rows that the ordering key gives it, and no others";
+            findings.ok(code::SHARDS, &subject, message);
+        }
+    }
+}
+
+/// The filter of each table has to be the one that the ordering key makes: with another, rows would be on
+/// no shard, or those of one key on several.
+fn key_findings(
+    findings: &mut Findings,
+    subject: &str,
+    (request, facts): (&PreflightRequest, &Facts),
+) {
+    if request.shard_key.is_none() {
+        findings.error(
+            code::SHARDS,
+            subject,
+            "--ordering-key names no column: all rows have one key, and would be on one shard",
+            "set the --ordering-key that the shards were made for",
+        );
+        return;
+    }
+    let Some(publication) = &facts.publication else { return };
+    let Outbox { tables, .. } = &request.outbox;
+    for (table, expected) in tables.iter().zip(&facts.filters) {
+        let Some(published) = publication.listed(table) else { continue };
+        let Some(expected) = expected else {
+            findings.error(
+                code::SHARDS,
+                subject,
+                format!("rows of {table} cannot be divided by --ordering-key: it lacks a column of it, or one is of a type that no row filter takes"),
+                "the --ordering-key that the shards were made for",
+            );
+            continue;
+        };
+        if published.row_filter.as_ref() == Some(expected) {
+            continue;
+        }
+        let has = published
+            .row_filter
+            .as_deref()
+            .map_or("no filter".to_owned(), |it| format!("the filter {it}"));
+        let name = quote_identifier(&publication.name);
+        findings.error(
+            code::SHARDS,
+            subject,
+            format!("publication {name} has {has} on {table}, and --ordering-key needs {expected}: rows would be on no shard, or those of a key on several"),
+            format!(
+                "if --ordering-key was changed, put it back; if the publication was, ALTER PUBLICATION {name} SET TABLE \
+                 … WHERE …, and look for rows that were inserted meanwhile: docs/shards.md"
+            ),
+        );
+    }
+}

@@ -1,0 +1,150 @@
+//! Findings about tables: the producers' and the relay's own.
+
+use super::facts::{Facts, FoundTable, RelationKind, TableFacts};
+use super::finding::{Findings, code};
+use super::request::{ColumnRole, ExpectedColumn, PreflightRequest};
+use super::resemble::or_resembling;
+use walrelay_outbox_store::{RELAY_TABLES, REPLAY_TABLES};
+use walrelay_pg_client::{QualifiedName, quote_identifier};
+
+/// Types whose bytes or text are the payload as the producer wrote it.
+const PAYLOAD_TYPES: [&str; 6] = ["jsonb", "json", "bytea", "text", "character varying", "xml"];
+
+pub(super) fn outbox_findings(findings: &mut Findings, request: &PreflightRequest, facts: &Facts) {
+    for TableFacts { name, found } in &facts.outbox_tables {
+        let subject = format!("table {name}");
+        let Some(found) = found else {
+            let (message, fix) = missing_outbox(name, &facts.neighbours.tables);
+            findings.error(code::OUTBOX_MISSING, &subject, message, fix);
+            continue;
+        };
+        let start = findings.len();
+        match found.kind {
+            RelationKind::Table | RelationKind::Partitioned => {}
+            RelationKind::Unlogged => findings.error(
+                code::OUTBOX_KIND,
+                &subject,
+                "is unlogged: its rows never reach the log",
+                format!("ALTER TABLE {name} SET LOGGED"),
+            ),
+            RelationKind::Other => findings.error(
+                code::OUTBOX_KIND,
+                &subject,
+                "is not a table, so it cannot be published",
+                "name the table itself with --outbox-table",
+            ),
+        }
+        for expected in &request.columns {
+            column_findings(findings, &subject, found, expected);
+        }
+        if findings.is_fine_since(start) {
+            findings.ok(code::OUTBOX, &subject, "has every column that is needed");
+        }
+    }
+}
+
+/// What to say of an outbox that is not there, beside these tables. Those of a consumer, and none of the relay's,
+/// mean that another database was meant.
+fn missing_outbox(name: &QualifiedName, there: &[String]) -> (&'static str, String) {
+    let has = |table: &str| there.iter().any(|it| it == table);
+    if has("public.app_inbox_consumer") && !has("public.app_outbox_relay") {
+        let fix = format!(
+            "name the outbox's database with --database-url; where this is its database too, walrelay init --outbox-table {name}"
+        );
+        return ("does not exist: this looks like a consumer's database", fix);
+    }
+    let otherwise =
+        format!("walrelay init --outbox-table {name}, or name the right one with --outbox-table");
+    let others: Vec<String> = there.iter().filter(|it| !is_ours(it)).cloned().collect();
+    let fix = or_resembling("--outbox-table", &name.to_string(), &others, &otherwise);
+    ("does not exist", fix)
+}
+
+/// Whether this is a table that walrelay makes besides outboxes, and no outbox itself.
+fn is_ours(table: &str) -> bool {
+    let (schema, name) = table.split_once('.').unwrap_or(("", table));
+    let is_kept = || {
+        let is_inbox = name == "app_inbox" || name.starts_with("app_inbox_");
+        is_inbox || RELAY_TABLES.iter().chain(&REPLAY_TABLES).any(|&ours| ours == name)
+    };
+    name == "app_outbox_aggregate" || (schema == "public" && is_kept())
+}
+
+fn column_findings(
+    findings: &mut Findings,
+    subject: &str,
+    found: &FoundTable,
+    expected: &ExpectedColumn,
+) {
+    let ExpectedColumn { names, option, role } = expected;
+    let column = found.columns.iter().find(|(column, _)| names.contains(column));
+    match (column, role) {
+        (None, ColumnRole::Payload | ColumnRole::Required) => {
+            let there: Vec<&str> = found.columns.iter().map(|(known, _)| known.as_str()).collect();
+            findings.error(
+                code::OUTBOX_COLUMN,
+                subject,
+                format!("has no column {}", names.join(" or ")),
+                format!("name the right one with {option}; there are {}", there.join(", ")),
+            );
+        }
+        (Some((name, _)), ColumnRole::Payload | ColumnRole::Required)
+            if found.unpublished.contains(name) =>
+        {
+            findings.error(
+                code::OUTBOX_COLUMN,
+                subject,
+                format!("column {name} is generated, and generated columns are not published"),
+                format!("name another with {option}, or make it an ordinary column that the producer or a trigger fills"),
+            );
+        }
+        (Some((name, column_type)), ColumnRole::Payload)
+            if !PAYLOAD_TYPES.contains(&column_type.as_str()) =>
+        {
+            findings.warning(
+                code::OUTBOX_PAYLOAD_TYPE,
+                subject,
+                format!("column {name} is {column_type}: its text form is published"),
+                "bytea is published verbatim; jsonb, json and text as UTF-8",
+            );
+        }
+        (Some(_), _) | (None, ColumnRole::Optional) => {}
+    }
+}
+
+pub(super) fn relay_table_findings(findings: &mut Findings, facts: &Facts) {
+    let role = quote_identifier(&facts.role.name);
+    let start = findings.len();
+    for TableFacts { name, found } in &facts.relay_tables {
+        let subject = format!("table {name}");
+        let Some(found) = found else {
+            let fix = match name.table() {
+                "app_outbox_hold" => "walrelay init, or apply migrations/0005_in_place.sql",
+                _ => "walrelay init, or apply migrations/0002_dispatch.sql",
+            };
+            findings.error(code::DISPATCH_MISSING, &subject, "does not exist", fix);
+            continue;
+        };
+        if !found.missing_rights.is_empty() {
+            let rights = found.missing_rights.join(", ");
+            findings.error(
+                code::DISPATCH_RIGHTS,
+                &subject,
+                format!("role {role} lacks {rights}"),
+                format!("as its owner: GRANT SELECT, INSERT, UPDATE, DELETE ON {name} TO {role}, and GRANT USAGE ON SCHEMA public"),
+            );
+        }
+        if !found.hidden_from.is_empty() {
+            let commands = found.hidden_from.join(", ");
+            findings.error(
+                code::DISPATCH_ROW_SECURITY,
+                &subject,
+                format!("row level security hides its rows from role {role} for {commands}"),
+                format!("as its owner: CREATE POLICY walrelay ON {name} TO {role} USING (true) WITH CHECK (true)"),
+            );
+        }
+    }
+    if findings.is_fine_since(start) {
+        findings.ok(code::DISPATCH, "dispatch tables", "exist and are accessible");
+    }
+}

@@ -1,0 +1,395 @@
+//! Findings from made-up facts: what a test server cannot be talked into.
+
+#![expect(clippy::shadow_unrelated, reason = "each assertion is about facts of its own")]
+
+use std::time::Duration;
+
+use pgoutput_parser::Lsn;
+
+use super::*;
+use crate::lost::Settled;
+use crate::operation::{Upgrade, UpgradeStage};
+use crate::sharding::Sharding;
+use walrelay_outbox_store::{Outbox, Shard};
+use walrelay_pg_client::QualifiedName;
+use walrelay_pg_replication::{
+    Operation, PublicationScope, PublicationState, PublishedTable, SlotState, SlotType, WalStatus,
+};
+
+fn outbox() -> QualifiedName {
+    QualifiedName::new("public", "app_outbox")
+}
+
+fn request() -> PreflightRequest {
+    PreflightRequest {
+        outbox: Outbox {
+            slot: "walrelay".to_owned(),
+            publication: "walrelay".to_owned(),
+            tables: vec![outbox()],
+            shard: Shard::WHOLE,
+        },
+        shard_key: None,
+        columns: Vec::new(),
+    }
+}
+
+fn table(name: &str) -> TableFacts {
+    TableFacts {
+        name: QualifiedName::new("public", name),
+        found: Some(FoundTable {
+            kind: RelationKind::Table,
+            columns: vec![("id".to_owned(), "uuid".to_owned())],
+            unpublished: Vec::new(),
+            missing_rights: Vec::new(),
+            hidden_from: Vec::new(),
+        }),
+    }
+}
+
+/// A database where everything is as it should be.
+fn facts() -> Facts {
+    Facts {
+        server: ServerFacts {
+            version_num: 150_018,
+            database: "app".to_owned(),
+            mode: ServerMode::Primary,
+            host: ServerHost::Other,
+            wal_level: "logical".to_owned(),
+            replication_slots_max: 5,
+            replication_slots: 5,
+            wal_senders_max: 10,
+            wal_senders: 1,
+            slot_wal_keep_bytes: Some(16 << 30),
+            wal_sender_timeout: Some(Duration::from_secs(60)),
+            system_identifier: Some("7".to_owned()),
+        },
+        role: RoleFacts { name: "postgres".to_owned(), may_replicate: true },
+        slot: Some(SlotState {
+            name: "walrelay".to_owned(),
+            plugin: Some("pgoutput".to_owned()),
+            slot_type: SlotType::Logical,
+            database: Some("app".to_owned()),
+            active_pid: None,
+            restart_lsn: Some(Lsn::new(1)),
+            confirmed_flush_lsn: Some(Lsn::new(2)),
+            wal_status: Some(WalStatus::Reserved),
+            safe_wal_size: None,
+            two_phase: false,
+            failover: None,
+            invalidation_reason: None,
+            conflicting: None,
+            wal_end: Lsn::new(3),
+        }),
+        publication: Some(PublicationState {
+            name: "walrelay".to_owned(),
+            scope: PublicationScope::Listed { schemas: Vec::new() },
+            publishes: vec![Operation::Insert],
+            tables: vec![PublishedTable { name: outbox(), row_filter: None, columns: None }],
+            via_root: true,
+        }),
+        outbox_tables: vec![table("app_outbox")],
+        relay_tables: vec![table("app_outbox_dispatch"), table("app_outbox_relay")],
+        relay_row: Some(Settled {
+            system_identifier: "7".to_owned(),
+            timeline: 1,
+            lsn: Lsn::new(2),
+            xid: 700,
+            wal_end: Some(Lsn::new(1 << 40)),
+            operation: None,
+        }),
+        upgrade: None,
+        sharding: Sharding::default(),
+        filters: Vec::new(),
+        neighbours: Neighbours::default(),
+    }
+}
+
+/// What is found, apart from what is fine, when `change` is made to good facts.
+fn found(change: impl FnOnce(&mut Facts)) -> Vec<(&'static str, Severity, String)> {
+    let mut facts = facts();
+    change(&mut facts);
+    let findings = assess(&request(), &facts);
+    let bad = findings.into_iter().filter(|finding| finding.severity != Severity::Ok);
+    bad.map(|finding| (finding.code, finding.severity, finding.fix)).collect()
+}
+
+fn only(change: impl FnOnce(&mut Facts)) -> (&'static str, Severity, String) {
+    let mut all = found(change);
+    assert_eq!(all.len(), 1, "{all:?}");
+    all.remove(0)
+}
+
+fn slot(facts: &mut Facts) -> &mut SlotState {
+    facts.slot.as_mut().unwrap()
+}
+
+fn publication(facts: &mut Facts) -> &mut PublicationState {
+    facts.publication.as_mut().unwrap()
+}
+
+#[test]
+fn nothing_is_wrong_with_good_facts() {
+    assert_eq!(found(|_| {}), []);
+}
+
+#[test]
+fn the_server_has_to_be_new_enough_a_primary_and_logical() {
+    let (code, severity, _) = only(|f| f.server.version_num = 140_012);
+    assert_eq!((code, severity), (code::SERVER_VERSION, Severity::Error));
+    let (code, severity, _) = only(|f| f.server.mode = ServerMode::Standby);
+    assert_eq!((code, severity), (code::IN_RECOVERY, Severity::Error));
+    let (code, severity, fix) = only(|f| f.server.wal_level = "replica".to_owned());
+    assert_eq!((code, severity), (code::WAL_LEVEL, Severity::Error));
+    assert!(fix.contains("restart"), "{fix}");
+}
+
+#[test]
+fn on_supabase_the_fix_is_its_command() {
+    let (_, _, fix) = only(|f| {
+        f.server.host = ServerHost::Supabase;
+        f.server.wal_level = "replica".to_owned();
+    });
+    assert!(fix.ends_with("postgres-config update --config wal_level=logical"), "{fix}");
+    let without_right = |version| {
+        only(|f| {
+            f.server.host = ServerHost::Supabase;
+            f.server.version_num = version;
+            f.role.may_replicate = false;
+        })
+    };
+    assert!(without_right(150_000).2.contains("before Postgres 17"));
+    assert!(without_right(170_000).2.contains("create a role"));
+    let (code, _, fix) =
+        only(|f| f.role = RoleFacts { name: "Relay".into(), may_replicate: false });
+    assert_eq!(
+        (code, fix.as_str()),
+        (code::ROLE_REPLICATION, "as a superuser: ALTER ROLE \"Relay\" REPLICATION")
+    );
+}
+
+#[test]
+fn a_full_server_is_an_error_only_while_our_slot_is_not_there() {
+    assert_eq!(found(|f| f.server.replication_slots = 5), []);
+    let full = found(|f| {
+        f.slot = None;
+        f.relay_row = None;
+    });
+    let codes: Vec<_> = full.iter().map(|(code, _, _)| *code).collect();
+    assert_eq!(codes, [code::REPLICATION_SLOTS, code::SLOT_MISSING]);
+    let (code, severity, fix) = only(|f| f.server.wal_senders = 10);
+    assert_eq!((code, severity), (code::WAL_SENDERS, Severity::Warning));
+    assert!(fix.contains("max_wal_senders = '15'"), "{fix}");
+}
+
+#[test]
+fn log_that_is_kept_without_limit_is_a_warning_and_supabases_default_is_none() {
+    for keep in [None, Some(1 << 30)] {
+        let (code, severity, fix) = only(|f| f.server.slot_wal_keep_bytes = keep);
+        assert_eq!((code, severity), (code::SLOT_WAL_KEEP_SIZE, Severity::Warning), "{keep:?}");
+        assert!(fix.contains("max_slot_wal_keep_size"), "{fix}");
+    }
+    assert_eq!(found(|f| f.server.slot_wal_keep_bytes = Some(4096 << 20)), []);
+}
+
+#[test]
+fn a_generated_column_that_is_needed_is_an_error_and_another_is_not() {
+    let mut facts = facts();
+    let table = facts.outbox_tables[0].found.as_mut().unwrap();
+    table.columns.push(("shard".to_owned(), "text".to_owned()));
+    table.unpublished.push("shard".to_owned());
+    let fine = assess(&request(), &facts);
+    assert!(fine.iter().all(|finding| finding.severity != Severity::Error), "{fine:?}");
+    let needed = ExpectedColumn {
+        names: vec!["shard".to_owned()],
+        option: "--ordering-key".to_owned(),
+        role: ColumnRole::Required,
+    };
+    let findings = assess(&PreflightRequest { columns: vec![needed], ..request() }, &facts);
+    let wrong: Vec<_> = findings.iter().filter(|it| it.severity == Severity::Error).collect();
+    assert_eq!(wrong.len(), 1, "{wrong:?}");
+    assert!(wrong[0].message.contains("generated"), "{wrong:?}");
+    assert!(wrong[0].fix.contains("--ordering-key"), "{wrong:?}");
+}
+
+#[test]
+fn little_room_for_an_idle_slot_is_a_warning() {
+    let (code, severity, _) = only(|f| f.server.wal_sender_timeout = None);
+    assert_eq!((code, severity), (code::WAL_SENDER_TIMEOUT, Severity::Warning));
+    for left in [-5, 0, 1 << 20] {
+        let (code, severity, _) = only(|f| {
+            slot(f).safe_wal_size = Some(left);
+            slot(f).wal_end = Lsn::new(16 << 30);
+        });
+        assert_eq!((code, severity), (code::SLOT_SAFE_WAL, Severity::Warning), "{left}");
+    }
+    for left in [2 << 30, 60 << 20] {
+        assert_eq!(found(|f| slot(f).safe_wal_size = Some(left)), [], "of {left} bytes in all");
+    }
+    let (code, _, fix) = only(|f| slot(f).wal_status = Some(WalStatus::Unreserved));
+    assert_eq!(code, code::SLOT_SAFE_WAL);
+    assert!(fix.starts_with("start the relay now"), "{fix}");
+}
+
+#[test]
+fn a_lost_slot_is_told_by_each_sign_of_it() {
+    let signs: [fn(&mut SlotState); 3] = [
+        |s| s.wal_status = Some(WalStatus::Lost),
+        |s| s.invalidation_reason = Some("idle_timeout".to_owned()),
+        |s| s.conflicting = Some(true),
+    ];
+    for sign in signs {
+        let (code, severity, fix) = only(|f| sign(slot(f)));
+        assert_eq!((code, severity), (code::SLOT_LOST, Severity::Error));
+        assert!(fix.contains("docs/operations.md, Lost slot"), "{fix}");
+    }
+}
+
+#[test]
+fn a_slot_in_use_is_a_warning_because_we_would_wait() {
+    let (code, severity, _) = only(|f| slot(f).active_pid = Some(4711));
+    assert_eq!((code, severity), (code::SLOT_ACTIVE, Severity::Warning));
+}
+
+#[test]
+fn a_mistyped_name_is_told_what_it_resembles_and_never_to_drop_the_slot() {
+    let (code, _, fix) = only(|f| {
+        f.publication = None;
+        f.neighbours.publications = vec!["other".to_owned(), "walrelay_".to_owned()];
+    });
+    assert_eq!(code, code::PUBLICATION_MISSING);
+    assert!(fix.starts_with("--publication walrelay_, which exists"), "{fix}");
+    let slotless = found(|f| {
+        f.slot = None;
+        f.relay_row = None;
+        f.neighbours.slots = vec!["walreley".to_owned()];
+    });
+    let missing = slotless.iter().find(|(code, _, _)| *code == code::SLOT_MISSING);
+    let fix_of_slot = missing.map(|(_, _, fix)| fix.as_str()).unwrap_or_default();
+    assert!(fix_of_slot.starts_with("--slot walreley, which exists"), "{slotless:?}");
+    let tableless = found(|f| {
+        f.outbox_tables[0].found = None;
+        f.neighbours.tables = vec!["public.app_outbx".to_owned()];
+    });
+    assert!(tableless[0].2.starts_with("--outbox-table public.app_outbx"), "{tableless:?}");
+    let of_consumer = found(|f| {
+        f.outbox_tables[0].found = None;
+        f.neighbours.tables = ["app_inbox", "app_inbox_consumer", "app_inbox_key"]
+            .map(|table| format!("public.{table}"))
+            .into();
+    });
+    let (_, _, fix_there) = &of_consumer[0];
+    assert!(
+        fix_there.starts_with("name the outbox's database with --database-url"),
+        "{of_consumer:?}"
+    );
+    let own_alone = found(|f| {
+        f.outbox_tables[0].found = None;
+        f.neighbours.tables =
+            ["app_inbox", "app_outbox_hold", "app_outbox_relay", "app_outbox_aggregate"]
+                .map(|table| format!("public.{table}"))
+                .into();
+    });
+    assert!(own_alone[0].2.starts_with("walrelay init --outbox-table"), "{own_alone:?}");
+    for fixes in [vec![(code, Severity::Error, fix)], found(|f| f.publication = None)] {
+        assert!(fixes.iter().all(|(_, _, fix)| !fix.contains("slot drop")), "{fixes:?}");
+    }
+}
+
+#[test]
+fn a_publication_of_more_than_inserts_of_outboxes_is_an_error() {
+    type Change = fn(&mut PublicationState);
+    let changes: [(&str, Change); 5] = [
+        (code::PUBLICATION_OPERATIONS, |p| p.publishes.push(Operation::Delete)),
+        (code::PUBLICATION_OPERATIONS, |p| p.publishes.clear()),
+        (code::PUBLICATION_SCOPE, |p| p.scope = PublicationScope::AllTables),
+        (code::PUBLICATION_SCOPE, |p| {
+            p.scope = PublicationScope::Listed { schemas: vec!["public".to_owned()] };
+        }),
+        (code::PUBLICATION_TABLE, |p| p.tables.clear()),
+    ];
+    for (expected, change) in changes {
+        let (code, severity, _) = only(|f| change(publication(f)));
+        assert_eq!((code, severity), (expected, Severity::Error));
+    }
+}
+
+#[test]
+fn partitions_need_their_root() {
+    let partitioned = |f: &mut Facts| {
+        f.outbox_tables[0].found.as_mut().unwrap().kind = RelationKind::Partitioned;
+    };
+    assert_eq!(found(partitioned), []);
+    let (code, _, _) = only(|f| {
+        partitioned(f);
+        publication(f).via_root = false;
+    });
+    assert_eq!(code, code::PUBLICATION_VIA_ROOT);
+}
+
+#[test]
+fn positions_of_another_server_are_refused() {
+    let (code, severity, _) = only(|f| f.server.system_identifier = Some("8".to_owned()));
+    assert_eq!((code, severity), (code::SYSTEM_IDENTIFIER, Severity::Error));
+    assert_eq!(found(|f| f.server.system_identifier = None), []);
+}
+
+#[test]
+fn a_slot_that_may_have_been_carried_over_is_not_compared_with_positions_of_another_server() {
+    let (code, _, fix) = only(|f| {
+        f.server.system_identifier = Some("8".to_owned());
+        slot(f).restart_lsn = Some(Lsn::new(3));
+    });
+    assert_eq!(code, code::SYSTEM_IDENTIFIER);
+    assert!(fix.contains("slot adopt"), "{fix}");
+    let lost = found(|f| {
+        f.server.system_identifier = Some("8".to_owned());
+        f.slot = None;
+    });
+    assert!(lost.iter().all(|(_, _, fix)| !fix.contains("slot adopt")), "{lost:?}");
+    assert!(lost.iter().any(|(code, ..)| *code == code::SLOT_LOST), "{lost:?}");
+}
+
+#[test]
+fn an_upgrade_is_no_loss_until_it_has_happened_and_never_leads_to_giving_rows_up() {
+    let with = |stage: UpgradeStage, version: i32| {
+        found(|facts| {
+            if stage == UpgradeStage::Prepared {
+                facts.slot = None;
+                facts.server.replication_slots -= 1;
+            }
+            facts.relay_row.as_mut().unwrap().operation = Some("upgrade".to_owned());
+            let system_identifier = "7".to_owned();
+            let upgrade = Upgrade { system_identifier, version, stage };
+            facts.upgrade = Some(UpgradeFacts { upgrade, what: "an upgrade".to_owned() });
+        })
+    };
+    let here = i32::try_from(facts().server.version_num).unwrap();
+    let codes = |stage, version| {
+        let found = with(stage, version);
+        assert!(found.iter().all(|(_, _, fix)| !fix.contains("accept-loss")), "{found:?}");
+        found.into_iter().map(|(code, severity, _)| (code, severity)).collect::<Vec<_>>()
+    };
+    let begun = [(code::UPGRADE_BEGUN, Severity::Error)];
+    assert_eq!(codes(UpgradeStage::Preparing, here), begun);
+    let prepared = [(code::UPGRADE_PREPARED, Severity::Error)];
+    assert_eq!(codes(UpgradeStage::Prepared, here), prepared);
+    let happened = [(code::SLOT_LOST, Severity::Error)];
+    assert_eq!(codes(UpgradeStage::Prepared, here - 1), happened);
+}
+
+#[test]
+fn a_slot_that_begins_behind_what_is_on_record_is_another_one() {
+    let with = |settled: u64, restart: u64, wal_end: u64, timeline: u32| {
+        let found = found(|facts| {
+            let row = facts.relay_row.as_mut().unwrap();
+            (row.lsn, row.wal_end, row.timeline) =
+                (Lsn::new(settled), Some(Lsn::new(wal_end)), timeline);
+            slot(facts).restart_lsn = Some(Lsn::new(restart));
+        });
+        found.iter().any(|(code, ..)| *code == code::SLOT_LOST)
+    };
+    assert!(!with(100, 100, 100, 1), "where it was left");
+    assert!(with(100, 101, 200, 1), "a gap");
+    assert!(with(101, 50, 100, 1), "the log ends before what was published");
+    assert!(!with(101, 102, 100, 0), "a row from before this was so says nothing");
+}

@@ -1,0 +1,248 @@
+//! How far each replay has come, in `app_outbox_replay`: what it is resumed from.
+
+use pgoutput_parser::Lsn;
+use tokio_postgres::Client;
+use tokio_postgres::types::{PgLsn, Type};
+
+use crate::admin_error::AdminError;
+use crate::gap::AggregateKey;
+
+/// One replay.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ReplayRow {
+    /// Its name, and the attribute of its messages.
+    pub id: String,
+    /// Whose rows are replayed.
+    pub slot: String,
+    /// The anchor whose copy is streamed; empty where the table is read.
+    pub anchor: String,
+    /// The server whose positions these are.
+    pub system_identifier: String,
+    /// What was asked for, as JSON.
+    pub request: String,
+    /// Where it begins.
+    pub from: Lsn,
+    /// Where it ends.
+    pub to: Lsn,
+    /// Every row before is published.
+    pub settled: Lsn,
+    /// How many rows that were.
+    pub rows: u64,
+    /// How it ended; None when it may be taken up again.
+    pub end: Option<ReplayEnd>,
+}
+
+impl ReplayRow {
+    /// The command that goes on with it: one that reads the log, or the table.
+    #[must_use]
+    pub fn command(&self) -> &'static str {
+        if self.anchor.is_empty() { "backfill" } else { "replay" }
+    }
+}
+
+/// How a replay ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ReplayEnd {
+    /// All of it is published.
+    Done,
+    /// Somebody gave it up.
+    GivenUp,
+}
+
+/// Puts a replay on record; forgets those that have been over for more than a month.
+///
+/// # Errors
+///
+/// There is no such table; the server refused, or the connection ended.
+pub async fn begin_replay(client: &Client, row: &ReplayRow) -> Result<(), AdminError> {
+    let lsn = |lsn: Lsn| PgLsn::from(lsn.as_u64());
+    client
+        .execute_typed(
+            "WITH gone AS (DELETE FROM public.app_outbox_replay
+                            WHERE finished_at IS NOT NULL AND updated_at < now() - interval '31 days')
+             INSERT INTO public.app_outbox_replay
+                    (id, slot, anchor, system_identifier, request, from_lsn, to_lsn, settled_lsn)
+             VALUES ($1, $2, $3, $4, $5::text::jsonb, $6, $7, $8)",
+            &[
+                (&row.id, Type::TEXT),
+                (&row.slot, Type::TEXT),
+                (&row.anchor, Type::TEXT),
+                (&row.system_identifier, Type::TEXT),
+                (&row.request, Type::TEXT),
+                (&lsn(row.from), Type::PG_LSN),
+                (&lsn(row.to), Type::PG_LSN),
+                (&lsn(row.settled), Type::PG_LSN),
+            ],
+        )
+        .await
+        .map_err(AdminError::sql("write app_outbox_replay"))?;
+    Ok(())
+}
+
+/// Whether this session is now the one that does this replay; until it ends.
+///
+/// # Errors
+///
+/// The server refused, or the connection ended.
+pub async fn take_replay(client: &Client, id: &str) -> Result<bool, AdminError> {
+    let name = format!("walrelay replay {id}");
+    let row = client
+        .query_typed_one(
+            "SELECT pg_try_advisory_lock(hashtextextended($1, 0))",
+            &[(&name, Type::TEXT)],
+        )
+        .await
+        .map_err(AdminError::sql("take the replay"))?;
+    Ok(row.get(0))
+}
+
+/// The replay of this name.
+///
+/// # Errors
+///
+/// There is no such table; the server refused, or the connection ended.
+pub async fn read_replay(client: &Client, id: &str) -> Result<Option<ReplayRow>, AdminError> {
+    let row = client
+        .query_typed_opt(
+            "SELECT id, slot, anchor, system_identifier, request::text AS request, from_lsn, to_lsn,
+                    settled_lsn, rows_published, finished_at IS NOT NULL AS is_over,
+                    coalesce((request ->> 'given_up')::bool, false) AS is_given_up
+               FROM public.app_outbox_replay WHERE id = $1",
+            &[(&id, Type::TEXT)],
+        )
+        .await
+        .map_err(AdminError::sql("read app_outbox_replay"))?;
+    Ok(row.map(|row| {
+        let lsn = |column| Lsn::new(row.get::<_, PgLsn>(column).into());
+        ReplayRow {
+            id: row.get("id"),
+            slot: row.get("slot"),
+            anchor: row.get("anchor"),
+            system_identifier: row.get("system_identifier"),
+            request: row.get("request"),
+            from: lsn("from_lsn"),
+            to: lsn("to_lsn"),
+            settled: lsn("settled_lsn"),
+            rows: u64::try_from(row.get::<_, i64>("rows_published")).unwrap_or_default(),
+            end: match (row.get("is_over"), row.get("is_given_up")) {
+                (false, _) => None,
+                (true, false) => Some(ReplayEnd::Done),
+                (true, true) => Some(ReplayEnd::GivenUp),
+            },
+        }
+    }))
+}
+
+/// Notes how far a replay has come, and with how many rows.
+///
+/// # Errors
+///
+/// The server refused, or the connection ended.
+pub async fn advance_replay(
+    client: &Client,
+    id: &str,
+    (settled, rows): (Lsn, u64),
+) -> Result<(), AdminError> {
+    let rows = i64::try_from(rows).unwrap_or(i64::MAX);
+    client
+        .execute_typed(
+            "UPDATE public.app_outbox_replay
+                SET settled_lsn = greatest(settled_lsn, $2), rows_published = $3, updated_at = now()
+              WHERE id = $1",
+            &[
+                (&id, Type::TEXT),
+                (&PgLsn::from(settled.as_u64()), Type::PG_LSN),
+                (&rows, Type::INT8),
+            ],
+        )
+        .await
+        .map_err(AdminError::sql("write app_outbox_replay"))?;
+    Ok(())
+}
+
+/// Notes with which aggregate of which table a backfill goes on.
+///
+/// # Errors
+///
+/// The server refused, or the connection ended.
+pub async fn note_resumption(
+    client: &Client,
+    id: &str,
+    (table, key): (usize, &AggregateKey),
+) -> Result<(), AdminError> {
+    let table = i32::try_from(table).unwrap_or(i32::MAX);
+    client
+        .execute_typed(
+            "UPDATE public.app_outbox_replay
+                SET request = request || jsonb_build_object('from', jsonb_build_object(
+                      'table', $2, 'aggregate_type', $3, 'aggregate_id', $4)),
+                    updated_at = now()
+              WHERE id = $1",
+            &[
+                (&id, Type::TEXT),
+                (&table, Type::INT4),
+                (&key.aggregate_type, Type::TEXT),
+                (&key.aggregate_id, Type::TEXT),
+            ],
+        )
+        .await
+        .map_err(AdminError::sql("write app_outbox_replay"))?;
+    Ok(())
+}
+
+/// Notes that a replay leaves out rows that can never be published.
+///
+/// # Errors
+///
+/// The server refused, or the connection ended.
+pub async fn note_skip_dead(client: &Client, id: &str) -> Result<(), AdminError> {
+    client
+        .execute_typed(
+            "UPDATE public.app_outbox_replay
+                SET request = request || jsonb_build_object('skip_dead', true), updated_at = now()
+              WHERE id = $1",
+            &[(&id, Type::TEXT)],
+        )
+        .await
+        .map_err(AdminError::sql("write app_outbox_replay"))?;
+    Ok(())
+}
+
+/// Notes that a replay is done.
+///
+/// # Errors
+///
+/// The server refused, or the connection ended.
+pub async fn finish_replay(client: &Client, id: &str, rows: u64) -> Result<(), AdminError> {
+    let rows = i64::try_from(rows).unwrap_or(i64::MAX);
+    client
+        .execute_typed(
+            "UPDATE public.app_outbox_replay
+                SET finished_at = now(), updated_at = now(), rows_published = $2
+              WHERE id = $1",
+            &[(&id, Type::TEXT), (&rows, Type::INT8)],
+        )
+        .await
+        .map_err(AdminError::sql("write app_outbox_replay"))?;
+    Ok(())
+}
+
+/// Notes that a replay is over although it is not done: nobody takes it up again.
+///
+/// # Errors
+///
+/// The server refused, or the connection ended.
+pub async fn give_up_replay(client: &Client, id: &str, rows: u64) -> Result<(), AdminError> {
+    let rows = i64::try_from(rows).unwrap_or(i64::MAX);
+    client
+        .execute_typed(
+            "UPDATE public.app_outbox_replay
+                SET request = request || jsonb_build_object('given_up', true),
+                    finished_at = now(), updated_at = now(), rows_published = $2
+              WHERE id = $1",
+            &[(&id, Type::TEXT), (&rows, Type::INT8)],
+        )
+        .await
+        .map_err(AdminError::sql("write app_outbox_replay"))?;
+    Ok(())
+}

@@ -1,0 +1,389 @@
+//! Changing the number of shards: what is on record about it, and the one transaction that switches.
+//!
+//! ```text
+//! new slots on record ──▶ made ──▶ old ones on record ──▶ drained up to one position ──▶ switched ──▶ old ones gone
+//! ```
+//!
+//! It stands in `app_outbox_relay.operation` of the slots that it keeps relays from: first of the new ones,
+//! before they exist, and of the old ones from when they are drained until they are gone. What is committed
+//! before the position belongs to the old slots, the rest to the new ones; so each key's rows are in the
+//! hands of one relay at a time, and what is recorded of them is handed over before the other begins.
+
+use pgoutput_parser::Lsn;
+use tokio_postgres::types::{PgLsn, Type};
+use tokio_postgres::{Client, Transaction};
+use walrelay_pg_client::SqlError;
+
+use crate::admin_error::{AdminError, shards};
+use crate::open_replay::{OpenReplay, replay_of};
+use crate::operation::Resharding;
+use crate::sharding::Sharding;
+use walrelay_outbox_store::{Outbox, Shard};
+use walrelay_pg_client::SqlClient;
+
+/// A change of the number that has been begun and is not finished.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Begun {
+    /// From how many shards to how many.
+    pub change: Resharding,
+    /// How far it has come.
+    pub phase: ReshardingPhase,
+}
+
+/// How far a change of the number has come.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ReshardingPhase {
+    /// The old slots have the rows: it may be called off.
+    Preparing,
+    /// The new slots have the rows, and the old ones are still to be removed.
+    Switched,
+}
+
+/// What a command does that is to bring the outbox to a number of shards.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ReshardingStep {
+    /// Nothing: there are so many.
+    Nothing,
+    /// It begins.
+    Begin(Resharding),
+    /// It goes on with what was begun.
+    GoOn(Resharding),
+    /// It removes the new slots: the number is to stay what it is.
+    CallOff(Resharding),
+    /// It removes the old slots.
+    CleanUp(Resharding),
+}
+
+/// Why the number cannot be changed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum ReshardingRefusal {
+    /// There is no slot.
+    #[error("nothing is set up: there is no slot of this outbox on this server")]
+    NotSetUp,
+    /// Slots of several numbers, and nobody has begun to change it.
+    #[error("there are slots or records of {} and of {}", shards(*.0), shards(*.1))]
+    SeveralNumbers(u32, u32),
+    /// Some of the shards have no slot.
+    #[error("the outbox has {}, and {missing} of their slots do not exist", shards(*.count))]
+    Incomplete {
+        /// How many shards there should be.
+        count: u32,
+        /// How many have no slot.
+        missing: usize,
+    },
+    /// Another change of the number comes first.
+    #[error("a change from {} to {} was begun and is not finished", shards(.0.from), shards(.0.to))]
+    AnotherBegun(Resharding),
+}
+
+impl ReshardingStep {
+    /// The step to so many shards, where those are there or on record, and this was begun.
+    ///
+    /// # Errors
+    ///
+    /// The number cannot be changed as it stands.
+    pub fn next(
+        sharding: &Sharding,
+        begun: Option<Begun>,
+        wanted: u32,
+    ) -> Result<Self, ReshardingRefusal> {
+        if let Some(Begun { change, phase }) = begun {
+            return match phase {
+                ReshardingPhase::Switched if wanted == change.to => Ok(Self::CleanUp(change)),
+                ReshardingPhase::Preparing if wanted == change.to => Ok(Self::GoOn(change)),
+                ReshardingPhase::Preparing if wanted == change.from => Ok(Self::CallOff(change)),
+                ReshardingPhase::Switched | ReshardingPhase::Preparing => {
+                    Err(ReshardingRefusal::AnotherBegun(change))
+                }
+            };
+        }
+        let mut numbers = sharding.of_count.iter();
+        let Some((count, found)) = numbers.next() else { return Err(ReshardingRefusal::NotSetUp) };
+        if let Some((other, _)) = numbers.next() {
+            return Err(ReshardingRefusal::SeveralNumbers(*count, *other));
+        }
+        let missing = (*count as usize).saturating_sub(found.with_slot.len());
+        if missing > 0 {
+            return Err(ReshardingRefusal::Incomplete { count: *count, missing });
+        }
+        Ok(match *count == wanted {
+            true => Self::Nothing,
+            false => Self::Begin(Resharding { from: *count, to: wanted }),
+        })
+    }
+}
+
+/// What has been begun, if something has.
+///
+/// # Errors
+///
+/// There is no such table; the server refused, or the connection ended.
+pub async fn read_resharding(
+    client: &Client,
+    outbox: &Outbox,
+) -> Result<Option<Begun>, AdminError> {
+    let base = outbox.base_slot();
+    let rows = client
+        .query_typed(
+            "SELECT slot, (operation ->> 'from')::int AS before, (operation ->> 'to')::int AS after,
+                    operation ? 'switched' AS is_switched
+               FROM public.app_outbox_relay
+              WHERE starts_with(slot, $1) AND operation ->> 'kind' = 'resharding'",
+            &[(&base, Type::TEXT)],
+        )
+        .await
+        .map_err(AdminError::sql("read app_outbox_relay.operation"))?;
+    let own = |row: &&tokio_postgres::Row| Shard::of_name(row.get("slot"), base).is_some();
+    let Some(first) = rows.iter().find(own) else { return Ok(None) };
+    let count = |column| u32::try_from(first.get::<_, i32>(column)).unwrap_or_default();
+    let is_switched = rows.iter().filter(own).any(|row| row.get("is_switched"));
+    let phase = match is_switched {
+        true => ReshardingPhase::Switched,
+        false => ReshardingPhase::Preparing,
+    };
+    let change = Resharding { from: count("before"), to: count("after") };
+    Ok(Some(Begun { change, phase }))
+}
+
+/// Puts the new slots on record before they exist, so that no relay takes one before its time. Those that
+/// are on record stay as they are.
+///
+/// # Errors
+///
+/// The server refused, or the connection ended.
+pub async fn begin_resharding(
+    client: &Client,
+    (old, new): (&[String], &[String]),
+    change: Resharding,
+) -> Result<(), AdminError> {
+    client
+        .execute_typed(
+            // 3 is the first transaction id there is: until the switch nothing of theirs is settled.
+            "INSERT INTO public.app_outbox_relay
+                    (slot, system_identifier, timeline, generation, settled_lsn, settled_xid, operation)
+             SELECT new.slot, old.system_identifier, old.timeline, old.generation, '0/0', '3',
+                    jsonb_build_object('kind', 'resharding', 'from', $3, 'to', $4, 'begun_at', now())
+               FROM unnest($2) AS new(slot),
+                    (SELECT system_identifier, timeline, max(generation) OVER () + 1 AS generation
+                       FROM public.app_outbox_relay WHERE slot = ANY ($1) LIMIT 1) AS old
+             ON CONFLICT (slot) DO NOTHING",
+            &[
+                (&old, Type::TEXT_ARRAY),
+                (&new, Type::TEXT_ARRAY),
+                (&count(change.from), Type::INT4),
+                (&count(change.to), Type::INT4),
+            ],
+        )
+        .await
+        .map_err(AdminError::sql("write app_outbox_relay.operation"))?;
+    Ok(())
+}
+
+/// Puts it on record about the old slots: their relays let go, and none takes them again. False when
+/// something else has been begun with one of them; then nothing was written.
+///
+/// # Errors
+///
+/// The server refused, or the connection ended.
+pub async fn hold_shards(
+    client: &Client,
+    old: &[String],
+    change: Resharding,
+) -> Result<bool, AdminError> {
+    let written = client
+        .execute_typed(
+            "UPDATE public.app_outbox_relay
+                SET operation = jsonb_build_object('kind', 'resharding', 'from', $2, 'to', $3, 'begun_at', now()),
+                    generation = generation + 1, updated_at = now()
+              WHERE slot = ANY ($1)
+                AND NOT EXISTS (SELECT FROM public.app_outbox_relay
+                                 WHERE slot = ANY ($1) AND operation ->> 'kind' <> 'resharding')",
+            &[
+                (&old, Type::TEXT_ARRAY),
+                (&count(change.from), Type::INT4),
+                (&count(change.to), Type::INT4),
+            ],
+        )
+        .await
+        .map_err(AdminError::sql("write app_outbox_relay.operation"))?;
+    Ok(written == old.len() as u64)
+}
+
+/// Lets relays of the old slots go on, before the switch.
+///
+/// # Errors
+///
+/// The server refused, or the connection ended.
+pub async fn release_shards(client: &Client, old: &[String]) -> Result<(), AdminError> {
+    client
+        .execute_typed(
+            "UPDATE public.app_outbox_relay SET operation = NULL, updated_at = now()
+              WHERE slot = ANY ($1) AND operation ->> 'kind' = 'resharding'
+                AND NOT operation ? 'switched'",
+            &[(&old, Type::TEXT_ARRAY)],
+        )
+        .await
+        .map_err(AdminError::sql("write app_outbox_relay.operation"))?;
+    Ok(())
+}
+
+/// The position of the switch: behind everything that the old slots may have published, and not before any
+/// new slot begins. It is on record before it is used, and so in the log: whoever reads the log gets there.
+///
+/// # Errors
+///
+/// The server refused, or the connection ended.
+pub async fn choose_switch(client: &Client, old: &[String]) -> Result<Lsn, AdminError> {
+    let failed = || AdminError::sql("choose the position of the switch");
+    let row = client
+        .query_typed_one("SELECT pg_current_wal_insert_lsn() AS at", &[])
+        .await
+        .map_err(failed())?;
+    let at: PgLsn = row.get("at");
+    client
+        .execute_typed(
+            "UPDATE public.app_outbox_relay
+                SET operation = operation || jsonb_build_object('switch_lsn', $2::text), updated_at = now()
+              WHERE slot = ANY ($1)",
+            &[(&old, Type::TEXT_ARRAY), (&at.to_string(), Type::TEXT)],
+        )
+        .await
+        .map_err(failed())?;
+    Ok(Lsn::new(at.into()))
+}
+
+/// Switches: what is recorded of rows goes to the new slot of their key, what is settled up to `at` is
+/// settled for the new slots, and those may be used. All or nothing; returns how many rows were handed over.
+///
+/// The rows keep their ids, unless two of one new slot have the same: then one of them gets the addition
+/// that recording it would have given it.
+///
+/// # Errors
+///
+/// Something was begun with one of the slots meanwhile; the server refused, or the connection ended.
+pub async fn switch_shards(
+    client: &mut SqlClient,
+    (old, new): (&[String], &[String]),
+    at: Lsn,
+) -> Result<u64, AdminError> {
+    let failed = || AdminError::sql("hand over to the new shards");
+    let transaction = client.transaction().await.map_err(failed())?;
+    if let Some(OpenReplay { id, .. }) = replay_of(&transaction, old).await? {
+        let what = format!("replay {id}");
+        return Err(AdminError::OperationUnfinished { slot: old.join(", "), what });
+    }
+    let handed_over = hand_over(&transaction, old, new).await?;
+    let begun = transaction
+        .execute_typed(
+            "UPDATE public.app_outbox_relay AS new
+                SET operation = NULL, settled_lsn = $3, settled_xid = old.settled_xid,
+                    system_identifier = old.system_identifier, timeline = old.timeline,
+                    origin = old.origin, generation = greatest(new.generation, old.newest) + 1,
+                    updated_at = now()
+               FROM (SELECT *, max(generation) OVER () AS newest FROM public.app_outbox_relay
+                      WHERE slot = ANY ($1) ORDER BY settled_xid LIMIT 1) AS old
+              WHERE new.slot = ANY ($2) AND new.operation ->> 'kind' = 'resharding'",
+            &[
+                (&old, Type::TEXT_ARRAY),
+                (&new, Type::TEXT_ARRAY),
+                (&PgLsn::from(at.as_u64()), Type::PG_LSN),
+            ],
+        )
+        .await
+        .map_err(failed())?;
+    let ended = transaction
+        .execute_typed(
+            "UPDATE public.app_outbox_relay
+                SET operation = operation || jsonb_build_object('switched', now()), updated_at = now()
+              WHERE slot = ANY ($1) AND operation ->> 'kind' = 'resharding'",
+            &[(&old, Type::TEXT_ARRAY)],
+        )
+        .await
+        .map_err(failed())?;
+    if (begun, ended) != (new.len() as u64, old.len() as u64) {
+        return Err(AdminError::Sql(SqlError::UnexpectedValue {
+            column: "app_outbox_relay.operation",
+            value: format!("a change of {ended} and {begun} slots"),
+            expected: "that of all old and new shards",
+        }));
+    }
+    transaction.commit().await.map_err(failed())?;
+    Ok(handed_over)
+}
+
+/// The shard of a key is found by the hash that the publications' filters have. Rows without a key belong
+/// to any; they are where the filter of an empty key has them.
+async fn hand_over(
+    transaction: &Transaction<'_>,
+    old: &[String],
+    new: &[String],
+) -> Result<u64, AdminError> {
+    let mask = count(u32::try_from(new.len()).unwrap_or(1)) - 1;
+    transaction
+        .execute_typed(
+            "UPDATE public.app_outbox_dispatch AS d
+                SET slot = r.new_slot,
+                    event_id = CASE WHEN r.place = 1 THEN d.event_id
+                                    ELSE d.event_id || '@' || d.commit_lsn || '/' || d.tx_index END
+               FROM (SELECT slot, event_id, new_slot,
+                            dense_rank() OVER (PARTITION BY new_slot, event_id ORDER BY slot) AS place
+                       FROM (SELECT slot, event_id,
+                                    ($2)[1 + (hashtext(ordering_key COLLATE \"C\") & $3)] AS new_slot
+                               FROM public.app_outbox_dispatch WHERE slot = ANY ($1)) AS of_old) AS r
+              WHERE d.slot = r.slot AND d.event_id = r.event_id",
+            &[(&old, Type::TEXT_ARRAY), (&new, Type::TEXT_ARRAY), (&mask, Type::INT4)],
+        )
+        .await
+        .map_err(AdminError::sql("hand over what is recorded in dispatch state"))
+}
+
+/// There are at most 64.
+fn count(count: u32) -> i32 {
+    i32::try_from(count).unwrap_or(i32::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::sharding::FoundShards;
+
+    fn found(counts: &[(u32, usize)]) -> Sharding {
+        let of_count = counts.iter().map(|(count, slots)| {
+            let with_slot = Shard::all(*count).take(*slots).collect();
+            (*count, FoundShards { with_slot, on_record: Vec::new() })
+        });
+        Sharding { of_count: of_count.collect() }
+    }
+
+    const CHANGE: Resharding = Resharding { from: 2, to: 4 };
+
+    fn begun(phase: ReshardingPhase) -> Option<Begun> {
+        Some(Begun { change: CHANGE, phase })
+    }
+
+    #[test]
+    fn it_begins_where_all_slots_of_one_number_are_there_and_another_is_wanted() {
+        let next =
+            |counts: &[(u32, usize)], wanted| ReshardingStep::next(&found(counts), None, wanted);
+        assert_eq!(next(&[(2, 2)], 4), Ok(ReshardingStep::Begin(CHANGE)));
+        assert_eq!(next(&[(4, 4)], 4), Ok(ReshardingStep::Nothing));
+        assert_eq!(next(&[], 4), Err(ReshardingRefusal::NotSetUp));
+        let incomplete = ReshardingRefusal::Incomplete { count: 4, missing: 1 };
+        assert_eq!(next(&[(4, 3)], 2), Err(incomplete));
+        let several = ReshardingRefusal::SeveralNumbers(1, 4);
+        assert_eq!(next(&[(1, 1), (4, 4)], 4), Err(several));
+    }
+
+    #[test]
+    fn what_was_begun_is_gone_on_with_or_called_off_and_finished_once_it_has_switched() {
+        let both = found(&[(2, 2), (4, 1)]);
+        let next = |phase, wanted| ReshardingStep::next(&both, begun(phase), wanted);
+        let (preparing, switched) = (ReshardingPhase::Preparing, ReshardingPhase::Switched);
+        assert_eq!(next(preparing, 4), Ok(ReshardingStep::GoOn(CHANGE)));
+        assert_eq!(next(preparing, 2), Ok(ReshardingStep::CallOff(CHANGE)));
+        assert_eq!(next(switched, 4), Ok(ReshardingStep::CleanUp(CHANGE)));
+        for (phase, wanted) in [(preparing, 1), (switched, 2), (switched, 8)] {
+            assert_eq!(next(phase, wanted), Err(ReshardingRefusal::AnotherBegun(CHANGE)));
+        }
+    }
+}

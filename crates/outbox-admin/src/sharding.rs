@@ -1,0 +1,127 @@
+//! Into how many shards an outbox is divided, as the names of slots and the record tell.
+
+use std::collections::BTreeMap;
+
+use tokio_postgres::Client;
+use tokio_postgres::types::Type;
+
+use crate::admin_error::AdminError;
+use walrelay_outbox_store::{Outbox, Shard, ShardKey};
+use walrelay_pg_client::QualifiedName;
+
+/// Which shards there are: of each number, those that have a slot, and those that are on record.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Sharding {
+    /// By the number of shards.
+    pub of_count: BTreeMap<u32, FoundShards>,
+}
+
+/// What there is of shards of one number.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct FoundShards {
+    /// Those that have a slot in this database.
+    pub with_slot: Vec<Shard>,
+    /// Those about which something is on record.
+    pub on_record: Vec<Shard>,
+}
+
+impl Sharding {
+    /// The number of shards that are there or on record; none where there are none, or of several
+    /// numbers.
+    #[must_use]
+    pub fn count(&self) -> Option<u32> {
+        let mut counts = self.of_count.keys();
+        counts.next().copied().filter(|_| counts.next().is_none())
+    }
+
+    /// Another number than this, of which shards are there or on record: the greatest.
+    #[must_use]
+    pub fn other_than(&self, count: u32) -> Option<u32> {
+        self.of_count.keys().copied().rfind(|other| *other != count)
+    }
+
+    /// Whether anything is there or on record of so many shards.
+    #[must_use]
+    pub fn has(&self, count: u32) -> bool {
+        self.of_count.contains_key(&count)
+    }
+}
+
+/// Which shards of an outbox there are.
+///
+/// # Errors
+///
+/// The server refused, or the connection ended.
+pub async fn read_sharding(client: &Client, outbox: &Outbox) -> Result<Sharding, AdminError> {
+    let base = outbox.base_slot();
+    let failed = || AdminError::sql("look which shards there are");
+    let is_there = client
+        .query_typed_one(
+            "SELECT coalesce(has_table_privilege(to_regclass('public.app_outbox_relay'), 'SELECT'), false)
+                    AND has_schema_privilege('public', 'USAGE') AS may_read",
+            &[],
+        )
+        .await
+        .map_err(failed())?;
+    let on_record = match is_there.get("may_read") {
+        true => {
+            "UNION ALL SELECT slot, true FROM public.app_outbox_relay WHERE starts_with(slot, $1)"
+        }
+        false => "",
+    };
+    let sql = format!(
+        "SELECT slot_name::text AS name, false AS is_record FROM pg_catalog.pg_replication_slots
+          WHERE database = current_database() AND starts_with(slot_name::text, $1) {on_record}
+          ORDER BY 1"
+    );
+    let rows = client.query_typed(&sql, &[(&base, Type::TEXT)]).await.map_err(failed())?;
+    let mut sharding = Sharding::default();
+    for row in rows {
+        let Some(shard) = Shard::of_name(row.get("name"), base) else { continue };
+        let found = sharding.of_count.entry(shard.count()).or_default();
+        match row.get("is_record") {
+            true => found.on_record.push(shard),
+            false => found.with_slot.push(shard),
+        }
+    }
+    Ok(sharding)
+}
+
+/// The row filter that a shard's publication should have for a table, as the server shows it; none
+/// where the table lacks a column of the key, or has one that cannot be hashed.
+///
+/// # Errors
+///
+/// The server refused, or the connection ended.
+pub async fn expected_filter(
+    client: &Client,
+    key: &ShardKey,
+    (table, shard): (&QualifiedName, Shard),
+) -> Result<Option<String>, AdminError> {
+    let sql = format!("SELECT {} AS filter", key.filter_sql(table, shard));
+    let row = client
+        .query_typed_one(&sql, &[])
+        .await
+        .map_err(AdminError::sql(format!("read the columns of {table}")))?;
+    Ok(row.get("filter"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn found(counts: &[u32]) -> Sharding {
+        let of_count = counts.iter().map(|count| (*count, FoundShards::default())).collect();
+        Sharding { of_count }
+    }
+
+    #[test]
+    fn the_number_of_shards_is_known_where_there_is_one_number() {
+        assert_eq!(found(&[]).count(), None);
+        assert_eq!(found(&[4]).count(), Some(4));
+        assert_eq!(found(&[2, 4]).count(), None);
+        assert_eq!(found(&[1, 4]).other_than(4), Some(1));
+        assert_eq!(found(&[4]).other_than(4), None);
+        assert_eq!(found(&[]).other_than(1), None);
+    }
+}

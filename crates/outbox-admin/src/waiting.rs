@@ -1,0 +1,88 @@
+//! What a slot still holds: the transactions of outbox rows that it has not confirmed.
+//!
+//! Only decoding tells, so the slot must be free. Nothing is moved by looking.
+
+use pgoutput_parser::Lsn;
+use tokio_postgres::Client;
+use tokio_postgres::types::{PgLsn, Type};
+
+use crate::admin_error::AdminError;
+use walrelay_pg_client::{QualifiedName, RowUse, quote_identifier, refuse_hidden_rows};
+
+/// A committed transaction that the slot holds.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct WaitingTransaction {
+    /// Just past its commit: the slot is advanced there to skip it.
+    pub end_lsn: Lsn,
+    /// Its changes of published tables.
+    pub rows: u64,
+    /// Whether the position that was asked for is one of its own: that of a change, or where its commit record begins.
+    pub is_meant: bool,
+}
+
+/// What the slot would deliver through the publication, in commit order. `position` marks the
+/// transaction it belongs to.
+///
+/// # Errors
+///
+/// The slot is in use, lost or missing; the publication cannot be decoded with; or the connection ended.
+pub async fn waiting_transactions(
+    client: &Client,
+    slot: &str,
+    publication: &str,
+    position: Lsn,
+) -> Result<Vec<WaitingTransaction>, AdminError> {
+    // A transaction may begin where the one before it ends, so an end is no position of its own here.
+    // The first byte of a message is its kind: Begin, Commit, and four kinds of changes. A commit's
+    // position is its end; where the commit record begins stands in Begin, and that is what a row's
+    // position shows.
+    let sql = "
+        SELECT max(lsn) FILTER (WHERE kind = 'C') AS end_lsn,
+               count(*) FILTER (WHERE kind IN ('I', 'U', 'D', 'T')) AS rows,
+               bool_or(lsn = $3 AND kind <> 'C' OR kind = 'B' AND encode(substring(data FROM 2 FOR 8), 'hex') = $4) AS is_meant
+          FROM (SELECT lsn, xid::text AS xid, data, chr(get_byte(data, 0)) AS kind
+                  FROM pg_logical_slot_peek_binary_changes($1, NULL, NULL,
+                         'proto_version', '1', 'publication_names', $2)) AS messages
+         GROUP BY xid
+        HAVING count(*) FILTER (WHERE kind = 'C') > 0
+         ORDER BY 1";
+    let rows = client
+        .query_typed(
+            sql,
+            &[
+                (&slot, Type::TEXT),
+                (&quote_identifier(publication), Type::TEXT),
+                (&PgLsn::from(position.as_u64()), Type::PG_LSN),
+                (&format!("{:016x}", position.as_u64()), Type::TEXT),
+            ],
+        )
+        .await
+        .map_err(AdminError::sql(format!("look at what slot {slot:?} holds")))?;
+    let transactions = rows.iter().map(|row| WaitingTransaction {
+        end_lsn: Lsn::new(row.get::<_, PgLsn>("end_lsn").into()),
+        rows: row.get::<_, i64>("rows").unsigned_abs(),
+        is_meant: row.get("is_meant"),
+    });
+    Ok(transactions.collect())
+}
+
+/// Rows of `table` whose transaction is not known to be settled: not below `settled_xid`. Some of them
+/// may have been published; none that was not is left out.
+///
+/// # Errors
+///
+/// The table cannot be read, its rows are hidden, or the connection ended.
+pub async fn rows_since(
+    client: &Client,
+    table: &QualifiedName,
+    settled_xid: u64,
+) -> Result<u64, AdminError> {
+    refuse_hidden_rows(client, std::slice::from_ref(table), RowUse::Read).await?;
+    let sql =
+        format!("SELECT count(*) AS rows FROM {table} WHERE age(xmin) <= age($1::text::xid8::xid)");
+    let row = client
+        .query_typed_one(&sql, &[(&settled_xid.to_string(), Type::TEXT)])
+        .await
+        .map_err(AdminError::sql(format!("count the rows of {table}")))?;
+    Ok(row.get::<_, i64>("rows").unsigned_abs())
+}

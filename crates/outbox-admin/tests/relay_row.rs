@@ -1,0 +1,200 @@
+//! The relay's own row, and the sessions that write it.
+
+use std::time::Duration;
+
+use pgoutput_parser::Lsn;
+use walrelay_outbox_admin::{InitOptions, Making, OnLost, init};
+use walrelay_outbox_store::{
+    DispatchStore, Outbox, RetrySelection, SessionStore, Shard, Store, read_horizon,
+    read_relay_row, take_relay_row,
+};
+use walrelay_pg_client::{ConnectConfig, PgEnv, QualifiedName, connect_sql};
+use walrelay_pg_replication::{Failover, read_server_identity};
+use walrelay_testkit::postgres::{TestClient, TestDatabase};
+
+/// A database with everything that `init` makes; its slot has its name.
+async fn initialised() -> (TestDatabase, TestClient) {
+    let database = TestDatabase::create().await;
+    let session = database.connect().await;
+    init_again(&database, &session).await;
+    (database, session)
+}
+
+async fn init_again(database: &TestDatabase, session: &TestClient) {
+    let options = InitOptions {
+        outbox: Outbox {
+            slot: database.name().to_owned(),
+            publication: "walrelay".to_owned(),
+            tables: vec![QualifiedName::new("public", "app_outbox")],
+            shard: Shard::WHOLE,
+        },
+        shard_key: None,
+        failover: Failover::No,
+        on_lost: OnLost::Refuse,
+        making: Making::Slot,
+    };
+    init(session, &options).await.expect("init succeeds");
+}
+
+#[tokio::test]
+async fn the_relay_row_reads_back_as_written() {
+    let (database, session) = initialised().await;
+    assert_eq!(read_relay_row(&session, database.name()).await.unwrap(), None);
+    let own = take_relay_row(&session, database.name(), "77", 3).await.unwrap();
+    let begun = read_relay_row(&session, database.name()).await.unwrap().unwrap();
+    assert_eq!((begun.system_identifier.as_str(), begun.timeline, begun.generation), ("77", 3, 1));
+    let far = begun.settled_lsn.as_u64() + 0x1000;
+    for (lsn, xid) in [(far, Some(u64::MAX / 4)), (far + 8, None), (far + 9, Some(u64::MAX))] {
+        assert!(own.write(&session, Lsn::new(lsn), xid).await.unwrap().is_some());
+        let row = read_relay_row(&session, database.name()).await.unwrap().unwrap();
+        assert_eq!(row.settled_lsn.as_u64(), lsn);
+        assert_eq!(row.settled_xid, xid.unwrap_or(u64::MAX / 4));
+    }
+    // It never moves back: what was settled stays so.
+    assert!(own.write(&session, Lsn::new(1), Some(1)).await.unwrap().is_some());
+    let row = read_relay_row(&session, database.name()).await.unwrap().unwrap();
+    assert_eq!((row.settled_lsn.as_u64(), row.settled_xid), (far + 9, u64::MAX));
+}
+
+#[tokio::test]
+async fn a_row_of_another_timeline_or_generation_is_not_written() {
+    let (database, session) = initialised().await;
+    let before = take_relay_row(&session, database.name(), "77", 1).await.unwrap();
+    let settled = async || read_relay_row(&session, database.name()).await.unwrap().unwrap();
+    let begun = settled().await;
+    let beyond = Lsn::new(begun.settled_lsn.as_u64() + 8);
+
+    let promoted = take_relay_row(&session, database.name(), "77", 2).await.unwrap();
+    assert_eq!(before.write(&session, beyond, None).await.unwrap(), None);
+    assert_eq!(settled().await.settled_lsn, begun.settled_lsn);
+    session.run("UPDATE app_outbox_relay SET generation = generation + 1").await;
+    assert_eq!(promoted.write(&session, beyond, None).await.unwrap(), None);
+    let reset = take_relay_row(&session, database.name(), "77", 2).await.unwrap();
+    assert_eq!(
+        reset.write(&session, beyond, None).await.unwrap(),
+        Some(begun.settled_lsn),
+        "it tells how far the slot is confirmed"
+    );
+    assert_eq!(settled().await.settled_lsn, beyond);
+}
+
+/// What the last transaction that wrote the relay's row ran under.
+const KEEP_SETTINGS: &str = "
+    CREATE TABLE public.settings_seen (name text PRIMARY KEY, setting text NOT NULL);
+    CREATE FUNCTION public.keep_settings() RETURNS trigger LANGUAGE plpgsql AS $$
+    BEGIN
+      INSERT INTO public.settings_seen SELECT name, setting FROM pg_catalog.pg_settings
+      ON CONFLICT (name) DO UPDATE SET setting = excluded.setting;
+      RETURN NEW;
+    END $$;
+    CREATE TRIGGER keep BEFORE INSERT OR UPDATE ON public.app_outbox_relay
+      FOR EACH ROW EXECUTE FUNCTION public.keep_settings()";
+
+#[tokio::test]
+async fn a_session_that_writes_sets_what_it_depends_on() {
+    let (database, session) = initialised().await;
+    session.run(KEEP_SETTINGS).await;
+    let name = database.name();
+    // The strongest place there is: one role in one database.
+    for setting in [
+        "synchronous_commit = off",
+        "statement_timeout = '7s'",
+        "lock_timeout = '7s'",
+        "idle_in_transaction_session_timeout = '7s'",
+        "default_transaction_read_only = on",
+        "search_path = nowhere",
+    ] {
+        session.run(&format!("ALTER ROLE CURRENT_USER IN DATABASE {name} SET {setting}")).await;
+    }
+    let connect = ConnectConfig::parse(database.url(), &PgEnv::default()).unwrap();
+    let client = connect_sql(&connect).await.unwrap();
+    let server = read_server_identity(&client).await.unwrap();
+    let store = DispatchStore::new(database.name().to_owned());
+    let lease = Duration::from_secs(60);
+    let mut writing = SessionStore::begin(connect, client, store, server, lease).await.unwrap();
+
+    writing.parked_keys(&mut |_| {}).await.unwrap();
+
+    let expected = [
+        ("synchronous_commit", "on"),
+        ("statement_timeout", "60000"),
+        ("lock_timeout", "10000"),
+        ("idle_in_transaction_session_timeout", "60000"),
+        ("default_transaction_read_only", "off"),
+        ("search_path", "pg_catalog, pg_temp"),
+    ];
+    for (setting, value) in expected {
+        let sql = format!("SELECT setting FROM settings_seen WHERE name = '{setting}'");
+        assert_eq!(session.text(&sql).await, value, "{setting}");
+    }
+}
+
+#[tokio::test]
+async fn a_relay_table_of_an_earlier_version_gets_its_columns() {
+    let (database, session) = initialised().await;
+    session
+        .run(
+            "ALTER TABLE app_outbox_relay DROP COLUMN timeline, DROP COLUMN generation, DROP COLUMN operation;
+             INSERT INTO app_outbox_relay (slot, system_identifier, settled_lsn, settled_xid)
+             VALUES ('old', '7', '0/10', '7')",
+        )
+        .await;
+    let old = read_relay_row(&session, "old").await.unwrap().unwrap();
+    assert_eq!((old.timeline, old.generation), (0, 0), "it can be read before");
+
+    init_again(&database, &session).await;
+
+    let taken = take_relay_row(&session, "old", "7", 4).await.unwrap();
+    let written = taken.write(&session, "0/20".parse().unwrap(), None).await.unwrap();
+    assert_eq!(written, Some(Lsn::new(u64::MAX)), "there is no slot that could send anything");
+    let row = read_relay_row(&session, "old").await.unwrap().unwrap();
+    assert_eq!((row.timeline, row.generation, row.settled_lsn.to_string()), (4, 1, "0/20".into()));
+}
+
+#[tokio::test]
+async fn a_session_is_told_what_operators_do() {
+    let (database, mut operator) = initialised().await;
+    let connect = ConnectConfig::parse(database.url(), &PgEnv::default()).unwrap();
+    let client = connect_sql(&connect).await.unwrap();
+    let server = read_server_identity(&client).await.unwrap();
+    let store = DispatchStore::new(database.name().to_owned());
+    let lease = Duration::from_secs(60);
+    let mut session =
+        SessionStore::begin(connect, client, store.clone(), server, lease).await.unwrap();
+    let nothing = tokio::time::timeout(Duration::from_millis(1), session.notice()).await;
+    assert!(nothing.is_err(), "told before anything was done");
+
+    store.retry(&mut operator, &RetrySelection::AllDead).await.unwrap();
+
+    let told = tokio::time::timeout(Duration::from_secs(30), session.notice()).await;
+    told.expect("the session is told");
+}
+
+/// A transaction of its own.
+const ASSIGN_XID: &str = "SELECT pg_current_xact_id()";
+
+#[tokio::test]
+async fn a_horizon_stays_below_transactions_that_are_open() {
+    let (database, session) = initialised().await;
+    let mut other = database.connect().await;
+    let open = other.transaction().await.unwrap();
+    let row = open.query_one("SELECT pg_current_xact_id()::text", &[]).await.unwrap();
+    let open_xid: u64 = row.get::<_, String>(0).parse().unwrap();
+    session.run(ASSIGN_XID).await;
+
+    let during = read_horizon(&session).await.unwrap();
+    assert!(during.xmin <= open_xid, "{during:?} against {open_xid}");
+    open.commit().await.unwrap();
+    session.run(ASSIGN_XID).await;
+    let end: String = session.text("SELECT pg_current_wal_insert_lsn()::text").await;
+    walrelay_testkit::wait_until(
+        std::time::Duration::from_secs(10),
+        "the horizon to pass",
+        async || {
+            let after = read_horizon(&session).await.unwrap();
+            assert!(after.wal_end >= end.parse().unwrap());
+            (after.xmin > open_xid).then_some(())
+        },
+    )
+    .await;
+}

@@ -1,0 +1,34 @@
+//! The tables of the outbox: dispatch state, the relay's own row, shards and migrations.
+
+mod dispatch;
+mod migrations;
+mod outbox;
+mod relay_row;
+mod report;
+mod session_store;
+mod shard;
+mod store;
+mod store_error;
+mod wal_time;
+mod watch;
+
+pub use dispatch::{
+    Claim, ClaimLimits, ClaimedRow, Counting, DISPATCH_CHANNEL, DispatchCounts, DispatchDetail,
+    DispatchFilter, DispatchPlace, DispatchQuery, DispatchRoute, DispatchRow, DispatchState,
+    DispatchStatus, DispatchStore, DispatchWaiting, DueKeys, Head, HeldKey, History, HistorySource,
+    Key, ParkRow, ParkStatus, ParkedKey, RecordedPage, RecordedRow, Refused, ReplayHolds,
+    ReplayedRows, RetrySelection,
+};
+pub use migrations::{Migration, RELAY_TABLES, REPLAY_TABLES, migrate, migrations, relay_tables};
+pub use outbox::Outbox;
+pub use relay_row::{
+    Horizon, OwnRow, RelayRow, SLOT_WITH_OLDEST, advance_relay_row, delete_relay_row,
+    is_same_origin, read_horizon, read_relay_row, read_wal_end, recovering_slot, take_relay_row,
+};
+pub use report::read_survey;
+pub use session_store::SessionStore;
+pub use shard::{KeyPiece, ParseShardError, Shard, ShardKey};
+pub use store::{DUE_KEYS_MAX, Due, HEADS_MAX, HOLDS_MAX, Store, StoreFailure, Survey};
+pub use store_error::StoreError;
+pub use wal_time::{WalTime, first_position_after, first_time_behind, note_wal_time, position_at};
+pub use watch::{PublicationWatch, Watch};

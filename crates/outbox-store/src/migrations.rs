@@ -1,0 +1,160 @@
+//! The tables, as SQL that is safe to run again.
+//!
+//! The files in `migrations/` are the source; they are embedded here, so that `walrelay init` and
+//! `psql -f` do the same. Each is one `DO` statement, which makes it atomic however it is run. There
+//! is no history table: each file looks for itself at what is already there.
+
+use tokio_postgres::Client;
+
+use crate::store_error::StoreError;
+use walrelay_pg_client::{QualifiedName, quote_identifier, quote_literal};
+
+const APP_OUTBOX: &str = include_str!("../../../migrations/0001_app_outbox.sql");
+const PRODUCER: &str = include_str!("../../../migrations/0003_producer.sql");
+const REPLAY: &str = include_str!("../../../migrations/0004_replay.sql");
+const IN_PLACE: &str = include_str!("../../../migrations/0005_in_place.sql");
+const DISPATCH: &str = include_str!("../../../migrations/0002_dispatch.sql");
+
+/// The tables the relay keeps for itself, in the order they are created.
+pub const RELAY_TABLES: [&str; 3] = ["app_outbox_dispatch", "app_outbox_relay", "app_outbox_hold"];
+
+/// The tables a replay needs besides; a relay works without them.
+pub const REPLAY_TABLES: [&str; 2] = ["app_outbox_relay_time", "app_outbox_replay"];
+
+/// One file, rendered for one table.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Migration {
+    /// Name of the file in `migrations/`.
+    pub file: &'static str,
+    /// The tables it creates where they are missing.
+    pub tables: Vec<QualifiedName>,
+    /// One SQL statement, atomic and safe to run again.
+    pub sql: String,
+}
+
+/// The migrations for these outbox tables, in the order they have to run.
+#[must_use]
+pub fn migrations(outbox_tables: &[QualifiedName]) -> Vec<Migration> {
+    let outboxes = outbox_tables.iter().map(|table| Migration {
+        file: "0001_app_outbox.sql",
+        tables: vec![table.clone()],
+        sql: render_outbox(table),
+    });
+    let dispatch = Migration {
+        file: "0002_dispatch.sql",
+        tables: RELAY_TABLES[..2]
+            .iter()
+            .map(|table| QualifiedName::new("public", *table))
+            .collect(),
+        sql: DISPATCH.to_owned(),
+    };
+    // Their functions are named after the outbox, and stand beside it.
+    let producers = outbox_tables.iter().filter(|table| table.table() == "app_outbox");
+    let producers = producers.map(|table| Migration {
+        file: "0003_producer.sql",
+        tables: vec![QualifiedName::new(table.schema(), "app_outbox_aggregate")],
+        sql: render_producer(table),
+    });
+    let replay = Migration {
+        file: "0004_replay.sql",
+        tables: REPLAY_TABLES.map(|table| QualifiedName::new("public", table)).into(),
+        sql: REPLAY.to_owned(),
+    };
+    let in_place = Migration {
+        file: "0005_in_place.sql",
+        tables: RELAY_TABLES[2..]
+            .iter()
+            .map(|table| QualifiedName::new("public", *table))
+            .collect(),
+        sql: IN_PLACE.to_owned(),
+    };
+    outboxes.chain([dispatch]).chain(producers).chain([replay, in_place]).collect()
+}
+
+/// The relay's own tables, in the schema where the migrations create them.
+#[must_use]
+pub fn relay_tables() -> Vec<QualifiedName> {
+    let names = RELAY_TABLES.into_iter().chain(REPLAY_TABLES);
+    names.map(|table| QualifiedName::new("public", table)).collect()
+}
+
+/// Creates the tables that are missing.
+///
+/// # Errors
+///
+/// The server refused; the action names the file. Files before it have taken effect.
+pub async fn migrate(client: &Client, outbox_tables: &[QualifiedName]) -> Result<(), StoreError> {
+    for Migration { file, sql, .. } in migrations(outbox_tables) {
+        client
+            .batch_execute(&sql)
+            .await
+            .map_err(StoreError::sql(format!("run migration {file}")))?;
+    }
+    Ok(())
+}
+
+/// The outbox file for another table; its guard function then lives in that table's schema.
+fn render_outbox(table: &QualifiedName) -> String {
+    let guard = format!("{}.app_outbox_is_append_only", quote_identifier(table.schema()));
+    // Longest first: each text contains the next. A literal holds the quoted name, quoted once more.
+    let replacements = [
+        ("'public.app_outbox_is_append_only()'", quote_literal(&format!("{guard}()"))),
+        ("public.app_outbox_is_append_only", guard),
+        ("'public.app_outbox'", quote_literal(&table.to_string())),
+        ("public.app_outbox", table.to_string()),
+    ];
+    replace_each(APP_OUTBOX, &replacements)
+}
+
+/// The producer's functions for the outbox of another schema.
+fn render_producer(table: &QualifiedName) -> String {
+    let schema = quote_identifier(table.schema());
+    let literal = |name: &str| quote_literal(&format!("{schema}.{name}"));
+    // Longest first: each text contains the next.
+    let replacements = [
+        ("'public.app_outbox_aggregate'", literal("app_outbox_aggregate")),
+        ("'public.app_outbox_capture()'", literal("app_outbox_capture()")),
+        ("'public.app_outbox'", quote_literal(&table.to_string())),
+        ("public.app_outbox_", format!("{schema}.app_outbox_")),
+        ("public.app_outbox", table.to_string()),
+    ];
+    replace_each(PRODUCER, &replacements)
+}
+
+/// Replaces at each place the first text that matches there, never what was put in before.
+fn replace_each(text: &str, replacements: &[(&str, String)]) -> String {
+    let mut rendered = String::with_capacity(text.len());
+    let mut rest = text;
+    while let Some(next) = rest.chars().next() {
+        if let Some((from, to)) = replacements.iter().find(|(from, _)| rest.starts_with(from)) {
+            rendered.push_str(to);
+            rest = &rest[from.len()..];
+        } else {
+            rendered.push(next);
+            rest = &rest[next.len_utf8()..];
+        }
+    }
+    rendered
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_default_table_renders_to_the_file_itself() {
+        let default = QualifiedName::new("public", "app_outbox");
+        assert_eq!(render_outbox(&default), APP_OUTBOX);
+        assert_eq!(render_producer(&default), PRODUCER);
+    }
+
+    #[test]
+    fn another_table_leaves_no_trace_of_the_default_one() {
+        let sql = render_outbox(&QualifiedName::new("billing", "events"));
+        assert!(!sql.contains("public.app_outbox"), "{sql}");
+        assert!(sql.contains("CREATE TABLE billing.events ("), "{sql}");
+        let producer = render_producer(&QualifiedName::new("billing", "app_outbox"));
+        assert!(!producer.contains("public.app_outbox"), "{producer}");
+        assert!(producer.contains("CREATE TABLE billing.app_outbox_aggregate ("), "{producer}");
+    }
+}

@@ -1,0 +1,66 @@
+//! The figures of one slot for operators: the slot, how far it is settled, what is parked.
+
+use tokio_postgres::Client;
+use tokio_postgres::types::Type;
+
+use crate::dispatch::{Counting, DispatchStore};
+use crate::relay_row::read_relay_row;
+use crate::store::Survey;
+use crate::store_error::StoreError;
+use walrelay_pg_replication::{SlotState, Writer, read_slot};
+
+/// Counts what the next part of dispatch state holds, and looks at the slot.
+///
+/// # Errors
+///
+/// The server refused, or the connection ended.
+pub async fn read_survey(
+    client: &Client,
+    store: &DispatchStore,
+    counting: &mut Counting,
+) -> Result<Survey, StoreError> {
+    let relay_row = read_relay_row(client, store.slot()).await?;
+    let slot = read_slot(client, store.slot()).await?;
+    let lag_seconds = match &slot {
+        Some(slot) => lag_seconds(client, slot).await?,
+        None => None,
+    };
+    let oldest_writer = oldest_writer(client).await?;
+    store.count_further(client, counting).await?;
+    let (counts, is_counting) = (counting.counts(), counting.is_under_way());
+    Ok(Survey { counts, is_counting, slot, lag_seconds, oldest_writer, relay_row })
+}
+
+async fn oldest_writer(client: &Client) -> Result<Option<Writer>, StoreError> {
+    // Of the sessions of other roles only the process is told, unless the role has pg_read_all_stats.
+    let sql = "SELECT pid, prepared, extract(epoch FROM clock_timestamp() - since)::float8 AS seconds
+                 FROM (SELECT pid, NULL AS prepared, xact_start AS since, backend_xid AS xid
+                         FROM pg_catalog.pg_stat_activity WHERE backend_xid IS NOT NULL
+                       UNION ALL
+                       SELECT NULL, gid, prepared, transaction FROM pg_catalog.pg_prepared_xacts) AS w
+                ORDER BY age(xid) DESC
+                LIMIT 1";
+    let row = client
+        .query_typed_opt(sql, &[])
+        .await
+        .map_err(StoreError::sql("look for the oldest writing transaction"))?;
+    Ok(row.map(|row| Writer {
+        pid: row.get("pid"),
+        prepared: row.get("prepared"),
+        seconds: row.get("seconds"),
+    }))
+}
+
+/// How long ago what is confirmed now was written, as the server measures it for the session on the
+/// slot; nothing where no session is on it or the role may not see it.
+async fn lag_seconds(client: &Client, slot: &SlotState) -> Result<Option<f64>, StoreError> {
+    let Some(pid) = slot.active_pid else { return Ok(None) };
+    let sql = "SELECT CASE WHEN state IS NOT NULL
+                      THEN coalesce(extract(epoch FROM flush_lag), 0)::float8 END AS seconds
+                 FROM pg_catalog.pg_stat_replication WHERE pid = $1";
+    let row = client
+        .query_typed_opt(sql, &[(&pid, Type::INT4)])
+        .await
+        .map_err(StoreError::sql("read the lag of the replication session"))?;
+    Ok(row.and_then(|row| row.get("seconds")))
+}

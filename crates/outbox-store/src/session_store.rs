@@ -1,0 +1,560 @@
+//! Dispatch state in Postgres for one session: the [`Store`] of the service.
+//!
+//! Owns the ordinary connection beside the replication connection, and opens it again when it is
+//! lost. Keeps the claims of rows that are out, which their outcomes are written against.
+
+mod spilled;
+
+use std::collections::{BTreeSet, HashMap, HashSet};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use pgoutput_parser::{Lsn, Position};
+use tokio_postgres::error::SqlState;
+use walrelay_core::{
+    ClaimKey, Claimed, FailureClass, Finished, Message, Outcome, PublishFailure, RowToRecord, Topic,
+};
+
+use crate::dispatch::{
+    Claim, ClaimLimits, ClaimedRow, Counting, DispatchStore, Head, Key, ParkRow, ParkedKey,
+    RecordedPage, RecordedRow,
+};
+use crate::relay_row::{
+    Horizon, OwnRow, note_origin, read_confirmed, read_horizon, read_relay_row, take_relay_row,
+};
+use crate::report::read_survey;
+use crate::store::{DUE_KEYS_MAX, Due, HEADS_MAX, HOLDS_MAX, Store, StoreFailure, Survey};
+use crate::store_error::StoreError;
+use crate::wal_time::note_wal_time;
+use crate::watch::{PublicationWatch, Watch};
+use walrelay_pg_client::{ConnectConfig, PgError, SqlClient, connect_sql};
+use walrelay_pg_replication::{ServerIdentity, read_server_identity};
+
+use spilled::{PER_KEY_ROWS, Spilled};
+
+/// The dispatch tables of one slot.
+#[derive(Debug)]
+pub struct SessionStore {
+    connect: ConnectConfig,
+    /// Proven to be on `server`, once it is here (I11).
+    client: Option<SqlClient>,
+    store: DispatchStore,
+    /// The server of the replication session.
+    server: ServerIdentity,
+    /// The relay's row, once the session has taken it.
+    own_row: Option<OwnRow>,
+    /// What is recorded of the stream, where the positions in the table do not tell.
+    recorded: Option<Arc<[RecordedRow]>>,
+    /// What its generation was before the session looked whether something is begun with the slot; none
+    /// where there was no row.
+    generation: Option<u64>,
+    /// Rows claimed and not finished, by the id they are recorded under: at most what the budget
+    /// lets out. Two of them may lie at one position, once the publication was changed.
+    claims: HashMap<String, Claim>,
+    /// Keys that are to be held for a replay, as far as they were told last.
+    wanted: BTreeSet<(String, String)>,
+    /// Who streams the slot in this session; none where there is no slot.
+    streaming_pid: Option<i32>,
+    spilled: Spilled,
+    /// The newest horizon whose end of log the watermark has not passed yet.
+    horizon: Option<Horizon>,
+    lease: Duration,
+    counting: Counting,
+    /// Nothing to look at where nothing streams.
+    watch: Option<PublicationWatch>,
+    /// When the position is noted next, for whoever thinks in times; never, where that failed.
+    wal_time_at: Option<Instant>,
+}
+
+/// Where there is no row yet, the session makes one of this generation.
+const FIRST_GENERATION: u64 = 1;
+
+const OTHER_GENERATION: &str =
+    "the row in app_outbox_relay belongs to another generation or timeline";
+
+/// How often the position of the log is noted: so coarse is a time that an operator names.
+const WAL_TIME_INTERVAL: Duration = Duration::from_secs(60);
+
+/// How soon a key is looked at again whose rows were held by somebody else.
+const HELD_PAUSE: Duration = Duration::from_secs(1);
+
+impl SessionStore {
+    /// The state of `store`'s slot over a connection that is open. `lease` is how long claimed rows
+    /// stay ours: longer than a publish call may take.
+    ///
+    /// # Errors
+    ///
+    /// The connection is not on `server`, where the replication session is; or it broke.
+    pub async fn begin(
+        connect: ConnectConfig,
+        client: SqlClient,
+        store: DispatchStore,
+        server: ServerIdentity,
+        lease: Duration,
+    ) -> Result<Self, StoreFailure> {
+        prepare(&client, &server).await?;
+        Ok(Self {
+            connect,
+            client: Some(client),
+            store,
+            server,
+            own_row: None,
+            recorded: None,
+            generation: None,
+            claims: HashMap::new(),
+            wanted: BTreeSet::new(),
+            streaming_pid: None,
+            spilled: Spilled::NONE,
+            horizon: None,
+            lease,
+            counting: Counting::default(),
+            watch: None,
+            wal_time_at: Some(Instant::now()),
+        })
+    }
+
+    /// The same, looking at this publication too.
+    #[must_use]
+    pub fn watching(self, watch: PublicationWatch) -> Self {
+        Self { watch: Some(watch), ..self }
+    }
+
+    /// The same, of a session that began to look at the slot when the row was of this generation.
+    #[must_use]
+    pub fn of_generation(self, generation: Option<u64>) -> Self {
+        Self { generation, ..self }
+    }
+
+    /// The same, of a stream of which these rows are recorded, whatever positions they are recorded at.
+    #[must_use]
+    pub fn having_recorded(self, rows: Arc<[RecordedRow]>) -> Self {
+        Self { recorded: Some(rows), ..self }
+    }
+
+    /// Ends a session whose slot was reset: what it knows is of the slot before.
+    async fn refuse_other_generation(&mut self) -> Result<(), StoreFailure> {
+        let Some(own_row) = self.own_row.clone() else { return Ok(()) };
+        match own_row.is_ours(self.client().await?).await.map_err(store_failure)? {
+            true => Ok(()),
+            false => Err(StoreFailure::OtherHistory(OTHER_GENERATION)),
+        }
+    }
+
+    async fn client(&mut self) -> Result<&mut SqlClient, StoreFailure> {
+        if self.client.as_ref().is_none_or(|client| client.is_closed()) {
+            self.client = None;
+            let client = connect_sql(&self.connect).await.map_err(connect_failure)?;
+            prepare(&client, &self.server).await?;
+            self.client = Some(client);
+        }
+        match &mut self.client {
+            Some(client) => Ok(client),
+            None => Err(StoreFailure::ShuttingDown),
+        }
+    }
+
+    /// Once a minute. What needs it can wait or do without it, so nothing is ever ended by it.
+    async fn note_wal_time(&mut self) -> Result<(), StoreFailure> {
+        let now = Instant::now();
+        if self.wal_time_at.is_none_or(|at| at > now) {
+            return Ok(());
+        }
+        self.wal_time_at = Some(now + WAL_TIME_INTERVAL);
+        let system = self.server.system_identifier.clone().unwrap_or_default();
+        match note_wal_time(self.client().await?, &system).await {
+            Err(error) if !error.is_disconnected() => {
+                let error = error.to_string();
+                tracing::warn!(error, "times cannot be turned into positions: run `walrelay init`");
+                self.wal_time_at = None;
+            }
+            Ok(()) | Err(_) => {}
+        }
+        Ok(())
+    }
+
+    /// Only a recovery on another server needs it, and that can be told a moment instead.
+    async fn note_origin(&mut self) -> Result<(), StoreFailure> {
+        let Some(tables) = self.watch.as_ref().map(|watch| watch.tables().to_vec()) else {
+            return Ok(());
+        };
+        let slot = self.store.slot().to_owned();
+        match note_origin(self.client().await?, &slot, &tables).await {
+            Err(error) if !error.is_disconnected() => {
+                let error = error.to_string();
+                tracing::warn!(
+                    error,
+                    "a recovery after an upgrade will need --since: run `walrelay init`"
+                );
+                Ok(())
+            }
+            Ok(()) | Err(_) => Ok(()),
+        }
+    }
+
+    async fn read_horizon(&mut self) -> Result<Horizon, StoreFailure> {
+        read_horizon(self.client().await?).await.map_err(store_failure)
+    }
+}
+
+/// Makes a connection fit for writing: it does not depend on how the role or the database is set up,
+/// and it is where the replication session is.
+async fn prepare(client: &SqlClient, server: &ServerIdentity) -> Result<(), StoreFailure> {
+    client
+        .batch_execute(SESSION_SETTINGS)
+        .await
+        .map_err(|source| store_failure(StoreError::sql("set up the session")(source)))?;
+    let here = read_server_identity(client).await.map_err(store_failure)?;
+    match here.is_same(server) {
+        true => Ok(()),
+        false => Err(StoreFailure::OtherHistory(
+            "the connection leads to another server than the replication session, or it was restarted",
+        )),
+    }
+}
+
+/// What recorded rows depend on, and who tells of changes ([`DISPATCH_CHANNEL`]). A commit that returns before it is on disk may be lost with the
+/// server, and its rows are confirmed by then; what is stronger is left as it is. A lock or a
+/// statement that takes for ever would hold up every key.
+const SESSION_SETTINGS: &str = "
+SELECT set_config('synchronous_commit', 'on', false)
+ WHERE current_setting('synchronous_commit') NOT IN ('on', 'remote_apply');
+SET statement_timeout = '60s';
+SET lock_timeout = '10s';
+SET idle_in_transaction_session_timeout = '60s';
+SET default_transaction_read_only = off;
+SET search_path = pg_catalog, pg_temp;
+LISTEN walrelay_dispatch;";
+
+impl Store for SessionStore {
+    async fn parked_keys(
+        &mut self,
+        each: &mut (dyn FnMut(ParkedKey) + Send),
+    ) -> Result<usize, StoreFailure> {
+        let (store, server) = (self.store.clone(), self.server.clone());
+        let client = self.client().await?;
+        let parked_keys = store.each_parked_key(client, each).await.map_err(store_failure)?;
+        let wanted = store.wanted_holds(client, HOLDS_MAX).await.map_err(store_failure)?;
+        let streaming_pid = store.streaming_pid(client).await.map_err(store_failure)?;
+        let system = server.system_identifier.unwrap_or_default();
+        let own_row = take_relay_row(client, store.slot(), &system, server.timeline).await;
+        let row = read_relay_row(client, store.slot()).await.map_err(store_failure)?;
+        let confirmed = read_confirmed(client, store.slot()).await.map_err(store_failure)?;
+        let own_row = own_row.map_err(store_failure)?;
+        // Something may have been begun with the slot since, and even finished.
+        if own_row.generation != self.generation.unwrap_or(FIRST_GENERATION.min(own_row.generation))
+        {
+            return Err(StoreFailure::OtherHistory(OTHER_GENERATION));
+        }
+        self.note_origin().await?;
+        self.own_row = Some(own_row);
+        self.streaming_pid = streaming_pid;
+        self.wanted = wanted.into_iter().map(|key| (key.topic, key.ordering_key)).collect();
+        self.spilled.passed(row.map_or(Lsn::ZERO, |row| row.settled_lsn), confirmed);
+        // Read as early as this, so that even a short session notes how far it came.
+        self.horizon = Some(self.read_horizon().await?);
+        Ok(parked_keys)
+    }
+
+    async fn recorded_from(
+        &mut self,
+        from: Position,
+        rows_max: u32,
+    ) -> Result<RecordedPage, StoreFailure> {
+        if let Some(told) = &self.recorded {
+            return Ok(RecordedPage::from_all(told, from, rows_max));
+        }
+        let store = self.store.clone();
+        let client = self.client().await?;
+        store.recorded_from(client, from, rows_max).await.map_err(store_failure)
+    }
+
+    async fn park(&mut self, rows_to_record: &[RowToRecord]) -> Result<(), StoreFailure> {
+        let rows: Vec<_> = rows_to_record.iter().map(ParkRow::from).collect();
+        let store = self.store.clone();
+        store.park(self.client().await?, &rows).await.map_err(store_failure)
+    }
+
+    async fn finish(&mut self, finished: &[Finished]) -> Result<(), StoreFailure> {
+        let claim = |row: &Finished| self.claims.get(row.message.event_id()).cloned();
+        let outcomes: Vec<_> =
+            finished.iter().filter_map(|row| Some((claim(row)?, &row.outcome))).collect();
+        let (store, past) = (self.store.clone(), self.spilled.past);
+        store.finish_past(self.client().await?, &outcomes, past).await.map_err(store_failure)?;
+        for row in finished {
+            let removed = self.claims.remove(row.message.event_id());
+            let was_spilled = removed.is_some_and(|of_row| of_row.is_spilled());
+            if was_spilled && matches!(row.outcome, Outcome::Published { .. }) {
+                self.spilled.published(row.message.position());
+            }
+        }
+        Ok(())
+    }
+
+    async fn claim(
+        &mut self,
+        keys: &[ClaimKey],
+        bytes_max: usize,
+        through: Position,
+    ) -> Result<Vec<Claimed>, StoreFailure> {
+        self.answer_holds(keys, through).await?;
+        let wanted: Vec<_> = keys.iter().map(Key::from).collect();
+        // A row in memory costs its bytes twice and some more.
+        let rows = self.take_rows(&wanted, (bytes_max / 3) as u64).await?;
+        let mut claimed: HashMap<(String, String), Vec<ClaimedRow>> = HashMap::new();
+        for row in rows {
+            let key = (row.topic.clone(), row.ordering_key.clone());
+            claimed.entry(key).or_default().push(row);
+        }
+        let store = self.store.clone();
+        let client = self.client().await?;
+        // Asked after the claim: what is gone from here by then may be live again.
+        let empty: Vec<_> =
+            keys.iter().filter(|key| !claimed.contains_key(&owned(key))).map(Key::from).collect();
+        let held = match empty.is_empty() {
+            true => Vec::new(),
+            false => store.parked(client, &empty).await.map_err(store_failure)?,
+        };
+        let mut unreadable = Vec::new();
+        let answers: Vec<_> = keys
+            .iter()
+            .map(|key| match claimed.remove(&owned(key)) {
+                Some(of_key) => self.readable(key, of_key, &mut unreadable),
+                None => Claimed { rows: Vec::new(), held_for: held_for(key, &held) },
+            })
+            .collect();
+        if !unreadable.is_empty() {
+            let outcomes: Vec<_> =
+                unreadable.iter().map(|(claim, outcome)| (Claim::clone(claim), outcome)).collect();
+            let past = self.spilled.past;
+            store
+                .finish_past(self.client().await?, &outcomes, past)
+                .await
+                .map_err(store_failure)?;
+        }
+        Ok(answers)
+    }
+
+    async fn due_keys(&mut self, except: &[Topic]) -> Result<Due, StoreFailure> {
+        let store = self.store.clone();
+        let topics: Vec<&str> = except.iter().map(|topic| &**topic).collect();
+        let limit = u32::try_from(DUE_KEYS_MAX).unwrap_or(u32::MAX);
+        let client = self.client().await?;
+        let due = store.due_keys(client, &topics, limit).await.map_err(store_failure)?;
+        let wanted = store.wanted_holds(client, HOLDS_MAX).await.map_err(store_failure)?;
+        self.wanted = wanted.into_iter().map(|key| (key.topic, key.ordering_key)).collect();
+        let keys = due.keys.into_iter().chain(self.wanted.iter().cloned());
+        let keys = keys.map(|(topic, key)| (topic.into(), key)).collect();
+        Ok(Due { keys, has_more: due.has_more })
+    }
+
+    async fn has_spilled_before(&mut self, end: Lsn) -> Result<bool, StoreFailure> {
+        if self.recorded.is_some() {
+            // Positions in the table do not compare with those of this stream.
+            return Ok(false);
+        }
+        let store = self.store.clone();
+        store.has_spilled_before(self.client().await?, end).await.map_err(store_failure)
+    }
+
+    async fn heads_after(&mut self, after: Option<&Head>) -> Result<Vec<Head>, StoreFailure> {
+        let store = self.store.clone();
+        let after = after.map(|head| (head.topic.as_str(), head.ordering_key.as_str()));
+        let limit = u32::try_from(HEADS_MAX).unwrap_or(u32::MAX);
+        let client = self.client().await?;
+        store.heads_after(client, after, limit).await.map_err(store_failure)
+    }
+
+    async fn note_settled(&mut self, settled: Lsn) -> Result<(), StoreFailure> {
+        let Some(own_row) = self.own_row.clone() else { return Ok(()) };
+        let passed = self.horizon.filter(|horizon| horizon.wal_end <= settled);
+        let xmin = passed.map(|horizon| horizon.xmin);
+        let client = self.client().await?;
+        let written = own_row.write(client, settled, xmin).await.map_err(store_failure)?;
+        let Some(confirmed) = written else {
+            return Err(StoreFailure::OtherHistory(OTHER_GENERATION));
+        };
+        self.spilled.passed(settled, confirmed);
+        self.delete_stored().await?;
+        if passed.is_some() || self.horizon.is_none() {
+            self.horizon = None;
+            self.horizon = Some(self.read_horizon().await?);
+        }
+        self.note_wal_time().await
+    }
+
+    async fn notice(&mut self) {
+        match &self.client {
+            Some(client) => client.notified().await,
+            None => std::future::pending().await,
+        }
+    }
+
+    async fn survey(&mut self) -> Result<Survey, StoreFailure> {
+        let store = self.store.clone();
+        let mut counting = self.counting.clone();
+        let client = self.client().await?;
+        let survey = read_survey(client, &store, &mut counting).await.map_err(store_failure)?;
+        self.counting = counting;
+        self.delete_stored().await?;
+        Ok(survey)
+    }
+
+    async fn watch(&mut self) -> Result<Watch, StoreFailure> {
+        self.refuse_other_generation().await?;
+        match self.watch.clone() {
+            Some(watch) => watch.look(self.client().await?).await.map_err(store_failure),
+            None => Ok(Watch::Intact { up_to: Lsn::new(u64::MAX) }),
+        }
+    }
+
+    async fn prune(&mut self, retention: Duration) -> Result<u64, StoreFailure> {
+        let store = self.store.clone();
+        store.prune(self.client().await?, retention).await.map_err(store_failure)
+    }
+}
+
+impl SessionStore {
+    /// Answers for those of these keys that are to be held: nothing of them is on its way.
+    async fn answer_holds(
+        &mut self,
+        keys: &[ClaimKey],
+        through: Position,
+    ) -> Result<(), StoreFailure> {
+        let wanted: Vec<Key<'_>> =
+            keys.iter().filter(|key| self.wanted.contains(&owned(key))).map(Key::from).collect();
+        if wanted.is_empty() {
+            return Ok(());
+        }
+        let (store, streaming) = (self.store.clone(), (through, self.streaming_pid));
+        let client = self.client().await?;
+        let held = store.answer_holds(client, &wanted, streaming).await.map_err(store_failure)?;
+        if held > 0 {
+            tracing::info!(keys = held, "keys are held for a replay in place");
+        }
+        Ok(())
+    }
+
+    /// Rows of these keys: those that were spilled, which costs no write, and of the other keys a
+    /// lease.
+    async fn take_rows(
+        &mut self,
+        wanted: &[Key<'_>],
+        bytes_max: u64,
+    ) -> Result<Vec<ClaimedRow>, StoreFailure> {
+        let (store, lease) = (self.store.clone(), self.lease);
+        let per_key_rows = self.spilled.per_key_rows(wanted.len(), bytes_max);
+        let readable = ClaimLimits { per_key_rows, bytes_max, lease };
+        let client = self.client().await?;
+        let mut rows = store.read_spilled(client, wanted, readable).await.map_err(store_failure)?;
+        let spilled: HashSet<_> =
+            rows.iter().map(|row| (row.topic.as_str(), row.ordering_key.as_str())).collect();
+        let others: Vec<_> = wanted
+            .iter()
+            .filter(|key| !spilled.contains(&(key.topic, key.ordering_key)))
+            .copied()
+            .collect();
+        drop(spilled);
+        let bytes: u64 = rows.iter().map(|row| row.message.len() as u64).sum();
+        if bytes < bytes_max || rows.is_empty() {
+            let left = bytes_max - bytes.min(bytes_max);
+            let leased = ClaimLimits { per_key_rows: PER_KEY_ROWS, bytes_max: left, lease };
+            rows.extend(store.claim(client, &others, leased).await.map_err(store_failure)?);
+        }
+        self.spilled.read(bytes, rows.len() as u64);
+        Ok(rows)
+    }
+
+    /// Deletes what was spilled and stored before the slot was past it, some of it. It is only tidied
+    /// up: if that fails, the rows are published ones like others.
+    async fn delete_stored(&mut self) -> Result<(), StoreFailure> {
+        let (store, past) = (self.store.clone(), self.spilled.past);
+        if self.spilled.looks_for_left() {
+            match store.stored_spilled(self.client().await?).await {
+                Ok(Some((from, to))) => self.spilled.left(from, to),
+                Ok(None) => {}
+                Err(error) => tracing::debug!(%error, "whether stored rows are left is not known"),
+            }
+        }
+        let Some(from) = self.spilled.published_from.filter(|from| *from < past) else {
+            return Ok(());
+        };
+        let client = self.client().await?;
+        match store.delete_spilled_between(client, from, past).await {
+            Ok(further) => self.spilled.deleted(further),
+            Err(error) => tracing::debug!(%error, "what was spilled and stored is not deleted yet"),
+        }
+        Ok(())
+    }
+
+    /// The rows of a key up to one that is no message: somebody has edited it by hand. That row is
+    /// dead, the ones behind it are given back.
+    fn readable(
+        &mut self,
+        key: &ClaimKey,
+        rows: Vec<ClaimedRow>,
+        unreadable: &mut Vec<(Claim, Outcome)>,
+    ) -> Claimed {
+        let mut messages = Vec::with_capacity(rows.len());
+        let mut is_broken = false;
+        for row in rows {
+            if is_broken {
+                unreadable.push((row.claim, Outcome::released(row.attempts)));
+                continue;
+            }
+            let topic = Topic::clone(&key.topic);
+            let event_id = row.claim.event_id();
+            match Message::from_encoded(topic, row.position, event_id, &row.message) {
+                Ok(message) => {
+                    messages.push((message, row.attempts));
+                    self.claims.insert(row.claim.event_id().to_owned(), row.claim);
+                }
+                Err(error) => {
+                    is_broken = true;
+                    tracing::error!(event_id, %error, "row is dead: its message cannot be read");
+                    let failure =
+                        PublishFailure::new(FailureClass::Row, "UNREADABLE", error.to_string());
+                    let failure = Arc::new(failure);
+                    let dead = Outcome::Dead { attempts: row.attempts, failure };
+                    unreadable.push((row.claim, dead));
+                }
+            }
+        }
+        let held_for = messages.is_empty().then_some(HELD_PAUSE);
+        Claimed { rows: messages, held_for }
+    }
+}
+
+/// How long a key rests of which nothing could be claimed; none if it holds nothing any more.
+fn held_for(key: &ClaimKey, held: &[ParkedKey]) -> Option<Duration> {
+    let same =
+        |other: &&ParkedKey| *other.topic == *key.topic && *other.ordering_key == *key.ordering_key;
+    let parked = held.iter().find(same)?;
+    let wait = parked.next_attempt_in.unwrap_or(HELD_PAUSE);
+    Some(wait.clamp(HELD_PAUSE / 10, HELD_PAUSE * 60))
+}
+
+fn owned(key: &ClaimKey) -> (String, String) {
+    (key.topic.to_string(), key.ordering_key.to_string())
+}
+
+fn connect_failure(error: PgError) -> StoreFailure {
+    // 57P03 cannot_connect_now: starting up or shutting down. Starting up, the replication
+    // connection is gone anyway.
+    match error.server() {
+        Some(server) if server.code == SqlState::CANNOT_CONNECT_NOW.code() => {
+            StoreFailure::ShuttingDown
+        }
+        _ => StoreFailure::Unavailable(Box::new(error)),
+    }
+}
+
+fn store_failure(error: impl Into<StoreError>) -> StoreFailure {
+    let error = error.into();
+    match error.sql_state() {
+        Some(state) if *state == SqlState::CANNOT_CONNECT_NOW => StoreFailure::ShuttingDown,
+        Some(state) if [SqlState::UNDEFINED_COLUMN, SqlState::UNDEFINED_TABLE].contains(state) => {
+            StoreFailure::TablesOutdated(error)
+        }
+        _ => StoreFailure::Unavailable(Box::new(error)),
+    }
+}

@@ -1,0 +1,174 @@
+//! Whether the publication still publishes the outbox tables, and up to which position that is known.
+//!
+//! The server passes over rows that are not published without a word, and so do its keepalives. What
+//! is confirmed must lie before [`Watch::Intact`], unless the rows themselves show it.
+
+use std::sync::{Arc, OnceLock};
+
+use pgoutput_parser::Lsn;
+use tokio_postgres::types::{PgLsn, Type};
+use tokio_postgres::{Client, Row};
+
+use crate::store_error::StoreError;
+use walrelay_pg_client::QualifiedName;
+
+/// What a look at the publication tells.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Watch {
+    /// No change of it was committed before this position.
+    Intact {
+        /// The position.
+        up_to: Lsn,
+    },
+    /// Somebody is changing it, and has not committed yet.
+    Changing,
+    /// It is not what it was at the first look.
+    Changed {
+        /// What happened.
+        what: String,
+    },
+}
+
+/// A publication and its tables, as they were at the first look. Clones share that look: what is
+/// changed between two sessions is noticed by the second.
+#[derive(Debug, Clone)]
+pub struct PublicationWatch {
+    publication: String,
+    tables: Vec<QualifiedName>,
+    first: Arc<OnceLock<Vec<String>>>,
+}
+
+impl PublicationWatch {
+    /// Not looked at yet.
+    #[must_use]
+    pub fn new(publication: String, tables: Vec<QualifiedName>) -> Self {
+        Self { publication, tables, first: Arc::default() }
+    }
+
+    /// The outbox tables.
+    pub(crate) fn tables(&self) -> &[QualifiedName] {
+        &self.tables
+    }
+
+    /// Looks.
+    ///
+    /// # Errors
+    ///
+    /// The server refused, or the connection ended.
+    pub async fn look(&self, client: &Client) -> Result<Watch, StoreError> {
+        // The position first. Whoever commits a change before it has marked the catalog's rows by
+        // now: either we see the change, or, while its commit is not visible yet (it may wait for a
+        // standby after it is in the log), whose mark it is.
+        let row = client
+            .query_typed_one("SELECT pg_current_wal_insert_lsn() AS wal_end", &[])
+            .await
+            .map_err(StoreError::sql("read the end of the log"))?;
+        let up_to = Lsn::new(row.get::<_, PgLsn>("wal_end").into());
+        let mut finished: Vec<String> = Vec::new();
+        loop {
+            let rows = self.read(client).await?;
+            let marks: Vec<Mark> = rows.iter().flat_map(marks).collect();
+            if marks.iter().any(|mark| mark.is_in_progress) {
+                return Ok(Watch::Changing);
+            }
+            // Its transaction ended between our look at the row and at the transaction: the next
+            // look sees what it did. A mark that is seen twice only locked the row.
+            if marks.iter().all(|mark| finished.contains(&mark.of)) {
+                return Ok(match self.compare(&rows) {
+                    Ok(()) => Watch::Intact { up_to },
+                    Err(what) => Watch::Changed { what },
+                });
+            }
+            if !finished.is_empty() {
+                return Ok(Watch::Changing);
+            }
+            finished = marks.into_iter().map(|mark| mark.of).collect();
+        }
+    }
+
+    async fn read(&self, client: &Client) -> Result<Vec<Row>, StoreError> {
+        let schemas: Vec<&str> = self.tables.iter().map(QualifiedName::schema).collect();
+        let names: Vec<&str> = self.tables.iter().map(QualifiedName::table).collect();
+        client
+            .query_typed(
+                LOOK,
+                &[
+                    (&self.publication, Type::TEXT),
+                    (&schemas, Type::TEXT_ARRAY),
+                    (&names, Type::TEXT_ARRAY),
+                ],
+            )
+            .await
+            .map_err(StoreError::sql("look at the publication"))
+    }
+
+    fn compare(&self, rows: &[Row]) -> Result<(), String> {
+        let found: Vec<String> =
+            rows.iter().map(|row| self.identity(row)).collect::<Result<_, _>>()?;
+        if *self.first.get_or_init(|| found.clone()) == found {
+            return Ok(());
+        }
+        Err(format!(
+            "publication {} was changed, or a table of it was taken out and put back",
+            self.publication
+        ))
+    }
+
+    /// What differs once a thing was made anew or changed, and be it back to what it was.
+    fn identity(&self, row: &Row) -> Result<String, String> {
+        let publication = &self.publication;
+        let table: &str = row.get("name");
+        if !row.get::<_, bool>("has_publication") {
+            return Err(format!("publication {publication} was dropped or renamed"));
+        }
+        if !row.get::<_, bool>("has_table") {
+            return Err(format!("table {table} was dropped or renamed"));
+        }
+        if !row.get::<_, bool>("has_entry") {
+            return Err(format!("publication {publication} no longer publishes table {table}"));
+        }
+        if !row.get::<_, bool>("publishes_inserts") {
+            return Err(format!("publication {publication} no longer publishes inserts"));
+        }
+        Ok(row.get("identity"))
+    }
+}
+
+/// Who has marked a row of the catalog as deleted or replaced, or has locked it.
+struct Mark {
+    of: String,
+    is_in_progress: bool,
+}
+
+fn marks(row: &Row) -> Vec<Mark> {
+    let of = |column| row.get::<_, Vec<String>>(column).into_iter();
+    let in_progress = of("in_progress").map(|of| Mark { of, is_in_progress: true });
+    in_progress.chain(of("finished").map(|of| Mark { of, is_in_progress: false })).collect()
+}
+
+/// `xmax` is whoever marks a row; rolled back, it means nothing. Its missing high half is that of
+/// the nearest transaction id. One that is not before the snapshot cannot have ended in it.
+const LOOK: &str = "
+SELECT wanted.schema || '.' || wanted.name AS name,
+       p.oid IS NOT NULL AS has_publication, c.oid IS NOT NULL AS has_table,
+       r.oid IS NOT NULL AS has_entry, coalesce(p.pubinsert, false) AS publishes_inserts,
+       format('%s %s %s %s %s', p.oid, p.xmin, c.oid, r.oid, r.xmin) AS identity,
+       marks.in_progress, marks.finished
+  FROM unnest($2::text[], $3::text[]) AS wanted(schema, name)
+  LEFT JOIN pg_catalog.pg_publication p ON p.pubname = $1
+  LEFT JOIN pg_catalog.pg_namespace n ON n.nspname = wanted.schema
+  LEFT JOIN pg_catalog.pg_class c ON c.relnamespace = n.oid AND c.relname = wanted.name
+  LEFT JOIN pg_catalog.pg_publication_rel r ON r.prpubid = p.oid AND r.prrelid = c.oid
+ CROSS JOIN LATERAL (
+   SELECT coalesce(array_agg(xid::text) FILTER (WHERE status = 'in progress'), '{}') AS in_progress,
+          coalesce(array_agg(xid::text) FILTER (WHERE status = 'committed'), '{}') AS finished
+     FROM (SELECT xid, CASE WHEN xid >= newest THEN 'in progress'
+                            ELSE pg_catalog.pg_xact_status(greatest(xid, 0)::text::xid8) END AS status
+             FROM (SELECT newest + ((mark.xmax::text::bigint - newest) % 4294967296 + 6442450944) % 4294967296
+                                 - 2147483648 AS xid, newest
+                     FROM (VALUES (p.xmax), (r.xmax), (c.xmax)) AS mark(xmax),
+                          (SELECT pg_catalog.pg_snapshot_xmax(pg_catalog.pg_current_snapshot())::text::bigint)
+                            AS snapshot(newest)
+                    WHERE mark.xmax <> '0'::xid) AS full_ids) AS statuses
+   ) AS marks
+ ORDER BY 1";

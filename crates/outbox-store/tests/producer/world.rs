@@ -1,0 +1,59 @@
+//! A producer's database, and what stands in its outbox.
+
+use std::ops::Deref;
+
+use tokio_postgres::error::DbError;
+use walrelay_outbox_store::migrate;
+use walrelay_pg_client::QualifiedName;
+use walrelay_testkit::postgres::{TestClient, TestDatabase, installed_majors};
+
+pub(crate) struct World {
+    pub(crate) database: TestDatabase,
+    session: TestClient,
+}
+
+impl Deref for World {
+    type Target = TestClient;
+
+    fn deref(&self) -> &TestClient {
+        &self.session
+    }
+}
+
+/// One world for each installed version.
+pub(crate) async fn worlds() -> Vec<World> {
+    let mut worlds = Vec::new();
+    for major in installed_majors() {
+        let Some(database) = TestDatabase::create_on(major).await else { continue };
+        let session = database.connect().await;
+        let outbox = QualifiedName::new("public", "app_outbox");
+        migrate(&session, &[outbox]).await.expect("the migrations run");
+        eprintln!("on Postgres {major}");
+        worlds.push(World { database, session });
+    }
+    worlds
+}
+
+impl World {
+    pub(crate) async fn session(&self) -> TestClient {
+        self.database.connect().await
+    }
+
+    /// `type id event version payload` of each event, oldest first.
+    pub(crate) async fn outbox(&self) -> Vec<String> {
+        let sql = "SELECT concat_ws(' ', aggregatetype, aggregateid, event_type, version, payload)
+                     FROM app_outbox ORDER BY occurred_at, ctid";
+        let rows = self.query(sql, &[]).await.expect("the outbox");
+        rows.iter().map(|row| row.get(0)).collect()
+    }
+
+    /// The error with which this is refused.
+    pub(crate) async fn refused(&self, sql: &str) -> DbError {
+        refused(&self.session, sql).await
+    }
+}
+
+pub(crate) async fn refused(session: &TestClient, sql: &str) -> DbError {
+    let error = session.batch_execute(sql).await.expect_err(sql);
+    error.as_db_error().expect("an error of the server").clone()
+}

@@ -1,0 +1,356 @@
+//! From a connection string to an established session, for SQL and for replication alike.
+//!
+//! Owns name look-up, the order of attempts, TLS negotiation and the time budget. Names are looked
+//! up anew on every attempt, because a managed database moves. Every address of every host gets an
+//! equal share of what is left of `connect_timeout`, so that one that drops packets does not use up
+//! the time of those behind it.
+
+use std::future::Future;
+use std::net::SocketAddr;
+use std::ops::{Deref, DerefMut};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use socket2::{SockRef, TcpKeepalive};
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::{TcpStream, UnixStream};
+use tokio::sync::Notify;
+use tokio::task::JoinSet;
+use tokio::time::{Instant, timeout};
+use tokio_postgres::{AsyncMessage, Client, Connection, NoTls, SimpleQueryMessage, tls};
+
+use crate::conninfo::{ConnectConfig, Encryption, Endpoint, TargetSession};
+use crate::error::{PgError, ServerErrorKind, TlsError};
+use crate::stream::Stream;
+use crate::tls::{client_config, server_name};
+
+/// A peer that vanished without a FIN is noticed after 15 + 3 × 5 s, also where no timer of ours
+/// watches: while a query waits for its answer.
+const KEEPALIVE: TcpKeepalive = TcpKeepalive::new()
+    .with_time(Duration::from_secs(15))
+    .with_interval(Duration::from_secs(5))
+    .with_retries(3);
+
+/// How long [`SqlClient::close`] waits for the goodbye to be written.
+const CLOSE_TIMEOUT: Duration = Duration::from_secs(1);
+
+/// `SSLRequest`: length 8, code 1234.5679.
+const SSL_REQUEST: [u8; 8] = [0, 0, 0, 8, 0x04, 0xD2, 0x16, 0x2F];
+
+/// Connects for ordinary SQL.
+///
+/// # Errors
+///
+/// No address answers, TLS or authentication fails, or no server of the list is of the kind asked
+/// for. What a server answered is preferred over what a network did.
+pub async fn connect_sql(config: &ConnectConfig) -> Result<SqlClient, PgError> {
+    open_session(config, &SqlGreeting).await
+}
+
+/// A client for ordinary SQL together with the task that drives its socket; the task ends when this
+/// is dropped.
+#[derive(Debug)]
+pub struct SqlClient {
+    client: Client,
+    connection: JoinSet<()>,
+    notified: Arc<Notify>,
+}
+
+impl SqlClient {
+    /// Waits for a `NOTIFY` on a channel that this session listens to, or takes one that has come
+    /// since this was asked last; several count as one.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future loses nothing.
+    pub async fn notified(&self) {
+        self.notified.notified().await;
+    }
+
+    /// Says goodbye, so that the server does not log a lost connection.
+    pub async fn close(self) {
+        let Self { client, mut connection, .. } = self;
+        drop(client);
+        // What cannot be said within the time is cut off by the drop of the task.
+        timeout(CLOSE_TIMEOUT, connection.join_next()).await.ok();
+    }
+}
+
+impl Deref for SqlClient {
+    type Target = Client;
+
+    fn deref(&self) -> &Client {
+        &self.client
+    }
+}
+
+impl DerefMut for SqlClient {
+    fn deref_mut(&mut self) -> &mut Client {
+        &mut self.client
+    }
+}
+
+/// What is said on a fresh stream to make a session of it.
+pub trait Greeting: Sync {
+    /// The session.
+    type Session: Send;
+
+    /// Starts a session and finds out whether it is of the kind asked for.
+    fn greet(
+        &self,
+        stream: Stream,
+        config: &ConnectConfig,
+        endpoint: &Endpoint,
+    ) -> impl Future<Output = Result<Self::Session, PgError>> + Send;
+}
+
+/// Opens a session of the greeting's kind on the first address that accepts one.
+///
+/// # Errors
+///
+/// No address accepted a session within `connect_timeout`.
+pub async fn open_session<G: Greeting>(
+    config: &ConnectConfig,
+    greeting: &G,
+) -> Result<G::Session, PgError> {
+    let deadline = Instant::now() + config.connect_timeout;
+    let mut failures = Vec::new();
+    let mut targets = Vec::new();
+    for endpoint in &config.endpoints {
+        match timeout(deadline - Instant::now(), look_up(endpoint)).await {
+            Ok(Ok(addresses)) => {
+                targets.extend(addresses.into_iter().map(|address| (endpoint, address)));
+            }
+            Ok(Err(failure)) => failures.push(failure),
+            Err(_) => failures.push(PgError::ConnectTimeout {
+                address: format!("the resolver, asked for {}", endpoint.host),
+                limit: config.connect_timeout,
+            }),
+        }
+    }
+    let count = targets.len();
+    for (index, (endpoint, address)) in targets.into_iter().enumerate() {
+        let left = u32::try_from(count - index).unwrap_or(u32::MAX);
+        let share = deadline.saturating_duration_since(Instant::now()) / left;
+        let attempt = Attempt { config, endpoint, address: &address };
+        match timeout(share, attempt.establish(greeting)).await {
+            Ok(Ok(session)) => return Ok(session),
+            Ok(Err(failure)) => failures.push(failure),
+            Err(_) => {
+                let tried = attempt.to_string();
+                failures.push(PgError::ConnectTimeout { address: tried, limit: share });
+            }
+        }
+    }
+    Err(summary(failures))
+}
+
+/// The failure that tells most: an answer, before a network's silence.
+fn summary(mut failures: Vec<PgError>) -> PgError {
+    let answered = |failure: &PgError| {
+        !matches!(
+            failure,
+            PgError::Resolve { .. } | PgError::Connect { .. } | PgError::ConnectTimeout { .. }
+        )
+    };
+    match failures.iter().position(answered) {
+        Some(index) => failures.swap_remove(index),
+        None if failures.len() == 1 => failures.swap_remove(0),
+        None => PgError::Unreachable { failures },
+    }
+}
+
+/// Where one attempt goes.
+enum Address {
+    Tcp(SocketAddr),
+    Unix(PathBuf),
+}
+
+async fn look_up(endpoint: &Endpoint) -> Result<Vec<Address>, PgError> {
+    if let Some(directory) = endpoint.socket_dir() {
+        return Ok(vec![Address::Unix(socket_path(directory, endpoint.port))]);
+    }
+    tokio::net::lookup_host((endpoint.host.as_str(), endpoint.port))
+        .await
+        .map(|addresses| addresses.map(Address::Tcp).collect())
+        .map_err(|source| PgError::Resolve { host: endpoint.host.clone(), source })
+}
+
+fn socket_path(directory: &Path, port: u16) -> PathBuf {
+    directory.join(format!(".s.PGSQL.{port}"))
+}
+
+struct Attempt<'a> {
+    config: &'a ConnectConfig,
+    endpoint: &'a Endpoint,
+    address: &'a Address,
+}
+
+impl std::fmt::Display for Attempt<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self.address {
+            Address::Tcp(address) => write!(f, "{} ({address})", self.endpoint),
+            Address::Unix(path) => write!(f, "{}", path.display()),
+        }
+    }
+}
+
+impl Attempt<'_> {
+    async fn establish<G: Greeting>(&self, greeting: &G) -> Result<G::Session, PgError> {
+        let stream = self.open(&self.config.encryption).await?;
+        let is_encrypted = matches!(stream, Stream::Tls(_));
+        let failure = match greeting.greet(stream, self.config, self.endpoint).await {
+            Ok(session) => return Ok(session),
+            Err(failure) => failure,
+        };
+        // As libpq: "prefer" tries plain text when pg_hba.conf refuses the encrypted connection.
+        let refused =
+            failure.server().is_some_and(|answer| answer.kind() == ServerErrorKind::Authentication);
+        if !(is_encrypted && refused && self.config.encryption == Encryption::Prefer) {
+            return Err(failure);
+        }
+        let plain = self.open(&Encryption::Disable).await?;
+        // The first answer is the one about the connection that was asked for.
+        greeting.greet(plain, self.config, self.endpoint).await.map_err(|_| failure)
+    }
+
+    /// A connected stream, encrypted as asked.
+    async fn open(&self, encryption: &Encryption) -> Result<Stream, PgError> {
+        let failed = |source| PgError::Connect { address: self.to_string(), source };
+        let address = match self.address {
+            Address::Unix(path) => {
+                return UnixStream::connect(path).await.map(Stream::Unix).map_err(failed);
+            }
+            Address::Tcp(address) => address,
+        };
+        let stream = TcpStream::connect(address).await.map_err(failed)?;
+        stream.set_nodelay(true).map_err(failed)?;
+        SockRef::from(&stream).set_tcp_keepalive(&KEEPALIVE).map_err(failed)?;
+        match (self.encrypt(stream, encryption).await, encryption) {
+            (Ok(stream), _) => Ok(stream),
+            (Err(_), Encryption::Prefer) => {
+                TcpStream::connect(address).await.map(Stream::Tcp).map_err(failed)
+            }
+            (Err(source), _) => Err(PgError::Tls { host: self.endpoint.host.clone(), source }),
+        }
+    }
+
+    async fn encrypt(
+        &self,
+        mut stream: TcpStream,
+        encryption: &Encryption,
+    ) -> Result<Stream, TlsError> {
+        let Some(config) = client_config(encryption)? else { return Ok(Stream::Tcp(stream)) };
+        stream.write_all(&SSL_REQUEST).await.map_err(TlsError::Handshake)?;
+        match stream.read_u8().await.map_err(TlsError::Handshake)? {
+            b'S' => {}
+            b'N' if *encryption == Encryption::Prefer => return Ok(Stream::Tcp(stream)),
+            b'N' => return Err(TlsError::NotOffered),
+            other => return Err(TlsError::Unexpected(other)),
+        }
+        let name = server_name(encryption, &self.endpoint.host)?;
+        let connector = tokio_rustls::TlsConnector::from(Arc::clone(&config));
+        let stream = connector.connect(name, stream).await.map_err(TlsError::Handshake)?;
+        Ok(Stream::Tls(Box::new(stream)))
+    }
+}
+
+/// What [`TargetSession`] asks of a server, as a query and its answer. `None`: anything will do.
+#[derive(Debug, Clone, Copy)]
+pub struct SessionQuestion {
+    /// The query.
+    pub sql: &'static str,
+    /// The answer of a server that will do.
+    pub answer: &'static str,
+    /// The kind of server that was asked for.
+    pub wanted: &'static str,
+}
+
+impl TargetSession {
+    /// The question that finds it out; none where any server will do.
+    #[must_use]
+    pub fn question(self) -> Option<SessionQuestion> {
+        let (sql, answer, wanted) = match self {
+            Self::Any => return None,
+            Self::ReadWrite => ("SHOW transaction_read_only", "off", "read-write"),
+            Self::ReadOnly => ("SHOW transaction_read_only", "on", "read-only"),
+            Self::Primary => ("SELECT pg_catalog.pg_is_in_recovery()", "f", "a primary"),
+            Self::Standby => ("SELECT pg_catalog.pg_is_in_recovery()", "t", "a standby"),
+        };
+        Some(SessionQuestion { sql, answer, wanted })
+    }
+}
+
+struct SqlGreeting;
+
+impl Greeting for SqlGreeting {
+    type Session = SqlClient;
+
+    async fn greet(
+        &self,
+        stream: Stream,
+        config: &ConnectConfig,
+        endpoint: &Endpoint,
+    ) -> Result<SqlClient, PgError> {
+        let mut client_config = tokio_postgres::Config::new();
+        client_config
+            .user(&config.user)
+            .dbname(&config.database)
+            .application_name(&config.application_name)
+            // TLS is already there, where it is wanted.
+            .ssl_mode(tokio_postgres::config::SslMode::Disable);
+        if let Some(password) = &endpoint.password {
+            client_config.password(password.reveal());
+        }
+        if let Some(options) = &config.options {
+            client_config.options(options);
+        }
+        let (client, connection) = client_config
+            .connect_raw(stream, NoTls)
+            .await
+            .map_err(|error| refused_greeting(error, endpoint))?;
+        let mut tasks = JoinSet::new();
+        let notified = Arc::new(Notify::new());
+        tasks.spawn(drive(connection, Arc::clone(&notified)));
+        let client = SqlClient { client, connection: tasks, notified };
+        if let Some(question) = config.session.question() {
+            let rows = client.simple_query(question.sql).await?;
+            let is_wanted = rows.iter().any(|message| {
+                matches!(message, SimpleQueryMessage::Row(row) if row.get(0) == Some(question.answer))
+            });
+            if !is_wanted {
+                return Err(PgError::WrongSession { wanted: question.wanted });
+            }
+        }
+        Ok(client)
+    }
+}
+
+/// The SQL client tells a missing password as a mistake in its configuration, by its text alone.
+fn refused_greeting(error: tokio_postgres::Error, endpoint: &Endpoint) -> PgError {
+    let wants_password = endpoint.password.is_none()
+        && std::error::Error::source(&error)
+            .is_some_and(|cause| cause.to_string().contains("password missing"));
+    if wants_password { PgError::PasswordMissing } else { PgError::from(error).or_pooler() }
+}
+
+/// Drives the socket of a client until the client is dropped or the connection ends.
+async fn drive(mut connection: Connection<Stream, tls::NoTlsStream>, notified: Arc<Notify>) {
+    loop {
+        match std::future::poll_fn(|cx| connection.poll_message(cx)).await {
+            Some(Ok(AsyncMessage::Notice(notice))) => {
+                tracing::debug!(
+                    severity = notice.severity(),
+                    code = notice.code().code(),
+                    text = notice.message(),
+                    "notice of the server"
+                );
+            }
+            Some(Ok(AsyncMessage::Notification(_))) => notified.notify_one(),
+            Some(Ok(_)) => {}
+            // Every call of the client returns it too; logged there, where something is done.
+            Some(Err(_)) | None => return,
+        }
+    }
+}

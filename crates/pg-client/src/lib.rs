@@ -1,0 +1,27 @@
+//! Connections to Postgres: connection strings, TLS, passwords, sessions, quoting of names, and checks that every
+//! user of a session needs.
+
+mod blocked;
+mod connect;
+mod conninfo;
+mod error;
+mod hidden;
+mod names;
+mod secret;
+mod session_lock;
+mod sql_error;
+mod stream;
+mod tls;
+
+pub use blocked::{Blockers, backend_pid, blockers, cancel_statement};
+pub use connect::{Greeting, SessionQuestion, SqlClient, connect_sql, open_session};
+pub use conninfo::{
+    CONNECT_TIMEOUT_DEFAULT, ConnectConfig, ConninfoProblem, Endpoint, PgEnv, TargetSession,
+};
+pub use error::{PgError, ServerError, ServerErrorKind, TlsError};
+pub use hidden::{IS_HIDDEN, RowUse, refuse_hidden_rows};
+pub use names::{ParseNameError, QualifiedName, quote_identifier, quote_literal};
+pub use secret::Secret;
+pub use session_lock::lock_is_taken;
+pub use sql_error::SqlError;
+pub use stream::Stream;

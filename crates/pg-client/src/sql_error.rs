@@ -1,0 +1,99 @@
+//! A failure of an SQL statement.
+
+use tokio_postgres::error::SqlState;
+
+use crate::error::{ServerError, ServerErrorKind};
+
+/// A statement failed, or its answer cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum SqlError {
+    /// The server refused a statement, or the connection ended.
+    #[error("{action}")]
+    Sql {
+        /// What was being done, and to what.
+        action: String,
+        /// What the server said.
+        #[source]
+        source: tokio_postgres::Error,
+    },
+
+    /// A column holds what this version does not understand.
+    #[error("{column} holds {value:?}, which is not {expected}")]
+    UnexpectedValue {
+        /// The column, with its table.
+        column: &'static str,
+        /// What it holds.
+        value: String,
+        /// What it should hold.
+        expected: &'static str,
+    },
+
+    /// A number that the table cannot hold.
+    #[error("{what} {value} is more than the table can hold")]
+    OutOfRange {
+        /// What the number counts.
+        what: &'static str,
+        /// The number.
+        value: u64,
+    },
+
+    /// What would be read is not what is there.
+    #[error(
+        "row level security hides the rows of {tables} from role {role}: nothing can be said of them; as their \
+         owner: {policies}"
+    )]
+    RowsHidden {
+        /// The tables.
+        tables: String,
+        /// Who asks.
+        role: String,
+        /// The statements that show them.
+        policies: String,
+    },
+}
+
+impl SqlError {
+    /// For `map_err`: names what was being done.
+    pub fn sql(action: impl Into<String>) -> impl FnOnce(tokio_postgres::Error) -> Self {
+        let action = action.into();
+        |source| Self::Sql { action, source }
+    }
+
+    /// The server's code, when the server refused a statement.
+    #[must_use]
+    pub fn sql_state(&self) -> Option<&SqlState> {
+        match self {
+            Self::Sql { source, .. } => source.code(),
+            Self::UnexpectedValue { .. } | Self::OutOfRange { .. } | Self::RowsHidden { .. } => {
+                None
+            }
+        }
+    }
+
+    /// What the server's refusal means.
+    #[must_use]
+    pub fn server_kind(&self) -> Option<ServerErrorKind> {
+        let Self::Sql { source, .. } = self else { return None };
+        source.as_db_error().map(|answer| ServerError::from(answer).kind())
+    }
+
+    /// Whether the same statement may simply be run again: the server chose it as the victim of a
+    /// deadlock or of a conflict between transactions.
+    #[must_use]
+    pub fn is_transient_conflict(&self) -> bool {
+        matches!(
+            self.sql_state(),
+            Some(
+                &SqlState::T_R_DEADLOCK_DETECTED
+                    | &SqlState::T_R_SERIALIZATION_FAILURE
+                    | &SqlState::LOCK_NOT_AVAILABLE
+            )
+        )
+    }
+
+    /// Whether the connection is gone, so that only a new one helps.
+    #[must_use]
+    pub fn is_disconnected(&self) -> bool {
+        matches!(self, Self::Sql { source, .. } if source.is_closed() || source.code().is_none())
+    }
+}

@@ -1,0 +1,215 @@
+//! The one buffer between the socket and everything that reads messages from it.
+//!
+//! ```text
+//!        start            end             buffer.len()
+//! ───────┬────────────────┬───────────────┬
+//!  taken │ read, not taken│ room          │
+//! ```
+//!
+//! A read takes whatever the socket has, into all the room there is. Messages are taken as ranges and
+//! borrowed from the buffer, so a row is copied once, by the kernel. The buffer grows by doubling
+//! while a large message arrives, never on the word of its length field, and shrinks back later.
+
+use std::io;
+use std::ops::Range;
+use std::pin::Pin;
+use std::task::{Context, Poll, ready};
+
+use tokio::io::{AsyncRead, ReadBuf};
+
+use walrelay_pg_client::PgError;
+
+/// Large enough that a read under load returns hundreds of rows, small enough to keep for every
+/// connection.
+const BUFFER_BYTES: usize = 256 * 1024;
+
+/// So many reads without a large message give a grown buffer back. Giving it back at once would
+/// allocate anew for each row of a table of large rows.
+const SHRINK_AFTER_READS: u32 = 8;
+
+/// The tag and the length that every message of the protocol starts with.
+const HEADER_BYTES: usize = 5;
+
+#[derive(Debug)]
+pub(crate) struct Incoming {
+    buffer: Vec<u8>,
+    start: usize,
+    end: usize,
+    message_bytes_max: usize,
+    small_reads: u32,
+}
+
+/// Where a complete message lies in the buffer, until the next read.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Located {
+    pub(crate) tag: u8,
+    /// With tag and length.
+    pub(crate) whole: Range<usize>,
+}
+
+impl Located {
+    pub(crate) fn body(&self) -> Range<usize> {
+        self.whole.start + HEADER_BYTES..self.whole.end
+    }
+}
+
+impl Incoming {
+    pub(crate) fn new(message_bytes_max: usize) -> Self {
+        Self { buffer: vec![0; BUFFER_BYTES], start: 0, end: 0, message_bytes_max, small_reads: 0 }
+    }
+
+    pub(crate) fn set_message_bytes_max(&mut self, bytes: usize) {
+        self.message_bytes_max = bytes;
+    }
+
+    /// Memory held.
+    pub(crate) fn memory(&self) -> usize {
+        self.buffer.len()
+    }
+
+    /// Takes the next complete message, if it has been read.
+    #[inline]
+    pub(crate) fn take(&mut self) -> Result<Option<Located>, PgError> {
+        let Some((tag, len)) = self.header()? else { return Ok(None) };
+        if self.end - self.start < len {
+            return Ok(None);
+        }
+        let whole = self.start..self.start + len;
+        self.start = whole.end;
+        Ok(Some(Located { tag, whole }))
+    }
+
+    /// The bytes of a message taken since the last read.
+    #[inline]
+    pub(crate) fn bytes(&self, range: Range<usize>) -> &[u8] {
+        self.buffer.get(range).unwrap_or_default()
+    }
+
+    /// Reads once, as much as there is; the number of bytes, never zero.
+    ///
+    /// Bytes are in the buffer when this is ready and nowhere else when it is not, so a caller that
+    /// stops polling loses nothing.
+    pub(crate) fn poll_read<R: AsyncRead + Unpin>(
+        &mut self,
+        reader: &mut R,
+        cx: &mut Context<'_>,
+    ) -> Poll<io::Result<usize>> {
+        self.make_room();
+        let room = self.buffer.get_mut(self.end..).unwrap_or_default();
+        let mut room = ReadBuf::new(room);
+        ready!(Pin::new(reader).poll_read(cx, &mut room))?;
+        let count = room.filled().len();
+        if count == 0 {
+            return Poll::Ready(Err(io::ErrorKind::UnexpectedEof.into()));
+        }
+        self.end += count;
+        Poll::Ready(Ok(count))
+    }
+
+    /// [`Incoming::poll_read`] as a future; as safe to cancel.
+    pub(crate) async fn read<R: AsyncRead + Unpin>(&mut self, reader: &mut R) -> io::Result<usize> {
+        std::future::poll_fn(|cx| self.poll_read(reader, cx)).await
+    }
+
+    /// Tag and whole length of the message at `start`.
+    #[inline]
+    fn header(&self) -> Result<Option<(u8, usize)>, PgError> {
+        let unread = self.buffer.get(self.start..self.end).unwrap_or_default();
+        let Some((&[tag, a, b, c, d], _)) = unread.split_first_chunk() else { return Ok(None) };
+        // The length counts itself and not the tag.
+        let len = u32::from_be_bytes([a, b, c, d]);
+        if len < 4 {
+            return Err(PgError::protocol(format!("message {tag:#04x} has length {len}, below 4")));
+        }
+        let bytes = usize::try_from(len).unwrap_or(usize::MAX).saturating_add(1);
+        if bytes > self.message_bytes_max {
+            return Err(PgError::MessageTooLarge { bytes, limit: self.message_bytes_max });
+        }
+        Ok(Some((tag, bytes)))
+    }
+
+    /// Moves what is unread to the front, which is at most one message's part, and sees to it that
+    /// there is room behind it.
+    fn make_room(&mut self) {
+        let unread = self.end - self.start;
+        if unread == 0 {
+            self.shrink();
+        } else if self.start > 0 {
+            self.buffer.copy_within(self.start..self.end, 0);
+        }
+        (self.start, self.end) = (0, unread);
+        if unread == self.buffer.len() {
+            self.buffer.resize(self.buffer.len() * 2, 0);
+            self.small_reads = 0;
+        }
+    }
+
+    fn shrink(&mut self) {
+        if self.buffer.len() <= BUFFER_BYTES {
+            return;
+        }
+        self.small_reads = if self.end > BUFFER_BYTES { 0 } else { self.small_reads + 1 };
+        if self.small_reads >= SHRINK_AFTER_READS {
+            self.buffer = vec![0; BUFFER_BYTES];
+            self.small_reads = 0;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn message(tag: u8, body: usize) -> Vec<u8> {
+        let mut bytes = vec![tag];
+        bytes.extend_from_slice(&u32::try_from(body + 4).unwrap().to_be_bytes());
+        bytes.resize(body + HEADER_BYTES, b'x');
+        bytes
+    }
+
+    /// Takes the next message, reading as often as needed.
+    async fn next(incoming: &mut Incoming, reader: &mut &[u8]) -> Result<Located, PgError> {
+        loop {
+            if let Some(located) = incoming.take()? {
+                return Ok(located);
+            }
+            incoming.read(reader).await.map_err(PgError::io("read"))?;
+        }
+    }
+
+    #[tokio::test]
+    async fn a_large_message_grows_the_buffer_and_small_ones_give_it_back() {
+        let mut bytes = message(b'd', 3_000_000);
+        let small = message(b'k', 10);
+        bytes.extend_from_slice(&small);
+        let mut incoming = Incoming::new(4_000_000);
+        let mut reader = bytes.as_slice();
+        let large = next(&mut incoming, &mut reader).await.unwrap();
+        assert_eq!((large.tag, large.body().len()), (b'd', 3_000_000));
+        assert!(incoming.memory() >= 3_000_000);
+        for _ in 0..2 * SHRINK_AFTER_READS {
+            let located = next(&mut incoming, &mut reader).await.unwrap();
+            assert_eq!(incoming.bytes(located.whole), small);
+            reader = &small;
+        }
+        assert_eq!(incoming.memory(), BUFFER_BYTES);
+    }
+
+    #[tokio::test]
+    async fn the_buffer_grows_with_what_arrives_not_with_what_is_announced() {
+        let mut incoming = Incoming::new(1 << 30);
+        let mut reader: &[u8] = &[b'd', 0x3F, 0xFF, 0xFF, 0x00, 1, 2, 3];
+        assert!(next(&mut incoming, &mut reader).await.is_err());
+        assert_eq!(incoming.memory(), BUFFER_BYTES);
+    }
+
+    #[tokio::test]
+    async fn a_message_above_the_limit_and_one_below_the_minimum_are_refused() {
+        let mut incoming = Incoming::new(1_000);
+        let large = next(&mut incoming, &mut message(b'd', 1_000).as_slice()).await;
+        assert!(matches!(large, Err(PgError::MessageTooLarge { bytes: 1_005, limit: 1_000 })));
+        let mut fresh = Incoming::new(1_000);
+        let small = next(&mut fresh, &mut [b'd', 0, 0, 0, 3].as_slice()).await;
+        assert!(matches!(small, Err(PgError::Protocol { .. })));
+    }
+}

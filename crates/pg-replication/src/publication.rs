@@ -1,0 +1,163 @@
+//! The publication: which tables' inserts the slot delivers.
+
+use tokio_postgres::Client;
+use tokio_postgres::types::Type;
+
+use crate::slot_error::SlotError;
+use walrelay_pg_client::{QualifiedName, quote_identifier};
+
+/// A publication, as the catalog holds it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PublicationState {
+    /// Its name.
+    pub name: String,
+    /// Which tables it covers beyond those listed.
+    pub scope: PublicationScope,
+    /// What it publishes.
+    pub publishes: Vec<Operation>,
+    /// The tables it lists, one by one.
+    pub tables: Vec<PublishedTable>,
+    /// Whether rows of partitions come under the name of the partitioned table.
+    pub via_root: bool,
+}
+
+/// Which tables a publication covers beyond those it lists.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum PublicationScope {
+    /// `FOR ALL TABLES`.
+    AllTables,
+    /// Those it lists, and all of these schemas.
+    Listed {
+        /// `FOR TABLES IN SCHEMA`.
+        schemas: Vec<String>,
+    },
+}
+
+/// What a publication can publish.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Operation {
+    /// New rows.
+    Insert,
+    /// Changed rows.
+    Update,
+    /// Removed rows.
+    Delete,
+    /// Emptied tables.
+    Truncate,
+}
+
+/// A table that a publication lists.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PublishedTable {
+    /// Its name.
+    pub name: QualifiedName,
+    /// Only rows for which this holds are published.
+    pub row_filter: Option<String>,
+    /// Only these columns are published; None for all.
+    pub columns: Option<Vec<String>>,
+}
+
+impl PublicationState {
+    /// The entry of a table that is listed.
+    #[must_use]
+    pub fn listed(&self, table: &QualifiedName) -> Option<&PublishedTable> {
+        self.tables.iter().find(|published| published.name == *table)
+    }
+
+    /// Whether inserts into this table are covered, if inserts are published at all.
+    #[must_use]
+    pub fn covers(&self, table: &QualifiedName) -> bool {
+        let beyond = match &self.scope {
+            PublicationScope::AllTables => true,
+            PublicationScope::Listed { schemas } => schemas.iter().any(|s| s == table.schema()),
+        };
+        beyond || self.listed(table).is_some()
+    }
+}
+
+/// Drops a publication, where there is one of this name.
+///
+/// # Errors
+///
+/// The role does not own it; the server refused, or the connection ended.
+pub async fn drop_publication(client: &Client, name: &str) -> Result<(), SlotError> {
+    let sql = format!("DROP PUBLICATION IF EXISTS {}", quote_identifier(name));
+    let dropped = client.batch_execute(&sql).await;
+    dropped.map_err(SlotError::sql(format!("drop publication {name:?}")))
+}
+
+/// The state of a publication; None when there is none of this name.
+///
+/// # Errors
+///
+/// The server refused, or the connection ended.
+pub async fn read_publication(
+    client: &Client,
+    name: &str,
+) -> Result<Option<PublicationState>, SlotError> {
+    let failed = || SlotError::sql(format!("read publication {name:?}"));
+    let Some(row) = client
+        .query_typed_opt(
+            "SELECT puballtables, pubinsert, pubupdate, pubdelete, pubtruncate, pubviaroot,
+                    ARRAY(SELECT n.nspname::text
+                            FROM pg_catalog.pg_publication_namespace pn
+                            JOIN pg_catalog.pg_namespace n ON n.oid = pn.pnnspid
+                           WHERE pn.pnpubid = p.oid
+                           ORDER BY 1) AS schemas
+               FROM pg_catalog.pg_publication p
+              WHERE pubname = $1",
+            &[(&name, Type::TEXT)],
+        )
+        .await
+        .map_err(failed())?
+    else {
+        return Ok(None);
+    };
+    let tables = client
+        .query_typed(
+            "SELECT n.nspname::text AS schema, c.relname::text AS name,
+                    pg_get_expr(r.prqual, r.prrelid) AS row_filter,
+                    CASE WHEN r.prattrs IS NOT NULL THEN
+                      ARRAY(SELECT a.attname::text FROM pg_catalog.pg_attribute a
+                             WHERE a.attrelid = c.oid AND a.attnum = ANY (r.prattrs::int2[])
+                             ORDER BY a.attnum)
+                    END AS columns
+               FROM pg_catalog.pg_publication p
+               JOIN pg_catalog.pg_publication_rel r ON r.prpubid = p.oid
+               JOIN pg_catalog.pg_class c ON c.oid = r.prrelid
+               JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
+              WHERE p.pubname = $1
+              ORDER BY 1, 2",
+            &[(&name, Type::TEXT)],
+        )
+        .await
+        .map_err(failed())?;
+    let operations = [
+        ("pubinsert", Operation::Insert),
+        ("pubupdate", Operation::Update),
+        ("pubdelete", Operation::Delete),
+        ("pubtruncate", Operation::Truncate),
+    ];
+    let scope = if row.get("puballtables") {
+        PublicationScope::AllTables
+    } else {
+        PublicationScope::Listed { schemas: row.get("schemas") }
+    };
+    Ok(Some(PublicationState {
+        name: name.to_owned(),
+        scope,
+        publishes: operations.into_iter().filter(|(c, _)| row.get(c)).map(|(_, o)| o).collect(),
+        tables: tables
+            .iter()
+            .map(|table| PublishedTable {
+                name: QualifiedName::new(
+                    table.get::<_, String>("schema"),
+                    table.get::<_, String>("name"),
+                ),
+                row_filter: table.get("row_filter"),
+                columns: table.get("columns"),
+            })
+            .collect(),
+        via_root: row.get("pubviaroot"),
+    }))
+}

@@ -1,0 +1,516 @@
+//! The replication connection, from greeting to streaming.
+//!
+//! ```text
+//! stream ── handshake ──▶ ReplicationConnection ── start ──▶ (Frames, Feedback)
+//!                          identify_system, simple_query
+//! ```
+//!
+//! A session of its own kind: it takes the walsender's commands and the simple query protocol, and
+//! once started it streams both ways at the same time, which is why it is split in two. It runs over
+//! any duplex stream, so a simulation can be the server.
+
+#![expect(
+    clippy::wildcard_enum_match_arm,
+    reason = "each place expects one or two of some thirty messages; every other one is an error"
+)]
+
+use std::time::Duration;
+
+use bytes::BytesMut;
+use pgoutput_parser::Lsn;
+use postgres_protocol::authentication::{md5_hash, sasl};
+use postgres_protocol::message::{backend, frontend};
+use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt as _, ReadHalf, WriteHalf};
+use tokio_postgres::fallible_iterator::FallibleIterator as _;
+
+use crate::feedback::Feedback;
+use crate::frames::Frames;
+use crate::incoming::{Incoming, Located};
+use crate::server_identity::{ServerIdentity, TIMELINE_AND_START};
+use crate::stream_settings::StreamSettings;
+use walrelay_pg_client::{
+    ConnectConfig, Endpoint, Greeting, PgError, Secret, ServerError, ServerErrorKind, Stream,
+    open_session,
+};
+
+/// What one query on this connection may answer in all. They are catalogue look-ups.
+const ANSWER_BYTES_MAX: usize = 16 << 20;
+
+/// CopyBothResponse; the library below knows every message but this one.
+const COPY_BOTH_RESPONSE: u8 = b'W';
+
+/// The reading half over a network.
+pub type NetworkFrames = Frames<ReadHalf<Stream>>;
+
+/// The writing half over a network.
+pub type NetworkFeedback = Feedback<WriteHalf<Stream>>;
+
+/// What is told to the server in the first message, and how to answer when it asks who we are.
+#[derive(Debug, Clone)]
+pub struct Startup<'a> {
+    /// The role.
+    pub user: &'a str,
+    /// The database whose slot is read.
+    pub database: &'a str,
+    /// Shown as `application_name`.
+    pub application_name: &'a str,
+    /// For the methods that want one.
+    pub password: Option<&'a Secret>,
+    /// Command-line options for the server process, `-c name=value`.
+    pub options: &'a str,
+}
+
+/// The answer to `IDENTIFY_SYSTEM`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SystemIdentity {
+    /// Whose positions these are: differs after a restore into a new cluster.
+    pub system_identifier: String,
+    /// Changes when a standby is promoted or a backup recovered.
+    pub timeline: u32,
+    /// The end of the log that is safely on disk.
+    pub xlogpos: Lsn,
+    /// The database connected to.
+    pub database: String,
+}
+
+impl SystemIdentity {
+    /// The identifier of rows that a table has instead of a log: their positions are nobody's.
+    pub const NO_LOG: &str = "0";
+
+    /// Whose log it is, as messages say it: system identifier and timeline. A promotion and a restore to a time
+    /// begin a timeline, on which positions that were given away may be given to other rows.
+    #[must_use]
+    pub fn log(&self) -> Option<String> {
+        let is_a_log = self.system_identifier != Self::NO_LOG;
+        is_a_log.then(|| format!("{}/{}", self.system_identifier, self.timeline))
+    }
+}
+
+/// An authenticated walsender session that does not stream yet.
+#[derive(Debug)]
+pub struct ReplicationConnection<S> {
+    stream: S,
+    incoming: Incoming,
+}
+
+impl ReplicationConnection<Stream> {
+    /// Connects, with server settings such as `("wal_sender_timeout", "15s")` for this session alone.
+    ///
+    /// # Errors
+    ///
+    /// As [`connect_sql`](crate::connect_sql).
+    pub async fn connect(
+        config: &ConnectConfig,
+        settings: &[(&str, &str)],
+    ) -> Result<Self, PgError> {
+        let options = server_options(config.options(), settings);
+        open_session(config, &ReplicationGreeting { options }).await
+    }
+}
+
+struct ReplicationGreeting {
+    options: String,
+}
+
+impl Greeting for ReplicationGreeting {
+    type Session = ReplicationConnection<Stream>;
+
+    async fn greet(
+        &self,
+        stream: Stream,
+        config: &ConnectConfig,
+        endpoint: &Endpoint,
+    ) -> Result<Self::Session, PgError> {
+        let startup = Startup {
+            user: config.user(),
+            database: config.database(),
+            application_name: config.application_name(),
+            password: endpoint.password.as_ref(),
+            options: &self.options,
+        };
+        let mut connection =
+            ReplicationConnection::handshake(stream, &startup).await.map_err(PgError::or_pooler)?;
+        if let Some(question) = config.target_session().question() {
+            let rows = connection.simple_query(question.sql).await?;
+            let answer = rows.first().and_then(|row| row.first()?.as_deref());
+            if answer != Some(question.answer) {
+                return Err(PgError::WrongSession { wanted: question.wanted });
+            }
+        }
+        Ok(connection)
+    }
+}
+
+impl<S: AsyncRead + AsyncWrite + Unpin + Send> ReplicationConnection<S> {
+    /// Greets a server over a connected stream and answers its questions.
+    ///
+    /// # Errors
+    ///
+    /// The server refuses us, asks for a method we do not have, or breaks the protocol.
+    pub async fn handshake(stream: S, startup: &Startup<'_>) -> Result<Self, PgError> {
+        let mut connection = Self { stream, incoming: Incoming::new(ANSWER_BYTES_MAX) };
+        let parameters = [
+            ("user", startup.user),
+            ("database", startup.database),
+            ("replication", "database"),
+            ("client_encoding", "UTF8"),
+            ("application_name", startup.application_name),
+            ("options", startup.options),
+        ];
+        let mut message = BytesMut::new();
+        frontend::startup_message(parameters, &mut message).map_err(PgError::io("greet"))?;
+        connection.send(&message).await?;
+        connection.authenticate(startup).await?;
+        loop {
+            match connection.answer().await? {
+                backend::Message::ReadyForQuery(_) => return Ok(connection),
+                backend::Message::BackendKeyData(_) => {}
+                other => return Err(unexpected("the end of the greeting", &other)),
+            }
+        }
+    }
+
+    /// Which cluster and database this is, and how far its log reaches.
+    ///
+    /// # Errors
+    ///
+    /// [`PgError::Pooler`] when what answers does not replicate: a pooler drops
+    /// `replication=database` without a word, and the first sign is a syntax error.
+    pub async fn identify_system(&mut self) -> Result<SystemIdentity, PgError> {
+        let rows = match self.simple_query("IDENTIFY_SYSTEM").await {
+            Err(PgError::Server(error)) if error.kind() == ServerErrorKind::Syntax => {
+                return Err(PgError::Pooler);
+            }
+            rows => rows?,
+        };
+        let mut fields = rows.into_iter().next().unwrap_or_default().into_iter();
+        let mut field = |name: &str| {
+            let missing = || PgError::protocol(format!("IDENTIFY_SYSTEM answers without {name}"));
+            fields.next().flatten().ok_or_else(missing)
+        };
+        let system_identifier = field("systemid")?;
+        let timeline = field("timeline")?;
+        let xlogpos = field("xlogpos")?;
+        let database = field("dbname")?;
+        let number = |_| PgError::protocol(format!("{timeline:?} is no timeline"));
+        let position = |error: pgoutput_parser::ParseLsnError| PgError::protocol(error.to_string());
+        Ok(SystemIdentity {
+            system_identifier,
+            timeline: timeline.parse().map_err(number)?,
+            xlogpos: xlogpos.parse().map_err(position)?,
+            database,
+        })
+    }
+
+    /// Which server this is, and in which life of it (I11).
+    ///
+    /// # Errors
+    ///
+    /// The query fails, or its answer is no timeline.
+    pub async fn server_identity(
+        &mut self,
+        system: &SystemIdentity,
+    ) -> Result<ServerIdentity, PgError> {
+        let rows = self.simple_query(TIMELINE_AND_START).await?;
+        let mut fields = rows.into_iter().next().unwrap_or_default().into_iter();
+        let mut field = || fields.next().flatten().unwrap_or_default();
+        let (timeline, started_at) = (field(), field());
+        ServerIdentity::new(Some(system.system_identifier.clone()), &timeline, started_at)
+            .ok_or_else(|| ServerIdentity::malformed(&timeline))
+    }
+
+    /// The session's `wal_sender_timeout`; `None` when it is switched off.
+    ///
+    /// # Errors
+    ///
+    /// The query fails, or its answer is no number.
+    pub async fn wal_sender_timeout(&mut self) -> Result<Option<Duration>, PgError> {
+        // pg_settings gives the bare number of milliseconds, SHOW a number with a unit.
+        let sql = "SELECT setting FROM pg_catalog.pg_settings WHERE name = 'wal_sender_timeout'";
+        let rows = self.simple_query(sql).await?;
+        let answer = rows.first().and_then(|row| row.first()?.as_deref()).unwrap_or_default();
+        let no_number = |_| PgError::protocol(format!("wal_sender_timeout is {answer:?}"));
+        let milliseconds: u64 = answer.parse().map_err(no_number)?;
+        Ok((milliseconds > 0).then(|| Duration::from_millis(milliseconds)))
+    }
+
+    /// Runs a walsender command or SQL; the rows of all its results, each column as text.
+    ///
+    /// # Errors
+    ///
+    /// What the server answers; the connection stays usable. Anything else ends it.
+    pub async fn simple_query(&mut self, sql: &str) -> Result<Vec<Vec<Option<String>>>, PgError> {
+        self.send_query(sql).await?;
+        let (mut rows, mut bytes) = (Vec::new(), 0);
+        let mut failure = None;
+        loop {
+            match self.answer().await {
+                Ok(backend::Message::DataRow(row)) => {
+                    bytes = answer_bytes(bytes, &row)?;
+                    rows.push(row_of_text(&row)?);
+                }
+                Ok(backend::Message::ReadyForQuery(_)) => return failure.map_or(Ok(rows), Err),
+                Ok(
+                    backend::Message::RowDescription(_)
+                    | backend::Message::CommandComplete(_)
+                    | backend::Message::EmptyQueryResponse,
+                ) => {}
+                Ok(other) => return Err(unexpected("the answer to a query", &other)),
+                // ReadyForQuery follows, unless the server ends the connection.
+                Err(PgError::Server(error)) if error.severity == "ERROR" => {
+                    failure = Some(PgError::Server(error));
+                }
+                Err(error) => return Err(error),
+            }
+        }
+    }
+
+    /// Starts streaming and splits the connection; `start` is [`Lsn::ZERO`] for "where the slot is".
+    ///
+    /// # Errors
+    ///
+    /// The slot is active ([`ServerErrorKind::SlotActive`]), missing or invalidated, and whatever
+    /// else the server objects to. The connection is gone then.
+    pub async fn start(
+        mut self,
+        slot: &str,
+        publications: &[String],
+        start: Lsn,
+        settings: &StreamSettings,
+    ) -> Result<(Frames<ReadHalf<S>>, Feedback<WriteHalf<S>>), PgError> {
+        self.send_query(&start_replication(slot, publications, start)).await?;
+        loop {
+            let located = self.located().await?;
+            if located.tag == COPY_BOTH_RESPONSE {
+                break;
+            }
+            match self.message(located)? {
+                None => {}
+                Some(other) => return Err(unexpected("the start of the stream", &other)),
+            }
+        }
+        let Self { stream, mut incoming } = self;
+        incoming.set_message_bytes_max(settings.frame_bytes_max);
+        let (reader, writer) = tokio::io::split(stream);
+        Ok((
+            Frames::new(reader, incoming, settings.silence_limit),
+            Feedback::new(writer, settings.clone()),
+        ))
+    }
+
+    async fn authenticate(&mut self, startup: &Startup<'_>) -> Result<(), PgError> {
+        let mut message = BytesMut::new();
+        match self.answer().await? {
+            backend::Message::AuthenticationOk => return Ok(()),
+            backend::Message::AuthenticationCleartextPassword => {
+                let password = password(startup)?;
+                frontend::password_message(password, &mut message).map_err(PgError::io("greet"))?;
+            }
+            backend::Message::AuthenticationMd5Password(body) => {
+                let hash = md5_hash(startup.user.as_bytes(), password(startup)?, body.salt());
+                let hash = hash.as_bytes();
+                frontend::password_message(hash, &mut message).map_err(PgError::io("greet"))?;
+            }
+            backend::Message::AuthenticationSasl(body) => {
+                self.authenticate_with_scram(&body, password(startup)?).await?;
+            }
+            other => return Err(unsupported_method(&other)),
+        }
+        self.send(&message).await?;
+        match self.answer().await? {
+            backend::Message::AuthenticationOk => Ok(()),
+            other => Err(unexpected("the result of authentication", &other)),
+        }
+    }
+
+    async fn authenticate_with_scram(
+        &mut self,
+        offered: &backend::AuthenticationSaslBody,
+        password: &[u8],
+    ) -> Result<(), PgError> {
+        let malformed = PgError::io("read the authentication methods of the server");
+        let methods: Vec<String> =
+            offered.mechanisms().map(|name| Ok(name.to_owned())).collect().map_err(malformed)?;
+        if !methods.iter().any(|method| method == sasl::SCRAM_SHA_256) {
+            return Err(PgError::AuthenticationMethod { method: methods.join(", ") });
+        }
+        // "Unsupported" and not "unrequested": the latter is taken for a downgrade attack by a
+        // server that offers channel binding.
+        let mut scram = sasl::ScramSha256::new(password, sasl::ChannelBinding::unsupported());
+        let mut message = BytesMut::new();
+        frontend::sasl_initial_response(sasl::SCRAM_SHA_256, scram.message(), &mut message)
+            .map_err(PgError::io("greet"))?;
+        self.send(&message).await?;
+        let challenge = match self.answer().await? {
+            backend::Message::AuthenticationSaslContinue(body) => body,
+            other => return Err(unexpected("a SCRAM challenge", &other)),
+        };
+        let failed = |source| PgError::Scram { source };
+        scram.update(challenge.data()).map_err(failed)?;
+        message.clear();
+        frontend::sasl_response(scram.message(), &mut message).map_err(PgError::io("greet"))?;
+        self.send(&message).await?;
+        match self.answer().await? {
+            // The server proves here that it knows the password too.
+            backend::Message::AuthenticationSaslFinal(body) => {
+                scram.finish(body.data()).map_err(failed)
+            }
+            other => Err(unexpected("the end of SCRAM", &other)),
+        }
+    }
+
+    async fn send(&mut self, bytes: &[u8]) -> Result<(), PgError> {
+        self.stream.write_all(bytes).await.map_err(PgError::io("write to the server"))?;
+        self.stream.flush().await.map_err(PgError::io("write to the server"))
+    }
+
+    async fn send_query(&mut self, sql: &str) -> Result<(), PgError> {
+        let mut message = BytesMut::new();
+        frontend::query(sql, &mut message).map_err(PgError::io("write a query"))?;
+        self.send(&message).await
+    }
+
+    async fn located(&mut self) -> Result<Located, PgError> {
+        loop {
+            if let Some(located) = self.incoming.take()? {
+                return Ok(located);
+            }
+            let read = self.incoming.read(&mut self.stream).await;
+            read.map_err(PgError::io("read from the server"))?;
+        }
+    }
+
+    /// The next message that answers something: notices are logged, errors returned.
+    async fn answer(&mut self) -> Result<backend::Message, PgError> {
+        loop {
+            let located = self.located().await?;
+            if let Some(message) = self.message(located)? {
+                return Ok(message);
+            }
+        }
+    }
+
+    fn message(&self, located: Located) -> Result<Option<backend::Message>, PgError> {
+        let mut bytes = BytesMut::from(self.incoming.bytes(located.whole));
+        let parsed = backend::Message::parse(&mut bytes);
+        match parsed.map_err(PgError::io("read a message of the server"))? {
+            Some(backend::Message::ErrorResponse(body)) => {
+                Err(PgError::Server(Box::new(ServerError::from_fields(body.fields())?)))
+            }
+            Some(backend::Message::NoticeResponse(body)) => {
+                let notice = ServerError::from_fields(body.fields())?;
+                tracing::debug!(severity = notice.severity, %notice, "notice of the server");
+                Ok(None)
+            }
+            Some(backend::Message::ParameterStatus(_)) => Ok(None),
+            Some(message) => Ok(Some(message)),
+            None => Err(PgError::protocol("a message ends before its length says")),
+        }
+    }
+}
+
+fn password<'a>(startup: &Startup<'a>) -> Result<&'a [u8], PgError> {
+    startup.password.map(|secret| secret.reveal().as_bytes()).ok_or(PgError::PasswordMissing)
+}
+
+/// What the rows so far take, this one included.
+fn answer_bytes(before: usize, row: &backend::DataRowBody) -> Result<usize, PgError> {
+    let (bytes, limit) = (before + row.buffer().len(), ANSWER_BYTES_MAX);
+    (bytes <= limit).then_some(bytes).ok_or(PgError::MessageTooLarge { bytes, limit })
+}
+
+fn row_of_text(row: &backend::DataRowBody) -> Result<Vec<Option<String>>, PgError> {
+    let text = |range: Option<std::ops::Range<usize>>| {
+        let bytes = range.map(|range| row.buffer().get(range).unwrap_or_default());
+        Ok(bytes.map(|bytes| String::from_utf8_lossy(bytes).into_owned()))
+    };
+    row.ranges().map(text).collect().map_err(PgError::io("read a row"))
+}
+
+fn unexpected(expected: &str, found: &backend::Message) -> PgError {
+    PgError::protocol(format!("expected {expected}, found {}", name_of(found)))
+}
+
+fn unsupported_method(message: &backend::Message) -> PgError {
+    match message {
+        backend::Message::AuthenticationGss
+        | backend::Message::AuthenticationKerberosV5
+        | backend::Message::AuthenticationScmCredential
+        | backend::Message::AuthenticationSspi => {
+            PgError::AuthenticationMethod { method: name_of(message).to_owned() }
+        }
+        other => unexpected("a request for authentication", other),
+    }
+}
+
+/// Only what can be met here; bodies stay out of the text.
+fn name_of(message: &backend::Message) -> &'static str {
+    match message {
+        backend::Message::AuthenticationOk => "AuthenticationOk",
+        backend::Message::AuthenticationGss => "GSSAPI",
+        backend::Message::AuthenticationKerberosV5 => "Kerberos",
+        backend::Message::AuthenticationScmCredential => "SCM credential",
+        backend::Message::AuthenticationSspi => "SSPI",
+        backend::Message::CopyData(_) => "CopyData",
+        backend::Message::CopyDone => "CopyDone",
+        backend::Message::CopyInResponse(_) => "CopyInResponse",
+        backend::Message::CopyOutResponse(_) => "CopyOutResponse",
+        backend::Message::CommandComplete(_) => "CommandComplete",
+        backend::Message::DataRow(_) => "DataRow",
+        backend::Message::ReadyForQuery(_) => "ReadyForQuery",
+        backend::Message::RowDescription(_) => "RowDescription",
+        _ => "another message",
+    }
+}
+
+/// `-c` options: the user's first, ours behind them, because the last one wins.
+fn server_options(given: Option<&str>, settings: &[(&str, &str)]) -> String {
+    // A skipped publication is told by a warning and nothing else (Postgres 18); a role whose
+    // client_min_messages is higher would lose rows silently.
+    let ours = [("client_min_messages", "warning")];
+    let mut options = given.unwrap_or_default().to_owned();
+    for (name, value) in ours.iter().chain(settings) {
+        options.push_str(" -c ");
+        for character in name.chars().chain(['=']).chain(value.chars()) {
+            if character.is_whitespace() || character == '\\' {
+                options.push('\\');
+            }
+            options.push(character);
+        }
+    }
+    options
+}
+
+/// The command, quoted as `repl_scanner.l` reads it: doubled quotes, no other escapes.
+fn start_replication(slot: &str, publications: &[String], start: Lsn) -> String {
+    let identifier = |name: &str| format!("\"{}\"", name.replace('"', "\"\""));
+    let names: Vec<_> = publications.iter().map(|name| identifier(name)).collect();
+    format!(
+        "START_REPLICATION SLOT {} LOGICAL {start} (proto_version '1', publication_names '{}')",
+        identifier(slot),
+        names.join(",").replace('\'', "''"),
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_quoted_for_both_parsers_they_pass() {
+        let publications = ["plain".to_owned(), "o'clock".to_owned(), "a\"b".to_owned()];
+        assert_eq!(
+            start_replication("s", &publications, Lsn::ZERO),
+            "START_REPLICATION SLOT \"s\" LOGICAL 0/0 (proto_version '1', \
+             publication_names '\"plain\",\"o''clock\",\"a\"\"b\"')"
+        );
+    }
+
+    #[test]
+    fn settings_follow_the_users_options_and_are_escaped() {
+        assert_eq!(
+            server_options(Some("-c geqo=off"), &[("search_path", "a, b\\c")]),
+            "-c geqo=off -c client_min_messages=warning -c search_path=a,\\ b\\\\c"
+        );
+    }
+}

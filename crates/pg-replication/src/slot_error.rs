@@ -1,0 +1,44 @@
+//! A failure of a statement about a slot or a publication.
+
+use walrelay_pg_client::SqlError;
+
+/// A slot or a publication cannot be read or changed.
+#[derive(Debug, thiserror::Error)]
+pub enum SlotError {
+    /// A statement failed.
+    #[error(transparent)]
+    Sql(#[from] SqlError),
+
+    /// There is no such slot.
+    #[error("slot {slot:?} does not exist")]
+    SlotMissing {
+        /// Its name.
+        slot: String,
+    },
+
+    /// The name cannot be a slot's.
+    #[error("{name:?} cannot name a slot: lower-case letters, digits and underscores, at most 63")]
+    SlotName {
+        /// The name.
+        name: String,
+    },
+
+    /// The server is too old for what was asked.
+    #[error("{feature} needs Postgres {needs}; this server is {has}")]
+    ServerTooOld {
+        /// What was asked for.
+        feature: &'static str,
+        /// The first version that has it.
+        needs: u32,
+        /// The server's version.
+        has: u32,
+    },
+}
+
+impl SlotError {
+    /// For `map_err`: names the action that failed.
+    pub fn sql(action: impl Into<String>) -> impl FnOnce(tokio_postgres::Error) -> Self {
+        let action = action.into();
+        |source| Self::Sql(SqlError::Sql { action, source })
+    }
+}
