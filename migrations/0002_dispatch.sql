@@ -63,7 +63,7 @@ BEGIN
   DROP INDEX IF EXISTS public.app_outbox_dispatch_due;
 
   IF to_regclass('public.app_outbox_relay') IS NULL THEN
-    CREATE TABLE public.app_outbox_relay ( -- one row per slot, written every few seconds and at a graceful stop
+    CREATE TABLE public.app_outbox_relay ( -- one row per slot, written up to ten times a second while rows flow
       slot              text        PRIMARY KEY,
       system_identifier text        NOT NULL, -- whose LSNs these are
       timeline          int         NOT NULL, -- the log it was written into; an update of another one does nothing

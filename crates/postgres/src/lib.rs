@@ -99,8 +99,8 @@ pub use publication::{
     read_publication,
 };
 pub use relay_row::{
-    Horizon, OwnRow, RelayRow, advance_relay_row, delete_relay_row, is_same_origin, read_horizon,
-    read_relay_row, read_wal_end, recovering_slot, take_relay_row,
+    Horizon, OwnRow, RelayRow, Written, advance_relay_row, delete_relay_row, is_same_origin,
+    read_horizon, read_relay_row, read_wal_end, recovering_slot, take_relay_row,
 };
 pub use replay_row::{
     ReplayEnd, ReplayRow, advance_replay, begin_replay, finish_replay, give_up_replay,

@@ -100,9 +100,21 @@ pub struct OwnRow {
     pub generation: u64,
 }
 
+/// What the server answers when the row was written.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Written {
+    /// How far the slot is confirmed.
+    pub confirmed: Lsn,
+    /// The horizon of this moment.
+    pub horizon: Horizon,
+}
+
 impl OwnRow {
-    /// Notes how far the slot is settled; the transaction id where one is known. Tells how far the slot is
-    /// confirmed; nothing when the row is not the session's any more: then nothing was written.
+    /// Notes how far the slot is settled, and the transaction id where one is known. Returns None when the
+    /// row is not the session's any more: then nothing was written.
+    ///
+    /// One statement reads the horizon also, because this is written ten times a second: see
+    /// [`read_horizon`] for why the position is never before the snapshot.
     ///
     /// # Errors
     ///
@@ -112,7 +124,7 @@ impl OwnRow {
         client: &Client,
         settled_lsn: Lsn,
         settled_xid: Option<u64>,
-    ) -> Result<Option<Lsn>, StoreError> {
+    ) -> Result<Option<Written>, StoreError> {
         let (timeline, generation) = self.columns()?;
         let written = client
             .query_typed_opt(
@@ -122,7 +134,7 @@ impl OwnRow {
                             settled_xid = greatest(settled_xid::text::numeric, $5::numeric)::text::xid8,
                             updated_at = now()
                       WHERE slot = $1 AND timeline = $2 AND generation = $3
-                  RETURNING {CONFIRMED} AS confirmed"
+                  RETURNING {CONFIRMED} AS confirmed, {HORIZON}"
                 ),
                 &[
                     (&self.slot, Type::TEXT),
@@ -134,7 +146,10 @@ impl OwnRow {
             )
             .await
             .map_err(StoreError::sql("write app_outbox_relay"))?;
-        Ok(written.as_ref().map(confirmed))
+        let written = written.as_ref();
+        written
+            .map(|row| Ok(Written { confirmed: confirmed(row), horizon: horizon(row)? }))
+            .transpose()
     }
 
     /// Whether the row is still the session's.
@@ -366,14 +381,14 @@ pub async fn read_horizon(client: &Client) -> Result<Horizon, StoreError> {
     // in the log before its transaction leaves the snapshot, so every commit below `xmin` lies before
     // the position; but possibly not yet written out (synchronous_commit = off), so it has to be the
     // position of inserting, not that of writing.
-    let row = client
-        .query_typed_one(
-            "SELECT pg_snapshot_xmin(pg_current_snapshot())::text AS xmin,
-                    pg_current_wal_insert_lsn() AS wal_end",
-            &[],
-        )
-        .await
-        .map_err(StoreError::sql("read the horizon"))?;
+    let row = client.query_typed_one(&format!("SELECT {HORIZON}"), &[]).await;
+    horizon(&row.map_err(StoreError::sql("read the horizon"))?)
+}
+
+const HORIZON: &str = "
+    pg_snapshot_xmin(pg_current_snapshot())::text AS xmin, pg_current_wal_insert_lsn() AS wal_end";
+
+fn horizon(row: &Row) -> Result<Horizon, StoreError> {
     Ok(Horizon {
         xmin: parse_xid(row.get("xmin"), "pg_current_snapshot()")?,
         wal_end: Lsn::new(row.get::<_, PgLsn>("wal_end").into()),

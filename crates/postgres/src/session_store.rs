@@ -23,7 +23,8 @@ use crate::dispatch::{
 };
 use crate::error::PgError;
 use crate::relay_row::{
-    Horizon, OwnRow, note_origin, read_confirmed, read_horizon, read_relay_row, take_relay_row,
+    Horizon, OwnRow, Written, note_origin, read_confirmed, read_horizon, read_relay_row,
+    take_relay_row,
 };
 use crate::report::read_survey;
 use crate::server_identity::{ServerIdentity, read_server_identity};
@@ -371,15 +372,14 @@ impl Store for SessionStore {
         let xmin = passed.map(|horizon| horizon.xmin);
         let client = self.client().await?;
         let written = own_row.write(client, settled, xmin).await.map_err(store_failure)?;
-        let Some(confirmed) = written else {
+        let Some(Written { confirmed, horizon }) = written else {
             return Err(StoreFailure::OtherHistory(OTHER_GENERATION));
         };
         self.spilled.passed(settled, confirmed);
-        self.delete_stored().await?;
         if passed.is_some() || self.horizon.is_none() {
-            self.horizon = None;
-            self.horizon = Some(self.read_horizon().await?);
+            self.horizon = Some(horizon);
         }
+        self.delete_stored().await?;
         self.note_wal_time().await
     }
 

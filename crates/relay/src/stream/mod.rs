@@ -8,7 +8,7 @@ pub mod mode;
 pub mod pipeline;
 pub mod pipeline_error;
 pub mod publishes;
-mod record;
+pub mod record;
 pub mod recorded_rows;
 pub mod recorder;
 pub mod seams;

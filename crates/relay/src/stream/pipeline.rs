@@ -28,6 +28,7 @@ use crate::stream::goal::Goal;
 use crate::stream::mode::{Ended, Mode};
 use crate::stream::pipeline_error::PipelineError;
 use crate::stream::publishes::{Answer, Answered, Publishes, Unanswered};
+use crate::stream::record::InFlight;
 use crate::stream::recorded_rows::{Recorded, RecordedRows};
 use crate::stream::recorder::{Claiming, Recorder, RecorderEvent};
 use crate::stream::seams::Publisher;
@@ -362,10 +363,8 @@ impl Flow {
         observer.finished(&effects.finished);
         recorder.park(&mut effects.rows_to_record);
         recorder.finish(&mut effects.finished);
-        recorder.watermark(tracker.watermark());
-        if !tracker.is_settled() {
-            recorder.rows_in_flight();
-        }
+        let in_flight = if tracker.is_settled() { InFlight::Nothing } else { InFlight::Rows };
+        recorder.settled(tracker.watermark(), in_flight);
         if tracker.waits_for_intact() {
             recorder.watch_soon();
         }

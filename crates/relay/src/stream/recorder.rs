@@ -12,7 +12,7 @@ use tokio::time::{Instant, sleep, sleep_until};
 use walrelay_core::{Backoff, ClaimKey, Claimed, Finished, LaneId, RowToRecord, Topic, Watermark};
 use walrelay_postgres::{Due, HEADS_MAX, Head, RecordedPage, Store, StoreFailure, Survey, Watch};
 
-use crate::stream::record::Record;
+use crate::stream::record::{InFlight, Record, RecordIntervals};
 use crate::stream::recorded_rows::RecordedRows;
 
 /// Rows recorded by one command: a quarter of those that may be in flight, so that others are read
@@ -97,10 +97,8 @@ pub struct Intervals {
     pub due: Duration,
     /// Looking through the heads of all keys.
     pub heads: Duration,
-    /// Writing the watermark down while rows are settled.
-    pub settled: Duration,
-    /// The same while only the log of others grows.
-    pub settled_idle: Duration,
+    /// Writing the watermark down.
+    pub record: RecordIntervals,
     /// Counting rows and measuring lag.
     pub survey: Duration,
     /// Looking at the publication when nothing waits for it.
@@ -120,8 +118,11 @@ impl Intervals {
         Self {
             due: Duration::from_secs(1),
             heads: Duration::from_secs(30),
-            settled: Duration::from_secs(1),
-            settled_idle: Duration::from_secs(5),
+            record: RecordIntervals {
+                busy: Duration::from_millis(100),
+                quiet: Duration::from_millis(25),
+                idle: Duration::from_secs(5),
+            },
             survey: Duration::from_secs(5),
             watch: Duration::from_secs(1),
             watch_soon: Duration::from_millis(100),
@@ -171,7 +172,7 @@ impl<S: Store> Recorder<S> {
             claims: None,
             recorded_from: None,
             topics_at_rest: Vec::new(),
-            record: Record::new(now, intervals.settled, intervals.settled_idle),
+            record: Record::new(now, intervals.record),
             due_at: now,
             heads_at: now + intervals.heads,
             heads_after: None,
@@ -234,14 +235,9 @@ impl<S: Store> Recorder<S> {
         self.watch_at = self.watch_at.min(self.watched_at + self.intervals.watch_soon);
     }
 
-    /// Learns how far the slot is settled.
-    pub fn watermark(&mut self, settled: Watermark) {
-        self.record.settled(settled);
-    }
-
-    /// Learns that rows are on their way, so that the watermark will soon be worth writing down.
-    pub fn rows_in_flight(&mut self) {
-        self.record.rows_in_flight();
+    /// Learns how far the slot is settled, and whether rows are in flight beyond it.
+    pub fn settled(&mut self, settled: Watermark, in_flight: InFlight) {
+        self.record.settled(settled, in_flight, Instant::now());
     }
 
     /// How far the slot is settled and that is on record: it may be confirmed.
@@ -307,7 +303,7 @@ impl<S: Store> Recorder<S> {
         let Self { state: State::Idle(store), record, .. } = self else { return };
         while let Some(watermark) = record.unwritten() {
             match store.note_settled(watermark.lsn()).await {
-                Ok(()) => record.written(watermark),
+                Ok(()) => record.written(watermark, Instant::now()),
                 Err(error @ StoreFailure::Unavailable(_)) => {
                     tracing::debug!(%error, "the watermark was not written down; trying again");
                     sleep(CLOSE_PAUSE).await;
@@ -328,7 +324,9 @@ impl<S: Store> Recorder<S> {
         self.state = State::Idle(store);
         let now = Instant::now();
         match &recorded {
-            Ok(RecorderEvent::Settled(watermark)) => self.record.written(*watermark),
+            Ok(RecorderEvent::Settled(watermark)) => self.record.written(*watermark, now),
+            // A command that nobody waits for has failed: perhaps this one.
+            Ok(RecorderEvent::Noted) => self.record.failed(now),
             // A step of each at a time, so that rows to record never wait for more than one.
             Ok(RecorderEvent::Due(due)) if due.has_more => self.due_at = now,
             Ok(RecorderEvent::Surveyed(survey)) if survey.is_counting => {

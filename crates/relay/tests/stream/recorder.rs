@@ -6,6 +6,7 @@ use pgoutput_parser::{Lsn, Position, encode};
 use tokio::time::{Instant, timeout};
 use walrelay_core::{ClaimKey, Topic, Tracker, Watermark};
 use walrelay_postgres::StoreFailure;
+use walrelay_relay::stream::record::InFlight;
 use walrelay_relay::stream::recorder::{Claiming, Intervals, Recorder, RecorderEvent};
 
 use crate::bench::{Desk, LATENCY, claims, finished, rows_to_record};
@@ -216,62 +217,88 @@ async fn a_server_that_shuts_down_is_told_at_once() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_is_settled_is_on_record_within_a_second_while_rows_flow_and_else_in_five() {
-    for (has_rows, seconds) in [(true, 1), (false, 5)] {
+async fn rows_are_on_record_within_a_tenth_of_a_second_and_the_wal_of_others_within_five() {
+    for (in_flight, milliseconds) in [(InFlight::Rows, 100), (InFlight::Nothing, 5_000)] {
+        let interval = Duration::from_millis(milliseconds);
         let (mut recorder, desk) = recorder().await;
-        recorder.watermark(watermark(1));
+        recorder.settled(watermark(1), InFlight::Nothing);
         run(&mut recorder, LATENCY).await;
-        assert_eq!(
-            desk.times_of("settled 0/1").len(),
-            1,
-            "the first of a session is written at once"
-        );
-        recorder.watermark(watermark(0xA));
-        if has_rows {
-            recorder.rows_in_flight();
-        }
-        run(&mut recorder, SECOND * seconds - LATENCY * 2).await;
+        let first = desk.times_of("settled 0/1").len();
+        assert_eq!(first, 1, "the first of a session is written at once");
+        recorder.settled(watermark(0xA), in_flight);
+        run(&mut recorder, interval - LATENCY * 2).await;
         assert_eq!(recorder.noted(), watermark(1));
         run(&mut recorder, LATENCY * 9).await;
         assert_eq!((recorder.noted(), desk.times_of("settled 0/A").len()), (watermark(0xA), 1));
-
-        // All rows are settled: from now on only the log of others grows.
-        recorder.watermark(watermark(0xB));
-        run(&mut recorder, SECOND * 5 - LATENCY * 10).await;
-        assert_eq!(desk.times_of("settled").len(), 2);
-        run(&mut recorder, SECOND * 20).await;
-        assert_eq!((recorder.noted(), desk.times_of("settled").len()), (watermark(0xB), 3));
     }
 }
 
 #[tokio::test(start_paused = true)]
-async fn rows_settled_while_the_record_is_written_are_on_record_a_second_later() {
+async fn once_the_last_row_is_on_record_only_the_wal_of_others_is_left_to_note() {
     let (mut recorder, desk) = recorder().await;
-    recorder.watermark(watermark(1));
-    run(&mut recorder, LATENCY).await;
-    recorder.watermark(watermark(0xA));
-    recorder.rows_in_flight();
-    run(&mut recorder, SECOND - LATENCY * 2).await;
+    recorder.settled(watermark(1), InFlight::Nothing);
+    run(&mut recorder, SECOND).await;
+    recorder.settled(watermark(1), InFlight::Rows);
+    recorder.settled(watermark(0xA), InFlight::Nothing);
+    run(&mut recorder, LATENCY * 3).await;
+    assert_eq!(recorder.noted(), watermark(0xA), "no row is in flight: it is written at once");
+    // The server tells of our own write, and so on for ever if that counted as rows.
+    recorder.settled(watermark(0xB), InFlight::Nothing);
+    run(&mut recorder, SECOND * 5 - LATENCY * 10).await;
+    assert_eq!(desk.times_of("settled").len(), 2);
+    run(&mut recorder, SECOND * 20).await;
+    assert_eq!((recorder.noted(), desk.times_of("settled").len()), (watermark(0xB), 3));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_record_that_takes_long_leaves_most_of_the_time_to_other_commands() {
+    let (mut recorder, desk) = recorder().await;
     desk.takes(SECOND / 10);
+    for lsn in 1..=200 {
+        recorder.settled(watermark(lsn), InFlight::Rows);
+        run(&mut recorder, SECOND / 20).await;
+    }
+    let writes = desk.times_of("settled").len();
+    assert!((15..=21).contains(&writes), "a fifth of ten seconds: {writes}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_record_that_cannot_be_written_is_tried_once_a_second() {
+    let (mut recorder, desk) = recorder().await;
+    desk.fails("settled", u32::MAX);
+    recorder.settled(watermark(0xA), InFlight::Rows);
+    run(&mut recorder, SECOND * 10).await;
+    let tries = desk.times_of("settled").len();
+    assert!((9..=11).contains(&tries), "{tries}");
+    assert_eq!(recorder.noted(), Watermark::NONE, "nothing may be confirmed");
+}
+
+#[tokio::test(start_paused = true)]
+async fn rows_settled_while_the_record_is_written_are_on_record_soon_after() {
+    let (mut recorder, desk) = recorder().await;
+    recorder.settled(watermark(1), InFlight::Nothing);
+    run(&mut recorder, SECOND).await;
+    desk.takes(SECOND / 10);
+    recorder.settled(watermark(0xA), InFlight::Rows);
     run(&mut recorder, SECOND / 20).await;
     assert_eq!(desk.times_of("settled 0/A").len(), 1, "it is being written");
-    recorder.watermark(watermark(0xB));
-    run(&mut recorder, SECOND / 2).await;
+    recorder.settled(watermark(0xB), InFlight::Nothing);
+    run(&mut recorder, SECOND / 5).await;
     assert_eq!((recorder.noted(), recorder.is_idle()), (watermark(0xA), true));
-    run(&mut recorder, SECOND).await;
+    run(&mut recorder, SECOND / 2).await;
     assert_eq!(recorder.noted(), watermark(0xB));
 }
 
 #[tokio::test(start_paused = true)]
 async fn at_the_end_what_is_settled_is_put_on_record_and_told() {
     let (mut noted, desk) = recorder().await;
-    noted.watermark(watermark(0xA));
+    noted.settled(watermark(0xA), InFlight::Nothing);
     desk.fails("settled", 3);
     assert_eq!(noted.close(SECOND).await, watermark(0xA), "it is tried until it succeeds");
     assert_eq!(desk.times_of("settled").len(), 4);
 
     let (mut failed, broken) = recorder().await;
-    failed.watermark(watermark(0xA));
+    failed.settled(watermark(0xA), InFlight::Nothing);
     broken.fails("settled", u32::MAX);
     assert_eq!(failed.close(SECOND).await, Watermark::NONE, "nothing more may be confirmed");
 
@@ -283,7 +310,7 @@ async fn at_the_end_what_is_settled_is_put_on_record_and_told() {
 #[tokio::test(start_paused = true)]
 async fn at_the_end_a_server_that_shuts_down_is_asked_once() {
     let (mut recorder, desk) = recorder().await;
-    recorder.watermark(watermark(0xA));
+    recorder.settled(watermark(0xA), InFlight::Nothing);
     desk.stops();
     assert_eq!(recorder.close(SECOND).await, Watermark::NONE);
     assert_eq!(desk.told(), ["settled 0/A"]);
@@ -295,7 +322,7 @@ async fn the_end_waits_for_what_is_running() {
     recorder.park(&mut rows_to_record(&[1]));
     desk.takes(SECOND / 4);
     assert!(timeout(LATENCY, recorder.next()).await.is_err());
-    recorder.watermark(watermark(0xA));
+    recorder.settled(watermark(0xA), InFlight::Nothing);
     assert_eq!(recorder.close(SECOND).await, watermark(0xA));
     assert_eq!(desk.told(), ["park 1", "settled 0/A"]);
 }
@@ -303,7 +330,7 @@ async fn the_end_waits_for_what_is_running() {
 #[tokio::test(start_paused = true)]
 async fn the_end_does_not_wait_for_ever() {
     let (mut recorder, desk) = recorder().await;
-    recorder.watermark(watermark(0xA));
+    recorder.settled(watermark(0xA), InFlight::Nothing);
     desk.takes(SECOND * 60);
     let began = Instant::now();
     recorder.close(SECOND).await;
