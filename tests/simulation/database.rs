@@ -129,7 +129,12 @@ impl<'a, F: Fitting> Database for SimulatedDatabase<'a, F> {
     }
 
     async fn settled(&mut self) -> Result<Lsn, RelayError> {
-        self.answer(self.world.table.settled())
+        let settled = self.answer(self.world.table.settled())?;
+        self.world.judge.record_was_read(self.process, settled.as_u64());
+        match self.world.fitting.disregards_the_record() {
+            true => Ok(Lsn::ZERO),
+            false => Ok(settled),
+        }
     }
 
     async fn positions(&mut self) -> Result<Positions, RelayError> {
