@@ -72,7 +72,7 @@ impl Account {
         for (kill, (came, unconfirmed)) in self.duplicates.iter().enumerate() {
             assert!(
                 came <= unconfirmed,
-                "after kill {kill} {came} rows were repeated, but only {unconfirmed} were not on record"
+                "after kill {kill} {came} rows came again, but only {unconfirmed} were unconfirmed"
             );
         }
     }
@@ -90,7 +90,7 @@ impl fmt::Display for Account {
         writeln!(out, "lost                    {:>9}", self.verdict.lost.len())?;
         writeln!(out, "out of order            {:>9}", self.verdict.reordered.len())?;
         writeln!(out, "duplicates per kill     {:>7}.{} (most {most})", tenths / 10, tenths % 10)?;
-        writeln!(out, "not on record at a kill {bound:>9} at most")?;
+        writeln!(out, "unconfirmed at a kill   {bound:>9} at most")?;
         write!(out, "longest pause           {:>7} ms", self.longest_pause.as_millis())
     }
 }
@@ -120,9 +120,9 @@ impl Ledger {
         self.read_count = messages.len();
     }
 
-    /// Rows stored whose transaction is behind where a relay starts.
-    fn unrecorded_count(&self, starts_at: u64) -> usize {
-        self.rows.range(starts_at..).map(|(_, count)| count).sum()
+    /// Rows stored whose transaction is not confirmed.
+    fn unconfirmed_count(&self, confirmed_flush: u64) -> usize {
+        self.rows.range(confirmed_flush..).map(|(_, count)| count).sum()
     }
 }
 
@@ -170,13 +170,13 @@ pub(crate) async fn kill_until(
     account
 }
 
-/// How many rows may be stored twice: stored, but neither on record as settled nor as published.
+/// How many rows may come again: stored, but neither confirmed nor recorded as published.
 async fn at_risk(world: &World, ledger: &Ledger) -> usize {
     let sql = "SELECT event_id FROM app_outbox_dispatch WHERE status = 'retrying'";
     let parked = world.client().query(sql, &[]).await.expect("dispatch state can be read");
     let redelivered =
         parked.iter().filter(|row| ledger.seen.contains(row.get::<_, &str>(0))).count();
-    ledger.unrecorded_count(world.starts_at().await) + redelivered
+    ledger.unconfirmed_count(world.confirmed_flush().await) + redelivered
 }
 
 /// One life of a relay, from its start to its death.

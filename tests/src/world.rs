@@ -151,15 +151,6 @@ impl World {
         row.expect("the slot is there").get::<_, PgLsn>(0).into()
     }
 
-    /// Where a relay starts: as far as the slot is confirmed, or the relay's row shows as settled.
-    pub async fn starts_at(&self) -> u64 {
-        let sql = "SELECT greatest(confirmed_flush_lsn, settled_lsn)
-                     FROM pg_replication_slots LEFT JOIN app_outbox_relay ON slot = slot_name
-                    WHERE slot_name = $1";
-        let row = self.client().query_one(sql, &[&self.name()]).await;
-        row.expect("the slot is there").get::<_, PgLsn>(0).into()
-    }
-
     /// The end of the log.
     pub async fn wal_end(&self) -> u64 {
         let row = self.client().query_one("SELECT pg_current_wal_insert_lsn()", &[]).await;
