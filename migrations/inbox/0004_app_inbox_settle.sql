@@ -27,10 +27,11 @@ BEGIN
   BEGIN
     -- The rows are there; the conflict finds each by the unique index, whatever the planner believes.
     INSERT INTO public.app_inbox_key AS k (
-        consumer, generation, ordering_key, commit_lsn, tx_index, system_identifier, version)
+        consumer, generation, ordering_key, commit_lsn, tx_index, system_identifier, version, moved_at)
       SELECT DISTINCT ON (m.ordering_key COLLATE "C")
              consumer, generation, m.ordering_key, m.commit_lsn, m.tx_index, m.system_identifier,
-             max(m.version) OVER (PARTITION BY m.ordering_key COLLATE "C")
+             max(m.version) OVER (PARTITION BY m.ordering_key COLLATE "C"),
+             CASE WHEN m.commit_lsn IS NOT NULL THEN now() END
         FROM unnest(messages) AS m
        WHERE m.ordering_key <> ''
        ORDER BY m.ordering_key COLLATE "C", m.commit_lsn DESC NULLS LAST, m.tx_index DESC
@@ -47,6 +48,15 @@ BEGIN
             OR (excluded.commit_lsn, excluded.tx_index) <= (k.commit_lsn, k.tx_index)
             AND (k.system_identifier <> excluded.system_identifier) IS NOT TRUE
           THEN k.system_identifier ELSE excluded.system_identifier END,
+        moved_at = CASE WHEN excluded.commit_lsn IS NULL
+            OR (excluded.commit_lsn, excluded.tx_index) <= (k.commit_lsn, k.tx_index)
+            AND (k.system_identifier <> excluded.system_identifier) IS NOT TRUE
+          THEN k.moved_at ELSE excluded.moved_at END,
+        -- A position that moves on is one that events agree with.
+        implausible = CASE WHEN excluded.commit_lsn IS NULL
+            OR (excluded.commit_lsn, excluded.tx_index) <= (k.commit_lsn, k.tx_index)
+            AND (k.system_identifier <> excluded.system_identifier) IS NOT TRUE
+          THEN k.implausible ELSE 0 END,
         version = greatest(k.version, excluded.version)
       WHERE excluded.commit_lsn IS NULL OR k.commit_lsn IS NULL
          OR k.system_identifier <> excluded.system_identifier

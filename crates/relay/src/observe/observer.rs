@@ -131,8 +131,8 @@ impl Observer {
         self.metrics.headers_left_out.inc_by(u64::try_from(count).unwrap_or(u64::MAX));
         if self.forged_headers.is_first() {
             tracing::warn!(
-                "a row has headers whose names only the relay writes: they are left out of its message; \
-                 docs/configuration.md, Columns of the outbox, lists the names"
+                "a row has headers whose names only the relay writes: they are left out of its message, and the metric \
+                 headers_left_out_total counts them"
             );
         }
     }
