@@ -605,7 +605,7 @@ mod tests {
     fn a_first_start_waits_for_a_server_that_may_answer_and_ends_where_nothing_listens() {
         let first = |error: &PgError| Kind::of_postgres(error).disposition(Met::AtFirst);
         let stops = |error: &PgError| matches!(first(error), Disposition::Stop { .. });
-        let io = |kind| io::Error::from(kind);
+        let io = |kind: io::ErrorKind| io::Error::from(kind);
         let address = || "10.0.0.1:5432".to_owned();
         let timeout = || PgError::ConnectTimeout { address: address(), limit: Duration::ZERO };
         let refused = || PgError::Connect {

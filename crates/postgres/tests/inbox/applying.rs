@@ -166,7 +166,7 @@ async fn events_skipped_behind_a_position_that_was_reached_before_they_occurred_
     const SKIP: &str = ", dedupe => 'position'";
     for world in worlds().await {
         // The version is forged as well, so that no version tells what is new.
-        let forged = event(6, "a").of_system("1").at(FAR, 0).version(1_000_000);
+        let forged = event(6, "a").of_system("1").at(FAR, 0).version(1_000_000_i64);
         assert_eq!(world.apply_with(EACH, &[forged], SKIP).await, ["done"]);
         let new = |n| event(n, "a").of_system("1").occurred_at("tomorrow");
         assert_eq!(world.apply_with(SET, &[new(7), new(8)], SKIP).await, ["discarded"; 2]);
