@@ -21,6 +21,7 @@ mod lacking;
 mod lost_slot;
 mod matrix;
 mod parking;
+mod partitions;
 mod pg_upgrade;
 mod pgbouncer;
 mod private_endpoint;

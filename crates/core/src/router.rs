@@ -53,6 +53,8 @@ pub struct Routed {
     pub message: Message,
     /// Why it never can be, if so.
     pub fault: Option<Fault>,
+    /// Headers that are not in the message, because their names are the relay's own.
+    pub headers_left_out: usize,
 }
 
 impl Router {
@@ -144,7 +146,8 @@ impl Router {
             .or_else(|| fault_of_key(ordering_key))
             .or_else(|| (!is_named).then(|| Fault::Topic { name: message.topic().to_string() }))
             .or_else(|| fault_of_id(given_id));
-        Ok(Routed { message, fault })
+        let headers_left_out = self.attributes.headers_left_out();
+        Ok(Routed { message, fault, headers_left_out })
     }
 
     /// Whether a row has the values that a selection names.

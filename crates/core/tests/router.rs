@@ -10,6 +10,7 @@ use pgoutput_parser::{
 use walrelay_core::{
     AttributeStyle, ColumnNames, Fault, LogName, Names, Routed, Router, RouterConfig, Template,
 };
+use walrelay_envelope::attribute;
 
 /// Columns of the smallest outbox.
 fn small() -> ColumnNames {
@@ -37,20 +38,28 @@ struct Table {
 
 impl Table {
     fn new(columns: ColumnNames, ordering_key: &str) -> Self {
-        Self::of(columns, ordering_key, LogName::Untold)
+        Self::of((columns, AttributeStyle::Default), ordering_key, LogName::Untold)
+    }
+
+    fn styled(columns: ColumnNames, style: AttributeStyle) -> Self {
+        Self::of((columns, style), "", LogName::Untold)
     }
 
     fn telling(columns: ColumnNames, log_name: LogName) -> Self {
-        Self::of(columns, "", log_name)
+        Self::of((columns, AttributeStyle::Default), "", log_name)
     }
 
-    fn of(columns: ColumnNames, ordering_key: &str, log_name: LogName) -> Self {
+    fn of(
+        (columns, style): (ColumnNames, AttributeStyle),
+        ordering_key: &str,
+        log_name: LogName,
+    ) -> Self {
         let router = Router::new(RouterConfig {
             project: "p".into(),
             topic: Template::parse("events").unwrap(),
             ordering_key: Template::parse(ordering_key).unwrap(),
             columns,
-            style: AttributeStyle::Default,
+            style,
             replay_id: None,
             log_name,
         });
@@ -112,7 +121,7 @@ fn fields_that_share_a_column_all_have_its_value() {
 }
 
 #[test]
-fn whose_positions_they_are_is_told_where_that_was_asked_for_whatever_a_header_says() {
+fn only_the_relay_says_whose_positions_they_are() {
     let row = [
         ("id", Some("e-1")),
         ("payload", Some("x")),
@@ -121,11 +130,29 @@ fn whose_positions_they_are_is_told_where_that_was_asked_for_whatever_a_header_s
     let columns = || ColumnNames { headers: named("headers"), ..small() };
     let mut untold = Table::new(columns(), "");
     untold.router = untold.router.of_server("7/1".to_owned());
-    assert_eq!(attributes(&untold.row(&row))["system_identifier"], "the producer's");
+    assert_eq!(attributes(&untold.row(&row)).get("system_identifier"), None);
 
     let mut told = Table::telling(columns(), LogName::Told);
     told.router = told.router.of_server("7/1".to_owned());
     assert_eq!(attributes(&told.row(&row))["system_identifier"], "7/1");
+}
+
+#[test]
+fn no_header_takes_a_name_of_the_relays_in_either_style() {
+    let headers: BTreeMap<&str, &str> =
+        attribute::OURS.iter().map(|name| (*name, "forged")).chain([("tenant", "a")]).collect();
+    let headers = serde_json::to_string(&headers).unwrap();
+    let row = [("id", Some("e-1")), ("payload", Some("x")), ("headers", Some(&*headers))];
+    let cloud = AttributeStyle::CloudEvents { source: String::new() };
+    for style in [AttributeStyle::Default, cloud] {
+        let columns = ColumnNames { headers: named("headers"), ..small() };
+        let routed = Table::styled(columns, style).row(&row);
+        assert_eq!(routed.fault, None);
+        assert_eq!(routed.headers_left_out, attribute::OURS.len());
+        let attributes = attributes(&routed);
+        assert_eq!(attributes["tenant"], "a");
+        assert!(!attributes.values().any(|value| *value == "forged"), "{attributes:?}");
+    }
 }
 
 #[test]

@@ -389,6 +389,7 @@ pub async fn status(client: &SqlClient, consumer: &str) -> Result<Map<String, Va
     for count in counted {
         events.insert(count.get(0), json!(count.get::<_, i64>(1)));
     }
+    let implausible = implausible(client, (consumer, generation)).await?;
     let report = json!({
         "consumer": consumer,
         "subscription": subscription,
@@ -399,18 +400,53 @@ pub async fn status(client: &SqlClient, consumer: &str) -> Result<Map<String, Va
         "keys_waiting_for_a_version": for_version,
         "oldest_waiting_seconds": oldest,
         "received_last_minute": last_minute,
+        "implausible_positions": implausible.len(),
     });
     match report {
         Value::Object(mut fields) => {
             if !is_current(client).await? {
                 fields.insert("inbox".to_owned(), json!(OLDER));
             }
+            fields.extend(finding(consumer, implausible));
             Ok(fields)
         }
         Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) | Value::Array(_) => {
             unreachable!("an object was written")
         }
     }
+}
+
+/// What `consumer status` adds where positions cannot be right.
+fn finding(consumer: &str, keys: Vec<String>) -> impl Iterator<Item = (String, Value)> {
+    let next = format!(
+        "the position of these keys cannot be right, and their events may be skipped: \
+         walrelay consumer reset-key {consumer} --key KEY"
+    );
+    let is_there = !keys.is_empty();
+    let fields = [("implausible_keys", json!(keys)), ("next_step", json!(next))];
+    fields.into_iter().filter(move |_| is_there).map(|(name, value)| (name.to_owned(), value))
+}
+
+/// No rows, where an inbox of an earlier version lacks the column.
+pub(crate) fn or_none_in_earlier(
+    answer: Result<Vec<tokio_postgres::Row>, Sql>,
+) -> Result<Vec<tokio_postgres::Row>, Sql> {
+    match answer {
+        Err(error) if error.code() == Some(&SqlState::UNDEFINED_COLUMN) => Ok(Vec::new()),
+        answer => answer,
+    }
+}
+
+/// Ordering keys whose position events have proved wrong, a hundred at most; none in an inbox of an earlier version.
+async fn implausible(
+    client: &SqlClient,
+    (consumer, generation): (&str, i32),
+) -> Result<Vec<String>, InboxError> {
+    let sql = "SELECT k.ordering_key FROM public.app_inbox_key AS k \
+         WHERE k.consumer = $1 AND k.generation = $2 AND k.implausible > 0 ORDER BY 1 LIMIT 100";
+    let rows = or_none_in_earlier(client.query(sql, &[&consumer, &generation]).await);
+    let rows = rows.map_err(failed("read the keys"))?;
+    Ok(rows.iter().map(|row| row.get(0)).collect())
 }
 
 /// How many events the inbox has of a generation; `None` once another one has begun.

@@ -12,7 +12,7 @@ use tokio_postgres::types::Type;
 use walrelay_inbox_core::{Fate, Standing, beginnings_of_no_attempt, is_no_attempt};
 use walrelay_postgres::{ConnectConfig, SqlClient, connect_sql};
 
-use crate::admin::refuse_hidden_writes;
+use crate::admin::{or_none_in_earlier, refuse_hidden_writes};
 use crate::columns::{Columns, MESSAGES, Parameter, borrowed};
 use crate::effect::Kind;
 use crate::error::InboxError;
@@ -20,7 +20,7 @@ use crate::event::Event;
 use crate::plan::{Plan, VERSION_GAP};
 use crate::settings::OnGap;
 use crate::unapplied::{Unapplied, chain};
-use crate::waiting::{STUCK, WAITING, Waiting, stuck};
+use crate::waiting::{IMPLAUSIBLE, STUCK, WAITING, Waiting, stuck};
 
 /// Beyond the server's own time-out: it is gone, and nobody knows whether it committed.
 const SLACK: Duration = Duration::from_secs(15);
@@ -29,7 +29,7 @@ const SLACK: Duration = Duration::from_secs(15);
 const WRITABLE_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// How long the consumer's row may take to be read.
-const LOOK_TIMEOUT: Duration = Duration::from_secs(60);
+pub(crate) const LOOK_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// READ COMMITTED, because whoever has waited for a lock must see what the other has done (C11). Only
 /// a commit that is on disk may be acknowledged (C2).
@@ -360,19 +360,23 @@ impl Connection {
             (&plan.generation, Type::INT4),
             (&no_attempt, Type::TEXT_ARRAY),
         ];
-        let both = async {
-            futures_util::try_join!(
+        let all = async {
+            futures_util::join!(
                 client.query_typed(&STUCK, &parameters),
                 client.query_typed(&WAITING, &parameters[..2]),
+                client.query_typed(&IMPLAUSIBLE, &parameters[..2]),
             )
         };
-        let answer = timeout(LOOK_TIMEOUT, both).await;
+        let answer = timeout(LOOK_TIMEOUT, all).await;
         if client.is_closed() || answer.is_err() {
             self.client = None;
         }
-        let (rows, waiting) = answer.map_err(|_| Unapplied::Silent)?.map_err(Unapplied::Sql)?;
+        let (rows, waiting, implausible) = answer.map_err(|_| Unapplied::Silent)?;
+        let (rows, waiting) = (rows.map_err(Unapplied::Sql)?, waiting.map_err(Unapplied::Sql)?);
+        let implausible = or_none_in_earlier(implausible).map_err(Unapplied::Sql)?;
         let stuck = rows.first().map(|row| stuck(&plan.consumer, row));
         let waiting = waiting.first().map(Waiting::of_row).unwrap_or_default();
+        let waiting = waiting.with_implausible(implausible.first());
         Ok(Found { registration, hidden, stuck, waiting })
     }
 

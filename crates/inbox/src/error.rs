@@ -82,6 +82,22 @@ pub enum InboxError {
         /// The id asked for.
         event_id: String,
     },
+    /// The consumer has applied nothing of the ordering key.
+    #[error("consumer {consumer:?} has no ordering key {ordering_key:?}")]
+    UnknownKey {
+        /// The consumer's name.
+        consumer: String,
+        /// The key asked for.
+        ordering_key: String,
+    },
+    /// Events of the ordering key have been applied meanwhile.
+    #[error(
+        "ordering key {ordering_key:?} has moved on since it was shown, and nothing has changed"
+    )]
+    KeyMoved {
+        /// The key.
+        ordering_key: String,
+    },
     /// Nobody said which consumer.
     #[error("this database has several consumers: {names}; name one with --consumer")]
     SeveralConsumers {

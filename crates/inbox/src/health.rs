@@ -101,6 +101,12 @@ impl Health {
         }))
     }
 
+    /// A start waits for something that passes by itself, or has found it.
+    pub fn set_start_problem(&self, problem: Option<String>) {
+        self.beat();
+        self.set_database_problem(problem);
+    }
+
     pub(crate) fn beat(&self) {
         self.0.pulse.beat(Instant::now());
     }

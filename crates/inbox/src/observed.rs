@@ -65,10 +65,20 @@ impl Observed {
         metrics.row(ROWS_DEAD).set(waiting.dead);
         metrics.keys_held.set(waiting.keys_held);
         metrics.oldest_waiting_seconds.set(waiting.oldest_seconds.unwrap_or_default());
+        if metrics.implausible_positions.set(waiting.implausible_positions) == 0
+            && waiting.implausible_positions > 0
+        {
+            tracing::warn!(
+                keys = waiting.implausible_positions,
+                "events are behind their key's position and are newer: the position cannot be right, and events may be \
+                 skipped; `walrelay consumer status {consumer}` names the keys"
+            );
+        }
         if self.health.set_waiting(waiting) || waiting.is_nothing() {
             return;
         }
-        let Waiting { retrying, dead, keys_held, oldest_seconds } = waiting;
+        let Waiting { retrying, dead, keys_held, oldest_seconds, implausible_positions: _ } =
+            waiting;
         tracing::warn!(
             retrying,
             dead,

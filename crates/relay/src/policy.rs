@@ -4,6 +4,7 @@
 //! inside one, so that `run`, `check` and every other command agree.
 
 use std::fmt;
+use std::io;
 use std::process::ExitCode;
 
 use walrelay_postgres::{Finding, PgError, ServerErrorKind, Severity, StoreError, TlsError, code};
@@ -117,7 +118,7 @@ macro_rules! policy {
 // Kind: at the first start of `run`, later in `run`, in another command, and what to do about it.
 policy! {
     // The way to the server.
-    /// No address of the server answers, or its name has none.
+    /// Nothing listens at any address of the server, or its name has none.
     Unreachable: POSTGRES, RECONNECT, POSTGRES,
         "check host, port and network; Supabase's direct host has IPv6 addresses only, unless the IPv4 \
          add-on is bought; once they were connected, `run` and `consume` reconnect by themselves";
@@ -131,6 +132,9 @@ policy! {
     /// Our root certificates cannot be read.
     TlsRoots: USAGE, RECONNECT, USAGE,
         "sslrootcert takes a PEM file; WALRELAY_SSLROOTCERT_PEM takes its text";
+    /// An address takes too long to answer: a server under load, or a firewall that drops packets.
+    Unanswered: RECONNECT, RECONNECT, POSTGRES,
+        "check host, port and firewall; `run` and `consume` try again until the server answers";
     /// TLS fails in another way.
     Tls: POSTGRES, RECONNECT, POSTGRES, "check sslmode, and that the address is Postgres' own";
     /// A connection pooler answers.
@@ -165,7 +169,7 @@ policy! {
     InRecovery: RECONNECT, RECONNECT, POSTGRES,
         "connect to the primary; a relay that met a standby waits for its promotion";
     /// The connection broke.
-    Broken: POSTGRES, RECONNECT, POSTGRES,
+    Broken: RECONNECT, RECONNECT, POSTGRES,
         "check network and firewall, and that the address is Postgres' own";
     /// The other side does not keep to the protocol.
     Protocol: POSTGRES, RECONNECT, POSTGRES,
@@ -370,12 +374,17 @@ impl Kind {
     #[must_use]
     pub fn of_postgres(error: &PgError) -> Self {
         match error {
-            PgError::Resolve { .. }
-            | PgError::Connect { .. }
-            | PgError::ConnectTimeout { .. }
-            | PgError::Unreachable { .. } => Self::Unreachable,
+            PgError::Resolve { .. } | PgError::Connect { .. } => Self::Unreachable,
+            PgError::ConnectTimeout { .. } => Self::Unanswered,
+            // One address that may yet answer is enough to wait for.
+            PgError::Unreachable { failures } => {
+                let may_answer =
+                    failures.iter().any(|it| Self::of_postgres(it) == Self::Unanswered);
+                if may_answer { Self::Unanswered } else { Self::Unreachable }
+            }
             PgError::Tls { source, .. } => match source {
                 TlsError::NotOffered => Self::TlsNotOffered,
+                TlsError::Handshake(cut) if is_cut(cut) => Self::Broken,
                 TlsError::Handshake(_) => Self::TlsUntrusted,
                 TlsError::RootFile { .. } | TlsError::RootPem { .. } => Self::TlsRoots,
                 TlsError::Unexpected(_)
@@ -535,6 +544,12 @@ impl Kind {
     }
 }
 
+/// Whether the connection ended, which says nothing about what was being agreed on.
+fn is_cut(error: &io::Error) -> bool {
+    use io::ErrorKind::{BrokenPipe, ConnectionAborted, ConnectionReset, UnexpectedEof};
+    [BrokenPipe, ConnectionAborted, ConnectionReset, UnexpectedEof].contains(&error.kind())
+}
+
 /// Prints an error and all its causes, `a: b: c`.
 #[derive(Debug)]
 pub struct Chain<'a>(pub &'a (dyn std::error::Error + 'static));
@@ -553,6 +568,8 @@ impl fmt::Display for Chain<'_> {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use super::*;
 
     #[test]
@@ -581,6 +598,39 @@ mod tests {
                 panic!("{kind:?} stops later and not at first");
             };
             assert_eq!(exit, first, "{kind:?}");
+        }
+    }
+
+    #[test]
+    fn a_first_start_waits_for_a_server_that_may_answer_and_ends_where_nothing_listens() {
+        let first = |error: &PgError| Kind::of_postgres(error).disposition(Met::AtFirst);
+        let stops = |error: &PgError| matches!(first(error), Disposition::Stop { .. });
+        let io = |kind: io::ErrorKind| io::Error::from(kind);
+        let address = || "10.0.0.1:5432".to_owned();
+        let timeout = || PgError::ConnectTimeout { address: address(), limit: Duration::ZERO };
+        let refused = || PgError::Connect {
+            address: address(),
+            source: io(io::ErrorKind::ConnectionRefused),
+        };
+        let tls =
+            |kind| PgError::Tls { host: "h".to_owned(), source: TlsError::Handshake(io(kind)) };
+        for waits in [
+            PgError::Disconnected,
+            PgError::Io { action: "greet", source: io(io::ErrorKind::ConnectionReset) },
+            PgError::Silent { limit: Duration::ZERO },
+            timeout(),
+            PgError::Unreachable { failures: vec![refused(), timeout()] },
+            tls(io::ErrorKind::UnexpectedEof),
+        ] {
+            assert_eq!(first(&waits), Disposition::Reconnect, "{waits}");
+        }
+        for ends in [
+            refused(),
+            PgError::Unreachable { failures: vec![refused(), refused()] },
+            PgError::PasswordMissing,
+            tls(io::ErrorKind::InvalidData),
+        ] {
+            assert!(stops(&ends), "{ends}");
         }
     }
 

@@ -52,7 +52,7 @@ pub use command::{
 pub use consent::Consent;
 pub use consuming::{
     ConsumeConfig, ConsumerAction, ConsumerConfig, ConsumerSetUp, InboxAction, InboxConfig,
-    NewSubscription, Rebuild, RefillConfig, Source,
+    KeyReset, NewSubscription, Rebuild, RefillConfig, Source,
 };
 pub(crate) use layers::is_section;
 pub use layers::{CommandLine, Environment, Refusal};

@@ -436,6 +436,8 @@ pub(crate) fn kind_of_inbox(error: &InboxError) -> Kind {
         InboxError::Reset(_) => Kind::ResetUnfit,
         InboxError::OtherSubscription { .. }
         | InboxError::UnknownEvent { .. }
+        | InboxError::UnknownKey { .. }
+        | InboxError::KeyMoved { .. }
         | InboxError::SeveralConsumers { .. }
         | InboxError::Table { .. } => Kind::Argument,
         InboxError::PubSub(_) | InboxError::Pull { .. } => Kind::PubSub,

@@ -168,7 +168,7 @@ options! {
     MAX_ATTEMPTS: u32 = Setting::count("max-attempts", "20", 1, 1_000)
         .under("Consumer", "10")
         .means("Tries of what failed before it is dead")
-        .detail("With back-off, some eight minutes of failures of its own; 10 by default for a consumer, some five.");
+        .detail("With back-off, some eight minutes of failures of its own; 10 by default for a consumer: five to nine minutes.");
     ON_DEAD: &'static str = Setting::word("on-dead", "continue", &["continue", "hold"])
         .shown_as("POLICY")
         .under("Consumer", "hold")

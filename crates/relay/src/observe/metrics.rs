@@ -36,6 +36,8 @@ const COMMIT_TO_STORED_SECONDS: [f64; 15] = [
 pub struct Metrics {
     /// Outbox rows read from the slot.
     pub rows_read: Counter,
+    /// Headers of rows that were left out, because their names are the relay's own.
+    pub headers_left_out: Counter,
     /// Messages stored by Pub/Sub.
     pub messages_published: Family<TopicLabel, Counter>,
     /// Publish calls answered.
@@ -164,6 +166,7 @@ impl Metrics {
     pub fn new() -> Self {
         let mut metrics = Self {
             rows_read: Counter::default(),
+            headers_left_out: Counter::default(),
             messages_published: Family::default(),
             publish_requests: Family::default(),
             publish_refused: Family::default(),
@@ -280,6 +283,11 @@ impl Metrics {
             self.spilled.clone(),
         );
         registry.register("rows_read", "Outbox rows read from the slot", self.rows_read.clone());
+        registry.register(
+            "headers_left_out",
+            "Headers of rows that were left out, because only the relay writes attributes of that name",
+            self.headers_left_out.clone(),
+        );
         registry.register(
             "messages_published",
             "Messages stored by Pub/Sub",
@@ -434,6 +442,7 @@ mod tests {
         let text = metrics.encode().unwrap();
         for line in [
             "walrelay_rows_read_total 0",
+            "walrelay_headers_left_out_total 0",
             "walrelay_messages_published_total{topic=\"projects/p/topics/t\"} 1",
             "walrelay_publish_requests_total{topic=\"projects/p/topics/t\",code=\"OK\"} 1",
             "walrelay_publish_duration_seconds_bucket{le=\"0.001\"} 0",

@@ -52,6 +52,8 @@ pub struct Observer {
     dead_rows: Option<DeadRows>,
     /// Rows stand where dispatch state holds others.
     misplaced_rows: Once,
+    /// Rows have headers with names of the relay's.
+    forged_headers: Once,
 }
 
 #[derive(Debug)]
@@ -104,6 +106,7 @@ impl Observer {
             refusals: Refusals::default(),
             dead_rows: Some(DeadRows::default()),
             misplaced_rows: Once::default(),
+            forged_headers: Once::default(),
         }
     }
 
@@ -114,9 +117,24 @@ impl Observer {
         self
     }
 
-    /// A row was read from the slot.
-    pub fn row_read(&mut self) {
+    /// A row was read from the slot; so many of its headers are not in the message.
+    pub fn row_read(&mut self, headers_left_out: usize) {
         self.rows_read += 1;
+        if headers_left_out > 0 {
+            self.headers_left_out(headers_left_out);
+        }
+    }
+
+    /// Logged once a session: a producer that writes such a header writes it in many rows.
+    #[cold]
+    fn headers_left_out(&mut self, count: usize) {
+        self.metrics.headers_left_out.inc_by(u64::try_from(count).unwrap_or(u64::MAX));
+        if self.forged_headers.is_first() {
+            tracing::warn!(
+                "a row has headers whose names only the relay writes: they are left out of its message, and the metric \
+                 headers_left_out_total counts them"
+            );
+        }
     }
 
     /// A row stands where dispatch state holds others. Told once a session: where there is one there
@@ -523,11 +541,21 @@ mod tests {
     use super::*;
 
     #[test]
+    fn headers_that_are_left_out_are_counted() {
+        let metrics = Metrics::new();
+        let mut observer = Observer::new(metrics.clone(), Health::new());
+        for left_out in [0, 2, 1] {
+            observer.row_read(left_out);
+        }
+        assert_eq!(metrics.headers_left_out.get(), 3);
+    }
+
+    #[test]
     fn rows_read_in_the_last_moment_of_a_session_are_counted() {
         let metrics = Metrics::new();
         let mut observer = Observer::new(metrics.clone(), Health::new());
-        observer.row_read();
-        observer.row_read();
+        observer.row_read(0);
+        observer.row_read(0);
         drop(observer);
         assert_eq!(metrics.rows_read.get(), 2);
     }

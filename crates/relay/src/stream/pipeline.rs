@@ -307,10 +307,10 @@ impl Flow {
             self.tracker.settle(ticket);
             return Ok(());
         }
-        let Routed { message, fault } = self.router.route(row)?;
+        let Routed { message, fault, headers_left_out } = self.router.route(row)?;
         let ticket = self.tracker.open();
         self.budget.take(message.memory());
-        self.observer.row_read();
+        self.observer.row_read(headers_left_out);
         match fault {
             None => self.lanes.push(message, ticket),
             Some(fault) => {

@@ -1,4 +1,4 @@
-//! `walrelay consumer`: setting up, looking, pausing and pruning.
+//! `walrelay consumer`: setting up, reading the state, pausing and pruning.
 
 use googleapis_tonic_google_pubsub_v1::google::pubsub::v1::Subscription;
 use serde_json::{Map, Value};
@@ -14,7 +14,7 @@ use walrelay_relay::shutdown::Shutdown;
 use super::attended::{attended, unless_stopped};
 use super::rebuild::{rebuild, succeeds};
 use super::refill::refill;
-use super::subscribing;
+use super::{reset_key, subscribing};
 use crate::config::{ConsumerAction, ConsumerConfig, ConsumerSetUp, OutputFormat, Source};
 use crate::error::Error;
 use crate::options::units::show_duration;
@@ -59,6 +59,7 @@ pub async fn execute(config: ConsumerConfig, shutdown: &Shutdown) -> Result<(), 
             | ConsumerAction::Status { .. }
             | ConsumerAction::Pause { .. }
             | ConsumerAction::Rebuild(_)
+            | ConsumerAction::ResetKey(_)
             | ConsumerAction::Prune { .. } => unreachable!("only init prints without a database"),
         };
     };
@@ -70,6 +71,8 @@ pub async fn execute(config: ConsumerConfig, shutdown: &Shutdown) -> Result<(), 
             Source::Topic(since) => Box::pin(rebuild(here, (order, *since), shutdown)).await,
             Source::Outbox(outbox) => Box::pin(refill(here, (order, outbox), shutdown)).await,
         }
+    } else if let ConsumerAction::ResetKey(order) = &config.action {
+        Box::pin(unless_stopped(reset_key::execute(&mut client, order, shutdown), shutdown)).await
     } else if let ConsumerAction::Pause { name, paused: true } = &config.action {
         Box::pin(attended((connect, &client), pause(&client, name), shutdown)).await
     } else {
@@ -89,7 +92,9 @@ async fn act(client: &SqlClient, action: &ConsumerAction) -> Result<(), Error> {
             admin::resume(client, name).await.map_err(Error::Inbox)?;
             print(&format!("resumed: consumer {name}\n"))
         }
-        ConsumerAction::Rebuild(_) => unreachable!("it needs the client for itself"),
+        ConsumerAction::Rebuild(_) | ConsumerAction::ResetKey(_) => {
+            unreachable!("it needs the client for itself")
+        }
         ConsumerAction::Prune { name, older_than, endpoint } => {
             prune(client, name, *older_than, endpoint).await
         }

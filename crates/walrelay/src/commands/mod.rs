@@ -30,6 +30,7 @@ mod reach;
 mod rebuild;
 mod refill;
 pub mod replay;
+mod reset_key;
 pub mod reshard;
 pub mod run;
 pub mod slot;

@@ -6,8 +6,8 @@ use walrelay_relay::replay::DeadRows;
 use super::builder::Builder;
 use super::consent::Consent;
 use super::consuming::{
-    ConsumeConfig, ConsumerAction, ConsumerConfig, ConsumerSetUp, NewSubscription, Rebuild,
-    RefillConfig, Source,
+    ConsumeConfig, ConsumerAction, ConsumerConfig, ConsumerSetUp, KeyReset, NewSubscription,
+    Rebuild, RefillConfig, Source,
 };
 use super::orders::Place;
 use crate::{cli, options};
@@ -70,6 +70,7 @@ impl Builder<'_> {
             | cli::ConsumerActionArgs::Pause(_)
             | cli::ConsumerActionArgs::Resume(_)
             | cli::ConsumerActionArgs::Rebuild(_)
+            | cli::ConsumerActionArgs::ResetKey(_)
             | cli::ConsumerActionArgs::Prune(_) => false,
         };
         let action = self.consumer_action(action);
@@ -104,6 +105,11 @@ impl Builder<'_> {
                 ConsumerAction::Pause { name: self.consumer_name(&args.name), paused: false }
             }
             cli::ConsumerActionArgs::Rebuild(args) => ConsumerAction::Rebuild(self.rebuild(args)?),
+            cli::ConsumerActionArgs::ResetKey(args) => ConsumerAction::ResetKey(KeyReset {
+                name: self.consumer_name(&args.name),
+                key: args.key.clone(),
+                consent: if args.yes { Consent::Given } else { Consent::Asked },
+            }),
             cli::ConsumerActionArgs::Prune(args) => ConsumerAction::Prune {
                 name: self.consumer_name(&args.name),
                 older_than: self.problems.read(options::OLDER_THAN),

@@ -55,6 +55,8 @@ pub enum ConsumerAction {
     },
     /// Apply everything again.
     Rebuild(Rebuild),
+    /// Forget how far an ordering key is.
+    ResetKey(KeyReset),
     /// Delete what is old.
     Prune {
         /// Its name.
@@ -64,6 +66,17 @@ pub enum ConsumerAction {
         /// Where Pub/Sub is, which says how long it keeps messages.
         endpoint: Endpoint,
     },
+}
+
+/// An ordering key whose position is to be forgotten.
+#[derive(Debug, Clone)]
+pub struct KeyReset {
+    /// The consumer's name.
+    pub name: String,
+    /// The ordering key.
+    pub key: String,
+    /// Whether somebody has agreed already.
+    pub consent: Consent,
 }
 
 /// Everything `walrelay inbox` needs.
