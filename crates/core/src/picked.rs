@@ -4,6 +4,7 @@ use pgoutput_parser::{Column, Insert, Position};
 
 use crate::columns::{ColumnNames, Field, Layout, PLACES, PayloadType};
 use crate::fault::RouteError;
+use crate::left_out::{FIELD_BYTES_MAX, LeftOut};
 
 /// The wanted columns of one row.
 pub(crate) struct Picked<'a> {
@@ -14,6 +15,26 @@ pub(crate) struct Picked<'a> {
 }
 
 impl<'a> Picked<'a> {
+    pub(crate) fn of(
+        insert: &'a Insert<'a>,
+        (layout, names): (&'a Layout, &'a ColumnNames),
+    ) -> Self {
+        let mut picked = insert.tuple.pick(&layout.places);
+        if insert.tuple.encoded_bytes() > FIELD_BYTES_MAX {
+            LeftOut::mark(&mut picked, layout);
+        }
+        Self { picked, layout, insert, names }
+    }
+
+    /// What its message has to lack.
+    pub(crate) fn left_out(&self) -> LeftOut {
+        let tuple = &self.insert.tuple;
+        match tuple.is_condensed() || tuple.encoded_bytes() > FIELD_BYTES_MAX {
+            true => LeftOut::of(self),
+            false => LeftOut::default(),
+        }
+    }
+
     pub(crate) fn position(&self) -> Position {
         self.insert.position
     }
@@ -52,6 +73,8 @@ impl<'a> Picked<'a> {
             Some(Column::Binary(_)) => {
                 Err(self.bad_value(place, "came in binary form, which was not asked for"))
             }
+            // Never taken for null: it makes the row dead, see `left_out`.
+            Some(Column::TooLarge { .. }) => Ok(None),
             Some(Column::UnchangedToast) => Err(self.bad_value(place, "came without its value")),
         }
     }
@@ -72,14 +95,18 @@ impl<'a> Picked<'a> {
 
     #[cold]
     fn bad_value(&self, place: usize, problem: &'static str) -> RouteError {
-        let column = self.layout.places.iter().position(|p| *p == place);
-        let column = column.and_then(|index| self.insert.relation.columns.get(index));
         RouteError::Value {
             position: self.insert.position,
             table: self.layout.table.clone(),
-            column: column.map_or_else(|| self.names.id.to_string(), |column| column.name.clone()),
+            column: self.column_name(place),
             problem,
         }
+    }
+
+    pub(crate) fn column_name(&self, place: usize) -> String {
+        let column = self.layout.places.iter().position(|p| *p == place);
+        let column = column.and_then(|index| self.insert.relation.columns.get(index));
+        column.map_or_else(|| self.names.id.to_string(), |column| column.name.clone())
     }
 }
 
@@ -91,6 +118,8 @@ pub(crate) enum Payload<'a> {
 }
 
 impl Payload<'_> {
+    pub(crate) const NONE: Self = Self::Verbatim(&[]);
+
     pub(crate) const fn len(&self) -> usize {
         match self {
             Self::Verbatim(bytes) => bytes.len(),
