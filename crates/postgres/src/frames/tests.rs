@@ -196,6 +196,17 @@ async fn a_large_row_loses_nothing_when_reading_is_dropped_between_its_parts() {
     assert_eq!(seen, [condensed, b"after".to_vec()]);
 }
 
+/// The loop that reads also sends status updates (I5).
+#[tokio::test(start_paused = true)]
+async fn reading_past_a_large_row_lets_others_run_though_all_of_it_is_there() {
+    let (large, condensed) = large_insert(48 << 20);
+    let (mut frames, mut server) = stream(64 << 20);
+    server.write_all(&large).await.unwrap();
+    tokio::task::yield_now().await;
+    assert!(frames.next().now_or_never().is_none());
+    assert_eq!(data(frames.next().await.unwrap()), condensed);
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_stream_can_be_ended_within_a_large_row() {
     let (large, _) = large_insert(4 << 20);
