@@ -13,22 +13,13 @@
 
 use pgoutput_parser::Column;
 
-use crate::columns::{Field, Layout, PLACES, Part, PayloadType};
+use crate::columns::{Field, Part, PayloadType};
 use crate::fault::Fault;
-use crate::fit::Part as MessagePart;
 use crate::limits::{
     ATTRIBUTE_KEY_BYTES_MAX, ATTRIBUTE_VALUE_BYTES_MAX, ATTRIBUTES_MAX, REQUEST_BYTES_MAX,
 };
 use crate::picked::Picked;
 use crate::wire;
-
-/// Bytes of a column that is neither the payload nor the headers. Pub/Sub takes 1,024 bytes of an attribute
-/// or a key. Up to this size the value is recorded, so that an operator can see and correct it.
-pub(crate) const FIELD_BYTES_MAX: usize = 64 << 10;
-
-/// Bytes of headers as JSON. As many attributes as a message may have, with each character escaped, take
-/// less. Parsing more would take memory that no message needs.
-const HEADERS_BYTES_MAX: usize = 1 << 20;
 
 /// The parts that a message lacks, each with its bytes; zero for a part that it has.
 #[derive(Debug, Default)]
@@ -41,21 +32,16 @@ pub(crate) struct LeftOut {
 }
 
 impl LeftOut {
-    /// Marks values that are too large, before any of them is read.
-    #[cold]
-    pub(crate) fn mark(picked: &mut [Option<Column<'_>>; PLACES], layout: &Layout) {
-        for (place, column) in picked.iter_mut().enumerate() {
-            if let Some(Column::Text(value)) = column
-                && value.len() > bytes_max(layout, place)
-            {
-                *column = Some(Column::TooLarge { bytes: value.len() });
-            }
+    /// What the row's message has to lack.
+    pub(crate) fn of(row: &Picked<'_>) -> Self {
+        match row.may_lack_values() {
+            true => Self::of_large(row),
+            false => Self::default(),
         }
     }
 
-    /// What the row's message has to lack.
     #[cold]
-    pub(crate) fn of(row: &Picked<'_>) -> Self {
+    fn of_large(row: &Picked<'_>) -> Self {
         let mut left_out = Self::default();
         for (place, column) in row.picked.iter().enumerate() {
             if let Some(Column::TooLarge { bytes }) = column {
@@ -146,57 +132,11 @@ impl LeftOut {
     }
 }
 
-/// The largest value that is read from the column at a place.
-fn bytes_max(layout: &Layout, place: usize) -> usize {
-    if layout.fields[Field::Headers.place()] == place {
-        return HEADERS_BYTES_MAX;
-    }
-    if layout.fields[Field::Payload.place()] != place {
-        return FIELD_BYTES_MAX;
-    }
-    match layout.payload {
-        PayloadType::Bytea => 2 * REQUEST_BYTES_MAX + 2,
-        PayloadType::Json | PayloadType::Text => REQUEST_BYTES_MAX,
-    }
-}
-
-/// A recorded message that lacks parts which were too large.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct IncompleteMessage<'a> {
-    /// What it has: an encoded `PubsubMessage`.
-    pub has: &'a [u8],
-    /// The parts that it lacks, and how many bytes they have.
-    pub lacks: Vec<(MessagePart, usize)>,
-}
-
-impl<'a> IncompleteMessage<'a> {
-    /// Reads the bytes of a message; none where they lack nothing, or are something else.
-    #[must_use]
-    pub fn of(body: &'a [u8]) -> Option<Self> {
-        let (end, announced) = wire::announced(body)?;
-        let part = |(tag, bytes): (usize, usize)| {
-            let parts = [
-                (wire::MESSAGE_ATTRIBUTES, MessagePart::Attributes),
-                (wire::MESSAGE_ORDERING_KEY, MessagePart::OrderingKey),
-                (wire::MESSAGE_DATA, MessagePart::Payload),
-            ];
-            let part = parts.iter().find(|(known, _)| usize::from(*known) == tag);
-            part.map(|(_, part)| (*part, bytes))
-        };
-        let lacks: Option<Vec<_>> = announced.into_iter().map(part).collect();
-        Some(Self { has: &body[..end], lacks: lacks? })
-    }
-
-    /// How many bytes the part has that is missing; none where the message has it.
-    #[must_use]
-    pub fn lacks(&self, part: MessagePart) -> Option<usize> {
-        self.lacks.iter().find(|(lacking, _)| *lacking == part).map(|(_, bytes)| *bytes)
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::fit::Part as MessagePart;
+    use crate::incomplete::IncompleteMessage;
 
     #[test]
     fn a_message_tells_which_parts_it_lacks_and_keeps_the_others() {

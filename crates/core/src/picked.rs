@@ -4,7 +4,15 @@ use pgoutput_parser::{Column, Insert, Position};
 
 use crate::columns::{ColumnNames, Field, Layout, PLACES, PayloadType};
 use crate::fault::RouteError;
-use crate::left_out::{FIELD_BYTES_MAX, LeftOut};
+use crate::limits::REQUEST_BYTES_MAX;
+
+/// Bytes of a column that is neither the payload nor the headers. Pub/Sub takes 1,024 bytes of an attribute
+/// or a key. Up to this size the value is recorded, so that an operator can see and correct it.
+const FIELD_BYTES_MAX: usize = 64 << 10;
+
+/// Bytes of headers as JSON. As many attributes as a message may have, with each character escaped, take
+/// less. Parsing more would take memory that no message needs.
+const HEADERS_BYTES_MAX: usize = 1 << 20;
 
 /// The wanted columns of one row.
 pub(crate) struct Picked<'a> {
@@ -21,18 +29,15 @@ impl<'a> Picked<'a> {
     ) -> Self {
         let mut picked = insert.tuple.pick(&layout.places);
         if insert.tuple.encoded_bytes() > FIELD_BYTES_MAX {
-            LeftOut::mark(&mut picked, layout);
+            mark_too_large(&mut picked, layout);
         }
         Self { picked, layout, insert, names }
     }
 
-    /// What its message has to lack.
-    pub(crate) fn left_out(&self) -> LeftOut {
+    /// Whether values may be missing that are too large.
+    pub(crate) fn may_lack_values(&self) -> bool {
         let tuple = &self.insert.tuple;
-        match tuple.is_condensed() || tuple.encoded_bytes() > FIELD_BYTES_MAX {
-            true => LeftOut::of(self),
-            false => LeftOut::default(),
-        }
+        tuple.is_condensed() || tuple.encoded_bytes() > FIELD_BYTES_MAX
     }
 
     pub(crate) fn position(&self) -> Position {
@@ -107,6 +112,32 @@ impl<'a> Picked<'a> {
         let column = self.layout.places.iter().position(|p| *p == place);
         let column = column.and_then(|index| self.insert.relation.columns.get(index));
         column.map_or_else(|| self.names.id.to_string(), |column| column.name.clone())
+    }
+}
+
+/// Marks values that are too large, before any of them is read.
+#[cold]
+fn mark_too_large(picked: &mut [Option<Column<'_>>; PLACES], layout: &Layout) {
+    for (place, column) in picked.iter_mut().enumerate() {
+        if let Some(Column::Text(value)) = column
+            && value.len() > bytes_max(layout, place)
+        {
+            *column = Some(Column::TooLarge { bytes: value.len() });
+        }
+    }
+}
+
+/// The largest value that is read from the column at a place.
+fn bytes_max(layout: &Layout, place: usize) -> usize {
+    if layout.fields[Field::Headers.place()] == place {
+        return HEADERS_BYTES_MAX;
+    }
+    if layout.fields[Field::Payload.place()] != place {
+        return FIELD_BYTES_MAX;
+    }
+    match layout.payload {
+        PayloadType::Bytea => 2 * REQUEST_BYTES_MAX + 2,
+        PayloadType::Json | PayloadType::Text => REQUEST_BYTES_MAX,
     }
 }
 

@@ -8,6 +8,7 @@ use pgoutput_parser::{Insert, Relation};
 use crate::attributes::{Attributes, LogName, Style};
 use crate::columns::{ColumnNames, Field, Layout, MissingColumn, Part};
 use crate::fault::{Fault, RouteError};
+use crate::left_out::LeftOut;
 use crate::limits::{self, ORDERING_KEY_BYTES_MAX, REQUEST_BYTES_MAX};
 use crate::message::{Message, Topic};
 use crate::picked::{Payload, Picked};
@@ -108,7 +109,7 @@ impl Router {
         let layout = &self.layouts[index];
         let row = Picked::of(insert, (layout, &self.config.columns));
 
-        let mut left_out = row.left_out();
+        let mut left_out = LeftOut::of(&row);
         expand(&layout.topic, &row, &mut self.topic)?;
         expand(&layout.ordering_key, &row, &mut self.ordering_key)?;
         if left_out.has_topic() {
