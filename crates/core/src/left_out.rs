@@ -92,12 +92,12 @@ impl LeftOut {
     }
 
     /// Whether a part of the topic is missing, so that no name can be made of the rest.
-    pub(crate) const fn has_topic(&self) -> bool {
+    pub(crate) const fn lacks_topic(&self) -> bool {
         self.topic > 0
     }
 
     /// Whether a part of the ordering key is missing: the rest would be another key.
-    pub(crate) const fn has_ordering_key(&self) -> bool {
+    pub(crate) const fn lacks_ordering_key(&self) -> bool {
         self.ordering_key > 0
     }
 

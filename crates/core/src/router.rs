@@ -112,10 +112,10 @@ impl Router {
         let mut left_out = LeftOut::of(&row);
         expand(&layout.topic, &row, &mut self.topic)?;
         expand(&layout.ordering_key, &row, &mut self.ordering_key)?;
-        if left_out.has_topic() {
+        if left_out.lacks_topic() {
             self.topic.clear();
         }
-        if left_out.has_ordering_key() {
+        if left_out.lacks_ordering_key() {
             self.ordering_key.clear();
         }
         let payload = row.payload()?;
