@@ -18,6 +18,7 @@ mod hot_keys;
 mod in_place;
 mod instances;
 mod lacking;
+mod large_rows;
 mod lost_slot;
 mod matrix;
 mod parking;

@@ -1,15 +1,17 @@
 //! From an outbox row to a message: topic, ordering key, attributes, bytes.
 
 use std::collections::BTreeMap;
+use std::ops::Range;
 
-use pgoutput_parser::{Column, Insert, Relation};
+use pgoutput_parser::{Insert, Relation};
 
 use crate::attributes::{Attributes, LogName, Style};
-use crate::columns::{ColumnNames, Field, Layout, MissingColumn, PLACES, Part};
+use crate::columns::{ColumnNames, Field, Layout, MissingColumn, Part};
 use crate::fault::{Fault, RouteError};
+use crate::left_out::LeftOut;
 use crate::limits::{self, ORDERING_KEY_BYTES_MAX, REQUEST_BYTES_MAX};
 use crate::message::{Message, Topic};
-use crate::picked::Picked;
+use crate::picked::{Payload, Picked};
 use crate::selection::Matching;
 use crate::template::Template;
 use crate::wire;
@@ -107,41 +109,39 @@ impl Router {
     pub fn route(&mut self, insert: &Insert<'_>) -> Result<Routed, RouteError> {
         let index = self.layout_of(insert.relation)?;
         let layout = &self.layouts[index];
-        let picked: [Option<Column<'_>>; PLACES] = insert.tuple.pick(&layout.places);
-        let row = Picked { picked, layout, insert, names: &self.config.columns };
+        let row = Picked::of(insert, (layout, &self.config.columns));
 
+        let mut left_out = LeftOut::of(&row);
         expand(&layout.topic, &row, &mut self.topic)?;
         expand(&layout.ordering_key, &row, &mut self.ordering_key)?;
+        if left_out.lacks_topic() {
+            self.topic.clear();
+        }
+        if left_out.lacks_ordering_key() {
+            self.ordering_key.clear();
+        }
         let payload = row.payload()?;
         let fault = self.attributes.collect(&row)?;
         let given_id = row.text(Field::Id)?;
-        let event_id = given_id.unwrap_or_default();
-
-        let data_len = payload.len();
-        let key_field = match self.ordering_key.len() {
-            0 => 0,
-            len => wire::field_len(len),
-        };
-        let data_field = if data_len == 0 { 0 } else { wire::field_len(data_len) };
-        let attributes = self.attributes.encoded();
-        let body_len = data_field + attributes.len() + key_field;
         let KnownTopic { topic, is_named } =
             topic_of(&mut self.topics, &self.config.project, &self.topic);
         let ordering_key = &self.ordering_key;
+        let mut parts = Parts { payload, attributes: self.attributes.encoded(), ordering_key };
+        let size = wire::field_len(topic.len()) + wire::field_len(parts.encoded_len());
+        if size > REQUEST_BYTES_MAX && parts.payload.len() > 0 {
+            left_out.add_payload(parts.payload.len(), (layout.table.as_str(), size));
+            parts.payload = Payload::NONE;
+        }
+        let event_id = given_id.unwrap_or_default();
+        let body_len = parts.encoded_len() + left_out.encoded_len();
         let message = Message::build(topic, insert.position, event_id, body_len, |buffer| {
-            if data_len > 0 {
-                buffer.push(wire::MESSAGE_DATA);
-                wire::put_varint(buffer, data_len);
-                payload.append_to(buffer);
-            }
-            buffer.extend_from_slice(attributes);
-            if ordering_key.is_empty() {
-                return 0..0;
-            }
-            wire::put_field(buffer, wire::MESSAGE_ORDERING_KEY, ordering_key.as_bytes());
-            buffer.len() - ordering_key.len()..buffer.len()
+            let ordering_key = parts.append_to(buffer);
+            left_out.append_to(buffer);
+            ordering_key
         });
-        let fault = fault
+        let fault = left_out
+            .take_fault()
+            .or(fault)
             .or_else(|| fault_of_size(&message))
             .or_else(|| fault_of_key(ordering_key))
             .or_else(|| (!is_named).then(|| Fault::Topic { name: message.topic().to_string() }))
@@ -165,8 +165,7 @@ impl Router {
         }
         let index = self.layout_of(insert.relation)?;
         let layout = &self.layouts[index];
-        let picked: [Option<Column<'_>>; PLACES] = insert.tuple.pick(&layout.places);
-        let row = Picked { picked, layout, insert, names: &self.config.columns };
+        let row = Picked::of(insert, (layout, &self.config.columns));
         Ok(matching.has(
             row.text(Field::AggregateType)?,
             row.text(Field::AggregateId)?,
@@ -182,8 +181,7 @@ impl Router {
     pub fn event_id<'a>(&'a mut self, insert: &'a Insert<'a>) -> Result<&'a str, RouteError> {
         let index = self.layout_of(insert.relation)?;
         let layout = &self.layouts[index];
-        let picked = insert.tuple.pick(&layout.places);
-        let row = Picked { picked, layout, insert, names: &self.config.columns };
+        let row = Picked::of(insert, (layout, &self.config.columns));
         Ok(row.text(Field::Id)?.unwrap_or_default())
     }
 
@@ -199,6 +197,36 @@ impl Router {
     }
 }
 
+/// What a message is made of.
+struct Parts<'a> {
+    payload: Payload<'a>,
+    /// Encoded.
+    attributes: &'a [u8],
+    ordering_key: &'a str,
+}
+
+impl Parts<'_> {
+    fn encoded_len(&self) -> usize {
+        let field = |len: usize| if len == 0 { 0 } else { wire::field_len(len) };
+        field(self.payload.len()) + self.attributes.len() + field(self.ordering_key.len())
+    }
+
+    /// Appends the message; where its ordering key is then.
+    fn append_to(&self, buffer: &mut Vec<u8>) -> Range<usize> {
+        if self.payload.len() > 0 {
+            buffer.push(wire::MESSAGE_DATA);
+            wire::put_varint(buffer, self.payload.len());
+            self.payload.append_to(buffer);
+        }
+        buffer.extend_from_slice(self.attributes);
+        if self.ordering_key.is_empty() {
+            return 0..0;
+        }
+        wire::put_field(buffer, wire::MESSAGE_ORDERING_KEY, self.ordering_key.as_bytes());
+        buffer.len() - self.ordering_key.len()..buffer.len()
+    }
+}
+
 /// A topic that rows go to.
 #[derive(Debug, Clone)]
 struct KnownTopic {
@@ -206,6 +234,9 @@ struct KnownTopic {
     /// Whether Pub/Sub can have one of this name.
     is_named: bool,
 }
+
+/// A longer name is no topic's, and is not remembered: a row may have any text in its place.
+const TOPIC_BYTES_KEPT: usize = 1_024;
 
 fn topic_of(
     topics: &mut BTreeMap<String, KnownTopic>,
@@ -224,7 +255,9 @@ fn topic_of(
         format!("projects/{project}/topics/{expanded}").into()
     };
     let known = KnownTopic { is_named: limits::is_topic_name(&topic), topic };
-    topics.insert(expanded.to_owned(), known.clone());
+    if expanded.len() <= TOPIC_BYTES_KEPT {
+        topics.insert(expanded.to_owned(), known.clone());
+    }
     known
 }
 

@@ -8,7 +8,8 @@ use pgoutput_parser::{
     Begin, Change, Column, Decoder, Lsn, PgTimestamp, RelationColumn, ReplicaIdentity, encode,
 };
 use walrelay_core::{
-    AttributeStyle, ColumnNames, Fault, LogName, Names, Routed, Router, RouterConfig, Template,
+    AttributeStyle, ColumnNames, Fault, IncompleteMessage, LogName, Message, MessagePart, Names,
+    REQUEST_BYTES_MAX, Routed, Router, RouterConfig, Template,
 };
 use walrelay_envelope::attribute;
 
@@ -72,11 +73,23 @@ impl Table {
 
     /// The server describes the table, and sends a row of it.
     fn row(&mut self, columns: &[(&str, Option<&str>)]) -> Routed {
+        let columns: Vec<_> = columns
+            .iter()
+            .map(|(name, value)| {
+                let value = value.map_or(Column::Null, |text| Column::Text(text.as_bytes()));
+                (*name, 25, value)
+            })
+            .collect();
+        self.sent(&columns)
+    }
+
+    /// The same with types and any values.
+    fn sent(&mut self, columns: &[(&str, u32, Column<'_>)]) -> Routed {
         let described: Vec<_> = columns
             .iter()
-            .map(|(name, _)| RelationColumn {
+            .map(|(name, type_oid, _)| RelationColumn {
                 name: (*name).to_owned(),
-                type_oid: 25,
+                type_oid: *type_oid,
                 type_modifier: -1,
                 is_key: false,
             })
@@ -84,10 +97,7 @@ impl Table {
         let relation =
             encode::relation(7, "public", "app_outbox", ReplicaIdentity::Full, &described);
         self.decoder.decode(&relation).unwrap();
-        let values: Vec<_> = columns
-            .iter()
-            .map(|(_, value)| value.map_or(Column::Null, |text| Column::Text(text.as_bytes())))
-            .collect();
+        let values: Vec<_> = columns.iter().map(|(_, _, value)| *value).collect();
         let sent = encode::insert(7, &values);
         let Change::Insert(insert) = self.decoder.decode(&sent).unwrap() else {
             panic!("an insert was encoded");
@@ -187,4 +197,106 @@ fn an_empty_id_is_told_apart_from_none() {
     let mut table = Table::new(small(), "");
     assert_eq!(table.row(&[("id", None), ("payload", None)]).fault, Some(Fault::NoId));
     assert_eq!(table.row(&[("id", Some("")), ("payload", None)]).fault, Some(Fault::EmptyId));
+}
+
+const TEXT: u32 = 25;
+const BYTEA: u32 = 17;
+
+/// The parts that a routed row lacks, and the text of its fault.
+fn lacks(routed: &Routed) -> (Vec<(MessagePart, usize)>, String) {
+    let body = routed.message.body();
+    let lacks = IncompleteMessage::of(body).map(|incomplete| incomplete.lacks).unwrap_or_default();
+    let (topic, position) = (routed.message.topic().clone(), routed.message.position());
+    let is_complete = Message::from_encoded(topic, position, "e-1", body).is_ok();
+    assert_eq!(is_complete, lacks.is_empty(), "a message that lacks a part could be published");
+    let failure = routed.fault.clone().map(Fault::into_failure);
+    (lacks, failure.map(|failure| failure.to_string()).unwrap_or_default())
+}
+
+#[test]
+fn a_payload_that_is_too_large_is_left_out_of_the_message_and_named_with_its_size() {
+    let mut table = Table::new(small(), "{id}");
+    let text = "x".repeat(REQUEST_BYTES_MAX + 1);
+    let hex = format!("\\x{}", "00".repeat(REQUEST_BYTES_MAX + 1));
+    let left_out = Column::TooLarge { bytes: 140_000_000 };
+    for (type_oid, value, bytes) in [
+        (TEXT, left_out, 140_000_000),
+        (BYTEA, left_out, 69_999_999),
+        (TEXT, Column::Text(text.as_bytes()), REQUEST_BYTES_MAX + 1),
+        (BYTEA, Column::Text(hex.as_bytes()), REQUEST_BYTES_MAX + 1),
+    ] {
+        let id = ("id", TEXT, Column::Text(b"e-1"));
+        let routed = table.sent(&[id, ("payload", type_oid, value)]);
+        let (parts, fault) = lacks(&routed);
+        assert_eq!(parts, [(MessagePart::Payload, bytes)]);
+        let expected = format!(
+            "TOO_LARGE: column \"payload\" of public.app_outbox has {bytes} bytes, and pub/sub takes 10000000: recorded \
+             without the value, which only the row in the outbox has"
+        );
+        assert_eq!(fault, expected);
+        assert_eq!((routed.message.event_id(), routed.message.ordering_key()), ("e-1", "e-1"));
+        assert_eq!(attributes(&routed)["event_id"], "e-1");
+        assert!(routed.message.memory() < 2_000, "{}", routed.message.memory());
+    }
+}
+
+#[test]
+fn a_payload_that_only_fits_without_its_attributes_is_left_out_and_a_smaller_one_is_not() {
+    let mut table = Table::new(small(), "");
+    let row = |table: &mut Table, bytes| {
+        let payload = "x".repeat(bytes);
+        table.row(&[("id", Some("e-1")), ("payload", Some(&payload))])
+    };
+    let routed = row(&mut table, REQUEST_BYTES_MAX);
+    let (parts, fault) = lacks(&routed);
+    assert_eq!(parts, [(MessagePart::Payload, REQUEST_BYTES_MAX)]);
+    assert!(fault.starts_with("TOO_LARGE: the payload of public.app_outbox with its"), "{fault}");
+    let routed = row(&mut table, REQUEST_BYTES_MAX - 1_000);
+    assert_eq!(lacks(&routed), (Vec::new(), String::new()));
+    assert_eq!(routed.message.data().len(), REQUEST_BYTES_MAX - 1_000);
+}
+
+#[test]
+fn keys_ids_and_headers_may_be_too_large_and_the_payload_stays() {
+    let columns =
+        ColumnNames { aggregate_id: named("aggregateid"), headers: named("headers"), ..small() };
+    let mut table = Table::new(columns, "{aggregateid}");
+    let large = Column::TooLarge { bytes: 70_000 };
+    let whole = "k".repeat(70_000);
+    let text = |text: &'static str| Column::Text(text.as_bytes());
+    let mut sent = |id, key, headers| {
+        table.sent(&[
+            ("id", TEXT, id),
+            ("aggregateid", TEXT, key),
+            ("headers", TEXT, headers),
+            ("payload", TEXT, text("hello")),
+        ])
+    };
+    for key in [large, Column::Text(whole.as_bytes())] {
+        let routed = sent(text("e-1"), key, Column::Null);
+        let (parts, fault) = lacks(&routed);
+        let expected = [(MessagePart::Attributes, 70_000), (MessagePart::OrderingKey, 70_000)];
+        assert_eq!(parts, expected);
+        assert!(fault.contains("column \"aggregateid\" of public.app_outbox has 70000"), "{fault}");
+        assert_eq!((routed.message.ordering_key(), routed.message.data()), ("", &b"hello"[..]));
+    }
+    let routed = sent(large, text("k"), Column::Null);
+    assert_eq!(lacks(&routed).0, [(MessagePart::Attributes, 70_000)]);
+    assert_eq!((routed.message.event_id(), routed.message.ordering_key()), ("", "k"));
+    let routed = sent(text("e-1"), text("k"), Column::TooLarge { bytes: 140_000_000 });
+    let (parts, fault) = lacks(&routed);
+    assert_eq!(parts, [(MessagePart::Attributes, 140_000_000)]);
+    assert!(fault.contains("column \"headers\"") && fault.contains("takes 128000"), "{fault}");
+}
+
+#[test]
+fn a_large_value_of_a_column_that_is_not_published_changes_nothing() {
+    let mut table = Table::new(small(), "");
+    let routed = table.sent(&[
+        ("id", TEXT, Column::Text(b"e-1")),
+        ("notes", TEXT, Column::TooLarge { bytes: 140_000_000 }),
+        ("payload", TEXT, Column::Text(b"hello")),
+    ]);
+    assert_eq!(lacks(&routed), (Vec::new(), String::new()));
+    assert_eq!(routed.message.data(), b"hello");
 }

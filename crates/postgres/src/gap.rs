@@ -206,7 +206,7 @@ impl Gap {
         ))
     }
 
-    /// The rows, each with the columns of the table as text.
+    /// The rows, without values that are too large for a message. [`GapTable::values`] reads one.
     ///
     /// # Errors
     ///
@@ -216,9 +216,7 @@ impl Gap {
         client: &Client,
         table: &GapTable,
     ) -> Result<SimpleQueryStream, StoreError> {
-        let selected: Vec<String> =
-            table.columns.iter().map(|c| format!("t.{}", quote_identifier(&c.name))).collect();
-        let sql = self.query(table, &selected.join(", "))?;
+        let sql = self.query(table, &table.selected())?;
         let action = format!("read rows of {}", table.name);
         client.simple_query_raw(&sql).await.map_err(StoreError::sql(action))
     }

@@ -20,6 +20,7 @@ mod hidden;
 mod holder;
 mod incoming;
 mod init;
+mod large_values;
 mod lost;
 mod migrations;
 mod names;
@@ -126,7 +127,7 @@ pub use slot::{
 pub use store::{DUE_KEYS_MAX, Due, HEADS_MAX, HOLDS_MAX, Store, StoreFailure, Survey};
 pub use store_error::{LOST_SLOT_FIX, StoreError, UPGRADE_FIX};
 pub use stream::Stream;
-pub use stream_settings::{FRAME_BYTES_MAX_DEFAULT, StreamSettings};
+pub use stream_settings::{FRAME_BYTES_MAX_DEFAULT, StreamSettings, VALUE_BYTES_MAX_DEFAULT};
 pub use waiting::{WaitingTransaction, rows_since, waiting_transactions};
 pub use wal_time::{WalTime, first_position_after, first_time_behind, note_wal_time, position_at};
 pub use watch::{PublicationWatch, Watch};

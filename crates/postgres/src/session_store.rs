@@ -12,7 +12,8 @@ use std::time::{Duration, Instant};
 use pgoutput_parser::{Lsn, Position};
 use tokio_postgres::error::SqlState;
 use walrelay_core::{
-    ClaimKey, Claimed, FailureClass, Finished, Message, Outcome, PublishFailure, RowToRecord, Topic,
+    ClaimKey, Claimed, FailureClass, Fault, Finished, IncompleteMessage, Message, NotAMessage,
+    Outcome, PublishFailure, RowToRecord, Topic,
 };
 
 use crate::connect::{SqlClient, connect_sql};
@@ -511,10 +512,9 @@ impl SessionStore {
                 }
                 Err(error) => {
                     is_broken = true;
-                    tracing::error!(event_id, %error, "row is dead: its message cannot be read");
-                    let failure =
-                        PublishFailure::new(FailureClass::Row, "UNREADABLE", error.to_string());
-                    let failure = Arc::new(failure);
+                    let failure = Arc::new(unreadable_failure(&row.message, &error));
+                    let why = failure.message.as_str();
+                    tracing::error!(event_id, why, "row is dead: its message cannot be published");
                     let dead = Outcome::Dead { attempts: row.attempts, failure };
                     unreadable.push((row.claim, dead));
                 }
@@ -522,6 +522,17 @@ impl SessionStore {
         }
         let held_for = messages.is_empty().then_some(HELD_PAUSE);
         Claimed { rows: messages, held_for }
+    }
+}
+
+/// Why the stored bytes cannot be published.
+fn unreadable_failure(message: &[u8], error: &NotAMessage) -> PublishFailure {
+    match IncompleteMessage::of(message) {
+        Some(_) => {
+            let why = "recorded without a value that is too large, and due all the same";
+            PublishFailure::new(FailureClass::Row, Fault::TOO_LARGE_CODE, why)
+        }
+        None => PublishFailure::new(FailureClass::Row, "UNREADABLE", error.to_string()),
     }
 }
 

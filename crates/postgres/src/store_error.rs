@@ -88,6 +88,17 @@ pub enum StoreError {
         event_id: String,
     },
 
+    /// The message of a row lacks a value that is too large, so it can only be edited.
+    #[error(
+        "event {event_id:?} was recorded without a value that is too large for Pub/Sub, and cannot be published \
+         without it; \"walrelay dispatch show ID\" names the column, and \"walrelay dispatch edit ID --payload-file \
+         FILE\" gives it a payload that fits"
+    )]
+    WithoutValue {
+        /// The row's id.
+        event_id: String,
+    },
+
     /// What would be read is not what is there.
     #[error(
         "row level security hides the rows of {tables} from role {role}: nothing can be said of them; as their \
@@ -310,6 +321,7 @@ impl StoreError {
             | Self::UnknownEvent { .. }
             | Self::AlreadyFinished { .. }
             | Self::WithoutHeaders { .. }
+            | Self::WithoutValue { .. }
             | Self::RowsHidden { .. }
             | Self::SlotMissing { .. }
             | Self::SlotLost { .. }

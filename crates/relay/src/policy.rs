@@ -467,6 +467,7 @@ impl Kind {
             StoreError::UnknownEvent { .. }
             | StoreError::AlreadyFinished { .. }
             | StoreError::WithoutHeaders { .. }
+            | StoreError::WithoutValue { .. }
             | StoreError::AnchorMissing { .. }
             | StoreError::AnchorLost { .. }
             | StoreError::SlotName { .. } => Self::Argument,

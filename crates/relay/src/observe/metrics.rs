@@ -134,10 +134,11 @@ pub struct StatusLabel {
 }
 
 /// Of what rows die: by themselves, or of these codes after too many tries. Others are counted when they come.
-const DEAD_REASONS: [&str; 7] = [
+const DEAD_REASONS: [&str; 8] = [
     "BAD_HEADERS",
     "INVALID_ARGUMENT",
     "LOCAL_LIMIT",
+    "TOO_LARGE",
     "UNAVAILABLE",
     "UNREADABLE",
     "UNROUTABLE",

@@ -13,8 +13,7 @@ use std::time::{Duration, SystemTime};
 
 use futures_util::TryStreamExt as _;
 use pgoutput_parser::{
-    Begin, Column, Commit, Keepalive, Lsn, PgTimestamp, RelationColumn, ReplicaIdentity, XLogData,
-    encode,
+    Begin, Commit, Keepalive, Lsn, PgTimestamp, RelationColumn, ReplicaIdentity, XLogData, encode,
 };
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _, DuplexStream, ReadHalf, WriteHalf};
 use tokio::time::{Instant, interval, sleep};
@@ -127,12 +126,7 @@ impl TableStream {
             match row {
                 None => return Ok(()),
                 Some(SimpleQueryMessage::Row(row)) => {
-                    let values: Vec<Column<'_>> = (0..table.columns.len())
-                        .map(|index| match row.get(index) {
-                            Some(text) => Column::Text(text.as_bytes()),
-                            None => Column::Null,
-                        })
-                        .collect();
+                    let values = table.values(&row).map_err(RelayError::Survey)?;
                     let insert = encode::insert(table.oid, &values);
                     write_change(writer, &insert).await.map_err(io)?;
                     let following = self.batches.next(open, (number, table, &row));
