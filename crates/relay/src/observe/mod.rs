@@ -8,3 +8,4 @@ mod refusals;
 pub mod report;
 mod spill_log;
 pub mod supply;
+mod topic_labels;
