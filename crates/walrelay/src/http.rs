@@ -1,7 +1,7 @@
 //! `/livez`, `/readyz`, `/metrics` and `/status` for probes, Prometheus and people.
 //!
 //! Answers only from memory: no request makes the relay ask Postgres or Pub/Sub anything. The
-//! number of connections and the life of each are bounded ([`connections`]), so that a client can
+//! number of connections and the life of each are bounded (`connections`), so that a client can
 //! neither hold memory nor keep a probe from its answer.
 
 mod connections;

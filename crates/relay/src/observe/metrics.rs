@@ -2,7 +2,7 @@
 //!
 //! Handles are cheap copies; whoever counts per topic looks its handle up once and keeps it.
 //! Nothing is labelled by ordering key: keys are unbounded. Topics are unbounded also, so only some of
-//! them have labels ([`TopicLabels`]).
+//! them have labels (`TopicLabels`).
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -16,7 +16,7 @@ use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::histogram::Histogram;
 use prometheus_client::registry::{Registry, Unit};
 use walrelay_core::Topic;
-use walrelay_postgres::Outbox;
+use walrelay_postgres::{AnchorState, Outbox};
 
 use crate::error::RECONNECT_REASONS;
 use crate::observe::health::Phase;
@@ -66,6 +66,12 @@ pub struct Metrics {
     pub slot_lag_bytes: Level,
     /// Log that may still be written before the slot is lost; -1 when there is no limit.
     pub slot_safe_wal_bytes: Gauge<i64, AtomicI64>,
+    /// WAL that the server keeps for an anchor.
+    pub anchor_retained_bytes: Family<AnchorLabel, Level>,
+    /// WAL that may still be written before an anchor is lost; -1 when there is no limit.
+    pub anchor_safe_wal_bytes: Family<AnchorLabel, Gauge<i64, AtomicI64>>,
+    /// How far back an anchor reaches, where that is known.
+    pub anchor_age_seconds: Family<AnchorLabel, Gauge<f64, AtomicU64>>,
     /// `--wal-budget` in bytes; -1 for none.
     pub wal_budget_bytes: Gauge<i64, AtomicI64>,
     /// Rows recorded because too much log waited for them.
@@ -129,6 +135,13 @@ pub struct PhaseLabel {
     pub phase: &'static str,
 }
 
+/// An anchor.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+pub struct AnchorLabel {
+    /// What the operator calls it. There are no more than the server has slots.
+    pub anchor: String,
+}
+
 /// A state of dispatch rows.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
 pub struct StatusLabel {
@@ -182,6 +195,9 @@ impl Metrics {
             confirmed_lsn_bytes: Level::default(),
             slot_lag_bytes: Level::default(),
             slot_safe_wal_bytes: Gauge::default(),
+            anchor_retained_bytes: Family::default(),
+            anchor_safe_wal_bytes: Family::default(),
+            anchor_age_seconds: Family::default(),
             wal_budget_bytes: Gauge::default(),
             spilled: Counter::default(),
             dispatch_rows: Family::default(),
@@ -241,6 +257,23 @@ impl Metrics {
         }
     }
 
+    /// The anchors of the slot; those that are gone or lost have no series.
+    pub fn set_anchors(&self, anchors: &[AnchorState]) {
+        self.anchor_retained_bytes.clear();
+        self.anchor_safe_wal_bytes.clear();
+        self.anchor_age_seconds.clear();
+        for AnchorState { name, slot, age } in anchors.iter().filter(|it| !it.slot.is_lost()) {
+            let label = AnchorLabel { anchor: name.clone() };
+            let retained = slot.retained_bytes().unwrap_or(0);
+            self.anchor_retained_bytes.get_or_create(&label).set(retained);
+            let safe = slot.safe_wal_size.unwrap_or(UNKNOWN);
+            self.anchor_safe_wal_bytes.get_or_create(&label).set(safe);
+            if let Some(age) = age {
+                self.anchor_age_seconds.get_or_create(&label).set(age.as_secs_f64());
+            }
+        }
+    }
+
     /// Which relay this is.
     pub fn set_info(&self, outbox: &Outbox) {
         let labels = InfoLabels { slot: outbox.slot.clone(), shard: outbox.shard.to_string() };
@@ -259,6 +292,7 @@ impl Metrics {
     pub fn stand_by(&self) {
         self.slot_lag_bytes.set(0);
         self.slot_safe_wal_bytes.set(UNKNOWN);
+        self.set_anchors(&[]);
         self.dispatch_rows.clear();
         self.publish_refused.clear();
         self.in_flight_messages.set(0);
@@ -284,6 +318,7 @@ impl Metrics {
         let mut registry = Registry::with_prefix("walrelay");
         self.describe_flow(&mut registry);
         self.describe_levels(&mut registry);
+        self.describe_anchors(&mut registry);
         let mut reason = |name, help, family: &Family<ReasonLabel, Counter>| {
             registry.register(name, help, family.clone());
         };
@@ -331,6 +366,24 @@ impl Metrics {
             "From a row's commit to Pub/Sub's reply",
             Unit::Seconds,
             self.commit_to_stored_seconds.clone(),
+        );
+    }
+
+    fn describe_anchors(&self, registry: &mut Registry) {
+        registry.register(
+            "anchor_retained_bytes",
+            "WAL that the server keeps for an anchor",
+            self.anchor_retained_bytes.clone(),
+        );
+        registry.register(
+            "anchor_safe_wal_bytes",
+            "WAL that may still be written before the anchor is lost, -1 without limit",
+            self.anchor_safe_wal_bytes.clone(),
+        );
+        registry.register(
+            "anchor_age_seconds",
+            "How far back the anchor reaches, where times are on record",
+            self.anchor_age_seconds.clone(),
         );
     }
 

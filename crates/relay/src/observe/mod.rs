@@ -1,5 +1,6 @@
 //! What operators are told while rows flow.
 
+pub mod anchors;
 mod dead_rows;
 pub mod health;
 pub mod metrics;

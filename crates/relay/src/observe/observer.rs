@@ -13,6 +13,7 @@ use walrelay_core::{
 };
 use walrelay_postgres::{DispatchCounts, SlotState, Survey};
 
+use crate::observe::anchors;
 use crate::observe::dead_rows::{DeadRows, Untold};
 use crate::observe::health::{Health, LogHeld, Phase};
 use crate::observe::metrics::{Metrics, ReasonLabel, StatusLabel};
@@ -112,6 +113,12 @@ impl Observer {
     pub fn of_a_replay(mut self) -> Self {
         self.dead_rows = None;
         self
+    }
+
+    /// What is learnt elsewhere of how the relay is doing goes there, too.
+    #[must_use]
+    pub fn health(&self) -> Health {
+        self.health.clone()
     }
 
     /// A row was read from the slot.
@@ -366,7 +373,8 @@ impl Observer {
         if let Some(report) = report_of(&survey) {
             self.health.set_report(report);
         }
-        let Survey { counts, slot, .. } = survey;
+        let Survey { counts, slot, anchors, .. } = survey;
+        anchors::observe(&anchors, &self.metrics, &self.health);
         let DispatchCounts { retrying, dead, published, discarded, waiting: _ } = counts;
         self.retrying = Some(retrying);
         if let Some(dead_rows) = &mut self.dead_rows {

@@ -492,6 +492,7 @@ impl Flow {
             RecorderEvent::Watched(Watch::Changing)
             | RecorderEvent::Settled(_)
             | RecorderEvent::Pruned(_)
+            | RecorderEvent::Condition
             | RecorderEvent::Noted => {}
         }
         Ok(())
