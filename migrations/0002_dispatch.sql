@@ -72,6 +72,7 @@ BEGIN
       settled_lsn       pg_lsn      NOT NULL, -- the watermark
       settled_xid       xid8        NOT NULL, -- every committed transaction below this one is settled
       origin            jsonb,                -- oids of the database and tables whose transaction ids these are
+      condition         jsonb,                -- what the relay does, and why rows do not flow: for `walrelay status`
       updated_at        timestamptz NOT NULL DEFAULT now()
     );
 
@@ -96,5 +97,6 @@ BEGIN
       ALTER COLUMN generation DROP DEFAULT;
   END IF;
   ALTER TABLE public.app_outbox_relay ADD COLUMN IF NOT EXISTS origin jsonb;
+  ALTER TABLE public.app_outbox_relay ADD COLUMN IF NOT EXISTS condition jsonb;
 END
 $walrelay$;

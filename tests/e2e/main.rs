@@ -45,5 +45,6 @@ mod take_over;
 mod telemetry;
 mod unfinished;
 mod upgrade;
+mod visible;
 mod wal_budget;
 mod weight;

@@ -246,18 +246,23 @@ fn topic_of(
     if let Some(known) = topics.get(expanded) {
         return known.clone();
     }
-    if topics.len() >= Router::TOPICS_KEPT {
-        topics.clear();
-    }
     let topic: Topic = if expanded.starts_with("projects/") {
         expanded.into()
     } else {
         format!("projects/{project}/topics/{expanded}").into()
     };
     let known = KnownTopic { is_named: limits::is_topic_name(&topic), topic };
-    if expanded.len() <= TOPIC_BYTES_KEPT {
-        topics.insert(expanded.to_owned(), known.clone());
+    // A name that no topic can have may be as long as a row.
+    if !known.is_named {
+        return known;
     }
+    if expanded.len() > TOPIC_BYTES_KEPT {
+        return known;
+    }
+    if topics.len() >= Router::TOPICS_KEPT {
+        topics.clear();
+    }
+    topics.insert(expanded.to_owned(), known.clone());
     known
 }
 

@@ -4,7 +4,7 @@
 //! (platform fact: the server looks a publication up as of the position it decodes). Its name begins
 //! with the live slot's; nothing else is on record about it.
 
-use std::time::SystemTime;
+use std::time::{Duration, SystemTime};
 
 use pgoutput_parser::Lsn;
 use tokio_postgres::Client;
@@ -24,6 +24,17 @@ pub struct Anchor {
     pub slot: SlotState,
     /// Everything committed since this moment is behind it; None when it is lost.
     pub reaches_back_to: Option<SystemTime>,
+}
+
+/// What operators watch of an anchor.
+#[derive(Debug, Clone, PartialEq)]
+pub struct AnchorState {
+    /// What the operator calls it.
+    pub name: String,
+    /// The slot that it is.
+    pub slot: SlotState,
+    /// How far back it reaches; none where it is lost, or where no time is on record.
+    pub age: Option<Duration>,
 }
 
 /// What the server has left for another slot.
@@ -82,6 +93,41 @@ pub async fn read_anchors(client: &Client, slot: &str) -> Result<Vec<Anchor>, St
     }
     anchors.sort_by_key(|anchor| anchor.slot.confirmed_flush_lsn);
     Ok(anchors)
+}
+
+/// What operators watch of the anchors of a slot, farthest back first. Where times cannot be read there are
+/// no ages, and no error: the relay works without them.
+///
+/// # Errors
+///
+/// The server refused to show its slots, or the connection ended.
+pub async fn read_anchor_states(
+    client: &Client,
+    slot: &str,
+) -> Result<Vec<AnchorState>, StoreError> {
+    let prefix = format!("{slot}{BETWEEN}");
+    let slots = read_slots(client, &prefix).await?;
+    if slots.is_empty() {
+        return Ok(Vec::new());
+    }
+    let system = read_history(client, slot).await?;
+    let mut states = Vec::new();
+    for state in slots {
+        let name = state.name.strip_prefix(&prefix).unwrap_or_default().to_owned();
+        let noted = match state.confirmed_flush_lsn.filter(|_| !state.is_lost()) {
+            None => Ok(None),
+            Some(from) => first_time_behind(client, &system, from).await,
+        };
+        let noted = match noted {
+            Err(error) if error.is_disconnected() => return Err(error),
+            Err(_) => None,
+            Ok(noted) => noted,
+        };
+        let age = noted.map(|noted| noted.at.elapsed().unwrap_or_default());
+        states.push(AnchorState { name, slot: state, age });
+    }
+    states.sort_by_key(|anchor| anchor.slot.confirmed_flush_lsn);
+    Ok(states)
 }
 
 /// The anchor of this name, be it invalidated.

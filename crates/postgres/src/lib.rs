@@ -9,6 +9,7 @@
 mod anchor;
 mod blocked;
 mod carried_over;
+mod condition;
 mod connect;
 mod conninfo;
 mod dispatch;
@@ -51,11 +52,12 @@ mod wal_time;
 mod watch;
 
 pub use anchor::{
-    Anchor, SlotLife, SlotRoom, advance_anchor, anchor_slot, copy_slot, find_anchor, read_anchor,
-    read_anchors, read_history, read_slot_room,
+    Anchor, AnchorState, SlotLife, SlotRoom, advance_anchor, anchor_slot, copy_slot, find_anchor,
+    read_anchor, read_anchor_states, read_anchors, read_history, read_slot_room,
 };
 pub use blocked::{Blockers, backend_pid, blockers, cancel_statement};
 pub use carried_over::{adopt_slot, take_recovery_along};
+pub use condition::{Condition, NotedCondition};
 pub use connect::{SqlClient, connect_sql};
 pub use conninfo::{CONNECT_TIMEOUT_DEFAULT, ConnectConfig, ConninfoProblem, PgEnv};
 pub use dispatch::{
@@ -124,8 +126,10 @@ pub use slot::{
     Failover, PLUGIN, SlotState, SlotType, WalStatus, Writer, advance_slot, create_slot, drop_slot,
     is_little_room, read_slot, read_version,
 };
-pub use store::{DUE_KEYS_MAX, Due, HEADS_MAX, HOLDS_MAX, Store, StoreFailure, Survey};
-pub use store_error::{LOST_SLOT_FIX, StoreError, UPGRADE_FIX};
+pub use store::{
+    DUE_KEYS_MAX, Due, HEADS_MAX, HOLDS_MAX, NEXT_STEP, Store, StoreFailure, Survey, TABLE_REASON,
+};
+pub use store_error::{LOST_SLOT_FIX, StoreError, UPGRADE_FIX, grant_on};
 pub use stream::Stream;
 pub use stream_settings::{FRAME_BYTES_MAX_DEFAULT, StreamSettings, VALUE_BYTES_MAX_DEFAULT};
 pub use waiting::{WaitingTransaction, rows_since, waiting_transactions};

@@ -6,12 +6,13 @@ use pgoutput_parser::Lsn;
 use tokio_postgres::types::{PgLsn, Type};
 use tokio_postgres::{Client, Row};
 
+use crate::condition::{self, Condition, NotedCondition, noted_in};
 use crate::names::QualifiedName;
 use crate::slot::SlotState;
 use crate::store_error::StoreError;
 
 /// The row of one slot.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct RelayRow {
     /// The server whose positions these are; those of another mean nothing here.
     pub system_identifier: String,
@@ -29,6 +30,8 @@ pub struct RelayRow {
     pub age: Duration,
     /// What an operator has begun with the slot and not finished, by its kind.
     pub operation: Option<String>,
+    /// How the relay was doing when that changed last.
+    pub condition: Option<NotedCondition>,
 }
 
 impl RelayRow {
@@ -64,12 +67,16 @@ pub async fn read_relay_row(client: &Client, slot: &str) -> Result<Option<RelayR
     let row = client
         .query_typed_opt(
             // Through jsonb, because a column that the table does not have yet is then null.
-            "SELECT system_identifier, settled_lsn, settled_xid::text AS settled_xid, updated_at,
+            &format!(
+                "SELECT system_identifier, settled_lsn, settled_xid::text AS settled_xid, updated_at,
                     coalesce((to_jsonb(r) ->> 'timeline')::int, 0) AS timeline,
                     coalesce((to_jsonb(r) ->> 'generation')::int8, 0) AS generation,
                     to_jsonb(r) -> 'operation' ->> 'kind' AS operation,
-                    extract(epoch FROM clock_timestamp() - updated_at)::float8 AS age
+                    extract(epoch FROM clock_timestamp() - updated_at)::float8 AS age,
+                    {}
                FROM public.app_outbox_relay r WHERE slot = $1",
+                condition::COLUMNS
+            ),
             &[(&slot, Type::TEXT)],
         )
         .await
@@ -84,6 +91,7 @@ pub async fn read_relay_row(client: &Client, slot: &str) -> Result<Option<RelayR
             updated_at: row.get("updated_at"),
             age: Duration::try_from_secs_f64(row.get("age")).unwrap_or_default(),
             operation: row.get("operation"),
+            condition: noted_in(&row),
         })
     })
     .transpose()
@@ -167,6 +175,39 @@ impl OwnRow {
             .map_err(StoreError::sql("read app_outbox_relay"))?;
         let found = row.map_or(0, |row| row.get::<_, i64>("generation"));
         Ok(u64::try_from(found).unwrap_or_default() == self.generation)
+    }
+
+    /// Notes how the relay is doing, of a session that streams as this server process. Nothing is written where
+    /// the row is not the session's any more.
+    ///
+    /// # Errors
+    ///
+    /// The column is missing; the server refused, or the connection ended.
+    pub(crate) async fn note_condition(
+        &self,
+        client: &Client,
+        streaming_pid: Option<i32>,
+        condition: &Condition,
+    ) -> Result<(), StoreError> {
+        let (timeline, generation) = self.columns()?;
+        client
+            .execute_typed(
+                "UPDATE public.app_outbox_relay
+                    SET condition = jsonb_build_object(
+                          'phase', $4, 'reasons', to_jsonb($5), 'pid', $6, 'at', clock_timestamp())
+                  WHERE slot = $1 AND timeline = $2 AND generation = $3",
+                &[
+                    (&self.slot, Type::TEXT),
+                    (&timeline, Type::INT4),
+                    (&generation, Type::INT8),
+                    (&condition.phase(), Type::TEXT),
+                    (condition.reasons(), Type::TEXT_ARRAY),
+                    (&streaming_pid, Type::INT4),
+                ],
+            )
+            .await
+            .map_err(StoreError::sql("note the relay's condition in app_outbox_relay"))?;
+        Ok(())
     }
 
     fn columns(&self) -> Result<(i32, i64), StoreError> {

@@ -16,6 +16,7 @@ use walrelay_core::{
     Outcome, PublishFailure, RowToRecord, Topic,
 };
 
+use crate::condition::Condition;
 use crate::connect::{SqlClient, connect_sql};
 use crate::conninfo::ConnectConfig;
 use crate::dispatch::{
@@ -29,8 +30,10 @@ use crate::relay_row::{
 };
 use crate::report::read_survey;
 use crate::server_identity::{ServerIdentity, read_server_identity};
-use crate::store::{DUE_KEYS_MAX, Due, HEADS_MAX, HOLDS_MAX, Store, StoreFailure, Survey};
-use crate::store_error::StoreError;
+use crate::store::{
+    DUE_KEYS_MAX, Due, HEADS_MAX, HOLDS_MAX, NEXT_STEP, Store, StoreFailure, Survey, TABLE_REASON,
+};
+use crate::store_error::{StoreError, grant_on};
 use crate::wal_time::note_wal_time;
 use crate::watch::{PublicationWatch, Watch};
 
@@ -382,6 +385,33 @@ impl Store for SessionStore {
         }
         self.delete_stored().await?;
         self.note_wal_time().await
+    }
+
+    async fn note_condition(&mut self, condition: &Condition) -> Result<(), StoreFailure> {
+        let Some(own_row) = self.own_row.clone() else { return Ok(()) };
+        let pid = self.streaming_pid;
+        let client = self.client().await?;
+        // Never an end of the session: tables of an earlier version do without.
+        let noted = own_row.note_condition(client, pid, condition).await;
+        noted.map_err(|error| StoreFailure::Unavailable(Box::new(error)))
+    }
+
+    fn why_not(&self, failure: &StoreFailure) -> String {
+        let refused = match failure {
+            StoreFailure::Unavailable(source) => source.downcast_ref::<StoreError>(),
+            StoreFailure::ShuttingDown
+            | StoreFailure::OtherHistory(_)
+            | StoreFailure::NotRecorded(_)
+            | StoreFailure::TablesOutdated(_) => None,
+        };
+        let role = self.connect.user();
+        match refused.and_then(StoreError::closed_table) {
+            Some(table) => format!(
+                "{TABLE_REASON}role {role} lacks a privilege or a policy on {table}{NEXT_STEP}{}",
+                grant_on(table, role)
+            ),
+            None => format!("{TABLE_REASON}{}", failure.in_short()),
+        }
     }
 
     async fn notice(&mut self) {

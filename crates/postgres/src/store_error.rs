@@ -3,6 +3,7 @@
 use tokio_postgres::error::SqlState;
 
 use crate::error::{ServerError, ServerErrorKind};
+use crate::names::quote_identifier;
 use crate::shard::Shard;
 
 /// What to do about a slot that is lost, in every place that says so.
@@ -12,6 +13,20 @@ pub const LOST_SLOT_FIX: &str = "walrelay slot recover, which has what may be mi
 /// What to do about a slot that was dropped for an upgrade, before it, after it and without it.
 pub const UPGRADE_FIX: &str = "upgrade the server, then walrelay slot recover, which has what was written meanwhile \
      published from the table, or walrelay run --on-slot-lost recover; without an upgrade slot recover goes on here";
+
+/// The tables that a session writes, longer names before those they begin with.
+const RELAY_TABLES: [&str; 4] =
+    ["app_outbox_dispatch", "app_outbox_relay_time", "app_outbox_relay", "app_outbox_hold"];
+
+/// The statements that open one of the relay's tables to this role.
+#[must_use]
+pub fn grant_on(table: &str, role: &str) -> String {
+    let role = quote_identifier(role);
+    format!(
+        "GRANT SELECT, INSERT, UPDATE, DELETE ON {table} TO {role}, and where a policy is missing CREATE POLICY \
+         walrelay ON {table} TO {role} USING (true) WITH CHECK (true)"
+    )
+}
 
 /// A failure of a statement, or a refusal to run one.
 #[derive(Debug, thiserror::Error)]
@@ -344,6 +359,17 @@ impl StoreError {
             | Self::NoRoom(_)
             | Self::ServerTooOld { .. } => None,
         }
+    }
+
+    /// The relay's table that the role has no privilege on, where that is why the server refused.
+    #[must_use]
+    pub fn closed_table(&self) -> Option<&'static str> {
+        let Self::Sql { source, .. } = self else { return None };
+        let refusal = source.as_db_error()?;
+        // The server names the table in its message alone, and in every language by its name.
+        let is_named = |table: &&&str| refusal.message().contains(**table);
+        let closed = *refusal.code() == SqlState::INSUFFICIENT_PRIVILEGE;
+        RELAY_TABLES.iter().find(is_named).filter(|_| closed).copied()
     }
 
     /// What the server's refusal means.

@@ -179,11 +179,12 @@ pub async fn open<C: Server, P: Publisher>(
         Some(selection) => Source::Replay(Selected::new(selection.clone())),
         None => Source::Slot,
     };
+    let recorder = Recorder::new(store, settings.intervals).reporting_to(observer.health());
     let session = Session {
         frames,
         feedback,
         publishes: Publishes::new(publisher, Window::new(settings.window)),
-        recorder: Recorder::new(store, settings.intervals),
+        recorder,
         decoder: Decoder::new(),
         wal_end,
         flow: Flow {

@@ -1,9 +1,12 @@
 //! The metrics of the relay: every name once, with its description.
 //!
 //! Handles are cheap copies; whoever counts per topic looks its handle up once and keeps it.
-//! Nothing is labelled by ordering key: keys are unbounded.
+//! Nothing is labelled by ordering key: keys are unbounded. Topics are unbounded also, so only some of
+//! them have labels (`TopicLabels`).
 
+use std::collections::BTreeMap;
 use std::fmt;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, AtomicU64};
 
 use prometheus_client::encoding::EncodeLabelSet;
@@ -13,10 +16,11 @@ use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::histogram::Histogram;
 use prometheus_client::registry::{Registry, Unit};
 use walrelay_core::Topic;
-use walrelay_postgres::Outbox;
+use walrelay_postgres::{AnchorState, Outbox};
 
 use crate::error::RECONNECT_REASONS;
 use crate::observe::health::Phase;
+use crate::observe::topic_labels::{TopicAnswer, TopicLabels};
 
 /// A gauge of bytes or rows.
 pub type Level = Gauge<u64, AtomicU64>;
@@ -42,7 +46,7 @@ pub struct Metrics {
     pub messages_published: Family<TopicLabel, Counter>,
     /// Publish calls answered.
     pub publish_requests: Family<RequestLabels, Counter>,
-    /// Topics that refuse until an operator acts: 1 each.
+    /// Topics that refuse until an operator acts: 1 each, and the number of those without a label.
     pub publish_refused: Family<RequestLabels, Level>,
     /// How long a Publish call took.
     pub publish_duration_seconds: Histogram,
@@ -64,6 +68,12 @@ pub struct Metrics {
     pub slot_lag_bytes: Level,
     /// Log that may still be written before the slot is lost; -1 when there is no limit.
     pub slot_safe_wal_bytes: Gauge<i64, AtomicI64>,
+    /// WAL that the server keeps for an anchor.
+    pub anchor_retained_bytes: Family<AnchorLabel, Level>,
+    /// WAL that may still be written before an anchor is lost; -1 when there is no limit.
+    pub anchor_safe_wal_bytes: Family<AnchorLabel, Gauge<i64, AtomicI64>>,
+    /// How far back an anchor reaches, where that is known.
+    pub anchor_age_seconds: Family<AnchorLabel, Gauge<f64, AtomicU64>>,
     /// `--wal-budget` in bytes; -1 for none.
     pub wal_budget_bytes: Gauge<i64, AtomicI64>,
     /// Rows recorded because too much log waited for them.
@@ -84,20 +94,21 @@ pub struct Metrics {
     pub phase: Family<PhaseLabel, Level>,
     /// Time since the watermark last moved, or since nothing was outstanding.
     pub seconds_since_progress: Gauge<f64, AtomicU64>,
-    registry: std::sync::Arc<Registry>,
+    topic_labels: Arc<TopicLabels>,
+    registry: Arc<Registry>,
 }
 
 /// A topic, full name.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
 pub struct TopicLabel {
-    /// `projects/P/topics/T`.
+    /// `projects/P/topics/T`, or `other`.
     pub topic: String,
 }
 
 /// A topic and how the call ended.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
 pub struct RequestLabels {
-    /// `projects/P/topics/T`.
+    /// `projects/P/topics/T`, or `other`.
     pub topic: String,
     /// `OK`, or the gRPC code as in the manual, `UNAVAILABLE`.
     pub code: &'static str,
@@ -124,6 +135,13 @@ pub struct InfoLabels {
 pub struct PhaseLabel {
     /// One of [`Phase::NAMES`].
     pub phase: &'static str,
+}
+
+/// An anchor.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+pub struct AnchorLabel {
+    /// What the operator calls it. There are no more than the server has slots.
+    pub anchor: String,
 }
 
 /// A state of dispatch rows.
@@ -181,6 +199,9 @@ impl Metrics {
             confirmed_lsn_bytes: Level::default(),
             slot_lag_bytes: Level::default(),
             slot_safe_wal_bytes: Gauge::default(),
+            anchor_retained_bytes: Family::default(),
+            anchor_safe_wal_bytes: Family::default(),
+            anchor_age_seconds: Family::default(),
             wal_budget_bytes: Gauge::default(),
             spilled: Counter::default(),
             dispatch_rows: Family::default(),
@@ -191,9 +212,10 @@ impl Metrics {
             info: Family::default(),
             phase: Family::default(),
             seconds_since_progress: Gauge::default(),
-            registry: std::sync::Arc::default(),
+            topic_labels: Arc::default(),
+            registry: Arc::default(),
         };
-        metrics.registry = std::sync::Arc::new(metrics.describe());
+        metrics.registry = Arc::new(metrics.describe());
         metrics.slot_safe_wal_bytes.set(UNKNOWN);
         metrics.begin_counters();
         metrics
@@ -211,12 +233,48 @@ impl Metrics {
         begin(&self.reconnects, &RECONNECT_REASONS);
     }
 
+    /// The counters of a topic that has stored something: its messages, and its calls that succeed.
+    #[must_use]
+    pub fn of_topic(&self, topic: &Topic) -> (Counter, Counter) {
+        let topic = self.topic_labels.of(topic, TopicAnswer::Stored);
+        let request = RequestLabels { topic: topic.clone(), code: "OK" };
+        let messages = self.messages_published.get_or_create_owned(&TopicLabel { topic });
+        (messages, self.publish_requests.get_or_create_owned(&request))
+    }
+
+    /// A Publish call failed with this code.
+    pub fn request_failed(&self, topic: &Topic, code: &'static str) {
+        let topic = self.topic_labels.of(topic, TopicAnswer::Refused);
+        self.publish_requests.get_or_create(&RequestLabels { topic, code }).inc();
+    }
+
     /// The topics that refuse now until an operator acts, and with which code.
     pub fn set_refused(&self, topics: &[(Topic, &'static str)]) {
-        self.publish_refused.clear();
+        let mut refused: BTreeMap<(String, &'static str), u64> = BTreeMap::new();
         for (topic, code) in topics {
-            let labels = RequestLabels { topic: topic.to_string(), code };
-            self.publish_refused.get_or_create(&labels).set(1);
+            let topic = self.topic_labels.of(topic, TopicAnswer::Refused);
+            *refused.entry((topic, *code)).or_default() += 1;
+        }
+        self.publish_refused.clear();
+        for ((topic, code), topics) in refused {
+            self.publish_refused.get_or_create(&RequestLabels { topic, code }).set(topics);
+        }
+    }
+
+    /// The anchors of the slot; those that are gone or lost have no series.
+    pub fn set_anchors(&self, anchors: &[AnchorState]) {
+        self.anchor_retained_bytes.clear();
+        self.anchor_safe_wal_bytes.clear();
+        self.anchor_age_seconds.clear();
+        for AnchorState { name, slot, age } in anchors.iter().filter(|it| !it.slot.is_lost()) {
+            let label = AnchorLabel { anchor: name.clone() };
+            let retained = slot.retained_bytes().unwrap_or(0);
+            self.anchor_retained_bytes.get_or_create(&label).set(retained);
+            let safe = slot.safe_wal_size.unwrap_or(UNKNOWN);
+            self.anchor_safe_wal_bytes.get_or_create(&label).set(safe);
+            if let Some(age) = age {
+                self.anchor_age_seconds.get_or_create(&label).set(age.as_secs_f64());
+            }
         }
     }
 
@@ -238,6 +296,7 @@ impl Metrics {
     pub fn stand_by(&self) {
         self.slot_lag_bytes.set(0);
         self.slot_safe_wal_bytes.set(UNKNOWN);
+        self.set_anchors(&[]);
         self.dispatch_rows.clear();
         self.publish_refused.clear();
         self.in_flight_messages.set(0);
@@ -263,6 +322,7 @@ impl Metrics {
         let mut registry = Registry::with_prefix("walrelay");
         self.describe_flow(&mut registry);
         self.describe_levels(&mut registry);
+        self.describe_anchors(&mut registry);
         let mut reason = |name, help, family: &Family<ReasonLabel, Counter>| {
             registry.register(name, help, family.clone());
         };
@@ -315,6 +375,24 @@ impl Metrics {
             "From a row's commit to Pub/Sub's reply",
             Unit::Seconds,
             self.commit_to_stored_seconds.clone(),
+        );
+    }
+
+    fn describe_anchors(&self, registry: &mut Registry) {
+        registry.register(
+            "anchor_retained_bytes",
+            "WAL that the server keeps for an anchor",
+            self.anchor_retained_bytes.clone(),
+        );
+        registry.register(
+            "anchor_safe_wal_bytes",
+            "WAL that may still be written before the anchor is lost, -1 without limit",
+            self.anchor_safe_wal_bytes.clone(),
+        );
+        registry.register(
+            "anchor_age_seconds",
+            "How far back the anchor reaches, where times are on record",
+            self.anchor_age_seconds.clone(),
         );
     }
 
@@ -421,6 +499,35 @@ mod tests {
         assert!(metrics.encode().unwrap().lines().any(|found| found == line));
         metrics.set_refused(&[]);
         assert!(!metrics.encode().unwrap().contains("walrelay_publish_refused{"));
+    }
+
+    #[test]
+    fn endless_topic_names_neither_fill_the_page_nor_fall_out_of_the_totals() {
+        const TOPICS: u64 = 100_000;
+        let metrics = Metrics::new();
+        let topic = |number: u64| {
+            // As long as a name can be.
+            Topic::from(format!("projects/{}/topics/{number:0>255}", "p".repeat(30)))
+        };
+        for number in 0..TOPICS {
+            metrics.request_failed(&topic(number), "NOT_FOUND");
+            if number.is_multiple_of(2) {
+                let (messages, stored) = metrics.of_topic(&topic(TOPICS + number));
+                messages.inc_by(3);
+                stored.inc();
+            }
+        }
+        let refused: Vec<_> = (0..100).map(|number| (topic(number), "NOT_FOUND")).collect();
+        metrics.set_refused(&refused);
+        let text = metrics.encode().unwrap();
+        assert!(text.len() < 1 << 20, "{} bytes", text.len());
+        let total = |name: &str| -> u64 {
+            let lines = text.lines().filter(|line| line.starts_with(&format!("{name}{{")));
+            lines.map(|line| line.rsplit(' ').next().unwrap().parse::<u64>().unwrap()).sum()
+        };
+        assert_eq!(total("walrelay_publish_requests_total"), TOPICS + TOPICS / 2);
+        assert_eq!(total("walrelay_messages_published_total"), 3 * TOPICS / 2);
+        assert_eq!(total("walrelay_publish_refused"), 100);
     }
 
     #[test]

@@ -1,5 +1,6 @@
 //! What operators are told while rows flow.
 
+pub mod anchors;
 mod dead_rows;
 pub mod health;
 pub mod metrics;
@@ -8,3 +9,4 @@ mod refusals;
 pub mod report;
 mod spill_log;
 pub mod supply;
+mod topic_labels;

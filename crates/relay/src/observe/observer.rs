@@ -13,9 +13,10 @@ use walrelay_core::{
 };
 use walrelay_postgres::{DispatchCounts, SlotState, Survey};
 
+use crate::observe::anchors;
 use crate::observe::dead_rows::{DeadRows, Untold};
 use crate::observe::health::{Health, LogHeld, Phase};
-use crate::observe::metrics::{Metrics, ReasonLabel, RequestLabels, StatusLabel, TopicLabel};
+use crate::observe::metrics::{Metrics, ReasonLabel, StatusLabel};
 use crate::observe::refusals::Refusals;
 use crate::observe::report::report_of;
 use crate::observe::spill_log::{Line, SpillLog, Sum};
@@ -115,6 +116,12 @@ impl Observer {
     pub fn of_a_replay(mut self) -> Self {
         self.dead_rows = None;
         self
+    }
+
+    /// What is learnt elsewhere of how the relay is doing goes there, too.
+    #[must_use]
+    pub fn health(&self) -> Health {
+        self.health.clone()
     }
 
     /// A row was read from the slot; so many of its headers are not in the message.
@@ -384,7 +391,8 @@ impl Observer {
         if let Some(report) = report_of(&survey) {
             self.health.set_report(report);
         }
-        let Survey { counts, slot, .. } = survey;
+        let Survey { counts, slot, anchors, .. } = survey;
+        anchors::observe(&anchors, &self.metrics, &self.health);
         let DispatchCounts { retrying, dead, published, discarded, waiting: _ } = counts;
         self.retrying = Some(retrying);
         if let Some(dead_rows) = &mut self.dead_rows {
@@ -442,8 +450,7 @@ impl Observer {
         if failure.class != FailureClass::Row {
             self.supply.failed(failure.code, now);
         }
-        let labels = RequestLabels { topic: topic.to_string(), code: failure.code };
-        self.metrics.publish_requests.get_or_create(&labels).inc();
+        self.metrics.request_failed(topic, failure.code);
         // Keys are not for everybody who reads logs: only where somebody has asked for detail.
         tracing::debug!(
             topic = &**topic,
@@ -485,14 +492,8 @@ impl Observer {
             if self.topics.len() == TOPICS_KEPT {
                 self.topics.clear();
             }
-            let name = topic.to_string();
-            let label = TopicLabel { topic: name.clone() };
-            let request = RequestLabels { topic: name, code: "OK" };
-            self.topics.push(TopicCounters {
-                topic: Topic::clone(topic),
-                messages: self.metrics.messages_published.get_or_create_owned(&label),
-                stored: self.metrics.publish_requests.get_or_create_owned(&request),
-            });
+            let (messages, stored) = self.metrics.of_topic(topic);
+            self.topics.push(TopicCounters { topic: Topic::clone(topic), messages, stored });
             self.topics.len() - 1
         });
         &self.topics[index]

@@ -4,9 +4,9 @@ use std::time::SystemTime;
 
 use serde_json::{Map, Value, json};
 use walrelay_postgres::{
-    Counting, DispatchStore, HoldingReplay, SlotOperation, SlotState, SqlClient, StoreError,
-    Survey, TopicReplay, WalStatus, Writer, describe_unfinished, open_topic_replays,
-    read_operation, read_survey, replays_that_hold,
+    AnchorState, Counting, DispatchStore, HoldingReplay, NotedCondition, SlotOperation, SlotState,
+    SqlClient, StoreError, Survey, TopicReplay, WalStatus, Writer, describe_unfinished,
+    open_topic_replays, read_operation, read_survey, replays_that_hold,
 };
 
 /// Why there is no report.
@@ -120,8 +120,11 @@ fn report_without_slot(slot: &str, survey: &Survey) -> Map<String, Value> {
 
 /// What is on record, and dispatch state.
 fn put_the_rest(report: &mut Map<String, Value>, survey: &Survey) {
-    let Survey { counts, lag_seconds, relay_row, .. } = survey;
+    let Survey { counts, lag_seconds, relay_row, anchors, .. } = survey;
     let row = relay_row.as_ref();
+    let condition = row.and_then(|row| row.condition.as_ref());
+    report.insert("noted".into(), json!(condition.map(noted)));
+    report.insert("anchors".into(), anchors.iter().map(anchor).collect());
     report.insert("operation".into(), json!(row.and_then(|row| row.operation.as_ref())));
     report.insert("lag_seconds".into(), json!(lag_seconds));
     report.insert("settled_lsn".into(), json!(row.map(|row| row.settled_lsn.to_string())));
@@ -152,6 +155,26 @@ fn put_the_rest(report: &mut Map<String, Value>, survey: &Survey) {
     report.insert("refused".into(), json!(refused));
     report.insert("spilled".into(), spilled);
     report.insert("not_due".into(), not_due);
+}
+
+/// What the relay has noted of itself, and which server process streamed for it then.
+fn noted(NotedCondition { phase, reasons, streaming_pid, age }: &NotedCondition) -> Value {
+    json!({
+        "phase": phase,
+        "reasons": reasons,
+        "streaming_pid": streaming_pid,
+        "seconds": age.as_secs_f64(),
+    })
+}
+
+fn anchor(AnchorState { name, slot, age }: &AnchorState) -> Value {
+    json!({
+        "anchor": name,
+        "lost": slot.is_lost(),
+        "age_seconds": age.map(|age| age.as_secs()),
+        "retained_bytes": slot.retained_bytes(),
+        "safe_wal_bytes": slot.safe_wal_size,
+    })
 }
 
 fn held(HoldingReplay { id, command, keys, is_being_done }: &HoldingReplay) -> Value {

@@ -13,4 +13,5 @@ pub mod recorded_rows;
 pub mod recorder;
 pub mod seams;
 pub mod selected;
+mod store_command;
 pub mod wal_end;

@@ -491,6 +491,7 @@ impl Flow {
             RecorderEvent::Watched(Watch::Changing)
             | RecorderEvent::Settled(_)
             | RecorderEvent::Pruned(_)
+            | RecorderEvent::Condition
             | RecorderEvent::Noted => {}
         }
         Ok(())

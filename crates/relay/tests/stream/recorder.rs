@@ -6,6 +6,7 @@ use pgoutput_parser::{Lsn, Position, encode};
 use tokio::time::{Instant, timeout};
 use walrelay_core::{ClaimKey, Topic, Tracker, Watermark};
 use walrelay_postgres::StoreFailure;
+use walrelay_relay::observe::health::{Health, Phase};
 use walrelay_relay::stream::record::InFlight;
 use walrelay_relay::stream::recorder::{Claiming, Intervals, Recorder, RecorderEvent};
 
@@ -186,6 +187,55 @@ async fn rows_and_outcomes_are_written_until_it_succeeds_with_growing_pauses() {
             times.windows(2).map(|pair| (pair[1] - pair[0] - LATENCY).as_millis()).collect();
         assert_eq!(pauses, [200, 400, 800, 1_600, 3_200, 6_400, 10_000, 10_000]);
     }
+}
+
+#[tokio::test(start_paused = true)]
+async fn rows_that_cannot_be_recorded_are_a_reason_at_once_and_noted_between_two_tries() {
+    let (recorder, desk) = recorder().await;
+    let health = Health::new();
+    health.set_phase(Phase::Streaming);
+    let mut recorder = recorder.reporting_to(health.clone());
+    run(&mut recorder, SECOND / 2).await;
+    assert_eq!(desk.times_of("condition").len(), 1, "each session notes that it streams");
+    run(&mut recorder, SECOND * 100).await;
+    assert_eq!(desk.times_of("condition").len(), 1, "nothing has changed");
+
+    desk.fails("park", 100);
+    recorder.park(&mut rows_to_record(&[1]));
+    let began = desk.elapsed();
+    assert!(timeout(SECOND * 60, recorder.next()).await.is_err());
+    assert_eq!(health.reasons_not_ready(), ["a dispatch table cannot be used: made up"]);
+    let noted = desk.times_of("condition");
+    assert_eq!(noted.len(), 2, "{noted:?}");
+    assert!(noted[1] - began < SECOND, "{noted:?}");
+    assert!(desk.told().iter().any(|told| told.contains("made up")), "{:?}", desk.told());
+
+    desk.fails("park", 0);
+    run(&mut recorder, SECOND * 20).await;
+    assert!(health.reasons_not_ready().is_empty());
+    assert_eq!(desk.times_of("condition").len(), 3, "that it is over is noted, too");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_condition_that_comes_and_goes_is_noted_once_a_second() {
+    let (recorder, desk) = recorder().await;
+    let health = Health::new();
+    let mut recorder = recorder.reporting_to(health.clone());
+    for turn in 0..100 {
+        health.set_outage((turn % 2 == 0).then(|| "nothing is stored".to_owned()));
+        run(&mut recorder, SECOND / 10).await;
+    }
+    let noted = desk.times_of("condition").len();
+    assert!((1..=11).contains(&noted), "{noted}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_condition_that_could_not_be_noted_is_noted_later() {
+    let (recorder, desk) = recorder().await;
+    desk.fails("condition", 3);
+    let mut recorder = recorder.reporting_to(Health::new());
+    run(&mut recorder, SECOND * 60).await;
+    assert_eq!(desk.times_of("condition").len(), 4, "three have failed");
 }
 
 #[tokio::test(start_paused = true)]

@@ -1,5 +1,6 @@
 //! `walrelay check`: everything that would keep `run` from working, each with its fix; changes nothing.
 
+mod anchors;
 mod consumers;
 mod finding;
 mod schemas;
@@ -171,6 +172,7 @@ async fn look_at_postgres(client: &SqlClient, config: &Settings, found: &mut Fou
         }
         Err(error) => found.unusable("connection", error.kind(), &error),
     }
+    found.findings.extend(anchors::of(client, &config.relay.outbox.slot).await);
     let tables = &config.relay.outbox.tables;
     let router = &config.relay.router;
     // A table that is missing is a finding already.

@@ -1,12 +1,13 @@
 //! What a report amounts to: one line that says how it stands, the command that helps, and the rest in
 //! sections. Pure: from JSON to text.
 
+mod anchors;
 mod waiting;
 
 use serde_json::{Map, Value};
 use walrelay_postgres::is_little_room;
 
-use self::waiting::{Cause, cause, left_undone, replays, what_they_wait_for};
+use self::waiting::{Cause, cause, left_undone, noted, replays, what_they_wait_for};
 use crate::output::{Paint, Tone, human_bytes, shortened, visible};
 
 /// Below this much log left, or a quarter of what the slot may hold, somebody has to act now; as `check` and the
@@ -40,7 +41,19 @@ pub(super) struct Standing {
 impl Standing {
     /// The gravest thing that the report tells, and the rows that are dead.
     pub(super) fn of(report: &Map<String, Value>) -> Self {
-        Self::gravest(report).with_dead_rows(report)
+        Self::gravest(report).with_dead_rows(report).with_anchors(report)
+    }
+
+    /// An anchor that may be lost soon is told whatever else is the matter.
+    fn with_anchors(self, report: &Map<String, Value>) -> Self {
+        let Some((told, step)) = anchors::at_risk(report, ROOM_BYTES_MIN) else { return self };
+        Self {
+            tone: if self.rank() == 0 { Tone::Attention } else { self.tone },
+            headline: format!("{}; {told}", self.headline),
+            advice: Some(
+                self.advice.map_or_else(|| step.clone(), |it| format!("{it}; then {step}")),
+            ),
+        }
     }
 
     /// They wait for a person whatever else is the matter.
@@ -239,6 +252,8 @@ pub(super) fn sections(report: &Map<String, Value>, paint: Paint) -> String {
     if report.contains_key("wal_end") {
         section("slot", slot(report));
         section("log", log(report));
+        let anchors = anchors::lines(report);
+        section("anchors", anchors.iter().map(|(name, text)| (&**name, text.clone())).collect());
     } else if let Some(name) = field(report, "slot").filter(|_| report.contains_key("dispatch")) {
         let state = "is not there: it is being replaced".to_owned();
         section("slot", vec![("name", plain(name)), ("state", state)]);
@@ -252,6 +267,8 @@ pub(super) fn sections(report: &Map<String, Value>, paint: Paint) -> String {
     if let Some(relay) = report.get("relay") {
         section("relay", own(relay));
         section("heaviest keys", heaviest(relay));
+    } else if let Some(noted) = noted(report) {
+        section("relay", own(noted));
     }
     text
 }
@@ -600,6 +617,26 @@ mod tests {
                 "{both}"
             );
         }
+    }
+
+    #[test]
+    fn an_anchor_that_may_be_lost_soon_is_told_beside_everything_else() {
+        let anchor = json!({ "anchor": "daily", "lost": false, "age_seconds": 90_000,
+                             "retained_bytes": 490 << 20, "safe_wal_bytes": 22 << 20 });
+        let told = "anchor daily retains 490 MiB, reaches back 1 d 1 h, is lost after 22 MiB more";
+        let alone = Standing::of(&report(json!({ "anchors": [anchor] })));
+        assert_eq!(alone.headline, format!("streaming, 0 B behind, nothing parked; {told}"));
+        assert_eq!(alone.tone, Tone::Attention);
+        assert!(alone.advice.unwrap().contains("walrelay anchor drop daily"));
+        let both = Standing::of(&report(json!({ "anchors": [anchor], "active": false })));
+        assert_eq!(both.tone, Tone::Bad);
+        assert!(both.advice.unwrap().contains("walrelay run; then walrelay anchor advance daily"));
+        let text = sections(&report(json!({ "anchors": [anchor] })), Paint::Plain);
+        assert!(text.contains("anchors\n  daily            retains 490 MiB"), "{text}");
+        // The relay's own words about it are no second cause.
+        let reason = "anchor at risk: daily retains 513802240 bytes of WAL";
+        let asked = json!({ "anchors": [anchor], "relay": { "reasons": [reason] } });
+        assert!(!Standing::of(&report(asked)).headline.contains("not ready"));
     }
 
     #[test]
