@@ -165,7 +165,7 @@ async fn an_anchor_heals_a_slot_that_was_dropped_and_one_that_is_gone_leaves_the
     world.execute(&format!("SELECT pg_drop_replication_slot('{}')", world.name())).await;
     let more = Workload { first_number: 20, ..Workload::of_rows(9) };
     let missed = more.insert(world.client()).await.expect("rows");
-    assert_eq!(world.run(["run"]).await.code, Some(5));
+    assert_eq!(world.run(["run", "--on-slot-lost", "stop"]).await.code, Some(5));
 
     world.succeed(["slot", "reset", "--to-anchor", "a"]).await;
     world.catch_up().await;

@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use serde_json::{Map, Value, json};
-use walrelay_core::{HeavyKey, Pulse, Spill, Topic};
+use walrelay_core::{HeavyKey, Pulse, Retention, Spill, Topic};
 
 use crate::observe::supply::Service;
 
@@ -34,6 +34,11 @@ pub enum Phase {
         /// Why the last session ended.
         reason: String,
     },
+    /// For a state that another command ends, such as a lost slot.
+    Waiting {
+        /// What is the matter, and the command to run.
+        reason: String,
+    },
     /// The session is over, but Pub/Sub has not answered all its calls yet: nothing new is published.
     Ending {
         /// Publish calls without an answer.
@@ -45,8 +50,8 @@ pub enum Phase {
 
 impl Phase {
     /// Every phase's word.
-    pub const NAMES: [&str; 6] =
-        ["starting", "standby", "streaming", "reconnecting", "ending", "draining"];
+    pub const NAMES: [&str; 7] =
+        ["starting", "standby", "streaming", "reconnecting", "waiting", "ending", "draining"];
 
     /// One word.
     #[must_use]
@@ -56,6 +61,7 @@ impl Phase {
             Self::Standby { .. } => "standby",
             Self::Streaming => "streaming",
             Self::Reconnecting { .. } => "reconnecting",
+            Self::Waiting { .. } => "waiting",
             Self::Ending { .. } => "ending",
             Self::Draining => "draining",
         }
@@ -68,6 +74,7 @@ impl Phase {
             Self::Starting => Some("starting: not streaming yet".into()),
             Self::Standby { holder } => Some(format!("standby: the slot is held by {holder}")),
             Self::Reconnecting { reason } => Some(format!("reconnecting: {reason}")),
+            Self::Waiting { reason } => Some(format!("waiting: {reason}")),
             Self::Ending { unanswered: 0 } => Some("ending: the session is over".into()),
             Self::Ending { unanswered } => Some(format!(
                 "ending: {unanswered} publish calls of the session before have no answer yet; \
@@ -315,6 +322,8 @@ pub struct LogHeld {
     pub held: u64,
     /// `--wal-budget`.
     pub budget: u64,
+    /// What the server keeps for a slot.
+    pub bound: Retention,
     /// What is recorded for it.
     pub spill: Spill,
     /// Whether recording writes more than it lets go, and rests.
@@ -339,6 +348,7 @@ impl LogHeld {
         json!({
             "held_bytes": self.held,
             "budget_bytes": self.budget,
+            "bound_bytes": self.bound.bytes(),
             "spilling": self.spill != Spill::Off,
             "futile": self.is_futile,
         })

@@ -78,7 +78,7 @@ async fn prepare(settings: &Settings) -> Result<Consumer, Error> {
 
 fn passes(error: &InboxError) -> bool {
     match crate::error::kind_of_inbox(error).disposition(Met::AtFirst) {
-        Disposition::Reconnect | Disposition::StandBy => true,
+        Disposition::Reconnect | Disposition::StandBy | Disposition::Wait { .. } => true,
         Disposition::Stop { .. } => false,
     }
 }
