@@ -43,5 +43,6 @@ mod take_over;
 mod telemetry;
 mod unfinished;
 mod upgrade;
+mod waiting;
 mod wal_budget;
 mod weight;

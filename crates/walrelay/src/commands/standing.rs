@@ -489,6 +489,13 @@ mod tests {
     }
 
     #[test]
+    fn what_helps_one_shard_names_that_shard() {
+        let standing = Standing::of(&report(json!({ "active": false }))).of_shard("2/4");
+        let advice = standing.advice.unwrap_or_default();
+        assert_eq!(advice, "with --shard 2/4: start the relay: walrelay run");
+    }
+
+    #[test]
     fn the_headline_says_that_all_is_well_or_the_gravest_thing_and_what_helps() {
         let dispatch = |dead: u64, retrying: u64| json!({ "dispatch": { "dead": dead, "retrying": retrying } });
         let cases = [
@@ -507,6 +514,12 @@ mod tests {
                 json!({ "active": false, "lag_bytes": 2048 }),
                 Tone::Bad,
                 "nothing streams, 2.0 KiB behind",
+            ),
+            // Right after a reset a relay that runs is about to stream.
+            (
+                json!({ "active": false, "lag_bytes": 2048, "settled_seconds": 3.2 }),
+                Tone::Attention,
+                "nothing streams, 2.0 KiB behind; the record of the slot was written 3 s ago",
             ),
             (
                 json!({ "safe_wal_bytes": 5 << 20 }),
