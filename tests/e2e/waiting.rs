@@ -54,6 +54,39 @@ async fn a_relay_waits_for_the_recovery_of_a_lost_slot_and_then_streams() {
     assert!((1..=3).contains(&waits.count()), "{}", lines.join("\n"));
 }
 
+#[tokio::test]
+async fn a_relay_that_was_started_to_wait_for_an_upgrade_survives_the_restart_of_the_server() {
+    let Some(installation) = installation_or_skip() else { return };
+    let settings = [("wal_level", "logical")];
+    let mut server = PrivatePostgres::start(&installation, &settings).expect("a server");
+    let Some(mut world) = World::create_at(&server.url("postgres")).await else { return };
+    rows_from(&world, 0, 10).await;
+    world.catch_up().await;
+    world.succeed(["prepare-upgrade"]).await;
+    let relay = world.relay([]).start();
+    wait_for_reason(&relay, "an upgrade").await;
+
+    server.stop_fast().expect("it stops");
+    relay.wait_for_line(DEADLINE, "session broke off").await;
+    server.restart().expect("it comes back");
+    world.reconnect().await;
+    // As after pg_upgrade: the same database, and another system identifier.
+    world
+        .execute(
+            "UPDATE app_outbox_relay SET system_identifier = '1',
+               operation = jsonb_set(operation, '{system_identifier}', '\"1\"')",
+        )
+        .await;
+    rows_from(&world, 10, 10).await;
+    wait_for_reason(&relay, "walrelay slot recover").await;
+    world.succeed(["slot", "recover"]).await;
+    world.wait_confirmed(DEADLINE).await;
+    let verdict = world.check(&world.committed().await);
+    assert!(verdict.lost.is_empty() && verdict.reordered.is_empty(), "{verdict}");
+    drop(relay);
+    drop(world);
+}
+
 /// A password file that is gone with the test.
 struct PasswordFile(PathBuf);
 
@@ -132,7 +165,11 @@ async fn a_relay_streams_for_a_role_whose_transactions_are_read_only() {
     let alter = format!("ALTER DATABASE \"{name}\" SET default_transaction_read_only = on");
     world.execute(&alter).await;
     let checked = world.run(["check"]).await;
-    assert!(checked.text.contains("ALTER ROLE … RESET default_transaction_read_only"), "{}", checked.text);
+    assert!(
+        checked.text.contains("ALTER ROLE … RESET default_transaction_read_only"),
+        "{}",
+        checked.text
+    );
     rows_from(&world, 0, 10).await;
     world.catch_up().await;
     assert_eq!(world.pubsub.stored_count(), 10);

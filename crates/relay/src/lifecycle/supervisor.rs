@@ -92,6 +92,16 @@ enum Reached {
     Stream,
 }
 
+impl Reached {
+    /// An error as it counts for a process that has come this far.
+    fn judge(self, error: RelayError) -> RelayError {
+        match self {
+            Self::Nothing => error.at_first(),
+            Self::Server | Self::Stream => error,
+        }
+    }
+}
+
 impl<C: Server, P: Publisher> Supervisor<'_, C, P> {
     /// Runs sessions until one ends well, and says how; nothing if there was none when it was asked
     /// to stop.
@@ -107,9 +117,12 @@ impl<C: Server, P: Publisher> Supervisor<'_, C, P> {
             let error = match self.turn(&mut memory, shutdown).await {
                 Ok(Turn::Done(ended)) => return Ok(ended),
                 Ok(Turn::Again) => continue,
-                Err(error) if memory.reached >= Reached::Server => error,
-                Err(error) => error.at_first(),
+                Err(error) => memory.reached.judge(error),
             };
+            if !matches!(error, RelayError::AtFirst(_)) {
+                // Whatever it answered: a relay that waits for an upgrade survives the server's restart.
+                memory.reached = memory.reached.max(Reached::Server);
+            }
             failures = if began.elapsed() >= GOOD_SESSION { 1 } else { failures + 1 };
             let delay = match self.settings.lost_slot.disposition(&error) {
                 Disposition::Stop { .. } => return Err(error),
