@@ -157,10 +157,12 @@ impl<C: Server, P: Publisher> Supervisor<'_, C, P> {
         failures: u32,
     ) -> Duration {
         let delay = WAITING.delay(failures, self.random.next_u32());
+        // What was being done when it was found says nothing about the state.
+        let cause = if let RelayError::Survey(found) = error { Chain(found) } else { Chain(error) };
         if log.is_due(error.kind(), Instant::now()) {
-            tracing::warn!(error = %Chain(error), hint, "waiting: nothing is published until this is fixed");
+            tracing::warn!(error = %cause, hint, "waiting: nothing is published until this is fixed");
         }
-        self.health.set_phase(Phase::Waiting { reason: format!("{}; {hint}", Chain(error)) });
+        self.health.set_phase(Phase::Waiting { reason: format!("{cause}; {hint}") });
         delay
     }
 

@@ -279,9 +279,9 @@ impl Health {
             state.operator_problems.iter().map(|(topic, it)| format!("{topic}: {}", it.fix));
         let exceeded = state.log.as_ref().and_then(LogHeld::reason_not_ready);
         // In the middle of an operation the phase says little: there may be no slot to stream.
-        let phase = match &state.operation {
-            Some(operation) => Some(format!("not finished: {}", operation.text())),
-            None => state.phase.reason_not_ready(),
+        let phase = match (&state.phase, &state.operation) {
+            (phase @ Phase::Waiting { .. }, _) | (phase, None) => phase.reason_not_ready(),
+            (_, Some(operation)) => Some(format!("not finished: {}", operation.text())),
         };
         let risk = state.slot_at_risk.iter().chain(&state.outage).cloned().chain(exceeded);
         phase.into_iter().chain(risk).chain(problems).collect()
@@ -407,6 +407,10 @@ mod tests {
         let text = "a recovery; the new slot waits for process 7";
         assert_eq!(health.reasons_not_ready(), [format!("not finished: {text}")]);
         assert_eq!(health.status()["relay"]["operation"], text);
+        let reason = "a recovery is not finished; run `walrelay slot recover`".to_owned();
+        health.set_phase(Phase::Waiting { reason: reason.clone() });
+        assert_eq!(health.reasons_not_ready(), [format!("waiting: {reason}")]);
+        health.set_phase(Phase::Reconnecting { reason: "server_error".into() });
         health.set_operation(None);
         assert_eq!(health.reasons_not_ready(), ["reconnecting: server_error"]);
     }
