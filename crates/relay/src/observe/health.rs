@@ -238,7 +238,12 @@ impl Health {
     /// What an operator has begun with the slot and is not finished; `None` when nothing is.
     pub fn set_operation(&self, what: Option<String>) {
         self.beat();
-        self.state().operation = what.map(|what| Operation { what, waits_for: None });
+        let mut state = self.state();
+        if what.is_some() && matches!(state.phase, Phase::Waiting { .. }) {
+            // The relay looks again, and may finish the operation itself.
+            state.phase = Phase::Starting;
+        }
+        state.operation = what.map(|what| Operation { what, waits_for: None });
     }
 
     /// What that waits for.

@@ -10,7 +10,7 @@
 use std::pin::pin;
 use std::time::Duration;
 
-use pgoutput_parser::{Change, Decoder, Frame, Insert, Lsn, Position, XLogData};
+use pgoutput_parser::{Change, Decoder, Frame, Insert, Position, XLogData};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::time::{Instant, sleep_until};
 use walrelay_core::{

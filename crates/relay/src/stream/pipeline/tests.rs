@@ -1,6 +1,6 @@
 //! What the flow decides by itself; the loop as a whole runs in the simulation.
 
-use pgoutput_parser::{PgTimestamp, Position, encode};
+use pgoutput_parser::{Lsn, PgTimestamp, Position, encode};
 use walrelay_core::{
     AttributeStyle, Backoff, Batch, BudgetLimits, ColumnNames, Delivery, Evidence, Held,
     LanePolicy, LogName, Message, OnDead, Retention, RouterConfig, Template, WalBudgetLimit,
