@@ -32,7 +32,7 @@ async fn every_command_refuses_to_go_on_over_a_lost_slot_and_keeps_the_record() 
     let Some(world) = world_that_lost_its_slot().await else { return };
     let before = on_record(&world).await;
     let commands: [&[&str]; 6] = [
-        &["run"],
+        &["run", "--on-slot-lost", "stop"],
         &["check"],
         &["init"],
         &["slot", "create"],
@@ -61,7 +61,9 @@ async fn a_slot_made_by_hand_in_place_of_a_lost_one_is_told_as_lost() {
     let made = format!("SELECT pg_create_logical_replication_slot('{}', 'pgoutput')", world.name());
     world.execute(&made).await;
     for command in ["run", "check", "init", "status"] {
-        assert_refused(&world.run([command]).await, 5, &["another slot of the same name"]);
+        let command = world.command([command]).env("WALRELAY_ON_SLOT_LOST", "stop");
+        let done = command.finish(DEADLINE).await;
+        assert_refused(&done, 5, &["another slot of the same name"]);
     }
     let status = world.run(["status"]).await.text;
     assert!(status.contains("the slot is lost") && !status.contains("walrelay run"), "{status}");
@@ -94,7 +96,8 @@ async fn run_check_and_init_agree_about_another_servers_record() {
     world.catch_up().await;
     world.execute("UPDATE app_outbox_relay SET system_identifier = '1'").await;
     for command in ["run", "check", "init"] {
-        let done = world.run([command]).await;
+        let command = world.command([command]).env("WALRELAY_ON_SLOT_LOST", "stop");
+        let done = command.finish(DEADLINE).await;
         assert_refused(&done, 5, &["Lost slot"]);
     }
 }

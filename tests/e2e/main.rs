@@ -46,5 +46,6 @@ mod telemetry;
 mod unfinished;
 mod upgrade;
 mod visible;
+mod waiting;
 mod wal_budget;
 mod weight;

@@ -170,7 +170,7 @@ async fn a_slot_that_the_server_invalidated_is_recovered() {
             .await;
     }
     world.execute("CHECKPOINT; SELECT pg_switch_wal(); CHECKPOINT").await;
-    assert_eq!(world.run(["run"]).await.code, Some(5));
+    assert_eq!(world.run(["run", "--on-slot-lost", "stop"]).await.code, Some(5));
 
     world.succeed(["slot", "recover"]).await;
     world.catch_up().await;

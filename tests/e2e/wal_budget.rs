@@ -209,6 +209,23 @@ async fn without_a_budget_the_log_waits() {
     assert_all_came_in_order(&world).await;
 }
 
+#[tokio::test]
+async fn the_budget_follows_the_server_while_the_relay_runs() {
+    let Some((_server, world)) = own_server().await else { return };
+    let relay = world.start_relay([]).await;
+    let set = "ALTER SYSTEM SET max_slot_wal_keep_size = '96MB'";
+    world.execute(set).await;
+    world.execute("SELECT pg_reload_conf()").await;
+    relay.wait_for_line(DEADLINE, "max_slot_wal_keep_size was changed").await;
+    let metrics = relay.wait_for_http(DEADLINE, "/metrics", 200).await;
+    let budget = format!("walrelay_wal_budget_bytes {}", 48 * MIB);
+    assert!(metrics.contains(&budget), "{metrics}");
+    let status = world.succeed(["status"]).await;
+    assert!(status.contains("48.0 MiB; the server keeps 96.0 MiB for a slot"), "{status}");
+    let checked = world.run(["check"]).await.text;
+    assert!(checked.contains("is 48.0 MiB; the server's bound is 96.0 MiB"), "{checked}");
+}
+
 /// Waits until `/status` names who keeps confirmed log, and that satisfies.
 async fn wait_pinned_by(relay: &Relay, what: &str, is_so: impl Fn(&Value) -> bool) {
     wait_until(DEADLINE, what, async || {

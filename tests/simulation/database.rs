@@ -5,12 +5,12 @@ use std::time::Duration;
 use pgoutput_parser::Lsn;
 use tokio::io::{DuplexStream, duplex};
 use tokio::time::{sleep, timeout};
-use walrelay_core::Retention;
+use walrelay_core::{Retention, WalBudgetLimit};
 use walrelay_postgres::{PgError, ReplicationConnection, Startup, SystemIdentity};
 use walrelay_relay::error::RelayError;
 use walrelay_relay::lifecycle::server::{Connected, Database, Holder, Positions, Server, Signs};
 
-use walrelay_relay::stream::wal_end::{Teller, WalEnd};
+use walrelay_relay::stream::wal_end::{Measured, Teller, WalEnd};
 use walrelay_testkit::walsender::ScriptedServer;
 
 use crate::fitting::Fitting;
@@ -144,7 +144,7 @@ impl<'a, F: Fitting> Database for SimulatedDatabase<'a, F> {
         self.answer(Positions { confirmed_flush, wal_end, retention: Retention::Unlimited })
     }
 
-    fn measure_log(&self, _: Option<u64>) -> WalEnd {
+    fn measure_log(&self, _: WalBudgetLimit) -> WalEnd {
         let server = self.world.server.clone();
         WalEnd::measured(async move |teller| measure_log(&server, &teller).await)
     }
@@ -162,7 +162,8 @@ async fn measure_log(server: &ScriptedServer, teller: &Teller) {
     loop {
         sleep(Duration::from_millis(100)).await;
         if server.is_up() {
-            teller.send_replace(Lsn::new(server.wal_end()));
+            let wal_end = Lsn::new(server.wal_end());
+            teller.send_replace(Measured { wal_end, retention: Retention::Unlimited });
         }
     }
 }

@@ -194,14 +194,23 @@ impl Entries {
         let members = match serde_json::from_str(json) {
             Ok(serde_json::Value::Object(members)) => members,
             Ok(serde_json::Value::Null) => return None,
-            _ => return Some(Fault::Headers("the headers column is not a JSON object".to_owned())),
+            Ok(_) => {
+                return Some(Fault::Headers("the headers column is not a JSON object".to_owned()));
+            }
+            // The parser names the place and no value, as in `number out of range at line 1 column 9`.
+            Err(error) => {
+                return Some(Fault::Headers(format!("the headers column cannot be read: {error}")));
+            }
         };
         for (key, value) in members {
             if name::is_ours(&key) {
                 self.headers_left_out += 1;
                 continue;
             }
-            if key.is_empty() || key.starts_with(name::RESERVED_PREFIX) {
+            if key.is_empty() {
+                return Some(Fault::Headers("a header has no name".to_owned()));
+            }
+            if key.starts_with(name::RESERVED_PREFIX) {
                 return Some(Fault::Headers(format!(
                     "header \"{key}\" cannot be an attribute: names starting with \"{}\" are reserved",
                     name::RESERVED_PREFIX

@@ -166,6 +166,22 @@ fn no_header_takes_a_name_of_the_relays_in_either_style() {
 }
 
 #[test]
+fn headers_that_cannot_be_attributes_are_refused_with_their_own_reason() {
+    let columns = ColumnNames { headers: named("headers"), ..small() };
+    let mut table = Table::new(columns, "");
+    for (headers, reason) in [
+        (r#"{"a": 1e400}"#, "the headers column cannot be read: number out of range"),
+        (r#"{"": "x"}"#, "a header has no name"),
+        (r#"{"goog_x": "x"}"#, "names starting with \"goog\" are reserved"),
+        ("[1]", "the headers column is not a JSON object"),
+    ] {
+        let row = [("id", Some("e-1")), ("payload", Some("x")), ("headers", Some(headers))];
+        let Some(Fault::Headers(told)) = table.row(&row).fault else { panic!("{headers} passes") };
+        assert!(told.contains(reason), "{headers}: {told}");
+    }
+}
+
+#[test]
 fn the_payload_may_be_a_field_too() {
     let columns = ColumnNames { payload: Names::parse("id"), ..small() };
     let routed = Table::new(columns, "").row(&[("id", Some("e-1"))]);

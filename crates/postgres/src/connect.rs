@@ -119,7 +119,8 @@ pub(crate) async fn connect<G: Greeting>(
     let deadline = Instant::now() + config.connect_timeout;
     let mut failures = Vec::new();
     let mut targets = Vec::new();
-    for endpoint in &config.endpoints {
+    let endpoints = config.endpoints_now()?;
+    for endpoint in &endpoints {
         match timeout(deadline - Instant::now(), look_up(endpoint)).await {
             Ok(Ok(addresses)) => {
                 targets.extend(addresses.into_iter().map(|address| (endpoint, address)));

@@ -79,6 +79,16 @@ pub enum PgError {
     #[error("the server asks for a password and none is configured")]
     PasswordMissing,
 
+    /// The file with the passwords.
+    #[error("read password file {}", path.display())]
+    PasswordFile {
+        /// Its path.
+        path: PathBuf,
+        /// What the system said.
+        #[source]
+        source: io::Error,
+    },
+
     /// The server could not prove that it knows the password.
     #[error("SCRAM authentication with the server")]
     Scram {
@@ -176,6 +186,7 @@ impl PgError {
             | Self::Pooler
             | Self::AuthenticationMethod { .. }
             | Self::PasswordMissing
+            | Self::PasswordFile { .. }
             | Self::Scram { .. }
             | Self::WrongSession { .. }
             | Self::EndedByServer
@@ -346,6 +357,8 @@ pub enum ServerErrorKind {
     Syntax,
     /// 58P01 of a WAL segment: one that the slot needs is gone.
     WalRemoved,
+    /// 25006: the server or the session may not write.
+    ReadOnly,
     /// WR001, raised by a statement of ours: an outbox table does not fit what was asked for.
     OutboxUnfit,
     /// Anything else.
@@ -363,6 +376,7 @@ impl ServerErrorKind {
             "53400" => Self::SlotsExhausted,
             "53300" => Self::ConnectionsExhausted,
             "42501" => Self::Privilege,
+            "25006" => Self::ReadOnly,
             "57P01" => Self::AdminShutdown,
             "57P02" | "57P03" => Self::NotAccepting,
             "3D000" => Self::DatabaseMissing,
@@ -488,6 +502,7 @@ mod tests {
             ("28000", ServerErrorKind::Authentication),
             ("3D000", ServerErrorKind::DatabaseMissing),
             ("42602", ServerErrorKind::InvalidName),
+            ("25006", ServerErrorKind::ReadOnly),
             ("XX000", ServerErrorKind::Other),
         ] {
             assert_eq!(error(code, "").kind(), kind, "{code}");

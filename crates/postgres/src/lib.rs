@@ -35,6 +35,7 @@ mod replay_row;
 mod replication;
 mod report;
 mod resharding;
+mod retention;
 mod secret;
 mod server_identity;
 mod session_lock;
@@ -117,6 +118,7 @@ pub use resharding::{
     Begun, ReshardingPhase, ReshardingRefusal, ReshardingStep, begin_resharding, choose_switch,
     hold_shards, read_resharding, release_shards, switch_shards,
 };
+pub use retention::{RETENTION, read_retention, retention_of};
 pub use secret::Secret;
 pub use server_identity::{ServerIdentity, read_server_identity};
 pub use session_store::SessionStore;

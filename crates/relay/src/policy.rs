@@ -60,6 +60,11 @@ pub enum Disposition {
     Reconnect,
     /// Wait until whoever holds the slot lets go of it.
     StandBy,
+    /// Wait for a state that another command or another person ends. This process can stay as it is.
+    Wait {
+        /// The command to run.
+        hint: &'static str,
+    },
     /// Nothing will change until a person changes it.
     Stop {
         /// What the process exits with.
@@ -85,11 +90,13 @@ pub enum Met {
 enum Then {
     Reconnect,
     StandBy,
+    Wait,
     Stop(Exit),
 }
 
 const RECONNECT: Then = Then::Reconnect;
 const STAND_BY: Then = Then::StandBy;
+const WAIT: Then = Then::Wait;
 const UNEXPECTED: Then = Then::Stop(Exit::Unexpected);
 const USAGE: Then = Then::Stop(Exit::Usage);
 const POSTGRES: Then = Then::Stop(Exit::PostgresSetup);
@@ -142,14 +149,17 @@ policy! {
         "connect to the database itself, not through a pooler such as PgBouncer: on Supabase to the \
          direct connection db.<ref>.supabase.co:5432";
     /// Wrong role or password, or refused by `pg_hba.conf`.
-    Authentication: POSTGRES, POSTGRES, POSTGRES,
+    Authentication: POSTGRES, WAIT, POSTGRES,
         "check user, password and the server's pg_hba.conf";
     /// The server asks for an authentication method that this client does not support.
     AuthenticationMethod: POSTGRES, POSTGRES, POSTGRES,
         "let pg_hba.conf ask this role for scram-sha-256, md5 or password";
     /// The server asks for a password and none is configured.
-    PasswordMissing: POSTGRES, POSTGRES, POSTGRES,
+    PasswordMissing: POSTGRES, WAIT, POSTGRES,
         "put it into the connection string, PGPASSWORD or PGPASSFILE";
+    /// The password file cannot be read.
+    PasswordFile: USAGE, WAIT, USAGE,
+        "correct PGPASSFILE, and let this process read the file; it is read again before every connection";
     /// The server cannot prove that it knows the password.
     ServerUnproven: POSTGRES, RECONNECT, POSTGRES,
         "make sure that the address is your server's: it does not know the role's password";
@@ -168,6 +178,10 @@ policy! {
     /// A standby.
     InRecovery: RECONNECT, RECONNECT, POSTGRES,
         "connect to the primary; a relay that met a standby waits for its promotion";
+    /// The session may not write.
+    ReadOnly: RECONNECT, RECONNECT, POSTGRES,
+        "connect to the primary, or run `ALTER ROLE … RESET default_transaction_read_only` (`ALTER DATABASE …` if the \
+         database sets it)";
     /// The connection broke.
     Broken: RECONNECT, RECONNECT, POSTGRES,
         "check network and firewall, and that the address is Postgres' own";
@@ -239,25 +253,26 @@ policy! {
     SlotUnfit: POSTGRES, POSTGRES, POSTGRES, "choose another name with --slot";
     /// The slot existed, and is missing or invalidated.
     SlotLost: LOST, LOST, LOST,
-        "`walrelay slot recover` has rows that were not settled published from the table: docs/operations.md, Lost slot";
+        "run `walrelay slot recover`: it creates a new slot, and the relay then republishes unsettled rows from the \
+         outbox table: docs/operations.md, Lost slot";
     /// The positions on record belong to another server.
     OtherServer: LOST, LOST, LOST,
-        "positions on record mean nothing on this server; after an upgrade `walrelay slot adopt` takes on a slot that \
-         pg_upgrade has carried over: docs/operations.md, Lost slot";
+        "positions on record mean nothing on this server: after an upgrade run `walrelay slot recover`, or \
+         `walrelay slot adopt` if pg_upgrade has carried the slot over: docs/operations.md, Lost slot";
     /// Transaction ids on record belong to another database.
     OtherDatabase: LOST, LOST, LOST,
         "name a moment with a margin: `walrelay slot recover --since 2026-01-31T12:00:00Z` publishes everything \
          since then: docs/operations.md, Lost slot";
     /// A reset was begun and is not finished, or another process is at it.
-    OperationUnfinished: RECONNECT, RECONNECT, POSTGRES,
+    OperationUnfinished: WAIT, WAIT, POSTGRES,
         "the command that began it finishes it when it is run again; so does `walrelay run`, unless it is a change of the \
          number of shards: docs/replay.md, docs/shards.md";
     /// An upgrade is being prepared, or was by a process that is gone.
-    UpgradeBegun: RECONNECT, RECONNECT, POSTGRES,
+    UpgradeBegun: WAIT, WAIT, POSTGRES,
         "wait for `walrelay prepare-upgrade`, or run it again: it finishes; `walrelay slot recover` calls it off, and so \
          does a relay, where nobody is at it";
     /// The slot was dropped for an upgrade.
-    UpgradePrepared: RECONNECT, RECONNECT, POSTGRES,
+    UpgradePrepared: WAIT, WAIT, POSTGRES,
         "upgrade the server, then run `walrelay slot recover`, which goes on; without an upgrade it goes on here";
     /// There is no loss.
     NotLost: USAGE, USAGE, USAGE,
@@ -338,6 +353,17 @@ policy! {
         "run it again; what it has done by then stays";
 }
 
+impl Disposition {
+    /// The same for a relay that outlives the loss of its slot: another command brings the slot back.
+    #[must_use]
+    pub const fn awaiting_a_lost_slot(self) -> Self {
+        match self {
+            Self::Stop { exit: Exit::SlotLost, hint } => Self::Wait { hint },
+            Self::Reconnect | Self::StandBy | Self::Wait { .. } | Self::Stop { .. } => self,
+        }
+    }
+}
+
 impl Kind {
     /// What happens: the one place that decides.
     #[must_use]
@@ -351,6 +377,7 @@ impl Kind {
         match then {
             Then::Reconnect => Disposition::Reconnect,
             Then::StandBy => Disposition::StandBy,
+            Then::Wait => Disposition::Wait { hint },
             Then::Stop(exit) => Disposition::Stop { exit, hint },
         }
     }
@@ -366,7 +393,9 @@ impl Kind {
     pub const fn exit(self) -> Exit {
         match self.disposition(Met::ByCommand) {
             Disposition::Stop { exit, .. } => exit,
-            Disposition::Reconnect | Disposition::StandBy => Exit::Unexpected,
+            Disposition::Reconnect | Disposition::StandBy | Disposition::Wait { .. } => {
+                Exit::Unexpected
+            }
         }
     }
 
@@ -395,6 +424,7 @@ impl Kind {
             PgError::Pooler => Self::Pooler,
             PgError::AuthenticationMethod { .. } => Self::AuthenticationMethod,
             PgError::PasswordMissing => Self::PasswordMissing,
+            PgError::PasswordFile { .. } => Self::PasswordFile,
             PgError::Scram { .. } => Self::ServerUnproven,
             PgError::WrongSession { .. } => Self::WrongSession,
             PgError::PublicationSkipped(_) => Self::PublicationSkipped,
@@ -443,6 +473,7 @@ impl Kind {
             ServerErrorKind::Syntax => Self::Syntax,
             ServerErrorKind::WalRemoved => Self::SlotLost,
             ServerErrorKind::OutboxUnfit => Self::OutboxUnfit,
+            ServerErrorKind::ReadOnly => Self::ReadOnly,
             ServerErrorKind::Other => Self::Refused,
         }
     }
@@ -540,7 +571,7 @@ impl Kind {
             (Self::InRecovery, _) => 0,
             (_, Disposition::Stop { exit: Exit::SlotLost, .. }) => 1,
             (_, Disposition::Stop { .. }) => 2,
-            (_, Disposition::StandBy | Disposition::Reconnect) => 3,
+            (_, Disposition::StandBy | Disposition::Reconnect | Disposition::Wait { .. }) => 3,
         })
     }
 }
@@ -583,10 +614,12 @@ mod tests {
             match kind.disposition(Met::AtFirst) {
                 Disposition::Stop { exit, .. } => assert_eq!(checked, exit, "{kind:?}"),
                 // `run` waits for it, and `check` must not call it lost or a mistake of the caller.
-                Disposition::Reconnect | Disposition::StandBy => assert!(
-                    matches!(checked, Exit::Unexpected | Exit::PostgresSetup | Exit::SlotHeld),
-                    "{kind:?}"
-                ),
+                Disposition::Reconnect | Disposition::StandBy | Disposition::Wait { .. } => {
+                    assert!(
+                        matches!(checked, Exit::Unexpected | Exit::PostgresSetup | Exit::SlotHeld),
+                        "{kind:?}"
+                    )
+                }
             }
         }
     }
@@ -633,6 +666,28 @@ mod tests {
         ] {
             assert!(stops(&ends), "{ends}");
         }
+    }
+
+    #[test]
+    fn a_running_relay_waits_for_what_another_command_ends_and_for_another_password() {
+        let waits_for = [
+            Kind::OperationUnfinished,
+            Kind::UpgradeBegun,
+            Kind::UpgradePrepared,
+            Kind::SlotLost,
+            Kind::OtherServer,
+            Kind::OtherDatabase,
+            Kind::Authentication,
+            Kind::PasswordMissing,
+            Kind::PasswordFile,
+        ];
+        for kind in Kind::ALL {
+            let then = kind.disposition(Met::Running).awaiting_a_lost_slot();
+            let waits = matches!(then, Disposition::Wait { .. });
+            assert_eq!(waits, waits_for.contains(kind), "{kind:?}");
+        }
+        let first = Kind::Authentication.disposition(Met::AtFirst).awaiting_a_lost_slot();
+        assert!(matches!(first, Disposition::Stop { exit: Exit::PostgresSetup, .. }), "{first:?}");
     }
 
     #[test]

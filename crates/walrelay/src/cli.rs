@@ -28,7 +28,7 @@ use crate::options::{
     ColumnOptions, ConsumerDatabaseOptions, ConsumerLoopOptions, ConsumerOptions, DatabaseOptions,
     DemoOptions, EmulatorOptions, EndpointOption, GeneralOptions, InitOptions, LostSlotOptions,
     MessageOptions, OutputOptions, ProjectOption, PruneOptions, PubSubOptions, RelayOptions,
-    RunOptions, SqlOption, SubscriptionOption,
+    RunOptions, SqlOption, SubscriptionOption, WalBudgetOption,
 };
 
 /// Carries a Postgres transactional outbox into Google Cloud Pub/Sub, in order, losing nothing.
@@ -296,6 +296,8 @@ pub struct StatusArgs {
     pub relay: Option<String>,
     #[command(flatten)]
     pub output: OutputOptions,
+    #[command(flatten)]
+    pub wal_budget: WalBudgetOption,
     #[command(flatten)]
     pub database: DatabaseOptions,
 }

@@ -344,6 +344,8 @@ impl Error {
             // The relay stopped because of this error, so the policy has a code for it.
             Self::Relay(error) => match error.disposition() {
                 Disposition::Stop { exit, .. } => exit,
+                // A command does not wait for what a relay waits for.
+                Disposition::Wait { .. } => error.kind().exit(),
                 Disposition::Reconnect | Disposition::StandBy => Exit::Unexpected,
             },
             other => other.kind().exit(),

@@ -10,6 +10,9 @@ use crate::secret::Secret;
 #[derive(Debug, Clone)]
 pub struct ConnectConfig {
     pub(crate) endpoints: Vec<Endpoint>,
+    /// Where passwords are, if neither the string nor the environment has one. Read again before every
+    /// connection, so that a rotation needs no restart.
+    pub(crate) passfile: Option<PathBuf>,
     pub(crate) user: String,
     pub(crate) database: String,
     pub(crate) encryption: Encryption,
@@ -25,7 +28,7 @@ pub(crate) struct Endpoint {
     /// A name, an address, or the directory of a Unix socket.
     pub(crate) host: String,
     pub(crate) port: u16,
-    /// Per host, because a password file answers per host.
+    /// Per host, because a password file has one line per host; none before that file is read.
     pub(crate) password: Option<Secret>,
 }
 

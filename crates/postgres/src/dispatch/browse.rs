@@ -37,6 +37,8 @@ pub enum DispatchState {
     NeedsPerson,
     /// What is not finished: dead and retrying.
     Open,
+    /// What has not been tried yet, because it is queued behind other rows of its key.
+    Queued,
     /// One state.
     Only(DispatchStatus),
     /// All of them.
@@ -63,6 +65,7 @@ impl DispatchState {
                 )
             }
             Self::Open => "status IN ('dead', 'retrying')",
+            Self::Queued => "status = 'retrying' AND error_code IS NULL",
             Self::Only(DispatchStatus::Retrying) => "status = 'retrying'",
             Self::Only(DispatchStatus::Dead) => "status = 'dead'",
             Self::Only(DispatchStatus::Published) => "status = 'published'",

@@ -92,6 +92,7 @@ impl AnchorKeeper {
                 Phase::Starting
                 | Phase::Standby { .. }
                 | Phase::Reconnecting { .. }
+                | Phase::Waiting { .. }
                 | Phase::Ending { .. }
                 | Phase::Draining => FIRST,
             };

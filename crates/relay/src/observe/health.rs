@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use serde_json::{Map, Value, json};
 use tokio::sync::Notify;
-use walrelay_core::{HeavyKey, Pulse, Spill, Topic};
+use walrelay_core::{HeavyKey, Pulse, Retention, Spill, Topic};
 use walrelay_postgres::Condition;
 
 use crate::observe::supply::Service;
@@ -37,6 +37,11 @@ pub enum Phase {
         /// Why the last session ended.
         reason: String,
     },
+    /// For a state that another command ends, such as a lost slot.
+    Waiting {
+        /// What is the matter, and the command to run.
+        reason: String,
+    },
     /// The session is over, but Pub/Sub has not answered all its calls yet: nothing new is published.
     Ending {
         /// Publish calls without an answer.
@@ -48,8 +53,8 @@ pub enum Phase {
 
 impl Phase {
     /// Every phase's word.
-    pub const NAMES: [&str; 6] =
-        ["starting", "standby", "streaming", "reconnecting", "ending", "draining"];
+    pub const NAMES: [&str; 7] =
+        ["starting", "standby", "streaming", "reconnecting", "waiting", "ending", "draining"];
 
     /// One word.
     #[must_use]
@@ -59,6 +64,7 @@ impl Phase {
             Self::Standby { .. } => "standby",
             Self::Streaming => "streaming",
             Self::Reconnecting { .. } => "reconnecting",
+            Self::Waiting { .. } => "waiting",
             Self::Ending { .. } => "ending",
             Self::Draining => "draining",
         }
@@ -71,6 +77,7 @@ impl Phase {
             Self::Starting => Some("starting: not streaming yet".into()),
             Self::Standby { holder } => Some(format!("standby: the slot is held by {holder}")),
             Self::Reconnecting { reason } => Some(format!("reconnecting: {reason}")),
+            Self::Waiting { reason } => Some(format!("waiting: {reason}")),
             Self::Ending { unanswered: 0 } => Some("ending: the session is over".into()),
             Self::Ending { unanswered } => Some(format!(
                 "ending: {unanswered} publish calls of the session before have no answer yet; \
@@ -328,7 +335,12 @@ impl Health {
     /// What an operator has begun with the slot and is not finished; `None` when nothing is.
     pub fn set_operation(&self, what: Option<String>) {
         self.beat();
-        self.state().operation = what.map(|what| Operation { what, waits_for: None });
+        let mut state = self.state();
+        if what.is_some() && matches!(state.phase, Phase::Waiting { .. }) {
+            // The relay looks again, and may finish the operation itself.
+            state.phase = Phase::Starting;
+        }
+        state.operation = what.map(|what| Operation { what, waits_for: None });
     }
 
     /// What that waits for.
@@ -367,9 +379,9 @@ impl Health {
         let state = self.state();
         let exceeded = state.log.as_ref().and_then(LogHeld::reason_not_ready);
         // In the middle of an operation the phase says little: there may be no slot to stream.
-        let phase = match &state.operation {
-            Some(operation) => Some(format!("not finished: {}", operation.text())),
-            None => state.phase.reason_not_ready(),
+        let phase = match (&state.phase, &state.operation) {
+            (phase @ Phase::Waiting { .. }, _) | (phase, None) => phase.reason_not_ready(),
+            (_, Some(operation)) => Some(format!("not finished: {}", operation.text())),
         };
         let risk = state.slot_at_risk.iter().chain(&state.anchors_at_risk).chain(&state.outage);
         let store = state.store_failures.values().cloned();
@@ -426,6 +438,8 @@ pub struct LogHeld {
     pub held: u64,
     /// `--wal-budget`.
     pub budget: u64,
+    /// What the server keeps for a slot.
+    pub bound: Retention,
     /// What is recorded for it.
     pub spill: Spill,
     /// Whether recording writes more than it lets go, and rests.
@@ -456,6 +470,7 @@ impl LogHeld {
         json!({
             "held_bytes": self.held,
             "budget_bytes": self.budget,
+            "bound_bytes": self.bound.bytes(),
             "spilling": self.spill != Spill::Off,
             "futile": self.is_futile,
         })
@@ -514,6 +529,10 @@ mod tests {
         let text = "a recovery; the new slot waits for process 7";
         assert_eq!(health.reasons_not_ready(), [format!("not finished: {text}")]);
         assert_eq!(health.status()["relay"]["operation"], text);
+        let reason = "a recovery is not finished; run `walrelay slot recover`".to_owned();
+        health.set_phase(Phase::Waiting { reason: reason.clone() });
+        assert_eq!(health.reasons_not_ready(), [format!("waiting: {reason}")]);
+        health.set_phase(Phase::Reconnecting { reason: "server_error".into() });
         health.set_operation(None);
         assert_eq!(health.reasons_not_ready(), ["reconnecting: server_error"]);
     }

@@ -284,6 +284,12 @@ impl Metrics {
         self.info.get_or_create(&labels).set(1);
     }
 
+    /// `--wal-budget` in bytes; none for no budget.
+    pub fn set_wal_budget(&self, bytes: Option<u64>) {
+        let bytes = bytes.and_then(|bytes| i64::try_from(bytes).ok());
+        self.wal_budget_bytes.set(bytes.unwrap_or(-1));
+    }
+
     /// What the relay is doing now.
     pub fn set_phase(&self, current: &Phase) {
         for phase in Phase::NAMES {

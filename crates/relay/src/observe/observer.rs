@@ -8,8 +8,8 @@ use pgoutput_parser::{Lsn, Position};
 use prometheus_client::metrics::counter::Counter;
 use walrelay_core::{
     Batch, Budget, FailureClass, Finished, HeavyKey, HeavyKeys, Held, KEY_BYTES_PER_SECOND_MAX,
-    Lanes, Message, Outcome, PublishFailure, Reason, RowToRecord, Spill, Topic, WalBudget,
-    Watermark,
+    Lanes, Message, Outcome, PublishFailure, Reason, Retention, RowToRecord, Spill, Topic,
+    WalBudget, Watermark,
 };
 use walrelay_postgres::{DispatchCounts, SlotState, Survey};
 
@@ -167,8 +167,7 @@ impl Observer {
 
     /// A session streams, and first waits for so many calls of the previous session.
     pub fn began(&self, unanswered: usize, wal_budget: Option<u64>) {
-        let budget = wal_budget.and_then(|bytes| i64::try_from(bytes).ok());
-        self.metrics.wal_budget_bytes.set(budget.unwrap_or(-1));
+        self.metrics.set_wal_budget(wal_budget);
         match unanswered {
             0 => self.health.set_phase(Phase::Streaming),
             _ => {
@@ -330,6 +329,18 @@ impl Observer {
         }
     }
 
+    /// An operator has changed how much WAL the server keeps for a slot, and `--wal-budget auto` follows.
+    pub fn retention_changed(&self, before: Retention, budget: &WalBudget) {
+        let bytes = budget.limit();
+        self.metrics.set_wal_budget(bytes);
+        tracing::warn!(
+            budget = bytes,
+            bound = budget.retention().bytes(),
+            bound_before = before.bytes(),
+            "max_slot_wal_keep_size was changed; --wal-budget is applied to the new value"
+        );
+    }
+
     /// How much log waits for us, and what is recorded because of it. What is settled and not confirmed
     /// waits, too.
     pub fn log_measured(&mut self, settled: Held, budget: &WalBudget, spill: Spill) {
@@ -338,7 +349,8 @@ impl Observer {
         let held = Held { watermark, ..settled };
         self.metrics.slot_lag_bytes.set(held.bytes());
         let is_futile = budget.is_futile();
-        self.health.set_log(LogHeld { held: held.bytes(), budget: limit, spill, is_futile });
+        let bound = budget.retention();
+        self.health.set_log(LogHeld { held: held.bytes(), budget: limit, bound, spill, is_futile });
         let (now, held) = (now(), held.bytes());
         let is_futile_before = std::mem::replace(&mut self.is_spilling_futile, is_futile);
         if is_futile && !is_futile_before && self.spill_log.is_futile(now) {

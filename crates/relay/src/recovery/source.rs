@@ -6,7 +6,7 @@ use std::time::Duration;
 use pgoutput_parser::Lsn;
 use tokio::io::DuplexStream;
 use tokio::task::JoinSet;
-use walrelay_core::Retention;
+use walrelay_core::{Retention, WalBudgetLimit};
 use walrelay_postgres::{
     ConnectConfig, DispatchStore, GapTable, RecordedRow, ReplicationConnection, ServerIdentity,
     SessionStore, SqlClient, Startup, SystemIdentity, connect_sql, read_relay_row,
@@ -158,7 +158,7 @@ impl Database for TableDatabase {
         Ok(Positions { confirmed_flush, wal_end, retention: Retention::Unlimited })
     }
 
-    fn measure_log(&self, _: Option<u64>) -> WalEnd {
+    fn measure_log(&self, _: WalBudgetLimit) -> WalEnd {
         WalEnd::measured(async |_| {})
     }
 

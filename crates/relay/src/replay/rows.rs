@@ -7,7 +7,7 @@
 use pgoutput_parser::{Lsn, PgTimestamp};
 use serde_json::{Value, json};
 use tokio::io::DuplexStream;
-use walrelay_core::{Matching, Retention, Selection};
+use walrelay_core::{Matching, Retention, Selection, WalBudgetLimit};
 use walrelay_postgres::{
     AggregateKey, DispatchStore, Gap, GapTable, ServerIdentity, SqlClient, SystemIdentity,
     advance_replay, connect_sql, read_server_identity,
@@ -251,7 +251,7 @@ impl Database for RowsDatabase {
         Ok(Positions { confirmed_flush, wal_end, retention: Retention::Unlimited })
     }
 
-    fn measure_log(&self, _: Option<u64>) -> WalEnd {
+    fn measure_log(&self, _: WalBudgetLimit) -> WalEnd {
         WalEnd::measured(async |_| {})
     }
 

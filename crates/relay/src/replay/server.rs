@@ -2,7 +2,7 @@
 
 use pgoutput_parser::Lsn;
 use tokio_postgres::types::PgLsn;
-use walrelay_core::Retention;
+use walrelay_core::{Retention, WalBudgetLimit};
 use walrelay_postgres::{
     ConnectConfig, PgError, ServerErrorKind, ServerIdentity, SqlClient, Stream, SystemIdentity,
     connect_sql, quote_literal,
@@ -119,7 +119,7 @@ impl Database for CopyDatabase {
         Ok(Positions { confirmed_flush, wal_end, retention: Retention::Unlimited })
     }
 
-    fn measure_log(&self, _: Option<u64>) -> WalEnd {
+    fn measure_log(&self, _: WalBudgetLimit) -> WalEnd {
         WalEnd::measured(async |_| {})
     }
 

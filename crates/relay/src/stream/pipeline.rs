@@ -10,7 +10,7 @@
 use std::pin::pin;
 use std::time::Duration;
 
-use pgoutput_parser::{Change, Decoder, Frame, Insert, Lsn, Position, XLogData};
+use pgoutput_parser::{Change, Decoder, Frame, Insert, Position, XLogData};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::time::{Instant, sleep_until};
 use walrelay_core::{
@@ -33,7 +33,7 @@ use crate::stream::recorded_rows::{Recorded, RecordedRows};
 use crate::stream::recorder::{Claiming, Recorder, RecorderEvent};
 use crate::stream::seams::Publisher;
 use crate::stream::selected::Selected;
-use crate::stream::wal_end::WalEnd;
+use crate::stream::wal_end::{Measured, WalEnd};
 
 /// One connection's life: everything that starts anew from the slot when the connection ends.
 #[derive(Debug)]
@@ -186,7 +186,7 @@ where
             }
 
             // How much log waits for us is known again: too much, and rows are recorded (I10).
-            end = wal_end.next(), if mode == Mode::Streaming => flow.log_measured(end, publishes),
+            measured = wal_end.next(), if mode == Mode::Streaming => flow.log_measured(measured, publishes),
 
             // Back-offs end.
             () = sleep_until(alarm.unwrap_or_else(Instant::now)), if alarm.is_some() => {}
@@ -419,10 +419,13 @@ impl Flow {
     }
 
     /// The server writes its log there.
-    fn log_measured<P: Publisher>(&mut self, wal_end: Lsn, publishes: &mut Publishes<P>) {
+    fn log_measured<P: Publisher>(&mut self, measured: Measured, publishes: &mut Publishes<P>) {
         let Self { tracker, wal_budget, lanes, observer, through, .. } = self;
         let now = Instant::now().into_std();
-        let held = wal_budget.held(wal_end, tracker.watermark());
+        if let Some(before) = wal_budget.follow(measured.retention) {
+            observer.retention_changed(before, wal_budget);
+        }
+        let held = wal_budget.held(measured.wal_end, tracker.watermark());
         let spill = wal_budget.judge(held, lanes.delivery(now));
         lanes.spill(spill, now);
         observer.log_measured(held, wal_budget, spill);

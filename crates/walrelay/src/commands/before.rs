@@ -6,9 +6,10 @@ use pgoutput_parser::Lsn;
 use walrelay_core::ColumnNames;
 use walrelay_postgres::{
     Begun, HoldingReplay, OpenReplay, Outbox, Reset, RowUse, ServerErrorKind, SlotOperation,
-    SqlClient, StoreError, UpgradeStage, describe_unfinished, position_at, read_history, read_loss,
-    read_operation, read_relay_row, read_resharding, read_sharding, read_slot_user,
-    refuse_hidden_rows, relay_tables, replays_that_hold, unfinished_replay,
+    SqlClient, StoreError, UpgradeStage, WalTime, describe_unfinished, first_position_after,
+    position_at, read_history, read_loss, read_operation, read_relay_row, read_resharding,
+    read_sharding, read_slot_user, refuse_hidden_rows, relay_tables, replays_that_hold,
+    unfinished_replay,
 };
 use walrelay_relay::observe::report::rfc3339;
 use walrelay_relay::recovery;
@@ -156,10 +157,28 @@ pub(super) async fn at_time(
     let system = read_history(client, slot).await?;
     match position_at(client, &system, time).await? {
         Some(noted) => Ok(noted.lsn),
-        None => Err(Error::Unfit {
-            what: format!("no position is noted from {} or before", rfc3339(time)),
-            hint: "the relay notes one a minute while it runs: name a position with its LSN instead",
-        }),
+        None => {
+            let earliest = first_position_after(client, &system, time).await?;
+            Err(Error::Unfit {
+                what: unknown_time(time, earliest),
+                hint: "name a later time, or a position with its LSN; for older rows start from an anchor (`walrelay anchor \
+                       list`), or publish them from the table (`walrelay backfill --since`)",
+            })
+        }
+    }
+}
+
+/// Why a time is no position, and the earliest time that is one.
+fn unknown_time(time: SystemTime, earliest: Option<WalTime>) -> String {
+    let time = rfc3339(time);
+    match earliest {
+        Some(WalTime { at, lsn }) => format!(
+            "no position is known from {time} or before; the earliest known one is {lsn}, from {}",
+            rfc3339(at)
+        ),
+        None => format!(
+            "no position is known from {time} or before, nor a later one: the relay notes one a minute while it runs"
+        ),
     }
 }
 

@@ -4,6 +4,7 @@ mod anchors;
 mod consumers;
 mod finding;
 mod schemas;
+mod server;
 
 use serde_json::{Value, json};
 use walrelay_core::RouterConfig;
@@ -214,6 +215,7 @@ async fn findings(client: &SqlClient, relay: &RelaySettings) -> Result<Vec<Findi
         let found = preflight(client, &PreflightRequest { outbox, ..request.clone() }).await?;
         findings.extend(found.into_iter().filter(|finding| number == 0 || is_of_it(finding)));
     }
+    findings.extend(server::findings(client, relay.wal_budget).await?);
     Ok(findings)
 }
 

@@ -90,7 +90,7 @@ async fn prepare(settings: &Settings, health: &Health) -> Result<Consumer, Error
 
 fn passes(error: &InboxError) -> bool {
     match crate::error::kind_of_inbox(error).disposition(Met::AtFirst) {
-        Disposition::Reconnect | Disposition::StandBy => true,
+        Disposition::Reconnect | Disposition::StandBy | Disposition::Wait { .. } => true,
         Disposition::Stop { .. } => false,
     }
 }

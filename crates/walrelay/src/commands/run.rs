@@ -11,14 +11,14 @@ use walrelay_pubsub::GrpcPublisher;
 use walrelay_relay::error::RelayError;
 use walrelay_relay::lifecycle::anchor_keeper::AnchorKeeper;
 use walrelay_relay::lifecycle::server::Postgres;
-use walrelay_relay::lifecycle::session::SessionSettings;
+use walrelay_relay::lifecycle::session::{LostSlot, SessionSettings};
 use walrelay_relay::lifecycle::supervisor::Supervisor;
 use walrelay_relay::observe::health::Health;
 use walrelay_relay::observe::metrics::Metrics;
-use walrelay_relay::policy::{Chain, Disposition, Kind};
+use walrelay_relay::policy::{Chain, Disposition, Exit, Kind};
 use walrelay_relay::recovery::{self, Filled, fill};
 use walrelay_relay::seed::random_seed;
-use walrelay_relay::settings::Settings;
+use walrelay_relay::settings::{Settings, Until};
 use walrelay_relay::shutdown::Shutdown;
 
 use super::exporting::{figures, with_telemetry};
@@ -82,7 +82,9 @@ async fn relay(
     }
     let mut recovers = config.on_slot_lost == OnSlotLost::Recover;
     loop {
-        let error = match stream(config, publisher.clone(), observed, shutdown).await {
+        let lost_slot = lost_slot(config, recovers);
+        let streaming = stream(config, (publisher.clone(), lost_slot), observed, shutdown);
+        let error = match streaming.await {
             Ok(()) => return Ok(()),
             Err(error) => error,
         };
@@ -93,27 +95,55 @@ async fn relay(
             match Box::pin(filling).await {
                 Ok(Filled::Done) => {}
                 Ok(Filled::Stopped) => return Ok(()),
-                Err(failed) => again_after(failed, shutdown).await?,
+                Err(failed) => again_after(failed, lost_slot, shutdown).await?,
             }
         } else if matches!(kind, Kind::SlotLost | Kind::OtherServer) && recovers {
-            // Once: a slot that is lost again at once needs a person.
-            recovers = false;
             tracing::error!(error = %Chain(&error), "the slot is lost; recovering it");
-            let client = connect_sql(&config.settings.connect).await?;
-            recovery::begin(&client, &config.settings.relay.outbox, None).await?;
-            client.close().await;
+            recovers = match begin_recovery(&config.settings).await {
+                // Once: a slot that is lost again at once needs a person.
+                Ok(()) => false,
+                // Without a moment that a person names, no try will fare better.
+                Err(failed) => {
+                    let is_lost = failed.kind().exit() == Exit::SlotLost;
+                    again_after(failed, self::lost_slot(config, false), shutdown).await?;
+                    !is_lost
+                }
+            };
         } else {
             return Err(Error::Relay(error));
         }
     }
 }
 
+/// A relay that runs until it is stopped outlives the loss of its slot, unless the operator wants the exit code.
+fn lost_slot(config: &RunConfig, recovers: bool) -> LostSlot {
+    match (config.settings.until, config.on_slot_lost) {
+        (Until::CaughtUp | Until::Position(_), _) | (Until::Stopped, OnSlotLost::Stop) => {
+            LostSlot::Ends
+        }
+        (Until::Stopped, OnSlotLost::Recover) if recovers => LostSlot::Ends,
+        (Until::Stopped, OnSlotLost::Recover | OnSlotLost::Wait) => LostSlot::Awaited,
+    }
+}
+
+async fn begin_recovery(settings: &Settings) -> Result<(), RelayError> {
+    let client = connect_sql(&settings.connect).await.map_err(RelayError::Connect)?;
+    let begun = recovery::begin(&client, &settings.relay.outbox, None).await;
+    client.close().await;
+    begun
+}
+
 /// A recovery that broke off is tried again, like a session, unless nothing will change.
-async fn again_after(error: RelayError, shutdown: &Shutdown) -> Result<(), Error> {
-    if let Disposition::Stop { .. } = error.disposition() {
+async fn again_after(
+    error: RelayError,
+    lost_slot: LostSlot,
+    shutdown: &Shutdown,
+) -> Result<(), Error> {
+    if let Disposition::Stop { .. } = lost_slot.disposition(&error) {
         return Err(Error::Relay(error));
     }
-    tracing::warn!(error = %Chain(&error), "the recovery broke off; trying again");
+    let hint = error.kind().hint();
+    tracing::warn!(error = %Chain(&error), hint, "the recovery broke off; trying again");
     tokio::select! {
         biased;
         () = shutdown.requested() => {}
@@ -127,12 +157,13 @@ const RECOVERY_PAUSE: Duration = Duration::from_secs(1);
 
 async fn stream(
     config: &RunConfig,
-    publisher: Traced<GrpcPublisher>,
+    (publisher, lost_slot): (Traced<GrpcPublisher>, LostSlot),
     (metrics, health): (&Metrics, &Health),
     shutdown: &Shutdown,
 ) -> Result<(), RelayError> {
     let Settings { relay, pubsub, until, .. } = &config.settings;
     let settings = SessionSettings::of(relay, pubsub.max_outstanding_requests, *until);
+    let settings = SessionSettings { lost_slot, ..settings };
     let supervisor = Supervisor {
         settings: &settings,
         server: Postgres::new(&config.settings, health.clone()),

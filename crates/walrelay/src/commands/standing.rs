@@ -119,6 +119,13 @@ impl Standing {
             return stands(tone, format!("{flow}; {told}"), Some(&advice));
         }
         match (streams, count("dead"), count("retrying")) {
+            (false, ..) if let Some(seconds) = recorded_just_now(report) => stands(
+                Tone::Attention,
+                format!("{flow}; the record of the slot was written {seconds:.0} s ago"),
+                Some(
+                    "a relay that runs reconnects within seconds; if none runs, start it: walrelay run",
+                ),
+            ),
             (false, ..) => stands(Tone::Bad, flow, Some("start the relay: walrelay run")),
             (true, 0, parked) if let Some(held) = held(report).next() => {
                 let headline = format!("{flow}{}", held.told_with(parked));
@@ -182,11 +189,17 @@ impl Standing {
         Self {
             tone: first.tone,
             headline: format!("shard {name}: {}{others}", first.headline),
-            advice: first.advice.as_ref().map(|advice| match first.is_of_all() {
-                true => advice.clone(),
-                false => format!("with --shard {name}: {advice}"),
-            }),
+            advice: first.clone().of_shard(name).advice,
         }
+    }
+
+    /// The same of one shard that was named: every command takes its name, unless it is about all of them.
+    pub(super) fn of_shard(self, name: &str) -> Self {
+        if self.is_of_all() {
+            return self;
+        }
+        let advice = self.advice.map(|advice| format!("with --shard {name}: {advice}"));
+        Self { advice, ..self }
     }
 
     /// The same, or where all is well a replay or a backfill of the whole outbox that nobody does.
@@ -223,6 +236,15 @@ impl Standing {
             None => format!("{headline}\n"),
         }
     }
+}
+
+/// How long after a reset or a lost connection a running relay may take to stream again.
+const RECONNECTS_WITHIN_SECONDS: f64 = 15.0;
+
+/// Seconds since a relay or a command wrote the record of the slot, where a relay may be about to stream.
+fn recorded_just_now(report: &Map<String, Value>) -> Option<f64> {
+    let seconds = report.get("settled_seconds")?.as_f64()?;
+    (seconds < RECONNECTS_WITHIN_SECONDS).then_some(seconds)
 }
 
 /// Rows that are dead, and what else waits for a person: keys held for what nobody does.
@@ -324,6 +346,7 @@ fn log(report: &Map<String, Value>) -> Vec<(&'static str, String)> {
     lines.extend(bytes("retained_bytes").map(|kept| ("kept for it", kept)));
     lines.extend(pinned(report));
     lines.push(("room until lost", room));
+    lines.extend(budget(report));
     let positions = [
         ("end", "wal_end"),
         ("confirmed", "confirmed_flush_lsn"),
@@ -335,6 +358,19 @@ fn log(report: &Map<String, Value>) -> Vec<(&'static str, String)> {
         positions.iter().filter_map(|(shown, name)| Some((*shown, plain(field(report, name)?)))),
     );
     lines
+}
+
+/// `--wal-budget` as this command was given it, beside the server's bound.
+fn budget(report: &Map<String, Value>) -> Option<(&'static str, String)> {
+    let bound = match report.get("wal_bound_bytes")?.as_u64() {
+        Some(bound) => format!("the server keeps {} for a slot", human_bytes(bound)),
+        None => "the server sets no bound".to_owned(),
+    };
+    let budget = match report.get("wal_budget_bytes")?.as_u64() {
+        Some(budget) => human_bytes(budget),
+        None => "off".to_owned(),
+    };
+    Some(("--wal-budget", format!("{budget}; {bound}")))
 }
 
 /// Log that is kept although it is confirmed, and the transaction that keeps it. A server notes who
@@ -470,6 +506,13 @@ mod tests {
     }
 
     #[test]
+    fn what_helps_one_shard_names_that_shard() {
+        let standing = Standing::of(&report(json!({ "active": false }))).of_shard("2/4");
+        let advice = standing.advice.unwrap_or_default();
+        assert_eq!(advice, "with --shard 2/4: start the relay: walrelay run");
+    }
+
+    #[test]
     fn the_headline_says_that_all_is_well_or_the_gravest_thing_and_what_helps() {
         let dispatch = |dead: u64, retrying: u64| json!({ "dispatch": { "dead": dead, "retrying": retrying } });
         let cases = [
@@ -488,6 +531,12 @@ mod tests {
                 json!({ "active": false, "lag_bytes": 2048 }),
                 Tone::Bad,
                 "nothing streams, 2.0 KiB behind",
+            ),
+            // Right after a reset a relay that runs is about to stream.
+            (
+                json!({ "active": false, "lag_bytes": 2048, "settled_seconds": 3.2 }),
+                Tone::Attention,
+                "nothing streams, 2.0 KiB behind; the record of the slot was written 3 s ago",
             ),
             (
                 json!({ "safe_wal_bytes": 5 << 20 }),

@@ -107,6 +107,8 @@ pub enum Resharded {
 /// What `run` does when its slot was lost.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum OnSlotLost {
+    /// It waits until another command has brought the slot back; a run that ends by itself stops with exit 5.
+    Wait,
     /// It stops with exit 5.
     Stop,
     /// It makes a new slot, and publishes from the table what may not have been settled.
@@ -188,6 +190,8 @@ pub struct StatusConfig {
     pub watch: Option<Duration>,
     /// Where the relay itself can be asked.
     pub relay: Option<SocketAddr>,
+    /// How much WAL may wait, as the relay is told.
+    pub wal_budget: WalBudgetLimit,
 }
 
 /// Everything `walrelay dispatch` needs.
