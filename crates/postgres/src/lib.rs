@@ -12,6 +12,7 @@ mod carried_over;
 mod connect;
 mod conninfo;
 mod dispatch;
+mod encoding;
 mod error;
 mod feedback;
 mod frames;
@@ -45,6 +46,7 @@ mod store_error;
 mod stream;
 mod stream_settings;
 mod tls;
+mod unsendable;
 mod waiting;
 mod wal_time;
 mod watch;
@@ -64,6 +66,7 @@ pub use dispatch::{
     Key, ParkRow, ParkStatus, ParkedKey, RecordedPage, RecordedRow, Refused, ReplayHolds,
     ReplayedRows, RetrySelection,
 };
+pub use encoding::{SQL_ASCII_FIX, SQL_ASCII_RISK, read_unchecked_database};
 pub use error::{PgError, ServerError, ServerErrorKind, TlsError};
 pub use feedback::Feedback;
 pub use frames::Frames;
@@ -127,6 +130,7 @@ pub use store::{DUE_KEYS_MAX, Due, HEADS_MAX, HOLDS_MAX, Store, StoreFailure, Su
 pub use store_error::{LOST_SLOT_FIX, StoreError, UPGRADE_FIX};
 pub use stream::Stream;
 pub use stream_settings::{FRAME_BYTES_MAX_DEFAULT, StreamSettings};
+pub use unsendable::{TransactionRow, TransactionRows, rows_of_transaction};
 pub use waiting::{WaitingTransaction, rows_since, waiting_transactions};
 pub use wal_time::{WalTime, first_position_after, first_time_behind, note_wal_time, position_at};
 pub use watch::{PublicationWatch, Watch};

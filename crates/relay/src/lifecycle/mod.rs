@@ -12,3 +12,4 @@ pub mod server;
 pub mod session;
 pub mod standby;
 pub mod supervisor;
+mod unsendable;

@@ -21,6 +21,7 @@ use crate::error::{RECONNECT_REASONS, RelayError};
 use crate::lifecycle::server::{Holder, Positions, Server};
 use crate::lifecycle::session::{self, Beginning, Opened, SessionSettings};
 use crate::lifecycle::standby::stand_by;
+use crate::lifecycle::unsendable::UnsendableRow;
 use crate::observe::health::{Health, Phase};
 use crate::observe::metrics::{Metrics, ReasonLabel};
 use crate::observe::observer::Observer;
@@ -30,6 +31,7 @@ use crate::shutdown::Shutdown;
 use crate::stream::goal::Goal;
 use crate::stream::mode::Ended;
 use crate::stream::pipeline::{self, Over};
+use crate::stream::pipeline_error::PipelineError;
 use crate::stream::publishes::Unanswered;
 use crate::stream::seams::Publisher;
 
@@ -73,6 +75,7 @@ struct Memory {
     reached: Reached,
     /// Publish calls of sessions that are over.
     unanswered: Unanswered,
+    unsendable_row: UnsendableRow,
 }
 
 /// The farthest that any session has come.
@@ -102,9 +105,14 @@ impl<C: Server, P: Publisher> Supervisor<'_, C, P> {
             let error = match self.turn(&mut memory, shutdown).await {
                 Ok(Turn::Done(ended)) => return Ok(ended),
                 Ok(Turn::Again) => continue,
-                Err(error) if memory.reached >= Reached::Server => error,
+                Err(error) if memory.reached >= Reached::Server => {
+                    memory.unsendable_row.count(error)
+                }
                 Err(error) => error.at_first(),
             };
+            if let RelayError::Session(PipelineError::Unsendable { at, .. }) = &error {
+                self.health.set_unsendable(at.position().commit_lsn, Chain(&error).to_string());
+            }
             if let Disposition::Stop { .. } = error.disposition() {
                 return Err(error);
             }
@@ -125,7 +133,8 @@ impl<C: Server, P: Publisher> Supervisor<'_, C, P> {
 
     async fn turn(&mut self, memory: &mut Memory, shutdown: &Shutdown) -> Result<Turn, RelayError> {
         let Self { settings, server, publisher, metrics, health, random } = self;
-        let observer = Observer::new(metrics.clone(), health.clone());
+        let observer = Observer::new(metrics.clone(), health.clone())
+            .of_publication(&settings.outbox.publication);
         let observer = match settings.selection {
             Some(_) => observer.of_a_replay(),
             None => observer,

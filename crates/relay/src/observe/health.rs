@@ -8,6 +8,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
+use pgoutput_parser::Lsn;
 use serde_json::{Map, Value, json};
 use walrelay_core::{HeavyKey, Pulse, Spill, Topic};
 
@@ -94,6 +95,8 @@ struct State {
     phase: Phase,
     operator_problems: BTreeMap<Topic, OperatorProblem>,
     slot_at_risk: Option<String>,
+    /// What the server cannot send, and the position that shows that it could after all.
+    unsendable: Option<(Lsn, String)>,
     operation: Option<Operation>,
     outage: Option<String>,
     log: Option<LogHeld>,
@@ -134,6 +137,7 @@ impl Health {
                 phase: Phase::Starting,
                 operator_problems: BTreeMap::new(),
                 slot_at_risk: None,
+                unsendable: None,
                 operation: None,
                 outage: None,
                 log: None,
@@ -228,6 +232,20 @@ impl Health {
         self.state().slot_at_risk = risk;
     }
 
+    /// The server cannot send what comes `after` this place of the stream. The sessions that follow change
+    /// nothing about it until they get past it.
+    pub fn set_unsendable(&self, after: Lsn, why: String) {
+        self.state().unsendable = Some((after, why));
+    }
+
+    /// Everything up to here is settled, so the server has sent it.
+    pub fn settled(&self, lsn: Lsn) {
+        let mut state = self.state();
+        if state.unsendable.as_ref().is_some_and(|(after, _)| lsn > *after) {
+            state.unsendable = None;
+        }
+    }
+
     /// What an operator has begun with the slot and is not finished; `None` when nothing is.
     pub fn set_operation(&self, what: Option<String>) {
         self.beat();
@@ -276,7 +294,9 @@ impl Health {
             Some(operation) => Some(format!("not finished: {}", operation.text())),
             None => state.phase.reason_not_ready(),
         };
-        let risk = state.slot_at_risk.iter().chain(&state.outage).cloned().chain(exceeded);
+        let unsendable = state.unsendable.as_ref().map(|(_, why)| why);
+        let risk = state.slot_at_risk.iter().chain(&state.outage).chain(unsendable);
+        let risk = risk.cloned().chain(exceeded);
         phase.into_iter().chain(risk).chain(problems).collect()
     }
 
@@ -399,6 +419,20 @@ mod tests {
         assert_eq!(health.status()["relay"]["operation"], text);
         health.set_operation(None);
         assert_eq!(health.reasons_not_ready(), ["reconnecting: server_error"]);
+    }
+
+    #[test]
+    fn a_row_that_cannot_be_sent_is_a_reason_through_all_sessions_until_it_is_passed() {
+        let health = Health::new();
+        health.set_unsendable(Lsn::new(16), "the server cannot send the row at 0/10#1".into());
+        for phase in [Phase::Streaming, Phase::Ending { unanswered: 0 }, Phase::Streaming] {
+            health.set_phase(phase);
+            health.settled(Lsn::new(16));
+            let reasons = health.reasons_not_ready();
+            assert!(reasons.iter().any(|reason| reason.contains("0/10#1")), "{reasons:?}");
+        }
+        health.settled(Lsn::new(17));
+        assert_eq!(health.reasons_not_ready(), Vec::<String>::new());
     }
 
     #[test]

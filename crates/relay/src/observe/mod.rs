@@ -2,6 +2,7 @@
 
 mod dead_rows;
 pub mod health;
+pub mod ignored_changes;
 pub mod metrics;
 pub mod observer;
 mod refusals;
