@@ -42,6 +42,7 @@ mod subscriptions;
 mod take_over;
 mod telemetry;
 mod unfinished;
+mod unsendable;
 mod upgrade;
 mod wal_budget;
 mod weight;
