@@ -44,6 +44,7 @@ mod subscriptions;
 mod take_over;
 mod telemetry;
 mod unfinished;
+mod unsendable;
 mod upgrade;
 mod visible;
 mod waiting;

@@ -136,7 +136,11 @@ async fn a_reset_past_what_is_settled_counts_what_it_skips_and_wants_to_be_told_
     let refused = world.run(arguments).await;
     assert_eq!(refused.code, Some(2), "{}", refused.text);
     assert!(refused.text.contains("14 row(s)"), "{}", refused.text);
-    world.succeed(arguments.into_iter().chain(["--skip-events"])).await;
+    let uncounted = world.run(arguments.into_iter().chain(["--skip-events"])).await;
+    assert_eq!(uncounted.code, Some(2), "{}", uncounted.text);
+    assert!(uncounted.text.contains("--discard-rows 14"), "{}", uncounted.text);
+    let agreed = ["--skip-events", "--discard-rows", "14"];
+    world.succeed(arguments.into_iter().chain(agreed)).await;
     world.catch_up().await;
     world.check(&later).assert_exactly_once();
 }

@@ -34,6 +34,7 @@ pub struct Decoder {
 /// A transaction whose Commit has not come yet.
 #[derive(Debug)]
 struct OpenTransaction {
+    xid: u32,
     commit_lsn: Lsn,
     inserts: u32,
 }
@@ -115,6 +116,14 @@ impl Decoder {
         }
     }
 
+    /// The position that the next Insert of the open transaction has, and the id of that transaction;
+    /// `None` outside a transaction.
+    #[must_use]
+    pub fn next_position(&self) -> Option<(Position, u32)> {
+        let OpenTransaction { xid, commit_lsn, inserts } = self.open.as_ref()?;
+        Some((Position { commit_lsn: *commit_lsn, tx_index: *inserts }, *xid))
+    }
+
     fn begin(&mut self, cursor: Cursor<'_>) -> Result<Begin, DecodeError> {
         if self.open.is_some() {
             let expected = Expected::Rule("the open transaction's Commit before another Begin");
@@ -125,7 +134,8 @@ impl Decoder {
             let expected = Expected::NotBelow { what: "final_lsn", lsn };
             return Err(cursor.wrong(expected, Found::Lsn(begin.final_lsn)));
         }
-        self.open = Some(OpenTransaction { commit_lsn: begin.final_lsn, inserts: 0 });
+        self.open =
+            Some(OpenTransaction { xid: begin.xid, commit_lsn: begin.final_lsn, inserts: 0 });
         Ok(begin)
     }
 

@@ -403,6 +403,16 @@ impl ServerError {
         kind
     }
 
+    /// Whether the same statement fails again for as long as nobody changes the data: not a lost connection,
+    /// a lack of resources, a conflict with another session, an intervention or a failure of the machine.
+    #[must_use]
+    pub fn is_permanent(&self) -> bool {
+        let passes = ["08", "25", "40", "53", "55", "57", "58"];
+        matches!(self.kind(), ServerErrorKind::Other)
+            && !self.code.is_empty()
+            && !passes.iter().any(|class| self.code.starts_with(class))
+    }
+
     /// Whether a WAL segment is gone that somebody wants to read.
     ///
     /// Any file that is missing has this code, so a damaged data directory would look like a lost slot. The
@@ -506,6 +516,18 @@ mod tests {
             ("XX000", ServerErrorKind::Other),
         ] {
             assert_eq!(error(code, "").kind(), kind, "{code}");
+        }
+    }
+
+    #[test]
+    fn only_errors_of_the_data_itself_are_permanent() {
+        for code in ["XX000", "XX001", "22021", "54000"] {
+            assert!(error(code, "").is_permanent(), "{code}");
+        }
+        for code in
+            ["08006", "53100", "53200", "40001", "55006", "57014", "57P01", "58030", "42704", ""]
+        {
+            assert!(!error(code, "").is_permanent(), "{code}");
         }
     }
 

@@ -30,6 +30,8 @@ pub struct Scope {
     pub aggregate_types: Vec<String>,
     /// Those of these aggregates.
     pub aggregate_ids: Vec<String>,
+    /// Those with these event ids.
+    pub event_ids: Vec<String>,
     /// Those from this aggregate on, in the order in which rows are read.
     pub from: Option<AggregateKey>,
 }
@@ -172,14 +174,16 @@ impl Gap {
 
     /// A condition on the columns of the rows, and before it `AND`; nothing where all are wanted.
     fn wanted(&self, table: &GapTable) -> String {
-        let Scope { aggregate_types, aggregate_ids, from } = &self.scope;
+        let Scope { aggregate_types, aggregate_ids, event_ids, from } = &self.scope;
         let [by_type, by_id] = table.key();
         let mut text = match &table.row_filter {
             // As the server shows it: columns without the table, functions of the server's own.
             Some(filter) => format!(" AND ({filter})"),
             None => String::new(),
         };
-        for (expression, values) in [(&by_type, aggregate_types), (&by_id, aggregate_ids)] {
+        let id = format!("t.{}::text", quote_identifier(&table.id));
+        let wanted = [(&by_type, aggregate_types), (&by_id, aggregate_ids), (&id, event_ids)];
+        for (expression, values) in wanted {
             if !values.is_empty() {
                 let values: Vec<String> = values.iter().map(|value| quote_literal(value)).collect();
                 text.push_str(&format!(" AND {expression} IN ({})", values.join(", ")));

@@ -13,6 +13,7 @@ mod condition;
 mod connect;
 mod conninfo;
 mod dispatch;
+mod encoding;
 mod error;
 mod feedback;
 mod frames;
@@ -48,6 +49,7 @@ mod store_error;
 mod stream;
 mod stream_settings;
 mod tls;
+mod unsendable;
 mod waiting;
 mod wal_time;
 mod watch;
@@ -68,6 +70,7 @@ pub use dispatch::{
     Key, ParkRow, ParkStatus, ParkedKey, RecordedPage, RecordedRow, Refused, ReplayHolds,
     ReplayedRows, RetrySelection,
 };
+pub use encoding::{SQL_ASCII_FIX, SQL_ASCII_RISK, read_unchecked_database};
 pub use error::{PgError, ServerError, ServerErrorKind, TlsError};
 pub use feedback::Feedback;
 pub use frames::Frames;
@@ -134,6 +137,7 @@ pub use store::{
 pub use store_error::{LOST_SLOT_FIX, StoreError, UPGRADE_FIX, grant_on};
 pub use stream::Stream;
 pub use stream_settings::{FRAME_BYTES_MAX_DEFAULT, StreamSettings, VALUE_BYTES_MAX_DEFAULT};
+pub use unsendable::{TransactionRow, TransactionRows, rows_of_transaction};
 pub use waiting::{WaitingTransaction, rows_since, waiting_transactions};
 pub use wal_time::{WalTime, first_position_after, first_time_behind, note_wal_time, position_at};
 pub use watch::{PublicationWatch, Watch};

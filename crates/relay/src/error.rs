@@ -3,7 +3,7 @@
 use walrelay_postgres::{PgError, ServerError, StoreError, StoreFailure};
 
 use crate::policy::{Disposition, Exit, Kind, Met};
-use crate::stream::pipeline_error::PipelineError;
+use crate::stream::pipeline_error::{PipelineError, Unsent};
 
 /// Why there is no session.
 #[derive(Debug, thiserror::Error)]
@@ -17,6 +17,21 @@ pub enum RelayError {
     /// The session broke off.
     #[error(transparent)]
     Session(#[from] PipelineError),
+    /// The session broke off at the same place as the sessions before it, with the same error.
+    #[error(
+        "the server cannot send {at}{rows}: {attempts} sessions ended there, one after the other"
+    )]
+    Unsendable {
+        /// Where.
+        at: Unsent,
+        /// How many sessions.
+        attempts: u32,
+        /// The rows, where they were found in the table: `, which is event …`.
+        rows: String,
+        /// What the server said.
+        #[source]
+        source: PgError,
+    },
     /// Dispatch state cannot be read.
     #[error("dispatch state cannot be read")]
     Store(#[source] StoreFailure),
@@ -90,6 +105,7 @@ impl RelayError {
             Self::AtFirst(error) => error.kind().disposition(Met::AtFirst),
             Self::Connect(_)
             | Self::Session(_)
+            | Self::Unsendable { .. }
             | Self::Store(_)
             | Self::Survey(_)
             | Self::TableStream { .. }
@@ -111,7 +127,9 @@ impl RelayError {
             Self::Session(
                 PipelineError::Decode { .. } | PipelineError::Row(_) | PipelineError::Columns(_),
             ) => Kind::Unreadable,
-            Self::Session(PipelineError::NotInsertOnly { .. }) => Kind::NotInsertOnly,
+            // Once may be an accident; the supervisor counts.
+            Self::Session(PipelineError::Unsendable { .. }) => Kind::Refused,
+            Self::Unsendable { .. } => Kind::Unsendable,
             Self::Session(PipelineError::PublicationChanged { .. }) => Kind::PublicationChanged,
             Self::Session(PipelineError::ServerStops) => Kind::NotAccepting,
             Self::Store(failure) | Self::Session(PipelineError::Store(failure)) => {
@@ -137,7 +155,10 @@ impl RelayError {
             Self::AtFirst(error) => error.reason(),
             Self::Connect(_) => "connect",
             Self::Session(PipelineError::Stream(PgError::Silent { .. })) => "silent",
-            Self::Session(PipelineError::Stream(PgError::Server(_))) => "server_error",
+            Self::Session(
+                PipelineError::Unsendable { .. } | PipelineError::Stream(PgError::Server(_)),
+            )
+            | Self::Unsendable { .. } => "server_error",
             Self::Session(PipelineError::Stream(PgError::EndedByServer)) => "ended_by_server",
             Self::Session(PipelineError::Stream(_)) => "disconnected",
             Self::Session(PipelineError::ServerStops) => "server_shutdown",

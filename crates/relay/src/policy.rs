@@ -291,10 +291,11 @@ policy! {
     /// A change or row that cannot be read.
     Unreadable: POSTGRES, POSTGRES, POSTGRES,
         "nothing was confirmed past this row; mend the table or the --column-… options and start again";
-    /// Something other than an insert.
-    NotInsertOnly: POSTGRES, POSTGRES, POSTGRES,
-        "ALTER PUBLICATION … SET (publish = 'insert'), then start again; the change that is in the log \
-         already is skipped with `walrelay slot advance`: docs/operations.md";
+
+    /// A row that the server fails to send, each time.
+    Unsendable: POSTGRES, POSTGRES, POSTGRES,
+        "`walrelay slot advance --to-lsn POSITION --skip-events` passes the transaction without decoding it, and names its \
+         rows: docs/operations.md, A row that the server cannot send";
 
     /// Another process does this replay.
     ReplayTaken: HELD, HELD, HELD,

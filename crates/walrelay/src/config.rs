@@ -58,8 +58,8 @@ pub(crate) use layers::is_section;
 pub use layers::{CommandLine, Environment, Refusal};
 pub use log::{LogConfig, LogFormat};
 pub use orders::{
-    BackfillAction, BackfillConfig, BackfillOrder, Place, RecoverOrder, ReplayAction, ReplayConfig,
-    ReplayOrder, ResetOrder, Skipping,
+    AdvanceOrder, BackfillAction, BackfillConfig, BackfillOrder, Place, RecoverOrder, ReplayAction,
+    ReplayConfig, ReplayOrder, ResetOrder, Skipping,
 };
 pub use output_format::OutputFormat;
 pub use problem::Problem;

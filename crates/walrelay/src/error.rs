@@ -358,9 +358,10 @@ impl Error {
         let mut cause: Option<&(dyn std::error::Error + 'static)> = Some(self);
         while let Some(error) = cause {
             let server = error.downcast_ref::<tokio_postgres::Error>();
-            let answer = server.and_then(tokio_postgres::Error::as_db_error);
-            if let Some(answer) = answer
-                && let ServerErrorKind::SlotActive { pid } = ServerError::from(answer).kind()
+            let answer = server.and_then(tokio_postgres::Error::as_db_error).map(ServerError::from);
+            let stream = error.downcast_ref::<PgError>().and_then(PgError::server);
+            if let Some(answer) = answer.as_ref().or(stream)
+                && let ServerErrorKind::SlotActive { pid } = answer.kind()
             {
                 return pid;
             }

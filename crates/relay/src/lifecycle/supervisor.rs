@@ -21,6 +21,7 @@ use crate::error::{RECONNECT_REASONS, RelayError};
 use crate::lifecycle::server::{Holder, Positions, Server};
 use crate::lifecycle::session::{self, Beginning, Opened, SessionSettings};
 use crate::lifecycle::standby::stand_by;
+use crate::lifecycle::unsendable::UnsendableRow;
 use crate::lifecycle::wait_log::WaitLog;
 use crate::observe::health::{Health, Phase};
 use crate::observe::metrics::{Metrics, ReasonLabel};
@@ -31,6 +32,7 @@ use crate::shutdown::Shutdown;
 use crate::stream::goal::Goal;
 use crate::stream::mode::Ended;
 use crate::stream::pipeline::{self, Over};
+use crate::stream::pipeline_error::PipelineError;
 use crate::stream::publishes::Unanswered;
 use crate::stream::seams::Publisher;
 
@@ -77,6 +79,7 @@ struct Memory {
     reached: Reached,
     /// Publish calls of sessions that are over.
     unanswered: Unanswered,
+    unsendable_row: UnsendableRow,
     waits: WaitLog,
 }
 
@@ -90,16 +93,6 @@ enum Reached {
     Server,
     /// Rows have streamed.
     Stream,
-}
-
-impl Reached {
-    /// An error as it counts for a process that has come this far.
-    fn judge(self, error: RelayError) -> RelayError {
-        match self {
-            Self::Nothing => error.at_first(),
-            Self::Server | Self::Stream => error,
-        }
-    }
 }
 
 impl<C: Server, P: Publisher> Supervisor<'_, C, P> {
@@ -117,11 +110,17 @@ impl<C: Server, P: Publisher> Supervisor<'_, C, P> {
             let error = match self.turn(&mut memory, shutdown).await {
                 Ok(Turn::Done(ended)) => return Ok(ended),
                 Ok(Turn::Again) => continue,
-                Err(error) => memory.reached.judge(error),
+                Err(error) => match memory.reached {
+                    Reached::Nothing => error.at_first(),
+                    Reached::Server | Reached::Stream => memory.unsendable_row.count(error),
+                },
             };
             if !matches!(error, RelayError::AtFirst(_)) {
                 // Whatever it answered: a relay that waits for an upgrade survives the server's restart.
                 memory.reached = memory.reached.max(Reached::Server);
+            }
+            if let RelayError::Session(PipelineError::Unsendable { at, .. }) = &error {
+                self.health.set_unsendable(at.position().commit_lsn, Chain(&error).to_string());
             }
             failures = if began.elapsed() >= GOOD_SESSION { 1 } else { failures + 1 };
             let delay = match self.settings.lost_slot.disposition(&error) {
@@ -168,7 +167,8 @@ impl<C: Server, P: Publisher> Supervisor<'_, C, P> {
 
     async fn turn(&mut self, memory: &mut Memory, shutdown: &Shutdown) -> Result<Turn, RelayError> {
         let Self { settings, server, publisher, metrics, health, random } = self;
-        let observer = Observer::new(metrics.clone(), health.clone());
+        let observer = Observer::new(metrics.clone(), health.clone())
+            .of_publication(&settings.outbox.publication);
         let observer = match settings.selection {
             Some(_) => observer.of_a_replay(),
             None => observer,

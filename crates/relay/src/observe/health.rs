@@ -9,6 +9,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
+use pgoutput_parser::Lsn;
 use serde_json::{Map, Value, json};
 use tokio::sync::Notify;
 use walrelay_core::{HeavyKey, Pulse, Retention, Spill, Topic};
@@ -108,6 +109,8 @@ struct State {
     operator_problems: BTreeMap<Topic, OperatorProblem>,
     slot_at_risk: Option<String>,
     anchors_at_risk: Vec<String>,
+    /// What the server cannot send, and the position that shows that it could after all.
+    unsendable: Option<(Lsn, String)>,
     operation: Option<Operation>,
     outage: Option<String>,
     /// Commands to dispatch state whose last try failed, and why.
@@ -175,6 +178,7 @@ impl Health {
                 operator_problems: BTreeMap::new(),
                 slot_at_risk: None,
                 anchors_at_risk: Vec::new(),
+                unsendable: None,
                 operation: None,
                 outage: None,
                 store_failures: BTreeMap::new(),
@@ -332,6 +336,20 @@ impl Health {
         self.0.news.notified().await;
     }
 
+    /// The server cannot send what comes `after` this place of the stream. The sessions that follow change
+    /// nothing about it until they get past it.
+    pub fn set_unsendable(&self, after: Lsn, why: String) {
+        self.state().unsendable = Some((after, why));
+    }
+
+    /// Everything up to here is settled, so the server has sent it.
+    pub fn settled(&self, lsn: Lsn) {
+        let mut state = self.state();
+        if state.unsendable.as_ref().is_some_and(|(after, _)| lsn > *after) {
+            state.unsendable = None;
+        }
+    }
+
     /// What an operator has begun with the slot and is not finished; `None` when nothing is.
     pub fn set_operation(&self, what: Option<String>) {
         self.beat();
@@ -384,6 +402,8 @@ impl Health {
             (_, Some(operation)) => Some(format!("not finished: {}", operation.text())),
         };
         let risk = state.slot_at_risk.iter().chain(&state.anchors_at_risk).chain(&state.outage);
+        let unsendable = state.unsendable.iter().map(|(_, why)| why);
+        let risk = risk.chain(unsendable);
         let store = state.store_failures.values().cloned();
         let reasons = phase.into_iter().chain(store).chain(risk.cloned()).chain(exceeded);
         reasons.chain(state.topic_problems()).collect()
@@ -576,6 +596,20 @@ mod tests {
         health.store_failed("park", "rows cannot be recorded".into());
         health.begin_noting();
         assert!(health.reasons_not_ready().is_empty(), "another session, another connection");
+    }
+
+    #[test]
+    fn a_row_that_cannot_be_sent_is_a_reason_through_all_sessions_until_it_is_passed() {
+        let health = Health::new();
+        health.set_unsendable(Lsn::new(16), "the server cannot send the row at 0/10#1".into());
+        for phase in [Phase::Streaming, Phase::Ending { unanswered: 0 }, Phase::Streaming] {
+            health.set_phase(phase);
+            health.settled(Lsn::new(16));
+            let reasons = health.reasons_not_ready();
+            assert!(reasons.iter().any(|reason| reason.contains("0/10#1")), "{reasons:?}");
+        }
+        health.settled(Lsn::new(17));
+        assert_eq!(health.reasons_not_ready(), Vec::<String>::new());
     }
 
     #[test]

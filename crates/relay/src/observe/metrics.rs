@@ -20,6 +20,7 @@ use walrelay_postgres::{AnchorState, Outbox};
 
 use crate::error::RECONNECT_REASONS;
 use crate::observe::health::Phase;
+use crate::observe::ignored_changes::{OperationLabel, OtherChange};
 use crate::observe::topic_labels::{TopicAnswer, TopicLabels};
 
 /// A gauge of bytes or rows.
@@ -86,6 +87,8 @@ pub struct Metrics {
     pub parked: Family<ReasonLabel, Counter>,
     /// Sessions that ended and were begun again.
     pub reconnects: Family<ReasonLabel, Counter>,
+    /// Changes of outbox tables that are no inserts.
+    pub ignored_changes: Family<OperationLabel, Counter>,
     /// Spans that are not sent for want of room or of a collector.
     pub spans_dropped: Counter,
     /// Which relay this is: always 1.
@@ -208,6 +211,7 @@ impl Metrics {
             dead: Family::default(),
             parked: Family::default(),
             reconnects: Family::default(),
+            ignored_changes: Family::default(),
             spans_dropped: Counter::default(),
             info: Family::default(),
             phase: Family::default(),
@@ -231,6 +235,10 @@ impl Metrics {
         begin(&self.dead, &DEAD_REASONS);
         begin(&self.parked, &PARKED_REASONS);
         begin(&self.reconnects, &RECONNECT_REASONS);
+        for change in OtherChange::ALL {
+            let label = OperationLabel { operation: change.name() };
+            drop(self.ignored_changes.get_or_create(&label));
+        }
     }
 
     /// The counters of a topic that has stored something: its messages, and its calls that succeed.
@@ -335,6 +343,11 @@ impl Metrics {
         reason("dead", "Rows that will not be tried again", &self.dead);
         reason("parked", "Rows moved to dispatch state", &self.parked);
         reason("reconnects", "Replication sessions begun again", &self.reconnects);
+        registry.register(
+            "ignored_changes",
+            "Updates, deletes and truncates that the publication sent, which publish nothing",
+            self.ignored_changes.clone(),
+        );
         registry.register(
             "spans_dropped",
             "Spans that are not sent for want of room or of a collector",
@@ -571,6 +584,7 @@ mod tests {
             "walrelay_slot_safe_wal_bytes -1",
             "walrelay_wal_budget_bytes 0",
             "walrelay_spilled_total 0",
+            "walrelay_ignored_changes_total{operation=\"delete\"} 0",
             "walrelay_spans_dropped_total 0",
             "walrelay_dispatch_rows{status=\"dead\"} 3",
             "walrelay_dead_total{reason=\"test\"} 1",

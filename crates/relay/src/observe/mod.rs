@@ -3,6 +3,7 @@
 pub mod anchors;
 mod dead_rows;
 pub mod health;
+pub mod ignored_changes;
 pub mod metrics;
 pub mod observer;
 mod refusals;

@@ -11,11 +11,12 @@ use walrelay_core::{
     Lanes, Message, Outcome, PublishFailure, Reason, Retention, RowToRecord, Spill, Topic,
     WalBudget, Watermark,
 };
-use walrelay_postgres::{DispatchCounts, SlotState, Survey};
+use walrelay_postgres::{DispatchCounts, SlotState, Survey, quote_identifier};
 
 use crate::observe::anchors;
 use crate::observe::dead_rows::{DeadRows, Untold};
 use crate::observe::health::{Health, LogHeld, Phase};
+use crate::observe::ignored_changes::{IgnoredChanges, OtherChange};
 use crate::observe::metrics::{Metrics, ReasonLabel, StatusLabel};
 use crate::observe::refusals::Refusals;
 use crate::observe::report::report_of;
@@ -55,6 +56,9 @@ pub struct Observer {
     misplaced_rows: Once,
     /// Rows have headers with names of the relay's.
     forged_headers: Once,
+    ignored_changes: IgnoredChanges,
+    /// The name of the publication, for messages about it.
+    publication: String,
 }
 
 #[derive(Debug)]
@@ -88,6 +92,7 @@ impl Observer {
     #[must_use]
     pub fn new(metrics: Metrics, health: Health) -> Self {
         let supply = Supply::after(health.service());
+        let ignored_changes = IgnoredChanges::new(&metrics.ignored_changes);
         Self {
             metrics,
             health,
@@ -108,7 +113,16 @@ impl Observer {
             dead_rows: Some(DeadRows::default()),
             misplaced_rows: Once::default(),
             forged_headers: Once::default(),
+            ignored_changes,
+            publication: String::new(),
         }
+    }
+
+    /// The same, which names this publication in its messages.
+    #[must_use]
+    pub fn of_publication(mut self, publication: &str) -> Self {
+        publication.clone_into(&mut self.publication);
+        self
     }
 
     /// The same of a replay, which has no dispatch state.
@@ -152,6 +166,19 @@ impl Observer {
                 %position,
                 "rows stand where dispatch state holds others: the slot was read with another publication before; \
                  they are published, and some may be published twice"
+            );
+        }
+    }
+
+    /// The publication sent a change that is no insert, and that publishes nothing.
+    pub fn ignored(&mut self, change: OtherChange, at: Lsn) {
+        if self.ignored_changes.count(change) {
+            let publication = quote_identifier(&self.publication);
+            tracing::warn!(
+                operation = change.name(),
+                %at,
+                fix = %format!("ALTER PUBLICATION {publication} SET (publish = 'insert')"),
+                "the publication sends changes that are no inserts: they publish nothing, and the relay ignores them"
             );
         }
     }
@@ -311,6 +338,7 @@ impl Observer {
             self.health.keep_operator_problems(&topics);
         }
         self.refused_measured();
+        self.health.settled(watermark.lsn());
         if self.watermark.replace(watermark) != Some(watermark) || budget.rows() == 0 {
             self.health.progress();
         }

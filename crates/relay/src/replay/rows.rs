@@ -34,6 +34,8 @@ pub struct RowsRequest {
     pub since: Option<PgTimestamp>,
     /// Rows with these values.
     pub matching: Matching,
+    /// Rows with these event ids; all where none is named.
+    pub event_ids: Vec<String>,
     /// Columns that give the order within an aggregate; version, time and id where none is named.
     pub order_by: Vec<String>,
     /// How fast.
@@ -56,6 +58,7 @@ impl RowsRequest {
             "since": self.since.map(PgTimestamp::as_micros),
             "aggregate_types": self.matching.aggregate_types,
             "aggregate_ids": self.matching.aggregate_ids,
+            "event_ids": self.event_ids,
             "order_by": self.order_by,
             "rate": self.rate.map(Rate::per_second),
             "skip_dead": self.dead_rows == DeadRows::LeaveOut,
@@ -99,6 +102,7 @@ impl RowsRequest {
                 aggregate_ids: words("aggregate_ids")?,
                 event_types: Vec::new(),
             },
+            event_ids: words("event_ids")?,
             order_by: words("order_by")?,
             rate: rate.and_then(Rate::new),
             dead_rows: if leaves_out { DeadRows::LeaveOut } else { DeadRows::Stop },
@@ -275,6 +279,7 @@ mod tests {
             snapshot: "5:9:7".into(),
             since: Some(PgTimestamp::from_micros(-5)),
             matching: Matching { aggregate_ids: vec!["a\"b".into()], ..Matching::default() },
+            event_ids: vec!["e-1".into()],
             order_by: vec!["n".into()],
             rate: Rate::new(250),
             dead_rows: DeadRows::Stop,

@@ -17,9 +17,10 @@ use walrelay_core::{
     Budget, Claimed, FailureClass, Finished, LaneId, Lanes, Outcome, PublishFailure, Routed,
     Router, RowToRecord, Topic, Tracker, WalBudget,
 };
-use walrelay_postgres::{DUE_KEYS_MAX, Due, Feedback, Frames, Store, Watch};
+use walrelay_postgres::{DUE_KEYS_MAX, Due, Feedback, Frames, PgError, Store, Watch};
 
 use crate::failpoint;
+use crate::observe::ignored_changes::OtherChange;
 use crate::observe::observer::Observer;
 use crate::shutdown::Shutdown;
 use crate::stream::continuity::Continuity;
@@ -193,7 +194,10 @@ where
 
             // Read only while there is room. Not reading is the back-pressure (I6).
             frame = frames.next(), if flow.may_read(mode) => {
-                let taken = flow.take_in(frame?, decoder, feedback);
+                let taken = match frame {
+                    Ok(frame) => flow.take_in(frame, decoder, feedback),
+                    Err(error) => Err(flow.broken_off(error, decoder)),
+                };
                 match taken.and_then(|()| flow.take_in_buffered(frames, decoder, feedback, mode)) {
                     Err(error) if error.is_of_a_row() => {
                         flow.observer.finishing();
@@ -234,7 +238,8 @@ impl Flow {
         decoder: &mut Decoder,
         feedback: &mut Feedback<W>,
     ) -> Result<(), PipelineError> {
-        let Self { router, recorded_rows, continuity, tracker, source, extent, .. } = self;
+        let Self { router, recorded_rows, continuity, tracker, source, extent, observer, .. } =
+            self;
         let XLogData { wal_start: at, data, .. } = match frame {
             Frame::XLogData(data) => data,
             Frame::Keepalive(keepalive) => {
@@ -274,9 +279,10 @@ impl Flow {
                 continuity.relation(relation.id);
                 router.learn(relation)?;
             }
-            Change::Update(_) => return Err(PipelineError::not_insert_only("an update", at)),
-            Change::Delete(_) => return Err(PipelineError::not_insert_only("a delete", at)),
-            Change::Truncate(_) => return Err(PipelineError::not_insert_only("a truncate", at)),
+            // Events are inserts; retention deletes rows, and other relays of a table update them.
+            Change::Update(_) => observer.ignored(OtherChange::Update, at),
+            Change::Delete(_) => observer.ignored(OtherChange::Delete, at),
+            Change::Truncate(_) => observer.ignored(OtherChange::Truncate, at),
             Change::Type(_) | Change::Origin(_) | Change::Message(_) => {}
         }
         Ok(())
@@ -294,10 +300,16 @@ impl Flow {
             if !self.may_read(mode) {
                 break;
             }
-            let Some(another) = frames.buffered()? else { break };
+            let another = frames.buffered().map_err(|error| self.broken_off(error, decoder))?;
+            let Some(another) = another else { break };
             self.take_in(another, decoder, feedback)?;
         }
         Ok(())
+    }
+
+    /// The stream ends here; where the server can never continue it, that is a place in the WAL.
+    fn broken_off(&self, error: PgError, decoder: &Decoder) -> PipelineError {
+        PipelineError::of_stream(error, decoder.next_position(), self.through)
     }
 
     /// One row, from whatever source: it is settled already, or joins its key's lane.

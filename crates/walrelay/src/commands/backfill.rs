@@ -220,6 +220,7 @@ pub(super) async fn refill(config: &RefillConfig, shutdown: &Shutdown) -> Result
     let order = BackfillOrder {
         since: None,
         matching: Matching { aggregate_types, ..Matching::default() },
+        event_ids: Vec::new(),
         destination: Destination::Topic(topic.clone()),
         order_by: Vec::new(),
         rate: None,
@@ -296,7 +297,8 @@ async fn refuse_without_rows(client: &SqlClient, tables: &[QualifiedName]) -> Re
 fn gap(request: &RowsRequest) -> Gap {
     let Matching { aggregate_types, aggregate_ids, .. } = request.matching.clone();
     let settled = request.since.map_or(SettledRows::None, SettledRows::Before);
-    let scope = Scope { aggregate_types, aggregate_ids, from: None };
+    let event_ids = request.event_ids.clone();
+    let scope = Scope { aggregate_types, aggregate_ids, event_ids, from: None };
     Gap { snapshot: request.snapshot.clone(), settled, scope }
 }
 
@@ -342,12 +344,16 @@ async fn begin(
         .query_typed_one("SELECT pg_current_snapshot()::text AS snapshot", &[])
         .await
         .map_err(|source| StoreError::Sql { action: "take a snapshot".to_owned(), source })?;
-    let BackfillOrder { since, matching, destination, order_by, rate, dead_rows, keeping } = order;
+    let keeping = order.keeping;
+    let BackfillOrder {
+        since, matching, event_ids, destination, order_by, rate, dead_rows, ..
+    } = order;
     let request = RowsRequest {
         destination,
         snapshot: snapshot.get("snapshot"),
         since: since.map(PgTimestamp::from_system_time),
         matching,
+        event_ids,
         order_by,
         rate,
         dead_rows,

@@ -5,10 +5,10 @@ use std::time::Duration;
 use tokio::time::timeout;
 use walrelay_postgres::{
     Bound, ConnectConfig, Failover, InitOptions, InitPlan, InitReport, LostSlot, Making, OnLost,
-    Recovery, ServerErrorKind, Settled, SlotOperation, SqlClient, StoreError, Upgrade,
-    UpgradeStage, connect_sql, describe_unfinished, finish_recovery, give_up_operation, init,
-    read_loss, read_operation, read_slot, read_slot_user, release_operation, rows_at_risk,
-    take_operation,
+    Recovery, SQL_ASCII_FIX, SQL_ASCII_RISK, ServerErrorKind, Settled, SlotOperation, SqlClient,
+    StoreError, Upgrade, UpgradeStage, connect_sql, describe_unfinished, finish_recovery,
+    give_up_operation, init, read_loss, read_operation, read_slot, read_slot_user,
+    read_unchecked_database, release_operation, rows_at_risk, take_operation,
 };
 use walrelay_pubsub::{Admin, PubsubError};
 use walrelay_relay::lifecycle::finisher::Finisher;
@@ -82,6 +82,9 @@ async fn set_up(
         print(&report(&made, &told))?;
         told.created.extend(made.created);
         told.already_there.extend(made.already_there);
+    }
+    if let Some(database) = read_unchecked_database(client).await? {
+        print(&format!("warning: database {database} {SQL_ASCII_RISK}\n  fix: {SQL_ASCII_FIX}\n"))?;
     }
     create_topics(client, config).await
 }

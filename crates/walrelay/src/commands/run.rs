@@ -3,10 +3,10 @@
 use std::time::Duration;
 
 use tokio::task::JoinSet;
-use tokio::time::sleep;
+use tokio::time::{sleep, timeout};
 use walrelay_core::Random;
 use walrelay_otlp::{Exporter, Spans};
-use walrelay_postgres::connect_sql;
+use walrelay_postgres::{connect_sql, read_relay_row, rows_of_transaction};
 use walrelay_pubsub::GrpcPublisher;
 use walrelay_relay::error::RelayError;
 use walrelay_relay::lifecycle::anchor_keeper::AnchorKeeper;
@@ -20,6 +20,7 @@ use walrelay_relay::recovery::{self, Filled, fill};
 use walrelay_relay::seed::random_seed;
 use walrelay_relay::settings::{Settings, Until};
 use walrelay_relay::shutdown::Shutdown;
+use walrelay_relay::stream::pipeline_error::Unsent;
 
 use super::exporting::{figures, with_telemetry};
 use crate::config::{OnSlotLost, RunConfig};
@@ -110,7 +111,7 @@ async fn relay(
                 }
             };
         } else {
-            return Err(Error::Relay(error));
+            return Err(Error::Relay(naming_the_row(error, &config.settings).await));
         }
     }
 }
@@ -132,6 +133,48 @@ async fn begin_recovery(settings: &Settings) -> Result<(), RelayError> {
     client.close().await;
     begun
 }
+
+/// A row that the server cannot send, with its event id: the table is searched by lengths alone, and by a role
+/// that may not read it not at all.
+async fn naming_the_row(error: RelayError, settings: &Settings) -> RelayError {
+    let RelayError::Unsendable { at: at @ Unsent::Row { xid, .. }, attempts, source, .. } = error
+    else {
+        return error;
+    };
+    let rows = match unsendable_rows(settings, xid).await {
+        Ok(ids) if ids.is_empty() => ", which was not found in the table".to_owned(),
+        Ok(ids) => format!(", which is event {}", ids.join(" or ")),
+        Err(why) => format!(", which was not looked up in the table ({})", Chain(&why)),
+    };
+    RelayError::Unsendable { at, attempts, rows, source }
+}
+
+/// Ids that a message names.
+const IDS_MAX: usize = 10;
+
+async fn unsendable_rows(settings: &Settings, xid: u32) -> Result<Vec<String>, RelayError> {
+    let Settings { connect, relay, .. } = settings;
+    let client = connect_sql(connect).await.map_err(RelayError::Connect)?;
+    let search = async {
+        let row = read_relay_row(&client, &relay.outbox.slot).await.map_err(RelayError::Survey)?;
+        let settled_xid = row.map_or(0, |row| row.settled_xid);
+        let mut ids = Vec::new();
+        for name in &relay.outbox.tables {
+            let table = recovery::table(&client, name, &relay.router.columns).await?;
+            let found = rows_of_transaction(&client, (name, &table.id), (xid, settled_xid)).await;
+            let rows = found.map_err(RelayError::Survey)?.rows;
+            ids.extend(rows.into_iter().filter(|row| row.is_unsendable).map(|row| row.event_id));
+        }
+        ids.truncate(IDS_MAX);
+        Ok(ids)
+    };
+    let found = timeout(SEARCH_TIMEOUT, search).await;
+    client.close().await;
+    found.unwrap_or_else(|_| Ok(Vec::new()))
+}
+
+/// How long the table is searched: the outbox may be large, and the process is about to end.
+const SEARCH_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// A recovery that broke off is tried again, like a session, unless nothing will change.
 async fn again_after(

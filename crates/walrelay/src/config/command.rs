@@ -13,7 +13,7 @@ use walrelay_relay::settings::{PubSubSettings, Settings};
 
 use super::consent::Consent;
 use super::consuming::{ConsumeConfig, ConsumerConfig, InboxConfig};
-use super::orders::{BackfillConfig, Place, RecoverOrder, ReplayConfig, ResetOrder};
+use super::orders::{AdvanceOrder, BackfillConfig, Place, RecoverOrder, ReplayConfig, ResetOrder};
 use super::output_format::OutputFormat;
 
 /// What to do, and everything it needs.
@@ -292,12 +292,7 @@ pub enum SlotAction {
         discard_rows: u64,
     },
     /// Move it past a transaction; the operator has agreed to skip it.
-    Advance {
-        /// A position of the transaction.
-        to: Lsn,
-        /// Rows of other transactions that may be skipped with it.
-        discard_rows: u64,
-    },
+    Advance(AdvanceOrder),
     /// Make it a copy of an anchor.
     Reset(ResetOrder),
     /// Make it anew after it was lost.

@@ -85,7 +85,7 @@ async fn refuse_unready(client: &SqlClient, outbox: &Outbox) -> Result<(), Error
 /// The end was read before: rows that are committed now lie behind it.
 async fn move_to(client: &SqlClient, outbox: &Outbox, end: Lsn) -> Result<(), Error> {
     let Outbox { slot, publication, .. } = outbox;
-    let waiting = match waiting_transactions(client, slot, publication, Lsn::ZERO).await {
+    let waiting = match waiting_transactions(client, slot, publication).await {
         Err(error) if error.server_kind() == Some(ServerErrorKind::Missing) => {
             return Err(Error::PublicationMissing { publication: publication.clone() });
         }
