@@ -13,6 +13,7 @@ mod judge;
 mod plan;
 mod planted;
 mod pubsub;
+mod recoveries;
 mod relay;
 mod replayer;
 mod replays;

@@ -29,6 +29,8 @@ pub struct Decoder {
     open: Option<OpenTransaction>,
     /// `end_lsn` of the last commit; transactions arrive in commit order, so none starts below it.
     last_end_lsn: Option<Lsn>,
+    /// The index of the first insert of the next transaction.
+    first_index: u32,
 }
 
 /// A transaction whose Commit has not come yet.
@@ -69,6 +71,12 @@ impl Decoder {
     #[must_use]
     pub fn new() -> Self {
         Self::default()
+    }
+
+    /// A decoder for a stream that begins in the middle of a transaction: the first insert has this index.
+    #[must_use]
+    pub fn counting_from(first_index: u32) -> Self {
+        Self { first_index, ..Self::default() }
     }
 
     /// Decodes one pgoutput message: the data of one XLogData frame.
@@ -134,8 +142,8 @@ impl Decoder {
             let expected = Expected::NotBelow { what: "final_lsn", lsn };
             return Err(cursor.wrong(expected, Found::Lsn(begin.final_lsn)));
         }
-        self.open =
-            Some(OpenTransaction { xid: begin.xid, commit_lsn: begin.final_lsn, inserts: 0 });
+        let inserts = std::mem::take(&mut self.first_index);
+        self.open = Some(OpenTransaction { xid: begin.xid, commit_lsn: begin.final_lsn, inserts });
         Ok(begin)
     }
 

@@ -7,7 +7,7 @@
 
 use pgoutput_parser::PgTimestamp;
 use tokio_postgres::types::Type;
-use tokio_postgres::{Client, Row, SimpleQueryStream};
+use tokio_postgres::{Client, Row};
 
 use crate::names::{QualifiedName, quote_identifier, quote_literal};
 use crate::store_error::StoreError;
@@ -32,8 +32,17 @@ pub struct Scope {
     pub aggregate_ids: Vec<String>,
     /// Those with these event ids.
     pub event_ids: Vec<String>,
-    /// Those from this aggregate on, in the order in which rows are read.
-    pub from: Option<AggregateKey>,
+    /// Those from this place on, in the order in which rows are read.
+    pub from: Option<RowPlace>,
+}
+
+/// A place in the order in which rows are read: an aggregate, or a row of it.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct RowPlace {
+    /// The aggregate.
+    pub key: AggregateKey,
+    /// The row's values of [`GapTable::order`]; empty for the first row of the aggregate.
+    pub order: Vec<Option<String>>,
 }
 
 /// An aggregate, as text; empty where the table has no such column.
@@ -135,6 +144,27 @@ impl GapTable {
     }
 }
 
+/// What the parts of a row's key are called where they are selected.
+pub(crate) const KEY_COLUMNS: [&str; 2] = ["walrelay_key_type", "walrelay_key_id"];
+
+/// A condition on rows of one aggregate: this row or one behind it. Nulls are last in the order.
+fn from_row(order: &[String], values: &[Option<String>]) -> String {
+    let mut condition = "true".to_owned();
+    for (column, value) in order.iter().zip(values).rev() {
+        let column = format!("t.{}", quote_identifier(column));
+        condition = match value {
+            Some(value) => {
+                let value = quote_literal(value);
+                format!(
+                    "({column} > {value} OR {column} IS NULL OR ({column} = {value} AND {condition}))"
+                )
+            }
+            None => format!("({column} IS NULL AND {condition})"),
+        };
+    }
+    condition
+}
+
 impl Gap {
     /// A condition on the rows of a table called `t`. The missing half of a row's transaction id is that
     /// of the nearest one before now; one that looks younger than now is ancient, and settled where anything
@@ -189,11 +219,30 @@ impl Gap {
                 text.push_str(&format!(" AND {expression} IN ({})", values.join(", ")));
             }
         }
-        if let Some(AggregateKey { aggregate_type, aggregate_id }) = from {
+        if let Some(RowPlace { key, order }) = from {
+            let AggregateKey { aggregate_type, aggregate_id } = key;
             let (first, second) = (quote_literal(aggregate_type), quote_literal(aggregate_id));
-            text.push_str(&format!(" AND ({by_type}, {by_id}) >= ({first}, {second})"));
+            let of_key = |operator| format!("({by_type}, {by_id}) {operator} ({first}, {second})");
+            match table.order.len() == order.len() {
+                true => {
+                    let (behind, from_row) = (of_key(">"), from_row(&table.order, order));
+                    text.push_str(&format!(" AND ({behind} OR ({} AND {from_row}))", of_key("=")));
+                }
+                false => text.push_str(&format!(" AND {}", of_key(">="))),
+            }
         }
         text
+    }
+
+    /// The rows in their order, with their key behind their columns. Values are measured and converted
+    /// outside of it: inside they would be sorted in full.
+    pub(crate) fn ordered(&self, table: &GapTable) -> Result<String, StoreError> {
+        let mut selected = String::new();
+        for column in &table.columns {
+            selected.push_str(&format!("t.{}, ", quote_identifier(&column.name)));
+        }
+        let ([by_type, by_id], [key_type, key_id]) = (table.key(), KEY_COLUMNS);
+        self.query(table, &format!("{selected}{by_type} AS {key_type}, {by_id} AS {key_id}"))
     }
 
     /// The rows of a table in their order, as the simple protocol gives them.
@@ -208,21 +257,6 @@ impl Gap {
             self.condition(table)?,
             self.wanted(table)
         ))
-    }
-
-    /// The rows, without values that are too large for a message. [`GapTable::values`] reads one.
-    ///
-    /// # Errors
-    ///
-    /// The role may not read the table; the server refused, or the connection ended.
-    pub async fn rows(
-        &self,
-        client: &Client,
-        table: &GapTable,
-    ) -> Result<SimpleQueryStream, StoreError> {
-        let sql = self.query(table, &table.selected())?;
-        let action = format!("read rows of {}", table.name);
-        client.simple_query_raw(&sql).await.map_err(StoreError::sql(action))
     }
 
     /// The numbers of those rows, from 0, that dispatch state has, and their ids: they are settled.

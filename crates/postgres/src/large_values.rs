@@ -30,7 +30,56 @@ mod oid {
         [16, 18, 20, 21, 23, 26, 700, 701, 1082, 1083, 1114, 1184, 2950];
 }
 
+/// How the server sends text.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ServerText {
+    /// It guarantees valid UTF-8.
+    Utf8,
+    /// It knows no encoding (`SQL_ASCII`), and refuses to send what is not UTF-8.
+    Unknown,
+}
+
+/// SQL for a text as it is sent: its hexadecimal digits where the server knows no encoding.
+pub(crate) fn as_sent(value: &str, text: ServerText) -> String {
+    match text {
+        ServerText::Utf8 => value.to_owned(),
+        ServerText::Unknown => format!(
+            "CASE WHEN ({value}) IS NOT NULL THEN pg_catalog.encode(pg_catalog.convert_to(\
+             pg_catalog.format('%s', {value}), 'SQL_ASCII'), 'hex') END"
+        ),
+    }
+}
+
+impl ServerText {
+    /// The bytes of a column's value, of what was sent.
+    pub(crate) fn sent(self, column: &GapColumn, sent: &[u8]) -> Result<Vec<u8>, StoreError> {
+        match column.is_text() {
+            true => self.of_digits(sent),
+            false => Ok(sent.to_vec()),
+        }
+    }
+
+    /// The bytes of a text, of what was sent.
+    pub(crate) fn of_digits(self, sent: &[u8]) -> Result<Vec<u8>, StoreError> {
+        let byte = |pair: &[u8]| u8::from_str_radix(str::from_utf8(pair).ok()?, 16).ok();
+        let bytes = match self {
+            Self::Utf8 => Some(sent.to_vec()),
+            Self::Unknown => sent.chunks(2).map(byte).collect(),
+        };
+        bytes.ok_or_else(|| StoreError::UnexpectedValue {
+            column: "a value in hexadecimal digits",
+            value: String::new(),
+            expected: "pairs of digits",
+        })
+    }
+}
+
 impl GapColumn {
+    /// Whether its text form depends on the encoding of the database.
+    fn is_text(&self) -> bool {
+        self.type_oid != oid::BYTEA && !oid::OF_FIXED_SIZE.contains(&self.type_oid)
+    }
+
     /// SQL for how many bytes the text of a column of the table `t` has, where that is too many; null where
     /// it is not. None for a type whose values are never so large.
     fn too_large(&self) -> Option<String> {
@@ -61,7 +110,7 @@ impl GapColumn {
 impl GapTable {
     /// What is selected of the table `t`: its columns, null where the value is too large, and behind them
     /// one that names those, as `3:140000000,5:20000000`.
-    pub(crate) fn selected(&self) -> String {
+    pub(crate) fn selected(&self, text: ServerText) -> String {
         let mut selected = String::new();
         let mut sizes: Vec<String> = Vec::new();
         for (index, column) in self.columns.iter().enumerate() {
@@ -69,7 +118,12 @@ impl GapTable {
             match column.too_large() {
                 None => selected.push_str(&format!("{value}, ")),
                 Some(bytes) => {
-                    selected.push_str(&format!("CASE WHEN {bytes} IS NULL THEN {value} END, "));
+                    let kept = format!("CASE WHEN {bytes} IS NULL THEN {value} END");
+                    let sent = match column.is_text() {
+                        true => as_sent(&kept, text),
+                        false => kept,
+                    };
+                    selected.push_str(&format!("{sent}, "));
                     sizes.push(format!("'{index}:' || {bytes}"));
                 }
             }
@@ -134,6 +188,15 @@ mod tests {
         assert!(bytea.ends_with("* 2 + 2)"), "{bytea}");
         let jsonb = column(3802).too_large().unwrap();
         assert!(jsonb.starts_with("(CASE WHEN pg_catalog.pg_column_size("), "{jsonb}");
+    }
+
+    #[test]
+    fn digits_are_the_bytes_of_a_text_where_the_server_knows_no_encoding() {
+        let (text, uuid) = (column(25), column(2950));
+        assert_eq!(ServerText::Unknown.sent(&text, b"fffe61").unwrap(), b"\xff\xfea");
+        assert_eq!(ServerText::Unknown.sent(&uuid, b"fffe61").unwrap(), b"fffe61");
+        assert_eq!(ServerText::Utf8.sent(&text, b"fffe61").unwrap(), b"fffe61");
+        assert!(ServerText::Unknown.sent(&text, b"fx").is_err());
     }
 
     #[test]

@@ -16,8 +16,10 @@ mod dispatch;
 mod encoding;
 mod error;
 mod feedback;
+mod filling_place;
 mod frames;
 mod gap;
+mod gap_row;
 mod hidden;
 mod holder;
 mod incoming;
@@ -73,13 +75,16 @@ pub use dispatch::{
 pub use encoding::{SQL_ASCII_FIX, SQL_ASCII_RISK, read_unchecked_database};
 pub use error::{PgError, ServerError, ServerErrorKind, TlsError};
 pub use feedback::Feedback;
+pub use filling_place::{FillingPlace, note_place, read_place};
 pub use frames::Frames;
-pub use gap::{AggregateKey, Gap, GapColumn, GapTable, Scope, SettledRows, read_columns};
+pub use gap::{AggregateKey, Gap, GapColumn, GapTable, RowPlace, Scope, SettledRows, read_columns};
+pub use gap_row::{GapRow, GapValue, read_server_text};
 pub use hidden::{RowUse, inbox_tables, refuse_hidden_rows, relay_tables};
 pub use holder::{
     SlotUse, SlotUser, describe_unfinished, end_session, new_slot_waits_for, read_slot_user,
 };
 pub use init::{InitOptions, InitPlan, InitReport, InitStep, Making, OnLost, init};
+pub use large_values::ServerText;
 pub use lost::{LostSlot, Settled, loss, read_loss, rows_at_risk};
 pub use migrations::{
     INBOX_TABLES, Migration, RELAY_TABLES, inbox_migrations, migrate, migrate_inbox, migrations,

@@ -21,7 +21,7 @@ use crate::connect::{SqlClient, connect_sql};
 use crate::conninfo::ConnectConfig;
 use crate::dispatch::{
     Claim, ClaimLimits, ClaimedRow, Counting, DispatchStore, Head, Key, ParkRow, ParkedKey,
-    RecordedPage, RecordedRow,
+    RecordedPage,
 };
 use crate::error::PgError;
 use crate::relay_row::{
@@ -50,8 +50,6 @@ pub struct SessionStore {
     server: ServerIdentity,
     /// The relay's row, once the session has taken it.
     own_row: Option<OwnRow>,
-    /// What is recorded of the stream, where the positions in the table do not tell.
-    recorded: Option<Arc<[RecordedRow]>>,
     /// What its generation was before the session looked whether something is begun with the slot; none
     /// where there was no row.
     generation: Option<u64>,
@@ -106,7 +104,6 @@ impl SessionStore {
             store,
             server,
             own_row: None,
-            recorded: None,
             generation: None,
             claims: HashMap::new(),
             wanted: BTreeSet::new(),
@@ -130,12 +127,6 @@ impl SessionStore {
     #[must_use]
     pub fn of_generation(self, generation: Option<u64>) -> Self {
         Self { generation, ..self }
-    }
-
-    /// The same, of a stream of which these rows are recorded, whatever positions they are recorded at.
-    #[must_use]
-    pub fn having_recorded(self, rows: Arc<[RecordedRow]>) -> Self {
-        Self { recorded: Some(rows), ..self }
     }
 
     /// Ends a session whose slot was reset: what it knows is of the slot before.
@@ -266,9 +257,6 @@ impl Store for SessionStore {
         from: Position,
         rows_max: u32,
     ) -> Result<RecordedPage, StoreFailure> {
-        if let Some(told) = &self.recorded {
-            return Ok(RecordedPage::from_all(told, from, rows_max));
-        }
         let store = self.store.clone();
         let client = self.client().await?;
         store.recorded_from(client, from, rows_max).await.map_err(store_failure)
@@ -354,10 +342,6 @@ impl Store for SessionStore {
     }
 
     async fn has_spilled_before(&mut self, end: Lsn) -> Result<bool, StoreFailure> {
-        if self.recorded.is_some() {
-            // Positions in the table do not compare with those of this stream.
-            return Ok(false);
-        }
         let store = self.store.clone();
         store.has_spilled_before(self.client().await?, end).await.map_err(store_failure)
     }

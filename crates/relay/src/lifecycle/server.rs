@@ -77,6 +77,12 @@ pub trait Database: Send {
     /// (I11).
     fn settled(&mut self) -> impl Future<Output = Result<Lsn, RelayError>> + Send;
 
+    /// The index of the first row that the stream sends in its transaction. A stream of the table may
+    /// continue in the middle of one.
+    fn first_index(&self) -> u32 {
+        0
+    }
+
     /// The positions of the slot and of the end of the log.
     fn positions(&mut self) -> impl Future<Output = Result<Positions, RelayError>> + Send;
 

@@ -189,6 +189,7 @@ pub async fn open<C: Server, P: Publisher>(
     if let Some(log) = identity.log() {
         router = router.of_server(log);
     }
+    let decoder = Decoder::counting_from(database.first_index());
     let mut store = database.into_store(identity).await?;
     let mut lanes = Lanes::new(settings.lanes, random.fork());
     let mut loading = Loading::into(&mut lanes, settings.until);
@@ -207,7 +208,7 @@ pub async fn open<C: Server, P: Publisher>(
         feedback,
         publishes: Publishes::new(publisher, Window::new(settings.window)),
         recorder,
-        decoder: Decoder::new(),
+        decoder,
         wal_end,
         flow: Flow {
             router,

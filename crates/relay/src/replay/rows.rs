@@ -171,13 +171,9 @@ impl Server for TableRows<'_> {
         if marks.is_some() {
             self.note_beginning(&sql, batches.first(BACKFILL_END).commit_lsn()).await?;
         }
-        let stream = TableStream {
-            client: crate::recovery::reading(connect).await?,
-            gap: self.gap.clone(),
-            tables: self.tables.clone(),
-            end: BACKFILL_END,
-            batches,
-        };
+        let reader = crate::recovery::reading(connect).await?;
+        let read = (self.gap.clone(), self.tables.clone());
+        let stream = TableStream::new(reader, read, BACKFILL_END, batches);
         Ok(Connected {
             replication: self.serving.serve(stream).await?,
             database: RowsDatabase {
