@@ -61,8 +61,8 @@ pub use dispatch::{
     Claim, ClaimLimits, ClaimedRow, Counting, DISPATCH_CHANNEL, DispatchCounts, DispatchDetail,
     DispatchFilter, DispatchPlace, DispatchQuery, DispatchRoute, DispatchRow, DispatchState,
     DispatchStatus, DispatchStore, DispatchWaiting, DueKeys, Head, HeldKey, History, HistorySource,
-    Key, ParkRow, ParkStatus, ParkedKey, RecordedPage, RecordedRow, Refused, ReplayHolds,
-    ReplayedRows, RetrySelection,
+    Key, OutboxSlots, ParkRow, ParkStatus, ParkedKey, RecordedPage, RecordedRow, Refused,
+    ReplayHolds, ReplayedRows, RetrySelection,
 };
 pub use error::{PgError, ServerError, ServerErrorKind, TlsError};
 pub use feedback::Feedback;

@@ -31,6 +31,7 @@ mod rebuild;
 mod refill;
 pub mod replay;
 pub mod reshard;
+mod rows_check;
 pub mod run;
 pub mod slot;
 mod standing;

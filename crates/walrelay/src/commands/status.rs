@@ -8,6 +8,7 @@ use serde_json::{Map, Value, json};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 use tokio::time::{sleep, timeout};
+use walrelay_inbox::admin::registered;
 use walrelay_postgres::{Outbox, SqlClient, StoreError, connect_sql, read_operation};
 use walrelay_relay::observe::report::{replays_of, report, rfc3339};
 use walrelay_relay::policy::{Chain, Kind};
@@ -94,6 +95,10 @@ async fn report_now(
         }
         all => report_of_all(client, (outbox, all)).await?,
     };
+    let rebuilds = unfinished_rebuilds(client).await;
+    if !rebuilds.is_empty() {
+        report.insert("rebuilds".into(), Value::Array(rebuilds));
+    }
     if let Some(address) = config.relay {
         let asked = timeout(PATIENCE, ask(address)).await;
         let told = match asked.unwrap_or_else(|_| Err(std::io::ErrorKind::TimedOut.into())) {
@@ -106,6 +111,16 @@ async fn report_now(
         }
     }
     Ok(report)
+}
+
+/// Rebuilds of consumers in this database that are not finished. A role that may not read them is shown none.
+async fn unfinished_rebuilds(client: &SqlClient) -> Vec<Value> {
+    let consumers = registered(client, None).await.unwrap_or_default();
+    let unfinished = consumers.into_iter().filter_map(|it| {
+        let report = it.rebuild?.report(&it.consumer);
+        Some(json!({ "consumer": it.consumer, "report": report }))
+    });
+    unfinished.collect()
 }
 
 /// One slot, and how it stands.
