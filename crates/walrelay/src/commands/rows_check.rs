@@ -5,8 +5,8 @@
 
 use walrelay_core::EditedMessages;
 use walrelay_postgres::{
-    DispatchStatus, Gap, GapTable, OutboxSlots, Scope, SettledRows, SqlClient, StoreError,
-    connect_sql,
+    DispatchStatus, Gap, GapTable, OutboxSlots, QualifiedName, RowUse, Scope, SettledRows,
+    SqlClient, StoreError, connect_sql, refuse_hidden_rows,
 };
 use walrelay_relay::recovery::table;
 use walrelay_relay::replay::{DeadRows, RowReader};
@@ -77,6 +77,10 @@ async fn check_with(
     order: &RefillConfig,
     wanted: &Wanted,
 ) -> Result<RowsToApply, Error> {
+    // Rows that nobody sees would count as never edited and never dead.
+    let tables = ["app_outbox_dispatch", "app_outbox_relay"];
+    let tables = tables.map(|table| QualifiedName::new("public", table));
+    refuse_hidden_rows(client, &tables, RowUse::Read).await?;
     let slots = OutboxSlots::read(client, &order.settings.relay.outbox).await?;
     let mut refill = order.clone();
     refill.settings.relay.router.edited = EditedMessages::new(slots.edited(client).await?);
