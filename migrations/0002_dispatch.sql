@@ -25,6 +25,7 @@ BEGIN
       last_error      text,                 -- newest attempt first, a line each
       message_id      text,                 -- Pub/Sub's id once published
       parked_at       timestamptz NOT NULL DEFAULT now(),
+      edited_at       timestamptz,          -- a person has replaced parts of the message
       updated_at      timestamptz NOT NULL DEFAULT now(), -- moves with each claim; an outcome counts only if it still stands
       PRIMARY KEY (slot, event_id)
     );

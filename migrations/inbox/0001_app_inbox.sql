@@ -12,7 +12,11 @@ BEGIN
   PERFORM pg_advisory_xact_lock(hashtextextended('walrelay migrations', 0));
 
   IF to_regclass('public.app_inbox_consumer') IS NOT NULL THEN
-    ALTER TABLE public.app_inbox_consumer ADD COLUMN IF NOT EXISTS pruned_before timestamptz;
+    ALTER TABLE public.app_inbox_consumer
+      ADD COLUMN IF NOT EXISTS pruned_before timestamptz,
+      ADD COLUMN IF NOT EXISTS rebuilding int,
+      ADD COLUMN IF NOT EXISTS rebuilding_in text,
+      ADD COLUMN IF NOT EXISTS rebuilding_since timestamptz;
     -- Asked first, because ALTER TABLE waits for every batch, and keeps those behind it waiting, also where it
     -- finds the column.
     IF NOT EXISTS (SELECT FROM pg_catalog.pg_attribute
@@ -52,6 +56,9 @@ BEGIN
     generation   int         NOT NULL DEFAULT 1,     -- a rebuild begins a new one
     paused       boolean     NOT NULL DEFAULT false, -- nothing is applied meanwhile
     pruned_before timestamptz,                       -- finished events received earlier were deleted
+    rebuilding   int,                                -- the generation that an unfinished rebuild fills
+    rebuilding_in text,                              -- in this schema, beside the tables; null: in the tables in use
+    rebuilding_since timestamptz,                    -- when it began
     updated_at   timestamptz NOT NULL DEFAULT now()
   );
 

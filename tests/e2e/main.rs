@@ -30,6 +30,8 @@ mod proof;
 mod prune;
 mod publication;
 mod rebuild;
+mod rebuild_beside;
+mod rebuild_keys;
 mod recover;
 mod refill;
 mod refusals;

@@ -90,7 +90,7 @@ pub use message::{Message, NotAMessage, Topic};
 pub use pauses::Pause as WeatherPause;
 pub use pulse::Pulse;
 pub use random::Random;
-pub use router::{Routed, Router, RouterConfig};
+pub use router::{EditedMessages, Routed, Router, RouterConfig};
 pub use selection::{Matching, Selection};
 pub use template::{Template, TemplateError};
 pub use tracker::{Evidence, Ticket, Tracker, Watermark};

@@ -1,7 +1,9 @@
 //! From an outbox row to a message: topic, ordering key, attributes, bytes.
 
 use std::collections::BTreeMap;
+use std::fmt;
 use std::ops::Range;
+use std::sync::Arc;
 
 use pgoutput_parser::{Insert, Relation};
 
@@ -33,6 +35,39 @@ pub struct RouterConfig {
     pub replay_id: Option<String>,
     /// `--system-identifier`.
     pub log_name: LogName,
+    /// Messages that `dispatch edit` has put in the place of their rows' own.
+    pub edited: EditedMessages,
+}
+
+/// Messages that people have edited, by the event id of the row that each of them replaces. A copy shares them.
+#[derive(Clone, Default)]
+pub struct EditedMessages(Arc<BTreeMap<String, Vec<u8>>>);
+
+impl EditedMessages {
+    /// These, each an encoded `PubsubMessage`.
+    #[must_use]
+    pub fn new(messages: BTreeMap<String, Vec<u8>>) -> Self {
+        Self(Arc::new(messages))
+    }
+
+    /// How many there are.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.0.len()
+    }
+
+    /// Whether there is none.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+}
+
+impl fmt::Debug for EditedMessages {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        // No payload: a configuration may end up in a log.
+        f.debug_struct("EditedMessages").field("len", &self.0.len()).finish_non_exhaustive()
+    }
 }
 
 /// Turns inserts into messages. One per connection.
@@ -108,6 +143,9 @@ impl Router {
     /// The row cannot be read; nothing may be confirmed past it.
     pub fn route(&mut self, insert: &Insert<'_>) -> Result<Routed, RouteError> {
         let index = self.layout_of(insert.relation)?;
+        if let Some(message) = self.edited(insert, index)? {
+            return Ok(Routed { message, fault: None, headers_left_out: 0 });
+        }
         let layout = &self.layouts[index];
         let row = Picked::of(insert, (layout, &self.config.columns));
 
@@ -148,6 +186,21 @@ impl Router {
             .or_else(|| fault_of_id(given_id));
         let headers_left_out = self.attributes.headers_left_out();
         Ok(Routed { message, fault, headers_left_out })
+    }
+
+    /// The message that replaces the row's own. It was checked when it was edited.
+    fn edited(&mut self, insert: &Insert<'_>, index: usize) -> Result<Option<Message>, RouteError> {
+        let RouterConfig { edited, columns, project, .. } = &self.config;
+        if edited.is_empty() {
+            return Ok(None);
+        }
+        let layout = &self.layouts[index];
+        let row = Picked::of(insert, (layout, columns));
+        let event_id = row.text(Field::Id)?.unwrap_or_default();
+        let Some(body) = edited.0.get(event_id) else { return Ok(None) };
+        expand(&layout.topic, &row, &mut self.topic)?;
+        let KnownTopic { topic, .. } = topic_of(&mut self.topics, project, &self.topic);
+        Ok(Message::from_encoded(topic, insert.position, event_id, body).ok())
     }
 
     /// Whether a row has the values that a selection names.

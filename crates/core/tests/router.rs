@@ -8,8 +8,8 @@ use pgoutput_parser::{
     Begin, Change, Column, Decoder, Lsn, PgTimestamp, RelationColumn, ReplicaIdentity, encode,
 };
 use walrelay_core::{
-    AttributeStyle, ColumnNames, Fault, IncompleteMessage, LogName, Message, MessagePart, Names,
-    REQUEST_BYTES_MAX, Routed, Router, RouterConfig, Template,
+    AttributeStyle, ColumnNames, EditedMessages, Fault, IncompleteMessage, LogName, Message,
+    MessagePart, Names, REQUEST_BYTES_MAX, Routed, Router, RouterConfig, Template,
 };
 use walrelay_envelope::attribute;
 
@@ -55,15 +55,20 @@ impl Table {
         ordering_key: &str,
         log_name: LogName,
     ) -> Self {
-        let router = Router::new(RouterConfig {
+        Self::with(RouterConfig {
             project: "p".into(),
             topic: Template::parse("events").unwrap(),
             ordering_key: Template::parse(ordering_key).unwrap(),
             columns,
             style,
             replay_id: None,
+            edited: EditedMessages::default(),
             log_name,
-        });
+        })
+    }
+
+    fn with(config: RouterConfig) -> Self {
+        let router = Router::new(config);
         let mut decoder = Decoder::new();
         let commit_timestamp = PgTimestamp::from_micros(0);
         let begin = Begin { final_lsn: Lsn::new(0x1F), commit_timestamp, xid: 1 };
@@ -315,4 +320,28 @@ fn a_large_value_of_a_column_that_is_not_published_changes_nothing() {
     ]);
     assert_eq!(lacks(&routed), (Vec::new(), String::new()));
     assert_eq!(routed.message.data(), b"hello");
+}
+
+#[test]
+fn a_row_whose_message_was_edited_gives_that_message_whatever_is_wrong_with_the_row() {
+    // Field 1 of a PubsubMessage is its data.
+    let body = [&[0x0A, 5][..], b"fixed"].concat();
+    let edited = EditedMessages::new([("e-1".to_owned(), body)].into());
+    assert!(!format!("{edited:?}").contains("fixed"), "a payload is never shown");
+    let mut table = Table::with(RouterConfig {
+        project: "p".into(),
+        topic: Template::parse("{route}").unwrap(),
+        ordering_key: Template::parse("").unwrap(),
+        columns: small(),
+        style: AttributeStyle::Default,
+        replay_id: None,
+        log_name: LogName::Untold,
+        edited,
+    });
+    let row = |id| [("id", Some(id)), ("route", Some("no topic!")), ("payload", Some("broken"))];
+    let routed = table.row(&row("e-1"));
+    assert_eq!(routed.fault, None);
+    assert_eq!(routed.message.data(), b"fixed");
+    let other = table.row(&row("e-2"));
+    assert!(other.fault.is_some() && other.message.data() == b"broken");
 }

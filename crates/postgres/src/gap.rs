@@ -305,6 +305,24 @@ impl Gap {
         Ok(row.get::<_, i64>("rows").unsigned_abs())
     }
 
+    /// The event ids of the first rows, in order.
+    ///
+    /// # Errors
+    ///
+    /// The role may not read the table; the server refused, or the connection ended.
+    pub async fn ids(
+        &self,
+        client: &Client,
+        table: &GapTable,
+        limit: usize,
+    ) -> Result<Vec<String>, StoreError> {
+        let id = format!("coalesce(t.{}::text, '') AS id", quote_identifier(&table.id));
+        let sql = format!("{} LIMIT {limit}", self.query(table, &id)?);
+        let rows = client.query_typed(&sql, &[]).await;
+        let rows = rows.map_err(StoreError::sql(format!("list rows of {}", table.name)))?;
+        Ok(rows.iter().map(|row| row.get("id")).collect())
+    }
+
     /// Whether everything that the snapshot sees can be seen by now: a commit that waits for a
     /// synchronous standby is in the log before others see it.
     ///

@@ -69,8 +69,8 @@ pub use dispatch::{
     Claim, ClaimLimits, ClaimedRow, Counting, DISPATCH_CHANNEL, DispatchCounts, DispatchDetail,
     DispatchFilter, DispatchPlace, DispatchQuery, DispatchRoute, DispatchRow, DispatchState,
     DispatchStatus, DispatchStore, DispatchWaiting, DueKeys, Head, HeldKey, History, HistorySource,
-    Key, ParkRow, ParkStatus, ParkedKey, RecordedPage, RecordedRow, Refused, ReplayHolds,
-    ReplayedRows, RetrySelection,
+    Key, OutboxSlots, ParkRow, ParkStatus, ParkedKey, RecordedPage, RecordedRow, Refused,
+    ReplayHolds, ReplayedRows, RetrySelection,
 };
 pub use encoding::{SQL_ASCII_FIX, SQL_ASCII_RISK, read_unchecked_database};
 pub use error::{PgError, ServerError, ServerErrorKind, TlsError};

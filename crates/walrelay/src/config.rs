@@ -51,8 +51,8 @@ pub use command::{
 };
 pub use consent::Consent;
 pub use consuming::{
-    ConsumeConfig, ConsumerAction, ConsumerConfig, ConsumerSetUp, InboxAction, InboxConfig,
-    KeyReset, NewSubscription, Rebuild, RefillConfig, Source,
+    BesideConfig, ConsumeConfig, ConsumerAction, ConsumerConfig, ConsumerSetUp, InboxAction,
+    InboxConfig, KeyReset, KeysConfig, NewSubscription, Rebuild, RefillConfig, Source,
 };
 pub(crate) use layers::is_section;
 pub use layers::{CommandLine, Environment, Refusal};

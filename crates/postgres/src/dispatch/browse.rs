@@ -191,7 +191,8 @@ impl DispatchStore {
         let sql = format!(
             "UPDATE public.app_outbox_dispatch AS d
                 SET message = $3, topic = $4, ordering_key = $5, status = 'retrying', attempts = 0,
-                    next_attempt_at = now(), error_code = NULL, last_error = {}, updated_at = {BUMPED}
+                    next_attempt_at = now(), error_code = NULL, last_error = {}, updated_at = {BUMPED},
+                    edited_at = now()
               WHERE slot = $1 AND event_id = $2",
             prepend_line(&format!("format('edited and routed anew at %s', {MOMENT})"), "d.last_error"),
         );

@@ -236,7 +236,8 @@ impl DispatchStore {
         let sql = format!(
             "UPDATE public.app_outbox_dispatch AS d
                 SET message = $3, status = 'retrying', attempts = 0, next_attempt_at = now(),
-                    error_code = NULL, last_error = {}, updated_at = {BUMPED}
+                    error_code = NULL, last_error = {}, updated_at = {BUMPED},
+                    edited_at = now()
               WHERE slot = $1 AND event_id = $2",
             prepend_line(&format!("format('edited at %s', {MOMENT})"), "d.last_error"),
         );

@@ -20,6 +20,7 @@ use walrelay_relay::stream::seams::Publisher;
 use super::before::refuse_other_shards;
 use super::replay::in_place::InPlace;
 use super::replay::{By, Run, record};
+use super::rows_check::{LeftOut, RowsToApply};
 use super::topics;
 use crate::config::{BackfillAction, BackfillConfig, BackfillOrder, RefillConfig};
 use crate::error::Error;
@@ -34,6 +35,8 @@ struct Prepared {
     settled: (Lsn, u64),
     /// What goes on record, if nothing is yet.
     row: Option<ReplayRow>,
+    /// Rows that are not published, of a rebuild.
+    left_out: Option<LeftOut>,
 }
 
 impl Prepared {
@@ -184,7 +187,10 @@ async fn to_topic(
     let settings = &settings;
     let Prepared { id, request, keeping, settled: (start, before), .. } = &prepared;
     let gap = gap(request);
-    let tables = tables(client, settings, request).await?;
+    let mut tables = tables(client, settings, request).await?;
+    if let Some(left_out) = &prepared.left_out {
+        tables = tables.into_iter().map(|table| left_out.of(table)).collect();
+    }
     let mut rows = 0;
     for one in &tables {
         rows += gap.count(client, one).await?;
@@ -215,8 +221,9 @@ async fn to_topic(
 /// # Errors
 ///
 /// As those of [`execute`].
-pub(super) async fn refill(config: &RefillConfig, shutdown: &Shutdown) -> Result<u64, Error> {
-    let RefillConfig { settings, topic, aggregate_types, dead_rows } = config.clone();
+pub(super) async fn refill(to_apply: &RowsToApply, shutdown: &Shutdown) -> Result<u64, Error> {
+    let RowsToApply { refill, left_out, .. } = to_apply;
+    let RefillConfig { settings, topic, aggregate_types, dead_rows } = refill.clone();
     let order = BackfillOrder {
         since: None,
         matching: Matching { aggregate_types, ..Matching::default() },
@@ -229,7 +236,8 @@ pub(super) async fn refill(config: &RefillConfig, shutdown: &Shutdown) -> Result
     };
     let client = connect_sql(&settings.connect).await?;
     let publish = async {
-        let prepared = begin(&client, &settings, order).await?;
+        let mut prepared = begin(&client, &settings, order).await?;
+        prepared.left_out = Some(left_out.clone());
         let id = prepared.id.clone();
         let done = to_topic(&client, settings, (prepared, &topic, By::Step), shutdown).await;
         if done.is_err() {
@@ -380,7 +388,7 @@ async fn begin(
         take_replay(client, &id).await?;
         begin_replay(client, row).await?;
     }
-    Ok(Prepared { id, request, keeping, settled: (Lsn::ZERO, 0), row })
+    Ok(Prepared { id, request, keeping, settled: (Lsn::ZERO, 0), row, left_out: None })
 }
 
 /// The rows of all shards are in one table; what is held is the dispatch state of one slot.
@@ -409,7 +417,7 @@ async fn resume(client: &SqlClient, settings: &Settings, id: String) -> Result<P
         topics::refuse_missing(client, settings, topic).await?;
     }
     let (keeping, settled) = (Keeping::OnRecord, (row.settled, row.rows));
-    Ok(Prepared { id, request, keeping, settled, row: None })
+    Ok(Prepared { id, request, keeping, settled, row: None, left_out: None })
 }
 
 fn summary((prepared, topic, by): (&Prepared, &str, By), tally: &Tally) -> String {
@@ -421,7 +429,8 @@ fn summary((prepared, topic, by): (&Prepared, &str, By), tally: &Tally) -> Strin
             format!("would publish {rows} row(s); nothing was published\n{left_out}")
         }
         (Keeping::OnRecord, By::Command(_)) => {
-            format!("backfill {id}: {rows} row(s) are in {topic}\n{left_out}")
+            let copies = record::COPIES;
+            format!("backfill {id}: {rows} row(s) are in {topic}\n{left_out}{copies}")
         }
         (Keeping::OnRecord, By::Step) => format!("published: {rows} row(s) to {topic}\n{left_out}"),
     }

@@ -14,7 +14,7 @@ use walrelay_relay::shutdown::Shutdown;
 use super::attended::{attended, unless_stopped};
 use super::rebuild::{rebuild, succeeds};
 use super::refill::refill;
-use super::{reset_key, subscribing};
+use super::{beside, of_keys, reset_key, subscribing};
 use crate::config::{ConsumerAction, ConsumerConfig, ConsumerSetUp, OutputFormat, Source};
 use crate::error::Error;
 use crate::options::units::show_duration;
@@ -66,10 +66,22 @@ pub async fn execute(config: ConsumerConfig, shutdown: &Shutdown) -> Result<(), 
     let connected = unless_stopped(async { Ok(connect_sql(connect).await?) }, shutdown);
     let mut client = connected.await?;
     let done = if let ConsumerAction::Rebuild(order) = &config.action {
-        let here = (connect, &mut client);
         match &order.source {
-            Source::Topic(since) => Box::pin(rebuild(here, (order, *since), shutdown)).await,
-            Source::Outbox(outbox) => Box::pin(refill(here, (order, outbox), shutdown)).await,
+            Source::Topic(since) => {
+                let here = (connect, &mut client);
+                Box::pin(rebuild(here, (order, *since), shutdown)).await
+            }
+            Source::Outbox(outbox) => {
+                let here = (connect, &mut client);
+                Box::pin(refill(here, (order, outbox), shutdown)).await
+            }
+            Source::Beside(of) => {
+                Box::pin(beside::rebuild(&mut client, (order, of), shutdown)).await
+            }
+            Source::Keys(of) => {
+                Box::pin(of_keys::rebuild(&mut client, (order, of), shutdown)).await
+            }
+            Source::Abandon => beside::give_up(&mut client, &order.name).await,
         }
     } else if let ConsumerAction::ResetKey(order) = &config.action {
         Box::pin(unless_stopped(reset_key::execute(&mut client, order, shutdown), shutdown)).await

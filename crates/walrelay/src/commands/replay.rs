@@ -495,8 +495,10 @@ fn summary((replay, topic): (&Replay, &str), tally: &Tally) -> String {
             )
         }
         Keeping::OnRecord => format!(
-            "replay {}: {rows} row(s) of {from} to {to} are in {}\n{left_out}",
-            replay.id, topic
+            "replay {}: {rows} row(s) of {from} to {to} are in {}\n{left_out}{}",
+            replay.id,
+            topic,
+            record::COPIES
         ),
     }
 }

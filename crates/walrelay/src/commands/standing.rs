@@ -286,6 +286,7 @@ pub(super) fn sections(report: &Map<String, Value>, paint: Paint) -> String {
     if report.contains_key("dispatch") || is_divided {
         section("replays", replays(report));
     }
+    section("rebuilds", rebuilds(report));
     if let Some(relay) = report.get("relay") {
         section("relay", own(relay));
         section("heaviest keys", heaviest(relay));
@@ -293,6 +294,12 @@ pub(super) fn sections(report: &Map<String, Value>, paint: Paint) -> String {
         section("relay", own(noted));
     }
     text
+}
+
+/// Consumers whose rebuild is not finished, each with the next step.
+fn rebuilds(report: &Map<String, Value>) -> Vec<(&str, String)> {
+    let all = report.get("rebuilds").and_then(Value::as_array).into_iter().flatten();
+    all.filter_map(|one| Some((one["consumer"].as_str()?, plain(&one["report"])))).collect()
 }
 
 /// A line for each shard; nothing where there are none. The rest of one is shown where it is named.

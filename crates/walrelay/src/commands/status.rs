@@ -9,6 +9,7 @@ use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 use tokio::time::{sleep, timeout};
 use walrelay_core::WalBudgetLimit;
+use walrelay_inbox::admin::registered;
 use walrelay_postgres::{
     Outbox, SqlClient, StoreError, connect_sql, read_operation, read_retention,
 };
@@ -99,6 +100,10 @@ async fn report_now(
         }
         all => report_of_all(client, (outbox, all), config.wal_budget).await?,
     };
+    let rebuilds = unfinished_rebuilds(client).await;
+    if !rebuilds.is_empty() {
+        report.insert("rebuilds".into(), Value::Array(rebuilds));
+    }
     if let Some(address) = config.relay {
         let asked = timeout(PATIENCE, ask(address)).await;
         let told = match asked.unwrap_or_else(|_| Err(std::io::ErrorKind::TimedOut.into())) {
@@ -111,6 +116,16 @@ async fn report_now(
         }
     }
     Ok(report)
+}
+
+/// Rebuilds of consumers in this database that are not finished. A role that may not read them is shown none.
+async fn unfinished_rebuilds(client: &SqlClient) -> Vec<Value> {
+    let consumers = registered(client, None).await.unwrap_or_default();
+    let unfinished = consumers.into_iter().filter_map(|it| {
+        let report = it.rebuild?.report(&it.consumer);
+        Some(json!({ "consumer": it.consumer, "report": report }))
+    });
+    unfinished.collect()
 }
 
 /// One slot, and how it stands.

@@ -2,8 +2,8 @@
 
 use pgoutput_parser::{Lsn, PgTimestamp, Position, encode};
 use walrelay_core::{
-    AttributeStyle, Backoff, Batch, BudgetLimits, ColumnNames, Delivery, Evidence, Held,
-    LanePolicy, LogName, Message, OnDead, Retention, RouterConfig, Template, WalBudgetLimit,
+    AttributeStyle, Backoff, Batch, BudgetLimits, ColumnNames, Delivery, EditedMessages, Evidence,
+    Held, LanePolicy, LogName, Message, OnDead, Retention, RouterConfig, Template, WalBudgetLimit,
     Window, WindowLimits,
 };
 use walrelay_postgres::{Head, RecordedPage};
@@ -39,6 +39,7 @@ fn with_parked_lanes(parked_lanes: usize, budget_bytes: usize) -> Flow {
         columns: ColumnNames::default(),
         style: AttributeStyle::Default,
         replay_id: None,
+        edited: EditedMessages::default(),
         log_name: LogName::Untold,
     };
     Flow {

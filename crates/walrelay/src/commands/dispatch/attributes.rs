@@ -194,6 +194,7 @@ mod tests {
             (cloud(), "source"),
             (cloud(), "system_identifier"),
         ] {
+            let attributes: BTreeMap<String, String> = attributes;
             let mut changed = attributes.clone();
             let error = replace(&mut changed, map(&[(forged, "forged")])).unwrap_err();
             assert!(error.report().contains(forged), "{}", error.report());

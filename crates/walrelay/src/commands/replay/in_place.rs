@@ -176,7 +176,8 @@ impl InPlace<'_> {
             0 => String::new(),
             dead => format!("dead: {dead} row(s), in `walrelay dispatch list --status dead`\n"),
         };
-        format!("{command} {id}: {published} row(s) were published again in place\n{dead}")
+        let copies = record::COPIES;
+        format!("{command} {id}: {published} row(s) were published again in place\n{dead}{copies}")
     }
 
     pub(in crate::commands) fn store(&self) -> DispatchStore {

@@ -165,6 +165,10 @@ async fn end_copy(client: &SqlClient, slot: &str) -> Result<(), Error> {
     }
 }
 
+/// What consumers do with copies of events.
+pub(in crate::commands) const COPIES: &str = "a consumer that has seen these events skips the copies; `walrelay consumer rebuild NAME --key KEY` \
+     applies a key's events again\n";
+
 /// A line about the rows that were left out; empty without any.
 pub(in crate::commands) fn left_out(tally: &Tally) -> String {
     match tally.left_out() {

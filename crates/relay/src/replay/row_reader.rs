@@ -1,0 +1,120 @@
+//! Rows of the outbox tables, routed as the relay routes them, for whoever does not publish them.
+
+use std::pin::pin;
+use std::time::{Duration, SystemTime};
+
+use futures_util::TryStreamExt as _;
+use pgoutput_parser::{
+    Begin, Change, Column, Decoder, Lsn, PgTimestamp, RelationColumn, ReplicaIdentity, encode,
+};
+use tokio::time::sleep;
+use tokio_postgres::{SimpleQueryMessage, SimpleQueryRow};
+use walrelay_core::{Routed, Router, RouterConfig};
+use walrelay_postgres::{ConnectConfig, Gap, GapTable, SqlClient};
+
+use crate::error::RelayError;
+use crate::recovery::reading;
+use crate::stream::pipeline_error::PipelineError;
+
+/// How often it is checked whether commits have become visible that wait for a standby.
+const VISIBLE_PAUSE: Duration = Duration::from_millis(100);
+
+/// Reads the tables, aggregate by aggregate and version by version.
+#[derive(Debug)]
+pub struct RowReader {
+    client: SqlClient,
+    gap: Gap,
+    tables: Vec<GapTable>,
+    router: RouterConfig,
+}
+
+impl RowReader {
+    /// Connects; rows are read by [`each`](Self::each).
+    ///
+    /// # Errors
+    ///
+    /// The server does not answer, or refuses.
+    pub async fn connect(
+        connect: &ConnectConfig,
+        router: RouterConfig,
+        (gap, tables): (Gap, Vec<GapTable>),
+    ) -> Result<Self, RelayError> {
+        Ok(Self { client: reading(connect).await?, gap, tables, router })
+    }
+
+    /// Gives each row to `visit`, in order. Positions are made up: they grow with the order, and those of a later
+    /// `round` lie behind those of an earlier one.
+    ///
+    /// # Errors
+    ///
+    /// A table cannot be read, or `visit` fails.
+    pub async fn each<E: From<RelayError>>(
+        &self,
+        round: u64,
+        mut visit: impl AsyncFnMut(Routed) -> Result<(), E>,
+    ) -> Result<(), E> {
+        while !self.gap.is_visible(&self.client).await.map_err(RelayError::Survey)? {
+            sleep(VISIBLE_PAUSE).await;
+        }
+        let mut router = Router::new(self.router.clone());
+        let mut decoder = Decoder::new();
+        let commit_timestamp = PgTimestamp::from_system_time(SystemTime::now());
+        let begin = Begin { final_lsn: Lsn::new(round), commit_timestamp, xid: 0 };
+        decoder.decode(&encode::begin(&begin)).map_err(unreadable)?;
+        for table in &self.tables {
+            decoder.decode(&described(table)).map_err(unreadable)?;
+            self.each_of(table, (&mut decoder, &mut router), &mut visit).await?;
+        }
+        Ok(())
+    }
+
+    async fn each_of<E: From<RelayError>>(
+        &self,
+        table: &GapTable,
+        (decoder, router): (&mut Decoder, &mut Router),
+        visit: &mut impl AsyncFnMut(Routed) -> Result<(), E>,
+    ) -> Result<(), E> {
+        let rows = self.gap.rows(&self.client, table).await.map_err(RelayError::Survey)?;
+        let mut rows = pin!(rows);
+        let failed = RelayError::sql("read rows of the outbox");
+        while let Some(message) = rows.try_next().await.map_err(&failed)? {
+            let SimpleQueryMessage::Row(row) = message else { continue };
+            let encoded = inserted(table, &row);
+            let change = decoder.decode(&encoded).map_err(unreadable)?;
+            let Change::Insert(insert) = change else { continue };
+            let routed = router.route(&insert).map_err(PipelineError::Row);
+            visit(routed.map_err(RelayError::Session)?).await?;
+        }
+        Ok(())
+    }
+}
+
+/// The table as the server would describe it in the stream.
+fn described(table: &GapTable) -> Vec<u8> {
+    let columns: Vec<RelationColumn> = table
+        .columns
+        .iter()
+        .map(|column| RelationColumn {
+            is_key: false,
+            name: column.name.clone(),
+            type_oid: column.type_oid,
+            type_modifier: column.type_modifier,
+        })
+        .collect();
+    let (schema, name) = (table.name.schema(), table.name.table());
+    encode::relation(table.oid, schema, name, ReplicaIdentity::Default, &columns)
+}
+
+/// A row as the server would stream it.
+fn inserted(table: &GapTable, row: &SimpleQueryRow) -> Vec<u8> {
+    let value = |index| match row.get(index) {
+        Some(text) => Column::Text(text.as_bytes()),
+        None => Column::Null,
+    };
+    let values: Vec<Column<'_>> = (0..table.columns.len()).map(value).collect();
+    encode::insert(table.oid, &values)
+}
+
+fn unreadable(source: pgoutput_parser::DecodeError) -> RelayError {
+    RelayError::Session(PipelineError::Decode { at: Lsn::ZERO, source })
+}
