@@ -28,6 +28,18 @@ pub enum GapValue {
     },
 }
 
+impl GapValue {
+    /// The value as a column of the replication stream.
+    #[must_use]
+    pub fn as_column(&self) -> Column<'_> {
+        match self {
+            Self::Null => Column::Null,
+            Self::Text(text) => Column::Text(text),
+            Self::TooLarge { bytes } => Column::TooLarge { bytes: *bytes },
+        }
+    }
+}
+
 /// A row of the table, in the order in which a recovery reads rows.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct GapRow {

@@ -53,6 +53,7 @@ pub use marks::{Marks, Resumption};
 use noting::PlaceOnRecord;
 pub use noting::{NotePlace, run_noting};
 pub use progress::Progress;
+pub(crate) use reader::SqlRows;
 pub use reader::{RowReader, Rows};
 pub use rest::Rest;
 pub use source::Serving;

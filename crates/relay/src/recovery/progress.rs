@@ -13,7 +13,7 @@ use walrelay_postgres::{FillingPlace, RecordedRow, RowPlace};
 #[derive(Debug, Clone, Default)]
 pub struct Progress(Arc<Mutex<State>>);
 
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct State {
     /// The transaction that all rows are of.
     commit_lsn: Lsn,
@@ -28,6 +28,19 @@ struct State {
     recorded: Arc<[RecordedRow]>,
     /// The place as it was known last.
     place: Option<FillingPlace>,
+}
+
+impl Default for State {
+    fn default() -> Self {
+        Self {
+            commit_lsn: Lsn::ZERO,
+            next: 0,
+            unsettled: BTreeMap::new(),
+            last: None,
+            recorded: Arc::default(),
+            place: None,
+        }
+    }
 }
 
 #[derive(Debug, Clone)]

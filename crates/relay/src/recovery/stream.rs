@@ -151,7 +151,7 @@ impl<R: RowReader> TableStream<R> {
             let Some(row) = row else { return Ok(()) };
             self.failures.read(&row, table);
             self.batches.read(&row, (table, &in_table));
-            let values: Vec<Column<'_>> = row.values.iter().map(column).collect();
+            let values: Vec<Column<'_>> = row.values.iter().map(GapValue::as_column).collect();
             write_change(writer, &encode::insert(table.oid, &values)).await.map_err(io)?;
             let following = self.batches.next(open, (number, &row));
             begin_following(writer, open, following).await.map_err(io)?;
@@ -162,14 +162,6 @@ impl<R: RowReader> TableStream<R> {
         if let Some(answer) = answer_in(error) {
             self.failures.failed(&answer);
         }
-    }
-}
-
-fn column(value: &GapValue) -> Column<'_> {
-    match value {
-        GapValue::Null => Column::Null,
-        GapValue::Text(text) => Column::Text(text),
-        GapValue::TooLarge { bytes } => Column::TooLarge { bytes: *bytes },
     }
 }
 
@@ -184,6 +176,7 @@ fn answer_in(error: &RelayError) -> Option<ServerError> {
         | RelayError::Connect(_)
         | RelayError::Session(_)
         | RelayError::Store(_)
+        | RelayError::Unsendable { .. }
         | RelayError::TableStream { .. }
         | RelayError::TakeOver { .. }
         | RelayError::InRecovery

@@ -8,12 +8,11 @@ use pgoutput_parser::{
     Begin, Change, Column, Decoder, Lsn, PgTimestamp, RelationColumn, ReplicaIdentity, encode,
 };
 use tokio::time::sleep;
-use tokio_postgres::{SimpleQueryMessage, SimpleQueryRow};
 use walrelay_core::{Routed, Router, RouterConfig};
-use walrelay_postgres::{ConnectConfig, Gap, GapTable, SqlClient};
+use walrelay_postgres::{ConnectConfig, Gap, GapRow, GapTable, GapValue};
 
 use crate::error::RelayError;
-use crate::recovery::reading;
+use crate::recovery::{SqlRows, reading};
 use crate::stream::pipeline_error::PipelineError;
 
 /// How often it is checked whether commits have become visible that wait for a standby.
@@ -22,7 +21,7 @@ const VISIBLE_PAUSE: Duration = Duration::from_millis(100);
 /// Reads the tables, aggregate by aggregate and version by version.
 #[derive(Debug)]
 pub struct RowReader {
-    client: SqlClient,
+    rows: SqlRows,
     gap: Gap,
     tables: Vec<GapTable>,
     router: RouterConfig,
@@ -39,7 +38,7 @@ impl RowReader {
         router: RouterConfig,
         (gap, tables): (Gap, Vec<GapTable>),
     ) -> Result<Self, RelayError> {
-        Ok(Self { client: reading(connect).await?, gap, tables, router })
+        Ok(Self { rows: reading(connect).await?, gap, tables, router })
     }
 
     /// Gives each row to `visit`, in order. Positions are made up: they grow with the order, and those of a later
@@ -53,7 +52,7 @@ impl RowReader {
         round: u64,
         mut visit: impl AsyncFnMut(Routed) -> Result<(), E>,
     ) -> Result<(), E> {
-        while !self.gap.is_visible(&self.client).await.map_err(RelayError::Survey)? {
+        while !self.gap.is_visible(&self.rows.client).await.map_err(RelayError::Survey)? {
             sleep(VISIBLE_PAUSE).await;
         }
         let mut router = Router::new(self.router.clone());
@@ -74,11 +73,10 @@ impl RowReader {
         (decoder, router): (&mut Decoder, &mut Router),
         visit: &mut impl AsyncFnMut(Routed) -> Result<(), E>,
     ) -> Result<(), E> {
-        let rows = self.gap.rows(&self.client, table).await.map_err(RelayError::Survey)?;
+        let SqlRows { client, text } = &self.rows;
+        let rows = self.gap.rows(client, (table, *text)).await.map_err(RelayError::Survey)?;
         let mut rows = pin!(rows);
-        let failed = RelayError::sql("read rows of the outbox");
-        while let Some(message) = rows.try_next().await.map_err(&failed)? {
-            let SimpleQueryMessage::Row(row) = message else { continue };
+        while let Some(row) = rows.try_next().await.map_err(RelayError::Survey)? {
             let encoded = inserted(table, &row);
             let change = decoder.decode(&encoded).map_err(unreadable)?;
             let Change::Insert(insert) = change else { continue };
@@ -106,12 +104,8 @@ fn described(table: &GapTable) -> Vec<u8> {
 }
 
 /// A row as the server would stream it.
-fn inserted(table: &GapTable, row: &SimpleQueryRow) -> Vec<u8> {
-    let value = |index| match row.get(index) {
-        Some(text) => Column::Text(text.as_bytes()),
-        None => Column::Null,
-    };
-    let values: Vec<Column<'_>> = (0..table.columns.len()).map(value).collect();
+fn inserted(table: &GapTable, row: &GapRow) -> Vec<u8> {
+    let values: Vec<Column<'_>> = row.values.iter().map(GapValue::as_column).collect();
     encode::insert(table.oid, &values)
 }
 
