@@ -221,9 +221,9 @@ async fn the_budget_follows_the_server_while_the_relay_runs() {
     let budget = format!("walrelay_wal_budget_bytes {}", 48 * MIB);
     assert!(metrics.contains(&budget), "{metrics}");
     let status = world.succeed(["status"]).await;
-    assert!(status.contains("48.0 MiB; the server keeps 96.0 MiB for a slot"), "{status}");
+    assert!(status.contains("48 MiB; the server keeps 96 MiB for a slot"), "{status}");
     let checked = world.run(["check"]).await.text;
-    assert!(checked.contains("is 48.0 MiB; the server's bound is 96.0 MiB"), "{checked}");
+    assert!(checked.contains("is 48 MiB; the server's bound is 96 MiB"), "{checked}");
 }
 
 /// Waits until `/status` names who keeps confirmed log, and that satisfies.

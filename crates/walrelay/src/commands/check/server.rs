@@ -73,19 +73,19 @@ mod tests {
                 WalBudgetLimit::Auto,
                 Retention::Bytes(96 * MIB),
                 Severity::Ok,
-                "is 48.0 MiB; the server's bound is 96.0 MiB (max_slot_wal_keep_size)",
+                "is 48 MiB; the server's bound is 96 MiB (max_slot_wal_keep_size)",
             ),
             (
                 WalBudgetLimit::Bytes(256 * MIB),
                 Retention::Bytes(96 * MIB),
                 Severity::Warning,
-                "is 256.0 MiB; the server's bound is 96.0 MiB (max_slot_wal_keep_size)",
+                "is 256 MiB; the server's bound is 96 MiB (max_slot_wal_keep_size)",
             ),
             (
                 WalBudgetLimit::Off,
                 Retention::Bytes(96 * MIB),
                 Severity::Warning,
-                "is off; the server's bound is 96.0 MiB (max_slot_wal_keep_size)",
+                "is off; the server's bound is 96 MiB (max_slot_wal_keep_size)",
             ),
             (
                 WalBudgetLimit::Auto,
