@@ -1,7 +1,7 @@
 //! A Pub/Sub with a sick key, a poisoned row, refusals and lost replies.
 
 use std::collections::BTreeSet;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::time::{Instant, sleep};

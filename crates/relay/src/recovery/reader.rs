@@ -25,7 +25,7 @@ pub type Rows = BoxStream<'static, Result<GapRow, RelayError>>;
 
 /// The tables in Postgres.
 #[derive(Debug)]
-pub struct SqlRows {
+pub(crate) struct SqlRows {
     pub(crate) client: SqlClient,
     pub(crate) text: ServerText,
 }
