@@ -59,7 +59,7 @@ pub enum Lookahead {
 }
 
 /// What lies before the new place of a slot.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct GivenUp {
     /// Where the slot is to be moved.
     pub target: Lsn,
@@ -73,6 +73,19 @@ pub struct GivenUp {
     pub rows: Vec<RowGivenUp>,
     /// The last of the transactions, if the server could not send all of it.
     pub unsendable: Option<UnsendableTransaction>,
+}
+
+impl GivenUp {
+    const fn nothing() -> Self {
+        Self {
+            target: Lsn::ZERO,
+            transactions: 0,
+            inserts: 0,
+            other_changes: 0,
+            rows: Vec::new(),
+            unsendable: None,
+        }
+    }
 }
 
 /// An insert that is given up.
@@ -179,7 +192,7 @@ struct OpenTransaction {
     other_changes: u64,
 }
 
-#[derive(Debug, Clone, Copy, Default)]
+#[derive(Debug, Clone, Copy)]
 struct Counts {
     end_lsn: Lsn,
     transactions: u64,
@@ -187,10 +200,14 @@ struct Counts {
     other_changes: u64,
 }
 
+impl Counts {
+    const NONE: Self = Self { end_lsn: Lsn::ZERO, transactions: 0, inserts: 0, other_changes: 0 };
+}
+
 impl<'a> Reading<'a> {
     fn new(question: Question<'a>, end: Lsn) -> Self {
         let (open, decoder) = (None, Some(Decoder::new()));
-        let (all, before) = (GivenUp::default(), Counts::default());
+        let (all, before) = (GivenUp::nothing(), Counts::NONE);
         Self { question, end, decoder, open, all, before }
     }
 
@@ -276,7 +293,10 @@ impl<'a> Reading<'a> {
     }
 
     fn reaches(&mut self, target: Lsn) -> Lookahead {
-        Lookahead::Reaches(GivenUp { target, ..std::mem::take(&mut self.all) })
+        Lookahead::Reaches(GivenUp {
+            target,
+            ..std::mem::replace(&mut self.all, GivenUp::nothing())
+        })
     }
 
     /// No transaction was meant: all those that end before the position.

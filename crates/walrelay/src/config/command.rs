@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::{Duration, SystemTime};
 
-use pgoutput_parser::{Lsn, Position};
+use pgoutput_parser::Position;
 use walrelay_core::{ColumnNames, Names, RouterConfig, WalBudgetLimit};
 use walrelay_emulator::Fault;
 use walrelay_postgres::{ConnectConfig, DispatchQuery, OnLost, Outbox};
