@@ -6,7 +6,7 @@ use futures_util::StreamExt as _;
 use futures_util::stream;
 use pgoutput_parser::{Lsn, Position};
 use tokio::io::DuplexStream;
-use walrelay_core::Retention;
+use walrelay_core::{Retention, WalBudgetLimit};
 use walrelay_postgres::{
     AggregateKey, Gap, GapColumn, GapRow, GapTable, GapValue, QualifiedName, RecordedRow, Scope,
     SettledRows, SystemIdentity,

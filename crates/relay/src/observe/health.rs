@@ -565,7 +565,8 @@ mod tests {
         health.condition_noted(condition);
         assert!(!health.has_news() && health.condition_to_note().is_none());
 
-        let log = |held| LogHeld { held, budget: 100, spill: Spill::Off, is_futile: false };
+        let bound = Retention::Unlimited;
+        let log = |held| LogHeld { held, budget: 100, bound, spill: Spill::Off, is_futile: false };
         health.set_log(log(99));
         health.set_outage(None);
         assert!(!health.has_news(), "nothing is wrong");

@@ -251,7 +251,8 @@ fn calls_without_an_answer_are_given_up_near_the_budget_whether_others_are_answe
     ];
     for (budget, delivery, age, is_given_up) in cases {
         let (mut flow, mut publishes) = with_a_call_without_an_answer(budget, delivery, age);
-        flow.log_measured(Lsn::new(1_000), &mut publishes);
+        let measured = Measured { wal_end: Lsn::new(1_000), retention: Retention::Unlimited };
+        flow.log_measured(measured, &mut publishes);
         assert_eq!(publishes.is_empty(), is_given_up, "{budget:?}, {delivery:?}, {age:?}");
         let recorded = &flow.lanes.effects().rows_to_record;
         let positions: Vec<_> =
