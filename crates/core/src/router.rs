@@ -173,9 +173,9 @@ impl Router {
         let event_id = given_id.unwrap_or_default();
         let body_len = parts.encoded_len() + left_out.encoded_len();
         let message = Message::build(topic, insert.position, event_id, body_len, |buffer| {
-            let ordering_key = parts.append_to(buffer);
+            let key_range = parts.append_to(buffer);
             left_out.append_to(buffer);
-            ordering_key
+            key_range
         });
         let fault = left_out
             .take_fault()

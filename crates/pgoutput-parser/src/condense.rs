@@ -314,7 +314,12 @@ impl Place {
             Self::Kept { columns, bytes: 0 } | Self::LeftOut { columns, bytes: 0 } => {
                 Self::column(columns.saturating_sub(1))
             }
-            place => place,
+            Self::Header
+            | Self::Tuple
+            | Self::Kind { .. }
+            | Self::Length { .. }
+            | Self::Kept { .. }
+            | Self::LeftOut { .. } => self,
         }
     }
 }

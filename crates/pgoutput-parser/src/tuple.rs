@@ -201,8 +201,8 @@ fn split_column(bytes: &[u8]) -> Option<(Column<'_>, &[u8])> {
 #[cold]
 fn split_length(bytes: &[u8]) -> Option<(Column<'_>, &[u8])> {
     let (len, rest) = bytes.split_first_chunk()?;
-    let bytes = usize::try_from(u32::from_be_bytes(*len)).ok()?;
-    Some((Column::TooLarge { bytes }, rest))
+    let value_bytes = usize::try_from(u32::from_be_bytes(*len)).ok()?;
+    Some((Column::TooLarge { bytes: value_bytes }, rest))
 }
 
 impl Form {

@@ -502,8 +502,8 @@ impl Kind {
             | StoreError::WithoutValue { .. }
             | StoreError::AnchorMissing { .. }
             | StoreError::AnchorLost { .. }
+            | StoreError::NoTimeColumn { .. }
             | StoreError::SlotName { .. } => Self::Argument,
-            StoreError::NoTimeColumn { .. } => Self::Argument,
             StoreError::NotLost { .. } => Self::NotLost,
             StoreError::UpgradeBegun { .. } => Self::UpgradeBegun,
             StoreError::UpgradePrepared { .. } => Self::UpgradePrepared,
