@@ -1,5 +1,6 @@
 //! A reset: everything behind an anchor again, for everybody, contiguous with the live rows.
 
+use pgoutput_parser::Lsn;
 use walrelay_testkit::checker::Committed;
 use walrelay_testkit::outbox::Workload;
 use walrelay_testkit::postgres::installed_majors;
@@ -68,7 +69,7 @@ async fn a_reset_to_a_place_behind_the_anchor_repeats_what_lies_behind_that_plac
     let Some(world) = World::create().await else { return };
     world.succeed(["anchor", "create", "a"]).await;
     Workload::of_rows(30).insert(world.client()).await.expect("rows");
-    let middle = format!("0/{:X}", world.wal_end().await);
+    let middle = Lsn::new(world.wal_end().await).to_string();
     let more = Workload { first_number: 30, ..Workload::of_rows(12) };
     let later = more.insert(world.client()).await.expect("rows");
     world.catch_up().await;
@@ -128,7 +129,7 @@ async fn a_reset_past_what_is_settled_counts_what_it_skips_and_wants_to_be_told_
     world.catch_up().await;
     world.succeed(["anchor", "create", "a"]).await;
     Workload::of_rows(14).insert(world.client()).await.expect("rows");
-    let here = format!("0/{:X}", world.wal_end().await);
+    let here = Lsn::new(world.wal_end().await).to_string();
     let more = Workload { first_number: 14, ..Workload::of_rows(5) };
     let later = more.insert(world.client()).await.expect("rows");
 

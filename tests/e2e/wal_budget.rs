@@ -135,9 +135,9 @@ async fn an_outage_within_the_budget_parks_nothing() {
     world.pubsub.fault("reject=UNAVAILABLE");
     write_foreign_log(&world, 30, 10).await;
     assert_eq!(world.number("SELECT count(*) FROM app_outbox_dispatch").await, 0);
-    wait_until(Duration::from_secs(60), "the status to tell since when", async || {
+    wait_until(DEADLINE, "the status to report the outage as the relay noted it", async || {
         let status = world.succeed(["status"]).await;
-        status.contains("; nothing further is settled since 2").then_some(())
+        status.contains("; not ready: nothing is being stored").then_some(())
     })
     .await;
     world.pubsub.heal();
