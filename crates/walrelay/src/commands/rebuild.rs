@@ -49,7 +49,7 @@ pub(super) async fn rebuild(
 ) -> Result<(), Error> {
     let reset = reset(order)?;
     reach::tell(client, (order, since)).await?;
-    agree(client, (order, None), shutdown).await?;
+    agree(client, (order, at_risk(order, since)), shutdown).await?;
     let prepared = Box::pin(unless_stopped(prepare(client, (order, since)), shutdown));
     let (subscriber, successor) = prepared.await?;
     let Successor { old, name: new, is_new } = &successor;
@@ -90,6 +90,17 @@ pub(super) async fn rebuild(
          what fails this time waits or is dead again: `walrelay consumer status {}` counts it\n",
         order.name
     ))
+}
+
+/// What readers of the tables are without until the subscription is read.
+fn at_risk(order: &Rebuild, since: SystemTime) -> Option<String> {
+    order.reset_sql.as_ref().map(|_| {
+        format!(
+            "--reset-sql empties the tables first: until the events since {} are applied again, readers find a part, and \
+             older events are gone from them",
+            rfc3339(since)
+        )
+    })
 }
 
 /// A subscription in place of another.
