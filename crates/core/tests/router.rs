@@ -3,6 +3,7 @@
 #![expect(clippy::unwrap_used, reason = "a test stops at the first surprise")]
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use pgoutput_parser::{
     Begin, Change, Column, Decoder, Lsn, PgTimestamp, RelationColumn, ReplicaIdentity, encode,
@@ -227,7 +228,7 @@ const BYTEA: u32 = 17;
 fn lacks(routed: &Routed) -> (Vec<(MessagePart, usize)>, String) {
     let body = routed.message.body();
     let lacks = IncompleteMessage::of(body).map(|incomplete| incomplete.lacks).unwrap_or_default();
-    let (topic, position) = (routed.message.topic().clone(), routed.message.position());
+    let (topic, position) = (Arc::clone(routed.message.topic()), routed.message.position());
     let is_complete = Message::from_encoded(topic, position, "e-1", body).is_ok();
     assert_eq!(is_complete, lacks.is_empty(), "a message that lacks a part could be published");
     let failure = routed.fault.clone().map(Fault::into_failure);
@@ -264,17 +265,17 @@ fn a_payload_that_is_too_large_is_left_out_of_the_message_and_named_with_its_siz
 #[test]
 fn a_payload_that_only_fits_without_its_attributes_is_left_out_and_a_smaller_one_is_not() {
     let mut table = Table::new(small(), "");
-    let row = |table: &mut Table, bytes| {
+    let mut row = |bytes| {
         let payload = "x".repeat(bytes);
         table.row(&[("id", Some("e-1")), ("payload", Some(&payload))])
     };
-    let routed = row(&mut table, REQUEST_BYTES_MAX);
-    let (parts, fault) = lacks(&routed);
+    let too_large = row(REQUEST_BYTES_MAX);
+    let (parts, fault) = lacks(&too_large);
     assert_eq!(parts, [(MessagePart::Payload, REQUEST_BYTES_MAX)]);
     assert!(fault.starts_with("TOO_LARGE: the payload of public.app_outbox with its"), "{fault}");
-    let routed = row(&mut table, REQUEST_BYTES_MAX - 1_000);
-    assert_eq!(lacks(&routed), (Vec::new(), String::new()));
-    assert_eq!(routed.message.data().len(), REQUEST_BYTES_MAX - 1_000);
+    let fitting = row(REQUEST_BYTES_MAX - 1_000);
+    assert_eq!(lacks(&fitting), (Vec::new(), String::new()));
+    assert_eq!(fitting.message.data().len(), REQUEST_BYTES_MAX - 1_000);
 }
 
 #[test]
@@ -301,11 +302,11 @@ fn keys_ids_and_headers_may_be_too_large_and_the_payload_stays() {
         assert!(fault.contains("column \"aggregateid\" of public.app_outbox has 70000"), "{fault}");
         assert_eq!((routed.message.ordering_key(), routed.message.data()), ("", &b"hello"[..]));
     }
-    let routed = sent(large, text("k"), Column::Null);
-    assert_eq!(lacks(&routed).0, [(MessagePart::Attributes, 70_000)]);
-    assert_eq!((routed.message.event_id(), routed.message.ordering_key()), ("", "k"));
-    let routed = sent(text("e-1"), text("k"), Column::TooLarge { bytes: 140_000_000 });
-    let (parts, fault) = lacks(&routed);
+    let large_id = sent(large, text("k"), Column::Null);
+    assert_eq!(lacks(&large_id).0, [(MessagePart::Attributes, 70_000)]);
+    assert_eq!((large_id.message.event_id(), large_id.message.ordering_key()), ("", "k"));
+    let large_headers = sent(text("e-1"), text("k"), Column::TooLarge { bytes: 140_000_000 });
+    let (parts, fault) = lacks(&large_headers);
     assert_eq!(parts, [(MessagePart::Attributes, 140_000_000)]);
     assert!(fault.contains("column \"headers\"") && fault.contains("takes 128000"), "{fault}");
 }

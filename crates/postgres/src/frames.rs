@@ -156,12 +156,14 @@ impl<R: AsyncRead + Unpin> Frames<R> {
     #[inline]
     fn take_frame(&mut self) -> Result<Option<Place>, PgError> {
         loop {
-            if !matches!(self.large, LargeFrame::None) {
-                match self.take_large()? {
-                    Large::Nothing => {}
-                    Large::Arriving => return Ok(None),
-                    Large::Complete => return Ok(Some(Place::Condensed)),
-                }
+            let large = match &self.large {
+                LargeFrame::None => Large::Nothing,
+                LargeFrame::Arriving(_) | LargeFrame::Condensed(_) => self.take_large()?,
+            };
+            match large {
+                Large::Nothing => {}
+                Large::Arriving => return Ok(None),
+                Large::Complete => return Ok(Some(Place::Condensed)),
             }
             match self.incoming.take() {
                 Ok(Some(located)) if located.tag == backend::COPY_DATA_TAG => {

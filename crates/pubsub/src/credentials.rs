@@ -108,24 +108,24 @@ impl RequestHeaders {
                 extensions.insert(tag);
             }
             let asked = timeout(TOKEN_TIMEOUT, credentials.headers(extensions)).await;
-            match asked.map_err(|_| too_late())? {
+            let answer = asked.map_err(|_| too_late())?;
+            let headers = match answer.map_err(|error| self.not_obtained(&error))? {
                 // Nothing is kept where the service has refused the token meanwhile.
-                Ok(CacheableResource::NotModified) => {
-                    if let Some(kept) = self.kept().copy() {
-                        return Ok(kept);
-                    }
-                }
-                Ok(CacheableResource::New { entity_tag, data }) => {
-                    return Ok(self.keep(entity_tag, &data));
-                }
-                Err(error) => {
-                    if !error.is_transient() {
-                        self.renew(None);
-                    }
-                    return Err(refused(&error));
-                }
+                CacheableResource::NotModified => self.kept().copy(),
+                CacheableResource::New { entity_tag, data } => Some(self.keep(entity_tag, &data)),
+            };
+            if let Some(headers) = headers {
+                return Ok(headers);
             }
         }
+    }
+
+    /// After a permanent error the library never asks again, so the credentials are made again.
+    fn not_obtained(&self, error: &CredentialsError) -> PublishFailure {
+        if !error.is_transient() {
+            self.renew(None);
+        }
+        refused(error)
     }
 
     /// Makes the credentials again: the service refused this token, or whatever is kept. A request that

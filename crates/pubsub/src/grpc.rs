@@ -18,7 +18,9 @@ use walrelay_core::{Message, Topic};
 
 use crate::classify::classify;
 use crate::config::PublisherConfig;
-use crate::credentials::{MakeCredentials, Renewal, RequestHeaders, application_default};
+use crate::credentials::{
+    MakeCredentials, Renewal, RequestHeaders, TokenNumber, application_default,
+};
 use crate::dial::Dialer;
 use crate::error::PubsubError;
 use crate::pool::{Lease, Pool};
@@ -141,17 +143,26 @@ impl Client {
             match self.exchange(&lease, headers, body.clone()).await {
                 Ok(frame) => return Ok(frame),
                 Err(Failed::Finally(failure)) => return Err(failure),
-                Err(Failed::Unauthenticated(failure)) => {
-                    // The token, not the request, is at fault: with another one it may be taken.
-                    if sends == SENDS_MAX || self.headers.renew(Some(token)) == Renewal::TooSoon {
-                        return Err(failure);
-                    }
-                }
+                Err(Failed::Unauthenticated(failure)) if sends == SENDS_MAX => return Err(failure),
+                // The token, not the request, is at fault: with another one it may be taken.
+                Err(Failed::Unauthenticated(failure)) => self.renew_token(token, failure)?,
                 Err(Failed::NotProcessed(error)) if sends == SENDS_MAX => {
                     return Err(transport(&error));
                 }
                 Err(Failed::NotProcessed(_)) => lease.connection().retire(),
             }
+        }
+    }
+
+    /// Ok if the request may be sent again, with another token.
+    fn renew_token(
+        &self,
+        refused: TokenNumber,
+        failure: PublishFailure,
+    ) -> Result<(), PublishFailure> {
+        match self.headers.renew(Some(refused)) {
+            Renewal::Renewed => Ok(()),
+            Renewal::TooSoon => Err(failure),
         }
     }
 

@@ -70,10 +70,7 @@ impl Raw {
                 SETTINGS if flags & ACK == 0 => self.write(SETTINGS, ACK, 0, &[]).await,
                 PING if flags & ACK == 0 => self.write(PING, ACK, 0, &payload).await,
                 DATA if flags & END_STREAM != 0 => {
-                    let found = ["one", "two", "three"].into_iter().find(|data| {
-                        payload.windows(data.len()).any(|part| part == data.as_bytes())
-                    });
-                    return Request { stream, data: found.unwrap().to_owned() };
+                    return Request { stream, data: data_of(&payload).to_owned() };
                 }
                 _ => {}
             }
@@ -102,6 +99,12 @@ impl Raw {
         payload.put_u32(reason.into());
         self.write(GOAWAY, 0, 0, &payload).await;
     }
+}
+
+/// Which of the tests' messages a request carries.
+fn data_of(payload: &[u8]) -> &'static str {
+    let is_in = |data: &str| payload.windows(data.len()).any(|part| part == data.as_bytes());
+    ["one", "two", "three"].into_iter().find(|data| is_in(data)).unwrap()
 }
 
 async fn listen() -> (TcpListener, GrpcPublisher) {

@@ -276,7 +276,18 @@ async fn answer(
     let answer = match (shared.script)(number) {
         Answer::IdsFor(valid) if token.is_some_and(|token| token == valid) => Answer::Ids,
         Answer::IdsFor(_) => Answer::TrailersOnly(16, "the token is refused"),
-        answer => answer,
+        answer @ (Answer::Ids
+        | Answer::IdsTogether(_)
+        | Answer::IdsInPieces
+        | Answer::TheseIds(_)
+        | Answer::Bytes(_)
+        | Answer::Status(..)
+        | Answer::TrailersOnly(..)
+        | Answer::NoStatus
+        | Answer::Http(_)
+        | Answer::Reset(_)
+        | Answer::Cut
+        | Answer::Never) => answer,
     };
     if let Answer::IdsTogether(barrier) = &answer {
         barrier.wait().await;
