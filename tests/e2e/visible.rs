@@ -68,8 +68,8 @@ async fn a_dispatch_table_that_cannot_be_written_is_named_with_its_grant_everywh
     world.pubsub.wait_stored(DEADLINE, 1).await;
     relay.wait_for_http(DEADLINE, "/readyz", 200).await;
     wait_until(DEADLINE, "the note to be cleared", async || {
-        let report = status(&world).await;
-        (report["noted"]["reasons"] == serde_json::json!([])).then_some(())
+        let cleared = status(&world).await;
+        (cleared["noted"]["reasons"] == serde_json::json!([])).then_some(())
     })
     .await;
     drop(relay);

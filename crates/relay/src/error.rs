@@ -18,20 +18,8 @@ pub enum RelayError {
     #[error(transparent)]
     Session(#[from] PipelineError),
     /// The session broke off at the same place as the sessions before it, with the same error.
-    #[error(
-        "the server cannot send {at}{rows}: {attempts} sessions ended there, one after the other"
-    )]
-    Unsendable {
-        /// Where.
-        at: Unsent,
-        /// How many sessions.
-        attempts: u32,
-        /// The rows, where they were found in the table: `, which is event …`.
-        rows: String,
-        /// What the server said.
-        #[source]
-        source: PgError,
-    },
+    #[error(transparent)]
+    Unsendable(Box<RepeatedSendFailure>),
     /// Dispatch state cannot be read.
     #[error("dispatch state cannot be read")]
     Store(#[source] StoreFailure),
@@ -76,6 +64,21 @@ pub enum RelayError {
     },
 }
 
+/// Sessions ended at one place, one after the other, because the server cannot send what is there.
+#[derive(Debug, thiserror::Error)]
+#[error("the server cannot send {at}{rows}: {attempts} sessions ended there, one after the other")]
+pub struct RepeatedSendFailure {
+    /// Where.
+    pub at: Unsent,
+    /// How many sessions.
+    pub attempts: u32,
+    /// The rows, where they were found in the table: `, which is event …`.
+    pub rows: String,
+    /// What the server said.
+    #[source]
+    pub source: PgError,
+}
+
 /// Every word that [`reason`](RelayError::reason) has.
 pub(crate) const RECONNECT_REASONS: [&str; 12] = [
     "connect",
@@ -105,7 +108,7 @@ impl RelayError {
             Self::AtFirst(error) => error.kind().disposition(Met::AtFirst),
             Self::Connect(_)
             | Self::Session(_)
-            | Self::Unsendable { .. }
+            | Self::Unsendable(_)
             | Self::Store(_)
             | Self::Survey(_)
             | Self::TableStream { .. }
@@ -129,7 +132,7 @@ impl RelayError {
             ) => Kind::Unreadable,
             // Once may be an accident; the supervisor counts.
             Self::Session(PipelineError::Unsendable { .. }) => Kind::Refused,
-            Self::Unsendable { .. } => Kind::Unsendable,
+            Self::Unsendable(_) => Kind::Unsendable,
             Self::Session(PipelineError::PublicationChanged { .. }) => Kind::PublicationChanged,
             Self::Session(PipelineError::ServerStops) => Kind::NotAccepting,
             Self::Store(failure) | Self::Session(PipelineError::Store(failure)) => {
@@ -158,7 +161,7 @@ impl RelayError {
             Self::Session(
                 PipelineError::Unsendable { .. } | PipelineError::Stream(PgError::Server(_)),
             )
-            | Self::Unsendable { .. } => "server_error",
+            | Self::Unsendable(_) => "server_error",
             Self::Session(PipelineError::Stream(PgError::EndedByServer)) => "ended_by_server",
             Self::Session(PipelineError::Stream(_)) => "disconnected",
             Self::Session(PipelineError::ServerStops) => "server_shutdown",

@@ -381,9 +381,10 @@ mod tests {
     fn answer(reach: Reach, breaks_at: Option<u64>) -> Lookahead {
         let connect = ConnectConfig::parse("postgresql://u@h/d", &PgEnv::default())
             .expect("a connection string");
-        let id = Names::parse("id");
+        let id_column = Names::parse("id");
         let (slot, publication, from) = ("s", "p", Lsn::ZERO);
-        let question = Question { connect: &connect, slot, publication, id: &id, from, reach };
+        let question =
+            Question { connect: &connect, slot, publication, id: &id_column, from, reach };
         let mut reading = Reading::new(question, Lsn::new(1_000));
         let columns =
             [RelationColumn { is_key: true, name: "id".into(), type_oid: 25, type_modifier: -1 }];

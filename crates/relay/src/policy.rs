@@ -619,7 +619,7 @@ mod tests {
                     assert!(
                         matches!(checked, Exit::Unexpected | Exit::PostgresSetup | Exit::SlotHeld),
                         "{kind:?}"
-                    )
+                    );
                 }
             }
         }

@@ -290,7 +290,7 @@ pub(crate) fn human_age(seconds: u64) -> String {
         (0, 0, 0) => format!("{seconds} s"),
         (0, 0, _) => format!("{minutes} min"),
         (0, ..) => format!("{hours} h {} min", minutes % 60),
-        (_, ..) => format!("{days} d {} h", hours % 24),
+        _ => format!("{days} d {} h", hours % 24),
     }
 }
 

@@ -3,7 +3,7 @@
 //! Pure. Whatever ends sessions in between, such as a restart of the server, proves nothing about the row, so
 //! it neither counts nor begins the count again.
 
-use crate::error::RelayError;
+use crate::error::{RelayError, RepeatedSendFailure};
 use crate::stream::pipeline_error::{PipelineError, Unsent};
 
 /// Sessions that end at one place before the relay stops. One may be an accident of the server, and two of
@@ -33,7 +33,10 @@ impl UnsendableRow {
         self.0 = Some(Place { at, error: text, attempts });
         match attempts < ATTEMPTS_MAX {
             true => RelayError::Session(PipelineError::Unsendable { at, source }),
-            false => RelayError::Unsendable { at, attempts, rows: String::new(), source },
+            false => {
+                let failure = RepeatedSendFailure { at, attempts, rows: String::new(), source };
+                RelayError::Unsendable(Box::new(failure))
+            }
         }
     }
 }

@@ -561,8 +561,7 @@ mod tests {
     fn a_change_of_condition_is_news_once_and_numbers_that_grow_are_none() {
         let health = Health::new();
         health.set_phase(Phase::Streaming);
-        let condition = health.condition_to_note().unwrap();
-        health.condition_noted(condition);
+        health.condition_noted(health.condition_to_note().unwrap());
         assert!(!health.has_news() && health.condition_to_note().is_none());
 
         let bound = Retention::Unlimited;

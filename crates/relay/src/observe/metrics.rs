@@ -264,8 +264,8 @@ impl Metrics {
             *refused.entry((topic, *code)).or_default() += 1;
         }
         self.publish_refused.clear();
-        for ((topic, code), topics) in refused {
-            self.publish_refused.get_or_create(&RequestLabels { topic, code }).set(topics);
+        for ((topic, code), count) in refused {
+            self.publish_refused.get_or_create(&RequestLabels { topic, code }).set(count);
         }
     }
 

@@ -213,15 +213,11 @@ where
             }
         }
 
-        if let Some(goal) = goal {
-            mode = mode.of_goal(goal, flow.tracker.watermark(), *drain_timeout);
-        }
+        mode = mode.of_goal(goal.as_ref(), flow.tracker.watermark(), *drain_timeout);
         flow.hold_beside(frames.buffered_bytes());
         flow.send(publishes, recorder, mode);
         if let Some(goal) = goal {
-            // What is waited for must be asked for.
-            recorder.leave_out(Vec::new());
-            recorder.look_for_spilled(goal.looks_for_spilled_before(flow.tracker.watermark()));
+            recorder.look_for_all_spilled(goal.looks_for_spilled_before(flow.tracker.watermark()));
         }
         let Some((ended, until)) = mode.end() else { continue };
         if publishes.is_empty() && flow.is_over(mode, recorder) || Instant::now() >= until {

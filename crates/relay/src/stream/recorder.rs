@@ -192,6 +192,12 @@ impl<S: Store> Recorder<S> {
         self.spilled_before = before;
     }
 
+    /// The same, with the due keys of every topic looked for: a goal waits for all of them.
+    pub fn look_for_all_spilled(&mut self, before: Option<Lsn>) {
+        self.leave_out(Vec::new());
+        self.look_for_spilled(before);
+    }
+
     /// A confirmation waits for a look at the publication.
     pub fn watch_soon(&mut self) {
         self.watch_at = self.watch_at.min(self.watched_at + self.intervals.watch_soon);

@@ -81,9 +81,9 @@ async fn relay(
             Ok(())
         });
     }
-    let mut recovers = config.on_slot_lost == OnSlotLost::Recover;
+    let mut on_slot_lost = config.on_slot_lost;
     loop {
-        let lost_slot = lost_slot(config, recovers);
+        let lost_slot = lost_slot(config.settings.until, on_slot_lost);
         let streaming = stream(config, (publisher.clone(), lost_slot), observed, shutdown);
         let error = match streaming.await {
             Ok(()) => return Ok(()),
@@ -98,18 +98,11 @@ async fn relay(
                 Ok(Filled::Stopped) => return Ok(()),
                 Err(failed) => again_after(failed, lost_slot, shutdown).await?,
             }
-        } else if matches!(kind, Kind::SlotLost | Kind::OtherServer) && recovers {
+        } else if matches!(kind, Kind::SlotLost | Kind::OtherServer)
+            && on_slot_lost == OnSlotLost::Recover
+        {
             tracing::error!(error = %Chain(&error), "the slot is lost; recovering it");
-            recovers = match begin_recovery(&config.settings).await {
-                // Once: a slot that is lost again at once needs a person.
-                Ok(()) => false,
-                // Without a moment that a person names, no try will fare better.
-                Err(failed) => {
-                    let is_lost = failed.kind().exit() == Exit::SlotLost;
-                    again_after(failed, self::lost_slot(config, false), shutdown).await?;
-                    !is_lost
-                }
-            };
+            on_slot_lost = recover_lost_slot(config, shutdown).await?;
         } else {
             return Err(Error::Relay(naming_the_row(error, &config.settings).await));
         }
@@ -117,14 +110,23 @@ async fn relay(
 }
 
 /// A relay that runs until it is stopped outlives the loss of its slot, unless the operator wants the exit code.
-fn lost_slot(config: &RunConfig, recovers: bool) -> LostSlot {
-    match (config.settings.until, config.on_slot_lost) {
-        (Until::CaughtUp | Until::Position(_), _) | (Until::Stopped, OnSlotLost::Stop) => {
-            LostSlot::Ends
-        }
-        (Until::Stopped, OnSlotLost::Recover) if recovers => LostSlot::Ends,
-        (Until::Stopped, OnSlotLost::Recover | OnSlotLost::Wait) => LostSlot::Awaited,
+fn lost_slot(until: Until, on_slot_lost: OnSlotLost) -> LostSlot {
+    match (until, on_slot_lost) {
+        (Until::CaughtUp | Until::Position(_), _)
+        | (Until::Stopped, OnSlotLost::Stop | OnSlotLost::Recover) => LostSlot::Ends,
+        (Until::Stopped, OnSlotLost::Wait) => LostSlot::Awaited,
     }
+}
+
+/// Begins the recovery of the lost slot. Returns what to do when the slot is lost again.
+async fn recover_lost_slot(config: &RunConfig, shutdown: &Shutdown) -> Result<OnSlotLost, Error> {
+    // Once: a slot that is lost again at once needs a person.
+    let Err(failed) = begin_recovery(&config.settings).await else { return Ok(OnSlotLost::Wait) };
+    let is_lost = failed.kind().exit() == Exit::SlotLost;
+    let lost_slot = lost_slot(config.settings.until, OnSlotLost::Wait);
+    again_after(failed, lost_slot, shutdown).await?;
+    // Without a moment that a person names, no try will fare better.
+    Ok(if is_lost { OnSlotLost::Wait } else { OnSlotLost::Recover })
 }
 
 async fn begin_recovery(settings: &Settings) -> Result<(), RelayError> {
@@ -137,16 +139,14 @@ async fn begin_recovery(settings: &Settings) -> Result<(), RelayError> {
 /// A row that the server cannot send, with its event id: the table is searched by lengths alone, and by a role
 /// that may not read it not at all.
 async fn naming_the_row(error: RelayError, settings: &Settings) -> RelayError {
-    let RelayError::Unsendable { at: at @ Unsent::Row { xid, .. }, attempts, source, .. } = error
-    else {
-        return error;
-    };
-    let rows = match unsendable_rows(settings, xid).await {
+    let RelayError::Unsendable(mut failure) = error else { return error };
+    let Unsent::Row { xid, .. } = failure.at else { return RelayError::Unsendable(failure) };
+    failure.rows = match unsendable_rows(settings, xid).await {
         Ok(ids) if ids.is_empty() => ", which was not found in the table".to_owned(),
         Ok(ids) => format!(", which is event {}", ids.join(" or ")),
         Err(why) => format!(", which was not looked up in the table ({})", Chain(&why)),
     };
-    RelayError::Unsendable { at, attempts, rows, source }
+    RelayError::Unsendable(failure)
 }
 
 /// Ids that a message names.
@@ -156,8 +156,8 @@ async fn unsendable_rows(settings: &Settings, xid: u32) -> Result<Vec<String>, R
     let Settings { connect, relay, .. } = settings;
     let client = connect_sql(connect).await.map_err(RelayError::Connect)?;
     let search = async {
-        let row = read_relay_row(&client, &relay.outbox.slot).await.map_err(RelayError::Survey)?;
-        let settled_xid = row.map_or(0, |row| row.settled_xid);
+        let relay_row = read_relay_row(&client, &relay.outbox.slot).await;
+        let settled_xid = relay_row.map_err(RelayError::Survey)?.map_or(0, |it| it.settled_xid);
         let mut ids = Vec::new();
         for name in &relay.outbox.tables {
             let table = recovery::table(&client, name, &relay.router.columns).await?;

@@ -28,6 +28,15 @@ pub(super) fn finishing(command: &str) -> String {
     format!("this finishes it: {command}")
 }
 
+/// The next step of the operation that the report names as unfinished.
+fn finishing_operation(report: &Map<String, Value>) -> String {
+    let command = report.get("finished_by").and_then(Value::as_str).unwrap_or("walrelay run");
+    match report.get("is_vain") == Some(&Value::Bool(true)) {
+        true => format!("its anchor is gone, so this gives it up: {command}"),
+        false => finishing(command),
+    }
+}
+
 /// How it stands.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Standing {
@@ -92,12 +101,7 @@ impl Standing {
             return stands(Tone::Bad, "the slot is lost".to_owned(), advice);
         }
         if let Some(what) = report.get("operation").and_then(Value::as_str) {
-            let by = report.get("finished_by").and_then(Value::as_str);
-            let by = by.unwrap_or("walrelay run");
-            let advice = match report.get("is_vain") == Some(&Value::Bool(true)) {
-                true => format!("its anchor is gone, so this gives it up: {by}"),
-                false => finishing(by),
-            };
+            let advice = finishing_operation(report);
             return stands(Tone::Bad, format!("not finished: {what}"), Some(&advice));
         }
         let retained = report.get("retained_bytes").and_then(Value::as_u64);
@@ -275,7 +279,7 @@ pub(super) fn sections(report: &Map<String, Value>, paint: Paint) -> String {
         section("slot", slot(report));
         section("log", log(report));
         let anchors = anchors::lines(report);
-        section("anchors", anchors.iter().map(|(name, text)| (&**name, text.clone())).collect());
+        section("anchors", anchors.iter().map(|(name, line)| (&**name, line.clone())).collect());
     } else if let Some(name) = field(report, "slot").filter(|_| report.contains_key("dispatch")) {
         let state = "is not there: it is being replaced".to_owned();
         section("slot", vec![("name", plain(name)), ("state", state)]);

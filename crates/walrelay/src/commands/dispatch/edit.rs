@@ -376,8 +376,8 @@ mod tests {
         let mut keyless = detail_without_payload();
         let at = keyless.message.len() - 5;
         keyless.message.splice(at..at, [0x2A, 0xF0, 0xA2, 0x04]);
-        let told = files().put_into(&keyless, None).unwrap_err().report();
-        assert!(told.contains("without its ordering key of 70000 bytes"), "{told}");
+        let keyless_told = files().put_into(&keyless, None).unwrap_err().report();
+        assert!(keyless_told.contains("without its ordering key of 70000 bytes"), "{keyless_told}");
         assert!(route(&asked(None, Some("k")), &keyless).unwrap().is_some());
         assert_eq!(edited(files(), &keyless, Some("k")).ordering_key, "k");
     }

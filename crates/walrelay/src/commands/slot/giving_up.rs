@@ -107,16 +107,16 @@ impl Losses {
         let is_complete = u64::try_from(self.rows.len()).is_ok_and(|named| named == self.inserts);
         let mut added = 0;
         for TransactionRow { event_id, is_unsendable } in &rows {
+            let is_full = self.rows.len() >= ROWS_NAMED_MAX;
             let known = self.rows.iter_mut().find(|row| row.event_id.as_ref() == Some(event_id));
             match known {
                 Some(row) => row.is_sendable &= !is_unsendable,
+                None if is_full => added += 1,
                 None => {
                     added += 1;
-                    if self.rows.len() < ROWS_NAMED_MAX {
-                        let at = commit_lsn.to_string();
-                        let (event_id, is_sendable) = (Some(event_id.clone()), !is_unsendable);
-                        self.rows.push(RowGivenUp { event_id, at, is_sendable });
-                    }
+                    let at = commit_lsn.to_string();
+                    let (event_id, is_sendable) = (Some(event_id.clone()), !is_unsendable);
+                    self.rows.push(RowGivenUp { event_id, at, is_sendable });
                 }
             }
         }
