@@ -4,58 +4,22 @@
 //! The judge knows which rows are to be published, what Pub/Sub stored and what dispatch state has. It
 //! knows no type of the relay.
 
+mod bug;
 mod disk;
 mod judge;
 mod process;
 mod publisher;
 mod table;
+mod world;
 
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 
 use walrelay_testkit::seed::Seed;
 
 use crate::judge::Fault;
-use crate::plan::Plan;
-use crate::table::Table;
-use disk::{Disk, Steps};
-use judge::RecoveryJudge;
-use process::Processes;
-use publisher::Topic;
-
-/// What is wrong with a recovery, on purpose.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Bug {
-    /// Each process begins with the first row.
-    ForgetsItsPlace,
-    /// The place of a recovery is used for another slot, which does not stream other rows.
-    KeepsThePlaceOfAnotherSlot,
-    /// The place is behind rows that were read and are not settled.
-    NotesWhatIsOnlyRead,
-    /// Rows are numbered from zero again where a recovery continues.
-    NumbersFromZero,
-}
-
-/// Everything of a run that is no process.
-struct World {
-    disk: Disk,
-    topic: Topic,
-    judge: RecoveryJudge,
-    steps: Steps,
-    bug: Option<Bug>,
-    plan: Plan,
-    seed: Mutex<Seed>,
-    /// Dispatch state.
-    dispatch: Table,
-}
-
-/// What came of a run.
-struct Outcome {
-    findings: Vec<(Fault, String)>,
-    /// Steps of its processes.
-    steps: u64,
-    /// Messages stored beyond the first of their row.
-    repeated: usize,
-}
+use bug::Bug;
+use process::{Outcome, Processes};
+use world::World;
 
 /// A recovery of a seed: its first process is killed at this step, and others are at some.
 fn recover(seed: u64, dies_at: Option<u64>, bug: Option<Bug>) -> Outcome {

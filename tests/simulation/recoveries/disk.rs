@@ -5,7 +5,7 @@ use std::sync::{Mutex, MutexGuard};
 use tokio::sync::Notify;
 use walrelay_postgres::FillingPlace;
 
-use super::Bug;
+use super::bug::Bug;
 use crate::world::locked;
 
 /// A committed row.

@@ -28,6 +28,9 @@ struct State {
     stored_for_slot: BTreeSet<u32>,
     /// Rows that dispatch state has.
     recorded: BTreeSet<u32>,
+    /// Rows that Pub/Sub refused as `INVALID_ARGUMENT` in a request of their own to the running process. With
+    /// `OnDead::Continue` later rows of the key may be stored before the dead row is recorded.
+    refused_alone: BTreeSet<u32>,
     repeated: usize,
     findings: Vec<(Fault, String)>,
 }
@@ -45,13 +48,14 @@ impl State {
         u32::try_from(rows.iter().position(|row| row.number == number)?).ok()
     }
 
-    /// An earlier row of its key that is neither stored nor recorded.
+    /// An earlier row of its key that is neither stored, recorded nor dead.
     fn missing_before(&self, number: u32) -> Option<Row> {
         let rows = &self.made.as_ref()?.rows;
         let row = rows.iter().find(|row| row.number == number)?;
         let is_before = |other: &&Row| other.key == row.key && other.version < row.version;
         let is_there = |other: &Row| {
-            self.stored.contains(&other.number) || self.recorded.contains(&other.number)
+            let passed = [&self.stored, &self.recorded, &self.refused_alone];
+            passed.iter().any(|rows| rows.contains(&other.number))
         };
         rows.iter().filter(is_before).find(|other| !is_there(other)).copied()
     }
@@ -124,9 +128,16 @@ impl RecoveryJudge {
         self.state().recorded.extend(numbers);
     }
 
-    /// A process is gone: rows that settled long ago must be on record.
+    /// Pub/Sub refuses exactly this row.
+    pub(super) fn refused_alone(&self, number: u32) {
+        self.state().refused_alone.insert(number);
+    }
+
+    /// A process is gone: rows that settled long ago must be on record. A dead row that is not on record must
+    /// be tried again by the next process, before later rows of its key.
     pub(super) fn process_gone(&self) {
         let mut state = self.state();
+        state.refused_alone.clear();
         let is_old = |index: &u32| {
             let settled = state.settled.get(index);
             settled.is_some_and(|at| at.elapsed() > NOTED_WITHIN)

@@ -1,11 +1,10 @@
 //! Processes that recover, one after the other, each killed at a step.
 
-use std::collections::BTreeSet;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::time::{Instant, sleep};
-use walrelay_core::{OnDead, Random, WalBudgetLimit};
+use tokio::time::sleep;
+use walrelay_core::{Random, WalBudgetLimit};
 use walrelay_postgres::FillingPlace;
 use walrelay_relay::error::RelayError;
 use walrelay_relay::lifecycle::supervisor::Supervisor;
@@ -15,70 +14,27 @@ use walrelay_relay::recovery::{Followed, NotePlace, Progress, Serving, run_notin
 use walrelay_relay::settings::Until;
 use walrelay_relay::shutdown::Shutdown;
 use walrelay_relay::stream::mode::Ended;
-use walrelay_testkit::seed::Seed;
-use walrelay_testkit::walsender::ScriptedServer;
 
-use super::disk::{Disk, Made, Steps};
-use super::judge::RecoveryJudge;
-use super::publisher::{Topic, TopicOf};
+use super::bug::Bug;
+use super::disk::Made;
+use super::publisher::TopicOf;
 use super::table::{TableServer, described};
-use super::{Bug, Outcome, World};
-use crate::judge::{self, Fault, Judge, Status};
-use crate::plan::Plan;
+use super::world::{World, a_key};
+use crate::judge::Fault;
 use crate::relay::{settings, story_of};
-use crate::rows::TABLE;
-use crate::table::{self, Table};
 use crate::world::locked;
 
 /// Processes that may be killed; those after them are not.
 const KILLED_MAX: u64 = 6;
 const PROCESSES_MAX: u64 = 20;
-const KEYS: u32 = 6;
 
-impl World {
-    pub(super) fn new(seed: &mut Seed, bug: Option<Bug>) -> Self {
-        let disk = Disk::default();
-        let rows = seed.count(100, 500);
-        (0..rows).for_each(|_| disk.commit(a_key(seed)));
-        let mut plan = Plan::calm([]);
-        plan.lanes.batch_messages = 5;
-        let server = ScriptedServer::new(TABLE, Box::new(|_| {}));
-        let rules = table::Rules {
-            on_dead: OnDead::Continue,
-            per_key_rows: 500,
-            lease: Duration::from_secs(25),
-            recorded_page: 500,
-        };
-        let others = Judge::new(judge::Rules {
-            dead_rows_hold: false,
-            unsettled_bytes_max: usize::MAX,
-            request_messages_max: usize::MAX,
-            request_bytes_max: usize::MAX,
-            status_timeout: Duration::MAX,
-            take_over_after: Duration::MAX,
-        });
-        let dispatch = Table::new(rules, table::Intervals::HEALTHY, seed.fork(), others, server);
-        let topic = Topic {
-            sick_key: seed.chance(500).then(|| format!("k{:03}", a_key(seed))),
-            sick_until: Instant::now() + seed.time(Duration::ZERO, Duration::from_secs(20)),
-            poison: (0..seed.count(0, 2))
-                .map(|_| u32::try_from(seed.count(0, rows)).expect("few rows"))
-                .collect(),
-        };
-        let (judge, steps) = (RecoveryJudge::default(), Steps::default());
-        let seed = Mutex::new(seed.fork());
-        Self { disk, topic, judge, steps, bug, plan, seed, dispatch }
-    }
-
-    /// Numbers of the rows that dispatch state has.
-    pub(super) fn in_dispatch_state(&self) -> BTreeSet<u32> {
-        use Status::{Dead, Discarded, Published, Retrying};
-        self.dispatch.rows(&[Retrying, Dead, Published, Discarded]).into_iter().collect()
-    }
-}
-
-fn a_key(seed: &mut Seed) -> u32 {
-    u32::try_from(seed.between(0, u64::from(KEYS) - 1)).expect("few keys")
+/// What came of a run.
+pub(super) struct Outcome {
+    pub(super) findings: Vec<(Fault, String)>,
+    /// Steps of its processes.
+    pub(super) steps: u64,
+    /// Messages stored beyond the first of their row.
+    pub(super) repeated: usize,
 }
 
 pub(super) struct Processes {

@@ -1,6 +1,5 @@
 //! A Pub/Sub with a sick key, a poisoned row, refusals and lost replies.
 
-use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -8,17 +7,9 @@ use tokio::time::{Instant, sleep};
 use walrelay_core::{Batch, FailureClass, PublishFailure};
 use walrelay_relay::stream::seams::Publisher;
 
-use super::World;
+use super::world::{Topic, World};
 use crate::pubsub::number_of;
 use crate::world::locked;
-
-/// What Pub/Sub refuses.
-#[derive(Debug)]
-pub(super) struct Topic {
-    pub(super) sick_key: Option<String>,
-    pub(super) sick_until: Instant,
-    pub(super) poison: BTreeSet<u32>,
-}
 
 /// As a process publishes to it.
 #[derive(Clone)]
@@ -61,6 +52,9 @@ impl Publisher for TopicOf {
                 return refused(FailureClass::Operator, "PERMISSION_DENIED");
             }
             if messages.iter().any(|(number, ..)| poison.contains(number)) {
+                if let [(alone, ..)] = messages[..] {
+                    world.judge.refused_alone(alone);
+                }
                 return refused(FailureClass::Row, "INVALID_ARGUMENT");
             }
             if is_refused {

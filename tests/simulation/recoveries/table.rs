@@ -18,8 +18,9 @@ use walrelay_relay::recovery::{
 };
 use walrelay_relay::stream::wal_end::WalEnd;
 
+use super::bug::Bug;
 use super::disk::{Made, Row};
-use super::{Bug, World};
+use super::world::World;
 use crate::rows::TABLE;
 use crate::table::SessionTable;
 use crate::world::locked;
