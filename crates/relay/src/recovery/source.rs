@@ -62,7 +62,7 @@ impl<'a> TableSource<'a> {
         for (number, table) in self.tables.iter().enumerate().skip(first) {
             let mut gap = self.rest.gap.clone();
             let from = place.as_ref().filter(|_| number == first);
-            gap.scope.from = from.map(|place| place.row.clone());
+            gap.scope.from = from.map(|at| at.row.clone());
             let rows = gap.count(client, table).await.map_err(RelayError::Survey)?;
             let known = gap.recorded(client, (table, slot)).await.map_err(RelayError::Survey)?;
             tracing::info!(table = %table.name, rows, recorded = known.len(), "rows that may not have been settled");
