@@ -563,9 +563,8 @@ impl Kind {
         Self::gravest(errors.map(|finding| Self::of_finding(finding.code)))
     }
 
-    /// The one of several that decides. A promotion mends what is wrong with a standby; a lost slot
-    /// outweighs the rest, because what mends the rest may lose its rows; what stops outweighs what
-    /// passes.
+    /// The kind that decides. A promotion fixes a standby. A lost slot outweighs the rest, because
+    /// fixing the rest may lose its rows. A kind that stops outweighs one that passes.
     #[must_use]
     pub fn gravest(kinds: impl Iterator<Item = Self>) -> Option<Self> {
         kinds.min_by_key(|kind| match (kind, kind.disposition(Met::AtFirst)) {

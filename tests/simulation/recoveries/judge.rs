@@ -55,7 +55,7 @@ impl State {
         let is_before = |other: &&Row| other.key == row.key && other.version < row.version;
         let is_there = |other: &Row| {
             let passed = [&self.stored, &self.recorded, &self.refused_alone];
-            passed.iter().any(|rows| rows.contains(&other.number))
+            passed.iter().any(|numbers| numbers.contains(&other.number))
         };
         rows.iter().filter(is_before).find(|other| !is_there(other)).copied()
     }
@@ -149,11 +149,8 @@ impl RecoveryJudge {
     }
 
     /// The end: every row of the last slot is stored or recorded.
-    pub(super) fn end(&self, is_finished: bool) -> (Vec<(Fault, String)>, usize) {
+    pub(super) fn end(&self) -> (Vec<(Fault, String)>, usize) {
         let mut state = self.state();
-        if !is_finished {
-            state.find(Fault::Unfinished, "the recovery");
-        }
         let rows = state.made.as_ref().map(|made| made.rows.clone()).unwrap_or_default();
         for row in rows {
             if !state.stored.contains(&row.number) && !state.recorded.contains(&row.number) {

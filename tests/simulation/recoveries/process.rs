@@ -70,7 +70,10 @@ impl Processes {
             dies_at = is_killed.then(|| seed.between(1, 300));
             sleep(seed.time(Duration::ZERO, Duration::from_secs(2))).await;
         }
-        let (findings, repeated) = judge.end(disk.is_finished());
+        if !disk.is_finished() {
+            judge.find(Fault::Unfinished, "the recovery");
+        }
+        let (findings, repeated) = judge.end();
         Outcome { findings, repeated, steps: steps.done() }
     }
 

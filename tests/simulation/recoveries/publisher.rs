@@ -51,10 +51,11 @@ impl Publisher for TopicOf {
             if is_sick && Instant::now() < *sick_until {
                 return refused(FailureClass::Operator, "PERMISSION_DENIED");
             }
-            if messages.iter().any(|(number, ..)| poison.contains(number)) {
-                if let [(alone, ..)] = messages[..] {
-                    world.judge.refused_alone(alone);
-                }
+            let has_poison = messages.iter().any(|(number, ..)| poison.contains(number));
+            if let ([(alone, ..)], true) = (&messages[..], has_poison) {
+                world.judge.refused_alone(*alone);
+            }
+            if has_poison {
                 return refused(FailureClass::Row, "INVALID_ARGUMENT");
             }
             if is_refused {

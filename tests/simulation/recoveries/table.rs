@@ -99,21 +99,25 @@ impl RowReader for Reader {
             seed.chance(300).then(|| seed.count(0, rows.len()))
         };
         let sent = stream::iter(rows.into_iter().enumerate()).then(move |(index, row)| {
-            let world = Arc::clone(&world);
-            async move {
-                if row.number.is_multiple_of(ROWS_OF_STEP) {
-                    world.steps.pass().await;
-                }
-                match breaks_at == Some(index) {
-                    true => {
-                        Err(RelayError::TableStream { source: std::io::Error::other("made up") })
-                    }
-                    false => Ok(gap_row(&row)),
-                }
-            }
+            let broken_off =
+                || RelayError::TableStream { source: std::io::Error::other("made up") };
+            let failure = (breaks_at == Some(index)).then(broken_off);
+            send(Arc::clone(&world), row, failure)
         });
         Ok(sent.boxed())
     }
+}
+
+/// A row, or the failure in its place.
+async fn send(
+    world: Arc<World>,
+    row: Row,
+    failure: Option<RelayError>,
+) -> Result<GapRow, RelayError> {
+    if row.number.is_multiple_of(ROWS_OF_STEP) {
+        world.steps.pass().await;
+    }
+    failure.map_or_else(|| Ok(gap_row(&row)), Err)
 }
 
 /// The table in place of the slot.
@@ -145,9 +149,9 @@ impl Server for TableServer {
             })
             .collect();
         progress.begin(commit_lsn, recorded.into());
-        let first = progress.number();
+        let first_read = progress.number();
         world.judge.recorded(known);
-        world.judge.reads_from(first);
+        world.judge.reads_from(first_read);
         let gap =
             Gap { snapshot: made.snapshot(), settled: SettledRows::None, scope: Scope::default() };
         let reader = Reader { world: Arc::clone(world), made: made.clone() };
@@ -159,7 +163,7 @@ impl Server for TableServer {
             world: Arc::clone(world),
             process: *process,
             consistent_point: end,
-            first_index: if world.bug == Some(Bug::NumbersFromZero) { 0 } else { first },
+            first_index: if world.bug == Some(Bug::NumbersFromZero) { 0 } else { first_read },
             progress: progress.clone(),
         };
         Ok(Connected { replication, database })

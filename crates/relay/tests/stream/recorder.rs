@@ -259,7 +259,7 @@ async fn nothing_else_is_repeated_since_rows_would_wait_for_it() {
         failed += usize::from(matches!(event, RecorderEvent::Noted));
     }
     let commands = desk.told();
-    let repeatable = commands.iter().filter(|command| !command.starts_with("Condition"));
+    let repeatable = commands.iter().filter(|command| !command.starts_with("condition"));
     assert_eq!(repeatable.collect::<Vec<_>>(), ["claim a,b 99", "due", "survey"]);
 }
 
