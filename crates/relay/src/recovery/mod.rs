@@ -60,6 +60,7 @@ pub use source::Serving;
 use source::TableSource;
 pub(crate) use source::reading;
 pub use stream::TableStream;
+pub(crate) use stream::{insert_of, relation_of};
 
 /// How filling ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

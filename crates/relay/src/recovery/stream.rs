@@ -17,7 +17,7 @@ use pgoutput_parser::{
 };
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _, DuplexStream, ReadHalf, WriteHalf};
 use tokio::time::{Instant, interval, sleep};
-use walrelay_postgres::{Gap, GapTable, GapValue, ServerError, StoreError, SystemIdentity};
+use walrelay_postgres::{Gap, GapRow, GapTable, GapValue, ServerError, StoreError, SystemIdentity};
 
 use super::batches::{Batches, Open};
 use super::read_failures::ReadFailures;
@@ -119,20 +119,7 @@ impl<R: RowReader> TableStream<R> {
         open: &mut Open,
     ) -> Result<(), RelayError> {
         let io = |source| RelayError::TableStream { source };
-        let columns: Vec<RelationColumn> = table
-            .columns
-            .iter()
-            .map(|column| RelationColumn {
-                is_key: false,
-                name: column.name.clone(),
-                type_oid: column.type_oid,
-                type_modifier: column.type_modifier,
-            })
-            .collect();
-        let (schema, name) = (table.name.schema(), table.name.table());
-        let relation =
-            encode::relation(table.oid, schema, name, ReplicaIdentity::Default, &columns);
-        write_change(writer, &relation).await.map_err(io)?;
+        write_change(writer, &relation_of(table)).await.map_err(io)?;
         let in_table = self.batches.in_table(&self.tables, number);
         let mut rows =
             self.reader.rows(gap, table).await.inspect_err(|error| self.failed(error))?;
@@ -151,8 +138,7 @@ impl<R: RowReader> TableStream<R> {
             let Some(row) = row else { return Ok(()) };
             self.failures.read(&row, table);
             self.batches.read(&row, (table, &in_table));
-            let values: Vec<Column<'_>> = row.values.iter().map(GapValue::as_column).collect();
-            write_change(writer, &encode::insert(table.oid, &values)).await.map_err(io)?;
+            write_change(writer, &insert_of(table, &row)).await.map_err(io)?;
             let following = self.batches.next(open, (number, &row));
             begin_following(writer, open, following).await.map_err(io)?;
         }
@@ -163,6 +149,28 @@ impl<R: RowReader> TableStream<R> {
             self.failures.failed(&answer);
         }
     }
+}
+
+/// The table as the server would describe it in the stream.
+pub(crate) fn relation_of(table: &GapTable) -> Vec<u8> {
+    let columns: Vec<RelationColumn> = table
+        .columns
+        .iter()
+        .map(|column| RelationColumn {
+            is_key: false,
+            name: column.name.clone(),
+            type_oid: column.type_oid,
+            type_modifier: column.type_modifier,
+        })
+        .collect();
+    let (schema, name) = (table.name.schema(), table.name.table());
+    encode::relation(table.oid, schema, name, ReplicaIdentity::Default, &columns)
+}
+
+/// A row as the server would stream it.
+pub(crate) fn insert_of(table: &GapTable, row: &GapRow) -> Vec<u8> {
+    let values: Vec<Column<'_>> = row.values.iter().map(GapValue::as_column).collect();
+    encode::insert(table.oid, &values)
 }
 
 /// What the server said, if it is what ended reading.

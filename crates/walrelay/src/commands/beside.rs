@@ -201,7 +201,7 @@ impl Filling<'_> {
     }
 
     /// What reads the rows that were committed since the last time, and what is settled by them.
-    async fn reader(&mut self) -> Result<(walrelay_relay::replay::RowReader, SettledRows), Error> {
+    async fn reader(&mut self) -> Result<(walrelay_relay::replay::RoutedRows, SettledRows), Error> {
         self.round += 1;
         let RowsToApply { refill, left_out, .. } = self.rows;
         let client = connect_sql(&refill.settings.connect).await?;

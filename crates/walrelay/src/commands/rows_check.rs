@@ -9,7 +9,7 @@ use walrelay_postgres::{
     SqlClient, StoreError, connect_sql, refuse_hidden_rows,
 };
 use walrelay_relay::recovery::table;
-use walrelay_relay::replay::{DeadRows, RowReader};
+use walrelay_relay::replay::{DeadRows, RoutedRows};
 
 use super::topics;
 use crate::config::RefillConfig;
@@ -118,7 +118,7 @@ pub(super) async fn reader(
     client: &SqlClient,
     (refill, left_out): (&RefillConfig, &LeftOut),
     (snapshot, wanted): (String, &Wanted),
-) -> Result<RowReader, Error> {
+) -> Result<RoutedRows, Error> {
     let relay = &refill.settings.relay;
     let mut tables = Vec::new();
     for name in &relay.outbox.tables {
@@ -126,7 +126,7 @@ pub(super) async fn reader(
     }
     let mut router = relay.router.clone();
     router.topic = topics::template(&refill.topic)?;
-    let reader = RowReader::connect(
+    let reader = RoutedRows::connect(
         &refill.settings.connect,
         router,
         (gap(refill, (snapshot, wanted)), tables),

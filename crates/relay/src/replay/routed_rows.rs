@@ -4,15 +4,13 @@ use std::pin::pin;
 use std::time::{Duration, SystemTime};
 
 use futures_util::TryStreamExt as _;
-use pgoutput_parser::{
-    Begin, Change, Column, Decoder, Lsn, PgTimestamp, RelationColumn, ReplicaIdentity, encode,
-};
+use pgoutput_parser::{Begin, Change, Decoder, Lsn, PgTimestamp, encode};
 use tokio::time::sleep;
 use walrelay_core::{Routed, Router, RouterConfig};
-use walrelay_postgres::{ConnectConfig, Gap, GapRow, GapTable, GapValue};
+use walrelay_postgres::{ConnectConfig, Gap, GapTable};
 
 use crate::error::RelayError;
-use crate::recovery::{SqlRows, reading};
+use crate::recovery::{SqlRows, insert_of, reading, relation_of};
 use crate::stream::pipeline_error::PipelineError;
 
 /// How often it is checked whether commits have become visible that wait for a standby.
@@ -20,14 +18,14 @@ const VISIBLE_PAUSE: Duration = Duration::from_millis(100);
 
 /// Reads the tables, aggregate by aggregate and version by version.
 #[derive(Debug)]
-pub struct RowReader {
+pub struct RoutedRows {
     rows: SqlRows,
     gap: Gap,
     tables: Vec<GapTable>,
     router: RouterConfig,
 }
 
-impl RowReader {
+impl RoutedRows {
     /// Connects; rows are read by [`each`](Self::each).
     ///
     /// # Errors
@@ -61,7 +59,7 @@ impl RowReader {
         let begin = Begin { final_lsn: Lsn::new(round), commit_timestamp, xid: 0 };
         decoder.decode(&encode::begin(&begin)).map_err(unreadable)?;
         for table in &self.tables {
-            decoder.decode(&described(table)).map_err(unreadable)?;
+            decoder.decode(&relation_of(table)).map_err(unreadable)?;
             self.each_of(table, (&mut decoder, &mut router), &mut visit).await?;
         }
         Ok(())
@@ -77,7 +75,7 @@ impl RowReader {
         let rows = self.gap.rows(client, (table, *text)).await.map_err(RelayError::Survey)?;
         let mut rows = pin!(rows);
         while let Some(row) = rows.try_next().await.map_err(RelayError::Survey)? {
-            let encoded = inserted(table, &row);
+            let encoded = insert_of(table, &row);
             let change = decoder.decode(&encoded).map_err(unreadable)?;
             let Change::Insert(insert) = change else { continue };
             let routed = router.route(&insert).map_err(PipelineError::Row);
@@ -85,28 +83,6 @@ impl RowReader {
         }
         Ok(())
     }
-}
-
-/// The table as the server would describe it in the stream.
-fn described(table: &GapTable) -> Vec<u8> {
-    let columns: Vec<RelationColumn> = table
-        .columns
-        .iter()
-        .map(|column| RelationColumn {
-            is_key: false,
-            name: column.name.clone(),
-            type_oid: column.type_oid,
-            type_modifier: column.type_modifier,
-        })
-        .collect();
-    let (schema, name) = (table.name.schema(), table.name.table());
-    encode::relation(table.oid, schema, name, ReplicaIdentity::Default, &columns)
-}
-
-/// A row as the server would stream it.
-fn inserted(table: &GapTable, row: &GapRow) -> Vec<u8> {
-    let values: Vec<Column<'_>> = row.values.iter().map(GapValue::as_column).collect();
-    encode::insert(table.oid, &values)
 }
 
 fn unreadable(source: pgoutput_parser::DecodeError) -> RelayError {
