@@ -86,7 +86,7 @@ async fn a_rebuild_gives_the_same_read_model_while_an_instance_runs_and_events_c
     world.execute(discard).await;
     let rebuild =
         ["consumer", "rebuild", CONSUMER, "--seek-to", "1h", "--reset-sql", &reset, "--yes"];
-    let again = world.succeed(rebuild.into_iter().chain(["--yes"])).await;
+    let again = world.succeed(rebuild).await;
     assert!(again.contains("in generation 2: 0 edited and 1 discarded event(s)"), "{again}");
     std::fs::remove_file(&reset).expect("it is there");
     // The names of subscriptions do not grow.
