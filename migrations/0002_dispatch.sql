@@ -17,7 +17,7 @@ BEGIN
       tx_index        int         NOT NULL, -- ... and its index among the inserts there, from 0
       topic           text        NOT NULL,
       ordering_key    text        NOT NULL, -- empty: unordered
-      message         bytea       NOT NULL, -- the whole message as it would be published: self-contained
+      message         bytea       NOT NULL, -- the whole message as it would be published; ends early where a value is too large
       status          text        NOT NULL CHECK (status IN ('retrying', 'dead', 'published', 'discarded')),
       attempts        int         NOT NULL DEFAULT 0,
       next_attempt_at timestamptz,          -- null: it waits behind the head of its key
@@ -25,6 +25,7 @@ BEGIN
       last_error      text,                 -- newest attempt first, a line each
       message_id      text,                 -- Pub/Sub's id once published
       parked_at       timestamptz NOT NULL DEFAULT now(),
+      edited_at       timestamptz,          -- a person has replaced parts of the message
       updated_at      timestamptz NOT NULL DEFAULT now(), -- moves with each claim; an outcome counts only if it still stands
       PRIMARY KEY (slot, event_id)
     );
@@ -63,7 +64,7 @@ BEGIN
   DROP INDEX IF EXISTS public.app_outbox_dispatch_due;
 
   IF to_regclass('public.app_outbox_relay') IS NULL THEN
-    CREATE TABLE public.app_outbox_relay ( -- one row per slot, written every few seconds and at a graceful stop
+    CREATE TABLE public.app_outbox_relay ( -- one row per slot, written up to ten times a second while rows flow
       slot              text        PRIMARY KEY,
       system_identifier text        NOT NULL, -- whose LSNs these are
       timeline          int         NOT NULL, -- the log it was written into; an update of another one does nothing
@@ -72,6 +73,7 @@ BEGIN
       settled_lsn       pg_lsn      NOT NULL, -- the watermark
       settled_xid       xid8        NOT NULL, -- every committed transaction below this one is settled
       origin            jsonb,                -- oids of the database and tables whose transaction ids these are
+      condition         jsonb,                -- what the relay does, and why rows do not flow: for `walrelay status`
       updated_at        timestamptz NOT NULL DEFAULT now()
     );
 
@@ -96,5 +98,6 @@ BEGIN
       ALTER COLUMN generation DROP DEFAULT;
   END IF;
   ALTER TABLE public.app_outbox_relay ADD COLUMN IF NOT EXISTS origin jsonb;
+  ALTER TABLE public.app_outbox_relay ADD COLUMN IF NOT EXISTS condition jsonb;
 END
 $walrelay$;

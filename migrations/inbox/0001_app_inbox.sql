@@ -12,7 +12,11 @@ BEGIN
   PERFORM pg_advisory_xact_lock(hashtextextended('walrelay migrations', 0));
 
   IF to_regclass('public.app_inbox_consumer') IS NOT NULL THEN
-    ALTER TABLE public.app_inbox_consumer ADD COLUMN IF NOT EXISTS pruned_before timestamptz;
+    ALTER TABLE public.app_inbox_consumer
+      ADD COLUMN IF NOT EXISTS pruned_before timestamptz,
+      ADD COLUMN IF NOT EXISTS rebuilding int,
+      ADD COLUMN IF NOT EXISTS rebuilding_in text,
+      ADD COLUMN IF NOT EXISTS rebuilding_since timestamptz;
     -- Asked first, because ALTER TABLE waits for every batch, and keeps those behind it waiting, also where it
     -- finds the column.
     IF NOT EXISTS (SELECT FROM pg_catalog.pg_attribute
@@ -20,9 +24,16 @@ BEGIN
     THEN
       ALTER TABLE public.app_inbox ADD COLUMN edited_at timestamptz;
     END IF;
+    IF NOT EXISTS (SELECT FROM pg_catalog.pg_attribute
+                    WHERE attrelid = 'public.app_inbox_key'::regclass AND attname = 'implausible' AND NOT attisdropped)
+    THEN
+      ALTER TABLE public.app_inbox_key ADD COLUMN moved_at timestamptz, ADD COLUMN implausible int NOT NULL DEFAULT 0;
+    END IF;
     CREATE INDEX IF NOT EXISTS app_inbox_versions ON public.app_inbox
       ((ordering_key || ''), consumer, generation, version)
       WHERE status = 'retrying' OR next_attempt_at = 'infinity';
+    CREATE INDEX IF NOT EXISTS app_inbox_implausible ON public.app_inbox_key
+      (consumer, generation, ordering_key) WHERE implausible > 0;
     -- Earlier versions left the sequence as default privileges had made it. Only where something is to be taken
     -- away, because every REVOKE writes.
     arrivals := pg_get_serial_sequence('public.app_inbox', 'arrival');
@@ -45,6 +56,9 @@ BEGIN
     generation   int         NOT NULL DEFAULT 1,     -- a rebuild begins a new one
     paused       boolean     NOT NULL DEFAULT false, -- nothing is applied meanwhile
     pruned_before timestamptz,                       -- finished events received earlier were deleted
+    rebuilding   int,                                -- the generation that an unfinished rebuild fills
+    rebuilding_in text,                              -- in this schema, beside the tables; null: in the tables in use
+    rebuilding_since timestamptz,                    -- when it began
     updated_at   timestamptz NOT NULL DEFAULT now()
   );
 
@@ -101,8 +115,13 @@ BEGIN
     system_identifier text,   -- whose position that is; null: the messages do not say
     version           bigint, -- the highest applied, or given up
     held_by           text   COLLATE "C", -- the first event that waits or is dead and holds the key
+    moved_at          timestamptz,        -- when the position was reached
+    implausible       int    NOT NULL DEFAULT 0, -- events since then that prove the position wrong
     PRIMARY KEY (consumer, generation, ordering_key)
   ) WITH (fillfactor = 70); -- each batch writes its keys; room in the page spares the index
+  -- Counted every few seconds, and empty unless somebody has forged a position.
+  CREATE INDEX app_inbox_implausible ON public.app_inbox_key
+    (consumer, generation, ordering_key) WHERE implausible > 0;
 
   -- A message as it came, before its contents are looked at. The attributes are JSON, but as text, and
   -- the data are bytes: what Postgres cannot hold as jsonb is the fault of one event, found when it

@@ -52,6 +52,10 @@ BEGIN
               HINT = 'INSERT INTO app_inbox_consumer (consumer, subscription) VALUES (...) first; '
                 'a role without a policy sees no row of it.';
     END IF;
+    -- A rebuild beside the read model fills the next generation, while this one is in use.
+    IF generation = current.rebuilding AND current.rebuilding_in IS NOT NULL THEN
+      RETURN generation;
+    END IF;
     IF current.generation <> generation THEN
       RAISE EXCEPTION 'consumer % is in generation %, not %', consumer, current.generation, generation
         USING ERRCODE = 'WR002', HINT = 'It is being rebuilt: read its row again.';
@@ -157,7 +161,9 @@ BEGIN
   --   retrying     stored behind an earlier event of its key that waits: to be acknowledged
   --   duplicate    seen before: to be acknowledged
   --   dead         the id of a different event: stored beside it, to be acknowledged
-  --   discarded    behind its key's position, which was asked to be skipped: to be acknowledged
+  --   discarded    behind its key's position, which was asked to be skipped: to be acknowledged. Not where its
+  --                version is above all that its key has applied: such an event cannot have been applied before,
+  --                whatever a position says
   --   deferred     nothing was recorded: somebody else has the key, or it is held and not to be parked
   --
   -- With "wait", keys that somebody else has are waited for instead of deferred.
@@ -179,6 +185,7 @@ BEGIN
     unseen text[];
     statuses text[];
     verdicts text[];
+    contradicted record;
   BEGIN
     IF dedupe NOT IN ('event', 'position') THEN
       RAISE EXCEPTION 'dedupe is "event" or "position", not %', quote_literal(dedupe)
@@ -203,22 +210,24 @@ BEGIN
              -- Only positions of one server can be compared.
              CASE WHEN k.system_identifier <> m.system_identifier THEN NULL
                   ELSE (k.commit_lsn - '0/0'::pg_lsn) * 2147483648 + k.tx_index END AS key_place,
-             k.system_identifier AS key_system
+             k.system_identifier AS key_system, k.version AS key_version
         FROM ROWS FROM (unnest(messages)) WITH ORDINALITY AS m
         LEFT JOIN unnest(locked) AS k ON k.ordering_key = m.ordering_key
        -- Null is nobody's key and is refused by the table.
        WHERE coalesce(m.ordering_key, '') = '' OR (k.ordering_key IS NOT NULL AND (park OR k.held_by IS NULL))
     ), placed AS (
-      SELECT b.*, b.ordering_key <> '' AND b.place < greatest(b.key_place, max(b.place) OVER (
-               PARTITION BY b.ordering_key, b.system_identifier ORDER BY b.ordinality
-               ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING)) AS is_behind
+      SELECT b.*, b.ordering_key <> '' AND b.place < greatest(b.key_place, max(b.place) OVER before) AS is_behind,
+             b.version > greatest(b.key_version, max(b.version) OVER before) AS is_newer
         FROM batch AS b
+      WINDOW before AS (
+               PARTITION BY b.ordering_key, b.system_identifier ORDER BY b.ordinality
+               ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING)
     ), judged AS (
       SELECT DISTINCT ON (p.event_id COLLATE "C") p.*,
              CASE WHEN p.held_by IS NOT NULL THEN 'retrying'
                   WHEN NOT p.is_behind OR p.is_behind IS NULL THEN 'done'
                   -- Only where message and key say whose positions these are, and it is one server.
-                  WHEN dedupe = 'position' AND p.system_identifier IS NOT NULL
+                  WHEN dedupe = 'position' AND p.is_newer IS NOT TRUE AND p.system_identifier IS NOT NULL
                    AND (p.key_system = p.system_identifier OR p.key_place IS NULL) THEN 'discarded'
                   ELSE 'late' END AS status
         FROM placed AS p
@@ -242,6 +251,25 @@ BEGIN
     -- Everything unseen and in order: what nearly every batch is.
     IF cardinality(unseen) = cardinality(messages) AND 'done' = ALL (statuses) THEN
       RETURN statuses;
+    END IF;
+
+    -- An event behind its key's position that has a higher version, or that occurred after the position was
+    -- reached, proves the position wrong: whoever publishes to the topic may have forged it. The minute is for clocks
+    -- that differ. Only what is recorded counts, against what the key had before this batch.
+    IF dedupe = 'position' AND statuses && ARRAY['late', 'discarded'] THEN
+      FOR contradicted IN
+        SELECT k.ordering_key, count(DISTINCT m.event_id)::int AS events
+          FROM unnest(unseen, statuses) AS u(event_id, status)
+          JOIN unnest(messages) AS m ON m.event_id = u.event_id
+          JOIN unnest(locked) AS k ON k.ordering_key = m.ordering_key
+         WHERE u.status IN ('late', 'discarded') AND k.system_identifier = m.system_identifier
+           AND (m.commit_lsn, m.tx_index) < (k.commit_lsn, k.tx_index)
+           AND (m.version > k.version OR m.occurred_at > k.moved_at + interval '1 minute')
+         GROUP BY k.ordering_key
+      LOOP
+        UPDATE public.app_inbox_key AS k SET implausible = k.implausible + contradicted.events
+         WHERE k.consumer = consumer AND k.generation = generation AND k.ordering_key = contradicted.ordering_key;
+      END LOOP;
     END IF;
 
     verdicts := public.app_inbox_verdicts(

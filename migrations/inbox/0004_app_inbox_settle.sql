@@ -27,10 +27,11 @@ BEGIN
   BEGIN
     -- The rows are there; the conflict finds each by the unique index, whatever the planner believes.
     INSERT INTO public.app_inbox_key AS k (
-        consumer, generation, ordering_key, commit_lsn, tx_index, system_identifier, version)
+        consumer, generation, ordering_key, commit_lsn, tx_index, system_identifier, version, moved_at)
       SELECT DISTINCT ON (m.ordering_key COLLATE "C")
              consumer, generation, m.ordering_key, m.commit_lsn, m.tx_index, m.system_identifier,
-             max(m.version) OVER (PARTITION BY m.ordering_key COLLATE "C")
+             max(m.version) OVER (PARTITION BY m.ordering_key COLLATE "C"),
+             CASE WHEN m.commit_lsn IS NOT NULL THEN now() END
         FROM unnest(messages) AS m
        WHERE m.ordering_key <> ''
        ORDER BY m.ordering_key COLLATE "C", m.commit_lsn DESC NULLS LAST, m.tx_index DESC
@@ -47,6 +48,15 @@ BEGIN
             OR (excluded.commit_lsn, excluded.tx_index) <= (k.commit_lsn, k.tx_index)
             AND (k.system_identifier <> excluded.system_identifier) IS NOT TRUE
           THEN k.system_identifier ELSE excluded.system_identifier END,
+        moved_at = CASE WHEN excluded.commit_lsn IS NULL
+            OR (excluded.commit_lsn, excluded.tx_index) <= (k.commit_lsn, k.tx_index)
+            AND (k.system_identifier <> excluded.system_identifier) IS NOT TRUE
+          THEN k.moved_at ELSE excluded.moved_at END,
+        -- A position that moves on is one that events agree with.
+        implausible = CASE WHEN excluded.commit_lsn IS NULL
+            OR (excluded.commit_lsn, excluded.tx_index) <= (k.commit_lsn, k.tx_index)
+            AND (k.system_identifier <> excluded.system_identifier) IS NOT TRUE
+          THEN k.implausible ELSE 0 END,
         version = greatest(k.version, excluded.version)
       WHERE excluded.commit_lsn IS NULL OR k.commit_lsn IS NULL
          OR k.system_identifier <> excluded.system_identifier
@@ -101,17 +111,24 @@ BEGIN
   END
   $give_up$;
 
-  -- When a message that has failed is tried again. Waits double with each attempt, and ten attempts take
-  -- about five minutes; what is no attempt waits longer the longer it has waited, a minute at most. Each is
-  -- cut by chance to between a tenth and the whole of it, so that what failed together does not come back
+  -- When a message that has failed is tried again. Chance keeps messages that failed together from coming back
   -- together.
+  --
+  -- An attempt of the event's own: the wait doubles with each attempt, up to five minutes. At least six tenths of it
+  -- remain, so that the nine waits between ten attempts take five minutes or more, whatever chance does (1 + 2 + ... +
+  -- 256 s, times 0.6). A shorter least share would kill events of a failure that an operator ends within the
+  -- documented time.
+  --
+  -- No attempt: the longer it has waited, the longer it waits, up to a minute, and a tenth of it at least.
   CREATE OR REPLACE FUNCTION public.app_inbox_next_attempt(code text, attempts int, received_at timestamptz)
     RETURNS timestamptz
     LANGUAGE sql VOLATILE
   AS $next_attempt$
-    SELECT clock_timestamp() + (0.1 + 0.9 * random()) * CASE public.app_inbox_fault(code)
-      WHEN 'event' THEN least(interval '5 minutes', interval '1 second' * 2 ^ least(attempts - 1, 20))
-      ELSE least(interval '1 minute', interval '1 second' + (clock_timestamp() - received_at) / 4) END
+    SELECT clock_timestamp() + CASE public.app_inbox_fault(code)
+      WHEN 'event' THEN (0.6 + 0.4 * random())
+        * least(interval '5 minutes', interval '1 second' * 2 ^ least(attempts - 1, 20))
+      ELSE (0.1 + 0.9 * random())
+        * least(interval '1 minute', interval '1 second' + (clock_timestamp() - received_at) / 4) END
   $next_attempt$;
 
   -- The handler has failed on a message. Returns what its row is now: retrying, or dead.

@@ -190,6 +190,13 @@ BEGIN
   BEGIN
     -- Not a lock of the consumer's row: whoever applies would have to share it, batch by batch.
     PERFORM pg_advisory_xact_lock(hashtextextended('walrelay inbox ' || consumer, 0));
+    -- The next generation is being filled: both rebuilds would be one.
+    IF EXISTS (SELECT FROM public.app_inbox_consumer AS c
+                WHERE c.consumer = consumer AND c.rebuilding_in IS NOT NULL) THEN
+      RAISE EXCEPTION 'consumer % is being rebuilt in another schema', quote_literal(consumer)
+        USING ERRCODE = 'WR007', HINT = format('Finish it with the same "walrelay consumer rebuild %1$s --into SCHEMA", '
+          'or give it up with "walrelay consumer rebuild %1$s --abandon".', consumer);
+    END IF;
     UPDATE public.app_inbox_consumer AS c SET generation = c.generation + 1, updated_at = now()
      WHERE c.consumer = consumer
      RETURNING c.generation INTO generation;

@@ -221,7 +221,7 @@ async fn wait_dead(relay: &mut Relay) -> Option<i32> {
     relay.wait_ended(DEADLINE).await.code()
 }
 
-async fn wait_for_more(world: &World, count: u64) {
+pub(crate) async fn wait_for_more(world: &World, count: u64) {
     let goal = world.pubsub.stored_count() + count;
     world.pubsub.wait_stored(DEADLINE, goal).await;
 }

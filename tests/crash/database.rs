@@ -77,7 +77,7 @@ async fn a_slot_that_the_server_invalidates_ends_the_relay_with_its_own_exit_cod
     let settings =
         [("max_slot_wal_keep_size", "16MB"), ("min_wal_size", "32MB"), ("max_wal_size", "32MB")];
     let Some((world, server)) = own_server(&settings).await else { return };
-    let mut relay = world.start_relay([]).await;
+    let mut relay = world.start_relay(["--on-slot-lost", "stop"]).await;
     Workload::of_rows(10).insert(world.client()).await.unwrap();
     world.pubsub.wait_stored(DEADLINE, 10).await;
     world.wait_confirmed(DEADLINE).await;
@@ -107,7 +107,7 @@ async fn a_slot_that_the_server_invalidates_ends_the_relay_with_its_own_exit_cod
     assert!(told.contains("lost") && told.contains(world.name()), "{told}");
     let status = world.run(["status"]).await;
     assert_eq!(status.code, Some(5), "{}", status.text);
-    let again = world.relay([]).finish(DEADLINE).await;
+    let again = world.relay(["--on-slot-lost", "stop"]).finish(DEADLINE).await;
     assert_eq!(again.code, Some(5), "{}", again.text);
     drop(world);
     drop(server);

@@ -111,7 +111,7 @@ async fn a_promoted_standby_keeps_its_own_record() {
         standby.port(),
         world.name()
     );
-    let relay = world.relay([]).env("DATABASE_URL", &both).start();
+    let relay = world.relay(["--on-slot-lost", "stop"]).env("DATABASE_URL", &both).start();
     relay.wait_for_line(DEADLINE, "streaming").await;
     let goal = world.pubsub.stored_count() + 5;
     rows_from(10, 5).insert(world.client()).await.unwrap();
@@ -167,7 +167,7 @@ async fn a_slot_made_by_hand_in_place_of_the_old_one_is_a_gap() {
     let create = format!("SELECT pg_create_logical_replication_slot('{slot}', 'pgoutput')");
     world.execute(&create).await;
 
-    let refused = world.relay([]).finish(DEADLINE).await;
+    let refused = world.relay(["--on-slot-lost", "stop"]).finish(DEADLINE).await;
     assert_eq!(refused.code, Some(5), "{}", refused.text);
     assert!(refused.text.contains("another slot of the same name"), "{}", refused.text);
     let checked = world.run(["check"]).await;
@@ -182,7 +182,7 @@ async fn a_record_beyond_the_end_of_the_log_is_not_of_this_history() {
     publish_and_stop(&world, rows_from(0, 10)).await;
     world.execute("UPDATE app_outbox_relay SET settled_lsn = settled_lsn + 1000000000").await;
 
-    let refused = world.relay([]).finish(DEADLINE).await;
+    let refused = world.relay(["--on-slot-lost", "stop"]).finish(DEADLINE).await;
 
     assert_eq!(refused.code, Some(5), "{}", refused.text);
     assert!(refused.text.contains("it lost what was published"), "{}", refused.text);

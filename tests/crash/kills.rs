@@ -2,9 +2,9 @@
 
 use std::time::{Duration, Instant};
 
-use walrelay_tests::World;
+use walrelay_tests::{DEADLINE, Producer, World};
 
-use crate::campaign::{DEATHS, kill_until};
+use crate::campaign::{DEATHS, kill_until, wait_for_more};
 
 #[tokio::test]
 async fn killed_at_random_and_at_every_failpoint_nothing_is_lost_and_order_holds() {
@@ -13,6 +13,26 @@ async fn killed_at_random_and_at_every_failpoint_nothing_is_lost_and_order_holds
         kill_until(&world, Duration::from_millis(10), |kills| kills == 2 * DEATHS.len()).await;
     eprintln!("{account}");
     account.assert_kept();
+}
+
+/// A relay records how far it is settled ten times a second, and starts again from there.
+#[tokio::test]
+async fn five_kills_at_500_rows_a_second_repeat_at_most_400_rows_together() {
+    let Some(world) = World::create().await else { return };
+    // Ten rows each.
+    let producer = Producer::start(world.url(), Duration::from_millis(20));
+    for _ in 0..5 {
+        let mut relay = world.start_relay([]).await;
+        wait_for_more(&world, 500).await;
+        relay.kill();
+        relay.wait_ended(DEADLINE).await;
+        world.wait_slot_free(DEADLINE).await;
+    }
+    let committed = u64::from(producer.stop().await);
+    world.catch_up().await;
+    let repeated = world.pubsub.stored_count() - committed;
+    eprintln!("{repeated} of {committed} rows were repeated");
+    assert!(repeated <= 400, "{repeated} of {committed}");
 }
 
 /// `WALRELAY_SOAK_MINUTES`, or `WALRELAY_SOAK_KILLS` for that many kills however long they take.

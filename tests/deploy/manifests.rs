@@ -23,6 +23,9 @@ const OTHERS: [&str; 8] = [
     "GOOGLE_APPLICATION_CREDENTIALS",
 ];
 
+/// Tells pods of the relay from those of a consumer.
+const NAME_LABEL: &str = "app.kubernetes.io/name";
+
 /// Whether walrelay reads this variable.
 pub(crate) fn is_variable(name: &str) -> bool {
     let mut options = GROUPS.iter().flat_map(|group| group.options);
@@ -223,6 +226,31 @@ fn every_probe_asks_a_path_that_is_served_at_the_port_that_is_listened_on() {
             &documents(path)[deployment]["spec"]["template"]["metadata"]["annotations"];
         assert_eq!(annotations["prometheus.io/path"], "/metrics");
         assert_eq!(annotations["prometheus.io/port"], "8080");
+    }
+}
+
+#[test]
+fn the_network_policy_admits_monitoring_alone_and_to_the_served_port_alone() {
+    let policy = &documents("deploy/kubernetes/network-policy.yaml")[0]["spec"];
+    let selected = &policy["podSelector"]["matchExpressions"][0];
+    assert_eq!((&selected["key"], &selected["operator"]), (&NAME_LABEL.into(), &"In".into()));
+    assert_eq!(words(&policy["policyTypes"]), ["Ingress"]);
+    let [rule] = policy["ingress"].as_sequence().unwrap().as_slice() else {
+        panic!("one rule: {policy:?}")
+    };
+    // A rule without sources admits everybody, and one without ports admits to all of them.
+    let [source] = rule["from"].as_sequence().unwrap().as_slice() else { panic!("{rule:?}") };
+    let namespace = &source["namespaceSelector"]["matchLabels"]["kubernetes.io/metadata.name"];
+    assert_eq!(namespace, "monitoring");
+    let [port] = rule["ports"].as_sequence().unwrap().as_slice() else { panic!("{rule:?}") };
+    for path in ["deploy/kubernetes/walrelay.yaml", "deploy/kubernetes/consumer.yaml"] {
+        let documents = documents(path);
+        let deployment = documents.iter().find(|document| document["kind"] == "Deployment");
+        let pod = &deployment.unwrap()["spec"]["template"];
+        let name = pod["metadata"]["labels"][NAME_LABEL].as_str().unwrap();
+        assert!(words(&selected["values"]).iter().any(|value| value == name), "{path}: {name}");
+        let served = &pod["spec"]["containers"][0]["ports"][0]["name"];
+        assert_eq!(&port["port"], served, "{path}");
     }
 }
 

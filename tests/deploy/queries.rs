@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use walrelay_relay::observe::health::Phase;
 use walrelay_relay::observe::metrics::{
-    InfoLabels, Metrics, ReasonLabel, RequestLabels, StatusLabel, TopicLabel,
+    AnchorLabel, InfoLabels, Metrics, ReasonLabel, RequestLabels, StatusLabel, TopicLabel,
 };
 
 use crate::manual::table;
@@ -63,6 +63,10 @@ fn of_the_relay() -> String {
     metrics.dispatch_rows.get_or_create(&StatusLabel { status: "dead" }).set(1);
     metrics.set_phase(&Phase::Standby { holder: String::new() });
     metrics.info.get_or_create(&InfoLabels { slot: String::new(), shard: String::new() }).set(1);
+    let anchor = AnchorLabel { anchor: String::new() };
+    metrics.anchor_retained_bytes.get_or_create(&anchor).set(1);
+    metrics.anchor_safe_wal_bytes.get_or_create(&anchor).set(1);
+    metrics.anchor_age_seconds.get_or_create(&anchor).set(1.0);
     metrics.encode().expect("metrics are written")
 }
 
@@ -163,6 +167,28 @@ fn duration(text: &str) -> u64 {
         _ => panic!("{text} is in neither minutes nor hours"),
     };
     number.parse::<u64>().expect("a number") * minutes
+}
+
+#[test]
+fn a_forgotten_anchor_is_an_alert_that_names_it_and_the_anchor_of_the_relay_is_none() {
+    let rules = &documents(RELAY.rules)[0];
+    let named = |name: &str| {
+        let found = mappings(rules).into_iter().find(|rule| rule["alert"] == name);
+        found.unwrap_or_else(|| panic!("there is no {name}"))
+    };
+    for (name, metric) in [
+        ("WalrelayAnchorAtRisk", "walrelay_anchor_safe_wal_bytes"),
+        ("WalrelayAnchorForgotten", "walrelay_anchor_age_seconds"),
+    ] {
+        let rule = named(name);
+        let query = parse(rule["expr"].as_str().unwrap()).unwrap();
+        assert!(query.selectors.iter().all(|selector| selector.metric == metric), "{name}");
+        assert_eq!(query.grouped_by, ["anchor"], "{name}");
+        assert!(rule["annotations"]["summary"].as_str().unwrap().contains("$labels.anchor"));
+    }
+    let expression = named("WalrelayAnchorForgotten")["expr"].as_str().unwrap();
+    let kept = format!("anchor!=\"{}\"", walrelay_relay::lifecycle::anchor_keeper::KEPT_ANCHOR);
+    assert!(expression.contains(&kept), "{expression}");
 }
 
 #[test]

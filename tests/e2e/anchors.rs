@@ -72,7 +72,9 @@ async fn a_running_relay_notes_times_so_that_an_anchor_can_be_moved_to_one() {
     world.succeed(["anchor", "advance", "a", "--to-time", "1h"]).await;
     let unknown = world.run(["anchor", "advance", "a", "--to-time", "30d"]).await;
     assert_eq!(unknown.code, Some(2), "{}", unknown.text);
-    assert!(unknown.text.contains("no position is noted"), "{}", unknown.text);
+    assert!(unknown.text.contains("no position is known from"), "{}", unknown.text);
+    assert!(unknown.text.contains("the earliest known one is "), "{}", unknown.text);
+    assert!(unknown.text.contains("walrelay backfill"), "{}", unknown.text);
 }
 
 #[tokio::test]

@@ -1,6 +1,7 @@
 //! The whole pipe: an INSERT, the relay, Pub/Sub, a consumer, and its effect in the database.
 
 use walrelay_testkit::process::Signal;
+use walrelay_testkit::proxy::{Network, Proxy};
 use walrelay_testkit::wait_until;
 use walrelay_tests::{CONSUMER, DEADLINE, PgBouncer, World};
 
@@ -415,5 +416,59 @@ async fn an_inbox_that_is_made_is_said_to_be_created_and_one_elsewhere_is_asked_
             "{}",
             done.text
         );
+    }
+}
+
+/// The database of this world, through a proxy that closes new connections at once.
+async fn behind_a_refusing_proxy(world: &World) -> (Proxy, String) {
+    let (_, address) = world.url().split_once('@').expect("a user");
+    let (upstream, database) = address.split_once('/').expect("a database");
+    let proxy = Proxy::start(upstream).await;
+    proxy.set(Network::Refusing);
+    let url = format!("postgresql://postgres@{}/{database}?connect_timeout=1", proxy.address());
+    (proxy, url)
+}
+
+#[tokio::test]
+async fn relay_and_consumer_wait_for_a_first_connection_that_is_cut_or_not_answered() {
+    let Some(world) = World::create().await else { return };
+    world.set_up_consumer().await;
+    world.insert_events(3, 30).await;
+    let (proxy, url) = behind_a_refusing_proxy(&world).await;
+    let relay = world.relay(["--database-url", &url]).start();
+    let consumer = world.consumer(["--database-url", &url]).with_http().start();
+    relay.wait_for_line(DEADLINE, "session broke off").await;
+    consumer.wait_for_line(DEADLINE, "cannot start yet").await;
+    for process in [&relay, &consumer] {
+        process.wait_for_http(DEADLINE, "/readyz", 503).await;
+        process.wait_for_http(DEADLINE, "/livez", 200).await;
+    }
+    proxy.set(Network::BlackHole);
+    for process in [&relay, &consumer] {
+        process.wait_for_line(DEADLINE, "did not answer within").await;
+    }
+    proxy.set(Network::Fine);
+    for process in [&relay, &consumer] {
+        process.wait_for_http(DEADLINE, "/readyz", 200).await;
+    }
+    world.wait_applied(30).await;
+    world.assert_applied_exactly_once().await;
+}
+
+#[tokio::test]
+async fn a_first_start_where_nothing_listens_or_the_database_is_unknown_ends() {
+    let Some(world) = World::create().await else { return };
+    world.set_up_consumer().await;
+    let (proxy, _) = behind_a_refusing_proxy(&world).await;
+    let port = proxy.port();
+    drop(proxy);
+    let nobody = format!("postgresql://postgres@127.0.0.1:{port}/d");
+    let (server, _) = world.url().rsplit_once('/').expect("a database");
+    let unknown = format!("{server}/absent");
+    for url in [nobody, unknown] {
+        let consumer = world.consumer(["--database-url", &url]).finish(DEADLINE).await;
+        assert_eq!(consumer.code, Some(3), "{}", consumer.text);
+        let relay = world.run(["run", "--database-url", &url]).await;
+        assert_eq!(relay.code, Some(3), "{}", relay.text);
     }
 }

@@ -1,7 +1,7 @@
 //! `--dedupe position`: what is behind its key is skipped, while positions are known to be of one log.
 
 use walrelay_emulator::{Ordering, SubscriptionOptions};
-use walrelay_tests::{DEADLINE, World, topic};
+use walrelay_tests::{CONSUMER, DEADLINE, World, topic};
 
 /// Where replays go, and how the consumer reads them.
 const AGAIN: &str = "projects/test/subscriptions/again";
@@ -58,4 +58,54 @@ async fn a_replay_of_what_was_pruned_is_skipped_until_positions_are_of_another_l
     replay(&world, &["--system-identifier"]).await;
     assert_eq!((world.applied_count().await, with_status(&world, "discarded").await), (130, 0));
     assert_eq!(world.number(of_this_log).await, 5);
+}
+
+/// As a message with a forged position and version leaves a key, ten minutes ago.
+const FORGED: &str =
+    "UPDATE app_inbox_key SET commit_lsn = 'FFFF/0', version = 1000000, moved_at = now() - interval '10 minutes'
+      WHERE ordering_key = 'key-1'";
+
+/// Events of the key that were applied, and whether each was once and in order.
+const APPLIED: &str = "SELECT count(*) FILTER (WHERE a.is_next) FROM (
+   SELECT o.version > coalesce(lag(o.version) OVER (ORDER BY a.n), 0) AS is_next
+     FROM effect.applied AS a JOIN app_outbox AS o ON o.id::text = a.event_id WHERE a.key = 'key-1') AS a";
+
+#[tokio::test]
+async fn a_key_at_a_forged_position_is_named_and_reset_and_what_it_skipped_is_applied() {
+    let Some(world) = World::create().await else { return };
+    world.set_up_consumer().await;
+    let relay = world.start_relay(["--system-identifier"]).await;
+    let consumer = world.start_consumer(["--dedupe", "position"]).await;
+    world.insert_events(5, 50).await;
+    world.wait_applied(50).await;
+    world.execute(FORGED).await;
+    world.insert_events(5, 50).await;
+    world.wait_applied(90).await;
+    consumer.wait_for_line(DEADLINE, "the position cannot be right").await;
+    let metrics = consumer.wait_for_http(DEADLINE, "/metrics", 200).await;
+    let line = "walrelay_inbox_implausible_positions 1";
+    assert!(metrics.lines().any(|found| found == line), "{metrics}");
+    assert_eq!(with_status(&world, "discarded").await, 10);
+
+    let status = world.succeed(["consumer", "status", CONSUMER]).await;
+    assert!(status.contains("key-1") && status.contains("consumer reset-key"), "{status}");
+    let reset = |key| ["consumer", "reset-key", CONSUMER, "--key", key];
+    let unknown = world.run(reset("key-9")).await;
+    assert_eq!(unknown.code, Some(2), "{}", unknown.text);
+    let unasked = world.run(reset("key-1")).await;
+    assert_eq!(unasked.code, Some(2), "{}", unasked.text);
+    assert!(unasked.text.contains("FFFF/0") && unasked.text.contains("10 event(s)"), "{unasked:?}");
+    let done = world.succeed(reset("key-1").into_iter().chain(["--yes"])).await;
+    assert!(done.contains("10 skipped event(s)") && done.contains("backfill"), "{done}");
+
+    world.succeed(["backfill", "--in-place", "--aggregate-id", "key-1"]).await;
+    world.wait_applied(100).await;
+    assert_eq!(world.number(APPLIED).await, 20, "each once and in order");
+    // What comes next sets the position, and is behind nothing.
+    world.insert_events(5, 5).await;
+    world.wait_applied(105).await;
+    let implausible =
+        "SELECT count(*) FROM app_inbox_key WHERE implausible > 0 OR commit_lsn = 'FFFF/0'";
+    assert_eq!(world.number(implausible).await, 0);
+    drop((relay, consumer));
 }

@@ -113,7 +113,7 @@ async fn an_event_whose_version_never_comes_is_dead_until_somebody_applies_it_wi
 }
 
 /// The files of `migrations/inbox/` from before there was `--on-gap`.
-const EARLIER: &str = include_str!("../../crates/postgres/tests/inbox/earlier.sql");
+const EARLIER: &str = include_str!("../../crates/inbox/tests/sql_functions/earlier.sql");
 
 #[tokio::test]
 async fn an_inbox_of_an_earlier_version_goes_on_without_it_and_is_told_the_command_that_brings_it()

@@ -5,7 +5,8 @@ use std::path::Path;
 
 use walrelay_testkit::outbox::Workload;
 use walrelay_testkit::relay::Finished;
-use walrelay_tests::{CONSUMER, World};
+use walrelay_testkit::wait_until;
+use walrelay_tests::{CONSUMER, DEADLINE, World};
 
 /// A role of one test.
 struct Role<'a> {
@@ -257,8 +258,13 @@ async fn an_auditor_with_the_grants_of_the_page_looks_at_both_sides() {
     }
     role.grant(of_both, "auditor").await;
     let its = walrelay_testkit::postgres::TestClient::connect(&role.url).await;
-    let seen = its.query_one("SELECT count(*) FROM app_event_ledger WHERE settled", &[]).await;
-    assert_eq!(seen.expect("the view of both").get::<_, i64>(0), 18);
+    // A transaction of another test may hold the settled horizon back for a while.
+    wait_until(DEADLINE, "the view of both to show 18 settled events", async || {
+        let settled = "SELECT count(*) FROM app_event_ledger WHERE settled";
+        let seen = its.query_one(settled, &[]).await.expect("the view of both");
+        (seen.get::<_, i64>(0) == 18).then_some(())
+    })
+    .await;
     drop(its);
     // It looks, and that is all.
     for command in [&["prune"][..], &["consumer", "pause", CONSUMER]] {

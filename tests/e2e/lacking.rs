@@ -95,7 +95,8 @@ async fn a_read_only_server_and_a_row_that_is_gone_are_waited_for() {
              UPDATE app_inbox_consumer SET paused = false"
         ))
         .await;
-    told(&consumer, "25006").await;
+    let why = told(&consumer, "25006").await;
+    assert!(why.contains("RESET default_transaction_read_only"), "{why}");
     world.execute(&format!("ALTER DATABASE \"{name}\" RESET default_transaction_read_only")).await;
     world.wait_applied(40).await;
     consumer.wait_for_http(DEADLINE, "/readyz", 200).await;

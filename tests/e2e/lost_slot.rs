@@ -32,7 +32,7 @@ async fn every_command_refuses_to_go_on_over_a_lost_slot_and_keeps_the_record() 
     let Some(world) = world_that_lost_its_slot().await else { return };
     let before = on_record(&world).await;
     let commands: [&[&str]; 6] = [
-        &["run"],
+        &["run", "--on-slot-lost", "stop"],
         &["check"],
         &["init"],
         &["slot", "create"],
@@ -61,7 +61,9 @@ async fn a_slot_made_by_hand_in_place_of_a_lost_one_is_told_as_lost() {
     let made = format!("SELECT pg_create_logical_replication_slot('{}', 'pgoutput')", world.name());
     world.execute(&made).await;
     for command in ["run", "check", "init", "status"] {
-        assert_refused(&world.run([command]).await, 5, &["another slot of the same name"]);
+        let command = world.command([command]).env("WALRELAY_ON_SLOT_LOST", "stop");
+        let done = command.finish(DEADLINE).await;
+        assert_refused(&done, 5, &["another slot of the same name"]);
     }
     let status = world.run(["status"]).await.text;
     assert!(status.contains("the slot is lost") && !status.contains("walrelay run"), "{status}");
@@ -94,7 +96,8 @@ async fn run_check_and_init_agree_about_another_servers_record() {
     world.catch_up().await;
     world.execute("UPDATE app_outbox_relay SET system_identifier = '1'").await;
     for command in ["run", "check", "init"] {
-        let done = world.run([command]).await;
+        let command = world.command([command]).env("WALRELAY_ON_SLOT_LOST", "stop");
+        let done = command.finish(DEADLINE).await;
         assert_refused(&done, 5, &["Lost slot"]);
     }
 }
@@ -136,36 +139,52 @@ async fn a_slot_that_holds_rows_is_dropped_only_with_their_number() {
 }
 
 #[tokio::test]
-async fn advancing_takes_the_printed_position_and_skips_that_transaction_alone() {
+async fn advancing_names_each_insert_that_is_given_up_and_the_command_that_publishes_it_after_all()
+{
     let Some(world) = World::create().await else { return };
     world.catch_up().await;
-    let publication = world.name().to_owned();
-    world
-        .execute(&format!("ALTER PUBLICATION {publication} SET (publish = 'insert, delete')"))
-        .await;
+    alter_publication(&world, "insert, delete").await;
     Workload::of_rows(2).insert(world.client()).await.expect("the rows are inserted");
-    world
-        .execute("BEGIN; DELETE FROM app_outbox WHERE version = 0; DELETE FROM app_outbox; COMMIT")
-        .await;
-    world.execute(&format!("ALTER PUBLICATION {publication} SET (publish = 'insert')")).await;
-    let after = Workload { first_number: 10, ..Workload::of_rows(3) };
-    let committed = after.insert(world.client()).await.expect("the rows are inserted");
-    // So that the rows before the delete are still out when it comes.
-    world.pubsub.fault("delay=300ms");
-    let stopped = world.run(["run"]).await;
-    world.pubsub.heal();
-    assert_refused(&stopped, 3, &["a delete", "walrelay slot advance"]);
-    let (_, behind) = stopped.text.split_once("a delete at ").expect("a position");
-    let position: String =
-        behind.chars().take_while(|c| c.is_ascii_hexdigit() || *c == '/').collect();
-
-    let advance = ["slot", "advance", "--skip-events", "--to-lsn", &position];
-    let done = world.run(advance).await;
-    // The two rows before it are not in the way: the relay confirmed them before it stopped.
-    assert_eq!(done.code, Some(0), "{}", done.text);
-    assert!(done.text.contains("skipped: "), "{}", done.text);
-
     world.catch_up().await;
-    let ids: Vec<_> = world.pubsub.stored().into_iter().map(|row| row.event_id).collect();
-    assert!(committed.iter().all(|row| ids.contains(&row.event_id)), "{ids:?}");
+    let given_up = Workload { first_number: 2, ..Workload::of_rows(3) };
+    world.execute("BEGIN; DELETE FROM app_outbox WHERE version = 0").await;
+    given_up.insert(world.client()).await.expect("the rows are inserted");
+    world.execute("COMMIT").await;
+    let end = world.wal_end().await;
+    alter_publication(&world, "insert").await;
+    let after = Workload { first_number: 10, ..Workload::of_rows(3) };
+    after.insert(world.client()).await.expect("the rows are inserted");
+    let ids: Vec<String> = {
+        let rows = world
+            .client()
+            .query("SELECT id::text FROM app_outbox WHERE version BETWEEN 2 AND 4", &[])
+            .await
+            .expect("the outbox can be read");
+        rows.iter().map(|row| row.get(0)).collect()
+    };
+
+    let to = format!("{:X}/{:X}", end >> 32, end & 0xFFFF_FFFF);
+    let advance = ["slot", "advance", "--skip-events", "--to-lsn", &to];
+    for agreed in ["0", "2", "4"] {
+        let refused = world.run(advance.into_iter().chain(["--discard-rows", agreed])).await;
+        assert_refused(&refused, 2, &["3 row(s)", "--discard-rows 3", &ids[0], &ids[1], &ids[2]]);
+    }
+    let told = world.succeed(advance.into_iter().chain(["--discard-rows", "3"])).await;
+    assert!(told.contains("skipped: 3 row(s) and "), "{told}");
+    world.catch_up().await;
+    assert_eq!(world.pubsub.stored_count(), 5, "the rows before and behind");
+
+    let relay = world.start_relay([]).await;
+    let (_, command) = told.split_once("walrelay backfill").expect("a command");
+    let words = command.lines().next().unwrap_or_default().split_whitespace();
+    world.succeed(["backfill"].into_iter().chain(words)).await;
+    world.pubsub.wait_stored(DEADLINE, 8).await;
+    let stored: Vec<_> = world.pubsub.stored().into_iter().map(|row| row.event_id).collect();
+    assert!(ids.iter().all(|id| stored.contains(id)), "{stored:?}");
+    drop(relay);
+}
+
+async fn alter_publication(world: &World, publish: &str) {
+    let name = world.name();
+    world.execute(&format!("ALTER PUBLICATION {name} SET (publish = '{publish}')")).await;
 }

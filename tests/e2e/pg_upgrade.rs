@@ -49,7 +49,8 @@ async fn pg_upgrade_carries_a_slot_over_and_nothing_is_lost_or_comes_twice() {
 
     rows_from(&world, 60, 40).await;
     for command in ["run", "check"] {
-        let refused = world.run([command]).await;
+        let command = world.command([command]).env("WALRELAY_ON_SLOT_LOST", "stop");
+        let refused = command.finish(DEADLINE).await;
         assert_eq!(refused.code, Some(5), "{}", refused.text);
         assert!(refused.text.contains("walrelay slot adopt"), "{}", refused.text);
     }

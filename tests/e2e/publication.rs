@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use walrelay_testkit::outbox::Workload;
+use walrelay_testkit::postgres::installed_majors;
 use walrelay_testkit::relay::Relay;
 use walrelay_testkit::wait_until;
 use walrelay_tests::{DEADLINE, Producer, World};
@@ -179,4 +180,41 @@ async fn a_row_that_comes_where_another_one_is_recorded_is_published() {
     assert_eq!(done.code, Some(0), "{}", done.text);
     assert!(done.text.contains("rows stand where dispatch state holds others"), "{}", done.text);
     world.check(&world.committed().await).assert_exactly_once();
+}
+
+#[tokio::test]
+async fn inserts_beside_deletes_updates_and_truncates_are_published_and_the_rest_is_ignored() {
+    for major in installed_majors() {
+        let Some(world) = World::create_on(major).await else { continue };
+        world.execute("ALTER TABLE app_outbox DISABLE TRIGGER USER").await;
+        alter(&world, "SET (publish = 'insert, update, delete, truncate')").await;
+        let rows = |first_number| Workload { first_number, ..Workload::of_rows(4) };
+        let mut committed = rows(0).insert(world.client()).await.expect("rows");
+        for (first_number, other) in [
+            (10, "DELETE FROM app_outbox WHERE version < 2"),
+            (20, "UPDATE app_outbox SET event_type = 'other'"),
+            (30, "TRUNCATE app_outbox"),
+        ] {
+            world.execute(&format!("BEGIN; {other}")).await;
+            committed.extend(rows(first_number).insert(world.client()).await.expect("rows"));
+            world.execute("COMMIT").await;
+        }
+        let relay = world.start_relay([]).await;
+        world.pubsub.wait_stored(DEADLINE, 16).await;
+        world.wait_confirmed(DEADLINE).await;
+        let metrics = relay.wait_for_http(DEADLINE, "/metrics", 200).await;
+        for operation in ["update", "delete", "truncate"] {
+            let counter = format!("walrelay_ignored_changes_total{{operation=\"{operation}\"}} ");
+            let counted = metrics.lines().find_map(|line| line.strip_prefix(&counter));
+            assert!(counted.is_some_and(|count| count != "0"), "{major} {operation}: {metrics}");
+        }
+        let told = relay.lines().join("\n");
+        let warnings = told.matches("changes that are no inserts").count();
+        assert_eq!(warnings, 3, "one for each operation: {told}");
+        assert!(told.contains("SET (publish = 'insert')"), "{told}");
+        let checked = world.succeed(["check"]).await;
+        assert!(checked.contains("publishes update, delete, truncate beside inserts"), "{checked}");
+        world.check(&committed).assert_exactly_once();
+        drop(relay);
+    }
 }

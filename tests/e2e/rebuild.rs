@@ -44,7 +44,16 @@ async fn a_rebuild_gives_the_same_read_model_while_an_instance_runs_and_events_c
 
     let reset = reset_file(&world, "TRUNCATE effect.balance; TRUNCATE effect.applied;");
     let told = world
-        .succeed(["consumer", "rebuild", CONSUMER, "--seek-to", "1h", "--reset-sql", &reset])
+        .succeed([
+            "consumer",
+            "rebuild",
+            CONSUMER,
+            "--seek-to",
+            "1h",
+            "--reset-sql",
+            &reset,
+            "--yes",
+        ])
         .await;
     assert!(told.contains("begun: generation 2") && told.contains("-g2"), "{told}");
     world.wait_applied(500).await;
@@ -75,8 +84,9 @@ async fn a_rebuild_gives_the_same_read_model_while_an_instance_runs_and_events_c
     world.succeed(["consumer", "pause", CONSUMER]).await;
     let discard = "UPDATE app_inbox SET status = 'discarded' WHERE generation = 2 AND version = 7";
     world.execute(discard).await;
-    let rebuild = ["consumer", "rebuild", CONSUMER, "--seek-to", "1h", "--reset-sql", &reset];
-    let again = world.succeed(rebuild.into_iter().chain(["--yes"])).await;
+    let rebuild =
+        ["consumer", "rebuild", CONSUMER, "--seek-to", "1h", "--reset-sql", &reset, "--yes"];
+    let again = world.succeed(rebuild).await;
     assert!(again.contains("in generation 2: 0 edited and 1 discarded event(s)"), "{again}");
     std::fs::remove_file(&reset).expect("it is there");
     // The names of subscriptions do not grow.
@@ -209,7 +219,8 @@ async fn a_reset_that_fails_or_would_commit_has_no_effect_and_the_hint_is_about_
         "DELETE FROM effect.balance; this is no SQL",
     ] {
         let file = reset_file(&world, sql);
-        let rebuild = ["consumer", "rebuild", CONSUMER, "--seek-to", "5m", "--reset-sql", &file];
+        let rebuild =
+            ["consumer", "rebuild", CONSUMER, "--seek-to", "5m", "--reset-sql", &file, "--yes"];
         let refused = world.run(rebuild).await;
         assert_eq!(refused.code, Some(2), "{sql}: {}", refused.text);
         assert!(refused.text.contains("nothing has changed"), "{sql}: {}", refused.text);
@@ -270,7 +281,8 @@ async fn a_rebuild_that_is_killed_anywhere_leaves_the_consumer_at_work_and_is_ru
         world.wait_applied(50).await;
         let before = read_model(&world).await;
         let reset = reset_file(&world, "TRUNCATE effect.balance, effect.applied");
-        let rebuild = ["consumer", "rebuild", CONSUMER, "--seek-to", "1h", "--reset-sql", &reset];
+        let rebuild =
+            ["consumer", "rebuild", CONSUMER, "--seek-to", "1h", "--reset-sql", &reset, "--yes"];
         let killed = world.command(rebuild).env("WALRELAY_FAILPOINT", place).finish(DEADLINE).await;
         assert_eq!(killed.code, None, "{place}: {}", killed.text);
         // Nothing has to be done by hand for what comes next.
@@ -310,7 +322,12 @@ async fn what_a_rebuild_does_not_reach_is_said_before_it_begins() {
     }
 
     let reset = reset_file(&world, "TRUNCATE effect.balance; TRUNCATE effect.applied;");
-    let rebuild = ["consumer", "rebuild", CONSUMER, "--seek-to", &since, "--reset-sql", &reset];
+    let rebuild =
+        ["consumer", "rebuild", CONSUMER, "--seek-to", &since, "--reset-sql", &reset, "--yes"];
+    let unasked = world.run(rebuild.into_iter().filter(|argument| *argument != "--yes")).await;
+    assert_eq!(unasked.code, Some(2), "{}", unasked.text);
+    assert!(unasked.text.contains("add --yes to rebuild in place"), "{}", unasked.text);
+    assert_eq!(world.applied_count().await, 60, "nothing was emptied");
     let told = world.succeed(rebuild).await;
     std::fs::remove_file(&reset).expect("it is there");
     for part in [

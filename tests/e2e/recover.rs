@@ -170,12 +170,61 @@ async fn a_slot_that_the_server_invalidated_is_recovered() {
             .await;
     }
     world.execute("CHECKPOINT; SELECT pg_switch_wal(); CHECKPOINT").await;
-    assert_eq!(world.run(["run"]).await.code, Some(5));
+    assert_eq!(world.run(["run", "--on-slot-lost", "stop"]).await.code, Some(5));
 
     world.succeed(["slot", "recover"]).await;
     world.catch_up().await;
     let verdict = world.check(&world.committed().await);
     assert!(verdict.lost.is_empty() && verdict.reordered.is_empty(), "{verdict}");
+}
+
+#[tokio::test]
+async fn a_recovery_that_is_killed_continues_with_the_first_row_that_is_not_on_record_as_settled() {
+    let Some(world) = World::create().await else { return };
+    lose_the_slot(&world, 12_000).await;
+    world.succeed(["slot", "recover"]).await;
+    let before = stored(&world);
+    // Slow enough that the place is noted before the kill.
+    world.pubsub.fault("delay=400ms");
+    let dying = world.command(["run", "--until-caught-up"]);
+    let died = dying.env("WALRELAY_FAILPOINT", "after-reply=10").finish(DEADLINE).await;
+    assert_eq!(died.code, None, "{}", died.text);
+    world.pubsub.heal();
+    let first = stored(&world) - before;
+    let place = "SELECT coalesce((operation #>> '{place,number}')::int8, 0) FROM app_outbox_relay";
+    let noted = usize::try_from(world.number(place).await).expect("a count");
+    assert!(noted > 0, "{first} rows were stored, and no place is noted");
+    world.catch_up().await;
+    let verdict = world.check(&world.committed().await);
+    assert!(verdict.lost.is_empty() && verdict.reordered.is_empty(), "{verdict}");
+    let repeated = stored(&world) - before - 12_000;
+    assert!(repeated <= first - noted, "{first} stored, {noted} noted, {repeated} repeated");
+}
+
+#[tokio::test]
+async fn a_row_that_no_message_can_hold_is_dead_after_a_recovery_and_no_other_row_comes_twice() {
+    for major in installed_majors() {
+        let Some(world) = World::create_on(major).await else { continue };
+        lose_the_slot(&world, 100).await;
+        world
+            .execute(
+                "INSERT INTO app_outbox (aggregatetype, aggregateid, event_type, version, payload)
+                 VALUES ('video', 'v-1', 'test.large', 1000000, to_jsonb(repeat('x', 11000000)))",
+            )
+            .await;
+        let id = "SELECT event_id FROM app_outbox_dispatch WHERE error_code = 'TOO_LARGE'
+                     AND status = 'dead' AND length(message) < 1000";
+        world.succeed(["slot", "recover"]).await;
+        world.catch_up().await;
+        let rows = world.client().query(id, &[]).await.expect("dead rows");
+        assert_eq!(rows.len(), 1, "{major}");
+        let retried = world.run(["dispatch", "retry", rows[0].get(0)]).await;
+        assert_eq!(retried.code, Some(2), "{major}: {}", retried.text);
+        let mut committed = world.committed().await;
+        committed.retain(|row| row.event_id != rows[0].get::<_, String>(0));
+        let verdict = world.check(&committed);
+        assert!(verdict.lost.is_empty() && verdict.reordered.is_empty(), "{major}: {verdict}");
+    }
 }
 
 #[tokio::test]

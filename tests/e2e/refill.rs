@@ -27,8 +27,8 @@ fn reset_file(world: &World) -> String {
 }
 
 /// The command, with the file that empties the read model.
-fn from_outbox(reset: &str) -> [&str; 7] {
-    ["consumer", "rebuild", CONSUMER, "--from-outbox", "refill", "--reset-sql", reset]
+fn from_outbox(reset: &str) -> [&str; 8] {
+    ["consumer", "rebuild", CONSUMER, "--from-outbox", "refill", "--reset-sql", reset, "--yes"]
 }
 
 /// Every event of the outbox has had its effect once, in the order of its key's versions.
@@ -94,26 +94,74 @@ async fn rows_that_can_never_be_published_are_left_out_and_not_waited_for() {
     let before = text(&world, READ_MODEL).await;
     let reset = reset_file(&world);
     let rebuild = from_outbox(&reset);
-    // It is one operation: nothing of it is gone on with, and nothing of it is left on record.
+    // Before anything is emptied.
     let refused = world.run(rebuild).await;
-    assert_eq!(refused.code, Some(1), "{}", refused.text);
-    assert!(refused.text.contains("until the same command has done all of it"), "{}", refused.text);
-    for internal in
-        ["--resume", "streaming", "session ended", "ending the session", "backfill begins"]
+    assert_eq!(refused.code, Some(2), "{}", refused.text);
+    for part in ["1 row(s) of the outbox cannot be applied again", "nothing has changed", "dead in"]
     {
-        assert!(!refused.text.contains(internal), "{internal}: {}", refused.text);
+        assert!(refused.text.contains(part), "{part}: {}", refused.text);
     }
-    let open = "SELECT count(*) FROM app_outbox_replay WHERE finished_at IS NULL";
+    assert_eq!(text(&world, READ_MODEL).await, before);
+    assert_eq!(text(&world, READS).await, format!("projects/test/subscriptions/{CONSUMER}"));
+    assert_eq!(world.number("SELECT generation::bigint FROM app_inbox_consumer").await, 1);
+    let open = "SELECT count(*) FROM app_outbox_replay";
     assert_eq!(world.number(open).await, 0);
     let told = world.succeed([&rebuild[..], &["--skip-dead"]].concat()).await;
     std::fs::remove_file(&reset).expect("it is there");
     assert!(told.contains("every row is in the inbox"), "{told}");
-    assert!(
-        told.contains("published: 100 row(s) to") && told.contains("left out: 1 row(s)"),
-        "{told}"
-    );
+    assert!(told.contains("published: 100 row(s) to"), "{told}");
     assert_eq!(text(&world, READ_MODEL).await, before);
     drop(consumer);
+}
+
+#[tokio::test]
+async fn a_row_that_was_dead_and_is_cured_is_rebuilt_as_it_was_published() {
+    let Some(world) = world().await else { return };
+    let consumer = world.start_consumer([]).await;
+    world.insert_events(5, 20).await;
+    world
+        .execute(
+            "INSERT INTO app_outbox (aggregatetype, aggregateid, event_type, version, payload)
+             SELECT 'video', repeat('k', 1100) || n, 'made', 1, '{}' FROM generate_series(1, 2) AS n",
+        )
+        .await;
+    world.catch_up().await;
+    let dead = "SELECT string_agg(event_id, ' ' ORDER BY event_id) FROM app_outbox_dispatch WHERE status = 'dead'";
+    let dead = text(&world, dead).await;
+    let (cured, other) = dead.split_once(' ').expect("two rows are dead");
+    world.succeed(["dispatch", "edit", cured, "--key", "A-17"]).await;
+    world.catch_up().await;
+    world.wait_applied(21).await;
+    let before = text(&world, READ_MODEL).await;
+    assert!(before.contains("A-17=1"), "{before}");
+
+    let reset = reset_file(&world);
+    let refused = world.run(from_outbox(&reset)).await;
+    assert_eq!(refused.code, Some(2), "{}", refused.text);
+    assert!(refused.text.contains(other) && !refused.text.contains(cured), "{}", refused.text);
+    assert_eq!(text(&world, READ_MODEL).await, before);
+
+    world.succeed(["dispatch", "discard", other, "--reason", "never sent"]).await;
+    let told = world.succeed(from_outbox(&reset)).await;
+    std::fs::remove_file(&reset).expect("it is there");
+    assert!(told.contains("published: 21 row(s) to"), "{told}");
+    assert_eq!(text(&world, READ_MODEL).await, before);
+    drop(consumer);
+}
+
+#[tokio::test]
+async fn a_rebuild_in_place_says_what_is_at_risk_and_asks() {
+    let Some(world) = world().await else { return };
+    world.insert_events(5, 20).await;
+    let reset = reset_file(&world);
+    let unasked = &from_outbox(&reset)[..7];
+    let refused = world.run(unasked.iter().copied()).await;
+    std::fs::remove_file(&reset).expect("it is there");
+    assert_eq!(refused.code, Some(2), "{}", refused.text);
+    for part in ["empties the tables first", "all 20 row(s)", "--yes", "--into SCHEMA"] {
+        assert!(refused.text.contains(part), "{part}: {}", refused.text);
+    }
+    assert_eq!(world.number("SELECT generation::bigint FROM app_inbox_consumer").await, 1);
 }
 
 #[tokio::test]
@@ -129,8 +177,20 @@ async fn a_rebuild_from_the_outbox_that_is_killed_is_done_by_running_it_again() 
         let rebuild = from_outbox(&reset);
         let killed = world.command(rebuild).env("WALRELAY_FAILPOINT", place).finish(DEADLINE).await;
         assert_eq!(killed.code, None, "{place}: {}", killed.text);
+        // Everybody is told until it is finished.
+        let status = ["consumer", "status", CONSUMER];
+        let unfinished = world.succeed(status).await;
+        assert!(unfinished.contains("is not finished"), "{place}: {unfinished}");
+        consumer.wait_for_http(DEADLINE, "/readyz", 503).await;
+        for command in ["check", "status"] {
+            let told = world.run([command]).await.text;
+            assert!(told.contains("a part of generation 2"), "{place}: {command}: {told}");
+        }
 
         world.succeed(rebuild).await;
+        let finished = world.succeed(status).await;
+        assert!(!finished.contains("is not finished"), "{place}: {finished}");
+        consumer.wait_for_http(DEADLINE, "/readyz", 200).await;
         std::fs::remove_file(&reset).expect("it is there");
         assert_eq!(text(&world, READ_MODEL).await, before, "{place}");
         assert_eq!(text(&world, READS).await, format!("projects/test/subscriptions/{CONSUMER}"));

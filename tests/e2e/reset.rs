@@ -1,5 +1,6 @@
 //! A reset: everything behind an anchor again, for everybody, contiguous with the live rows.
 
+use pgoutput_parser::Lsn;
 use walrelay_testkit::checker::Committed;
 use walrelay_testkit::outbox::Workload;
 use walrelay_testkit::postgres::installed_majors;
@@ -68,7 +69,7 @@ async fn a_reset_to_a_place_behind_the_anchor_repeats_what_lies_behind_that_plac
     let Some(world) = World::create().await else { return };
     world.succeed(["anchor", "create", "a"]).await;
     Workload::of_rows(30).insert(world.client()).await.expect("rows");
-    let middle = format!("0/{:X}", world.wal_end().await);
+    let middle = Lsn::new(world.wal_end().await).to_string();
     let more = Workload { first_number: 30, ..Workload::of_rows(12) };
     let later = more.insert(world.client()).await.expect("rows");
     world.catch_up().await;
@@ -128,7 +129,7 @@ async fn a_reset_past_what_is_settled_counts_what_it_skips_and_wants_to_be_told_
     world.catch_up().await;
     world.succeed(["anchor", "create", "a"]).await;
     Workload::of_rows(14).insert(world.client()).await.expect("rows");
-    let here = format!("0/{:X}", world.wal_end().await);
+    let here = Lsn::new(world.wal_end().await).to_string();
     let more = Workload { first_number: 14, ..Workload::of_rows(5) };
     let later = more.insert(world.client()).await.expect("rows");
 
@@ -136,7 +137,11 @@ async fn a_reset_past_what_is_settled_counts_what_it_skips_and_wants_to_be_told_
     let refused = world.run(arguments).await;
     assert_eq!(refused.code, Some(2), "{}", refused.text);
     assert!(refused.text.contains("14 row(s)"), "{}", refused.text);
-    world.succeed(arguments.into_iter().chain(["--skip-events"])).await;
+    let uncounted = world.run(arguments.into_iter().chain(["--skip-events"])).await;
+    assert_eq!(uncounted.code, Some(2), "{}", uncounted.text);
+    assert!(uncounted.text.contains("--discard-rows 14"), "{}", uncounted.text);
+    let agreed = ["--skip-events", "--discard-rows", "14"];
+    world.succeed(arguments.into_iter().chain(agreed)).await;
     world.catch_up().await;
     world.check(&later).assert_exactly_once();
 }
@@ -157,6 +162,44 @@ async fn a_failover_slot_is_one_again_after_a_reset() {
 }
 
 #[tokio::test]
+async fn init_converts_the_slot_that_is_there_into_a_failover_slot_or_fails() {
+    for major in installed_majors() {
+        let Some(world) = World::create_on(major).await else { continue };
+        if major < 17 {
+            let refused = world.run(["init", "--failover"]).await;
+            assert_eq!(refused.code, Some(3), "{major}: {}", refused.text);
+            continue;
+        }
+        let failover = format!(
+            "SELECT count(*) FROM pg_replication_slots WHERE slot_name = '{}' AND failover",
+            world.name()
+        );
+        let script = world.succeed(["init", "--failover", "--sql"]).await;
+        let guard = script.split("-- slot ").nth(2).expect("a guard before the slot");
+        let (_, guard) = guard.split_once('\n').expect("a title");
+        let error = world.client().batch_execute(guard).await.unwrap_err();
+        let hint = error.as_db_error().and_then(|it| it.hint()).unwrap_or_default().to_owned();
+        assert!(hint.contains("walrelay init --failover"), "{error:?}");
+
+        let mut relay = world.start_relay([]).await;
+        let held = world.run(["init", "--failover"]).await;
+        assert_eq!(held.code, Some(6), "{major}: {}", held.text);
+        assert!(held.text.contains("stop what holds the slot"), "{}", held.text);
+        assert_eq!(world.number(&failover).await, 0, "{major}");
+        assert_eq!(relay.terminate(DEADLINE).await, Some(0));
+
+        let told = world.succeed(["init", "--failover"]).await;
+        assert!(told.contains("converted: slot"), "{told}");
+        assert_eq!(world.number(&failover).await, 1, "{major}");
+        let again = world.succeed(["init", "--failover"]).await;
+        assert!(!again.contains("converted"), "{again}");
+        world.client().batch_execute(guard).await.expect("it is one now");
+        Workload::of_rows(5).insert(world.client()).await.expect("rows");
+        world.catch_up().await;
+    }
+}
+
+#[tokio::test]
 async fn an_anchor_heals_a_slot_that_was_dropped_and_one_that_is_gone_leaves_the_slot_alone() {
     let Some(world) = World::create().await else { return };
     world.succeed(["anchor", "create", "a"]).await;
@@ -165,7 +208,7 @@ async fn an_anchor_heals_a_slot_that_was_dropped_and_one_that_is_gone_leaves_the
     world.execute(&format!("SELECT pg_drop_replication_slot('{}')", world.name())).await;
     let more = Workload { first_number: 20, ..Workload::of_rows(9) };
     let missed = more.insert(world.client()).await.expect("rows");
-    assert_eq!(world.run(["run"]).await.code, Some(5));
+    assert_eq!(world.run(["run", "--on-slot-lost", "stop"]).await.code, Some(5));
 
     world.succeed(["slot", "reset", "--to-anchor", "a"]).await;
     world.catch_up().await;

@@ -238,6 +238,8 @@ async fn a_lost_shard_is_recovered_with_its_own_rows_alone() {
     world.execute(&format!("SELECT pg_drop_replication_slot('{}_0_of_2')", world.name())).await;
     let lost = world.run(["status"]).await;
     assert_eq!(lost.code, Some(5), "{}", lost.text);
+    let other = world.succeed(["status", "--shard", "1/2"]).await;
+    assert!(other.contains("with --shard 1/2: "), "{other}");
     world.succeed(["run", "--until-caught-up", "--shard", "1/2"]).await;
     world.succeed(["slot", "recover", "--shard", "0/2"]).await;
     world.succeed(["run", "--until-caught-up", "--shard", "0/2"]).await;

@@ -173,7 +173,8 @@ async fn a_first_backfill_that_is_begun_twice_says_that_the_first_is_not_finishe
 
 #[tokio::test]
 async fn a_reset_whose_anchor_is_gone_after_the_slot_was_dropped_is_a_lost_slot() {
-    for command in [&["run"][..], &["slot", "reset", "--to-anchor", "a"], &["init"]] {
+    let stops = &["run", "--on-slot-lost", "stop"][..];
+    for command in [stops, &["slot", "reset", "--to-anchor", "a"], &["init"]] {
         let Some(world) = reset_without_anchor("reset-dropped").await else { return };
         let refused = world.run(command.iter().copied()).await;
         assert_eq!(refused.code, Some(5), "{command:?}: {}", refused.text);

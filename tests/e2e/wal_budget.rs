@@ -135,9 +135,9 @@ async fn an_outage_within_the_budget_parks_nothing() {
     world.pubsub.fault("reject=UNAVAILABLE");
     write_foreign_log(&world, 30, 10).await;
     assert_eq!(world.number("SELECT count(*) FROM app_outbox_dispatch").await, 0);
-    wait_until(Duration::from_secs(60), "the status to tell since when", async || {
+    wait_until(DEADLINE, "the status to report the outage as the relay noted it", async || {
         let status = world.succeed(["status"]).await;
-        status.contains("; nothing further is settled since 2").then_some(())
+        status.contains("; not ready: nothing is being stored").then_some(())
     })
     .await;
     world.pubsub.heal();
@@ -207,6 +207,23 @@ async fn without_a_budget_the_log_waits() {
     assert!(most > 50 * MIB, "{most} bytes of log waited");
     world.pubsub.heal();
     assert_all_came_in_order(&world).await;
+}
+
+#[tokio::test]
+async fn the_budget_follows_the_server_while_the_relay_runs() {
+    let Some((_server, world)) = own_server().await else { return };
+    let relay = world.start_relay([]).await;
+    let set = "ALTER SYSTEM SET max_slot_wal_keep_size = '96MB'";
+    world.execute(set).await;
+    world.execute("SELECT pg_reload_conf()").await;
+    relay.wait_for_line(DEADLINE, "max_slot_wal_keep_size was changed").await;
+    let metrics = relay.wait_for_http(DEADLINE, "/metrics", 200).await;
+    let budget = format!("walrelay_wal_budget_bytes {}", 48 * MIB);
+    assert!(metrics.contains(&budget), "{metrics}");
+    let status = world.succeed(["status"]).await;
+    assert!(status.contains("48 MiB; the server keeps 96 MiB for a slot"), "{status}");
+    let checked = world.run(["check"]).await.text;
+    assert!(checked.contains("is 48 MiB; the server's bound is 96 MiB"), "{checked}");
 }
 
 /// Waits until `/status` names who keeps confirmed log, and that satisfies.

@@ -5,13 +5,13 @@ use std::time::Duration;
 use pgoutput_parser::Lsn;
 use tokio::io::{DuplexStream, duplex};
 use tokio::time::{sleep, timeout};
-use walrelay_core::Retention;
+use walrelay_core::{Retention, WalBudgetLimit};
 use walrelay_pg_client::PgError;
 use walrelay_pg_replication::{ReplicationConnection, Startup, SystemIdentity};
 use walrelay_relay::error::RelayError;
 use walrelay_relay::lifecycle::server::{Connected, Database, Holder, Positions, Server, Signs};
 
-use walrelay_relay::stream::wal_end::{Teller, WalEnd};
+use walrelay_relay::stream::wal_end::{Measured, Teller, WalEnd};
 use walrelay_testkit::walsender::ScriptedServer;
 
 use crate::fitting::Fitting;
@@ -130,7 +130,12 @@ impl<'a, F: Fitting> Database for SimulatedDatabase<'a, F> {
     }
 
     async fn settled(&mut self) -> Result<Lsn, RelayError> {
-        self.answer(self.world.table.settled())
+        let settled = self.answer(self.world.table.settled())?;
+        self.world.judge.record_was_read(self.process, settled.as_u64());
+        match self.world.fitting.disregards_the_record() {
+            true => Ok(Lsn::ZERO),
+            false => Ok(settled),
+        }
     }
 
     async fn positions(&mut self) -> Result<Positions, RelayError> {
@@ -140,7 +145,7 @@ impl<'a, F: Fitting> Database for SimulatedDatabase<'a, F> {
         self.answer(Positions { confirmed_flush, wal_end, retention: Retention::Unlimited })
     }
 
-    fn measure_log(&self, _: Option<u64>) -> WalEnd {
+    fn measure_log(&self, _: WalBudgetLimit) -> WalEnd {
         let server = self.world.server.clone();
         WalEnd::measured(async move |teller| measure_log(&server, &teller).await)
     }
@@ -158,7 +163,8 @@ async fn measure_log(server: &ScriptedServer, teller: &Teller) {
     loop {
         sleep(Duration::from_millis(100)).await;
         if server.is_up() {
-            teller.send_replace(Lsn::new(server.wal_end()));
+            let wal_end = Lsn::new(server.wal_end());
+            teller.send_replace(Measured { wal_end, retention: Retention::Unlimited });
         }
     }
 }

@@ -36,6 +36,11 @@ pub(crate) trait Fitting: Clone + Send + Sync + 'static {
         false
     }
 
+    /// Whether a start disregards how far the slot is on record as settled.
+    fn disregards_the_record(&self) -> bool {
+        false
+    }
+
     /// Every connection to the server was cut.
     fn connections_cut(&self) {}
 
@@ -62,6 +67,8 @@ pub(crate) enum Plain {
     Unbudgeted,
     /// The parked keys are read first, and the slot is taken then.
     ReadsParkedKeysEarly,
+    /// A start disregards how far the slot is on record as settled.
+    DisregardsTheRecord,
     /// A reset is carried out wrongly.
     Reset(ResetBug),
     /// Replays to a topic go wrong.
@@ -84,12 +91,20 @@ impl Fitting for Plain {
         match self {
             Self::UntilCaughtUp => settings.until = Until::CaughtUp,
             Self::Unbudgeted => settings.budget = BudgetLimits::of_bytes(usize::MAX / 2),
-            Self::Faithful | Self::ReadsParkedKeysEarly | Self::Reset(_) | Self::Replay(_) => {}
+            Self::Faithful
+            | Self::ReadsParkedKeysEarly
+            | Self::DisregardsTheRecord
+            | Self::Reset(_)
+            | Self::Replay(_) => {}
         }
     }
 
     fn reads_parked_keys_early(&self) -> bool {
         matches!(self, Self::ReadsParkedKeysEarly)
+    }
+
+    fn disregards_the_record(&self) -> bool {
+        matches!(self, Self::DisregardsTheRecord)
     }
 
     fn reset_bug(&self) -> Option<ResetBug> {

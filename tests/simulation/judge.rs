@@ -188,6 +188,11 @@ impl Judge {
         self.state().took_over(pid);
     }
 
+    /// A process that is about to stream was answered that the slot is settled so far.
+    pub(crate) fn record_was_read(&self, process: u64, settled: u64) {
+        self.state().records.insert(process, settled);
+    }
+
     /// The server has crashed: the slot may have forgotten what was confirmed.
     pub(crate) fn server_crashed(&self) {
         self.state().last_end = End::Broken;

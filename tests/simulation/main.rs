@@ -13,6 +13,7 @@ mod judge;
 mod plan;
 mod planted;
 mod pubsub;
+mod recoveries;
 mod relay;
 mod replayer;
 mod replays;
@@ -26,7 +27,9 @@ mod world;
 
 use bugs::{ReplayBug, ResetBug};
 use fitting::Fitting;
-use fitting::Plain::{Faithful, ReadsParkedKeysEarly, Replay, Reset, Unbudgeted, UntilCaughtUp};
+use fitting::Plain::{
+    DisregardsTheRecord, Faithful, ReadsParkedKeysEarly, Replay, Reset, Unbudgeted, UntilCaughtUp,
+};
 use judge::Fault;
 use plan::{Plan, RESET_STEPS};
 use planted::{ConfirmingKeepalivesInTransactions, Impatient, PublisherBug, StoreBug};
@@ -299,6 +302,11 @@ fn parked_keys_read_before_the_slot_is_taken_are_found() {
     // A key that is not known to be parked is overtaken, and never asked for.
     let faults = [Fault::Reordered, Fault::ParkedForEver];
     the_judge_objects(&ReadsParkedKeysEarly, None, &faults);
+}
+
+#[test]
+fn a_start_that_disregards_the_record_is_found() {
+    the_judge_objects(&DisregardsTheRecord, None, &[Fault::Repeated]);
 }
 
 #[test]

@@ -4,7 +4,9 @@ use std::sync::Mutex;
 use std::time::Duration;
 
 use tokio::time::{Instant, sleep};
-use walrelay_core::{AttributeStyle, ColumnNames, LogName, Random, RouterConfig, Template};
+use walrelay_core::{
+    AttributeStyle, ColumnNames, EditedMessages, LogName, Random, RouterConfig, Template,
+};
 use walrelay_outbox_store::{Outbox, Shard};
 use walrelay_relay::error::RelayError;
 use walrelay_relay::lifecycle::session::SessionSettings;
@@ -151,6 +153,7 @@ fn router() -> RouterConfig {
         columns: ColumnNames::default(),
         style: AttributeStyle::Default,
         replay_id: None,
+        edited: EditedMessages::default(),
         log_name: LogName::Untold,
     }
 }

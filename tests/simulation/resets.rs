@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use tokio::time::{Instant, sleep};
-use walrelay_outbox_store::StoreError;
+use walrelay_outbox_admin::AdminError;
 use walrelay_relay::error::RelayError;
 use walrelay_relay::lifecycle::reset::{ResetSteps, carry_out};
 
@@ -37,7 +37,7 @@ impl<F: Fitting> World<F> {
         let slot = || "walrelay".to_owned();
         let taken = self.table.take_reset(process).map_err(|_| {
             let what = "a reset".to_owned();
-            RelayError::Survey(StoreError::OperationUnfinished { slot: slot(), what })
+            RelayError::Survey(AdminError::OperationUnfinished { slot: slot(), what })
         })?;
         match taken {
             Some(taken) if bug != Some(ResetBug::IsForgotten) => {
@@ -91,7 +91,7 @@ impl<F: Fitting> ResetSteps for Steps<'_, F> {
         while let Err(holder) = self.command("drop the slot", || server.drop_slot()).await? {
             if Instant::now() >= until {
                 let (slot, holder) = ("walrelay".to_owned(), holder.application_name);
-                return Err(RelayError::Survey(StoreError::SlotHeld { slot, holder }));
+                return Err(RelayError::Survey(AdminError::SlotHeld { slot, holder }));
             }
             sleep(PAUSE).await;
         }

@@ -7,7 +7,7 @@ use std::time::Duration;
 use pgoutput_parser::Lsn;
 use tokio::io::DuplexStream;
 use tokio::time::sleep;
-use walrelay_core::{LanePolicy, Matching, Random, Retention, Selection, Template};
+use walrelay_core::{LanePolicy, Matching, Random, Retention, Selection, Template, WalBudgetLimit};
 use walrelay_outbox_store::StoreFailure;
 use walrelay_pg_replication::SystemIdentity;
 use walrelay_relay::error::RelayError;
@@ -256,7 +256,7 @@ impl Database for CopyDatabase {
         Ok(Positions { confirmed_flush, wal_end, retention: Retention::Unlimited })
     }
 
-    fn measure_log(&self, _: Option<u64>) -> WalEnd {
+    fn measure_log(&self, _: WalBudgetLimit) -> WalEnd {
         WalEnd::measured(async |_| {})
     }
 

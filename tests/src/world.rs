@@ -48,6 +48,11 @@ impl World {
         Self::bare(TestDatabase::create_on(major).await?).await
     }
 
+    /// As [`create_empty_on`](Self::create_empty_on), in a database of the encoding SQL_ASCII.
+    pub async fn create_unchecked_on(major: u32) -> Option<Self> {
+        Self::bare(TestDatabase::create_unchecked_on(major).await?).await
+    }
+
     async fn bare(database: TestDatabase) -> Option<Self> {
         // Says so, and skips the test, when the binary is not built.
         drop(RelayCommand::new(["--version"])?);

@@ -7,6 +7,10 @@ use std::time::{Duration, Instant};
 use crate::failure::{FailureClass, PublishFailure};
 use crate::message::Topic;
 
+/// Failing topics that are remembered. Topics come from rows, so their number has no bound. Where more
+/// fail at once, the one whose last refusal is oldest is forgotten until it refuses again.
+const TOPICS_MAX: usize = 1_024;
+
 /// Topics that refused since they last stored anything.
 #[derive(Debug, Default)]
 pub(crate) struct FailingTopics {
@@ -15,6 +19,8 @@ pub(crate) struct FailingTopics {
 
 #[derive(Debug)]
 pub(crate) struct FailingTopic {
+    /// When it refused last.
+    refused_at: Instant,
     /// What it said last.
     pub(crate) failure: Arc<PublishFailure>,
     /// Since when it answers that an operator has to act, which proves that the service is up.
@@ -32,18 +38,30 @@ impl FailingTopics {
     }
 
     pub(crate) fn refused(&mut self, topic: &Topic, failure: &PublishFailure, now: Instant) {
+        if self.topics.len() >= TOPICS_MAX && !self.topics.contains_key(topic) {
+            self.forget_one();
+        }
         let failing = self.topics.entry(Topic::clone(topic)).or_insert_with(|| FailingTopic {
+            refused_at: now,
             failure: Arc::new(failure.clone()),
             operator_since: None,
             is_sick: false,
             probe_at: now,
             probes: 0,
         });
+        failing.refused_at = now;
         if *failing.failure != *failure {
             failing.failure = Arc::new(failure.clone());
         }
         if failure.class == FailureClass::Operator {
             failing.operator_since.get_or_insert(now);
+        }
+    }
+
+    fn forget_one(&mut self) {
+        let oldest = self.topics.iter().min_by_key(|(_, failing)| failing.refused_at);
+        if let Some(topic) = oldest.map(|(topic, _)| Topic::clone(topic)) {
+            self.topics.remove(&topic);
         }
     }
 
@@ -74,5 +92,29 @@ impl FailingTopics {
             |failing: &FailingTopic| failing.operator_since.is_some() && now < failing.probe_at;
         let resting = self.topics.iter().filter(|(_, failing)| rests(failing));
         resting.map(|(topic, _)| Topic::clone(topic)).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn topics_without_end_do_not_fill_the_memory_and_the_last_refused_are_remembered() {
+        let start = Instant::now();
+        let missing = PublishFailure::new(FailureClass::Operator, "NOT_FOUND", "made up");
+        let topic = |number: u64| Topic::from(format!("t{number}"));
+        let mut failing = FailingTopics::default();
+        let last = 3 * TOPICS_MAX as u64;
+        for number in 1..=last {
+            let now = start + Duration::from_secs(number);
+            failing.refused(&topic(number), &missing, now);
+            failing.refused(&topic(0), &missing, now);
+            failing.judge(&topic(0), Duration::from_secs(10), now);
+        }
+        assert_eq!(failing.topics.len(), TOPICS_MAX);
+        assert!(failing.sickness(&topic(0)).is_some(), "it goes on refusing");
+        assert!(failing.stored(&topic(last)), "the last one is known");
+        assert!(!failing.stored(&topic(1)), "the first one is forgotten");
     }
 }

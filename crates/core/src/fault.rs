@@ -22,6 +22,18 @@ pub enum Fault {
         /// How large it may be.
         max: usize,
     },
+    /// A value, or all of them together, that no message may have. The row is recorded without it.
+    #[error(
+        "{what} has {size} bytes, and pub/sub takes {max}: recorded without the value, which only the row in the outbox has"
+    )]
+    TooLarge {
+        /// What is too large.
+        what: String,
+        /// How large it is.
+        size: usize,
+        /// How large it may be.
+        max: usize,
+    },
     /// The topic template gave a name that no topic can have.
     #[error("\"{name}\" is no topic name; see --topic")]
     Topic {
@@ -46,11 +58,15 @@ impl Fault {
     /// The code of a row whose headers could not be read. The message that is recorded of it lacks them.
     pub const HEADERS_CODE: &str = "BAD_HEADERS";
 
+    /// The code of a row that was recorded without a value that is too large.
+    pub const TOO_LARGE_CODE: &str = "TOO_LARGE";
+
     /// As a refusal of Pub/Sub would look.
     #[must_use]
     pub fn into_failure(self) -> PublishFailure {
         let code = match self {
             Self::Limit { .. } | Self::Nothing => "LOCAL_LIMIT",
+            Self::TooLarge { .. } => Self::TOO_LARGE_CODE,
             Self::Topic { .. } | Self::NoId | Self::EmptyId => "UNROUTABLE",
             Self::Headers(_) => Self::HEADERS_CODE,
         };

@@ -24,12 +24,17 @@ pub(crate) fn is_topic_id(id: &str) -> bool {
         && id.bytes().all(|b| b.is_ascii_alphanumeric() || b"-_.~+%".contains(&b))
 }
 
-/// Whether a full topic name has the form `projects/P/topics/T`.
+/// Bytes of a project's id. Google's have at most 30, and more with a domain in front; none has as many as this.
+const PROJECT_ID_BYTES_MAX: usize = 255;
+
+/// Whether a full topic name has the form `projects/P/topics/T`. Such a name is short, whatever a row holds.
 #[must_use]
 pub fn is_topic_name(name: &str) -> bool {
     let parts: Vec<_> = name.split('/').collect();
     match parts[..] {
-        ["projects", project, "topics", id] => !project.is_empty() && is_topic_id(id),
+        ["projects", project, "topics", id] => {
+            (1..=PROJECT_ID_BYTES_MAX).contains(&project.len()) && is_topic_id(id)
+        }
         _ => false,
     }
 }

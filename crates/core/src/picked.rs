@@ -4,6 +4,15 @@ use pgoutput_parser::{Column, Insert, Position};
 
 use crate::columns::{ColumnNames, Field, Layout, PLACES, PayloadType};
 use crate::fault::RouteError;
+use crate::limits::REQUEST_BYTES_MAX;
+
+/// Bytes of a column that is neither the payload nor the headers. Pub/Sub takes 1,024 bytes of an attribute
+/// or a key. Up to this size the value is recorded, so that an operator can see and correct it.
+const FIELD_BYTES_MAX: usize = 64 << 10;
+
+/// Bytes of headers as JSON. As many attributes as a message may have, with each character escaped, take
+/// less. Parsing more would take memory that no message needs.
+const HEADERS_BYTES_MAX: usize = 1 << 20;
 
 /// The wanted columns of one row.
 pub(crate) struct Picked<'a> {
@@ -14,6 +23,23 @@ pub(crate) struct Picked<'a> {
 }
 
 impl<'a> Picked<'a> {
+    pub(crate) fn of(
+        insert: &'a Insert<'a>,
+        (layout, names): (&'a Layout, &'a ColumnNames),
+    ) -> Self {
+        let mut picked = insert.tuple.pick(&layout.places);
+        if insert.tuple.encoded_bytes() > FIELD_BYTES_MAX {
+            mark_too_large(&mut picked, layout);
+        }
+        Self { picked, layout, insert, names }
+    }
+
+    /// Whether values may be missing that are too large.
+    pub(crate) fn may_lack_values(&self) -> bool {
+        let tuple = &self.insert.tuple;
+        tuple.is_condensed() || tuple.encoded_bytes() > FIELD_BYTES_MAX
+    }
+
     pub(crate) fn position(&self) -> Position {
         self.insert.position
     }
@@ -52,6 +78,8 @@ impl<'a> Picked<'a> {
             Some(Column::Binary(_)) => {
                 Err(self.bad_value(place, "came in binary form, which was not asked for"))
             }
+            // Never taken for null: it makes the row dead, see `left_out`.
+            Some(Column::TooLarge { .. }) => Ok(None),
             Some(Column::UnchangedToast) => Err(self.bad_value(place, "came without its value")),
         }
     }
@@ -72,14 +100,44 @@ impl<'a> Picked<'a> {
 
     #[cold]
     fn bad_value(&self, place: usize, problem: &'static str) -> RouteError {
-        let column = self.layout.places.iter().position(|p| *p == place);
-        let column = column.and_then(|index| self.insert.relation.columns.get(index));
         RouteError::Value {
             position: self.insert.position,
             table: self.layout.table.clone(),
-            column: column.map_or_else(|| self.names.id.to_string(), |column| column.name.clone()),
+            column: self.column_name(place),
             problem,
         }
+    }
+
+    pub(crate) fn column_name(&self, place: usize) -> String {
+        let column = self.layout.places.iter().position(|p| *p == place);
+        let column = column.and_then(|index| self.insert.relation.columns.get(index));
+        column.map_or_else(|| self.names.id.to_string(), |column| column.name.clone())
+    }
+}
+
+/// Marks values that are too large, before any of them is read.
+#[cold]
+fn mark_too_large(picked: &mut [Option<Column<'_>>; PLACES], layout: &Layout) {
+    for (place, column) in picked.iter_mut().enumerate() {
+        if let Some(Column::Text(value)) = column
+            && value.len() > bytes_max(layout, place)
+        {
+            *column = Some(Column::TooLarge { bytes: value.len() });
+        }
+    }
+}
+
+/// The largest value that is read from the column at a place.
+fn bytes_max(layout: &Layout, place: usize) -> usize {
+    if layout.fields[Field::Headers.place()] == place {
+        return HEADERS_BYTES_MAX;
+    }
+    if layout.fields[Field::Payload.place()] != place {
+        return FIELD_BYTES_MAX;
+    }
+    match layout.payload {
+        PayloadType::Bytea => 2 * REQUEST_BYTES_MAX + 2,
+        PayloadType::Json | PayloadType::Text => REQUEST_BYTES_MAX,
     }
 }
 
@@ -91,6 +149,8 @@ pub(crate) enum Payload<'a> {
 }
 
 impl Payload<'_> {
+    pub(crate) const NONE: Self = Self::Verbatim(&[]);
+
     pub(crate) const fn len(&self) -> usize {
         match self {
             Self::Verbatim(bytes) => bytes.len(),

@@ -1,15 +1,19 @@
 //! From an outbox row to a message: topic, ordering key, attributes, bytes.
 
 use std::collections::BTreeMap;
+use std::fmt;
+use std::ops::Range;
+use std::sync::Arc;
 
-use pgoutput_parser::{Column, Insert, Relation};
+use pgoutput_parser::{Insert, Relation};
 
 use crate::attributes::{Attributes, LogName, Style};
-use crate::columns::{ColumnNames, Field, Layout, MissingColumn, PLACES, Part};
+use crate::columns::{ColumnNames, Field, Layout, MissingColumn, Part};
 use crate::fault::{Fault, RouteError};
+use crate::left_out::LeftOut;
 use crate::limits::{self, ORDERING_KEY_BYTES_MAX, REQUEST_BYTES_MAX};
 use crate::message::{Message, Topic};
-use crate::picked::Picked;
+use crate::picked::{Payload, Picked};
 use crate::selection::Matching;
 use crate::template::Template;
 use crate::wire;
@@ -31,6 +35,39 @@ pub struct RouterConfig {
     pub replay_id: Option<String>,
     /// `--system-identifier`.
     pub log_name: LogName,
+    /// Messages that `dispatch edit` has put in the place of their rows' own.
+    pub edited: EditedMessages,
+}
+
+/// Messages that people have edited, by the event id of the row that each of them replaces. A copy shares them.
+#[derive(Clone, Default)]
+pub struct EditedMessages(Arc<BTreeMap<String, Vec<u8>>>);
+
+impl EditedMessages {
+    /// These, each an encoded `PubsubMessage`.
+    #[must_use]
+    pub fn new(messages: BTreeMap<String, Vec<u8>>) -> Self {
+        Self(Arc::new(messages))
+    }
+
+    /// How many there are.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.0.len()
+    }
+
+    /// Whether there is none.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+}
+
+impl fmt::Debug for EditedMessages {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        // No payload: a configuration may end up in a log.
+        f.debug_struct("EditedMessages").field("len", &self.0.len()).finish_non_exhaustive()
+    }
 }
 
 /// Turns inserts into messages. One per connection.
@@ -53,6 +90,8 @@ pub struct Routed {
     pub message: Message,
     /// Why it never can be, if so.
     pub fault: Option<Fault>,
+    /// Headers that are not in the message, because their names are the relay's own.
+    pub headers_left_out: usize,
 }
 
 impl Router {
@@ -104,47 +143,64 @@ impl Router {
     /// The row cannot be read; nothing may be confirmed past it.
     pub fn route(&mut self, insert: &Insert<'_>) -> Result<Routed, RouteError> {
         let index = self.layout_of(insert.relation)?;
+        if let Some(message) = self.edited(insert, index)? {
+            return Ok(Routed { message, fault: None, headers_left_out: 0 });
+        }
         let layout = &self.layouts[index];
-        let picked: [Option<Column<'_>>; PLACES] = insert.tuple.pick(&layout.places);
-        let row = Picked { picked, layout, insert, names: &self.config.columns };
+        let row = Picked::of(insert, (layout, &self.config.columns));
 
+        let mut left_out = LeftOut::of(&row);
         expand(&layout.topic, &row, &mut self.topic)?;
         expand(&layout.ordering_key, &row, &mut self.ordering_key)?;
+        if left_out.lacks_topic() {
+            self.topic.clear();
+        }
+        if left_out.lacks_ordering_key() {
+            self.ordering_key.clear();
+        }
         let payload = row.payload()?;
         let fault = self.attributes.collect(&row)?;
         let given_id = row.text(Field::Id)?;
-        let event_id = given_id.unwrap_or_default();
-
-        let data_len = payload.len();
-        let key_field = match self.ordering_key.len() {
-            0 => 0,
-            len => wire::field_len(len),
-        };
-        let data_field = if data_len == 0 { 0 } else { wire::field_len(data_len) };
-        let attributes = self.attributes.encoded();
-        let body_len = data_field + attributes.len() + key_field;
         let KnownTopic { topic, is_named } =
             topic_of(&mut self.topics, &self.config.project, &self.topic);
         let ordering_key = &self.ordering_key;
+        let mut parts = Parts { payload, attributes: self.attributes.encoded(), ordering_key };
+        let size = wire::field_len(topic.len()) + wire::field_len(parts.encoded_len());
+        if size > REQUEST_BYTES_MAX && parts.payload.len() > 0 {
+            left_out.add_payload(parts.payload.len(), (layout.table.as_str(), size));
+            parts.payload = Payload::NONE;
+        }
+        let event_id = given_id.unwrap_or_default();
+        let body_len = parts.encoded_len() + left_out.encoded_len();
         let message = Message::build(topic, insert.position, event_id, body_len, |buffer| {
-            if data_len > 0 {
-                buffer.push(wire::MESSAGE_DATA);
-                wire::put_varint(buffer, data_len);
-                payload.append_to(buffer);
-            }
-            buffer.extend_from_slice(attributes);
-            if ordering_key.is_empty() {
-                return 0..0;
-            }
-            wire::put_field(buffer, wire::MESSAGE_ORDERING_KEY, ordering_key.as_bytes());
-            buffer.len() - ordering_key.len()..buffer.len()
+            let key_range = parts.append_to(buffer);
+            left_out.append_to(buffer);
+            key_range
         });
-        let fault = fault
+        let fault = left_out
+            .take_fault()
+            .or(fault)
             .or_else(|| fault_of_size(&message))
             .or_else(|| fault_of_key(ordering_key))
             .or_else(|| (!is_named).then(|| Fault::Topic { name: message.topic().to_string() }))
             .or_else(|| fault_of_id(given_id));
-        Ok(Routed { message, fault })
+        let headers_left_out = self.attributes.headers_left_out();
+        Ok(Routed { message, fault, headers_left_out })
+    }
+
+    /// The message that replaces the row's own. It was checked when it was edited.
+    fn edited(&mut self, insert: &Insert<'_>, index: usize) -> Result<Option<Message>, RouteError> {
+        let RouterConfig { edited, columns, project, .. } = &self.config;
+        if edited.is_empty() {
+            return Ok(None);
+        }
+        let layout = &self.layouts[index];
+        let row = Picked::of(insert, (layout, columns));
+        let event_id = row.text(Field::Id)?.unwrap_or_default();
+        let Some(body) = edited.0.get(event_id) else { return Ok(None) };
+        expand(&layout.topic, &row, &mut self.topic)?;
+        let KnownTopic { topic, .. } = topic_of(&mut self.topics, project, &self.topic);
+        Ok(Message::from_encoded(topic, insert.position, event_id, body).ok())
     }
 
     /// Whether a row has the values that a selection names.
@@ -162,8 +218,7 @@ impl Router {
         }
         let index = self.layout_of(insert.relation)?;
         let layout = &self.layouts[index];
-        let picked: [Option<Column<'_>>; PLACES] = insert.tuple.pick(&layout.places);
-        let row = Picked { picked, layout, insert, names: &self.config.columns };
+        let row = Picked::of(insert, (layout, &self.config.columns));
         Ok(matching.has(
             row.text(Field::AggregateType)?,
             row.text(Field::AggregateId)?,
@@ -179,8 +234,7 @@ impl Router {
     pub fn event_id<'a>(&'a mut self, insert: &'a Insert<'a>) -> Result<&'a str, RouteError> {
         let index = self.layout_of(insert.relation)?;
         let layout = &self.layouts[index];
-        let picked = insert.tuple.pick(&layout.places);
-        let row = Picked { picked, layout, insert, names: &self.config.columns };
+        let row = Picked::of(insert, (layout, &self.config.columns));
         Ok(row.text(Field::Id)?.unwrap_or_default())
     }
 
@@ -196,6 +250,36 @@ impl Router {
     }
 }
 
+/// What a message is made of.
+struct Parts<'a> {
+    payload: Payload<'a>,
+    /// Encoded.
+    attributes: &'a [u8],
+    ordering_key: &'a str,
+}
+
+impl Parts<'_> {
+    fn encoded_len(&self) -> usize {
+        let field = |len: usize| if len == 0 { 0 } else { wire::field_len(len) };
+        field(self.payload.len()) + self.attributes.len() + field(self.ordering_key.len())
+    }
+
+    /// Appends the message; where its ordering key is then.
+    fn append_to(&self, buffer: &mut Vec<u8>) -> Range<usize> {
+        if self.payload.len() > 0 {
+            buffer.push(wire::MESSAGE_DATA);
+            wire::put_varint(buffer, self.payload.len());
+            self.payload.append_to(buffer);
+        }
+        buffer.extend_from_slice(self.attributes);
+        if self.ordering_key.is_empty() {
+            return 0..0;
+        }
+        wire::put_field(buffer, wire::MESSAGE_ORDERING_KEY, self.ordering_key.as_bytes());
+        buffer.len() - self.ordering_key.len()..buffer.len()
+    }
+}
+
 /// A topic that rows go to.
 #[derive(Debug, Clone)]
 struct KnownTopic {
@@ -203,6 +287,9 @@ struct KnownTopic {
     /// Whether Pub/Sub can have one of this name.
     is_named: bool,
 }
+
+/// A longer name is no topic's, and is not remembered: a row may have any text in its place.
+const TOPIC_BYTES_KEPT: usize = 1_024;
 
 fn topic_of(
     topics: &mut BTreeMap<String, KnownTopic>,
@@ -212,15 +299,22 @@ fn topic_of(
     if let Some(known) = topics.get(expanded) {
         return known.clone();
     }
-    if topics.len() >= Router::TOPICS_KEPT {
-        topics.clear();
-    }
     let topic: Topic = if expanded.starts_with("projects/") {
         expanded.into()
     } else {
         format!("projects/{project}/topics/{expanded}").into()
     };
     let known = KnownTopic { is_named: limits::is_topic_name(&topic), topic };
+    // A name that no topic can have may be as long as a row.
+    if !known.is_named {
+        return known;
+    }
+    if expanded.len() > TOPIC_BYTES_KEPT {
+        return known;
+    }
+    if topics.len() >= Router::TOPICS_KEPT {
+        topics.clear();
+    }
     topics.insert(expanded.to_owned(), known.clone());
     known
 }

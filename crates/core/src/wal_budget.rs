@@ -54,6 +54,17 @@ pub enum Retention {
     Bytes(u64),
 }
 
+impl Retention {
+    /// The bound in bytes; none without one.
+    #[must_use]
+    pub const fn bytes(self) -> Option<u64> {
+        match self {
+            Self::Unlimited => None,
+            Self::Bytes(bytes) => Some(bytes),
+        }
+    }
+}
+
 /// `--wal-budget`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum WalBudgetLimit {
@@ -84,7 +95,10 @@ impl WalBudgetLimit {
 /// The budget of one session.
 #[derive(Debug)]
 pub struct WalBudget {
+    setting: WalBudgetLimit,
+    /// What the setting comes to on this server now.
     limit: Option<u64>,
+    /// The server's bound, as it was read last: an operator may change it at any moment.
     retention: Retention,
     /// Where the stream starts: nothing is held before that, whatever is known of it yet.
     from: Lsn,
@@ -128,11 +142,12 @@ const ROW_LOG_BYTES: u64 = 1_500;
 const STRETCHES: u64 = 256;
 
 impl WalBudget {
-    /// A budget of so many bytes, none for no budget, of a stream that starts at `from`.
+    /// The budget that the setting comes to on a server with this bound, of a stream that starts at `from`.
     #[must_use]
-    pub const fn new(limit: Option<u64>, retention: Retention, from: Lsn) -> Self {
+    pub fn new(setting: WalBudgetLimit, retention: Retention, from: Lsn) -> Self {
         Self {
-            limit,
+            setting,
+            limit: setting.bytes(retention),
             retention,
             from,
             spill: Spill::Off,
@@ -140,6 +155,24 @@ impl WalBudget {
             recorded: BTreeMap::new(),
             rests_since: None,
         }
+    }
+
+    /// Takes the server's bound as it was read now. The bound before, if it was another one.
+    pub fn follow(&mut self, retention: Retention) -> Option<Retention> {
+        if retention == self.retention {
+            return None;
+        }
+        self.limit = self.setting.bytes(retention);
+        // Both were counted in stretches of the budget before.
+        self.recorded.clear();
+        self.effort = Effort::NONE;
+        Some(std::mem::replace(&mut self.retention, retention))
+    }
+
+    /// The server's bound, as it was read last.
+    #[must_use]
+    pub const fn retention(&self) -> Retention {
+        self.retention
     }
 
     /// The budget in bytes.
@@ -259,7 +292,7 @@ mod tests {
     const MIB: u64 = 1 << 20;
 
     fn budget(limit: u64) -> WalBudget {
-        WalBudget::new(Some(limit), Retention::Unlimited, Lsn::ZERO)
+        WalBudget::new(WalBudgetLimit::Bytes(limit), Retention::Unlimited, Lsn::ZERO)
     }
 
     fn held(bytes: u64) -> Held {
@@ -394,7 +427,8 @@ mod tests {
 
     #[test]
     fn a_slot_that_would_be_lost_is_relieved_whatever_it_costs() {
-        let mut budget = WalBudget::new(Some(64 * MIB), Retention::Bytes(128 * MIB), Lsn::ZERO);
+        let mut budget =
+            WalBudget::new(WalBudgetLimit::Bytes(64 * MIB), Retention::Bytes(128 * MIB), Lsn::ZERO);
         assert_eq!(budget.judge(held_at(0, 60 * MIB), Delivery::Stalled), Spill::Everything);
         record(&mut budget, 0..4, 100_000);
         assert_eq!(budget.judge(held_at(4 * MIB, 56 * MIB), Delivery::Stalled), Spill::Everything);
@@ -466,14 +500,33 @@ mod tests {
     }
 
     #[test]
+    fn the_default_follows_the_server_when_its_bound_changes() {
+        let bound = Retention::Bytes(512 * MIB);
+        let mut budget = WalBudget::new(WalBudgetLimit::Auto, bound, Lsn::ZERO);
+        assert_eq!(budget.limit(), Some(256 * MIB));
+        assert_eq!(budget.judge(held(60 * MIB), Delivery::Stalled), Spill::Off);
+        assert_eq!(budget.follow(bound), None);
+        assert_eq!(budget.follow(Retention::Bytes(96 * MIB)), Some(bound));
+        assert_eq!(budget.limit(), Some(48 * MIB));
+        assert_eq!(budget.judge(held(60 * MIB), Delivery::Stalled), Spill::Everything);
+        budget.follow(Retention::Unlimited);
+        assert_eq!(budget.limit(), Some(1 << 30));
+        assert_eq!(budget.judge(held(60 * MIB), Delivery::Stalled), Spill::Off);
+        let mut fixed = WalBudget::new(WalBudgetLimit::Bytes(5), bound, Lsn::ZERO);
+        fixed.follow(Retention::Unlimited);
+        assert_eq!(fixed.limit(), Some(5));
+    }
+
+    #[test]
     fn without_a_budget_nothing_is_spilled() {
-        let mut budget = WalBudget::new(None, Retention::Unlimited, Lsn::ZERO);
+        let mut budget = WalBudget::new(WalBudgetLimit::Off, Retention::Unlimited, Lsn::ZERO);
         assert_eq!(budget.judge(held(1 << 40), Delivery::Stalled), Spill::Off);
     }
 
     #[test]
     fn before_anything_is_settled_the_stream_holds_what_lies_behind_its_start() {
-        let budget = WalBudget::new(Some(MIB), Retention::Unlimited, Lsn::new(1 << 40));
+        let limit = WalBudgetLimit::Bytes(MIB);
+        let budget = WalBudget::new(limit, Retention::Unlimited, Lsn::new(1 << 40));
         let held = budget.held(Lsn::new((1 << 40) + 5), Tracker::new().watermark());
         assert_eq!(held.bytes(), 5);
     }

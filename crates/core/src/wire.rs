@@ -159,6 +159,26 @@ pub(crate) fn check(body: &[u8]) -> Result<Range<usize>, Malformed> {
     Ok(key)
 }
 
+/// Where the fields end that have their content, and behind them those that are announced without any, by
+/// tag and length; none where no field is.
+pub(crate) fn announced(body: &[u8]) -> Option<(usize, Vec<(usize, usize)>)> {
+    let mut fields = Fields::of(body);
+    let mut end = 0;
+    while fields.next()?.is_ok() {
+        end = fields.at;
+    }
+    let mut at = end;
+    let mut announced = Vec::new();
+    while at < body.len() {
+        let (tag, len) = (varint(body, &mut at)?, varint(body, &mut at)?);
+        if tag & 7 != 2 || len <= body.len() - at {
+            return None;
+        }
+        announced.push((tag, len));
+    }
+    Some((end, announced))
+}
+
 fn varint(body: &[u8], at: &mut usize) -> Option<usize> {
     let mut value = 0usize;
     for shift in (0..63).step_by(7) {

@@ -29,6 +29,36 @@ pub const SYSTEM_IDENTIFIER: &str = "system_identifier";
 /// Which explicit replay sent this copy; missing on messages of the stream.
 pub const REPLAY_ID: &str = "replay_id";
 
+/// Every name that the relay writes itself, in either style of attributes. Only the relay gives them a value: a
+/// consumer trusts them.
+pub const OURS: [&str; 19] = [
+    EVENT_ID,
+    EVENT_TYPE,
+    AGGREGATE_TYPE,
+    AGGREGATE_ID,
+    VERSION,
+    SCHEMA_VERSION,
+    OCCURRED_AT,
+    SOURCE,
+    COMMIT_LSN,
+    TX_INDEX,
+    SYSTEM_IDENTIFIER,
+    REPLAY_ID,
+    cloudevents::SPEC_VERSION,
+    cloudevents::ID,
+    cloudevents::TYPE,
+    cloudevents::SOURCE,
+    cloudevents::SUBJECT,
+    cloudevents::TIME,
+    cloudevents::CONTENT_TYPE,
+];
+
+/// Whether only the relay may give this attribute a value, whatever style it writes.
+#[must_use]
+pub fn is_ours(name: &str) -> bool {
+    OURS.contains(&name)
+}
+
 /// The W3C trace context, when the headers column brings one.
 pub const TRACEPARENT: &str = "traceparent";
 /// The same again, where Google's client libraries look for it; the service ignores both.

@@ -8,6 +8,7 @@ use tokio_postgres::error::SqlState;
 use walrelay_pg_client::{RowUse, SqlClient, SqlError, quote_literal, refuse_hidden_rows};
 
 use crate::error::InboxError;
+use crate::unfinished::{self, UnfinishedRebuild};
 
 /// Rows deleted in one transaction: small enough to hold locks for moments.
 const BATCH_ROWS: u64 = 10_000;
@@ -55,7 +56,10 @@ pub(crate) async fn refuse_hidden_writes(client: &SqlClient) -> Result<(), Inbox
 }
 
 /// The same of the consumers alone.
-async fn refuse_hidden_consumers(client: &SqlClient, rows: RowUse) -> Result<(), InboxError> {
+pub(crate) async fn refuse_hidden_consumers(
+    client: &SqlClient,
+    rows: RowUse,
+) -> Result<(), InboxError> {
     Ok(refuse_hidden_rows(client, &inbox_tables()[..1], rows).await?)
 }
 
@@ -114,7 +118,7 @@ pub async fn subscription(client: &SqlClient, consumer: &str) -> Result<String, 
 }
 
 /// A consumer that is set up in a database.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct Registered {
     /// Its name.
     pub consumer: String,
@@ -122,6 +126,8 @@ pub struct Registered {
     pub subscription: String,
     /// How long ago came the newest finished event that was deleted; `None` where none ever was.
     pub pruned_ago: Option<Duration>,
+    /// A rebuild of it that is not finished.
+    pub rebuild: Option<UnfinishedRebuild>,
 }
 
 /// The consumer of this name, or all of them; none where the database has no inbox.
@@ -138,16 +144,20 @@ pub async fn registered(
     }
     refuse_hidden_consumers(client, RowUse::Read).await?;
     // By its name in JSON, because inboxes of an earlier version lack the column.
-    let sql = "SELECT consumer, subscription,
-                      extract(epoch FROM now() - (to_jsonb(c) ->> 'pruned_before')::timestamptz)::float8
-                 FROM public.app_inbox_consumer AS c WHERE consumer = $1 OR $1 IS NULL ORDER BY consumer";
-    let rows = client.query(sql, &[&name]).await.map_err(failed("read the consumers"))?;
+    let sql = format!(
+        "SELECT consumer, subscription,
+                      extract(epoch FROM now() - (to_jsonb(c) ->> 'pruned_before')::timestamptz)::float8, {}
+                 FROM public.app_inbox_consumer AS c WHERE consumer = $1 OR $1 IS NULL ORDER BY consumer",
+        unfinished::COLUMNS
+    );
+    let rows = client.query(&sql, &[&name]).await.map_err(failed("read the consumers"))?;
     let of = |row: &tokio_postgres::Row| Registered {
         consumer: row.get(0),
         subscription: row.get(1),
         pruned_ago: row
             .get::<_, Option<f64>>(2)
             .map(|seconds| Duration::try_from_secs_f64(seconds).unwrap_or_default()),
+        rebuild: UnfinishedRebuild::of_row(row, 3),
     };
     Ok(rows.iter().map(of).collect())
 }
@@ -249,7 +259,27 @@ pub async fn resume(client: &SqlClient, consumer: &str) -> Result<(), InboxError
 /// too, batches of the consumer and readers of its tables.
 const LOCK_TIMEOUT: &str = "SET LOCAL lock_timeout = '5s'";
 
-/// Begins a new generation, which reads another subscription, and runs `reset` with it: all of it or
+/// A new generation, in the handler's own tables.
+#[derive(Debug, Clone, Copy)]
+pub struct NewGeneration<'a> {
+    /// What it reads.
+    pub subscription: &'a str,
+    /// The SQL that empties the tables.
+    pub reset: &'a str,
+    /// Whether the rebuild is over with this, or has yet to be filled.
+    pub filling: Filling,
+}
+
+/// What is left to do once a generation has begun.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Filling {
+    /// Nothing: its subscription has everything.
+    Nothing,
+    /// The same command fills it. Until then it is on record as unfinished.
+    Unfinished,
+}
+
+/// Begins a new generation, which reads another subscription, and runs the reset with it: all of it or
 /// nothing. Waits until nothing is being applied for this consumer. Returns the generation.
 ///
 /// # Errors
@@ -259,9 +289,9 @@ const LOCK_TIMEOUT: &str = "SET LOCAL lock_timeout = '5s'";
 pub async fn rebuild(
     client: &mut SqlClient,
     consumer: &str,
-    subscription: &str,
-    reset: &str,
+    new: NewGeneration<'_>,
 ) -> Result<i32, InboxError> {
+    let NewGeneration { subscription, reset, filling } = new;
     refuse_hidden_consumers(client, RowUse::Update).await?;
     let transaction = client.transaction().await.map_err(failed("begin a transaction"))?;
     transaction.batch_execute(LOCK_TIMEOUT).await.map_err(failed("limit the wait"))?;
@@ -270,8 +300,16 @@ pub async fn rebuild(
     let row = transaction.query_one(beginning, &[&consumer]).await;
     let generation = row.map_err(failed("begin a generation"))?.get(0);
     transaction.batch_execute(&contained(reset)).await.map_err(reset_failed)?;
-    let moving = "UPDATE public.app_inbox_consumer SET subscription = $2 WHERE consumer = $1";
-    let moved = transaction.execute(moving, &[&consumer, &subscription]).await;
+    let noted = match filling {
+        Filling::Nothing => unfinished::NONE,
+        Filling::Unfinished => {
+            "rebuilding = generation, rebuilding_in = NULL, rebuilding_since = now()"
+        }
+    };
+    let moving = format!(
+        "UPDATE public.app_inbox_consumer SET subscription = $2, {noted} WHERE consumer = $1"
+    );
+    let moved = transaction.execute(&moving, &[&consumer, &subscription]).await;
     moved.map_err(failed("record the subscription"))?;
     transaction.commit().await.map_err(failed("commit the generation"))?;
     Ok(generation)
@@ -279,7 +317,7 @@ pub async fn rebuild(
 
 /// Statements as one, in which the server refuses to begin or end a transaction: nothing of them can take
 /// effect by itself.
-fn contained(statements: &str) -> String {
+pub(crate) fn contained(statements: &str) -> String {
     format!("DO {}", quote_literal(&format!("BEGIN EXECUTE {}; END", quote_literal(statements))))
 }
 
@@ -350,14 +388,7 @@ pub(crate) async fn is_current(client: &SqlClient) -> Result<bool, InboxError> {
     Ok(row.get(0))
 }
 
-/// How a consumer is doing, as far as its database tells.
-///
-/// # Errors
-///
-/// There is no such consumer, or the database refuses.
-pub async fn status(client: &SqlClient, consumer: &str) -> Result<Map<String, Value>, InboxError> {
-    refuse_hidden(client).await?;
-    let sql = "SELECT c.subscription, c.generation, c.paused, \
+const STATUS: &str = "SELECT c.subscription, c.generation, c.paused, \
           (SELECT count(*) FROM public.app_inbox_key AS k \
             WHERE k.consumer = c.consumer AND k.generation = c.generation AND k.held_by IS NOT NULL), \
           (SELECT extract(epoch FROM now() - min(i.received_at))::float8 FROM public.app_inbox AS i \
@@ -368,9 +399,18 @@ pub async fn status(client: &SqlClient, consumer: &str) -> Result<Map<String, Va
               AND i.received_at > now() - interval '1 minute'), \
           (SELECT count(DISTINCT i.ordering_key) FROM public.app_inbox AS i \
             WHERE i.consumer = c.consumer AND i.generation = c.generation AND i.error_code = 'VERSION_GAP' \
-              AND (i.status = 'retrying' OR i.next_attempt_at = 'infinity')) \
+              AND (i.status = 'retrying' OR i.next_attempt_at = 'infinity')), UNFINISHED \
      FROM public.app_inbox_consumer AS c WHERE c.consumer = $1";
-    let row = client.query_opt(sql, &[&consumer]).await.map_err(failed("read the consumer"))?;
+
+/// How a consumer is doing, as far as its database tells.
+///
+/// # Errors
+///
+/// There is no such consumer, or the database refuses.
+pub async fn status(client: &SqlClient, consumer: &str) -> Result<Map<String, Value>, InboxError> {
+    refuse_hidden(client).await?;
+    let sql = STATUS.replace("UNFINISHED", unfinished::COLUMNS);
+    let row = client.query_opt(&sql, &[&consumer]).await.map_err(failed("read the consumer"))?;
     let row = row.ok_or_else(|| unknown(consumer))?;
     let (subscription, generation): (String, i32) = (row.get(0), row.get(1));
     let (paused, held, last_minute): (bool, i64, i64) = (row.get(2), row.get(3), row.get(5));
@@ -388,6 +428,7 @@ pub async fn status(client: &SqlClient, consumer: &str) -> Result<Map<String, Va
     for count in counted {
         events.insert(count.get(0), json!(count.get::<_, i64>(1)));
     }
+    let implausible = implausible(client, (consumer, generation)).await?;
     let report = json!({
         "consumer": consumer,
         "subscription": subscription,
@@ -398,18 +439,54 @@ pub async fn status(client: &SqlClient, consumer: &str) -> Result<Map<String, Va
         "keys_waiting_for_a_version": for_version,
         "oldest_waiting_seconds": oldest,
         "received_last_minute": last_minute,
+        "implausible_positions": implausible.len(),
+        "rebuild": UnfinishedRebuild::of_row(&row, 7).map(|it| it.report(consumer)),
     });
     match report {
         Value::Object(mut fields) => {
             if !is_current(client).await? {
                 fields.insert("inbox".to_owned(), json!(OLDER));
             }
+            fields.extend(finding(consumer, implausible));
             Ok(fields)
         }
         Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) | Value::Array(_) => {
             unreachable!("an object was written")
         }
     }
+}
+
+/// What `consumer status` adds where positions cannot be right.
+fn finding(consumer: &str, keys: Vec<String>) -> impl Iterator<Item = (String, Value)> {
+    let next = format!(
+        "the position of these keys cannot be right, and their events may be skipped: \
+         walrelay consumer reset-key {consumer} --key KEY"
+    );
+    let is_there = !keys.is_empty();
+    let fields = [("implausible_keys", json!(keys)), ("next_step", json!(next))];
+    fields.into_iter().filter(move |_| is_there).map(|(name, value)| (name.to_owned(), value))
+}
+
+/// No rows, where an inbox of an earlier version lacks the column.
+pub(crate) fn or_none_in_earlier(
+    answer: Result<Vec<tokio_postgres::Row>, Sql>,
+) -> Result<Vec<tokio_postgres::Row>, Sql> {
+    match answer {
+        Err(error) if error.code() == Some(&SqlState::UNDEFINED_COLUMN) => Ok(Vec::new()),
+        answer => answer,
+    }
+}
+
+/// Ordering keys whose position events have proved wrong, a hundred at most; none in an inbox of an earlier version.
+async fn implausible(
+    client: &SqlClient,
+    (consumer, generation): (&str, i32),
+) -> Result<Vec<String>, InboxError> {
+    let sql = "SELECT k.ordering_key FROM public.app_inbox_key AS k \
+         WHERE k.consumer = $1 AND k.generation = $2 AND k.implausible > 0 ORDER BY 1 LIMIT 100";
+    let rows = or_none_in_earlier(client.query(sql, &[&consumer, &generation]).await);
+    let rows = rows.map_err(failed("read the keys"))?;
+    Ok(rows.iter().map(|row| row.get(0)).collect())
 }
 
 /// How many events the inbox has of a generation; `None` once another one has begun.
@@ -434,7 +511,7 @@ pub async fn received(
     Ok(is_current.then(|| u64::try_from(row.get::<_, i64>(1)).unwrap_or_default()))
 }
 
-/// Has the consumer read one subscription instead of another; whether it read that one.
+/// Has the consumer read one subscription instead of another; whether it read that one. A rebuild is finished by it.
 ///
 /// # Errors
 ///
@@ -444,9 +521,12 @@ pub async fn read_from(
     consumer: &str,
     (former, next): (&str, &str),
 ) -> Result<bool, InboxError> {
-    let sql = "UPDATE public.app_inbox_consumer SET subscription = $3, updated_at = now() \
-         WHERE consumer = $1 AND subscription = $2";
-    let moved = client.execute(sql, &[&consumer, &former, &next]).await;
+    let sql = format!(
+        "UPDATE public.app_inbox_consumer SET subscription = $3, {} \
+         WHERE consumer = $1 AND subscription = $2",
+        unfinished::NONE
+    );
+    let moved = client.execute(&sql, &[&consumer, &former, &next]).await;
     Ok(moved.map_err(failed("record the subscription"))? == 1)
 }
 

@@ -10,7 +10,8 @@ use std::time::SystemTime;
 use serde_json::Value;
 use tokio_postgres::Row;
 use walrelay_pg_client::{
-    QualifiedName, RowUse, SqlClient, SqlError, quote_identifier, refuse_hidden_rows,
+    QualifiedName, RowUse, SqlClient, SqlError, quote_identifier, quote_literal, read_columns,
+    refuse_hidden_rows,
 };
 
 use crate::admin::failed;
@@ -399,7 +400,11 @@ impl Scope {
     }
 }
 
-/// An event's row in the outbox, without its payload; null when there is none.
+/// Bytes of a stored value that a trace shows. A larger one is no identifier, and could be too large for the
+/// server to turn into JSON.
+const TRACED_BYTES_MAX: u32 = 4_096;
+
+/// An event's row in the outbox, without its payload and other large values; null when there is none.
 ///
 /// # Errors
 ///
@@ -412,11 +417,25 @@ pub async fn trace_outbox(
     let id = quote_identifier(id);
     let read = std::slice::from_ref(table);
     refuse_hidden_rows(outbox, read, RowUse::Read).await.map_err(InboxError::Outbox)?;
+    let (_, columns) = read_columns(outbox, table).await.map_err(InboxError::Outbox)?;
+    let values: Vec<String> = columns
+        .iter()
+        .filter(|column| !["payload", "headers"].contains(&column.name.as_str()))
+        .map(|column| {
+            let value = format!("o.{}", quote_identifier(&column.name));
+            let key = quote_literal(&column.name);
+            format!(
+                "({key}, CASE WHEN pg_column_size({value}) <= {TRACED_BYTES_MAX} THEN to_jsonb({value}) END)"
+            )
+        })
+        .collect();
     let sql = format!(
-        "SELECT (to_jsonb(o) - ARRAY['payload', 'headers'] || jsonb_build_object(
+        "SELECT ((SELECT jsonb_object_agg(c.name, c.value) FROM (VALUES {}) AS c(name, value))
+                 || jsonb_build_object(
                   'settled', age(o.xmin) > (SELECT max(age(r.settled_xid::xid))
                                               FROM public.app_outbox_relay AS r WHERE r.slot = ANY ($2))))::text
-           FROM {table} AS o WHERE o.{id}::text = $1"
+           FROM {table} AS o WHERE o.{id}::text = $1",
+        values.join(", ")
     );
     let row = outbox.query_opt(&sql, &[&event_id, &slots]).await;
     Ok(object_of(row.map_err(outbox_failed("read the outbox"))?.as_ref()))

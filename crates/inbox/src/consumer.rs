@@ -5,12 +5,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::time::sleep;
-use walrelay_pg_client::SqlClient;
+use walrelay_pg_client::{PgError, SqlClient};
 use walrelay_pubsub::Subscriber;
 
 use crate::admin::{failed, is_current, unknown};
 use crate::course::End;
-use crate::database::{Connection, Registration, resolve_handler};
+use crate::database::{Connection, LOOK_TIMEOUT, Registration, resolve_handler};
 use crate::effect::{Effect, Kind};
 use crate::error::InboxError;
 use crate::health::Health;
@@ -192,11 +192,11 @@ fn unusable(error: Unapplied) -> InboxError {
     match error {
         Unapplied::Connect(error) => InboxError::Connect(error),
         Unapplied::Sql(error) => failed("read the consumer")(error),
-        Unapplied::Handler(..)
-        | Unapplied::Severed(_)
-        | Unapplied::Silent
-        | Unapplied::Overdue
-        | Unapplied::Garbled => InboxError::Inbox { problem: error.to_string() },
+        Unapplied::Silent => InboxError::Connect(PgError::Silent { limit: LOOK_TIMEOUT }),
+        Unapplied::Severed(cause) => unusable(*cause),
+        Unapplied::Handler(..) | Unapplied::Overdue | Unapplied::Garbled => {
+            InboxError::Inbox { problem: error.to_string() }
+        }
     }
 }
 

@@ -12,7 +12,7 @@ use tokio_postgres::types::Type;
 use walrelay_inbox_core::{Fate, Standing, beginnings_of_no_attempt, is_no_attempt};
 use walrelay_pg_client::{ConnectConfig, SqlClient, connect_sql};
 
-use crate::admin::refuse_hidden_writes;
+use crate::admin::{or_none_in_earlier, refuse_hidden_writes};
 use crate::columns::{Columns, MESSAGES, Parameter, borrowed};
 use crate::effect::Kind;
 use crate::error::InboxError;
@@ -20,7 +20,8 @@ use crate::event::Event;
 use crate::plan::{Plan, VERSION_GAP};
 use crate::settings::OnGap;
 use crate::unapplied::{Unapplied, chain};
-use crate::waiting::{STUCK, WAITING, Waiting, stuck};
+use crate::unfinished::{self, UnfinishedRebuild};
+use crate::waiting::{IMPLAUSIBLE, STUCK, WAITING, Waiting, stuck};
 
 /// Beyond the server's own time-out: it is gone, and nobody knows whether it committed.
 const SLACK: Duration = Duration::from_secs(15);
@@ -29,13 +30,13 @@ const SLACK: Duration = Duration::from_secs(15);
 const WRITABLE_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// How long the consumer's row may take to be read.
-const LOOK_TIMEOUT: Duration = Duration::from_secs(60);
+pub(crate) const LOOK_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// READ COMMITTED, because whoever has waited for a lock must see what the other has done (C11). Only
 /// a commit that is on disk may be acknowledged (C2).
 const BEGIN: &str = "BEGIN ISOLATION LEVEL READ COMMITTED";
 
-static APPLY: LazyLock<[String; 2]> = LazyLock::new(|| {
+pub(crate) static APPLY: LazyLock<[String; 2]> = LazyLock::new(|| {
     HOLDS.map(|hold| {
         format!(
             "SELECT array_agg(a.result), array_agg(a.error_code) FROM (SELECT o.result, o.error_code \
@@ -45,7 +46,7 @@ static APPLY: LazyLock<[String; 2]> = LazyLock::new(|| {
     })
 });
 
-static REDELIVER: LazyLock<[String; 2]> = LazyLock::new(|| {
+pub(crate) static REDELIVER: LazyLock<[String; 2]> = LazyLock::new(|| {
     HOLDS.map(|hold| {
         format!(
             "SELECT array_agg(r.result), array_agg(r.error_code), array_agg(r.event_id) \
@@ -77,7 +78,7 @@ pub(crate) const RESULTS: [&str; 7] =
     ["done", "duplicate", "late", "deferred", "retrying", "dead", "discarded"];
 
 /// The consumer's row.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct Registration {
     /// `projects/P/subscriptions/S`.
     pub subscription: String,
@@ -85,6 +86,8 @@ pub struct Registration {
     pub generation: i32,
     /// Nothing is applied.
     pub paused: bool,
+    /// A rebuild that is not finished.
+    pub rebuild: Option<UnfinishedRebuild>,
 }
 
 /// What a look has found.
@@ -123,7 +126,7 @@ impl Applied {
 
     /// All of a batch in one row, because a row for each costs more than what it says; null when there
     /// are none.
-    fn of_row(row: &Row) -> Vec<Self> {
+    pub(crate) fn of_row(row: &Row) -> Vec<Self> {
         let results: Option<Vec<&str>> = row.get(0);
         let codes: Option<Vec<Option<String>>> = row.get(1);
         let both = results.unwrap_or_default().into_iter().zip(codes.unwrap_or_default());
@@ -321,7 +324,7 @@ impl Connection {
         let begin = format!("{BEGIN}; {}", settings(plan));
         let client = self.client().await?;
         let exchange = async {
-            futures_util::join!(
+            tokio::join!(
                 client.batch_execute(&begin),
                 client.query_typed(sql, parameters),
                 client.batch_execute(COMMIT),
@@ -360,19 +363,23 @@ impl Connection {
             (&plan.generation, Type::INT4),
             (&no_attempt, Type::TEXT_ARRAY),
         ];
-        let both = async {
-            futures_util::try_join!(
+        let all = async {
+            tokio::join!(
                 client.query_typed(&STUCK, &parameters),
                 client.query_typed(&WAITING, &parameters[..2]),
+                client.query_typed(&IMPLAUSIBLE, &parameters[..2]),
             )
         };
-        let answer = timeout(LOOK_TIMEOUT, both).await;
+        let answer = timeout(LOOK_TIMEOUT, all).await;
         if client.is_closed() || answer.is_err() {
             self.client = None;
         }
-        let (rows, waiting) = answer.map_err(|_| Unapplied::Silent)?.map_err(Unapplied::Sql)?;
+        let (rows, waiting, implausible) = answer.map_err(|_| Unapplied::Silent)?;
+        let (rows, waiting) = (rows.map_err(Unapplied::Sql)?, waiting.map_err(Unapplied::Sql)?);
+        let implausible = or_none_in_earlier(implausible).map_err(Unapplied::Sql)?;
         let stuck = rows.first().map(|row| stuck(&plan.consumer, row));
         let waiting = waiting.first().map(Waiting::of_row).unwrap_or_default();
+        let waiting = waiting.with_implausible(implausible.first());
         Ok(Found { registration, hidden, stuck, waiting })
     }
 
@@ -388,9 +395,12 @@ impl Connection {
         consumer: &str,
     ) -> Result<Option<Registration>, Unapplied> {
         let client = self.client().await?;
-        let sql = "SELECT subscription, generation, paused FROM public.app_inbox_consumer WHERE consumer = $1";
+        let sql = format!(
+            "SELECT subscription, generation, paused, {} FROM public.app_inbox_consumer AS c WHERE consumer = $1",
+            unfinished::COLUMNS
+        );
         let parameters: [Parameter<'_>; 1] = [(&consumer, Type::TEXT)];
-        let answer = timeout(LOOK_TIMEOUT, client.query_typed(sql, &parameters)).await;
+        let answer = timeout(LOOK_TIMEOUT, client.query_typed(&sql, &parameters)).await;
         if client.is_closed() || answer.is_err() {
             self.client = None;
         }
@@ -399,6 +409,7 @@ impl Connection {
             subscription: row.get(0),
             generation: row.get(1),
             paused: row.get(2),
+            rebuild: UnfinishedRebuild::of_row(row, 3),
         }))
     }
 

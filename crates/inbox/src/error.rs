@@ -14,6 +14,14 @@ pub enum InboxError {
     /// A statement failed.
     #[error(transparent)]
     Store(#[from] SqlError),
+    /// The event is finished, so it can neither be retried, nor edited, nor discarded.
+    #[error("event {event_id:?} is already finished; it can no longer be {action}")]
+    AlreadyFinished {
+        /// The event's id.
+        event_id: String,
+        /// The refused action, as a participle.
+        action: &'static str,
+    },
     /// The same, in the outbox's database.
     #[error(transparent)]
     Outbox(SqlError),
@@ -81,6 +89,22 @@ pub enum InboxError {
         consumer: String,
         /// The id asked for.
         event_id: String,
+    },
+    /// The consumer has applied nothing of the ordering key.
+    #[error("consumer {consumer:?} has no ordering key {ordering_key:?}")]
+    UnknownKey {
+        /// The consumer's name.
+        consumer: String,
+        /// The key asked for.
+        ordering_key: String,
+    },
+    /// Events of the ordering key have been applied meanwhile.
+    #[error(
+        "ordering key {ordering_key:?} has moved on since it was shown, and nothing has changed"
+    )]
+    KeyMoved {
+        /// The key.
+        ordering_key: String,
     },
     /// Nobody said which consumer.
     #[error("this database has several consumers: {names}; name one with --consumer")]

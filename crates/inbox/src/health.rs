@@ -63,6 +63,27 @@ struct Shared {
     state: Mutex<State>,
 }
 
+/// A rebuild of the consumer, as the last look has found it.
+#[derive(Debug, Default)]
+pub(crate) enum Rebuild {
+    /// None is unfinished.
+    #[default]
+    None,
+    /// Of the tables in use, as a person reads it.
+    InPlace(String),
+    /// Beside them.
+    Beside(String),
+}
+
+impl Rebuild {
+    fn report(&self) -> Option<&str> {
+        match self {
+            Self::None => None,
+            Self::InPlace(report) | Self::Beside(report) => Some(report),
+        }
+    }
+}
+
 #[derive(Debug)]
 struct State {
     phase: Phase,
@@ -74,6 +95,7 @@ struct State {
     stream_problem: Option<String>,
     /// The consumer's row, and events that wait by themselves, as the last look has found them.
     row_problem: Option<String>,
+    rebuild: Rebuild,
     stuck: Option<String>,
     /// What waits or is dead, once a look has found it out.
     waiting: Option<Waiting>,
@@ -94,11 +116,18 @@ impl Health {
                 database_problem: None,
                 stream_problem: None,
                 row_problem: None,
+                rebuild: Rebuild::None,
                 stuck: None,
                 waiting: None,
                 holdings: Holdings::default(),
             }),
         }))
+    }
+
+    /// A start waits for something that passes by itself, or has found it.
+    pub fn set_start_problem(&self, problem: Option<String>) {
+        self.beat();
+        self.set_database_problem(problem);
     }
 
     pub(crate) fn beat(&self) {
@@ -148,6 +177,15 @@ impl Health {
         let state = &mut self.state().row_problem;
         let is_news = *state != problem;
         *state = problem;
+        is_news
+    }
+
+    /// Sets or clears a rebuild that is not finished; whether one has begun or ended.
+    pub(crate) fn set_rebuild(&self, rebuild: Rebuild) -> bool {
+        let state = &mut self.state().rebuild;
+        // Its report ages.
+        let is_news = state.report().is_some() != rebuild.report().is_some();
+        *state = rebuild;
         is_news
     }
 
@@ -204,7 +242,19 @@ impl Health {
         let database = state.database_problem.as_ref().map(|text| format!("database: {text}"));
         let stream = state.stream_problem.as_ref().map(|text| format!("Pub/Sub: {text}"));
         let (row, stuck) = (state.row_problem.clone(), state.stuck.clone());
-        phase.into_iter().chain(row).chain(database).chain(stuck).chain(stream).collect()
+        let rebuild = match &state.rebuild {
+            Rebuild::InPlace(report) => Some(report.clone()),
+            // The read model in use is whole.
+            Rebuild::None | Rebuild::Beside(_) => None,
+        };
+        phase
+            .into_iter()
+            .chain(row)
+            .chain(rebuild)
+            .chain(database)
+            .chain(stuck)
+            .chain(stream)
+            .collect()
     }
 
     /// What `/status` answers.
@@ -229,6 +279,7 @@ impl Health {
                 "batches": batches,
                 "oldest_seconds": oldest.as_secs_f64(),
             },
+            "rebuild": state.rebuild.report(),
             "waiting": state.waiting.map(|waiting| waiting.shown()),
         })
     }
@@ -259,6 +310,12 @@ mod tests {
         assert!(health.set_row_problem(Some("no row".into())));
         assert_eq!(health.status()["reasons"][0], "no row");
         health.set_row_problem(None);
+        assert!(health.set_rebuild(Rebuild::InPlace("half done".into())));
+        assert_eq!(health.reasons_not_ready(), ["half done"]);
+        assert!(!health.set_rebuild(Rebuild::Beside("half done beside".into())), "one as before");
+        assert!(health.reasons_not_ready().is_empty(), "the read model in use is whole");
+        assert_eq!(health.status()["rebuild"], "half done beside");
+        assert!(health.set_rebuild(Rebuild::None));
         health.set_phase(Phase::Paused);
         let paused = health.reasons_not_ready().join(" ");
         assert!(paused.contains("walrelay consumer resume billing"), "{paused}");

@@ -47,7 +47,9 @@ pub struct Metrics {
     pub(crate) held_keys: Level,
     pub(crate) rows: Family<StatusLabel, Level>,
     pub(crate) keys_held: Level,
+    pub(crate) implausible_positions: Level,
     pub(crate) oldest_waiting_seconds: Gauge<f64, AtomicU64>,
+    pub(crate) rebuild_seconds: Gauge<f64, AtomicU64>,
     pub(crate) streams_ended: Family<ReasonLabel, Counter>,
     /// Spans that are not sent for want of room or of a collector.
     pub spans_dropped: Counter,
@@ -109,7 +111,9 @@ impl Metrics {
             held_keys: Level::default(),
             rows: Family::default(),
             keys_held: Level::default(),
+            implausible_positions: Level::default(),
             oldest_waiting_seconds: Gauge::default(),
+            rebuild_seconds: Gauge::default(),
             streams_ended: Family::default(),
             spans_dropped: Counter::default(),
             phase: Family::default(),
@@ -192,9 +196,19 @@ impl Metrics {
         let keys_held = self.keys_held.clone();
         r.register("keys_held", "Ordering keys whose first event waits or is dead", keys_held);
         r.register(
+            "implausible_positions",
+            "Ordering keys whose position cannot be right, because newer events are behind it",
+            self.implausible_positions.clone(),
+        );
+        r.register(
             "oldest_waiting_seconds",
             "Since the oldest event was received that waits, or is dead and holds its key",
             self.oldest_waiting_seconds.clone(),
+        );
+        r.register(
+            "rebuild_seconds",
+            "Since a rebuild began that is not finished; 0 where there is none",
+            self.rebuild_seconds.clone(),
         );
         r.register("streams_ended", "Streams that ended, by gRPC code", self.streams_ended.clone());
         r.register(
@@ -244,7 +258,9 @@ mod tests {
             "walrelay_inbox_held_bytes 0",
             "walrelay_inbox_rows{status=\"dead\"} 0",
             "walrelay_inbox_keys_held 0",
+            "walrelay_inbox_implausible_positions 0",
             "walrelay_inbox_oldest_waiting_seconds 0.0",
+            "walrelay_inbox_rebuild_seconds 0.0",
             "walrelay_inbox_streams_ended_total{reason=\"UNAVAILABLE\"} 0",
             "walrelay_inbox_spans_dropped_total 0",
             "walrelay_inbox_phase{phase=\"paused\"} 1",

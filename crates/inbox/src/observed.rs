@@ -9,9 +9,10 @@ use walrelay_inbox_core::Failure;
 use crate::course::{Lines, REFUSED_LASTS, Spell};
 use crate::database::{Applied, Registration};
 use crate::event::Event;
-use crate::health::Health;
+use crate::health::{Health, Rebuild};
 use crate::metrics::{Metrics, ROWS_DEAD, ROWS_RETRYING};
 use crate::trace::{TraceEnd, Tracer};
+use crate::unfinished::UnfinishedRebuild;
 use crate::waiting::Waiting;
 
 /// A connection that is cut is there again by then, and nobody need be told.
@@ -65,10 +66,20 @@ impl Observed {
         metrics.row(ROWS_DEAD).set(waiting.dead);
         metrics.keys_held.set(waiting.keys_held);
         metrics.oldest_waiting_seconds.set(waiting.oldest_seconds.unwrap_or_default());
+        if metrics.implausible_positions.set(waiting.implausible_positions) == 0
+            && waiting.implausible_positions > 0
+        {
+            tracing::warn!(
+                keys = waiting.implausible_positions,
+                "events are behind their key's position and are newer: the position cannot be right, and events may be \
+                 skipped; `walrelay consumer status {consumer}` names the keys"
+            );
+        }
         if self.health.set_waiting(waiting) || waiting.is_nothing() {
             return;
         }
-        let Waiting { retrying, dead, keys_held, oldest_seconds } = waiting;
+        let Waiting { retrying, dead, keys_held, oldest_seconds, implausible_positions: _ } =
+            waiting;
         tracing::warn!(
             retrying,
             dead,
@@ -105,6 +116,23 @@ impl Observed {
                 tracing::error!(problem, "events cannot be applied until somebody acts");
             }
             None => tracing::info!("the consumer is known again"),
+        }
+    }
+
+    /// A rebuild that is not finished. In the tables in use it makes the consumer not ready.
+    pub(crate) fn note_rebuild(&self, consumer: &str, rebuild: Option<&UnfinishedRebuild>) {
+        self.metrics.rebuild_seconds.set(rebuild.map_or(0.0, |it| it.seconds.max(1.0)));
+        let report = rebuild.map(|it| it.report(consumer));
+        let state = match (rebuild, report.clone()) {
+            (Some(it), Some(report)) if it.is_in_place() => Rebuild::InPlace(report),
+            (Some(_), Some(report)) => Rebuild::Beside(report),
+            (_, None) | (None, _) => Rebuild::None,
+        };
+        if self.health.set_rebuild(state) {
+            match report {
+                Some(report) => tracing::warn!("{report}"),
+                None => tracing::info!("the rebuild is over"),
+            }
         }
     }
 

@@ -7,7 +7,7 @@ use std::time::{Duration, SystemTime};
 
 use serde_json::{Value, json};
 use tokio_postgres::{Row, Transaction};
-use walrelay_pg_client::{SqlClient, SqlError};
+use walrelay_pg_client::SqlClient;
 
 use crate::admin::{failed, has_inbox, refuse_hidden, refuse_hidden_changes, unknown};
 use crate::attributes::Attributes;
@@ -304,11 +304,10 @@ impl InConsumer {
             vec![&self.consumer, &self.generation, &event_id];
         parameters.extend(change.parts);
         if transaction.execute(&sql, &parameters).await.map_err(broke())? == 0 {
-            return Err(InboxError::Store(SqlError::AlreadyFinished {
+            return Err(InboxError::AlreadyFinished {
                 event_id: event_id.to_owned(),
-                status: "finished".to_owned(),
                 action: change.done,
-            }));
+            });
         }
         if change.done == DISCARDED {
             // Nobody waits for its version any more.

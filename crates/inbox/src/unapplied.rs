@@ -107,7 +107,8 @@ impl std::fmt::Display for Unapplied {
                 // Not the detail, which may quote data.
                 Some(answer) => {
                     write!(f, "{} (SQLSTATE {})", answer.message(), answer.code().code())?;
-                    answer.hint().map_or(Ok(()), |hint| write!(f, "; {hint}"))
+                    answer.hint().map_or(Ok(()), |hint| write!(f, "; {hint}"))?;
+                    if self.is_read_only() { f.write_str(READ_ONLY_FIX) } else { Ok(()) }
                 }
                 None => write!(f, "{}", chain(error)),
             },
@@ -119,6 +120,10 @@ impl std::fmt::Display for Unapplied {
         }
     }
 }
+
+/// A consumer respects a database that is to take no writes, because its handler writes the application's tables.
+const READ_ONLY_FIX: &str = "; connect to the primary, or run `ALTER ROLE … RESET default_transaction_read_only` \
+     (`ALTER DATABASE …` if the database sets it)";
 
 /// An error with its causes.
 pub(crate) fn chain(error: &(dyn std::error::Error + 'static)) -> String {

@@ -31,6 +31,15 @@ pub(crate) static WAITING: LazyLock<String> = LazyLock::new(|| {
     )
 });
 
+/// Keys whose position events have proved wrong. A query of its own, because an inbox of an earlier version lacks the
+/// column.
+pub(crate) static IMPLAUSIBLE: LazyLock<String> = LazyLock::new(|| {
+    format!(
+        "SELECT count(*) FROM (SELECT FROM public.app_inbox_key AS k \
+            WHERE k.consumer = $1 AND k.generation = $2 AND k.implausible > 0 LIMIT {COUNTED_MAX}) AS k"
+    )
+});
+
 /// What waits because it alone fails for what is no attempt. As many are looked at as are due first: the
 /// look is taken every few seconds.
 pub(crate) static STUCK: LazyLock<String> = LazyLock::new(|| {
@@ -57,6 +66,8 @@ pub(crate) struct Waiting {
     pub(crate) keys_held: u64,
     /// Of the oldest event that waits, or is dead and holds its key.
     pub(crate) oldest_seconds: Option<f64>,
+    /// Keys whose position cannot be right.
+    pub(crate) implausible_positions: u64,
 }
 
 impl Waiting {
@@ -67,7 +78,14 @@ impl Waiting {
             dead: count(1),
             keys_held: count(2),
             oldest_seconds: row.get::<_, Option<f64>>(3).map(|seconds| seconds.max(0.0)),
+            implausible_positions: 0,
         }
+    }
+
+    /// The same, with what [`IMPLAUSIBLE`] has found.
+    pub(crate) fn with_implausible(self, row: Option<&Row>) -> Self {
+        let count = row.map_or(0, |row| row.get::<_, i64>(0));
+        Self { implausible_positions: u64::try_from(count).unwrap_or_default(), ..self }
     }
 
     pub(crate) fn is_nothing(&self) -> bool {
@@ -81,6 +99,7 @@ impl Waiting {
             "dead": self.dead,
             "keys_held": self.keys_held,
             "oldest_seconds": self.oldest_seconds,
+            "implausible_positions": self.implausible_positions,
             "counted_at_most": COUNTED_MAX,
         })
     }

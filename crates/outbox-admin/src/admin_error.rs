@@ -57,24 +57,6 @@ pub enum AdminError {
         publication: String,
     },
 
-    /// There is no anchor of this name.
-    #[error("there is no anchor {anchor:?}; there are: {}", if others.is_empty() { "none" } else { others })]
-    AnchorMissing {
-        /// Its name.
-        anchor: String,
-        /// Those that exist.
-        others: String,
-    },
-
-    /// The server dropped log that the anchor needed.
-    #[error(
-        "anchor {anchor:?} is invalidated: the log it kept was removed; drop it and create another"
-    )]
-    AnchorLost {
-        /// Its name.
-        anchor: String,
-    },
-
     /// There is nothing to recover.
     #[error(
         "slot {slot:?} is not lost, or nothing is on record about it: there is nothing to recover"

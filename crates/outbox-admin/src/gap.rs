@@ -7,7 +7,8 @@
 
 use pgoutput_parser::PgTimestamp;
 use tokio_postgres::types::Type;
-use tokio_postgres::{Client, Row, SimpleQueryStream};
+use tokio_postgres::{Client, Row};
+use walrelay_pg_client::TableColumn;
 
 use crate::admin_error::AdminError;
 use walrelay_pg_client::{QualifiedName, quote_identifier, quote_literal};
@@ -30,8 +31,19 @@ pub struct Scope {
     pub aggregate_types: Vec<String>,
     /// Those of these aggregates.
     pub aggregate_ids: Vec<String>,
-    /// Those from this aggregate on, in the order in which rows are read.
-    pub from: Option<AggregateKey>,
+    /// Those with these event ids.
+    pub event_ids: Vec<String>,
+    /// Those from this place on, in the order in which rows are read.
+    pub from: Option<RowPlace>,
+}
+
+/// A place in the order in which rows are read: an aggregate, or a row of it.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct RowPlace {
+    /// The aggregate.
+    pub key: AggregateKey,
+    /// The row's values of [`GapTable::order`]; empty for the first row of the aggregate.
+    pub order: Vec<Option<String>>,
 }
 
 /// An aggregate, as text; empty where the table has no such column.
@@ -62,7 +74,7 @@ pub struct GapTable {
     /// Its oid.
     pub oid: u32,
     /// Its columns that are published.
-    pub columns: Vec<GapColumn>,
+    pub columns: Vec<TableColumn>,
     /// That of the aggregate type, if it has one.
     pub aggregate_type: Option<String>,
     /// That of the aggregate id, if it has one.
@@ -75,46 +87,6 @@ pub struct GapTable {
     pub occurred_at: Option<String>,
     /// Only rows for which this holds are read: those that the publication has of it.
     pub row_filter: Option<String>,
-}
-
-/// A column.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct GapColumn {
-    /// Its name.
-    pub name: String,
-    /// Its type.
-    pub type_oid: u32,
-    /// `atttypmod`.
-    pub type_modifier: i32,
-}
-
-/// The columns of a table that replication would show.
-///
-/// # Errors
-///
-/// There is no such table; the server refused, or the connection ended.
-pub async fn read_columns(
-    client: &Client,
-    table: &QualifiedName,
-) -> Result<(u32, Vec<GapColumn>), AdminError> {
-    let rows = client
-        .query_typed(
-            "SELECT attrelid AS oid, attname::text AS name, atttypid AS type_oid, atttypmod AS type_modifier
-               FROM pg_catalog.pg_attribute
-              WHERE attrelid = $1::text::regclass AND attnum > 0 AND NOT attisdropped
-                AND attgenerated = ''
-              ORDER BY attnum",
-            &[(&table.to_string(), Type::TEXT)],
-        )
-        .await
-        .map_err(AdminError::sql(format!("read the columns of {table}")))?;
-    let oid = rows.first().map_or(0, |row| row.get::<_, u32>("oid"));
-    let columns = rows.iter().map(|row| GapColumn {
-        name: row.get("name"),
-        type_oid: row.get("type_oid"),
-        type_modifier: row.get("type_modifier"),
-    });
-    Ok((oid, columns.collect()))
 }
 
 impl GapTable {
@@ -131,6 +103,27 @@ impl GapTable {
     pub fn column(&self, name: Option<&str>) -> Option<usize> {
         self.columns.iter().position(|column| Some(column.name.as_str()) == name)
     }
+}
+
+/// What the parts of a row's key are called where they are selected.
+pub(crate) const KEY_COLUMNS: [&str; 2] = ["walrelay_key_type", "walrelay_key_id"];
+
+/// A condition on rows of one aggregate: this row or one behind it. Nulls are last in the order.
+fn from_row(order: &[String], values: &[Option<String>]) -> String {
+    let mut condition = "true".to_owned();
+    for (column, value) in order.iter().zip(values).rev() {
+        let column = format!("t.{}", quote_identifier(column));
+        condition = match value {
+            Some(value) => {
+                let value = quote_literal(value);
+                format!(
+                    "({column} > {value} OR {column} IS NULL OR ({column} = {value} AND {condition}))"
+                )
+            }
+            None => format!("({column} IS NULL AND {condition})"),
+        };
+    }
+    condition
 }
 
 impl Gap {
@@ -172,24 +165,45 @@ impl Gap {
 
     /// A condition on the columns of the rows, and before it `AND`; nothing where all are wanted.
     fn wanted(&self, table: &GapTable) -> String {
-        let Scope { aggregate_types, aggregate_ids, from } = &self.scope;
+        let Scope { aggregate_types, aggregate_ids, event_ids, from } = &self.scope;
         let [by_type, by_id] = table.key();
         let mut text = match &table.row_filter {
             // As the server shows it: columns without the table, functions of the server's own.
             Some(filter) => format!(" AND ({filter})"),
             None => String::new(),
         };
-        for (expression, values) in [(&by_type, aggregate_types), (&by_id, aggregate_ids)] {
+        let id = format!("t.{}::text", quote_identifier(&table.id));
+        let wanted = [(&by_type, aggregate_types), (&by_id, aggregate_ids), (&id, event_ids)];
+        for (expression, values) in wanted {
             if !values.is_empty() {
                 let values: Vec<String> = values.iter().map(|value| quote_literal(value)).collect();
                 text.push_str(&format!(" AND {expression} IN ({})", values.join(", ")));
             }
         }
-        if let Some(AggregateKey { aggregate_type, aggregate_id }) = from {
+        if let Some(RowPlace { key, order }) = from {
+            let AggregateKey { aggregate_type, aggregate_id } = key;
             let (first, second) = (quote_literal(aggregate_type), quote_literal(aggregate_id));
-            text.push_str(&format!(" AND ({by_type}, {by_id}) >= ({first}, {second})"));
+            let of_key = |operator| format!("({by_type}, {by_id}) {operator} ({first}, {second})");
+            match table.order.len() == order.len() {
+                true => {
+                    let (behind, from_row) = (of_key(">"), from_row(&table.order, order));
+                    text.push_str(&format!(" AND ({behind} OR ({} AND {from_row}))", of_key("=")));
+                }
+                false => text.push_str(&format!(" AND {}", of_key(">="))),
+            }
         }
         text
+    }
+
+    /// The rows in their order, with their key behind their columns. Values are measured and converted
+    /// outside of it: inside they would be sorted in full.
+    pub(crate) fn ordered(&self, table: &GapTable) -> Result<String, AdminError> {
+        let mut selected = String::new();
+        for column in &table.columns {
+            selected.push_str(&format!("t.{}, ", quote_identifier(&column.name)));
+        }
+        let ([by_type, by_id], [key_type, key_id]) = (table.key(), KEY_COLUMNS);
+        self.query(table, &format!("{selected}{by_type} AS {key_type}, {by_id} AS {key_id}"))
     }
 
     /// The rows of a table in their order, as the simple protocol gives them.
@@ -204,23 +218,6 @@ impl Gap {
             self.condition(table)?,
             self.wanted(table)
         ))
-    }
-
-    /// The rows, each with the columns of the table as text.
-    ///
-    /// # Errors
-    ///
-    /// The role may not read the table; the server refused, or the connection ended.
-    pub async fn rows(
-        &self,
-        client: &Client,
-        table: &GapTable,
-    ) -> Result<SimpleQueryStream, AdminError> {
-        let selected: Vec<String> =
-            table.columns.iter().map(|c| format!("t.{}", quote_identifier(&c.name))).collect();
-        let sql = self.query(table, &selected.join(", "))?;
-        let action = format!("read rows of {}", table.name);
-        client.simple_query_raw(&sql).await.map_err(AdminError::sql(action))
     }
 
     /// The numbers of those rows, from 0, that dispatch state has, and their ids: they are settled.
@@ -267,6 +264,24 @@ impl Gap {
             .await
             .map_err(AdminError::sql(format!("count the rows of {name}")))?;
         Ok(row.get::<_, i64>("rows").unsigned_abs())
+    }
+
+    /// The event ids of the first rows, in order.
+    ///
+    /// # Errors
+    ///
+    /// The role may not read the table; the server refused, or the connection ended.
+    pub async fn ids(
+        &self,
+        client: &Client,
+        table: &GapTable,
+        limit: usize,
+    ) -> Result<Vec<String>, AdminError> {
+        let id = format!("coalesce(t.{}::text, '') AS id", quote_identifier(&table.id));
+        let sql = format!("{} LIMIT {limit}", self.query(table, &id)?);
+        let rows = client.query_typed(&sql, &[]).await;
+        let rows = rows.map_err(AdminError::sql(format!("list rows of {}", table.name)))?;
+        Ok(rows.iter().map(|row| row.get("id")).collect())
     }
 
     /// Whether everything that the snapshot sees can be seen by now: a commit that waits for a

@@ -103,6 +103,10 @@ impl InitPlan {
             let title = format!("slot {}: not in place of one that was lost", options.outbox.slot);
             steps.push(InitStep { title, sql: guard_sql(options) });
         }
+        if options.failover == Failover::Yes {
+            let title = format!("slot {}: a failover slot, if it is there", options.outbox.slot);
+            steps.push(InitStep { title, sql: failover_guard_sql(options) });
+        }
         if options.making == Making::Slot {
             steps.push(InitStep {
                 title: format!("slot {}", options.outbox.slot),
@@ -379,6 +383,25 @@ BEGIN
     RAISE EXCEPTION 'slot % is lost: it is on record and does not exist', {slot} USING HINT = (
       SELECT CASE operation ->> 'kind' WHEN 'upgrade' THEN {upgrade} ELSE {lost} END
         FROM public.app_outbox_relay WHERE slot = {slot});
+  END IF;
+END
+$walrelay$;"
+    )
+}
+
+/// Refuses a slot that is there and is no failover slot: SQL cannot convert it. The column is read by name, because
+/// servers before 17 do not have it.
+fn failover_guard_sql(options: &InitOptions) -> String {
+    let slot = quote_literal(&options.outbox.slot);
+    let identifier = quote_literal(&quote_identifier(&options.outbox.slot));
+    format!(
+        "DO $walrelay$
+BEGIN
+  IF EXISTS (SELECT FROM pg_catalog.pg_replication_slots s
+              WHERE s.slot_name = {slot} AND (to_jsonb(s) ->> 'failover')::bool IS NOT TRUE) THEN
+    RAISE EXCEPTION 'slot % exists and is not a failover slot', {slot}
+      USING HINT = 'Stop the relay and run walrelay init --failover, or on a replication connection: '
+                   'ALTER_REPLICATION_SLOT ' || {identifier} || ' (FAILOVER true)';
   END IF;
 END
 $walrelay$;"

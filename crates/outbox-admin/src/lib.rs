@@ -2,11 +2,15 @@
 //! and upgrades.
 
 mod admin_error;
-mod anchor;
 mod carried_over;
+mod edited;
+mod encoding;
+mod filling_place;
 mod gap;
+mod gap_row;
 mod holder;
 mod init;
+mod large_values;
 mod lost;
 mod open_replay;
 mod operation;
@@ -14,19 +18,21 @@ mod preflight;
 mod replay_row;
 mod resharding;
 mod sharding;
+mod unsendable;
 mod waiting;
 
 pub use admin_error::{AdminError, LOST_SLOT_FIX, UPGRADE_FIX};
-pub use anchor::{
-    Anchor, SlotLife, SlotRoom, advance_anchor, anchor_slot, copy_slot, find_anchor, read_anchor,
-    read_anchors, read_history, read_slot_room,
-};
 pub use carried_over::{adopt_slot, take_recovery_along};
-pub use gap::{AggregateKey, Gap, GapColumn, GapTable, Scope, SettledRows, read_columns};
+pub use edited::OutboxSlots;
+pub use encoding::{SQL_ASCII_FIX, SQL_ASCII_RISK, read_unchecked_database};
+pub use filling_place::{FillingPlace, note_place, read_place};
+pub use gap::{AggregateKey, Gap, GapTable, RowPlace, Scope, SettledRows};
+pub use gap_row::{GapRow, GapValue, read_server_text};
 pub use holder::{
     SlotUse, SlotUser, describe_unfinished, end_session, new_slot_waits_for, read_slot_user,
 };
 pub use init::{InitOptions, InitPlan, InitReport, InitStep, Making, OnLost, init};
+pub use large_values::ServerText;
 pub use lost::{LostSlot, Settled, loss, read_loss, rows_at_risk};
 pub use open_replay::{
     HoldingReplay, OpenReplay, TopicReplay, open_topic_replays, replay_that_needs,
@@ -52,4 +58,5 @@ pub use resharding::{
     hold_shards, read_resharding, release_shards, switch_shards,
 };
 pub use sharding::{FoundShards, Sharding, expected_filter, read_sharding};
+pub use unsendable::{TransactionRow, TransactionRows, rows_of_transaction};
 pub use waiting::{WaitingTransaction, rows_since, waiting_transactions};

@@ -5,7 +5,7 @@ use tokio_postgres::types::{PgLsn, Type};
 use tokio_postgres::{Client, GenericClient};
 
 use crate::admin_error::AdminError;
-use crate::anchor::read_history;
+use walrelay_outbox_store::read_history;
 use walrelay_pg_client::lock_is_taken;
 
 /// A replay or a backfill that has begun and is not over.

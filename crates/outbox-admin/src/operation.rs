@@ -5,16 +5,14 @@
 //! of a session is conditional on that: a relay that was streaming lets go.
 
 use std::time::SystemTime;
-use walrelay_pg_client::SqlError;
+use walrelay_pg_client::{SqlError, lock_is_taken};
 
 use pgoutput_parser::Lsn;
 use tokio_postgres::Client;
 use tokio_postgres::types::{PgLsn, ToSql, Type};
 
 use crate::admin_error::{AdminError, shards};
-use crate::anchor::anchor_of;
-use walrelay_outbox_store::SLOT_WITH_OLDEST;
-use walrelay_pg_client::lock_is_taken;
+use walrelay_outbox_store::{SLOT_WITH_OLDEST, anchor_of};
 use walrelay_pg_replication::{Failover, read_slot};
 
 /// The slot is replaced by a copy of an anchor, and streams from a position of its log.

@@ -12,14 +12,13 @@
 use pgoutput_parser::Lsn;
 use tokio_postgres::types::{PgLsn, Type};
 use tokio_postgres::{Client, Transaction};
-use walrelay_pg_client::SqlError;
+use walrelay_pg_client::{SqlClient, SqlError};
 
 use crate::admin_error::{AdminError, shards};
 use crate::open_replay::{OpenReplay, replay_of};
 use crate::operation::Resharding;
 use crate::sharding::Sharding;
 use walrelay_outbox_store::{Outbox, Shard};
-use walrelay_pg_client::SqlClient;
 
 /// A change of the number that has been begun and is not finished.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

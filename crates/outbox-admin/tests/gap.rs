@@ -1,15 +1,18 @@
 //! Which rows a new slot does not stream: exactly those that its snapshot sees, whoever writes meanwhile.
 
-use walrelay_outbox_admin::{Gap, GapTable, Scope, SettledRows, read_columns};
-use walrelay_pg_client::QualifiedName;
+use futures_util::TryStreamExt as _;
+use walrelay_outbox_admin::{
+    Gap, GapRow, GapTable, GapValue, RowPlace, Scope, ServerText, SettledRows, read_server_text,
+};
+use walrelay_pg_client::{QualifiedName, read_columns};
 use walrelay_testkit::postgres::{TestClient, TestDatabase, installed_majors};
 
 const EVENTS: &str = "CREATE TABLE events (id int PRIMARY KEY)";
 
-async fn count(session: &TestClient, snapshot: &str, settled: SettledRows) -> u64 {
+async fn events(session: &TestClient) -> GapTable {
     let name = QualifiedName::new("public", "events");
     let (oid, columns) = read_columns(session, &name).await.expect("columns");
-    let table = GapTable {
+    GapTable {
         name,
         oid,
         columns,
@@ -19,7 +22,11 @@ async fn count(session: &TestClient, snapshot: &str, settled: SettledRows) -> u6
         id: "id".to_owned(),
         occurred_at: None,
         row_filter: None,
-    };
+    }
+}
+
+async fn count(session: &TestClient, snapshot: &str, settled: SettledRows) -> u64 {
+    let table = events(session).await;
     let gap = Gap { snapshot: snapshot.to_owned(), settled, scope: Scope::default() };
     gap.count(session, &table).await.expect("a count")
 }
@@ -60,6 +67,137 @@ async fn a_row_that_the_snapshot_sees_is_read_however_many_transactions_have_beg
         }
         assert_eq!(count(&session, &snapshot, below).await, 1, "{major}");
         assert_eq!(count(&session, &snapshot, SettledRows::None).await, 1, "{major}");
+        database.drop_all().await;
+    }
+}
+
+#[tokio::test]
+async fn a_value_that_is_too_large_is_measured_by_the_server_and_not_read() {
+    for major in installed_majors() {
+        let Some(database) = TestDatabase::create_on(major).await else { continue };
+        let session = database.connect().await;
+        session
+            .run(
+                "CREATE TABLE events (id int PRIMARY KEY, note text, raw bytea, payload jsonb);
+                 INSERT INTO events VALUES
+                   (1, 'small', 'raw', '{\"a\": 1}'),
+                   (2, repeat('x', 10000001), NULL, jsonb_build_object('a', repeat('y', 10000000))),
+                   (3, repeat('x', 10000000), convert_to(repeat('z', 10000001), 'UTF8'), 'null')",
+            )
+            .await;
+        session.run("SET bytea_output = 'hex'").await;
+        let snapshot = session.text("SELECT pg_current_snapshot()::text").await;
+        let table = GapTable { order: vec!["id".to_owned()], ..events(&session).await };
+        let gap = Gap { snapshot, settled: SettledRows::None, scope: Scope::default() };
+        let read = gap.rows(&session, (&table, ServerText::Utf8)).await.expect("rows");
+        let rows: Vec<GapRow> = read.try_collect().await.expect("rows");
+        let rows: Vec<_> = rows.into_iter().map(|row| row.values).collect();
+        let text = |bytes: &[u8]| GapValue::Text(bytes.to_vec());
+        assert_eq!(rows[0], [text(b"1"), text(b"small"), text(b"\\x726177"), text(b"{\"a\": 1}")]);
+        let large = |bytes| GapValue::TooLarge { bytes };
+        let second = [text(b"2"), large(10_000_001), GapValue::Null, large(10_000_009)];
+        assert_eq!(rows[1], second, "{major}");
+        let note = text("x".repeat(10_000_000).as_bytes());
+        assert_eq!(rows[2], [text(b"3"), note, large(20_000_004), text(b"null")], "{major}");
+        database.drop_all().await;
+    }
+}
+
+/// A table with every kind of column that a recovery reads in order.
+const OUTBOX: &str = "
+CREATE TABLE outbox (id text, kind char(4), version numeric, at timestamptz, body text, bytes bytea, doc jsonb);
+INSERT INTO outbox SELECT 'e' || n, CASE n % 3 WHEN 0 THEN 'a' WHEN 1 THEN 'b' END,
+                          CASE WHEN n % 4 > 0 THEN n / 7.0 END, CASE WHEN n % 5 > 0 THEN now() END,
+                          'body', '\\x00', '{}' FROM generate_series(1, 60) AS n;
+INSERT INTO outbox VALUES ('e\\''s', 'a', 'NaN', 'infinity', NULL, NULL, NULL)";
+
+async fn outbox(session: &TestClient) -> GapTable {
+    let name = QualifiedName::new("public", "outbox");
+    let (oid, columns) = read_columns(session, &name).await.expect("columns");
+    GapTable {
+        name,
+        oid,
+        columns,
+        aggregate_type: None,
+        aggregate_id: Some("kind".to_owned()),
+        order: vec!["version".to_owned(), "at".to_owned(), "id".to_owned()],
+        id: "id".to_owned(),
+        occurred_at: None,
+        row_filter: None,
+    }
+}
+
+async fn rows_from(
+    session: &TestClient,
+    (table, snapshot): (&GapTable, &str),
+    from: Option<RowPlace>,
+) -> Vec<GapRow> {
+    let scope = Scope { from, ..Scope::default() };
+    let gap = Gap { snapshot: snapshot.to_owned(), settled: SettledRows::None, scope };
+    let text = read_server_text(session).await.expect("an encoding");
+    let rows = gap.rows(session, (table, text)).await.expect("rows");
+    rows.try_collect().await.expect("all rows")
+}
+
+fn text(value: &GapValue) -> Option<String> {
+    match value {
+        GapValue::Text(text) => Some(String::from_utf8(text.clone()).expect("UTF-8")),
+        GapValue::Null | GapValue::TooLarge { .. } => None,
+    }
+}
+
+#[tokio::test]
+async fn rows_are_read_from_every_place_in_their_order_as_they_would_have_been_from_the_first() {
+    for major in installed_majors() {
+        let Some(database) = TestDatabase::create_on(major).await else { continue };
+        let session = database.connect().await;
+        session.run(OUTBOX).await;
+        let table = outbox(&session).await;
+        let snapshot = session.text("SELECT pg_current_snapshot()::text").await;
+        let all = rows_from(&session, (&table, &snapshot), None).await;
+        assert_eq!(all.len(), 61);
+        for (number, row) in all.iter().enumerate() {
+            let order = [2, 3, 0].map(|column| text(&row.values[column])).to_vec();
+            let place = RowPlace { key: row.key.clone().expect("a key"), order };
+            let rest = rows_from(&session, (&table, &snapshot), Some(place)).await;
+            assert_eq!(rest, all[number..], "{major}, from row {number}");
+        }
+        database.drop_all().await;
+    }
+}
+
+#[tokio::test]
+async fn bytes_that_are_not_utf8_are_read_where_the_server_knows_no_encoding() {
+    for major in installed_majors() {
+        let Some(database) = TestDatabase::create_on(major).await else { continue };
+        let session = database.connect().await;
+        let name = format!("{}_ascii", database.name());
+        let create =
+            format!("CREATE DATABASE {name} ENCODING 'SQL_ASCII' LOCALE 'C' TEMPLATE template0");
+        session.run(&create).await;
+        let mut config: tokio_postgres::Config = database.url().parse().expect("a url");
+        config.dbname(&name);
+        {
+            let ascii = TestClient::open(&config).await.expect("a connection");
+            ascii
+                .run("CREATE TABLE outbox (id text, kind char(4), version numeric, at timestamptz)")
+                .await;
+            ascii
+                .run(
+                    "INSERT INTO outbox VALUES ('e1', 'a', 1, NULL),
+                     ('e2', 'b', 2, NULL), (convert_from('\\xff61', 'SQL_ASCII'), 'a', 3, NULL)",
+                )
+                .await;
+            let (table, snapshot) =
+                (outbox(&ascii).await, ascii.text("SELECT pg_current_snapshot()::text").await);
+            let rows = rows_from(&ascii, (&table, &snapshot), None).await;
+            let ids: Vec<_> = rows.iter().map(|row| row.values[0].clone()).collect();
+            let ids_wanted = [&b"e1"[..], b"\xffa", b"e2"].map(|id| GapValue::Text(id.to_vec()));
+            assert_eq!(ids, ids_wanted, "{major}");
+            assert_eq!(text(&rows[0].values[1]).as_deref(), Some("a   "), "{major}");
+            assert_eq!(rows[2].key.as_ref().map(|key| key.aggregate_id.as_str()), Some("b"));
+        }
+        session.run(&format!("DROP DATABASE {name} WITH (FORCE)")).await;
         database.drop_all().await;
     }
 }

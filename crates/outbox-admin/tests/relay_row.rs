@@ -5,7 +5,7 @@ use std::time::Duration;
 use pgoutput_parser::Lsn;
 use walrelay_outbox_admin::{InitOptions, Making, OnLost, init};
 use walrelay_outbox_store::{
-    DispatchStore, Outbox, RetrySelection, SessionStore, Shard, Store, read_horizon,
+    DispatchStore, Horizon, Outbox, RetrySelection, SessionStore, Shard, Store, read_horizon,
     read_relay_row, take_relay_row,
 };
 use walrelay_pg_client::{ConnectConfig, PgEnv, QualifiedName, connect_sql};
@@ -70,11 +70,12 @@ async fn a_row_of_another_timeline_or_generation_is_not_written() {
     session.run("UPDATE app_outbox_relay SET generation = generation + 1").await;
     assert_eq!(promoted.write(&session, beyond, None).await.unwrap(), None);
     let reset = take_relay_row(&session, database.name(), "77", 2).await.unwrap();
-    assert_eq!(
-        reset.write(&session, beyond, None).await.unwrap(),
-        Some(begun.settled_lsn),
-        "it tells how far the slot is confirmed"
-    );
+    let written = reset.write(&session, beyond, None).await.unwrap().unwrap();
+    assert_eq!(written.confirmed, begun.settled_lsn, "how far the slot is confirmed");
+    let now = read_horizon(&session).await.unwrap();
+    let Horizon { xmin, wal_end } = written.horizon;
+    assert!(xmin <= now.xmin && wal_end <= now.wal_end, "{:?}, then {now:?}", written.horizon);
+    assert!(wal_end > beyond, "the horizon of the write, not of the row");
     assert_eq!(settled().await.settled_lsn, beyond);
 }
 
@@ -146,7 +147,8 @@ async fn a_relay_table_of_an_earlier_version_gets_its_columns() {
 
     let taken = take_relay_row(&session, "old", "7", 4).await.unwrap();
     let written = taken.write(&session, "0/20".parse().unwrap(), None).await.unwrap();
-    assert_eq!(written, Some(Lsn::new(u64::MAX)), "there is no slot that could send anything");
+    let confirmed = written.map(|written| written.confirmed);
+    assert_eq!(confirmed, Some(Lsn::new(u64::MAX)), "there is no slot that could send anything");
     let row = read_relay_row(&session, "old").await.unwrap().unwrap();
     assert_eq!((row.timeline, row.generation, row.settled_lsn.to_string()), (4, 1, "0/20".into()));
 }

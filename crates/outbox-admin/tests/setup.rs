@@ -2,13 +2,12 @@
 
 use walrelay_core::OnDead;
 use walrelay_outbox_admin::{
-    ColumnRole, ExpectedColumn, Finding, InitOptions, InitPlan, Making, OnLost, PreflightRequest,
-    Severity, code, init, preflight,
+    AdminError, ColumnRole, ExpectedColumn, Finding, InitOptions, InitPlan, Making, OnLost,
+    PreflightRequest, Severity, code, init, preflight,
 };
-use walrelay_outbox_store::{
-    KeyPiece, Outbox, Shard, ShardKey, StoreError, delete_relay_row, migrate,
-};
+use walrelay_outbox_store::{KeyPiece, Outbox, Shard, ShardKey, delete_relay_row, migrate};
 use walrelay_pg_client::{QualifiedName, ServerErrorKind};
+use walrelay_pg_replication::SlotError;
 use walrelay_pg_replication::{
     Failover, Operation, PublicationScope, SlotType, advance_slot, create_slot, drop_slot,
     read_publication, read_slot,
@@ -179,7 +178,7 @@ async fn a_slot_older_than_its_publication_is_refused_both_ways() {
     create_slot(&session, database.name(), Failover::No).await.unwrap();
 
     let refused = init(&session, &options).await.unwrap_err();
-    assert!(matches!(refused, StoreError::SlotBeforePublication { .. }), "{refused:?}");
+    assert!(matches!(refused, AdminError::SlotBeforePublication { .. }), "{refused:?}");
 
     let plan = InitPlan::new(&options).unwrap();
     let mut failed = Vec::new();
@@ -224,7 +223,7 @@ async fn a_slot_of_another_kind_is_refused() {
     for (sql, problem) in create {
         session.run(&sql).await;
         let refused = init(&session, &options).await.unwrap_err();
-        assert!(matches!(refused, StoreError::SlotUnusable { .. }), "{refused:?}");
+        assert!(matches!(refused, AdminError::SlotUnusable { .. }), "{refused:?}");
         assert!(refused.to_string().contains(problem), "{refused}");
         let finding = findings(&session, &options).await;
         assert!(found(&finding, code::SLOT_UNUSABLE).message.contains(problem));
@@ -255,10 +254,10 @@ async fn a_slot_is_created_moved_forward_and_dropped() {
     assert!(moved > start);
     assert!(advance_slot(&session, name, start).await.is_err(), "never back");
     drop_slot(&session, name).await.unwrap();
-    assert!(matches!(drop_slot(&session, name).await, Err(StoreError::SlotMissing { .. })));
+    assert!(matches!(drop_slot(&session, name).await, Err(SlotError::SlotMissing { .. })));
     for bad in ["", "Upper", "with-dash", &"x".repeat(64)] {
         let refused = create_slot(&session, bad, Failover::No).await.unwrap_err();
-        assert!(matches!(refused, StoreError::SlotName { .. }), "{bad:?}: {refused:?}");
+        assert!(matches!(refused, SlotError::SlotName { .. }), "{bad:?}: {refused:?}");
     }
 }
 
@@ -270,7 +269,10 @@ async fn a_failover_slot_needs_a_server_that_knows_them() {
         let options = InitOptions { failover: Failover::Yes, ..options(&database) };
         let done = init(&session, &options).await;
         if major < 17 {
-            assert!(matches!(done, Err(StoreError::ServerTooOld { .. })), "{done:?}");
+            assert!(
+                matches!(done, Err(AdminError::Slot(SlotError::ServerTooOld { .. }))),
+                "{done:?}"
+            );
             assert!(
                 read_publication(&session, "walrelay").await.unwrap().is_none(),
                 "nothing was touched"
@@ -405,7 +407,7 @@ async fn another_number_of_shards_is_refused_beside_those_that_are_there() {
         let outbox = whole.outbox.of_shard(Shard::all(count).next().unwrap());
         let other = InitOptions { outbox, shard_key: key.clone(), ..whole.clone() };
         let refused = init(&session, &other).await.unwrap_err();
-        assert!(matches!(refused, StoreError::OtherNumber { count: 4, .. }), "{refused:?}");
+        assert!(matches!(refused, AdminError::OtherNumber { count: 4, .. }), "{refused:?}");
         let found = findings(&session, &other).await;
         assert_eq!(problems(&found), [code::SHARDS], "{found:#?}");
     }
@@ -580,5 +582,5 @@ async fn a_slot_that_fell_too_far_behind_is_lost() {
     assert!(slot.is_lost(), "{slot:?}");
     assert_eq!(problems(&findings(&session, &options).await), [code::SLOT_LOST]);
     let refused = init(&session, &options).await.unwrap_err();
-    assert!(matches!(refused, StoreError::SlotLost { .. }), "{refused:?}");
+    assert!(matches!(refused, AdminError::SlotLost { .. }), "{refused:?}");
 }

@@ -1,5 +1,7 @@
 //! The tables of the outbox: dispatch state, the relay's own row, shards and migrations.
 
+mod anchor;
+mod condition;
 mod dispatch;
 mod migrations;
 mod outbox;
@@ -12,6 +14,11 @@ mod store_error;
 mod wal_time;
 mod watch;
 
+pub use anchor::{
+    Anchor, AnchorState, SlotLife, SlotRoom, advance_anchor, anchor_of, anchor_slot, copy_slot,
+    find_anchor, read_anchor, read_anchor_states, read_anchors, read_history, read_slot_room,
+};
+pub use condition::{Condition, NotedCondition};
 pub use dispatch::{
     Claim, ClaimLimits, ClaimedRow, Counting, DISPATCH_CHANNEL, DispatchCounts, DispatchDetail,
     DispatchFilter, DispatchPlace, DispatchQuery, DispatchRoute, DispatchRow, DispatchState,
@@ -22,13 +29,15 @@ pub use dispatch::{
 pub use migrations::{Migration, RELAY_TABLES, REPLAY_TABLES, migrate, migrations, relay_tables};
 pub use outbox::Outbox;
 pub use relay_row::{
-    Horizon, OwnRow, RelayRow, SLOT_WITH_OLDEST, advance_relay_row, delete_relay_row,
+    Horizon, OwnRow, RelayRow, SLOT_WITH_OLDEST, Written, advance_relay_row, delete_relay_row,
     is_same_origin, read_horizon, read_relay_row, read_wal_end, recovering_slot, take_relay_row,
 };
 pub use report::read_survey;
 pub use session_store::SessionStore;
 pub use shard::{KeyPiece, ParseShardError, Shard, ShardKey};
-pub use store::{DUE_KEYS_MAX, Due, HEADS_MAX, HOLDS_MAX, Store, StoreFailure, Survey};
-pub use store_error::StoreError;
+pub use store::{
+    DUE_KEYS_MAX, Due, HEADS_MAX, HOLDS_MAX, NEXT_STEP, Store, StoreFailure, Survey, TABLE_REASON,
+};
+pub use store_error::{StoreError, grant_on};
 pub use wal_time::{WalTime, first_position_after, first_time_behind, note_wal_time, position_at};
 pub use watch::{PublicationWatch, Watch};

@@ -1,18 +1,18 @@
 //! How far a slot is settled, in `app_outbox_relay`: what tells a lost slot from a first start.
 
 use std::time::{Duration, SystemTime};
-use walrelay_pg_client::SqlError;
+use walrelay_pg_client::{QualifiedName, SqlError};
 
 use pgoutput_parser::Lsn;
 use tokio_postgres::types::{PgLsn, Type};
 use tokio_postgres::{Client, Row};
 
+use crate::condition::{self, Condition, NotedCondition, noted_in};
 use crate::store_error::StoreError;
-use walrelay_pg_client::QualifiedName;
 use walrelay_pg_replication::SlotState;
 
 /// The row of one slot.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct RelayRow {
     /// The server whose positions these are; those of another mean nothing here.
     pub system_identifier: String,
@@ -30,6 +30,8 @@ pub struct RelayRow {
     pub age: Duration,
     /// What an operator has begun with the slot and not finished, by its kind.
     pub operation: Option<String>,
+    /// How the relay was doing when that changed last.
+    pub condition: Option<NotedCondition>,
 }
 
 impl RelayRow {
@@ -65,12 +67,16 @@ pub async fn read_relay_row(client: &Client, slot: &str) -> Result<Option<RelayR
     let row = client
         .query_typed_opt(
             // Through jsonb, because a column that the table does not have yet is then null.
-            "SELECT system_identifier, settled_lsn, settled_xid::text AS settled_xid, updated_at,
+            &format!(
+                "SELECT system_identifier, settled_lsn, settled_xid::text AS settled_xid, updated_at,
                     coalesce((to_jsonb(r) ->> 'timeline')::int, 0) AS timeline,
                     coalesce((to_jsonb(r) ->> 'generation')::int8, 0) AS generation,
                     to_jsonb(r) -> 'operation' ->> 'kind' AS operation,
-                    extract(epoch FROM clock_timestamp() - updated_at)::float8 AS age
+                    extract(epoch FROM clock_timestamp() - updated_at)::float8 AS age,
+                    {}
                FROM public.app_outbox_relay r WHERE slot = $1",
+                condition::COLUMNS
+            ),
             &[(&slot, Type::TEXT)],
         )
         .await
@@ -85,6 +91,7 @@ pub async fn read_relay_row(client: &Client, slot: &str) -> Result<Option<RelayR
             updated_at: row.get("updated_at"),
             age: Duration::try_from_secs_f64(row.get("age")).unwrap_or_default(),
             operation: row.get("operation"),
+            condition: noted_in(&row),
         })
     })
     .transpose()
@@ -101,9 +108,21 @@ pub struct OwnRow {
     pub generation: u64,
 }
 
+/// What the server answers when the row was written.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Written {
+    /// How far the slot is confirmed.
+    pub confirmed: Lsn,
+    /// The horizon of this moment.
+    pub horizon: Horizon,
+}
+
 impl OwnRow {
-    /// Notes how far the slot is settled; the transaction id where one is known. Tells how far the slot is
-    /// confirmed; nothing when the row is not the session's any more: then nothing was written.
+    /// Notes how far the slot is settled, and the transaction id where one is known. Returns None when the
+    /// row is not the session's any more: then nothing was written.
+    ///
+    /// One statement reads the horizon also, because this is written ten times a second: see
+    /// [`read_horizon`] for why the position is never before the snapshot.
     ///
     /// # Errors
     ///
@@ -113,7 +132,7 @@ impl OwnRow {
         client: &Client,
         settled_lsn: Lsn,
         settled_xid: Option<u64>,
-    ) -> Result<Option<Lsn>, StoreError> {
+    ) -> Result<Option<Written>, StoreError> {
         let (timeline, generation) = self.columns()?;
         let written = client
             .query_typed_opt(
@@ -123,7 +142,7 @@ impl OwnRow {
                             settled_xid = greatest(settled_xid::text::numeric, $5::numeric)::text::xid8,
                             updated_at = now()
                       WHERE slot = $1 AND timeline = $2 AND generation = $3
-                  RETURNING {CONFIRMED} AS confirmed"
+                  RETURNING {CONFIRMED} AS confirmed, {HORIZON}"
                 ),
                 &[
                     (&self.slot, Type::TEXT),
@@ -135,7 +154,10 @@ impl OwnRow {
             )
             .await
             .map_err(StoreError::sql("write app_outbox_relay"))?;
-        Ok(written.as_ref().map(confirmed))
+        let written = written.as_ref();
+        written
+            .map(|row| Ok(Written { confirmed: confirmed(row), horizon: horizon(row)? }))
+            .transpose()
     }
 
     /// Whether the row is still the session's.
@@ -153,6 +175,39 @@ impl OwnRow {
             .map_err(StoreError::sql("read app_outbox_relay"))?;
         let found = row.map_or(0, |row| row.get::<_, i64>("generation"));
         Ok(u64::try_from(found).unwrap_or_default() == self.generation)
+    }
+
+    /// Notes how the relay is doing, of a session that streams as this server process. Nothing is written where
+    /// the row is not the session's any more.
+    ///
+    /// # Errors
+    ///
+    /// The column is missing; the server refused, or the connection ended.
+    pub(crate) async fn note_condition(
+        &self,
+        client: &Client,
+        streaming_pid: Option<i32>,
+        condition: &Condition,
+    ) -> Result<(), StoreError> {
+        let (timeline, generation) = self.columns()?;
+        client
+            .execute_typed(
+                "UPDATE public.app_outbox_relay
+                    SET condition = jsonb_build_object(
+                          'phase', $4, 'reasons', to_jsonb($5), 'pid', $6, 'at', clock_timestamp())
+                  WHERE slot = $1 AND timeline = $2 AND generation = $3",
+                &[
+                    (&self.slot, Type::TEXT),
+                    (&timeline, Type::INT4),
+                    (&generation, Type::INT8),
+                    (&condition.phase(), Type::TEXT),
+                    (condition.reasons(), Type::TEXT_ARRAY),
+                    (&streaming_pid, Type::INT4),
+                ],
+            )
+            .await
+            .map_err(StoreError::sql("note the relay's condition in app_outbox_relay"))?;
+        Ok(())
     }
 
     fn columns(&self) -> Result<(i32, i64), StoreError> {
@@ -367,14 +422,14 @@ pub async fn read_horizon(client: &Client) -> Result<Horizon, StoreError> {
     // in the log before its transaction leaves the snapshot, so every commit below `xmin` lies before
     // the position; but possibly not yet written out (synchronous_commit = off), so it has to be the
     // position of inserting, not that of writing.
-    let row = client
-        .query_typed_one(
-            "SELECT pg_snapshot_xmin(pg_current_snapshot())::text AS xmin,
-                    pg_current_wal_insert_lsn() AS wal_end",
-            &[],
-        )
-        .await
-        .map_err(StoreError::sql("read the horizon"))?;
+    let row = client.query_typed_one(&format!("SELECT {HORIZON}"), &[]).await;
+    horizon(&row.map_err(StoreError::sql("read the horizon"))?)
+}
+
+const HORIZON: &str = "
+    pg_snapshot_xmin(pg_current_snapshot())::text AS xmin, pg_current_wal_insert_lsn() AS wal_end";
+
+fn horizon(row: &Row) -> Result<Horizon, StoreError> {
     Ok(Horizon {
         xmin: parse_xid(row.get("xmin"), "pg_current_snapshot()")?,
         wal_end: Lsn::new(row.get::<_, PgLsn>("wal_end").into()),

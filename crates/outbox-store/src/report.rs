@@ -3,6 +3,7 @@
 use tokio_postgres::Client;
 use tokio_postgres::types::Type;
 
+use crate::anchor::read_anchor_states;
 use crate::dispatch::{Counting, DispatchStore};
 use crate::relay_row::read_relay_row;
 use crate::store::Survey;
@@ -26,9 +27,10 @@ pub async fn read_survey(
         None => None,
     };
     let oldest_writer = oldest_writer(client).await?;
+    let anchors = read_anchor_states(client, store.slot()).await?;
     store.count_further(client, counting).await?;
     let (counts, is_counting) = (counting.counts(), counting.is_under_way());
-    Ok(Survey { counts, is_counting, slot, lag_seconds, oldest_writer, relay_row })
+    Ok(Survey { counts, is_counting, slot, lag_seconds, oldest_writer, relay_row, anchors })
 }
 
 async fn oldest_writer(client: &Client) -> Result<Option<Writer>, StoreError> {

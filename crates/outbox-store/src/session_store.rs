@@ -12,19 +12,24 @@ use std::time::{Duration, Instant};
 use pgoutput_parser::{Lsn, Position};
 use tokio_postgres::error::SqlState;
 use walrelay_core::{
-    ClaimKey, Claimed, FailureClass, Finished, Message, Outcome, PublishFailure, RowToRecord, Topic,
+    ClaimKey, Claimed, FailureClass, Fault, Finished, IncompleteMessage, Message, NotAMessage,
+    Outcome, PublishFailure, RowToRecord, Topic,
 };
 
+use crate::condition::Condition;
 use crate::dispatch::{
     Claim, ClaimLimits, ClaimedRow, Counting, DispatchStore, Head, Key, ParkRow, ParkedKey,
-    RecordedPage, RecordedRow,
+    RecordedPage,
 };
 use crate::relay_row::{
-    Horizon, OwnRow, note_origin, read_confirmed, read_horizon, read_relay_row, take_relay_row,
+    Horizon, OwnRow, Written, note_origin, read_confirmed, read_horizon, read_relay_row,
+    take_relay_row,
 };
 use crate::report::read_survey;
-use crate::store::{DUE_KEYS_MAX, Due, HEADS_MAX, HOLDS_MAX, Store, StoreFailure, Survey};
-use crate::store_error::StoreError;
+use crate::store::{
+    DUE_KEYS_MAX, Due, HEADS_MAX, HOLDS_MAX, NEXT_STEP, Store, StoreFailure, Survey, TABLE_REASON,
+};
+use crate::store_error::{StoreError, grant_on};
 use crate::wal_time::note_wal_time;
 use crate::watch::{PublicationWatch, Watch};
 use walrelay_pg_client::{ConnectConfig, PgError, SqlClient, connect_sql};
@@ -43,8 +48,6 @@ pub struct SessionStore {
     server: ServerIdentity,
     /// The relay's row, once the session has taken it.
     own_row: Option<OwnRow>,
-    /// What is recorded of the stream, where the positions in the table do not tell.
-    recorded: Option<Arc<[RecordedRow]>>,
     /// What its generation was before the session looked whether something is begun with the slot; none
     /// where there was no row.
     generation: Option<u64>,
@@ -99,7 +102,6 @@ impl SessionStore {
             store,
             server,
             own_row: None,
-            recorded: None,
             generation: None,
             claims: HashMap::new(),
             wanted: BTreeSet::new(),
@@ -123,12 +125,6 @@ impl SessionStore {
     #[must_use]
     pub fn of_generation(self, generation: Option<u64>) -> Self {
         Self { generation, ..self }
-    }
-
-    /// The same, of a stream of which these rows are recorded, whatever positions they are recorded at.
-    #[must_use]
-    pub fn having_recorded(self, rows: Arc<[RecordedRow]>) -> Self {
-        Self { recorded: Some(rows), ..self }
     }
 
     /// Ends a session whose slot was reset: what it knows is of the slot before.
@@ -260,9 +256,6 @@ impl Store for SessionStore {
         from: Position,
         rows_max: u32,
     ) -> Result<RecordedPage, StoreFailure> {
-        if let Some(told) = &self.recorded {
-            return Ok(RecordedPage::from_all(told, from, rows_max));
-        }
         let store = self.store.clone();
         let client = self.client().await?;
         store.recorded_from(client, from, rows_max).await.map_err(store_failure)
@@ -348,10 +341,6 @@ impl Store for SessionStore {
     }
 
     async fn has_spilled_before(&mut self, end: Lsn) -> Result<bool, StoreFailure> {
-        if self.recorded.is_some() {
-            // Positions in the table do not compare with those of this stream.
-            return Ok(false);
-        }
         let store = self.store.clone();
         store.has_spilled_before(self.client().await?, end).await.map_err(store_failure)
     }
@@ -370,16 +359,42 @@ impl Store for SessionStore {
         let xmin = passed.map(|horizon| horizon.xmin);
         let client = self.client().await?;
         let written = own_row.write(client, settled, xmin).await.map_err(store_failure)?;
-        let Some(confirmed) = written else {
+        let Some(Written { confirmed, horizon }) = written else {
             return Err(StoreFailure::OtherHistory(OTHER_GENERATION));
         };
         self.spilled.passed(settled, confirmed);
-        self.delete_stored().await?;
         if passed.is_some() || self.horizon.is_none() {
-            self.horizon = None;
-            self.horizon = Some(self.read_horizon().await?);
+            self.horizon = Some(horizon);
         }
+        self.delete_stored().await?;
         self.note_wal_time().await
+    }
+
+    async fn note_condition(&mut self, condition: &Condition) -> Result<(), StoreFailure> {
+        let Some(own_row) = self.own_row.clone() else { return Ok(()) };
+        let pid = self.streaming_pid;
+        let client = self.client().await?;
+        // Never an end of the session: tables of an earlier version do without.
+        let noted = own_row.note_condition(client, pid, condition).await;
+        noted.map_err(|error| StoreFailure::Unavailable(Box::new(error)))
+    }
+
+    fn why_not(&self, failure: &StoreFailure) -> String {
+        let refused = match failure {
+            StoreFailure::Unavailable(source) => source.downcast_ref::<StoreError>(),
+            StoreFailure::ShuttingDown
+            | StoreFailure::OtherHistory(_)
+            | StoreFailure::NotRecorded(_)
+            | StoreFailure::TablesOutdated(_) => None,
+        };
+        let role = self.connect.user();
+        match refused.and_then(StoreError::closed_table) {
+            Some(table) => format!(
+                "{TABLE_REASON}role {role} lacks a privilege or a policy on {table}{NEXT_STEP}{}",
+                grant_on(table, role)
+            ),
+            None => format!("{TABLE_REASON}{}", failure.in_short()),
+        }
     }
 
     async fn notice(&mut self) {
@@ -510,10 +525,9 @@ impl SessionStore {
                 }
                 Err(error) => {
                     is_broken = true;
-                    tracing::error!(event_id, %error, "row is dead: its message cannot be read");
-                    let failure =
-                        PublishFailure::new(FailureClass::Row, "UNREADABLE", error.to_string());
-                    let failure = Arc::new(failure);
+                    let failure = Arc::new(unreadable_failure(&row.message, &error));
+                    let why = failure.message.as_str();
+                    tracing::error!(event_id, why, "row is dead: its message cannot be published");
                     let dead = Outcome::Dead { attempts: row.attempts, failure };
                     unreadable.push((row.claim, dead));
                 }
@@ -521,6 +535,17 @@ impl SessionStore {
         }
         let held_for = messages.is_empty().then_some(HELD_PAUSE);
         Claimed { rows: messages, held_for }
+    }
+}
+
+/// Why the stored bytes cannot be published.
+fn unreadable_failure(message: &[u8], error: &NotAMessage) -> PublishFailure {
+    match IncompleteMessage::of(message) {
+        Some(_) => {
+            let why = "recorded without a value that is too large, and due all the same";
+            PublishFailure::new(FailureClass::Row, Fault::TOO_LARGE_CODE, why)
+        }
+        None => PublishFailure::new(FailureClass::Row, "UNREADABLE", error.to_string()),
     }
 }
 

@@ -9,6 +9,8 @@ use std::time::Duration;
 use pgoutput_parser::{Lsn, Position};
 use walrelay_core::{ClaimKey, Claimed, Finished, RowToRecord, Topic};
 
+use crate::anchor::AnchorState;
+use crate::condition::Condition;
 use crate::dispatch::{DispatchCounts, Head, ParkedKey, RecordedPage};
 use crate::relay_row::RelayRow;
 use crate::store_error::StoreError;
@@ -35,6 +37,40 @@ pub enum StoreFailure {
     TablesOutdated(#[source] StoreError),
 }
 
+/// How the reason of a command to dispatch state that fails begins.
+pub const TABLE_REASON: &str = "a dispatch table cannot be used: ";
+
+/// What stands between such a reason and its next step.
+pub const NEXT_STEP: &str = "; as its owner: ";
+
+impl StoreFailure {
+    /// What went wrong, a line for it and for each of its causes.
+    pub(crate) fn in_short(&self) -> String {
+        match self {
+            Self::Unavailable(source) => first_lines(&**source),
+            Self::ShuttingDown
+            | Self::OtherHistory(_)
+            | Self::NotRecorded(_)
+            | Self::TablesOutdated(_) => first_lines(self),
+        }
+    }
+}
+
+/// The first line of an error and of each of its causes.
+fn first_lines(error: &(dyn std::error::Error + 'static)) -> String {
+    let causes = std::iter::successors(Some(error), |error| error.source());
+    let mut lines: Vec<String> = Vec::new();
+    for cause in causes {
+        let text = cause.to_string();
+        let line = text.lines().next().unwrap_or_default();
+        // Some errors repeat their cause.
+        if !lines.last().is_some_and(|last| last.ends_with(line)) {
+            lines.push(line.to_owned());
+        }
+    }
+    lines.join(": ")
+}
+
 /// Figures for operators.
 #[derive(Debug, Clone, Default)]
 pub struct Survey {
@@ -50,6 +86,8 @@ pub struct Survey {
     pub oldest_writer: Option<Writer>,
     /// How far the slot is settled.
     pub relay_row: Option<RelayRow>,
+    /// The anchors of the slot, farthest back first.
+    pub anchors: Vec<AnchorState>,
 }
 
 /// What a look for due keys found.
@@ -143,6 +181,21 @@ pub trait Store: Send + 'static {
         &mut self,
         settled: Lsn,
     ) -> impl Future<Output = Result<(), StoreFailure>> + Send;
+
+    /// Notes how the relay is doing, for `walrelay status`. Without the relay's own row, as in a replay,
+    /// nothing is noted.
+    fn note_condition(
+        &mut self,
+        _condition: &Condition,
+    ) -> impl Future<Output = Result<(), StoreFailure>> + Send {
+        std::future::ready(Ok(()))
+    }
+
+    /// Why a command failed and what the next step is, in a line for `/readyz` and `walrelay status`. The
+    /// server's details are left out, because they may quote rows.
+    fn why_not(&self, failure: &StoreFailure) -> String {
+        format!("{TABLE_REASON}{}", failure.in_short())
+    }
 
     /// Counts rows, a part of the table at a time, and looks at the slot, for operators.
     fn survey(&mut self) -> impl Future<Output = Result<Survey, StoreFailure>> + Send;

@@ -1,8 +1,22 @@
 //! A failure to read or write the tables of the outbox.
 
 use tokio_postgres::error::SqlState;
-use walrelay_pg_client::SqlError;
+use walrelay_pg_client::{ServerErrorKind, SqlError, quote_identifier};
 use walrelay_pg_replication::SlotError;
+
+/// The tables that a session writes, longer names before those they begin with.
+const SESSION_TABLES: [&str; 4] =
+    ["app_outbox_dispatch", "app_outbox_relay_time", "app_outbox_relay", "app_outbox_hold"];
+
+/// The statements that open one of the relay's tables to this role.
+#[must_use]
+pub fn grant_on(table: &str, role: &str) -> String {
+    let role = quote_identifier(role);
+    format!(
+        "GRANT SELECT, INSERT, UPDATE, DELETE ON {table} TO {role}, and where a policy is missing CREATE POLICY \
+         walrelay ON {table} TO {role} USING (true) WITH CHECK (true)"
+    )
+}
 
 /// A statement on the tables of the outbox failed, or was refused before it ran.
 #[derive(Debug, thiserror::Error)]
@@ -56,6 +70,35 @@ pub enum StoreError {
         /// The row's id.
         event_id: String,
     },
+
+    /// The message of a row lacks a value that is too large, so it can only be edited.
+    #[error(
+        "event {event_id:?} was recorded without a value that is too large for Pub/Sub, and cannot be published \
+         without it; \"walrelay dispatch show ID\" names the column, and \"walrelay dispatch edit ID --payload-file \
+         FILE\" gives it a payload that fits"
+    )]
+    WithoutValue {
+        /// The row's id.
+        event_id: String,
+    },
+
+    /// There is no anchor of this name.
+    #[error("there is no anchor {anchor:?}; there are: {}", if others.is_empty() { "none" } else { others })]
+    AnchorMissing {
+        /// Its name.
+        anchor: String,
+        /// Those that exist.
+        others: String,
+    },
+
+    /// The server dropped log that the anchor needed.
+    #[error(
+        "anchor {anchor:?} is invalidated: the log it kept was removed; drop it and create another"
+    )]
+    AnchorLost {
+        /// Its name.
+        anchor: String,
+    },
 }
 
 impl StoreError {
@@ -78,7 +121,10 @@ impl StoreError {
             | Self::NoFreeEventId { .. }
             | Self::UnknownEvent { .. }
             | Self::AlreadyFinished { .. }
-            | Self::WithoutHeaders { .. } => None,
+            | Self::WithoutHeaders { .. }
+            | Self::WithoutValue { .. }
+            | Self::AnchorMissing { .. }
+            | Self::AnchorLost { .. } => None,
         }
     }
 
@@ -88,9 +134,26 @@ impl StoreError {
         self.as_sql().and_then(SqlError::sql_state)
     }
 
+    /// The meaning of the server's refusal.
+    #[must_use]
+    pub fn server_kind(&self) -> Option<ServerErrorKind> {
+        self.as_sql().and_then(SqlError::server_kind)
+    }
+
     /// Whether the connection is gone, so that only a new one helps.
     #[must_use]
     pub fn is_disconnected(&self) -> bool {
         self.as_sql().is_some_and(SqlError::is_disconnected)
+    }
+
+    /// The relay's table that the role has no privilege on, where that is why the server refused.
+    #[must_use]
+    pub fn closed_table(&self) -> Option<&'static str> {
+        let Some(SqlError::Sql { source, .. }) = self.as_sql() else { return None };
+        let refusal = source.as_db_error()?;
+        // The server names the table in its message alone, and in every language by its name.
+        let is_named = |table: &&&str| refusal.message().contains(**table);
+        let closed = *refusal.code() == SqlState::INSUFFICIENT_PRIVILEGE;
+        SESSION_TABLES.iter().find(is_named).filter(|_| closed).copied()
     }
 }

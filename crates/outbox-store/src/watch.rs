@@ -10,7 +10,7 @@ use tokio_postgres::types::{PgLsn, Type};
 use tokio_postgres::{Client, Row};
 
 use crate::store_error::StoreError;
-use walrelay_pg_client::QualifiedName;
+use walrelay_pg_client::{QualifiedName, quote_identifier};
 
 /// What a look at the publication tells.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -108,8 +108,16 @@ impl PublicationWatch {
         if *self.first.get_or_init(|| found.clone()) == found {
             return Ok(());
         }
+        let surplus: &str = rows.first().map_or("", |row| row.get("surplus"));
+        let surplus = match surplus {
+            "" => String::new(),
+            operations => format!(
+                " (it publishes {operations} beside inserts; fix: ALTER PUBLICATION {} SET (publish = 'insert'))",
+                quote_identifier(&self.publication)
+            ),
+        };
         Err(format!(
-            "publication {} was changed, or a table of it was taken out and put back",
+            "publication {} was changed, or a table of it was taken out and put back{surplus}",
             self.publication
         ))
     }
@@ -152,6 +160,8 @@ const LOOK: &str = "
 SELECT wanted.schema || '.' || wanted.name AS name,
        p.oid IS NOT NULL AS has_publication, c.oid IS NOT NULL AS has_table,
        r.oid IS NOT NULL AS has_entry, coalesce(p.pubinsert, false) AS publishes_inserts,
+       concat_ws(', ', CASE WHEN p.pubupdate THEN 'update' END, CASE WHEN p.pubdelete THEN 'delete' END,
+                 CASE WHEN p.pubtruncate THEN 'truncate' END) AS surplus,
        format('%s %s %s %s %s', p.oid, p.xmin, c.oid, r.oid, r.xmin) AS identity,
        marks.in_progress, marks.finished
   FROM unnest($2::text[], $3::text[]) AS wanted(schema, name)

@@ -1,6 +1,5 @@
 //! The migrations against a real server: run twice, from two places, beside tables of others.
 
-#[expect(dead_code, reason = "each test binary uses a part of it")]
 mod support;
 
 use support::migrated;

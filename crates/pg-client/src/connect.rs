@@ -32,6 +32,12 @@ const KEEPALIVE: TcpKeepalive = TcpKeepalive::new()
     .with_interval(Duration::from_secs(5))
     .with_retries(3);
 
+/// As long as the keepalive probes take, for what the peer does not acknowledge. Linux sends no probes
+/// while written bytes are unacknowledged, and gives up only after a quarter of an hour: a statement that
+/// is sent to an address where the server no longer is would wait as long.
+#[cfg(target_os = "linux")]
+const UNACKNOWLEDGED_MAX: Duration = Duration::from_secs(30);
+
 /// How long [`SqlClient::close`] waits for the goodbye to be written.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(1);
 
@@ -117,7 +123,8 @@ pub async fn open_session<G: Greeting>(
     let deadline = Instant::now() + config.connect_timeout;
     let mut failures = Vec::new();
     let mut targets = Vec::new();
-    for endpoint in &config.endpoints {
+    let endpoints = config.endpoints_now()?;
+    for endpoint in &endpoints {
         match timeout(deadline - Instant::now(), look_up(endpoint)).await {
             Ok(Ok(addresses)) => {
                 targets.extend(addresses.into_iter().map(|address| (endpoint, address)));
@@ -181,6 +188,16 @@ fn socket_path(directory: &Path, port: u16) -> PathBuf {
     directory.join(format!(".s.PGSQL.{port}"))
 }
 
+/// Makes the operating system end a connection whose peer has vanished, whether we wait or write.
+fn notice_silence(stream: &TcpStream) -> std::io::Result<()> {
+    stream.set_nodelay(true)?;
+    let socket = SockRef::from(stream);
+    socket.set_tcp_keepalive(&KEEPALIVE)?;
+    #[cfg(target_os = "linux")]
+    socket.set_tcp_user_timeout(Some(UNACKNOWLEDGED_MAX))?;
+    Ok(())
+}
+
 struct Attempt<'a> {
     config: &'a ConnectConfig,
     endpoint: &'a Endpoint,
@@ -225,12 +242,13 @@ impl Attempt<'_> {
             Address::Tcp(address) => address,
         };
         let stream = TcpStream::connect(address).await.map_err(failed)?;
-        stream.set_nodelay(true).map_err(failed)?;
-        SockRef::from(&stream).set_tcp_keepalive(&KEEPALIVE).map_err(failed)?;
+        notice_silence(&stream).map_err(failed)?;
         match (self.encrypt(stream, encryption).await, encryption) {
             (Ok(stream), _) => Ok(stream),
             (Err(_), Encryption::Prefer) => {
-                TcpStream::connect(address).await.map(Stream::Tcp).map_err(failed)
+                let plain = TcpStream::connect(address).await.map_err(failed)?;
+                notice_silence(&plain).map_err(failed)?;
+                Ok(Stream::Tcp(plain))
             }
             (Err(source), _) => Err(PgError::Tls { host: self.endpoint.host.clone(), source }),
         }
@@ -352,5 +370,24 @@ async fn drive(mut connection: Connection<Stream, tls::NoTlsStream>, notified: A
             // Every call of the client returns it too; logged there, where something is done.
             Some(Err(_)) | None => return,
         }
+    }
+}
+
+#[cfg(all(test, target_os = "linux"))]
+mod tests {
+    use super::*;
+    use tokio::net::TcpListener;
+
+    #[tokio::test]
+    async fn a_statement_to_a_server_that_has_vanished_fails_within_half_a_minute() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let stream = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
+        notice_silence(&stream).unwrap();
+        let socket = SockRef::from(&stream);
+        assert_eq!(socket.tcp_user_timeout().unwrap(), Some(Duration::from_secs(30)));
+        assert!(socket.keepalive().unwrap());
+        let probed = socket.tcp_keepalive_time().unwrap()
+            + socket.tcp_keepalive_interval().unwrap() * socket.tcp_keepalive_retries().unwrap();
+        assert_eq!(probed, Duration::from_secs(30));
     }
 }

@@ -4,7 +4,7 @@
 //! further checks and that no problem it reports quotes a secret. Reads only the files the string
 //! itself names (password file, root certificates), never the environment.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::time::Duration;
 
 use crate::secret::Secret;
@@ -98,13 +98,15 @@ impl<'a> Keywords<'a> {
             self.problem("no user is named; write postgresql://USER@host/database");
             return None;
         };
-        if let (None, Some(path)) = (&password, &passfile) {
-            self.passwords_from_file(path, &mut endpoints, &database, &user);
-        } else {
-            endpoints.iter_mut().for_each(|endpoint| endpoint.password = password.clone());
+        let passfile = passfile.filter(|_| password.is_none());
+        endpoints.iter_mut().for_each(|endpoint| endpoint.password = password.clone());
+        // Read again before every connection. A wrong path is a mistake in the configuration.
+        if let Some((path, Err(error))) = passfile.as_deref().map(|it| (it, passfile::read(it))) {
+            self.problem(format!("read password file {}: {error}", path.display()));
         }
         Some(ConnectConfig {
             endpoints,
+            passfile,
             user,
             database,
             encryption: encryption?,
@@ -242,27 +244,6 @@ impl<'a> Keywords<'a> {
                     values.join(" or ")
                 )),
                 None => self.problem(format!("unknown parameter {keyword:?}")),
-            }
-        }
-    }
-
-    fn passwords_from_file(
-        &mut self,
-        path: &Path,
-        endpoints: &mut [Endpoint],
-        database: &str,
-        user: &str,
-    ) {
-        // Its permissions are not checked: mounted secrets are world-readable in a container.
-        match std::fs::read_to_string(path) {
-            Ok(contents) => {
-                for endpoint in endpoints {
-                    let wanted = passfile::Wanted { endpoint, database, user };
-                    endpoint.password = passfile::password(&contents, &wanted);
-                }
-            }
-            Err(error) => {
-                self.problem(format!("read password file {}: {error}", path.display()));
             }
         }
     }

@@ -79,6 +79,16 @@ pub enum PgError {
     #[error("the server asks for a password and none is configured")]
     PasswordMissing,
 
+    /// The file with the passwords.
+    #[error("read password file {}", path.display())]
+    PasswordFile {
+        /// Its path.
+        path: PathBuf,
+        /// What the system said.
+        #[source]
+        source: io::Error,
+    },
+
     /// The server could not prove that it knows the password.
     #[error("SCRAM authentication with the server")]
     Scram {
@@ -176,6 +186,7 @@ impl PgError {
             | Self::Pooler
             | Self::AuthenticationMethod { .. }
             | Self::PasswordMissing
+            | Self::PasswordFile { .. }
             | Self::Scram { .. }
             | Self::WrongSession { .. }
             | Self::EndedByServer
@@ -349,6 +360,8 @@ pub enum ServerErrorKind {
     Syntax,
     /// 58P01 of a WAL segment: one that the slot needs is gone.
     WalRemoved,
+    /// 25006: the server or the session may not write.
+    ReadOnly,
     /// WR001, raised by a statement of ours: an outbox table does not fit what was asked for.
     OutboxUnfit,
     /// Anything else.
@@ -366,6 +379,7 @@ impl ServerErrorKind {
             "53400" => Self::SlotsExhausted,
             "53300" => Self::ConnectionsExhausted,
             "42501" => Self::Privilege,
+            "25006" => Self::ReadOnly,
             "57P01" => Self::AdminShutdown,
             "57P02" | "57P03" => Self::NotAccepting,
             "3D000" => Self::DatabaseMissing,
@@ -390,6 +404,16 @@ impl ServerError {
             return ServerErrorKind::WalRemoved;
         }
         kind
+    }
+
+    /// Whether the same statement fails again for as long as nobody changes the data: not a lost connection,
+    /// a lack of resources, a conflict with another session, an intervention or a failure of the machine.
+    #[must_use]
+    pub fn is_permanent(&self) -> bool {
+        let passes = ["08", "25", "40", "53", "55", "57", "58"];
+        matches!(self.kind(), ServerErrorKind::Other)
+            && !self.code.is_empty()
+            && !passes.iter().any(|class| self.code.starts_with(class))
     }
 
     /// Whether a WAL segment is gone that somebody wants to read.
@@ -496,9 +520,22 @@ mod tests {
             ("28000", ServerErrorKind::Authentication),
             ("3D000", ServerErrorKind::DatabaseMissing),
             ("42602", ServerErrorKind::InvalidName),
+            ("25006", ServerErrorKind::ReadOnly),
             ("XX000", ServerErrorKind::Other),
         ] {
             assert_eq!(error(code, "").kind(), kind, "{code}");
+        }
+    }
+
+    #[test]
+    fn only_errors_of_the_data_itself_are_permanent() {
+        for code in ["XX000", "XX001", "22021", "54000"] {
+            assert!(error(code, "").is_permanent(), "{code}");
+        }
+        for code in
+            ["08006", "53100", "53200", "40001", "55006", "57014", "57P01", "58030", "42704", ""]
+        {
+            assert!(!error(code, "").is_permanent(), "{code}");
         }
     }
 

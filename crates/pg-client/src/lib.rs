@@ -2,6 +2,7 @@
 //! user of a session needs.
 
 mod blocked;
+mod columns;
 mod connect;
 mod conninfo;
 mod error;
@@ -14,6 +15,7 @@ mod stream;
 mod tls;
 
 pub use blocked::{Blockers, backend_pid, blockers, cancel_statement};
+pub use columns::{TableColumn, read_columns};
 pub use connect::{Greeting, SessionQuestion, SqlClient, connect_sql, open_session};
 pub use conninfo::{
     CONNECT_TIMEOUT_DEFAULT, ConnectConfig, ConninfoProblem, Endpoint, PgEnv, TargetSession,

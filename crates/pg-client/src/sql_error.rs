@@ -73,8 +73,14 @@ impl SqlError {
     /// What the server's refusal means.
     #[must_use]
     pub fn server_kind(&self) -> Option<ServerErrorKind> {
+        self.server_answer().map(|answer| answer.kind())
+    }
+
+    /// The server's refusal of a statement.
+    #[must_use]
+    pub fn server_answer(&self) -> Option<ServerError> {
         let Self::Sql { source, .. } = self else { return None };
-        source.as_db_error().map(|answer| ServerError::from(answer).kind())
+        source.as_db_error().map(ServerError::from)
     }
 
     /// Whether the same statement may simply be run again: the server chose it as the victim of a

@@ -1,43 +1,85 @@
 //! The reading half of a stream.
 //!
 //! Owns the socket's reading side and its buffer. Promises every frame in order, or an error: a
-//! message that is no frame either means nothing for the rows or ends the stream. Fails when the
-//! server ends, breaks off, warns that rows are left out, or has been silent for too long.
+//! message that is no frame either means nothing for the rows or ends the stream. A frame that is too
+//! large to keep is [condensed](Condenser) while it arrives. Fails when the server ends, breaks off, warns
+//! that rows are left out, or has been silent for too long.
 
+use std::fmt;
 use std::future::poll_fn;
 use std::ops::Range;
 use std::pin::Pin;
 use std::task::{Context, Poll};
 use std::time::Duration;
+use walrelay_pg_client::PgError;
+use walrelay_pg_client::ServerError;
 
 use bytes::BytesMut;
-use pgoutput_parser::Frame;
+use pgoutput_parser::{CondenseLimits, Condenser, Frame};
 use postgres_protocol::message::backend;
 use tokio::io::AsyncRead;
 use tokio::time::{Instant, Sleep, sleep};
 
 use crate::incoming::{Incoming, Located};
-use walrelay_pg_client::{PgError, ServerError};
+use crate::stream_settings::StreamSettings;
 
 /// The frames of a stream, in order.
 #[derive(Debug)]
 pub struct Frames<R> {
     reader: R,
     incoming: Incoming,
+    large: LargeFrame,
+    limits: CondenseLimits,
     silence_limit: Duration,
     read_at: Instant,
     /// Fires at the earliest when the silence may have lasted too long; set anew only then.
     silence: Pin<Box<Sleep>>,
 }
 
+/// A frame that is too large for the buffer.
+enum LargeFrame {
+    /// Nothing of one.
+    None,
+    /// One that has not arrived whole.
+    Arriving(Condenser),
+    /// The condensed one that was taken last.
+    Condensed(Vec<u8>),
+}
+
+impl fmt::Debug for LargeFrame {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        // The frame holds column values, which must not reach logs.
+        match self {
+            Self::None => f.write_str("None"),
+            Self::Arriving(condenser) => f.debug_tuple("Arriving").field(condenser).finish(),
+            Self::Condensed(frame) => f.debug_tuple("Condensed").field(&frame.len()).finish(),
+        }
+    }
+}
+
+/// What has become of a large frame.
+enum Large {
+    Nothing,
+    Arriving,
+    Complete,
+}
+
+/// Where the bytes of a frame are, until the next one is taken.
+enum Place {
+    Buffer(Range<usize>),
+    Condensed,
+}
+
 impl<R: AsyncRead + Unpin> Frames<R> {
-    pub(crate) fn new(reader: R, incoming: Incoming, silence_limit: Duration) -> Self {
+    pub(crate) fn new(reader: R, incoming: Incoming, settings: &StreamSettings) -> Self {
         Self {
             reader,
             incoming,
-            silence_limit,
+            large: LargeFrame::None,
+            limits: settings.condense_limits(),
+            silence_limit: settings.silence_limit,
             read_at: Instant::now(),
-            silence: Box::pin(sleep(silence_limit)),
+            silence: Box::pin(sleep(settings.silence_limit)),
         }
     }
 
@@ -52,13 +94,13 @@ impl<R: AsyncRead + Unpin> Frames<R> {
     /// Dropping the future loses nothing: bytes already read stay in the buffer, and a frame counts as
     /// taken only when it is returned.
     pub async fn next(&mut self) -> Result<Frame<'_>, PgError> {
-        let body = loop {
-            if let Some(body) = self.take_frame()? {
-                break body;
+        let place = loop {
+            if let Some(place) = self.take_frame()? {
+                break place;
             }
             poll_fn(|cx| self.poll_read(cx)).await?;
         };
-        Frame::parse(self.incoming.bytes(body)).map_err(PgError::Frame)
+        Frame::parse(self.bytes(place)).map_err(PgError::Frame)
     }
 
     /// The next frame if it is already here; no I/O.
@@ -68,7 +110,7 @@ impl<R: AsyncRead + Unpin> Frames<R> {
     /// As [`Frames::next`].
     pub fn buffered(&mut self) -> Result<Option<Frame<'_>>, PgError> {
         match self.take_frame()? {
-            Some(body) => Frame::parse(self.incoming.bytes(body)).map(Some).map_err(PgError::Frame),
+            Some(place) => Frame::parse(self.bytes(place)).map(Some).map_err(PgError::Frame),
             None => Ok(None),
         }
     }
@@ -76,33 +118,95 @@ impl<R: AsyncRead + Unpin> Frames<R> {
     /// Memory the buffer holds, for the byte budget (I6).
     #[must_use]
     pub fn buffered_bytes(&self) -> usize {
-        self.incoming.memory()
+        let large = match &self.large {
+            LargeFrame::None => 0,
+            LargeFrame::Arriving(condenser) => condenser.memory(),
+            LargeFrame::Condensed(frame) => frame.capacity(),
+        };
+        self.incoming.memory() + large
     }
 
     /// Reads and drops everything up to the server's ReadyForQuery, after a CopyDone of ours.
     pub(crate) async fn discard(&mut self) -> Result<(), PgError> {
+        let mut left = match &self.large {
+            LargeFrame::Arriving(condenser) => condenser.missing(),
+            LargeFrame::None | LargeFrame::Condensed(_) => 0,
+        };
+        self.large = LargeFrame::None;
         loop {
-            match self.incoming.take()? {
-                Some(Located { tag: backend::READY_FOR_QUERY_TAG, .. }) => return Ok(()),
-                Some(located) if located.tag == backend::ERROR_RESPONSE_TAG => {
+            left -= self.incoming.take_part(left).len();
+            if left > 0 {
+                poll_fn(|cx| self.poll_read(cx)).await?;
+                continue;
+            }
+            match self.incoming.take() {
+                Ok(Some(Located { tag: backend::READY_FOR_QUERY_TAG, .. })) => return Ok(()),
+                Ok(Some(located)) if located.tag == backend::ERROR_RESPONSE_TAG => {
                     return Err(self.server_error(located));
                 }
-                Some(_) => {}
-                None => poll_fn(|cx| self.poll_read(cx)).await?,
+                Ok(Some(_)) => {}
+                Ok(None) => poll_fn(|cx| self.poll_read(cx)).await?,
+                Err(error) => {
+                    left = self.incoming.take_head_of_large(backend::COPY_DATA_TAG).ok_or(error)?;
+                }
             }
         }
     }
 
-    /// The payload of the next CopyData that has been read.
+    /// The next frame that has been read.
     #[inline]
-    fn take_frame(&mut self) -> Result<Option<Range<usize>>, PgError> {
-        while let Some(located) = self.incoming.take()? {
-            if located.tag == backend::COPY_DATA_TAG {
-                return Ok(Some(located.body()));
+    fn take_frame(&mut self) -> Result<Option<Place>, PgError> {
+        loop {
+            let large = match &self.large {
+                LargeFrame::None => Large::Nothing,
+                LargeFrame::Arriving(_) | LargeFrame::Condensed(_) => self.take_large()?,
+            };
+            match large {
+                Large::Nothing => {}
+                Large::Arriving => return Ok(None),
+                Large::Complete => return Ok(Some(Place::Condensed)),
             }
-            self.take_other(located)?;
+            match self.incoming.take() {
+                Ok(Some(located)) if located.tag == backend::COPY_DATA_TAG => {
+                    return Ok(Some(Place::Buffer(located.body())));
+                }
+                Ok(Some(located)) => self.take_other(located)?,
+                Ok(None) => return Ok(None),
+                Err(error) => {
+                    let tag = backend::COPY_DATA_TAG;
+                    let bytes = self.incoming.take_head_of_large(tag).ok_or(error)?;
+                    self.large = LargeFrame::Arriving(Condenser::new(bytes, self.limits));
+                }
+            }
         }
-        Ok(None)
+    }
+
+    /// What has been read of a large frame goes into the condenser. The one taken before is let go of.
+    #[cold]
+    fn take_large(&mut self) -> Result<Large, PgError> {
+        match std::mem::replace(&mut self.large, LargeFrame::None) {
+            LargeFrame::None | LargeFrame::Condensed(_) => Ok(Large::Nothing),
+            LargeFrame::Arriving(mut condenser) => {
+                let part = self.incoming.take_part(condenser.missing());
+                condenser.push(self.incoming.bytes(part)).map_err(PgError::Frame)?;
+                if condenser.missing() > 0 {
+                    self.large = LargeFrame::Arriving(condenser);
+                    return Ok(Large::Arriving);
+                }
+                let frame = condenser.finish().map_err(PgError::Frame)?;
+                self.large = LargeFrame::Condensed(frame);
+                Ok(Large::Complete)
+            }
+        }
+    }
+
+    #[inline]
+    fn bytes(&self, place: Place) -> &[u8] {
+        match (place, &self.large) {
+            (Place::Buffer(range), _) => self.incoming.bytes(range),
+            (Place::Condensed, LargeFrame::Condensed(frame)) => frame,
+            (Place::Condensed, LargeFrame::None | LargeFrame::Arriving(_)) => &[],
+        }
     }
 
     /// What may come between frames (the manual: "Streaming Replication Protocol").

@@ -30,6 +30,9 @@ const SHRINK_AFTER_READS: u32 = 8;
 /// The tag and the length that every message of the protocol starts with.
 const HEADER_BYTES: usize = 5;
 
+/// Postgres builds no message above 1 GiB (`MaxAllocSize`); the frame around it takes a little more.
+const PROTOCOL_BYTES_MAX: usize = (1 << 30) + (64 << 10);
+
 #[derive(Debug)]
 pub(crate) struct Incoming {
     buffer: Vec<u8>,
@@ -77,6 +80,28 @@ impl Incoming {
         let whole = self.start..self.start + len;
         self.start = whole.end;
         Ok(Some(Located { tag, whole }))
+    }
+
+    /// Takes the tag and the length of the next message, if it is too large for the buffer and of this
+    /// kind: how many bytes of it follow. They are taken with [`Incoming::take_part`].
+    #[cold]
+    pub(crate) fn take_head_of_large(&mut self, tag: u8) -> Option<usize> {
+        let unread = self.buffer.get(self.start..self.end).unwrap_or_default();
+        let (&[found, a, b, c, d], _) = unread.split_first_chunk()?;
+        let len = usize::try_from(u32::from_be_bytes([a, b, c, d])).unwrap_or(usize::MAX);
+        if found != tag || len > PROTOCOL_BYTES_MAX {
+            return None;
+        }
+        self.start += HEADER_BYTES;
+        // The length counts itself.
+        len.checked_sub(HEADER_BYTES - 1)
+    }
+
+    /// Takes what has been read, at most so many bytes of it.
+    pub(crate) fn take_part(&mut self, bytes_max: usize) -> Range<usize> {
+        let part = self.start..self.end.min(self.start.saturating_add(bytes_max));
+        self.start = part.end;
+        part
     }
 
     /// The bytes of a message taken since the last read.
@@ -139,7 +164,9 @@ impl Incoming {
         }
         (self.start, self.end) = (0, unread);
         if unread == self.buffer.len() {
-            self.buffer.resize(self.buffer.len() * 2, 0);
+            // No further than the largest message, which always fits then.
+            let (full, most) = (self.buffer.len(), self.message_bytes_max);
+            self.buffer.resize(if full < most { most.min(full * 2) } else { full * 2 }, 0);
             self.small_reads = 0;
         }
     }

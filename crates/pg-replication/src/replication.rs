@@ -292,10 +292,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin + Send> ReplicationConnection<S> {
         let Self { stream, mut incoming } = self;
         incoming.set_message_bytes_max(settings.frame_bytes_max);
         let (reader, writer) = tokio::io::split(stream);
-        Ok((
-            Frames::new(reader, incoming, settings.silence_limit),
-            Feedback::new(writer, settings.clone()),
-        ))
+        Ok((Frames::new(reader, incoming, settings), Feedback::new(writer, settings.clone())))
     }
 
     async fn authenticate(&mut self, startup: &Startup<'_>) -> Result<(), PgError> {

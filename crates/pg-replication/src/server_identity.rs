@@ -5,10 +5,9 @@
 //! so a session that writes proves first that it is where the replication session is.
 
 use tokio_postgres::Client;
-use walrelay_pg_client::SqlError;
+use walrelay_pg_client::{PgError, SqlError};
 
 use crate::slot_error::SlotError;
-use walrelay_pg_client::PgError;
 
 /// A server, its timeline, and when it was started.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -1,6 +1,6 @@
 //! A failure of a statement about a slot or a publication.
 
-use walrelay_pg_client::SqlError;
+use walrelay_pg_client::{ServerErrorKind, SqlError};
 
 /// A slot or a publication cannot be read or changed.
 #[derive(Debug, thiserror::Error)]
@@ -40,5 +40,14 @@ impl SlotError {
     pub fn sql(action: impl Into<String>) -> impl FnOnce(tokio_postgres::Error) -> Self {
         let action = action.into();
         |source| Self::Sql(SqlError::Sql { action, source })
+    }
+
+    /// The meaning of the server's refusal.
+    #[must_use]
+    pub fn server_kind(&self) -> Option<ServerErrorKind> {
+        match self {
+            Self::Sql(error) => error.server_kind(),
+            Self::SlotMissing { .. } | Self::SlotName { .. } | Self::ServerTooOld { .. } => None,
+        }
     }
 }

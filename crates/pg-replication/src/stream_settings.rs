@@ -2,14 +2,24 @@
 
 use std::time::Duration;
 
-/// Postgres builds no message above 1 GiB (`MaxAllocSize`); the frame around it takes a little more.
-pub const FRAME_BYTES_MAX_DEFAULT: usize = (1 << 30) + (64 << 10);
+use pgoutput_parser::CondenseLimits;
+
+/// The largest frame that is kept whole: two values of [`VALUE_BYTES_MAX_DEFAULT`] and the rest of their
+/// row. A larger one is condensed.
+pub const FRAME_BYTES_MAX_DEFAULT: usize = 40 << 20;
+
+/// The largest value that is kept of a larger frame: Pub/Sub takes messages of 10,000,000 bytes, and the
+/// text form of `bytea` takes two characters for each byte and two before them.
+pub const VALUE_BYTES_MAX_DEFAULT: usize = 20_000_002;
 
 /// The timers and bounds of one stream.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct StreamSettings {
-    /// The largest message taken in. Memory grows to it only while such a message arrives.
+    /// The largest message that is kept whole. Memory grows to it only while such a message arrives. Of
+    /// a larger row, values are kept up to this many bytes together.
     pub frame_bytes_max: usize,
+    /// The largest value that is kept of a row that is not kept whole.
+    pub value_bytes_max: usize,
     /// How soon a watermark that moved is confirmed. A second of repeated rows after a crash.
     pub confirm_interval: Duration,
     /// How long at most between two status updates, whether anything moved or not.
@@ -30,6 +40,14 @@ impl Default for StreamSettings {
 }
 
 impl StreamSettings {
+    /// What is kept of a row that is not kept whole.
+    pub(crate) const fn condense_limits(&self) -> CondenseLimits {
+        CondenseLimits {
+            value_bytes_max: self.value_bytes_max,
+            values_bytes_max: self.frame_bytes_max,
+        }
+    }
+
     /// Timers that fit the session's `wal_sender_timeout`; `None` when the server has none.
     ///
     /// The server wants a sign of life within the timeout and asks after half of it; three within
@@ -40,6 +58,7 @@ impl StreamSettings {
         let status_interval = third.min(Duration::from_secs(10));
         Self {
             frame_bytes_max: FRAME_BYTES_MAX_DEFAULT,
+            value_bytes_max: VALUE_BYTES_MAX_DEFAULT,
             confirm_interval: Duration::from_secs(1).min(status_interval),
             status_interval,
             write_timeout: Duration::from_secs(10),

@@ -86,6 +86,7 @@ fn mix_column(hash: u64, column: Column<'_>) -> u64 {
     let value = match column {
         Column::Null => return mix(hash, 1),
         Column::UnchangedToast => return mix(hash, 2),
+        Column::TooLarge { .. } => return mix(hash, 3),
         Column::Text(value) | Column::Binary(value) => value,
     };
     let ends = value.first().zip(value.last());

@@ -20,7 +20,7 @@ use crate::message::{
     Begin, Commit, Delete, Insert, LogicalMessage, OldTuple, Origin, Truncate, Type, Update,
 };
 use crate::relations::{Relation, Relations};
-use crate::tuple::Tuple;
+use crate::tuple::{Form, Tuple};
 
 /// Turns the data of XLogData frames into changes. One per connection.
 #[derive(Debug, Default)]
@@ -29,11 +29,14 @@ pub struct Decoder {
     open: Option<OpenTransaction>,
     /// `end_lsn` of the last commit; transactions arrive in commit order, so none starts below it.
     last_end_lsn: Option<Lsn>,
+    /// The index of the first insert of the next transaction.
+    first_index: u32,
 }
 
 /// A transaction whose Commit has not come yet.
 #[derive(Debug)]
 struct OpenTransaction {
+    xid: u32,
     commit_lsn: Lsn,
     inserts: u32,
 }
@@ -70,6 +73,12 @@ impl Decoder {
         Self::default()
     }
 
+    /// A decoder for a stream that begins in the middle of a transaction: the first insert has this index.
+    #[must_use]
+    pub fn counting_from(first_index: u32) -> Self {
+        Self { first_index, ..Self::default() }
+    }
+
     /// Decodes one pgoutput message: the data of one XLogData frame.
     ///
     /// # Errors
@@ -78,16 +87,16 @@ impl Decoder {
     #[inline]
     pub fn decode<'a>(&'a mut self, data: &'a [u8]) -> Result<Change<'a>, DecodeError> {
         let mut cursor = Cursor::new(MessageKind::Unknown, data);
-        let kind = kind_of(&cursor)?;
+        let (kind, form) = kind_of(&cursor)?;
         cursor = cursor.named(kind);
         cursor.u8("tag")?;
         match kind {
-            MessageKind::Insert => self.insert(cursor).map(Change::Insert),
+            MessageKind::Insert => self.insert(cursor, form).map(Change::Insert),
             MessageKind::Begin => self.begin(cursor).map(Change::Begin),
             MessageKind::Commit => self.commit(cursor).map(Change::Commit),
             MessageKind::Relation => self.relation(cursor).map(Change::Relation),
-            MessageKind::Update => self.update(cursor).map(Change::Update),
-            MessageKind::Delete => self.delete(cursor).map(Change::Delete),
+            MessageKind::Update => self.update(cursor, form).map(Change::Update),
+            MessageKind::Delete => self.delete(cursor, form).map(Change::Delete),
             MessageKind::Truncate => self.truncate(cursor).map(Change::Truncate),
             MessageKind::Message => self.message(cursor).map(Change::Message),
             MessageKind::Type => whole(cursor, Type::parse).map(Change::Type),
@@ -115,6 +124,14 @@ impl Decoder {
         }
     }
 
+    /// The position that the next Insert of the open transaction has, and the id of that transaction;
+    /// `None` outside a transaction.
+    #[must_use]
+    pub fn next_position(&self) -> Option<(Position, u32)> {
+        let OpenTransaction { xid, commit_lsn, inserts } = self.open.as_ref()?;
+        Some((Position { commit_lsn: *commit_lsn, tx_index: *inserts }, *xid))
+    }
+
     fn begin(&mut self, cursor: Cursor<'_>) -> Result<Begin, DecodeError> {
         if self.open.is_some() {
             let expected = Expected::Rule("the open transaction's Commit before another Begin");
@@ -125,7 +142,8 @@ impl Decoder {
             let expected = Expected::NotBelow { what: "final_lsn", lsn };
             return Err(cursor.wrong(expected, Found::Lsn(begin.final_lsn)));
         }
-        self.open = Some(OpenTransaction { commit_lsn: begin.final_lsn, inserts: 0 });
+        let inserts = std::mem::take(&mut self.first_index);
+        self.open = Some(OpenTransaction { xid: begin.xid, commit_lsn: begin.final_lsn, inserts });
         Ok(begin)
     }
 
@@ -155,10 +173,14 @@ impl Decoder {
     }
 
     #[inline]
-    fn insert<'a>(&'a mut self, mut cursor: Cursor<'a>) -> Result<Insert<'a>, DecodeError> {
+    fn insert<'a>(
+        &'a mut self,
+        mut cursor: Cursor<'a>,
+        form: Form,
+    ) -> Result<Insert<'a>, DecodeError> {
         let Some(open) = &mut self.open else { return Err(outside(&cursor)) };
         let relation = next_relation(&mut self.relations, &mut cursor)?;
-        let tuple = new_tuple(&mut cursor, relation)?;
+        let tuple = new_tuple(&mut cursor, (relation, form))?;
         cursor.finish()?;
 
         let position = Position { commit_lsn: open.commit_lsn, tx_index: open.inserts };
@@ -170,19 +192,27 @@ impl Decoder {
         Ok(Insert { relation, tuple, position })
     }
 
-    fn update<'a>(&'a mut self, mut cursor: Cursor<'a>) -> Result<Update<'a>, DecodeError> {
+    fn update<'a>(
+        &'a mut self,
+        mut cursor: Cursor<'a>,
+        form: Form,
+    ) -> Result<Update<'a>, DecodeError> {
         inside(&self.open, &cursor)?;
         let relation = next_relation(&mut self.relations, &mut cursor)?;
-        let old = OldTuple::parse(&mut cursor, relation)?;
-        let new = new_tuple(&mut cursor, relation)?;
+        let old = OldTuple::parse(&mut cursor, (relation, form))?;
+        let new = new_tuple(&mut cursor, (relation, form))?;
         cursor.finish()?;
         Ok(Update { relation, old, new })
     }
 
-    fn delete<'a>(&'a mut self, mut cursor: Cursor<'a>) -> Result<Delete<'a>, DecodeError> {
+    fn delete<'a>(
+        &'a mut self,
+        mut cursor: Cursor<'a>,
+        form: Form,
+    ) -> Result<Delete<'a>, DecodeError> {
         inside(&self.open, &cursor)?;
         let relation = next_relation(&mut self.relations, &mut cursor)?;
-        let old = OldTuple::parse(&mut cursor, relation)?
+        let old = OldTuple::parse(&mut cursor, (relation, form))?
             .ok_or_else(|| cursor.wrong_byte("an old tuple, 'K' or 'O'"))?;
         cursor.finish()?;
         Ok(Delete { relation, old })
@@ -209,10 +239,10 @@ impl Decoder {
     }
 }
 
-/// Which message stands at the cursor, by its tag.
+/// Which message is at the cursor, by its tag, and whether values may have been left out of it.
 #[inline]
-fn kind_of(cursor: &Cursor<'_>) -> Result<MessageKind, DecodeError> {
-    Ok(match cursor.peek() {
+fn kind_of(cursor: &Cursor<'_>) -> Result<(MessageKind, Form), DecodeError> {
+    let kind = match cursor.peek() {
         Some(b'I') => MessageKind::Insert,
         Some(b'B') => MessageKind::Begin,
         Some(b'C') => MessageKind::Commit,
@@ -223,9 +253,13 @@ fn kind_of(cursor: &Cursor<'_>) -> Result<MessageKind, DecodeError> {
         Some(b'D') => MessageKind::Delete,
         Some(b'T') => MessageKind::Truncate,
         Some(b'M') => MessageKind::Message,
+        Some(b'i') => return Ok((MessageKind::Insert, Form::Condensed)),
+        Some(b'u') => return Ok((MessageKind::Update, Form::Condensed)),
+        Some(b'd') => return Ok((MessageKind::Delete, Form::Condensed)),
         Some(tag) => return Err(unknown_tag(cursor, tag)),
         None => return Err(cursor.wrong_byte("the tag of a pgoutput message")),
-    })
+    };
+    Ok((kind, Form::Whole))
 }
 
 /// Streaming and two-phase messages are named, because an option must have been set to get them.
@@ -298,10 +332,13 @@ fn known<'a>(
 }
 
 #[inline]
-fn new_tuple<'a>(cursor: &mut Cursor<'a>, relation: &Relation) -> Result<Tuple<'a>, DecodeError> {
+fn new_tuple<'a>(
+    cursor: &mut Cursor<'a>,
+    described: (&Relation, Form),
+) -> Result<Tuple<'a>, DecodeError> {
     if cursor.peek() != Some(b'N') {
         return Err(cursor.wrong_byte("a new tuple, 'N'"));
     }
     cursor.u8("tuple tag")?;
-    Tuple::parse(cursor, relation)
+    Tuple::parse(cursor, described)
 }

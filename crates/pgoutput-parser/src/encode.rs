@@ -2,8 +2,10 @@
 //!
 //! Writes what a walsender would. Nothing is checked, so that a scripted server can also lie:
 //! messages may come in any order and contradict each other. Counts and lengths beyond what their
-//! field can hold are written as the field's largest value.
+//! field can hold are written as the field's largest value. A row with a
+//! [`Column::TooLarge`] is written as a [`Condenser`](crate::Condenser) leaves it.
 
+use crate::condense::TOO_LARGE_KIND;
 use crate::frame::{Keepalive, XLogData};
 use crate::lsn::{Boundary, Lsn};
 use crate::message::{Begin, Commit, LogicalMessage, Origin, TruncateOptions, Type};
@@ -200,7 +202,16 @@ impl Writer {
             Column::UnchangedToast => message.u8(b'u'),
             Column::Text(value) => message.u8(b't').len(value.len()).bytes(value),
             Column::Binary(value) => message.u8(b'b').len(value.len()).bytes(value),
+            Column::TooLarge { bytes } => message.condensed().u8(TOO_LARGE_KIND).len(*bytes),
         })
+    }
+
+    /// The tag of a message out of which a value was left.
+    fn condensed(mut self) -> Self {
+        if let Some(tag) = self.0.first_mut() {
+            tag.make_ascii_lowercase();
+        }
+        self
     }
 
     fn old_tuple(self, old: OldColumns<'_>) -> Self {

@@ -21,6 +21,8 @@
 //!
 //! The answer, [`StandbyStatusUpdate`], travels the other way.
 //!
+//! A frame that is too large to keep goes through a [`Condenser`] first, part by part.
+//!
 //! Nothing becomes nothing: what cannot be decoded is a [`DecodeError`] that says which message, at
 //! which byte, what was expected and what was found. No input makes this crate panic, and none makes
 //! it keep more than the bounds in [`limits`] allow.
@@ -71,6 +73,7 @@
 #[doc = include_str!("../README.md")]
 mod readme {}
 
+mod condense;
 mod cursor;
 mod decoder;
 pub mod encode;
@@ -83,6 +86,7 @@ mod relations;
 mod time;
 mod tuple;
 
+pub use condense::{CondenseLimits, Condenser};
 pub use decoder::{Change, Decoder};
 pub use error::{DecodeError, MessageKind};
 pub use frame::{Frame, Keepalive, StandbyStatusUpdate, XLogData};

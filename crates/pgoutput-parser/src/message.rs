@@ -14,6 +14,9 @@
 //! Message   'M' │ flags 1 │ lsn 8 │ prefix text │ length 4 │ content
 //! ```
 //!
+//! Insert, Update and Delete with the tag 'i', 'u' or 'd' are what a [`Condenser`](crate::Condenser)
+//! makes of a large one. The server sends no such tag.
+//!
 //! A text is UTF-8 ended by NUL. The manual: "Logical Replication Message Formats". Relation is in
 //! `relations`, because it is the only one that is kept; TupleData is in `tuple`.
 
@@ -24,7 +27,7 @@ use crate::error::DecodeError;
 use crate::lsn::{Boundary, Lsn, Position};
 use crate::relations::Relation;
 use crate::time::PgTimestamp;
-use crate::tuple::Tuple;
+use crate::tuple::{Form, Tuple};
 
 /// The start of a committed transaction.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -160,7 +163,7 @@ impl<'a> OldTuple<'a> {
     /// The old tuple at the cursor, or `None` where neither of its tags stands.
     pub(crate) fn parse(
         cursor: &mut Cursor<'a>,
-        relation: &Relation,
+        described: (&Relation, Form),
     ) -> Result<Option<Self>, DecodeError> {
         let of_kind: fn(Tuple<'a>) -> Self = match cursor.peek() {
             Some(b'K') => Self::Key,
@@ -168,7 +171,7 @@ impl<'a> OldTuple<'a> {
             Some(_) | None => return Ok(None),
         };
         cursor.u8("tuple tag")?;
-        Tuple::parse(cursor, relation).map(of_kind).map(Some)
+        Tuple::parse(cursor, described).map(of_kind).map(Some)
     }
 }
 

@@ -6,6 +6,7 @@
 //!            'u'                      unchanged TOAST value, not sent
 //!            't' │ length 4 │ value   text form
 //!            'b' │ length 4 │ value   binary form
+//!            'x' │ length 4           too large: left out by a [`Condenser`](crate::Condenser)
 //! ```
 //!
 //! A tuple is walked twice: once when it is decoded, so that a malformed one is an error with its
@@ -14,6 +15,7 @@
 use std::fmt;
 use std::iter::FusedIterator;
 
+use crate::condense::TOO_LARGE_KIND;
 use crate::cursor::Cursor;
 use crate::error::{DecodeError, Expected, Found};
 use crate::relations::Relation;
@@ -24,10 +26,23 @@ pub struct Tuple<'a> {
     /// Checked: exactly `len` well-formed columns.
     columns: &'a [u8],
     len: u16,
+    form: Form,
+}
+
+/// Whether values may have been left out of a message.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Form {
+    /// As the server sent it.
+    Whole,
+    /// As a [`Condenser`](crate::Condenser) left it.
+    Condensed,
 }
 
 impl<'a> Tuple<'a> {
-    pub(crate) fn parse(cursor: &mut Cursor<'a>, relation: &Relation) -> Result<Self, DecodeError> {
+    pub(crate) fn parse(
+        cursor: &mut Cursor<'a>,
+        (relation, form): (&Relation, Form),
+    ) -> Result<Self, DecodeError> {
         let at_count = *cursor;
         let len = cursor.u16("column count")?;
         if usize::from(len) != relation.columns.len() {
@@ -38,7 +53,8 @@ impl<'a> Tuple<'a> {
         let start = cursor.rest();
         let mut rest = start;
         for _ in 0..len {
-            let Some((_, after)) = split_column(rest) else {
+            let split = split_column(rest).filter(|(column, _)| form.may_have(column));
+            let Some((_, after)) = split else {
                 cursor.skip_to(rest);
                 return Err(why_no_column(*cursor));
             };
@@ -47,7 +63,19 @@ impl<'a> Tuple<'a> {
         cursor.skip_to(rest);
         // `rest` is a tail of `start`, so the split is always there.
         let columns = start.len().checked_sub(rest.len()).and_then(|bytes| start.get(..bytes));
-        Ok(Self { columns: columns.unwrap_or_default(), len })
+        Ok(Self { columns: columns.unwrap_or_default(), len, form })
+    }
+
+    /// Bytes that the values take, with their kinds and lengths.
+    #[must_use]
+    pub fn encoded_bytes(&self) -> usize {
+        self.columns.len()
+    }
+
+    /// Whether values may have been left out of it.
+    #[must_use]
+    pub fn is_condensed(&self) -> bool {
+        self.form == Form::Condensed
     }
 
     /// How many columns it has: as many as its relation.
@@ -111,6 +139,11 @@ pub enum Column<'a> {
     Text(&'a [u8]),
     /// The binary form, when the option `binary` is on.
     Binary(&'a [u8]),
+    /// A value that was too large to keep. It is not in the message.
+    TooLarge {
+        /// Bytes of the form that was sent.
+        bytes: usize,
+    },
 }
 
 impl fmt::Debug for Column<'_> {
@@ -121,6 +154,7 @@ impl fmt::Debug for Column<'_> {
             Self::UnchangedToast => f.write_str("UnchangedToast"),
             Self::Text(value) => write!(f, "Text({} bytes)", value.len()),
             Self::Binary(value) => write!(f, "Binary({} bytes)", value.len()),
+            Self::TooLarge { bytes } => write!(f, "TooLarge({bytes} bytes)"),
         }
     }
 }
@@ -159,7 +193,23 @@ fn split_column(bytes: &[u8]) -> Option<(Column<'_>, &[u8])> {
         [b'n', rest @ ..] => Some((Column::Null, rest)),
         [b'b', rest @ ..] => split_value(rest).map(|(value, rest)| (Column::Binary(value), rest)),
         [b'u', rest @ ..] => Some((Column::UnchangedToast, rest)),
+        [TOO_LARGE_KIND, rest @ ..] => split_length(rest),
         [] | [_, ..] => None,
+    }
+}
+
+#[cold]
+fn split_length(bytes: &[u8]) -> Option<(Column<'_>, &[u8])> {
+    let (len, rest) = bytes.split_first_chunk()?;
+    let value_bytes = usize::try_from(u32::from_be_bytes(*len)).ok()?;
+    Some((Column::TooLarge { bytes: value_bytes }, rest))
+}
+
+impl Form {
+    /// The server sends a value or an error, and leaves out none.
+    #[inline]
+    fn may_have(self, column: &Column<'_>) -> bool {
+        self == Self::Condensed || !matches!(column, Column::TooLarge { .. })
     }
 }
 

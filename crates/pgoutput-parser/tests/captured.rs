@@ -186,6 +186,7 @@ fn values(tuple: &Tuple<'_>) -> String {
     let tell_value = |column| match column {
         Column::Null => "null".to_owned(),
         Column::UnchangedToast => "unchanged".to_owned(),
+        Column::TooLarge { bytes } => format!("{bytes} bytes"),
         Column::Text(text) => format!("'{}'", String::from_utf8_lossy(text)),
         Column::Binary(bytes) => {
             bytes.iter().fold("x".to_owned(), |hex, byte| format!("{hex}{byte:02x}"))

@@ -3,6 +3,8 @@
 use std::io;
 use std::path::{Path, PathBuf};
 
+#[path = "../fuzz/checks/condenser.rs"]
+mod condenser;
 #[path = "../fuzz/checks/decoder.rs"]
 mod decoder;
 #[path = "../fuzz/checks/frame.rs"]
@@ -21,6 +23,14 @@ fn every_corpus_file_of_the_decoder_target_holds() {
     for (path, bytes) in corpus("fuzz/corpus/decoder").unwrap() {
         eprintln!("{}", path.display());
         decoder::check(&bytes);
+    }
+}
+
+#[test]
+fn every_corpus_file_of_the_condenser_target_holds() {
+    for (path, bytes) in corpus("fuzz/corpus/condenser").unwrap() {
+        eprintln!("{}", path.display());
+        condenser::check(&bytes);
     }
 }
 

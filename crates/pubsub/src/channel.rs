@@ -9,10 +9,10 @@ use std::time::Duration;
 use http::header::{HeaderMap, HeaderValue};
 use tonic::metadata::MetadataMap;
 use tonic::transport::{Channel, Endpoint as Transport};
-use tonic::{Request, Status};
+use tonic::{Code, Request, Status};
 
 use crate::config::Endpoint;
-use crate::credentials::{RequestHeaders, application_default};
+use crate::credentials::{MakeCredentials, RequestHeaders, application_default};
 use crate::error::PubsubError;
 use crate::grpc::routing_by;
 
@@ -46,12 +46,12 @@ impl AuthorisedChannel {
             .initial_stream_window_size(STREAM_WINDOW_BYTES)
             .initial_connection_window_size(CONNECTION_WINDOW_BYTES)
             .tcp_nodelay(true);
-        let mut credentials = None;
+        let mut credentials: Option<MakeCredentials> = None;
         if !endpoint.is_emulator() {
             transport = transport.tls_config(endpoint.roots().channel_tls()).map_err(unusable)?;
-            credentials = Some(application_default()?);
+            credentials = Some(Box::new(application_default));
         }
-        let headers = RequestHeaders::new(credentials, HeaderMap::new()).into();
+        let headers = Arc::new(RequestHeaders::new(credentials, HeaderMap::new())?);
         Ok(Self { channel: transport.connect_lazy(), headers })
     }
 
@@ -67,12 +67,19 @@ impl AuthorisedChannel {
         message: T,
     ) -> Result<Request<T>, Status> {
         let headers = self.headers.get().await;
-        let mut headers =
+        let (mut headers, _) =
             headers.map_err(|failure| Status::unauthenticated(failure.message.to_string()))?;
         let routing: HeaderValue = routing_by(field, name);
         headers.insert("x-goog-request-params", routing);
         let mut request = Request::new(message);
         *request.metadata_mut() = MetadataMap::from_headers(headers);
         Ok(request)
+    }
+
+    /// Learns how a call ended: the next call needs another token if this one was refused.
+    pub(crate) fn failed(&self, status: &Status) {
+        if status.code() == Code::Unauthenticated {
+            self.headers.renew(None);
+        }
     }
 }

@@ -33,6 +33,9 @@ pub(crate) struct Dialer {
     endpoint: Endpoint,
     tls: Option<TlsConnector>,
     timeout: Duration,
+    /// What the name leads to, in place of what the resolver answers.
+    #[cfg(test)]
+    addresses: Option<Arc<std::sync::Mutex<Vec<SocketAddr>>>>,
 }
 
 /// A connection that could not be opened; cheap to clone, for everybody who waited for it.
@@ -50,7 +53,19 @@ impl Dialer {
             true => None,
             false => Some(connector(endpoint.roots().store()?)?),
         };
-        Ok(Self { endpoint, tls, timeout: config.connect_timeout })
+        Ok(Self {
+            endpoint,
+            tls,
+            timeout: config.connect_timeout,
+            #[cfg(test)]
+            addresses: None,
+        })
+    }
+
+    /// The same, with a resolver that answers what is in there at the time.
+    #[cfg(test)]
+    pub(crate) fn resolving_to(self, addresses: Arc<std::sync::Mutex<Vec<SocketAddr>>>) -> Self {
+        Self { addresses: Some(addresses), ..self }
     }
 
     pub(crate) async fn open(&self) -> Result<(SendRequest<Bytes>, Driver), ConnectFailure> {
@@ -94,10 +109,7 @@ impl Dialer {
     /// Each address gets its share of the time, so that one that swallows packets (IPv6 where it is
     /// not routed) does not hide the next.
     async fn tcp(&self, deadline: Instant) -> Result<TcpStream, String> {
-        let addresses: Vec<SocketAddr> = lookup_host((self.endpoint.host(), self.endpoint.port()))
-            .await
-            .map_err(|error| format!("the name cannot be resolved: {error}"))?
-            .collect();
+        let addresses = self.look_up().await?;
         let mut problem = "the name has no address".to_owned();
         let mut left = u32::try_from(addresses.len()).unwrap_or(u32::MAX);
         for address in addresses {
@@ -110,6 +122,18 @@ impl Dialer {
             };
         }
         Err(problem)
+    }
+
+    /// Asked for each connection: the service moves.
+    async fn look_up(&self) -> Result<Vec<SocketAddr>, String> {
+        #[cfg(test)]
+        if let Some(addresses) = &self.addresses {
+            return Ok(addresses.lock().map(|found| found.clone()).unwrap_or_default());
+        }
+        lookup_host((self.endpoint.host(), self.endpoint.port()))
+            .await
+            .map(Iterator::collect)
+            .map_err(|error| format!("the name cannot be resolved: {error}"))
     }
 }
 

@@ -7,7 +7,6 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
-use google_cloud_auth::credentials::Credentials;
 use h2::{Reason, RecvStream};
 use http::header::{CONTENT_TYPE, TE, USER_AGENT};
 use http::{
@@ -19,7 +18,9 @@ use walrelay_core::{Message, Topic};
 
 use crate::classify::classify;
 use crate::config::PublisherConfig;
-use crate::credentials::{RequestHeaders, application_default};
+use crate::credentials::{
+    MakeCredentials, Renewal, RequestHeaders, TokenNumber, application_default,
+};
 use crate::dial::Dialer;
 use crate::error::PubsubError;
 use crate::pool::{Lease, Pool};
@@ -59,15 +60,17 @@ impl GrpcPublisher {
     ///
     /// A setting is out of its range, or no credentials were found.
     pub fn connect(config: &PublisherConfig) -> Result<Self, PubsubError> {
-        let credentials =
-            if config.endpoint.is_emulator() { None } else { Some(application_default()?) };
+        let credentials: Option<MakeCredentials> = match config.endpoint.is_emulator() {
+            true => None,
+            false => Some(Box::new(application_default)),
+        };
         Self::assemble(config, Dialer::new(config)?, credentials)
     }
 
     pub(crate) fn assemble(
         config: &PublisherConfig,
         dialer: Dialer,
-        credentials: Option<Credentials>,
+        credentials: Option<MakeCredentials>,
     ) -> Result<Self, PubsubError> {
         config.check()?;
         let endpoint = &config.endpoint;
@@ -82,7 +85,7 @@ impl GrpcPublisher {
             })?;
         let client = Client {
             pool: Pool::new(dialer, config.connections_max),
-            headers: RequestHeaders::new(credentials, fixed_headers(config)?),
+            headers: RequestHeaders::new(credentials, fixed_headers(config)?)?,
             routes: Routes::default(),
             uri,
             request_timeout: config.request_timeout,
@@ -96,12 +99,8 @@ impl GrpcPublisher {
     ///
     /// There is no token within a quarter of a minute. An emulator needs none.
     pub async fn authenticate(&self) -> Result<(), PubsubError> {
-        let failure = match timeout(TOKEN_TIMEOUT, self.client.headers.get()).await {
-            Ok(Ok(_)) => return Ok(()),
-            Ok(Err(failure)) => failure.message,
-            Err(_) => format!("no access token within {} s", TOKEN_TIMEOUT.as_secs()),
-        };
-        Err(PubsubError::Credentials(failure.into()))
+        let asked = self.client.headers.get().await;
+        asked.map(drop).map_err(|failure| PubsubError::Credentials(failure.message.into()))
     }
 
     /// Publishes `messages`, which belong to `topic` and share one ordering key; returns one
@@ -129,16 +128,12 @@ impl GrpcPublisher {
     }
 }
 
-/// How long the first access token may take; without credentials the library asks a metadata server
-/// that is not there, again and again.
-const TOKEN_TIMEOUT: Duration = Duration::from_secs(15);
-
 impl Client {
     async fn call(&self, routing: &HeaderValue, body: &Bytes) -> Result<Bytes, PublishFailure> {
         let mut sends = 0;
         loop {
             sends += 1;
-            let mut headers = self.headers.get().await?;
+            let (mut headers, token) = self.headers.get().await?;
             headers.insert(ROUTING, routing.clone());
             let lease = self
                 .pool
@@ -148,11 +143,26 @@ impl Client {
             match self.exchange(&lease, headers, body.clone()).await {
                 Ok(frame) => return Ok(frame),
                 Err(Failed::Finally(failure)) => return Err(failure),
+                Err(Failed::Unauthenticated(failure)) if sends == SENDS_MAX => return Err(failure),
+                // The token, not the request, is at fault: with another one it may be taken.
+                Err(Failed::Unauthenticated(failure)) => self.renew_token(token, failure)?,
                 Err(Failed::NotProcessed(error)) if sends == SENDS_MAX => {
                     return Err(transport(&error));
                 }
                 Err(Failed::NotProcessed(_)) => lease.connection().retire(),
             }
+        }
+    }
+
+    /// Ok if the request may be sent again, with another token.
+    fn renew_token(
+        &self,
+        refused: TokenNumber,
+        failure: PublishFailure,
+    ) -> Result<(), PublishFailure> {
+        match self.headers.renew(Some(refused)) {
+            Renewal::Renewed => Ok(()),
+            Renewal::TooSoon => Err(failure),
         }
     }
 
@@ -254,7 +264,20 @@ pub(crate) fn routing_by(kind: &str, name: &str) -> HeaderValue {
 enum Failed {
     /// The service did not look at the request: it may be sent again as if never sent.
     NotProcessed(h2::Error),
+    /// The service refused the access token.
+    Unauthenticated(PublishFailure),
     Finally(PublishFailure),
+}
+
+impl Failed {
+    fn answered(code: Code, message: impl Into<String>) -> Self {
+        let failure = classify(code, message);
+        if code == Code::Unauthenticated {
+            Self::Unauthenticated(failure)
+        } else {
+            Self::Finally(failure)
+        }
+    }
 }
 
 impl From<h2::Error> for Failed {
@@ -276,7 +299,7 @@ async fn answer(response: Response<RecvStream>) -> Result<Bytes, Failed> {
     if let Some(status) = Status::from_header_map(&head.headers) {
         check(&status)?;
     } else if head.status != StatusCode::OK {
-        return Err(Failed::Finally(not_grpc(head.status)));
+        return Err(not_grpc(head.status));
     }
     let frame = read(&mut body).await?;
     match body.trailers().await?.as_ref().and_then(Status::from_header_map) {
@@ -289,7 +312,7 @@ fn check(status: &Status) -> Result<(), Failed> {
     if status.code() == Code::Ok {
         return Ok(());
     }
-    Err(Failed::Finally(classify(status.code(), status.message())))
+    Err(Failed::answered(status.code(), status.message()))
 }
 
 /// The body, which is one chunk unless the batch was large.
@@ -343,7 +366,7 @@ fn transport(error: &h2::Error) -> PublishFailure {
 
 /// What an answer that does not come from a gRPC server counts as (gRPC, "HTTP to gRPC Status
 /// Code Mapping").
-fn not_grpc(status: StatusCode) -> PublishFailure {
+fn not_grpc(status: StatusCode) -> Failed {
     let code = match status.as_u16() {
         400 => Code::Internal,
         401 => Code::Unauthenticated,
@@ -352,7 +375,7 @@ fn not_grpc(status: StatusCode) -> PublishFailure {
         429 | 502..=504 => Code::Unavailable,
         _ => Code::Unknown,
     };
-    classify(code, format!("the answer is HTTP status {status}, not gRPC"))
+    Failed::answered(code, format!("the answer is HTTP status {status}, not gRPC"))
 }
 
 impl fmt::Debug for GrpcPublisher {

@@ -70,6 +70,7 @@ impl Subscriber {
             receiver.recv().await.map(|request| (request, receiver))
         }));
         let this = self.clone();
+        let authorised = self.authorised.clone();
         let responses = once(async move {
             let request = this.request(&subscription, outgoing).await?;
             let mut calls =
@@ -81,6 +82,7 @@ impl Subscriber {
             calls.streaming(request, path, codec).await.map(tonic::Response::into_inner)
         })
         .try_flatten()
+        .inspect_err(move |status| authorised.failed(status))
         .boxed();
         StreamingPull { requests, responses }
     }

@@ -1,18 +1,15 @@
 //! The publisher against a server on a socket.
 
+mod goaway;
 mod server;
+mod tokens;
 
 use std::collections::HashMap;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use futures_util::future::join_all;
-use google_cloud_auth::credentials::{
-    CacheableResource, Credentials, CredentialsProvider, EntityTag,
-};
-use google_cloud_auth::errors::CredentialsError;
 use h2::Reason;
-use http::{Extensions, HeaderMap, HeaderValue};
 use pgoutput_parser::{Lsn, Position};
 use tokio::net::TcpListener;
 use tokio::sync::Barrier;
@@ -425,65 +422,36 @@ async fn settings_out_of_range_are_named() {
     assert!(matches!(error, PubsubError::Setting { name: "connections_max", .. }), "{error}");
 }
 
-/// Credentials that count how often they are asked.
-#[derive(Debug)]
-struct Token {
-    asked: Arc<std::sync::atomic::AtomicUsize>,
-    failure: Option<bool>,
-}
+#[tokio::test(start_paused = true)]
+async fn a_name_that_moves_away_from_a_silent_address_is_followed_within_20_seconds() {
+    // It accepts and never reads: packets to the old address are swallowed.
+    let silent = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let server = Server::start(|_| Answer::Ids).await;
+    let config = config(&server);
+    let addresses = Arc::new(Mutex::new(vec![silent.local_addr().unwrap()]));
+    let dialer = Dialer::new(&config).unwrap().resolving_to(Arc::clone(&addresses));
+    let publisher = GrpcPublisher::assemble(&config, dialer, None).unwrap();
+    let begin = Instant::now();
+    let before = publish(&publisher, &["a"]);
+    tokio::pin!(before);
+    assert!(timeout(Duration::from_secs(1), &mut before).await.is_err(), "no answer");
 
-impl CredentialsProvider for Token {
-    async fn headers(
-        &self,
-        extensions: Extensions,
-    ) -> Result<CacheableResource<HeaderMap>, CredentialsError> {
-        self.asked.fetch_add(1, std::sync::atomic::Ordering::SeqCst);
-        if let Some(is_transient) = self.failure {
-            return Err(CredentialsError::from_msg(is_transient, "the metadata server says no"));
-        }
-        assert!(extensions.get::<EntityTag>().is_none(), "kept headers are fresh");
-        let mut headers = HeaderMap::new();
-        headers.insert("authorization", HeaderValue::from_static("Bearer s3cret"));
-        headers.insert("x-goog-user-project", HeaderValue::from_static("from-the-key-file"));
-        Ok(CacheableResource::New { entity_tag: EntityTag::new(), data: headers })
-    }
+    *addresses.lock().unwrap() = vec![server.address()];
+    assert_eq!(before.await.unwrap_err().code, "UNAVAILABLE");
 
-    async fn universe_domain(&self) -> Option<String> {
-        None
-    }
-}
-
-fn with_token(config: &PublisherConfig, token: Token) -> GrpcPublisher {
-    let dialer = Dialer::new(config).unwrap();
-    GrpcPublisher::assemble(config, dialer, Some(Credentials::from(token))).unwrap()
+    assert_eq!(publish(&publisher, &["a"]).await.unwrap(), ["a"]);
+    let took = begin.elapsed();
+    assert!(took <= Duration::from_secs(21), "a look after 10 s, 10 s for the PING: {took:?}");
 }
 
 #[tokio::test]
-async fn a_token_is_fetched_once_and_sent_with_every_request() {
-    let server = Server::start(|_| Answer::Ids).await;
-    let mut config = config(&server);
-    config.quota_project = Some("payer".to_owned());
-    let asked = Arc::default();
-    let publisher = with_token(&config, Token { asked: Arc::clone(&asked), failure: None });
-
-    publish(&publisher, &["a"]).await.unwrap();
-    publish(&publisher, &["a"]).await.unwrap();
-
-    for seen in server.seen(2).await {
-        assert_eq!(seen.headers["authorization"], "Bearer s3cret");
-        assert_eq!(seen.headers["x-goog-user-project"], "payer", "ours beats the key file's");
-    }
-    assert_eq!(asked.load(std::sync::atomic::Ordering::SeqCst), 1);
-    assert!(!format!("{publisher:?}").contains("s3cret"));
-}
-
-#[tokio::test]
-async fn missing_credentials_are_the_operators_and_a_hiccup_is_not() {
-    let server = Server::start(|_| Answer::Ids).await;
-    for (is_transient, code) in [(true, "UNAVAILABLE"), (false, "UNAUTHENTICATED")] {
-        let token = Token { asked: Arc::default(), failure: Some(is_transient) };
-        let failure = publish(&with_token(&config(&server), token), &["a"]).await.unwrap_err();
-        assert_eq!(failure.code, code);
-        assert!(failure.message.contains("the metadata server says no"), "{failure}");
+async fn a_wrong_number_of_ids_is_never_taken_for_stored() {
+    for count in [0, 1, 2, 4, 1_000, 40_000] {
+        let ids = vec!["1".to_owned(); count];
+        let server = Server::start(move |_| Answer::TheseIds(ids.clone())).await;
+        let failure = publish(&publisher(&server), &["a", "b", "c"]).await.unwrap_err();
+        assert_eq!((failure.class, failure.code), (FailureClass::Transient, "INTERNAL"));
+        assert_eq!(failure.message, format!("3 messages were sent and {count} ids came back"));
+        assert_eq!(server.seen(1).await.len(), 1, "it is the caller who sends it again");
     }
 }

@@ -1,11 +1,12 @@
 //! What can end a session of the relay, and whether another may follow.
 
 use walrelay_outbox_admin::AdminError;
+use walrelay_outbox_store::StoreError;
 use walrelay_outbox_store::StoreFailure;
 use walrelay_pg_client::{PgError, ServerError};
 
 use crate::policy::{Disposition, Exit, Kind, Met};
-use crate::stream::pipeline_error::PipelineError;
+use crate::stream::pipeline_error::{PipelineError, Unsent};
 
 /// Why there is no session.
 #[derive(Debug, thiserror::Error)]
@@ -19,6 +20,9 @@ pub enum RelayError {
     /// The session broke off.
     #[error(transparent)]
     Session(#[from] PipelineError),
+    /// The session broke off at the same place as the sessions before it, with the same error.
+    #[error(transparent)]
+    Unsendable(Box<RepeatedSendFailure>),
     /// Dispatch state cannot be read.
     #[error("dispatch state cannot be read")]
     Store(#[source] StoreFailure),
@@ -63,6 +67,21 @@ pub enum RelayError {
     },
 }
 
+/// Sessions ended at one place, one after the other, because the server cannot send what is there.
+#[derive(Debug, thiserror::Error)]
+#[error("the server cannot send {at}{rows}: {attempts} sessions ended there, one after the other")]
+pub struct RepeatedSendFailure {
+    /// Where.
+    pub at: Unsent,
+    /// How many sessions.
+    pub attempts: u32,
+    /// The rows, where they were found in the table: `, which is event …`.
+    pub rows: String,
+    /// What the server said.
+    #[source]
+    pub source: PgError,
+}
+
 /// Every word that [`reason`](RelayError::reason) has.
 pub(crate) const RECONNECT_REASONS: [&str; 12] = [
     "connect",
@@ -97,6 +116,7 @@ impl RelayError {
             Self::AtFirst(error) => error.kind().disposition(Met::AtFirst),
             Self::Connect(_)
             | Self::Session(_)
+            | Self::Unsendable(_)
             | Self::Store(_)
             | Self::Survey(_)
             | Self::TableStream { .. }
@@ -118,14 +138,16 @@ impl RelayError {
             Self::Session(
                 PipelineError::Decode { .. } | PipelineError::Row(_) | PipelineError::Columns(_),
             ) => Kind::Unreadable,
-            Self::Session(PipelineError::NotInsertOnly { .. }) => Kind::NotInsertOnly,
+            // Once may be an accident; the supervisor counts.
+            Self::Session(PipelineError::Unsendable { .. }) => Kind::Refused,
+            Self::Unsendable(_) => Kind::Unsendable,
             Self::Session(PipelineError::PublicationChanged { .. }) => Kind::PublicationChanged,
             Self::Session(PipelineError::ServerStops) => Kind::NotAccepting,
             Self::Store(failure) | Self::Session(PipelineError::Store(failure)) => {
                 of_failure(failure)
             }
             Self::Session(PipelineError::NotOnRecord { .. }) => Kind::Refused,
-            Self::Survey(error) => Kind::of_store(error),
+            Self::Survey(error) => error.into(),
             Self::Sql { source, .. } => match source.as_db_error() {
                 Some(answer) => Kind::of_server(ServerError::from(answer).kind()),
                 None => Kind::Broken,
@@ -144,7 +166,10 @@ impl RelayError {
             Self::AtFirst(error) => error.reason(),
             Self::Connect(_) => "connect",
             Self::Session(PipelineError::Stream(PgError::Silent { .. })) => "silent",
-            Self::Session(PipelineError::Stream(PgError::Server(_))) => "server_error",
+            Self::Session(
+                PipelineError::Unsendable { .. } | PipelineError::Stream(PgError::Server(_)),
+            )
+            | Self::Unsendable(_) => "server_error",
             Self::Session(PipelineError::Stream(PgError::EndedByServer)) => "ended_by_server",
             Self::Session(PipelineError::Stream(_)) => "disconnected",
             Self::Session(PipelineError::ServerStops) => "server_shutdown",
@@ -168,7 +193,7 @@ impl RelayError {
 fn of_failure(failure: &StoreFailure) -> Kind {
     match failure {
         StoreFailure::Unavailable(cause) => {
-            cause.downcast_ref().map_or(Kind::Refused, Kind::of_store)
+            cause.downcast_ref::<StoreError>().map_or(Kind::Refused, Kind::from)
         }
         StoreFailure::ShuttingDown => Kind::NotAccepting,
         StoreFailure::OtherHistory(_) => Kind::Refused,

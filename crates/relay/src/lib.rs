@@ -13,6 +13,7 @@
 pub mod error;
 pub mod failpoint;
 pub mod lifecycle;
+pub mod lookahead;
 pub mod observe;
 pub mod policy;
 pub mod recovery;

@@ -3,14 +3,13 @@
 //! One table decides. An error says what [`Kind`] it is and where it was [`Met`]; nothing else looks
 //! inside one, so that `run`, `check` and every other command agree.
 
-use std::fmt;
-use std::process::ExitCode;
-use walrelay_outbox_store::StoreError;
-use walrelay_pg_client::SqlError;
-use walrelay_pg_replication::SlotError;
+mod postgres;
 
-use walrelay_outbox_admin::{AdminError, Finding, Severity, code};
-use walrelay_pg_client::{PgError, ServerErrorKind, TlsError};
+use std::fmt;
+use std::io;
+use std::process::ExitCode;
+
+use walrelay_outbox_admin::{Finding, Severity, code};
 
 /// How the process ended; the numbers are a contract with whoever restarts it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -63,6 +62,11 @@ pub enum Disposition {
     Reconnect,
     /// Wait until whoever holds the slot lets go of it.
     StandBy,
+    /// Wait for a state that another command or another person ends. This process can stay as it is.
+    Wait {
+        /// The command to run.
+        hint: &'static str,
+    },
     /// Nothing will change until a person changes it.
     Stop {
         /// What the process exits with.
@@ -88,11 +92,13 @@ pub enum Met {
 enum Then {
     Reconnect,
     StandBy,
+    Wait,
     Stop(Exit),
 }
 
 const RECONNECT: Then = Then::Reconnect;
 const STAND_BY: Then = Then::StandBy;
+const WAIT: Then = Then::Wait;
 const UNEXPECTED: Then = Then::Stop(Exit::Unexpected);
 const USAGE: Then = Then::Stop(Exit::Usage);
 const POSTGRES: Then = Then::Stop(Exit::PostgresSetup);
@@ -121,7 +127,7 @@ macro_rules! policy {
 // Kind: at the first start of `run`, later in `run`, in another command, and what to do about it.
 policy! {
     // The way to the server.
-    /// No address of the server answers, or its name has none.
+    /// Nothing listens at any address of the server, or its name has none.
     Unreachable: POSTGRES, RECONNECT, POSTGRES,
         "check host, port and network; Supabase's direct host has IPv6 addresses only, unless the IPv4 \
          add-on is bought; once they were connected, `run` and `consume` reconnect by themselves";
@@ -135,6 +141,9 @@ policy! {
     /// Our root certificates cannot be read.
     TlsRoots: USAGE, RECONNECT, USAGE,
         "sslrootcert takes a PEM file; WALRELAY_SSLROOTCERT_PEM takes its text";
+    /// An address takes too long to answer: a server under load, or a firewall that drops packets.
+    Unanswered: RECONNECT, RECONNECT, POSTGRES,
+        "check host, port and firewall; `run` and `consume` try again until the server answers";
     /// TLS fails in another way.
     Tls: POSTGRES, RECONNECT, POSTGRES, "check sslmode, and that the address is Postgres' own";
     /// A connection pooler answers.
@@ -142,14 +151,17 @@ policy! {
         "connect to the database itself, not through a pooler such as PgBouncer: on Supabase to the \
          direct connection db.<ref>.supabase.co:5432";
     /// Wrong role or password, or refused by `pg_hba.conf`.
-    Authentication: POSTGRES, POSTGRES, POSTGRES,
+    Authentication: POSTGRES, WAIT, POSTGRES,
         "check user, password and the server's pg_hba.conf";
     /// The server asks for an authentication method that this client does not support.
     AuthenticationMethod: POSTGRES, POSTGRES, POSTGRES,
         "let pg_hba.conf ask this role for scram-sha-256, md5 or password";
     /// The server asks for a password and none is configured.
-    PasswordMissing: POSTGRES, POSTGRES, POSTGRES,
+    PasswordMissing: POSTGRES, WAIT, POSTGRES,
         "put it into the connection string, PGPASSWORD or PGPASSFILE";
+    /// The password file cannot be read.
+    PasswordFile: USAGE, WAIT, USAGE,
+        "correct PGPASSFILE, and let this process read the file; it is read again before every connection";
     /// The server cannot prove that it knows the password.
     ServerUnproven: POSTGRES, RECONNECT, POSTGRES,
         "make sure that the address is your server's: it does not know the role's password";
@@ -168,8 +180,12 @@ policy! {
     /// A standby.
     InRecovery: RECONNECT, RECONNECT, POSTGRES,
         "connect to the primary; a relay that met a standby waits for its promotion";
+    /// The session may not write.
+    ReadOnly: RECONNECT, RECONNECT, POSTGRES,
+        "connect to the primary, or run `ALTER ROLE … RESET default_transaction_read_only` (`ALTER DATABASE …` if the \
+         database sets it)";
     /// The connection broke.
-    Broken: POSTGRES, RECONNECT, POSTGRES,
+    Broken: RECONNECT, RECONNECT, POSTGRES,
         "check network and firewall, and that the address is Postgres' own";
     /// The other side does not keep to the protocol.
     Protocol: POSTGRES, RECONNECT, POSTGRES,
@@ -239,25 +255,26 @@ policy! {
     SlotUnfit: POSTGRES, POSTGRES, POSTGRES, "choose another name with --slot";
     /// The slot existed, and is missing or invalidated.
     SlotLost: LOST, LOST, LOST,
-        "`walrelay slot recover` has rows that were not settled published from the table: docs/operations.md, Lost slot";
+        "run `walrelay slot recover`: it creates a new slot, and the relay then republishes unsettled rows from the \
+         outbox table: docs/operations.md, Lost slot";
     /// The positions on record belong to another server.
     OtherServer: LOST, LOST, LOST,
-        "positions on record mean nothing on this server; after an upgrade `walrelay slot adopt` takes on a slot that \
-         pg_upgrade has carried over: docs/operations.md, Lost slot";
+        "positions on record mean nothing on this server: after an upgrade run `walrelay slot recover`, or \
+         `walrelay slot adopt` if pg_upgrade has carried the slot over: docs/operations.md, Lost slot";
     /// Transaction ids on record belong to another database.
     OtherDatabase: LOST, LOST, LOST,
         "name a moment with a margin: `walrelay slot recover --since 2026-01-31T12:00:00Z` publishes everything \
          since then: docs/operations.md, Lost slot";
     /// A reset was begun and is not finished, or another process is at it.
-    OperationUnfinished: RECONNECT, RECONNECT, POSTGRES,
+    OperationUnfinished: WAIT, WAIT, POSTGRES,
         "the command that began it finishes it when it is run again; so does `walrelay run`, unless it is a change of the \
          number of shards: docs/replay.md, docs/shards.md";
     /// An upgrade is being prepared, or was by a process that is gone.
-    UpgradeBegun: RECONNECT, RECONNECT, POSTGRES,
+    UpgradeBegun: WAIT, WAIT, POSTGRES,
         "wait for `walrelay prepare-upgrade`, or run it again: it finishes; `walrelay slot recover` calls it off, and so \
          does a relay, where nobody is at it";
     /// The slot was dropped for an upgrade.
-    UpgradePrepared: RECONNECT, RECONNECT, POSTGRES,
+    UpgradePrepared: WAIT, WAIT, POSTGRES,
         "upgrade the server, then run `walrelay slot recover`, which goes on; without an upgrade it goes on here";
     /// There is no loss.
     NotLost: USAGE, USAGE, USAGE,
@@ -276,10 +293,11 @@ policy! {
     /// A change or row that cannot be read.
     Unreadable: POSTGRES, POSTGRES, POSTGRES,
         "nothing was confirmed past this row; mend the table or the --column-… options and start again";
-    /// Something other than an insert.
-    NotInsertOnly: POSTGRES, POSTGRES, POSTGRES,
-        "ALTER PUBLICATION … SET (publish = 'insert'), then start again; the change that is in the log \
-         already is skipped with `walrelay slot advance`: docs/operations.md";
+
+    /// A row that the server fails to send, each time.
+    Unsendable: POSTGRES, POSTGRES, POSTGRES,
+        "`walrelay slot advance --to-lsn POSITION --skip-events` passes the transaction without decoding it, and names its \
+         rows: docs/operations.md, A row that the server cannot send";
 
     /// Another process does this replay.
     ReplayTaken: HELD, HELD, HELD,
@@ -338,6 +356,17 @@ policy! {
         "run it again; what it has done by then stays";
 }
 
+impl Disposition {
+    /// The same for a relay that outlives the loss of its slot: another command brings the slot back.
+    #[must_use]
+    pub const fn awaiting_a_lost_slot(self) -> Self {
+        match self {
+            Self::Stop { exit: Exit::SlotLost, hint } => Self::Wait { hint },
+            Self::Reconnect | Self::StandBy | Self::Wait { .. } | Self::Stop { .. } => self,
+        }
+    }
+}
+
 impl Kind {
     /// What happens: the one place that decides.
     #[must_use]
@@ -351,6 +380,7 @@ impl Kind {
         match then {
             Then::Reconnect => Disposition::Reconnect,
             Then::StandBy => Disposition::StandBy,
+            Then::Wait => Disposition::Wait { hint },
             Then::Stop(exit) => Disposition::Stop { exit, hint },
         }
     }
@@ -366,118 +396,9 @@ impl Kind {
     pub const fn exit(self) -> Exit {
         match self.disposition(Met::ByCommand) {
             Disposition::Stop { exit, .. } => exit,
-            Disposition::Reconnect | Disposition::StandBy => Exit::Unexpected,
-        }
-    }
-
-    /// The kind of a connection's error.
-    #[must_use]
-    pub fn of_postgres(error: &PgError) -> Self {
-        match error {
-            PgError::Resolve { .. }
-            | PgError::Connect { .. }
-            | PgError::ConnectTimeout { .. }
-            | PgError::Unreachable { .. } => Self::Unreachable,
-            PgError::Tls { source, .. } => match source {
-                TlsError::NotOffered => Self::TlsNotOffered,
-                TlsError::Handshake(_) => Self::TlsUntrusted,
-                TlsError::RootFile { .. } | TlsError::RootPem { .. } => Self::TlsRoots,
-                TlsError::Unexpected(_)
-                | TlsError::HostName { .. }
-                | TlsError::Configuration(_) => Self::Tls,
-            },
-            PgError::Server(answer) => Self::of_server(answer.kind()),
-            PgError::Pooler => Self::Pooler,
-            PgError::AuthenticationMethod { .. } => Self::AuthenticationMethod,
-            PgError::PasswordMissing => Self::PasswordMissing,
-            PgError::Scram { .. } => Self::ServerUnproven,
-            PgError::WrongSession { .. } => Self::WrongSession,
-            PgError::PublicationSkipped(_) => Self::PublicationSkipped,
-            PgError::EndedByServer
-            | PgError::Disconnected
-            | PgError::Io { .. }
-            | PgError::Silent { .. }
-            | PgError::WriteTimeout { .. }
-            | PgError::FinishTimeout { .. }
-            | PgError::Sql(_) => Self::Broken,
-            PgError::MessageTooLarge { .. } | PgError::Protocol { .. } | PgError::Frame(_) => {
-                Self::Protocol
+            Disposition::Reconnect | Disposition::StandBy | Disposition::Wait { .. } => {
+                Exit::Unexpected
             }
-        }
-    }
-
-    /// The same while a slot is streamed, where "not in a state" can only mean that it was
-    /// invalidated: everything else about the slot has been looked at before.
-    #[must_use]
-    pub fn of_stream(error: &PgError) -> Self {
-        match error.server().map(walrelay_pg_client::ServerError::kind) {
-            Some(ServerErrorKind::NotInState)
-                if !matches!(error, PgError::PublicationSkipped(_)) =>
-            {
-                Self::SlotLost
-            }
-            Some(_) | None => Self::of_postgres(error),
-        }
-    }
-
-    /// The kind of a server's answer.
-    #[must_use]
-    pub const fn of_server(kind: ServerErrorKind) -> Self {
-        match kind {
-            ServerErrorKind::SlotActive { .. } => Self::SlotHeld,
-            ServerErrorKind::Missing => Self::Missing,
-            ServerErrorKind::TableMissing => Self::TableMissing,
-            ServerErrorKind::NotInState => Self::ServerUnfit,
-            ServerErrorKind::SlotsExhausted => Self::SlotsExhausted,
-            ServerErrorKind::ConnectionsExhausted => Self::ConnectionsExhausted,
-            ServerErrorKind::Privilege => Self::Privilege,
-            ServerErrorKind::AdminShutdown | ServerErrorKind::NotAccepting => Self::NotAccepting,
-            ServerErrorKind::Authentication => Self::Authentication,
-            ServerErrorKind::DatabaseMissing => Self::DatabaseMissing,
-            ServerErrorKind::InvalidName => Self::InvalidName,
-            ServerErrorKind::Syntax => Self::Syntax,
-            ServerErrorKind::WalRemoved => Self::SlotLost,
-            ServerErrorKind::OutboxUnfit => Self::OutboxUnfit,
-            ServerErrorKind::Other => Self::Refused,
-        }
-    }
-
-    /// The kind of a statement's error.
-    #[must_use]
-    pub fn of_store(error: &AdminError) -> Self {
-        match error {
-            AdminError::Sql { .. } => match error.server_kind() {
-                Some(kind) => Self::of_server(kind),
-                None => Self::Broken,
-            },
-            AdminError::Sql(SqlError::RowsHidden { .. }) => Self::RowsHidden,
-            AdminError::Slot(SlotError::SlotMissing { .. }) => Self::SlotMissing,
-            AdminError::SlotLost { .. } => Self::SlotLost,
-            AdminError::SlotUnusable { .. } | AdminError::SlotBeforePublication { .. } => {
-                Self::SlotUnfit
-            }
-            AdminError::OtherNumber { .. } | AdminError::OtherShard { .. } => Self::ShardsDiffer,
-            AdminError::Slot(SlotError::ServerTooOld { .. }) => Self::ServerUnfit,
-            AdminError::Sql(SqlError::UnexpectedValue { .. }) => Self::ServerUnknown,
-            AdminError::Store(StoreError::UnknownEvent { .. })
-            | AdminError::Store(StoreError::AlreadyFinished { .. })
-            | AdminError::Store(StoreError::WithoutHeaders { .. })
-            | AdminError::AnchorMissing { .. }
-            | AdminError::AnchorLost { .. }
-            | AdminError::Slot(SlotError::SlotName { .. }) => Self::Argument,
-            AdminError::NoTimeColumn { .. } => Self::Argument,
-            AdminError::NotLost { .. } => Self::NotLost,
-            AdminError::UpgradeBegun { .. } => Self::UpgradeBegun,
-            AdminError::UpgradePrepared { .. } => Self::UpgradePrepared,
-            AdminError::OtherDatabase { .. } => Self::OtherDatabase,
-            AdminError::OperationUnfinished { .. } | AdminError::Abandoned { .. } => {
-                Self::OperationUnfinished
-            }
-            AdminError::SlotHeld { .. } => Self::SlotHeld,
-            AdminError::InRecovery => Self::InRecovery,
-            AdminError::NoRoom(_) => Self::NoRoom,
-            AdminError::Sql(SqlError::OutOfRange { .. })
-            | AdminError::Store(StoreError::NoFreeEventId { .. }) => Self::Unrecordable,
         }
     }
 
@@ -526,18 +447,23 @@ impl Kind {
         Self::gravest(errors.map(|finding| Self::of_finding(finding.code)))
     }
 
-    /// The one of several that decides. A promotion mends what is wrong with a standby; a lost slot
-    /// outweighs the rest, because what mends the rest may lose its rows; what stops outweighs what
-    /// passes.
+    /// The kind that decides. A promotion fixes a standby. A lost slot outweighs the rest, because
+    /// fixing the rest may lose its rows. A kind that stops outweighs one that passes.
     #[must_use]
     pub fn gravest(kinds: impl Iterator<Item = Self>) -> Option<Self> {
         kinds.min_by_key(|kind| match (kind, kind.disposition(Met::AtFirst)) {
             (Self::InRecovery, _) => 0,
             (_, Disposition::Stop { exit: Exit::SlotLost, .. }) => 1,
             (_, Disposition::Stop { .. }) => 2,
-            (_, Disposition::StandBy | Disposition::Reconnect) => 3,
+            (_, Disposition::StandBy | Disposition::Reconnect | Disposition::Wait { .. }) => 3,
         })
     }
+}
+
+/// Whether the connection ended, which says nothing about what was being agreed on.
+fn is_cut(error: &io::Error) -> bool {
+    use io::ErrorKind::{BrokenPipe, ConnectionAborted, ConnectionReset, UnexpectedEof};
+    [BrokenPipe, ConnectionAborted, ConnectionReset, UnexpectedEof].contains(&error.kind())
 }
 
 /// Prints an error and all its causes, `a: b: c`.
@@ -558,6 +484,8 @@ impl fmt::Display for Chain<'_> {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use super::*;
 
     #[test]
@@ -570,10 +498,12 @@ mod tests {
             match kind.disposition(Met::AtFirst) {
                 Disposition::Stop { exit, .. } => assert_eq!(checked, exit, "{kind:?}"),
                 // `run` waits for it, and `check` must not call it lost or a mistake of the caller.
-                Disposition::Reconnect | Disposition::StandBy => assert!(
-                    matches!(checked, Exit::Unexpected | Exit::PostgresSetup | Exit::SlotHeld),
-                    "{kind:?}"
-                ),
+                Disposition::Reconnect | Disposition::StandBy | Disposition::Wait { .. } => {
+                    assert!(
+                        matches!(checked, Exit::Unexpected | Exit::PostgresSetup | Exit::SlotHeld),
+                        "{kind:?}"
+                    );
+                }
             }
         }
     }
@@ -587,6 +517,61 @@ mod tests {
             };
             assert_eq!(exit, first, "{kind:?}");
         }
+    }
+
+    #[test]
+    fn a_first_start_waits_for_a_server_that_may_answer_and_ends_where_nothing_listens() {
+        let first = |error: &PgError| Kind::of_postgres(error).disposition(Met::AtFirst);
+        let stops = |error: &PgError| matches!(first(error), Disposition::Stop { .. });
+        let io = |kind: io::ErrorKind| io::Error::from(kind);
+        let address = || "10.0.0.1:5432".to_owned();
+        let timeout = || PgError::ConnectTimeout { address: address(), limit: Duration::ZERO };
+        let refused = || PgError::Connect {
+            address: address(),
+            source: io(io::ErrorKind::ConnectionRefused),
+        };
+        let tls =
+            |kind| PgError::Tls { host: "h".to_owned(), source: TlsError::Handshake(io(kind)) };
+        for waits in [
+            PgError::Disconnected,
+            PgError::Io { action: "greet", source: io(io::ErrorKind::ConnectionReset) },
+            PgError::Silent { limit: Duration::ZERO },
+            timeout(),
+            PgError::Unreachable { failures: vec![refused(), timeout()] },
+            tls(io::ErrorKind::UnexpectedEof),
+        ] {
+            assert_eq!(first(&waits), Disposition::Reconnect, "{waits}");
+        }
+        for ends in [
+            refused(),
+            PgError::Unreachable { failures: vec![refused(), refused()] },
+            PgError::PasswordMissing,
+            tls(io::ErrorKind::InvalidData),
+        ] {
+            assert!(stops(&ends), "{ends}");
+        }
+    }
+
+    #[test]
+    fn a_running_relay_waits_for_what_another_command_ends_and_for_another_password() {
+        let waits_for = [
+            Kind::OperationUnfinished,
+            Kind::UpgradeBegun,
+            Kind::UpgradePrepared,
+            Kind::SlotLost,
+            Kind::OtherServer,
+            Kind::OtherDatabase,
+            Kind::Authentication,
+            Kind::PasswordMissing,
+            Kind::PasswordFile,
+        ];
+        for kind in Kind::ALL {
+            let then = kind.disposition(Met::Running).awaiting_a_lost_slot();
+            let waits = matches!(then, Disposition::Wait { .. });
+            assert_eq!(waits, waits_for.contains(kind), "{kind:?}");
+        }
+        let first = Kind::Authentication.disposition(Met::AtFirst).awaiting_a_lost_slot();
+        assert!(matches!(first, Disposition::Stop { exit: Exit::PostgresSetup, .. }), "{first:?}");
     }
 
     #[test]

@@ -6,7 +6,7 @@
 //! ```
 //!
 //! As naive as can be: rows in a map, looked through as a whole. That it decides as the functions do is tested
-//! against them, step by step (`crates/postgres/tests/inbox/alike.rs`). Left out are what one session does
+//! against them, step by step (`crates/inbox/tests/sql_functions/alike.rs`). Left out are what one session does
 //! not meet (locks, deferred messages), two events of one id, several servers' positions, and clocks: what
 //! waits for its time is due whenever somebody looks.
 

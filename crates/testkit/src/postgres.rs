@@ -179,11 +179,25 @@ impl TestDatabase {
         }
     }
 
+    /// The same, of the encoding SQL_ASCII, which takes any bytes as text.
+    pub async fn create_unchecked_on(major: u32) -> Option<Self> {
+        let options = "ENCODING 'SQL_ASCII' TEMPLATE template0 LC_COLLATE 'C' LC_CTYPE 'C'";
+        match server_url(major) {
+            Some(url) => Some(Self::create_with(&url, options).await),
+            None => skip(&format!("no Postgres {major} found")),
+        }
+    }
+
     /// A fresh database on the server behind this connection string, as user `postgres`.
     pub async fn create_at(server_url: &str) -> Self {
+        Self::create_with(server_url, "").await
+    }
+
+    /// The same, with these options of `CREATE DATABASE`.
+    pub async fn create_with(server_url: &str, options: &str) -> Self {
         let name = random_name("test");
         let maintenance = TestClient::connect(server_url).await;
-        let created = maintenance.batch_execute(&format!("CREATE DATABASE {name}")).await;
+        let created = maintenance.batch_execute(&format!("CREATE DATABASE {name} {options}")).await;
         created.unwrap_or_else(|error| panic!("create database {name}: {error:?}"));
         let url = with_database(server_url, &name);
         let client = TestClient::connect(&url).await;

@@ -28,7 +28,7 @@ use crate::options::{
     ColumnOptions, ConsumerDatabaseOptions, ConsumerLoopOptions, ConsumerOptions, DatabaseOptions,
     DemoOptions, EmulatorOptions, EndpointOption, GeneralOptions, InitOptions, LostSlotOptions,
     MessageOptions, OutputOptions, ProjectOption, PruneOptions, PubSubOptions, RelayOptions,
-    RunOptions, SqlOption, SubscriptionOption,
+    RunOptions, SqlOption, SubscriptionOption, WalBudgetOption,
 };
 
 /// Carries a Postgres transactional outbox into Google Cloud Pub/Sub, in order, losing nothing.
@@ -146,7 +146,7 @@ pub enum CommandArgs {
         walrelay consume billing --handler shop.apply --database-url postgresql://app@db.example:6543/app\n  \
         PUBSUB_EMULATOR_HOST=localhost:8085 walrelay consume billing --handler shop.apply --until-caught-up")]
     Consume(ConsumeArgs),
-    /// Consumers: init, scaffold, status, pause, resume, rebuild, prune.
+    /// Consumers: init, scaffold, status, pause, resume, rebuild, reset-key, prune.
     Consumer(ConsumerArgs),
     /// Events that a consumer could not apply: list, show, retry, edit, discard.
     ///
@@ -297,6 +297,8 @@ pub struct StatusArgs {
     #[command(flatten)]
     pub output: OutputOptions,
     #[command(flatten)]
+    pub wal_budget: WalBudgetOption,
+    #[command(flatten)]
     pub database: DatabaseOptions,
 }
 
@@ -360,11 +362,21 @@ pub enum ConsumerActionArgs {
     /// model and moves the consumer to a new generation and to it, in one transaction. Running instances follow.
     /// With --from-outbox the new subscription is to a topic of its own, to which the rows of the outbox are
     /// published; when all of them are in the inbox the consumer goes back to the subscription it had. With
-    /// --seek-to what was published before that time is not applied again.
+    /// --seek-to what was published before that time is not applied again. With --into the rows of the outbox are applied
+    /// in another schema, while the read model stays in use. With --key single ordering keys are rebuilt.
     #[command(after_help = "Examples:\n  \
+        walrelay consumer rebuild billing --into fresh --handler apply_orders\n  \
+        walrelay consumer rebuild billing --key A-17 --handler apply_orders --reset-function reset_orders\n  \
         walrelay consumer rebuild billing --seek-to 7d --reset-sql truncate.sql\n  \
         walrelay consumer rebuild billing --from-outbox refill --reset-sql truncate.sql")]
     Rebuild(Box<ConsumerRebuildArgs>),
+    /// Forget how far an ordering key is, where its position cannot be right.
+    ///
+    /// With `consume --dedupe position` a message with a forged position makes later events of its key look old, and they
+    /// are skipped. Shows the position and how many events were skipped because of it, and asks. The skipped events are
+    /// applied when they are published again.
+    #[command(after_help = "Example:\n  walrelay consumer reset-key billing --key A-17")]
+    ResetKey(ConsumerResetKeyArgs),
     /// Deletes rows of the inbox that are finished and old.
     ///
     /// Refuses an age within which Pub/Sub may deliver the event again: it would be applied twice.
@@ -434,6 +446,22 @@ pub struct ConsumerNameArgs {
     /// Name of the consumer.
     #[arg(value_name = "NAME", help_heading = ARGUMENTS)]
     pub name: String,
+    #[command(flatten)]
+    pub database: ConsumerDatabaseOptions,
+}
+
+/// `walrelay consumer reset-key`.
+#[derive(Debug, Args)]
+pub struct ConsumerResetKeyArgs {
+    /// Name of the consumer.
+    #[arg(value_name = "NAME", help_heading = ARGUMENTS)]
+    pub name: String,
+    /// The ordering key.
+    #[arg(long, value_name = "KEY", help_heading = ARGUMENTS)]
+    pub key: String,
+    /// Do not ask.
+    #[arg(long, help_heading = ARGUMENTS)]
+    pub yes: bool,
     #[command(flatten)]
     pub database: ConsumerDatabaseOptions,
 }

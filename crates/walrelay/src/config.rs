@@ -51,15 +51,15 @@ pub use command::{
 };
 pub use consent::Consent;
 pub use consuming::{
-    ConsumeConfig, ConsumerAction, ConsumerConfig, ConsumerSetUp, InboxAction, InboxConfig,
-    NewSubscription, Rebuild, RefillConfig, Source,
+    BesideConfig, ConsumeConfig, ConsumerAction, ConsumerConfig, ConsumerSetUp, InboxAction,
+    InboxConfig, KeyReset, KeysConfig, NewSubscription, Rebuild, RefillConfig, Source,
 };
 pub(crate) use layers::is_section;
 pub use layers::{CommandLine, Environment, Refusal};
 pub use log::{LogConfig, LogFormat};
 pub use orders::{
-    BackfillAction, BackfillConfig, BackfillOrder, Place, RecoverOrder, ReplayAction, ReplayConfig,
-    ReplayOrder, ResetOrder, Skipping,
+    AdvanceOrder, BackfillAction, BackfillConfig, BackfillOrder, Place, RecoverOrder, ReplayAction,
+    ReplayConfig, ReplayOrder, ResetOrder, Skipping,
 };
 pub use output_format::OutputFormat;
 pub use problem::Problem;

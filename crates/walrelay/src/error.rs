@@ -2,6 +2,9 @@
 
 use std::fmt;
 use std::net::SocketAddr;
+use walrelay_outbox_store::StoreError;
+use walrelay_pg_client::SqlError;
+use walrelay_pg_replication::SlotError;
 
 use walrelay_inbox::InboxError;
 use walrelay_outbox_admin::AdminError;
@@ -303,7 +306,7 @@ impl Error {
             Self::Config(_) => Kind::Configuration,
             Self::Findings { kind, .. } => *kind,
             Self::Postgres(error) => Kind::of_postgres(error),
-            Self::Store(error) => Kind::of_store(error),
+            Self::Store(error) => error.into(),
             Self::Relay(error) => error.kind(),
             Self::Inbox(error) => kind_of_inbox(error),
             Self::SlotLost { .. } => Kind::SlotLost,
@@ -345,6 +348,8 @@ impl Error {
             // The relay stopped because of this error, so the policy has a code for it.
             Self::Relay(error) => match error.disposition() {
                 Disposition::Stop { exit, .. } => exit,
+                // A command does not wait for what a relay waits for.
+                Disposition::Wait { .. } => error.kind().exit(),
                 Disposition::Reconnect | Disposition::StandBy => Exit::Unexpected,
             },
             other => other.kind().exit(),
@@ -357,9 +362,10 @@ impl Error {
         let mut cause: Option<&(dyn std::error::Error + 'static)> = Some(self);
         while let Some(error) = cause {
             let server = error.downcast_ref::<tokio_postgres::Error>();
-            let answer = server.and_then(tokio_postgres::Error::as_db_error);
-            if let Some(answer) = answer
-                && let ServerErrorKind::SlotActive { pid } = ServerError::from(answer).kind()
+            let answer = server.and_then(tokio_postgres::Error::as_db_error).map(ServerError::from);
+            let stream = error.downcast_ref::<PgError>().and_then(PgError::server);
+            if let Some(answer) = answer.as_ref().or(stream)
+                && let ServerErrorKind::SlotActive { pid } = answer.kind()
             {
                 return pid;
             }
@@ -401,7 +407,7 @@ impl Error {
             Self::MayNotLook { side: Side::Inbox, .. } => INBOX_RIGHTS,
             Self::Inbox(InboxError::Rights { hint, .. }) => hint,
             Self::Inbox(InboxError::Refused { .. }) => REFUSED,
-            Self::Inbox(InboxError::Store(error)) if Kind::of_store(error) == Kind::Privilege => {
+            Self::Inbox(InboxError::Store(error)) if Kind::from(error) == Kind::Privilege => {
                 CONSUMER_RIGHTS
             }
             Self::Unfit { hint, .. } | Self::Stopped { hint, .. } => hint,
@@ -426,8 +432,8 @@ pub(crate) fn kind_of_inbox(error: &InboxError) -> Kind {
     match error {
         InboxError::Connect(error) => Kind::of_postgres(error),
         // Whether the outbox's tables are there has been looked at before: these are the inbox's.
-        InboxError::Store(error) if Kind::of_store(error) == Kind::TableMissing => Kind::InboxUnfit,
-        InboxError::Store(error) | InboxError::Outbox(error) => Kind::of_store(error),
+        InboxError::Store(error) if Kind::from(error) == Kind::TableMissing => Kind::InboxUnfit,
+        InboxError::Store(error) | InboxError::Outbox(error) => error.into(),
         InboxError::Rights { .. } => Kind::Privilege,
         InboxError::Inbox { .. } | InboxError::Paused { .. } | InboxError::Refused { .. } => {
             Kind::InboxUnfit
@@ -435,8 +441,11 @@ pub(crate) fn kind_of_inbox(error: &InboxError) -> Kind {
         InboxError::Unregistered { .. } => Kind::ConsumerMissing,
         InboxError::Handler { .. } => Kind::HandlerUnfit,
         InboxError::Reset(_) => Kind::ResetUnfit,
-        InboxError::OtherSubscription { .. }
+        InboxError::AlreadyFinished { .. }
+        | InboxError::OtherSubscription { .. }
         | InboxError::UnknownEvent { .. }
+        | InboxError::UnknownKey { .. }
+        | InboxError::KeyMoved { .. }
         | InboxError::SeveralConsumers { .. }
         | InboxError::Table { .. } => Kind::Argument,
         InboxError::PubSub(_) | InboxError::Pull { .. } => Kind::PubSub,
@@ -495,3 +504,14 @@ impl fmt::Display for ProblemList<'_> {
         }
     }
 }
+/// The errors of the Postgres crates reach a command as one.
+macro_rules! from_postgres {
+    ($($error:ty),*) => {$(
+        impl From<$error> for Error {
+            fn from(error: $error) -> Self {
+                Self::Store(AdminError::from(error))
+            }
+        }
+    )*};
+}
+from_postgres!(SqlError, SlotError, StoreError);

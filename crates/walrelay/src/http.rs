@@ -1,13 +1,14 @@
 //! `/livez`, `/readyz`, `/metrics` and `/status` for probes, Prometheus and people.
 //!
 //! Answers only from memory: no request makes the relay ask Postgres or Pub/Sub anything. The
-//! number of connections and the life of each are bounded, so nobody outside can hold memory.
+//! number of connections and the life of each are bounded (`connections`), so that a client can
+//! neither hold memory nor keep a probe from its answer.
+
+mod connections;
 
 use std::io;
 use std::net::SocketAddr;
-use std::pin::Pin;
 use std::sync::Arc;
-use std::task::{Context, Poll};
 use std::time::Duration;
 
 use axum::Router;
@@ -16,21 +17,12 @@ use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 use serde_json::{Value, json};
-use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
-use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
-use tokio::time::Sleep;
+use tokio::net::TcpListener;
 use walrelay_core::Pulse;
 use walrelay_relay::observe::health::Health;
 use walrelay_relay::observe::metrics::Metrics;
 
-/// Connections served at once; the next waits in the listen queue. Probes, one Prometheus and a
-/// person need a handful.
-const CONNECTIONS_MAX: usize = 32;
-
-/// How long a connection lives, whatever it does. Longer than the usual scrape interval of 30 s,
-/// so that one connection serves two scrapes.
-const CONNECTION_LIFE: Duration = Duration::from_secs(65);
+use self::connections::BoundedListener;
 
 /// What the handlers answer from.
 #[derive(Debug, Clone)]
@@ -127,8 +119,7 @@ pub async fn listen(address: SocketAddr) -> io::Result<TcpListener> {
 ///
 /// Accepting connections fails for good.
 pub async fn serve(listener: TcpListener, observed: Observed) -> io::Result<()> {
-    let listener = BoundedListener { listener, room: Arc::new(Semaphore::new(CONNECTIONS_MAX)) };
-    axum::serve(listener, router(observed)).await
+    axum::serve(BoundedListener::new(listener), router(observed)).await
 }
 
 /// What is served; manifests are held to it.
@@ -176,84 +167,4 @@ async fn status(State(observed): State<Observed>) -> Response {
 
 fn answer(code: StatusCode, body: &Value) -> Response {
     (code, [(header::CONTENT_TYPE, "application/json")], format!("{body}\n")).into_response()
-}
-
-/// Accepts a connection only while there is room for it.
-struct BoundedListener {
-    listener: TcpListener,
-    room: Arc<Semaphore>,
-}
-
-impl axum::serve::Listener for BoundedListener {
-    type Io = BoundedConnection;
-    type Addr = SocketAddr;
-
-    async fn accept(&mut self) -> (Self::Io, Self::Addr) {
-        loop {
-            let Ok(place) = Arc::clone(&self.room).acquire_owned().await else {
-                unreachable!("the semaphore is never closed")
-            };
-            match self.listener.accept().await {
-                Ok((stream, address)) => {
-                    let end = Box::pin(tokio::time::sleep(CONNECTION_LIFE));
-                    return (BoundedConnection { stream, end, _place: place }, address);
-                }
-                Err(error) => {
-                    // Out of descriptors, or a peer that is gone already: neither ends serving.
-                    tracing::debug!(%error, "accept");
-                    tokio::time::sleep(Duration::from_millis(100)).await;
-                }
-            }
-        }
-    }
-
-    fn local_addr(&self) -> io::Result<Self::Addr> {
-        self.listener.local_addr()
-    }
-}
-
-/// A connection that ends at a fixed time and gives its place back when it is dropped.
-struct BoundedConnection {
-    stream: TcpStream,
-    end: Pin<Box<Sleep>>,
-    _place: OwnedSemaphorePermit,
-}
-
-impl BoundedConnection {
-    fn check_end(&mut self, context: &mut Context<'_>) -> io::Result<()> {
-        match self.end.as_mut().poll(context) {
-            Poll::Ready(()) => Err(io::ErrorKind::TimedOut.into()),
-            Poll::Pending => Ok(()),
-        }
-    }
-}
-
-impl AsyncRead for BoundedConnection {
-    fn poll_read(
-        mut self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-        buffer: &mut ReadBuf<'_>,
-    ) -> Poll<io::Result<()>> {
-        self.check_end(context)?;
-        Pin::new(&mut self.stream).poll_read(context, buffer)
-    }
-}
-
-impl AsyncWrite for BoundedConnection {
-    fn poll_write(
-        mut self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-        bytes: &[u8],
-    ) -> Poll<io::Result<usize>> {
-        self.check_end(context)?;
-        Pin::new(&mut self.stream).poll_write(context, bytes)
-    }
-
-    fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_flush(context)
-    }
-
-    fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_shutdown(context)
-    }
 }

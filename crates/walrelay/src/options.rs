@@ -168,7 +168,7 @@ options! {
     MAX_ATTEMPTS: u32 = Setting::count("max-attempts", "20", 1, 1_000)
         .under("Consumer", "10")
         .means("Tries of what failed before it is dead")
-        .detail("With back-off, some eight minutes of failures of its own; 10 by default for a consumer, some five.");
+        .detail("With back-off, some eight minutes of failures of its own; 10 by default for a consumer: five to nine minutes.");
     ON_DEAD: &'static str = Setting::word("on-dead", "continue", &["continue", "hold"])
         .shown_as("POLICY")
         .under("Consumer", "hold")
@@ -303,10 +303,10 @@ options! {
 options! {
     /// What `run` takes besides.
     LostSlotOptions "This command"
-    ON_SLOT_LOST: &'static str = Setting::word("on-slot-lost", "stop", &["stop", "recover"])
+    ON_SLOT_LOST: &'static str = Setting::word("on-slot-lost", "wait", &["wait", "stop", "recover"])
         .shown_as("POLICY")
-        .means("When the slot was lost: stop with exit 5, or make a new one and publish the rest from the table")
-        .detail("`recover` needs SELECT on the outbox table. See docs/operations.md, Lost slot.");
+        .means("If the slot is lost: wait for `slot recover`, stop with exit 5, or recover without a person")
+        .detail("With --until-caught-up, `wait` stops with exit 5. `recover` needs SELECT on the outbox table. See docs/operations.md, Lost slot.");
     ANCHOR_KEEP: Option<Duration> = Setting::optional_duration("anchor-keep", "no anchor is kept", MINUTE, DECADE)
         .means("Keep an anchor that reaches back this far, as in 6h, for replays and resets")
         .detail("It is called `kept`, and keeps no more log than its share of `max_slot_wal_keep_size`. See docs/replay.md.");

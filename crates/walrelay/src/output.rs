@@ -283,6 +283,17 @@ pub(crate) fn human_bytes(bytes: u64) -> String {
     }
 }
 
+/// How long ago something was, in its two greatest units: `30 s`, `2 h 5 min`, `1 d 2 h`.
+pub(crate) fn human_age(seconds: u64) -> String {
+    let (minutes, hours, days) = (seconds / 60, seconds / 3_600, seconds / 86_400);
+    match (days, hours, minutes) {
+        (0, 0, 0) => format!("{seconds} s"),
+        (0, 0, _) => format!("{minutes} min"),
+        (0, ..) => format!("{hours} h {} min", minutes % 60),
+        _ => format!("{days} d {} h", hours % 24),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -4,6 +4,7 @@
 #![expect(clippy::shadow_unrelated, reason = "each request reads as if it stood alone")]
 
 use std::net::SocketAddr;
+use std::time::Duration;
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
@@ -11,6 +12,9 @@ use tokio::task::JoinSet;
 use walrelay::http::{self, Observed};
 use walrelay_relay::observe::health::{Health, Phase};
 use walrelay_relay::observe::metrics::Metrics;
+
+/// How long a probe of Kubernetes may wait. It waits one second; a machine under test is slower.
+const PROBE_TIMEOUT: Duration = Duration::from_secs(5);
 
 struct Served {
     address: SocketAddr,
@@ -87,13 +91,48 @@ async fn metrics_and_status_show_what_the_pipeline_counted() {
     assert_eq!(served.get("/nowhere").await.0, 404);
 }
 
+/// What idle clients have sent before they fall silent.
+const IDLE: [&str; 3] = ["", "GET /livez HT", "GET /livez HTTP/1.1\r\nHost: x\r\n\r\n"];
+
 #[tokio::test]
-async fn a_connection_that_says_nothing_does_not_stop_the_others() {
-    let served = served().await;
-    let mut silent = Vec::new();
-    for _ in 0..16 {
-        silent.push(TcpStream::connect(served.address).await.unwrap());
+async fn the_liveness_probe_answers_beside_80_idle_connections() {
+    for sent in IDLE {
+        let served = served().await;
+        let mut idle = Vec::new();
+        for _ in 0..80 {
+            let mut stream = TcpStream::connect(served.address).await.unwrap();
+            // A connection that was closed for a newer one refuses what is sent.
+            drop(stream.write_all(sent.as_bytes()).await);
+            idle.push(stream);
+        }
+        let answer = tokio::time::timeout(PROBE_TIMEOUT, served.get("/livez")).await;
+        let (code, _) = answer.unwrap_or_else(|_| panic!("no answer beside {sent:?}"));
+        assert_eq!(code, 200, "beside {sent:?}");
+        drop(idle);
     }
+}
+
+#[tokio::test]
+async fn a_request_that_is_sent_byte_by_byte_is_cut_after_a_few_seconds() {
+    let served = served().await;
+    let mut stream = TcpStream::connect(served.address).await.unwrap();
+    let mut bytes = "GET /livez HTTP/1.1\r\nX-Slow: ".bytes().chain(std::iter::repeat(b'x'));
+    let began = tokio::time::Instant::now();
+    let mut tick = tokio::time::interval(Duration::from_millis(200));
+    let mut answer = [0; 64];
+    loop {
+        assert!(began.elapsed() < Duration::from_secs(20), "the request is still open");
+        tokio::select! {
+            read = stream.read(&mut answer) => match read {
+                Ok(0) | Err(_) => break,
+                Ok(_) => {}
+            },
+            _ = tick.tick() => {
+                let byte = bytes.next().unwrap();
+                drop(stream.write_all(&[byte]).await);
+            }
+        }
+    }
+    assert!(began.elapsed() > Duration::from_secs(2), "{:?}", began.elapsed());
     assert_eq!(served.get("/livez").await.0, 200);
-    drop(silent);
 }

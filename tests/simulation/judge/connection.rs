@@ -91,10 +91,12 @@ impl State {
         if std::mem::replace(&mut self.last_end, End::Broken) == End::Graceful {
             return;
         }
+        // What the slot or the record covers is not sent.
+        let record = self.records.get(&self.streaming).copied().unwrap_or_default();
+        let starts_at = confirmed_flush.max(self.floor).max(record);
         let of_slot = |row: &&mut RowState| row.stored > 0 && row.kind != RowOf::Copy;
         for row in self.rows.iter_mut().filter(of_slot) {
-            let comes_again =
-                row.recorded.is_none() && row.row.commit_lsn >= confirmed_flush.max(self.floor);
+            let comes_again = row.recorded.is_none() && row.row.commit_lsn >= starts_at;
             if comes_again || row.recorded == Some(Status::Retrying) {
                 row.allow_repeat();
             }

@@ -93,6 +93,8 @@ pub(super) struct State {
     pub(super) rounds: BTreeMap<u64, u64>,
     /// The target of the last reset: what lies before it has been settled, and does not come again.
     pub(super) floor: u64,
+    /// By process: how far the slot was on record as settled when it last asked.
+    pub(super) records: BTreeMap<u64, u64>,
     pub(super) calls: BTreeMap<u64, Call>,
     pub(super) calls_count: u64,
     /// Rows before this one were settled when the slot was confirmed over them.
@@ -131,6 +133,7 @@ impl State {
             round: 0,
             rounds: BTreeMap::new(),
             floor: 0,
+            records: BTreeMap::new(),
             calls: BTreeMap::new(),
             calls_count: 0,
             confirmed_rows: 0,

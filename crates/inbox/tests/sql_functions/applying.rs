@@ -1,7 +1,7 @@
 //! A batch takes effect once, whatever is delivered again, and says what became of each message.
 
 use crate::messages::event;
-use crate::world::{BOTH, EACH, SET, worlds};
+use crate::world::{BOTH, EACH, SET, World, worlds};
 
 #[tokio::test]
 async fn a_batch_takes_effect_in_order_and_moves_its_keys() {
@@ -125,6 +125,65 @@ async fn by_position_an_overtaken_event_is_skipped_only_where_the_server_is_know
         let reason =
             "SELECT string_agg(DISTINCT error_code, ' ') FROM app_inbox WHERE status = 'discarded'";
         assert_eq!(world.text(reason).await, "BEHIND_POSITION");
+    }
+}
+
+/// What proves the position of this key wrong, and its position.
+async fn implausible(world: &World, key: &str) -> String {
+    let sql = "SELECT concat_ws(' ', implausible, commit_lsn) FROM app_inbox_key WHERE ordering_key = '{key}'";
+    world.text(&sql.replace("{key}", key)).await
+}
+
+/// So far ahead that no server of the tests gets there.
+const FAR: u64 = 1 << 40;
+
+#[tokio::test]
+async fn a_forged_position_does_not_keep_later_versions_of_its_key_from_being_applied() {
+    const SKIP: &str = ", dedupe => 'position'";
+    for world in worlds().await {
+        let ours = |n| event(n, "a").of_system("1");
+        let forged = ours(6).at(FAR, 0);
+        assert_eq!(world.apply_with(EACH, &[ours(5), forged], SKIP).await, ["done", "done"]);
+        assert_eq!(implausible(&world, "a").await, "0 100/0");
+
+        assert_eq!(world.apply_with(SET, &[ours(7), ours(8)], SKIP).await, ["late", "late"]);
+        assert_eq!(implausible(&world, "a").await, "2 100/0");
+        // In one batch with what is forged.
+        let batch = [ours(9).at(2 * FAR, 0), ours(10)];
+        assert_eq!(world.apply_with(SET, &batch, SKIP).await, ["done", "late"]);
+        assert_eq!(world.applied("a").await, ["e5", "e6", "e7", "e8", "e9", "e10"]);
+        assert_eq!(implausible(&world, "a").await, "0 200/0", "it has moved since");
+        // Copies of what was applied and pruned prove nothing, and stay skipped.
+        world.run("DELETE FROM app_inbox").await;
+        let copies = [ours(5), ours(7), ours(10)];
+        assert_eq!(world.apply_with(EACH, &copies, SKIP).await, ["discarded"; 3]);
+        assert_eq!(implausible(&world, "a").await, "0 200/0");
+    }
+}
+
+#[tokio::test]
+async fn events_skipped_behind_a_position_that_was_reached_before_they_occurred_are_counted() {
+    const SKIP: &str = ", dedupe => 'position'";
+    for world in worlds().await {
+        // The version is forged as well, so that no version tells what is new.
+        let forged = event(6, "a").of_system("1").at(FAR, 0).version(1_000_000_i64);
+        assert_eq!(world.apply_with(EACH, &[forged], SKIP).await, ["done"]);
+        let new = |n| event(n, "a").of_system("1").occurred_at("tomorrow");
+        assert_eq!(world.apply_with(SET, &[new(7), new(8)], SKIP).await, ["discarded"; 2]);
+        assert_eq!(implausible(&world, "a").await, "2 100/0");
+        assert_eq!(world.apply_with(SET, &[new(7)], SKIP).await, ["duplicate"]);
+        let old = event(3, "a").of_system("1");
+        assert_eq!(world.apply_with(SET, &[old], SKIP).await, ["discarded"]);
+        let unversioned = event(9, "a").of_system("1").version(None).occurred_at("tomorrow");
+        assert_eq!(world.apply_with(SET, &[unversioned], SKIP).await, ["discarded"]);
+        assert_eq!(implausible(&world, "a").await, "3 100/0");
+        // Without the option nothing is skipped, and the counter stays.
+        assert_eq!(world.apply(SET, &[new(10)]).await, ["late"]);
+        assert_eq!(implausible(&world, "a").await, "3 100/0");
+        // A position that moves on is one that events agree with.
+        let further = event(11, "a").of_system("1").at(FAR + 1, 0);
+        assert_eq!(world.apply_with(SET, &[further], SKIP).await, ["done"]);
+        assert_eq!(implausible(&world, "a").await, "0 100/1");
     }
 }
 

@@ -334,6 +334,22 @@ async fn waits_double_and_are_spread() {
 }
 
 #[tokio::test]
+async fn ten_attempts_take_five_to_nine_minutes_whatever_chance_does() {
+    for world in worlds().await {
+        // The nine waits between ten attempts, a thousand times over.
+        let totals = "SELECT concat_ws(' ', min(total) >= interval '5 min', max(total) <= interval '9 min',
+                                max(total) - min(total) > interval '1 min')
+            FROM (SELECT sum(app_inbox_next_attempt('22000', attempts, now()) - clock_timestamp()) AS total
+                    FROM generate_series(1, 1000) AS run, generate_series(1, 9) AS attempts GROUP BY run) AS runs";
+        for seed in ["-0.5", "0", "0.17"] {
+            let seeded = world.text(&format!("SELECT setseed({seed})::text")).await;
+            assert!(seeded.is_empty());
+            assert_eq!(world.text(totals).await, "t t t", "seed {seed}");
+        }
+    }
+}
+
+#[tokio::test]
 async fn a_row_keeps_the_newest_errors_within_bounds() {
     for world in worlds().await {
         world

@@ -10,6 +10,7 @@ pub(crate) struct Message {
     version: Option<i64>,
     position: Option<(u64, u32)>,
     system: Option<&'static str>,
+    occurred_at: &'static str,
     attributes: String,
     data: Vec<u8>,
 }
@@ -23,6 +24,7 @@ pub(crate) fn event(number: u32, key: &str) -> Message {
         version: Some(number.into()),
         position: Some((number.into(), 0)),
         system: None,
+        occurred_at: "2026-11-21T10:00:00Z",
         attributes: format!(r#"{{"event_id": "e{number}", "colour": "red"}}"#),
         data: format!(r#"{{"amount": {number}}}"#).into_bytes(),
     }
@@ -48,6 +50,11 @@ impl Message {
 
     pub(crate) fn of_system(self, system: &'static str) -> Self {
         Self { system: Some(system), ..self }
+    }
+
+    /// As Postgres reads a time, `tomorrow` among others.
+    pub(crate) fn occurred_at(self, occurred_at: &'static str) -> Self {
+        Self { occurred_at, ..self }
     }
 
     pub(crate) fn attributes(self, attributes: &str) -> Self {
@@ -76,11 +83,12 @@ impl Message {
             let _ok = write!(data, "{byte:02x}");
         }
         format!(
-            "ROW('{id}', 'placed', 'order', '{key}', '{key}', {version}, 1, '2026-11-21T10:00:00Z', {lsn}, \
+            "ROW('{id}', 'placed', 'order', '{key}', '{key}', {version}, 1, '{occurred_at}', {lsn}, \
              {index}, {system}, 'm-{id}', '2026-11-21T10:00:01Z', '{attributes}', '\\x{data}')\
              ::app_inbox_message",
             id = self.id,
             key = self.key,
+            occurred_at = self.occurred_at,
             version = number(self.version),
             attributes = self.attributes,
         )

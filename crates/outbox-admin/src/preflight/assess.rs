@@ -8,7 +8,9 @@ use super::request::{ColumnRole, PreflightRequest};
 use super::resemble::or_resembling;
 use super::shards::{is_of_another_number, shard_findings};
 use super::tables::{outbox_findings, relay_table_findings};
-use crate::admin_error::{LOST_SLOT_FIX, UPGRADE_FIX};
+use crate::admin_error::LOST_SLOT_FIX;
+use crate::admin_error::UPGRADE_FIX;
+use crate::encoding::{SQL_ASCII_FIX, SQL_ASCII_RISK, UNCHECKED_ENCODING};
 use crate::lost::loss;
 use crate::operation::UpgradeStage;
 use walrelay_pg_replication::{
@@ -81,6 +83,7 @@ fn server_findings(findings: &mut Findings, facts: &Facts) {
             change_setting(server, "wal_level", "logical", Restart::Needed),
         );
     }
+    encoding_findings(findings, server);
     let subject = format!("role {}", facts.role.name);
     if facts.role.may_replicate {
         findings.ok(code::ROLE_REPLICATION, &subject, "may replicate");
@@ -90,6 +93,17 @@ fn server_findings(findings: &mut Findings, facts: &Facts) {
             &subject,
             "has no REPLICATION attribute",
             replication_fix(server, &facts.role.name),
+        );
+    }
+}
+
+fn encoding_findings(findings: &mut Findings, server: &ServerFacts) {
+    if server.encoding == UNCHECKED_ENCODING {
+        findings.warning(
+            code::ENCODING,
+            &format!("database {}", server.database),
+            SQL_ASCII_RISK,
+            SQL_ASCII_FIX,
         );
     }
 }
@@ -264,8 +278,11 @@ fn operations_findings(findings: &mut Findings, subject: &str, publication: &Pub
         })
         .collect();
     if !surplus.is_empty() {
-        let message = format!("publishes {}: the relay stops at the first one", surplus.join(", "));
-        findings.error(code::PUBLICATION_OPERATIONS, subject, message, fix());
+        let message = format!(
+            "publishes {} beside inserts: such changes carry no event, and the relay ignores them",
+            surplus.join(", ")
+        );
+        findings.warning(code::PUBLICATION_OPERATIONS, subject, message, fix());
     }
 }
 

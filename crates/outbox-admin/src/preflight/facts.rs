@@ -52,6 +52,8 @@ pub struct ServerFacts {
     pub version_num: u32,
     /// The database we are connected to.
     pub database: String,
+    /// Its encoding, as in `UTF8`.
+    pub encoding: String,
     /// Standby or primary.
     pub mode: ServerMode,
     /// Who runs it.

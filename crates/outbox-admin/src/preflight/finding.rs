@@ -36,6 +36,8 @@ pub mod code {
     pub const IN_RECOVERY: &str = "in_recovery";
     /// The server is Supabase's.
     pub const SUPABASE: &str = "supabase";
+    /// The encoding of the database.
+    pub const ENCODING: &str = "encoding";
     /// The setting `wal_level`.
     pub const WAL_LEVEL: &str = "wal_level";
     /// The role may not replicate.

@@ -90,6 +90,7 @@ async fn server_and_role(client: &Client) -> Result<(ServerFacts, RoleFacts), Ad
     let server = ServerFacts {
         version_num: u32::try_from(number("version_num")).unwrap_or_default(),
         database: row.get("database"),
+        encoding: row.get("encoding"),
         mode: if row.get("in_recovery") { ServerMode::Standby } else { ServerMode::Primary },
         host: if row.get("is_supabase") { ServerHost::Supabase } else { ServerHost::Other },
         wal_level: row.get("wal_level"),
@@ -199,6 +200,7 @@ SELECT ARRAY(SELECT pubname::text FROM pg_catalog.pg_publication ORDER BY 1 LIMI
 const SERVER: &str = "
 SELECT current_setting('server_version_num')::int8 AS version_num,
        current_database()::text AS database,
+       getdatabaseencoding()::text AS encoding,
        pg_is_in_recovery() AS in_recovery,
        EXISTS (SELECT FROM pg_catalog.pg_roles WHERE rolname = 'supabase_admin') AS is_supabase,
        current_setting('wal_level') AS wal_level,

@@ -52,6 +52,7 @@ fn facts() -> Facts {
         server: ServerFacts {
             version_num: 150_018,
             database: "app".to_owned(),
+            encoding: "UTF8".to_owned(),
             mode: ServerMode::Primary,
             host: ServerHost::Other,
             wal_level: "logical".to_owned(),
@@ -296,10 +297,9 @@ fn a_mistyped_name_is_told_what_it_resembles_and_never_to_drop_the_slot() {
 }
 
 #[test]
-fn a_publication_of_more_than_inserts_of_outboxes_is_an_error() {
+fn a_publication_of_more_than_the_rows_of_outboxes_or_without_inserts_is_an_error() {
     type Change = fn(&mut PublicationState);
-    let changes: [(&str, Change); 5] = [
-        (code::PUBLICATION_OPERATIONS, |p| p.publishes.push(Operation::Delete)),
+    let changes: [(&str, Change); 4] = [
         (code::PUBLICATION_OPERATIONS, |p| p.publishes.clear()),
         (code::PUBLICATION_SCOPE, |p| p.scope = PublicationScope::AllTables),
         (code::PUBLICATION_SCOPE, |p| {
@@ -311,6 +311,22 @@ fn a_publication_of_more_than_inserts_of_outboxes_is_an_error() {
         let (code, severity, _) = only(|f| change(publication(f)));
         assert_eq!((code, severity), (expected, Severity::Error));
     }
+}
+
+#[test]
+fn a_publication_of_more_than_inserts_is_a_warning_with_its_fix() {
+    let (code, severity, fix) = only(|f| {
+        publication(f).publishes.extend([Operation::Update, Operation::Delete]);
+    });
+    assert_eq!((code, severity), (code::PUBLICATION_OPERATIONS, Severity::Warning));
+    assert_eq!(fix, "ALTER PUBLICATION walrelay SET (publish = 'insert')");
+}
+
+#[test]
+fn a_database_without_an_encoding_is_a_warning() {
+    let (code, severity, _) = only(|f| f.server.encoding = "SQL_ASCII".to_owned());
+    assert_eq!((code, severity), (code::ENCODING, Severity::Warning));
+    assert_eq!(found(|f| f.server.encoding = "LATIN1".to_owned()), []);
 }
 
 #[test]

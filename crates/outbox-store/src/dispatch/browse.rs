@@ -37,6 +37,8 @@ pub enum DispatchState {
     NeedsPerson,
     /// What is not finished: dead and retrying.
     Open,
+    /// What has not been tried yet, because it is queued behind other rows of its key.
+    Queued,
     /// One state.
     Only(DispatchStatus),
     /// All of them.
@@ -63,6 +65,7 @@ impl DispatchState {
                 )
             }
             Self::Open => "status IN ('dead', 'retrying')",
+            Self::Queued => "status = 'retrying' AND error_code IS NULL",
             Self::Only(DispatchStatus::Retrying) => "status = 'retrying'",
             Self::Only(DispatchStatus::Dead) => "status = 'dead'",
             Self::Only(DispatchStatus::Published) => "status = 'published'",
@@ -188,7 +191,8 @@ impl DispatchStore {
         let sql = format!(
             "UPDATE public.app_outbox_dispatch AS d
                 SET message = $3, topic = $4, ordering_key = $5, status = 'retrying', attempts = 0,
-                    next_attempt_at = now(), error_code = NULL, last_error = {}, updated_at = {BUMPED}
+                    next_attempt_at = now(), error_code = NULL, last_error = {}, updated_at = {BUMPED},
+                    edited_at = now()
               WHERE slot = $1 AND event_id = $2",
             prepend_line(&format!("format('edited and routed anew at %s', {MOMENT})"), "d.last_error"),
         );

@@ -61,9 +61,19 @@ impl DispatchRow {
     /// Whether the message that is recorded lacks what the row's headers say: they could not be read.
     #[must_use]
     pub fn lacks_headers(&self) -> bool {
+        self.ended_with(Fault::HEADERS_CODE)
+    }
+
+    /// Whether a retry cannot publish it, because the message that is recorded lacks a part of the row.
+    #[must_use]
+    pub fn needs_edit(&self) -> bool {
+        self.lacks_headers() || self.ended_with(Fault::TOO_LARGE_CODE)
+    }
+
+    fn ended_with(&self, code: &str) -> bool {
         match self.status {
             DispatchStatus::Dead | DispatchStatus::Discarded => {
-                self.error_code.as_deref() == Some(Fault::HEADERS_CODE)
+                self.error_code.as_deref() == Some(code)
             }
             DispatchStatus::Retrying | DispatchStatus::Published => false,
         }
@@ -75,7 +85,7 @@ impl DispatchRow {
 pub struct DispatchDetail {
     /// All but the message.
     pub row: DispatchRow,
-    /// The encoded `PubsubMessage`.
+    /// The encoded `PubsubMessage`, or an [incomplete one](walrelay_core::IncompleteMessage).
     pub message: Vec<u8>,
 }
 
@@ -163,8 +173,8 @@ impl DispatchStore {
     ///
     /// # Errors
     ///
-    /// One of the ids is unknown, published or recorded without its headers, and then nothing is retried; the
-    /// server refused, or the connection ended.
+    /// One of the ids is unknown, published or recorded without a part of its row, and then nothing is
+    /// retried; the server refused, or the connection ended.
     pub async fn retry(
         &self,
         client: &mut Client,
@@ -192,7 +202,7 @@ impl DispatchStore {
                 let status = self.lock(&transaction, event_id).await?;
                 refuse(event_id, status, &[DispatchStatus::Published], "retried")?;
             }
-            self.refuse_without_headers(&transaction, event_ids).await?;
+            self.refuse_incomplete(&transaction, event_ids).await?;
         }
         let retried: i64 = transaction
             .query_typed_one(&retry_sql(condition), &all_params)
@@ -226,7 +236,8 @@ impl DispatchStore {
         let sql = format!(
             "UPDATE public.app_outbox_dispatch AS d
                 SET message = $3, status = 'retrying', attempts = 0, next_attempt_at = now(),
-                    error_code = NULL, last_error = {}, updated_at = {BUMPED}
+                    error_code = NULL, last_error = {}, updated_at = {BUMPED},
+                    edited_at = now()
               WHERE slot = $1 AND event_id = $2",
             prepend_line(&format!("format('edited at %s', {MOMENT})"), "d.last_error"),
         );
@@ -295,30 +306,33 @@ impl DispatchStore {
             .parse()
     }
 
-    /// What could not be read of a row is not published without a word.
-    async fn refuse_without_headers(
+    /// A message that lacks a part of its row is not published without it.
+    async fn refuse_incomplete(
         &self,
         transaction: &Transaction<'_>,
         event_ids: &[String],
     ) -> Result<(), StoreError> {
+        let codes = [Fault::HEADERS_CODE, Fault::TOO_LARGE_CODE];
         let found = transaction
             .query_typed_opt(
-                "SELECT event_id FROM public.app_outbox_dispatch
-                  WHERE slot = $1 AND event_id = ANY ($2) AND error_code = $3
+                "SELECT event_id, error_code FROM public.app_outbox_dispatch
+                  WHERE slot = $1 AND event_id = ANY ($2) AND error_code = ANY ($3)
                     AND status IN ('dead', 'discarded')
                   LIMIT 1",
                 &[
                     (&self.slot, Type::TEXT),
                     (&event_ids, Type::TEXT_ARRAY),
-                    (&Fault::HEADERS_CODE, Type::TEXT),
+                    (&codes.as_slice(), Type::TEXT_ARRAY),
                 ],
             )
             .await
             .map_err(StoreError::sql("look at rows of dispatch state"))?;
-        match found {
-            Some(row) => Err(StoreError::WithoutHeaders { event_id: row.get("event_id") }),
-            None => Ok(()),
-        }
+        let Some(row) = found else { return Ok(()) };
+        let event_id = row.get("event_id");
+        Err(match row.get::<_, &str>("error_code") {
+            Fault::HEADERS_CODE => StoreError::WithoutHeaders { event_id },
+            _ => StoreError::WithoutValue { event_id },
+        })
     }
 
     /// Tells the relay, once the transaction has committed, to look at what is due.

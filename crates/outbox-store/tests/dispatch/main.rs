@@ -10,5 +10,4 @@ mod rows;
 mod speed;
 mod spilled;
 #[path = "../support/mod.rs"]
-#[expect(dead_code, reason = "each test binary uses a part of it")]
 mod support;

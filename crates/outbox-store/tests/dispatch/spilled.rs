@@ -7,6 +7,7 @@ use walrelay_core::{Blame, OnDead, Outcome};
 use walrelay_outbox_store::{
     ClaimLimits, ClaimedRow, DispatchStatus, DispatchStore, ParkRow, ParkStatus,
 };
+use walrelay_testkit::postgres::TestClient;
 
 use crate::rows::{
     BEHIND, LIMITS, NOW, RELEASED, TOPIC, all, at, failure, ids, key, published, row, status_of,

@@ -1,8 +1,43 @@
 //! The password file of libpq: `host:port:database:user:password`, first match wins.
 
+use std::fs::File;
+use std::io::{self, Read as _};
+use std::path::Path;
+
+use crate::error::PgError;
 use crate::secret::Secret;
 
-use super::target::Endpoint;
+use super::target::{ConnectConfig, Endpoint};
+
+/// The largest password file that is read: thousands of hosts, and still nothing in memory.
+const BYTES_MAX: u64 = 1 << 20;
+
+impl ConnectConfig {
+    /// The hosts with the passwords that they have now.
+    ///
+    /// # Errors
+    ///
+    /// The password file cannot be read.
+    pub(crate) fn endpoints_now(&self) -> Result<Vec<Endpoint>, PgError> {
+        let mut endpoints = self.endpoints.clone();
+        let Some(path) = &self.passfile else { return Ok(endpoints) };
+        let failed = |source| PgError::PasswordFile { path: path.clone(), source };
+        let contents = read(path).map_err(failed)?;
+        for endpoint in &mut endpoints {
+            let (database, user) = (self.database.as_str(), self.user.as_str());
+            let wanted = Wanted { endpoint, database, user };
+            endpoint.password = password(&contents, &wanted);
+        }
+        Ok(endpoints)
+    }
+}
+
+/// The text of the file. Its permissions are not checked: mounted secrets are world-readable in a container.
+pub(super) fn read(path: &Path) -> io::Result<String> {
+    let mut contents = String::new();
+    File::open(path)?.take(BYTES_MAX).read_to_string(&mut contents)?;
+    Ok(contents)
+}
 
 /// What a line is compared with.
 pub(super) struct Wanted<'a> {

@@ -10,6 +10,9 @@ use crate::secret::Secret;
 #[derive(Debug, Clone)]
 pub struct ConnectConfig {
     pub(crate) endpoints: Vec<Endpoint>,
+    /// Where passwords are, if neither the string nor the environment has one. Read again before every
+    /// connection, so that a rotation needs no restart.
+    pub(crate) passfile: Option<PathBuf>,
     pub(crate) user: String,
     pub(crate) database: String,
     pub(crate) encryption: Encryption,
@@ -38,9 +41,9 @@ impl ConnectConfig {
 pub struct Endpoint {
     /// A name, an address, or the directory of a Unix socket.
     pub host: String,
-    /// The TCP port, or the number in the socket's name.
-    pub port: u16,
-    /// Per host, because a password file answers per host.
+    pub host: String,
+    /// The TCP port, or the number in the name of the socket.
+    /// Per host, because a password file has one line per host; none before that file is read.
     pub password: Option<Secret>,
 }
 

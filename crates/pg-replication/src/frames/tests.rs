@@ -1,17 +1,25 @@
 //! Frames cut up, held back and oversized, from a server that is a buffer.
 
 use futures_util::FutureExt as _;
-use pgoutput_parser::{Keepalive, Lsn, PgTimestamp, XLogData, encode};
+use pgoutput_parser::{Column, Keepalive, Lsn, PgTimestamp, XLogData, encode};
 use tokio::io::{AsyncWriteExt as _, DuplexStream, duplex};
 
 use super::*;
 
 const LIMIT: Duration = Duration::from_secs(30);
+const FRAME_BYTES_MAX: usize = 1 << 20;
+const VALUE_BYTES_MAX: usize = 1 << 19;
 
 /// Frames and the server's end of their connection.
 fn stream(capacity: usize) -> (Frames<DuplexStream>, DuplexStream) {
     let (ours, theirs) = duplex(capacity);
-    (Frames::new(ours, Incoming::new(1 << 20), LIMIT), theirs)
+    let settings = StreamSettings {
+        frame_bytes_max: FRAME_BYTES_MAX,
+        value_bytes_max: VALUE_BYTES_MAX,
+        silence_limit: LIMIT,
+        ..StreamSettings::default()
+    };
+    (Frames::new(ours, Incoming::new(FRAME_BYTES_MAX), &settings), theirs)
 }
 
 fn message(tag: u8, body: &[u8]) -> Vec<u8> {
@@ -134,6 +142,93 @@ async fn every_way_a_stream_ends_has_its_own_error() {
         let error = answer_to(&bytes).await.unwrap_err();
         assert!(is_expected(&error), "{bytes:?}: {error}");
     }
+}
+
+/// An Insert whose second value is so large, and as it is condensed.
+fn large_insert(bytes: usize) -> (Vec<u8>, Vec<u8>) {
+    let value = vec![b'x'; bytes];
+    let [small, large] = [Column::Text(b"7"), Column::Text(&value)];
+    let left_out = Column::TooLarge { bytes };
+    (
+        row(1, &encode::insert(9, &[small, large, small])),
+        encode::insert(9, &[small, left_out, small]),
+    )
+}
+
+fn data(frame: Frame<'_>) -> Vec<u8> {
+    match frame {
+        Frame::XLogData(frame) => frame.data.to_vec(),
+        Frame::Keepalive(_) => panic!("a keepalive"),
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_row_beyond_the_limit_is_read_past_in_bounded_memory_and_its_neighbours_come_whole() {
+    let (large, condensed) = large_insert(20 << 20);
+    let (mut frames, mut server) = stream(1 << 16);
+    let bytes = [row(1, b"before"), large.clone(), row(3, b"after"), large, keepalive(5)].concat();
+    let sending = async { server.write_all(&bytes).await.unwrap() };
+    let receiving = async {
+        for expected in [b"before".to_vec(), condensed.clone(), b"after".to_vec(), condensed] {
+            assert_eq!(data(frames.next().await.unwrap()), expected);
+            assert!(frames.buffered_bytes() < 1 << 20, "{}", frames.buffered_bytes());
+        }
+        assert_eq!(position(frames.next().await.unwrap()), (5, 0));
+    };
+    tokio::join!(sending, receiving);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_large_row_loses_nothing_when_reading_is_dropped_between_its_parts() {
+    let (large, condensed) = large_insert(FRAME_BYTES_MAX);
+    let (mut frames, mut server) = stream(4 << 20);
+    let mut seen = Vec::new();
+    for part in [large, row(2, b"after")].concat().chunks(997) {
+        if let Some(frame) = frames.next().now_or_never() {
+            seen.push(data(frame.unwrap()));
+        }
+        server.write_all(part).await.unwrap();
+    }
+    while seen.len() < 2 {
+        seen.push(data(frames.next().await.unwrap()));
+    }
+    assert_eq!(seen, [condensed, b"after".to_vec()]);
+}
+
+/// The loop that reads also sends status updates (I5).
+#[tokio::test(start_paused = true)]
+async fn reading_past_a_large_row_lets_others_run_though_all_of_it_is_there() {
+    let (large, condensed) = large_insert(48 << 20);
+    let (mut frames, mut server) = stream(64 << 20);
+    server.write_all(&large).await.unwrap();
+    tokio::task::yield_now().await;
+    assert!(frames.next().now_or_never().is_none());
+    assert_eq!(data(frames.next().await.unwrap()), condensed);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_stream_can_be_ended_within_a_large_row() {
+    let (large, _) = large_insert(4 << 20);
+    let (mut frames, mut server) = stream(16 << 20);
+    let (head, tail) = large.split_at(2 << 20);
+    server.write_all(head).await.unwrap();
+    assert!(frames.next().now_or_never().is_none());
+    server.write_all(tail).await.unwrap();
+    server
+        .write_all(&[large.clone(), message(b'c', &[]), message(b'Z', b"I")].concat())
+        .await
+        .unwrap();
+    frames.discard().await.unwrap();
+    assert!(frames.buffered_bytes() <= 1 << 20);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_large_message_that_is_no_row_ends_the_stream() {
+    let (mut frames, mut server) = stream(4 << 20);
+    server.write_all(&row(1, &vec![b'M'; 2 << 20])).await.unwrap();
+    let error = frames.next().await.unwrap_err();
+    assert!(matches!(error, PgError::Frame(_)), "{error}");
+    assert!(error.to_string().len() < 1_000);
 }
 
 #[tokio::test(start_paused = true)]

@@ -10,9 +10,16 @@ use h2::server::{Builder, Connection, SendResponse};
 use h2::{Reason, RecvStream};
 use http::{HeaderMap, HeaderValue, Request, Response};
 use prost::Message as _;
-use tokio::net::{TcpListener, TcpStream};
+use rustls::ServerConfig;
+use rustls::pki_types::pem::PemObject as _;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use tokio::net::TcpListener;
 use tokio::sync::{Barrier, watch};
 use tokio::task::JoinSet;
+use tokio_rustls::TlsAcceptor;
+use walrelay_testkit::tls::{CERTIFICATE, KEY};
+
+use crate::cork::Wire;
 
 /// What the server does with one request.
 #[derive(Clone)]
@@ -21,6 +28,8 @@ pub(super) enum Answer {
     Ids,
     /// As `Ids`, once as many requests have arrived as the barrier waits for.
     IdsTogether(Arc<Barrier>),
+    /// As `Ids` for whoever sends this `authorization`; to others, that the token is refused.
+    IdsFor(String),
     /// As `Ids`, in DATA frames of one byte.
     IdsInPieces,
     /// These ids, whatever was asked.
@@ -79,6 +88,14 @@ impl Server {
         Self::start_at(any, None, script).await
     }
 
+    /// As `start`, behind TLS.
+    pub(super) async fn start_with_tls(
+        script: impl Fn(usize) -> Answer + Send + Sync + 'static,
+    ) -> Self {
+        let any = SocketAddr::from(([127, 0, 0, 1], 0));
+        Self::listen(any, Some(tls()), None, Box::new(script)).await
+    }
+
     /// As `start`, and each connection announces its end after so many requests.
     pub(super) async fn going_away_after(
         requests: usize,
@@ -93,9 +110,18 @@ impl Server {
         goaway_after: Option<usize>,
         script: impl Fn(usize) -> Answer + Send + Sync + 'static,
     ) -> Self {
+        Self::listen(at, None, goaway_after, Box::new(script)).await
+    }
+
+    async fn listen(
+        at: SocketAddr,
+        tls: Option<TlsAcceptor>,
+        goaway_after: Option<usize>,
+        script: Box<Script>,
+    ) -> Self {
         let listener = TcpListener::bind(at).await.unwrap();
         let shared = Arc::new(Shared {
-            script: Box::new(script),
+            script,
             goaway_after,
             connections: AtomicUsize::new(0),
             seen: watch::Sender::new(Vec::new()),
@@ -104,7 +130,7 @@ impl Server {
         });
         let address = listener.local_addr().unwrap();
         let mut tasks = JoinSet::new();
-        tasks.spawn(listen(listener, Arc::clone(&shared)));
+        tasks.spawn(listen(listener, tls, Arc::clone(&shared)));
         Self { address, shared, _tasks: tasks }
     }
 
@@ -135,21 +161,47 @@ impl Server {
     }
 }
 
-async fn listen(listener: TcpListener, shared: Arc<Shared>) {
+async fn listen(listener: TcpListener, tls: Option<TlsAcceptor>, shared: Arc<Shared>) {
     let mut connections = JoinSet::new();
     loop {
         let (tcp, _) = listener.accept().await.unwrap();
         let number = shared.connections.fetch_add(1, Ordering::SeqCst);
-        connections.spawn(serve(tcp, number, Arc::clone(&shared)));
+        let (tls, shared) = (tls.clone(), Arc::clone(&shared));
+        connections.spawn(async move {
+            let wire: Box<dyn Wire> = match tls {
+                None => Box::new(tcp),
+                Some(tls) => match tls.accept(tcp).await {
+                    Ok(stream) => Box::new(stream),
+                    Err(_) => return,
+                },
+            };
+            serve(wire, number, shared).await;
+        });
         while connections.try_join_next().is_some() {}
     }
 }
 
-async fn serve(tcp: TcpStream, number: usize, shared: Arc<Shared>) {
+/// Presents the certificate of the testkit, and speaks HTTP/2.
+fn tls() -> TlsAcceptor {
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let mut config = ServerConfig::builder_with_provider(provider)
+        .with_safe_default_protocol_versions()
+        .unwrap()
+        .with_no_client_auth()
+        .with_single_cert(
+            vec![CertificateDer::from_pem_slice(CERTIFICATE).unwrap()],
+            PrivateKeyDer::from_pem_slice(KEY).unwrap(),
+        )
+        .unwrap();
+    config.alpn_protocols = vec![b"h2".to_vec()];
+    TlsAcceptor::from(Arc::new(config))
+}
+
+async fn serve(wire: Box<dyn Wire>, number: usize, shared: Arc<Shared>) {
     let Ok(mut connection) = Builder::new()
         .max_concurrent_streams(100)
         .initial_window_size(1024 * 1024)
-        .handshake::<_, Bytes>(tcp)
+        .handshake::<_, Bytes>(wire)
         .await
     else {
         return;
@@ -173,7 +225,7 @@ async fn serve(tcp: TcpStream, number: usize, shared: Arc<Shared>) {
 type Accepted = (Request<RecvStream>, SendResponse<Bytes>);
 
 async fn next(
-    connection: &mut Connection<TcpStream, Bytes>,
+    connection: &mut Connection<Box<dyn Wire>, Bytes>,
     requests: &mut JoinSet<Next>,
 ) -> Option<Result<Accepted, h2::Error>> {
     loop {
@@ -215,12 +267,28 @@ async fn answer(
         .iter()
         .map(|message| String::from_utf8_lossy(&message.data[..message.data.len().min(20)]).into())
         .collect();
+    let token = head.headers.get("authorization").cloned();
     let mut number = 0;
     shared.seen.send_modify(|seen| {
         number = seen.len();
         seen.push(Seen { connection, uri: head.uri.to_string(), headers: head.headers, body });
     });
-    let answer = (shared.script)(number);
+    let answer = match (shared.script)(number) {
+        Answer::IdsFor(valid) if token.is_some_and(|token| token == valid) => Answer::Ids,
+        Answer::IdsFor(_) => Answer::TrailersOnly(16, "the token is refused"),
+        answer @ (Answer::Ids
+        | Answer::IdsTogether(_)
+        | Answer::IdsInPieces
+        | Answer::TheseIds(_)
+        | Answer::Bytes(_)
+        | Answer::Status(..)
+        | Answer::TrailersOnly(..)
+        | Answer::NoStatus
+        | Answer::Http(_)
+        | Answer::Reset(_)
+        | Answer::Cut
+        | Answer::Never) => answer,
+    };
     if let Answer::IdsTogether(barrier) = &answer {
         barrier.wait().await;
     }
@@ -232,6 +300,7 @@ async fn answer(
         }
         Answer::Reset(reason) => respond.send_reset(reason),
         Answer::Ids
+        | Answer::IdsFor(_)
         | Answer::IdsTogether(_)
         | Answer::IdsInPieces
         | Answer::TheseIds(_)
@@ -266,7 +335,7 @@ fn send(answer: Answer, ids: Vec<String>, mut respond: SendResponse<Bytes>) {
             stream.send_data(Bytes::from_static(b"<html>"), true).unwrap();
             return;
         }
-        Answer::Reset(_) | Answer::Cut | Answer::Never => {
+        Answer::IdsFor(_) | Answer::Reset(_) | Answer::Cut | Answer::Never => {
             unreachable!("answered by the caller")
         }
     };

@@ -6,11 +6,11 @@ use std::time::{Duration, SystemTime};
 use pgoutput_parser::Lsn;
 use tokio::time::sleep;
 use walrelay_core::{Retention, WalBudgetLimit};
-use walrelay_outbox_admin::{
-    AdminError, Anchor, SlotLife, advance_anchor, anchor_slot, copy_slot, read_anchors,
-    read_history, read_operation, read_slot_room,
+use walrelay_outbox_admin::{AdminError, read_operation};
+use walrelay_outbox_store::{
+    Anchor, SlotLife, advance_anchor, anchor_slot, copy_slot, position_at, read_anchors,
+    read_history, read_slot_room,
 };
-use walrelay_outbox_store::position_at;
 use walrelay_pg_client::{ConnectConfig, SqlClient, connect_sql};
 use walrelay_pg_replication::{drop_slot, read_slot};
 
@@ -94,6 +94,7 @@ impl AnchorKeeper {
                 Phase::Starting
                 | Phase::Standby { .. }
                 | Phase::Reconnecting { .. }
+                | Phase::Waiting { .. }
                 | Phase::Ending { .. }
                 | Phase::Draining => FIRST,
             };
@@ -167,7 +168,8 @@ impl AnchorKeeper {
                 "the kept anchor has grown past its share of max_slot_wal_keep_size: it covers less time"
             );
         }
-        advance_anchor(client, anchor, target).await.map(drop)
+        advance_anchor(client, anchor, target).await?;
+        Ok(())
     }
 }
 

@@ -2,12 +2,11 @@
 //! of, and dropped.
 
 use std::time::Duration;
-use walrelay_pg_replication::SlotError;
+use walrelay_pg_replication::{SlotError, drop_slot, read_slot};
 
 use tokio::time::{Instant, sleep};
 use walrelay_outbox_admin::{AdminError, SlotUse, end_session, read_slot_user};
 use walrelay_pg_client::{ConnectConfig, ServerErrorKind, SqlClient};
-use walrelay_pg_replication::{drop_slot, read_slot};
 
 use crate::error::RelayError;
 use crate::observe::health::Health;
@@ -46,14 +45,14 @@ impl Finisher<'_> {
         let until = Instant::now() + LETTING_GO;
         loop {
             let error = match drop_slot(client, slot).await {
-                Ok(()) | Err(AdminError::Slot(SlotError::SlotMissing { .. })) => return Ok(()),
+                Ok(()) | Err(SlotError::SlotMissing { .. }) => return Ok(()),
                 Err(error) => error,
             };
             match error.server_kind() {
                 Some(ServerErrorKind::SlotActive { .. }) => {}
                 // Dropped between our look and our statement.
                 Some(ServerErrorKind::Missing) => return Ok(()),
-                Some(_) | None => return Err(RelayError::Survey(error)),
+                Some(_) | None => return Err(RelayError::survey(error)),
             }
             self.look_at_holder(until).await?;
             sleep(PAUSE).await;
@@ -92,7 +91,7 @@ impl Finisher<'_> {
                 let slot = self.slot.to_owned();
                 Err(RelayError::Survey(AdminError::Abandoned { slot, pid }))
             }
-            Err(error) => Err(RelayError::Survey(error)),
+            Err(error) => Err(RelayError::survey(error)),
         }
     }
 }

@@ -26,7 +26,7 @@ pub async fn gate(sql: &SqlClient, relay: &RelaySettings) -> Result<(), RelayErr
         // A promotion mends this and everything that follows from it.
         Disposition::Reconnect if kind == Kind::InRecovery => Err(RelayError::InRecovery),
         // What passes by itself is waited for where it is met.
-        Disposition::Reconnect | Disposition::StandBy => Ok(()),
+        Disposition::Reconnect | Disposition::StandBy | Disposition::Wait { .. } => Ok(()),
         Disposition::Stop { .. } => {
             let errors = findings.iter().filter(|finding| finding.severity == Severity::Error);
             let summary = errors.map(text).collect::<Vec<_>>().join("; ");

@@ -8,10 +8,12 @@ use std::time::Duration;
 use pgoutput_parser::Lsn;
 use tokio::time::{Instant, sleep};
 use tokio_postgres::types::PgLsn;
+use walrelay_core::WalBudgetLimit;
 use walrelay_pg_client::{ConnectConfig, SqlClient, connect_sql};
+use walrelay_pg_replication::{RETENTION, retention_of};
 
 use crate::policy::Chain;
-use crate::stream::wal_end::{Teller, WalEnd};
+use crate::stream::wal_end::{Measured, Teller, WalEnd};
 
 /// How often, while the budget is far.
 const PAUSE_MAX: Duration = Duration::from_secs(1);
@@ -28,15 +30,15 @@ fn pause(held: u64, written: u64, budget: u64, last: Duration) -> Duration {
 }
 
 /// Measures as long as somebody listens. Without a budget nobody asks, and there is no connection.
-pub(super) fn start(connect: ConnectConfig, slot: String, budget: Option<u64>) -> WalEnd {
+pub(super) fn start(connect: ConnectConfig, slot: String, budget: WalBudgetLimit) -> WalEnd {
     WalEnd::measured(async move |teller| {
-        if let Some(budget) = budget {
+        if budget != WalBudgetLimit::Off {
             measure(&connect, &slot, budget, &teller).await;
         }
     })
 }
 
-async fn measure(connect: &ConnectConfig, slot: &str, budget: u64, teller: &Teller) {
+async fn measure(connect: &ConnectConfig, slot: &str, budget: WalBudgetLimit, teller: &Teller) {
     loop {
         match connect_sql(connect).await {
             Ok(client) => follow(&client, slot, budget, teller).await,
@@ -48,12 +50,16 @@ async fn measure(connect: &ConnectConfig, slot: &str, budget: u64, teller: &Tell
     }
 }
 
-async fn follow(client: &SqlClient, slot: &str, budget: u64, teller: &Teller) {
-    const SQL: &str = "SELECT pg_current_wal_lsn(),
-                              (SELECT confirmed_flush_lsn FROM pg_replication_slots WHERE slot_name = $1)";
+/// Reads the server's bound each time, because an operator may lower it while the relay runs. It costs nothing.
+async fn follow(client: &SqlClient, slot: &str, budget: WalBudgetLimit, teller: &Teller) {
+    let sql = format!(
+        "SELECT pg_current_wal_lsn(),
+                (SELECT confirmed_flush_lsn FROM pg_replication_slots WHERE slot_name = $1),
+                {RETENTION}"
+    );
     let (mut end_before, mut looked_at) = (None, Instant::now());
     loop {
-        let row = match client.query_one(SQL, &[&slot]).await {
+        let row = match client.query_one(&sql, &[&slot]).await {
             Ok(row) => row,
             Err(error) => {
                 tracing::debug!(error = %Chain(&error), "the end of the log cannot be measured");
@@ -62,10 +68,12 @@ async fn follow(client: &SqlClient, slot: &str, budget: u64, teller: &Teller) {
         };
         let end = u64::from(row.get::<_, PgLsn>(0));
         let confirmed = row.get::<_, Option<PgLsn>>(1).map_or(end, u64::from);
-        teller.send_replace(Lsn::new(end));
+        let retention = retention_of(row.get(2));
+        teller.send_replace(Measured { wal_end: Lsn::new(end), retention });
         let written = end.saturating_sub(end_before.replace(end).unwrap_or(end));
         let last = std::mem::replace(&mut looked_at, Instant::now()).elapsed().max(PAUSE_MIN);
-        sleep(pause(end.saturating_sub(confirmed), written, budget, last)).await;
+        let bytes = budget.bytes(retention).unwrap_or(u64::MAX);
+        sleep(pause(end.saturating_sub(confirmed), written, bytes, last)).await;
     }
 }
 

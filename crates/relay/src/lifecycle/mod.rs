@@ -12,3 +12,5 @@ pub mod server;
 pub mod session;
 pub mod standby;
 pub mod supervisor;
+mod unsendable;
+mod wait_log;

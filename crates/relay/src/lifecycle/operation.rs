@@ -1,11 +1,11 @@
 //! Finishing what an operator has begun with the slot: a [reset](super::reset); of a recovery the new slot.
 
 use walrelay_outbox_admin::{
-    Filling, Recovery, Reset, SlotLife, SlotOperation, Upgrade, UpgradeStage, copy_slot,
-    describe_unfinished, finish_reset, give_up_operation, read_history, read_operation,
-    release_operation, take_operation,
+    Filling, Recovery, Reset, SlotOperation, Upgrade, UpgradeStage, describe_unfinished,
+    finish_reset, give_up_operation, read_operation, release_operation, take_operation,
 };
-use walrelay_pg_client::{ConnectConfig, quote_identifier};
+use walrelay_outbox_store::{SlotLife, copy_slot, read_history};
+use walrelay_pg_client::{ConnectConfig, PgError, quote_identifier};
 use walrelay_pg_replication::{Failover, ReplicationConnection, read_slot, read_version};
 
 use crate::error::RelayError;
@@ -179,7 +179,7 @@ impl ResetSteps for OnServer<'_> {
     async fn restore_failover(&mut self) -> Result<(), RelayError> {
         let Finisher { connect, slot, .. } = self.finisher;
         match self.reset.failover {
-            Failover::Yes => mark_failover(connect, slot).await,
+            Failover::Yes => mark_failover(connect, slot).await.map_err(RelayError::Connect),
             Failover::No => Ok(()),
         }
     }
@@ -195,11 +195,13 @@ impl ResetSteps for OnServer<'_> {
     }
 }
 
-/// A copy is no failover slot, whatever its original was; only a walsender can make it one.
-async fn mark_failover(connect: &ConnectConfig, slot: &str) -> Result<(), RelayError> {
-    let mut replication =
-        ReplicationConnection::connect(connect, &[]).await.map_err(RelayError::Connect)?;
+/// Makes a slot a failover slot. Only a walsender can, and only while nobody holds the slot.
+///
+/// # Errors
+///
+/// The server is older than Postgres 17, somebody holds the slot, or the connection ended.
+pub async fn mark_failover(connect: &ConnectConfig, slot: &str) -> Result<(), PgError> {
+    let mut replication = ReplicationConnection::connect(connect, &[]).await?;
     let sql = format!("ALTER_REPLICATION_SLOT {} (FAILOVER true)", quote_identifier(slot));
-    replication.simple_query(&sql).await.map_err(RelayError::Connect)?;
-    Ok(())
+    replication.simple_query(&sql).await.map(drop)
 }

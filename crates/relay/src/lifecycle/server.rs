@@ -10,11 +10,13 @@ use std::time::{Duration, SystemTime};
 use pgoutput_parser::Lsn;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio_postgres::types::PgLsn;
-use walrelay_core::Retention;
+use walrelay_core::{Retention, WalBudgetLimit};
 use walrelay_outbox_admin::AdminError;
 use walrelay_outbox_store::{DispatchStore, PublicationWatch, SessionStore, Store, read_relay_row};
 use walrelay_pg_client::{ConnectConfig, SqlClient, Stream, connect_sql};
-use walrelay_pg_replication::{ReplicationConnection, ServerIdentity, SystemIdentity};
+use walrelay_pg_replication::{
+    RETENTION, ReplicationConnection, ServerIdentity, SystemIdentity, retention_of,
+};
 
 use crate::error::RelayError;
 use crate::lifecycle::finisher::Finisher;
@@ -76,12 +78,18 @@ pub trait Database: Send {
     /// (I11).
     fn settled(&mut self) -> impl Future<Output = Result<Lsn, RelayError>> + Send;
 
+    /// The index of the first row that the stream sends in its transaction. A stream of the table may
+    /// continue in the middle of one.
+    fn first_index(&self) -> u32 {
+        0
+    }
+
     /// The positions of the slot and of the end of the log.
     fn positions(&mut self) -> impl Future<Output = Result<Positions, RelayError>> + Send;
 
     /// Begins to measure where the server writes; it ends with whoever listens. `budget` says how
     /// close to look.
-    fn measure_log(&self, budget: Option<u64>) -> WalEnd;
+    fn measure_log(&self, budget: WalBudgetLimit) -> WalEnd;
 
     /// Dispatch state of the session that begins, on this server.
     fn into_store(
@@ -176,6 +184,10 @@ impl Server for Postgres<'_> {
     async fn connect(&self) -> Result<Connected<Stream, PostgresDatabase>, RelayError> {
         let Settings { connect, relay, pubsub, .. } = self.settings;
         let sql = connect_sql(connect).await.map_err(RelayError::Connect)?;
+        // A relay has to record how far it is wherever the role may: otherwise the slot would retain WAL for ever.
+        sql.batch_execute("SET default_transaction_read_only = off")
+            .await
+            .map_err(RelayError::sql("let the session write"))?;
         let mut replication = open_replication(connect, relay).await?;
         // First, because it recognises a pooler.
         let system = replication.identify_system().await.map_err(RelayError::Connect)?;
@@ -244,12 +256,10 @@ impl Database for PostgresDatabase {
         match read_relay_row(&self.sql, slot).await {
             Ok(row) => self.generation = row.map(|row| row.generation),
             // The look at everything else, which comes next, says what is missing.
-            Err(error)
-                if matches!(Kind::of_store(&error), Kind::TableMissing | Kind::Privilege) =>
-            {
+            Err(error) if matches!(Kind::from(&error), Kind::TableMissing | Kind::Privilege) => {
                 return Ok(());
             }
-            Err(error) => return Err(RelayError::Survey(error)),
+            Err(error) => return Err(RelayError::survey(error)),
         }
         if self.purpose == Purpose::Command {
             return Ok(());
@@ -323,23 +333,20 @@ impl Database for PostgresDatabase {
         let row = self
             .sql
             .query_one(
-                "SELECT confirmed_flush_lsn, pg_current_wal_flush_lsn(),
-                        (SELECT setting::int8 FROM pg_settings WHERE name = 'max_slot_wal_keep_size')
-                   FROM pg_replication_slots WHERE slot_name = $1",
+                &format!(
+                    "SELECT confirmed_flush_lsn, pg_current_wal_flush_lsn(), {RETENTION}
+                       FROM pg_replication_slots WHERE slot_name = $1"
+                ),
                 &[&self.relay.outbox.slot],
             )
             .await
             .map_err(RelayError::sql("read the slot's position"))?;
         let lsn = |at: PgLsn| Lsn::new(at.into());
-        // In megabytes, and -1 for no limit.
-        let retention = match u64::try_from(row.get::<_, i64>(2)) {
-            Ok(mebibytes) => Retention::Bytes(mebibytes << 20),
-            Err(_) => Retention::Unlimited,
-        };
+        let retention = retention_of(row.get(2));
         Ok(Positions { confirmed_flush: lsn(row.get(0)), wal_end: lsn(row.get(1)), retention })
     }
 
-    fn measure_log(&self, budget: Option<u64>) -> WalEnd {
+    fn measure_log(&self, budget: WalBudgetLimit) -> WalEnd {
         log_gauge::start(self.connect.clone(), self.relay.outbox.slot.clone(), budget)
     }
 

@@ -56,8 +56,30 @@ pub struct SessionSettings {
     pub take_over_after: Option<Duration>,
     /// When the run ends by itself.
     pub until: Until,
+    /// What happens when the slot is lost.
+    pub lost_slot: LostSlot,
     /// What is published of the stream; everything, unless this is a replay.
     pub selection: Option<Selection>,
+}
+
+/// What a lost slot does to a run.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum LostSlot {
+    /// The run ends with it.
+    Ends,
+    /// The run waits until another command has brought the slot back.
+    Awaited,
+}
+
+impl LostSlot {
+    /// What follows an error.
+    #[must_use]
+    pub fn disposition(self, error: &RelayError) -> Disposition {
+        match self {
+            Self::Ends => error.disposition(),
+            Self::Awaited => error.disposition().awaiting_a_lost_slot(),
+        }
+    }
 }
 
 impl SessionSettings {
@@ -83,6 +105,7 @@ impl SessionSettings {
             drain_timeout: relay.drain_timeout,
             take_over_after: relay.take_over_after,
             until,
+            lost_slot: LostSlot::Ends,
             selection: None,
         }
     }
@@ -162,13 +185,13 @@ pub async fn open<C: Server, P: Publisher>(
     let positions = database.positions().await?;
     let from = positions.confirmed_flush.max(settled);
     feedback.received(from);
-    let wal_budget = settings.wal_budget.bytes(positions.retention);
-    let wal_end = database.measure_log(wal_budget);
-    let wal_budget = WalBudget::new(wal_budget, positions.retention, from);
+    let wal_end = database.measure_log(settings.wal_budget);
+    let wal_budget = WalBudget::new(settings.wal_budget, positions.retention, from);
     let mut router = Router::new(settings.router.clone());
     if let Some(log) = identity.log() {
         router = router.of_server(log);
     }
+    let decoder = Decoder::counting_from(database.first_index());
     let mut store = database.into_store(identity).await?;
     let mut lanes = Lanes::new(settings.lanes, random.fork());
     let mut loading = Loading::into(&mut lanes, settings.until);
@@ -181,12 +204,13 @@ pub async fn open<C: Server, P: Publisher>(
         Some(selection) => Source::Replay(Selected::new(selection.clone())),
         None => Source::Slot,
     };
+    let recorder = Recorder::new(store, settings.intervals).reporting_to(observer.health());
     let session = Session {
         frames,
         feedback,
         publishes: Publishes::new(publisher, Window::new(settings.window)),
-        recorder: Recorder::new(store, settings.intervals),
-        decoder: Decoder::new(),
+        recorder,
+        decoder,
         wal_end,
         flow: Flow {
             router,
@@ -278,7 +302,7 @@ async fn held_or<S, D: Database>(
 ) -> Result<Opened<S, D>, RelayError> {
     let active = match Kind::of_stream(&error).disposition(Met::Running) {
         Disposition::StandBy => database.holder().await?,
-        Disposition::Reconnect | Disposition::Stop { .. } => {
+        Disposition::Reconnect | Disposition::Wait { .. } | Disposition::Stop { .. } => {
             return Err(RelayError::Connect(error));
         }
     };

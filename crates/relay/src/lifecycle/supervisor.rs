@@ -21,6 +21,8 @@ use crate::error::{RECONNECT_REASONS, RelayError};
 use crate::lifecycle::server::{Holder, Positions, Server};
 use crate::lifecycle::session::{self, Beginning, Opened, SessionSettings};
 use crate::lifecycle::standby::stand_by;
+use crate::lifecycle::unsendable::UnsendableRow;
+use crate::lifecycle::wait_log::WaitLog;
 use crate::observe::health::{Health, Phase};
 use crate::observe::metrics::{Metrics, ReasonLabel};
 use crate::observe::observer::Observer;
@@ -30,6 +32,7 @@ use crate::shutdown::Shutdown;
 use crate::stream::goal::Goal;
 use crate::stream::mode::Ended;
 use crate::stream::pipeline::{self, Over};
+use crate::stream::pipeline_error::PipelineError;
 use crate::stream::publishes::Unanswered;
 use crate::stream::seams::Publisher;
 
@@ -37,6 +40,9 @@ use crate::stream::seams::Publisher;
 /// nothing, and a database that is back is noticed within two seconds.
 const RECONNECT: Backoff =
     Backoff { base: Duration::from_millis(200), cap: Duration::from_secs(2) };
+
+/// Delays while another command has to act: what it does is noticed within ten seconds.
+const WAITING: Backoff = Backoff { base: Duration::from_millis(500), cap: Duration::from_secs(10) };
 
 /// A session this long was a good one: the next failure is not its continuation.
 const GOOD_SESSION: Duration = Duration::from_secs(30);
@@ -73,6 +79,8 @@ struct Memory {
     reached: Reached,
     /// Publish calls of sessions that are over.
     unanswered: Unanswered,
+    unsendable_row: UnsendableRow,
+    waits: WaitLog,
 }
 
 /// The farthest that any session has come.
@@ -102,19 +110,24 @@ impl<C: Server, P: Publisher> Supervisor<'_, C, P> {
             let error = match self.turn(&mut memory, shutdown).await {
                 Ok(Turn::Done(ended)) => return Ok(ended),
                 Ok(Turn::Again) => continue,
-                Err(error) if memory.reached >= Reached::Server => error,
-                Err(error) => error.at_first(),
+                Err(error) => match memory.reached {
+                    Reached::Nothing => error.at_first(),
+                    Reached::Server | Reached::Stream => memory.unsendable_row.count(error),
+                },
             };
-            if let Disposition::Stop { .. } = error.disposition() {
-                return Err(error);
+            if !matches!(error, RelayError::AtFirst(_)) {
+                // Whatever it answered: a relay that waits for an upgrade survives the server's restart.
+                memory.reached = memory.reached.max(Reached::Server);
+            }
+            if let RelayError::Session(PipelineError::Unsendable { at, .. }) = &error {
+                self.health.set_unsendable(at.position().commit_lsn, Chain(&error).to_string());
             }
             failures = if began.elapsed() >= GOOD_SESSION { 1 } else { failures + 1 };
-            let delay = RECONNECT.delay(failures, self.random.next_u32());
-            let reason = error.reason();
-            debug_assert!(RECONNECT_REASONS.contains(&reason), "{reason} does not begin at zero");
-            self.metrics.reconnects.get_or_create(&ReasonLabel { reason }).inc();
-            tracing::warn!(error = %Chain(&error), ?delay, "session broke off; connecting again");
-            self.health.set_phase(Phase::Reconnecting { reason: reason.to_owned() });
+            let delay = match self.settings.lost_slot.disposition(&error) {
+                Disposition::Stop { .. } => return Err(error),
+                Disposition::Wait { hint } => self.wait(&error, hint, &mut memory.waits, failures),
+                Disposition::Reconnect | Disposition::StandBy => self.reconnect(&error, failures),
+            };
             tokio::select! {
                 biased;
                 () = shutdown.requested() => return Ok(None),
@@ -123,9 +136,39 @@ impl<C: Server, P: Publisher> Supervisor<'_, C, P> {
         }
     }
 
+    /// Counts and logs a session that broke off; returns the delay before the next one.
+    fn reconnect(&mut self, error: &RelayError, failures: u32) -> Duration {
+        let delay = RECONNECT.delay(failures, self.random.next_u32());
+        let reason = error.reason();
+        debug_assert!(RECONNECT_REASONS.contains(&reason), "{reason} does not begin at zero");
+        self.metrics.reconnects.get_or_create(&ReasonLabel { reason }).inc();
+        tracing::warn!(error = %Chain(error), ?delay, "session broke off; connecting again");
+        self.health.set_phase(Phase::Reconnecting { reason: reason.to_owned() });
+        delay
+    }
+
+    /// Logs a wait, at most once a minute; returns the delay before the next look.
+    fn wait(
+        &mut self,
+        error: &RelayError,
+        hint: &'static str,
+        log: &mut WaitLog,
+        failures: u32,
+    ) -> Duration {
+        let delay = WAITING.delay(failures, self.random.next_u32());
+        // What was being done when it was found says nothing about the state.
+        let cause = if let RelayError::Survey(found) = error { Chain(found) } else { Chain(error) };
+        if log.is_due(error.kind(), Instant::now()) {
+            tracing::warn!(error = %cause, hint, "waiting: nothing is published until this is fixed");
+        }
+        self.health.set_phase(Phase::Waiting { reason: format!("{cause}; {hint}") });
+        delay
+    }
+
     async fn turn(&mut self, memory: &mut Memory, shutdown: &Shutdown) -> Result<Turn, RelayError> {
         let Self { settings, server, publisher, metrics, health, random } = self;
-        let observer = Observer::new(metrics.clone(), health.clone());
+        let observer = Observer::new(metrics.clone(), health.clone())
+            .of_publication(&settings.outbox.publication);
         let observer = match settings.selection {
             Some(_) => observer.of_a_replay(),
             None => observer,
@@ -137,6 +180,7 @@ impl<C: Server, P: Publisher> Supervisor<'_, C, P> {
             opened = beating(health, session::open(server, beginning, random)) => opened?,
         };
         memory.reached = memory.reached.max(Reached::Server);
+        memory.waits = WaitLog::default();
         let (mut session, at) = match opened {
             Opened::Session(session, at) => (session, at),
             Opened::Held(holder, mut database) => {

@@ -14,6 +14,9 @@ const QUIET: Duration = Duration::from_mins(1);
 /// Causes told apart.
 const CAUSES_MAX: usize = 64;
 
+/// The longest topic name that is kept and logged.
+const TOPIC_BYTES_MAX: usize = 1 << 10;
+
 /// Causes that may push another one out within [`QUIET`], so that not each row of many causes is a line.
 const PUSHES_MAX: u32 = 64;
 
@@ -79,7 +82,9 @@ impl DeadRows {
             cause.tally.add(1, now);
             return false;
         }
-        if self.causes.len() >= CAUSES_MAX && !self.push_one_out(topic, now) {
+        // A name that no topic can have may be as long as a row.
+        let is_long = topic.len() > TOPIC_BYTES_MAX;
+        if is_long || (self.causes.len() >= CAUSES_MAX && !self.push_one_out(topic, now)) {
             self.others.get_or_insert(Tally::begun(now)).add(1, now);
             return false;
         }

@@ -5,11 +5,15 @@
 //! dead: a restart would help nobody.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
+use pgoutput_parser::Lsn;
 use serde_json::{Map, Value, json};
-use walrelay_core::{HeavyKey, Pulse, Spill, Topic};
+use tokio::sync::Notify;
+use walrelay_core::{HeavyKey, Pulse, Retention, Spill, Topic};
+use walrelay_outbox_store::Condition;
 
 use crate::observe::supply::Service;
 
@@ -34,6 +38,11 @@ pub enum Phase {
         /// Why the last session ended.
         reason: String,
     },
+    /// For a state that another command ends, such as a lost slot.
+    Waiting {
+        /// What is the matter, and the command to run.
+        reason: String,
+    },
     /// The session is over, but Pub/Sub has not answered all its calls yet: nothing new is published.
     Ending {
         /// Publish calls without an answer.
@@ -45,8 +54,8 @@ pub enum Phase {
 
 impl Phase {
     /// Every phase's word.
-    pub const NAMES: [&str; 6] =
-        ["starting", "standby", "streaming", "reconnecting", "ending", "draining"];
+    pub const NAMES: [&str; 7] =
+        ["starting", "standby", "streaming", "reconnecting", "waiting", "ending", "draining"];
 
     /// One word.
     #[must_use]
@@ -56,6 +65,7 @@ impl Phase {
             Self::Standby { .. } => "standby",
             Self::Streaming => "streaming",
             Self::Reconnecting { .. } => "reconnecting",
+            Self::Waiting { .. } => "waiting",
             Self::Ending { .. } => "ending",
             Self::Draining => "draining",
         }
@@ -68,6 +78,7 @@ impl Phase {
             Self::Starting => Some("starting: not streaming yet".into()),
             Self::Standby { holder } => Some(format!("standby: the slot is held by {holder}")),
             Self::Reconnecting { reason } => Some(format!("reconnecting: {reason}")),
+            Self::Waiting { reason } => Some(format!("waiting: {reason}")),
             Self::Ending { unanswered: 0 } => Some("ending: the session is over".into()),
             Self::Ending { unanswered } => Some(format!(
                 "ending: {unanswered} publish calls of the session before have no answer yet; \
@@ -87,6 +98,9 @@ struct Shared {
     /// Beside the state, so that the loop beats without a lock.
     pulse: Pulse,
     state: Mutex<State>,
+    /// The condition is another than the noted one, as far as is known without the lock.
+    has_news: AtomicBool,
+    news: Notify,
 }
 
 #[derive(Debug)]
@@ -94,12 +108,41 @@ struct State {
     phase: Phase,
     operator_problems: BTreeMap<Topic, OperatorProblem>,
     slot_at_risk: Option<String>,
+    anchors_at_risk: Vec<String>,
+    /// What the server cannot send, and the position that shows that it could after all.
+    unsendable: Option<(Lsn, String)>,
     operation: Option<Operation>,
     outage: Option<String>,
+    /// Commands to dispatch state whose last try failed, and why.
+    store_failures: BTreeMap<&'static str, String>,
     log: Option<LogHeld>,
     report: Map<String, Value>,
     heavy_keys: Vec<HeavyKey>,
+    /// The condition at the last change.
+    condition: Option<Condition>,
+    /// The condition in the relay's own row; none before the session has noted one.
+    noted: Option<Condition>,
 }
+
+impl State {
+    /// What only the relay can know; what the server's catalogs tell is left to whoever reads them. Numbers
+    /// that never stand still are left out, or each of them would be news.
+    fn condition(&self) -> Condition {
+        let ending = matches!(self.phase, Phase::Ending { .. }).then_some(ENDING);
+        let held = self.log.as_ref().and_then(LogHeld::reason_in_short);
+        let reasons = self.store_failures.values().cloned().chain(ending.map(str::to_owned));
+        let reasons = reasons.chain(self.outage.iter().cloned()).chain(held);
+        Condition::new(self.phase.name(), reasons.chain(self.topic_problems()))
+    }
+
+    fn topic_problems(&self) -> impl Iterator<Item = String> {
+        self.operator_problems.iter().map(|(topic, it)| format!("{topic}: {}", it.fix))
+    }
+}
+
+/// What is noted of a session that waits for the answers of the one before.
+const ENDING: &str = "publish calls of the session before have no answer yet; nothing is published \
+     until they have one or time out";
 
 /// Why a topic refuses messages until an operator acts.
 #[derive(Debug)]
@@ -134,12 +177,19 @@ impl Health {
                 phase: Phase::Starting,
                 operator_problems: BTreeMap::new(),
                 slot_at_risk: None,
+                anchors_at_risk: Vec::new(),
+                unsendable: None,
                 operation: None,
                 outage: None,
+                store_failures: BTreeMap::new(),
                 log: None,
                 report: Map::new(),
                 heavy_keys: Vec::new(),
+                condition: None,
+                noted: None,
             }),
+            has_news: AtomicBool::new(false),
+            news: Notify::new(),
         }))
     }
 
@@ -156,13 +206,15 @@ impl Health {
     /// The relay enters another phase.
     pub fn set_phase(&self, phase: Phase) {
         self.beat();
-        self.state().phase = phase;
+        self.change(|state| state.phase = phase);
     }
 
     /// Another relay has the slot: nothing of it is in flight here, and how it stands is the other's to tell.
     pub fn stand_by(&self, holder: String) {
         self.progress();
+        self.change(|state| state.store_failures.clear());
         self.set_slot_at_risk(None);
+        self.set_anchors_at_risk(Vec::new());
         self.set_phase(Phase::Standby { holder });
     }
 
@@ -174,10 +226,12 @@ impl Health {
 
     /// A topic refuses messages with `code` until an operator acts, and what the fix is.
     pub fn operator_problem(&self, topic: &Topic, code: &'static str, fix: impl Into<String>) {
-        let problems = &mut self.state().operator_problems;
-        if problems.len() < PROBLEMS_MAX || problems.contains_key(topic) {
-            problems.insert(Arc::clone(topic), OperatorProblem { code, fix: fix.into() });
-        }
+        let fix = fix.into();
+        self.change(|State { operator_problems: problems, .. }| {
+            if problems.len() < PROBLEMS_MAX || problems.contains_key(topic) {
+                problems.insert(Arc::clone(topic), OperatorProblem { code, fix });
+            }
+        });
     }
 
     /// The topics that refuse messages now until an operator acts, and with which code.
@@ -190,7 +244,7 @@ impl Health {
 
     /// A topic accepts messages again.
     pub fn operator_cleared(&self, topic: &Topic) {
-        self.state().operator_problems.remove(topic);
+        self.change(|state| drop(state.operator_problems.remove(topic)));
     }
 
     /// Whether a topic refuses messages, as this session or an earlier one found out.
@@ -201,17 +255,17 @@ impl Health {
 
     /// Only these topics can still have a problem: nothing waits for any other.
     pub fn keep_operator_problems(&self, topics: &BTreeSet<Topic>) {
-        self.state().operator_problems.retain(|topic, _| topics.contains(topic));
+        self.change(|state| state.operator_problems.retain(|topic, _| topics.contains(topic)));
     }
 
     /// Rows wait and nothing is stored, and since when; `None` when that is over.
     pub fn set_outage(&self, outage: Option<String>) {
-        self.state().outage = outage;
+        self.change(|state| state.outage = outage);
     }
 
     /// How much log waits, as it was measured last.
     pub fn set_log(&self, log: LogHeld) {
-        self.state().log = Some(log);
+        self.change(|state| state.log = Some(log));
     }
 
     /// Whether Pub/Sub stored anything when it was last looked at.
@@ -228,10 +282,83 @@ impl Health {
         self.state().slot_at_risk = risk;
     }
 
+    /// Anchors that may be lost soon, and how to keep them or let them go.
+    pub fn set_anchors_at_risk(&self, risks: Vec<String>) {
+        self.state().anchors_at_risk = risks;
+    }
+
+    /// A command to dispatch state failed, and why: rows do not flow as they should until it works again.
+    pub fn store_failed(&self, command: &'static str, why: String) {
+        self.change(|state| drop(state.store_failures.insert(command, why)));
+    }
+
+    /// A command to dispatch state works.
+    pub fn store_worked(&self, command: &'static str) {
+        if self.state().store_failures.contains_key(command) {
+            self.change(|state| drop(state.store_failures.remove(command)));
+        }
+    }
+
+    /// A session begins: nothing is known of its dispatch state, and nothing of it is noted.
+    pub fn begin_noting(&self) {
+        self.state().noted = None;
+        self.change(|state| state.store_failures.clear());
+        self.0.has_news.store(true, Ordering::Release);
+    }
+
+    /// Whether the condition may be another than the noted one. Costs nothing, so it can be asked in each turn.
+    #[must_use]
+    pub fn has_news(&self) -> bool {
+        self.0.has_news.load(Ordering::Acquire)
+    }
+
+    /// The condition, where it is another than the noted one.
+    #[must_use]
+    pub fn condition_to_note(&self) -> Option<Condition> {
+        self.0.has_news.store(false, Ordering::Release);
+        let state = self.state();
+        let condition = state.condition();
+        (state.noted.as_ref() != Some(&condition)).then_some(condition)
+    }
+
+    /// The condition is in the relay's own row.
+    pub fn condition_noted(&self, condition: Condition) {
+        self.state().noted = Some(condition);
+    }
+
+    /// The condition could not be written: it is still news, and nobody is woken for it.
+    pub fn condition_not_noted(&self) {
+        self.0.has_news.store(true, Ordering::Release);
+    }
+
+    /// Waits until there is news. Dropping the future loses nothing, as [`has_news`](Self::has_news) stays true.
+    pub async fn news(&self) {
+        self.0.news.notified().await;
+    }
+
+    /// The server cannot send what comes `after` this place of the stream. The sessions that follow change
+    /// nothing about it until they get past it.
+    pub fn set_unsendable(&self, after: Lsn, why: String) {
+        self.state().unsendable = Some((after, why));
+    }
+
+    /// Everything up to here is settled, so the server has sent it.
+    pub fn settled(&self, lsn: Lsn) {
+        let mut state = self.state();
+        if state.unsendable.as_ref().is_some_and(|(after, _)| lsn > *after) {
+            state.unsendable = None;
+        }
+    }
+
     /// What an operator has begun with the slot and is not finished; `None` when nothing is.
     pub fn set_operation(&self, what: Option<String>) {
         self.beat();
-        self.state().operation = what.map(|what| Operation { what, waits_for: None });
+        let mut state = self.state();
+        if what.is_some() && matches!(state.phase, Phase::Waiting { .. }) {
+            // The relay looks again, and may finish the operation itself.
+            state.phase = Phase::Starting;
+        }
+        state.operation = what.map(|what| Operation { what, waits_for: None });
     }
 
     /// What that waits for.
@@ -268,16 +395,18 @@ impl Health {
     #[must_use]
     pub fn reasons_not_ready(&self) -> Vec<String> {
         let state = self.state();
-        let problems =
-            state.operator_problems.iter().map(|(topic, it)| format!("{topic}: {}", it.fix));
         let exceeded = state.log.as_ref().and_then(LogHeld::reason_not_ready);
         // In the middle of an operation the phase says little: there may be no slot to stream.
-        let phase = match &state.operation {
-            Some(operation) => Some(format!("not finished: {}", operation.text())),
-            None => state.phase.reason_not_ready(),
+        let phase = match (&state.phase, &state.operation) {
+            (phase @ Phase::Waiting { .. }, _) | (phase, None) => phase.reason_not_ready(),
+            (_, Some(operation)) => Some(format!("not finished: {}", operation.text())),
         };
-        let risk = state.slot_at_risk.iter().chain(&state.outage).cloned().chain(exceeded);
-        phase.into_iter().chain(risk).chain(problems).collect()
+        let risk = state.slot_at_risk.iter().chain(&state.anchors_at_risk).chain(&state.outage);
+        let unsendable = state.unsendable.iter().map(|(_, why)| why);
+        let risk = risk.chain(unsendable);
+        let store = state.store_failures.values().cloned();
+        let reasons = phase.into_iter().chain(store).chain(risk.cloned()).chain(exceeded);
+        reasons.chain(state.topic_problems()).collect()
     }
 
     /// What `/status` answers: the latest report, and what this instance knows besides.
@@ -302,6 +431,20 @@ impl Health {
         Value::Object(status)
     }
 
+    /// Changes what the condition consists of.
+    fn change(&self, how: impl FnOnce(&mut State)) {
+        let mut state = self.state();
+        how(&mut state);
+        let condition = Some(state.condition());
+        if state.condition == condition {
+            return;
+        }
+        state.condition = condition;
+        drop(state);
+        self.0.has_news.store(true, Ordering::Release);
+        self.0.news.notify_one();
+    }
+
     fn state(&self) -> MutexGuard<'_, State> {
         // Each change is one assignment, so a panic elsewhere leaves nothing half done.
         self.0.state.lock().unwrap_or_else(PoisonError::into_inner)
@@ -315,6 +458,8 @@ pub struct LogHeld {
     pub held: u64,
     /// `--wal-budget`.
     pub budget: u64,
+    /// What the server keeps for a slot.
+    pub bound: Retention,
     /// What is recorded for it.
     pub spill: Spill,
     /// Whether recording writes more than it lets go, and rests.
@@ -335,10 +480,17 @@ impl LogHeld {
         })
     }
 
+    /// The same without the number that grows.
+    fn reason_in_short(&self) -> Option<String> {
+        let Self { held, budget, .. } = *self;
+        (held > budget).then(|| format!("more log waits than --wal-budget ({budget} bytes)"))
+    }
+
     fn json(&self) -> Value {
         json!({
             "held_bytes": self.held,
             "budget_bytes": self.budget,
+            "bound_bytes": self.bound.bytes(),
             "spilling": self.spill != Spill::Off,
             "futile": self.is_futile,
         })
@@ -397,8 +549,67 @@ mod tests {
         let text = "a recovery; the new slot waits for process 7";
         assert_eq!(health.reasons_not_ready(), [format!("not finished: {text}")]);
         assert_eq!(health.status()["relay"]["operation"], text);
+        let reason = "a recovery is not finished; run `walrelay slot recover`".to_owned();
+        health.set_phase(Phase::Waiting { reason: reason.clone() });
+        assert_eq!(health.reasons_not_ready(), [format!("waiting: {reason}")]);
+        health.set_phase(Phase::Reconnecting { reason: "server_error".into() });
         health.set_operation(None);
         assert_eq!(health.reasons_not_ready(), ["reconnecting: server_error"]);
+    }
+
+    #[test]
+    fn a_change_of_condition_is_news_once_and_numbers_that_grow_are_none() {
+        let health = Health::new();
+        health.set_phase(Phase::Streaming);
+        health.condition_noted(health.condition_to_note().unwrap());
+        assert!(!health.has_news() && health.condition_to_note().is_none());
+
+        let bound = Retention::Unlimited;
+        let log = |held| LogHeld { held, budget: 100, bound, spill: Spill::Off, is_futile: false };
+        health.set_log(log(99));
+        health.set_outage(None);
+        assert!(!health.has_news(), "nothing is wrong");
+        health.set_log(log(101));
+        assert!(health.has_news());
+        let condition = health.condition_to_note().unwrap();
+        let short = "more log waits than --wal-budget (100 bytes)".to_owned();
+        assert_eq!(condition, Condition::new("streaming", std::iter::once(short)));
+        health.condition_noted(condition);
+        health.set_log(log(9_000_000));
+        assert!(!health.has_news(), "a number alone is none");
+
+        // What is over before it was noted is none either.
+        health.set_outage(Some("nothing is being stored".into()));
+        health.set_outage(None);
+        assert!(health.has_news() && health.condition_to_note().is_none());
+    }
+
+    #[test]
+    fn a_command_to_dispatch_state_that_fails_is_a_reason_until_it_works() {
+        let health = Health::new();
+        health.set_phase(Phase::Streaming);
+        health.store_failed("park", "rows cannot be recorded".into());
+        health.store_worked("due");
+        assert_eq!(health.reasons_not_ready(), ["rows cannot be recorded"]);
+        health.store_worked("park");
+        assert!(health.reasons_not_ready().is_empty());
+        health.store_failed("park", "rows cannot be recorded".into());
+        health.begin_noting();
+        assert!(health.reasons_not_ready().is_empty(), "another session, another connection");
+    }
+
+    #[test]
+    fn a_row_that_cannot_be_sent_is_a_reason_through_all_sessions_until_it_is_passed() {
+        let health = Health::new();
+        health.set_unsendable(Lsn::new(16), "the server cannot send the row at 0/10#1".into());
+        for phase in [Phase::Streaming, Phase::Ending { unanswered: 0 }, Phase::Streaming] {
+            health.set_phase(phase);
+            health.settled(Lsn::new(16));
+            let reasons = health.reasons_not_ready();
+            assert!(reasons.iter().any(|reason| reason.contains("0/10#1")), "{reasons:?}");
+        }
+        health.settled(Lsn::new(17));
+        assert_eq!(health.reasons_not_ready(), Vec::<String>::new());
     }
 
     #[test]

@@ -1,9 +1,12 @@
 //! The metrics of the relay: every name once, with its description.
 //!
 //! Handles are cheap copies; whoever counts per topic looks its handle up once and keeps it.
-//! Nothing is labelled by ordering key: keys are unbounded.
+//! Nothing is labelled by ordering key: keys are unbounded. Topics are unbounded also, so only some of
+//! them have labels (`TopicLabels`).
 
+use std::collections::BTreeMap;
 use std::fmt;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, AtomicU64};
 
 use prometheus_client::encoding::EncodeLabelSet;
@@ -13,10 +16,12 @@ use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::histogram::Histogram;
 use prometheus_client::registry::{Registry, Unit};
 use walrelay_core::Topic;
-use walrelay_outbox_store::Outbox;
+use walrelay_outbox_store::{AnchorState, Outbox};
 
 use crate::error::RECONNECT_REASONS;
 use crate::observe::health::Phase;
+use crate::observe::ignored_changes::{OperationLabel, OtherChange};
+use crate::observe::topic_labels::{TopicAnswer, TopicLabels};
 
 /// A gauge of bytes or rows.
 pub type Level = Gauge<u64, AtomicU64>;
@@ -36,11 +41,13 @@ const COMMIT_TO_STORED_SECONDS: [f64; 15] = [
 pub struct Metrics {
     /// Outbox rows read from the slot.
     pub rows_read: Counter,
+    /// Headers of rows that were left out, because their names are the relay's own.
+    pub headers_left_out: Counter,
     /// Messages stored by Pub/Sub.
     pub messages_published: Family<TopicLabel, Counter>,
     /// Publish calls answered.
     pub publish_requests: Family<RequestLabels, Counter>,
-    /// Topics that refuse until an operator acts: 1 each.
+    /// Topics that refuse until an operator acts: 1 each, and the number of those without a label.
     pub publish_refused: Family<RequestLabels, Level>,
     /// How long a Publish call took.
     pub publish_duration_seconds: Histogram,
@@ -62,6 +69,12 @@ pub struct Metrics {
     pub slot_lag_bytes: Level,
     /// Log that may still be written before the slot is lost; -1 when there is no limit.
     pub slot_safe_wal_bytes: Gauge<i64, AtomicI64>,
+    /// WAL that the server keeps for an anchor.
+    pub anchor_retained_bytes: Family<AnchorLabel, Level>,
+    /// WAL that may still be written before an anchor is lost; -1 when there is no limit.
+    pub anchor_safe_wal_bytes: Family<AnchorLabel, Gauge<i64, AtomicI64>>,
+    /// How far back an anchor reaches, where that is known.
+    pub anchor_age_seconds: Family<AnchorLabel, Gauge<f64, AtomicU64>>,
     /// `--wal-budget` in bytes; -1 for none.
     pub wal_budget_bytes: Gauge<i64, AtomicI64>,
     /// Rows recorded because too much log waited for them.
@@ -74,6 +87,8 @@ pub struct Metrics {
     pub parked: Family<ReasonLabel, Counter>,
     /// Sessions that ended and were begun again.
     pub reconnects: Family<ReasonLabel, Counter>,
+    /// Changes of outbox tables that are no inserts.
+    pub ignored_changes: Family<OperationLabel, Counter>,
     /// Spans that are not sent for want of room or of a collector.
     pub spans_dropped: Counter,
     /// Which relay this is: always 1.
@@ -82,20 +97,21 @@ pub struct Metrics {
     pub phase: Family<PhaseLabel, Level>,
     /// Time since the watermark last moved, or since nothing was outstanding.
     pub seconds_since_progress: Gauge<f64, AtomicU64>,
-    registry: std::sync::Arc<Registry>,
+    topic_labels: Arc<TopicLabels>,
+    registry: Arc<Registry>,
 }
 
 /// A topic, full name.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
 pub struct TopicLabel {
-    /// `projects/P/topics/T`.
+    /// `projects/P/topics/T`, or `other`.
     pub topic: String,
 }
 
 /// A topic and how the call ended.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
 pub struct RequestLabels {
-    /// `projects/P/topics/T`.
+    /// `projects/P/topics/T`, or `other`.
     pub topic: String,
     /// `OK`, or the gRPC code as in the manual, `UNAVAILABLE`.
     pub code: &'static str,
@@ -124,6 +140,13 @@ pub struct PhaseLabel {
     pub phase: &'static str,
 }
 
+/// An anchor.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+pub struct AnchorLabel {
+    /// What the operator calls it. There are no more than the server has slots.
+    pub anchor: String,
+}
+
 /// A state of dispatch rows.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
 pub struct StatusLabel {
@@ -132,10 +155,11 @@ pub struct StatusLabel {
 }
 
 /// Of what rows die: by themselves, or of these codes after too many tries. Others are counted when they come.
-const DEAD_REASONS: [&str; 7] = [
+const DEAD_REASONS: [&str; 8] = [
     "BAD_HEADERS",
     "INVALID_ARGUMENT",
     "LOCAL_LIMIT",
+    "TOO_LARGE",
     "UNAVAILABLE",
     "UNREADABLE",
     "UNROUTABLE",
@@ -164,6 +188,7 @@ impl Metrics {
     pub fn new() -> Self {
         let mut metrics = Self {
             rows_read: Counter::default(),
+            headers_left_out: Counter::default(),
             messages_published: Family::default(),
             publish_requests: Family::default(),
             publish_refused: Family::default(),
@@ -177,19 +202,24 @@ impl Metrics {
             confirmed_lsn_bytes: Level::default(),
             slot_lag_bytes: Level::default(),
             slot_safe_wal_bytes: Gauge::default(),
+            anchor_retained_bytes: Family::default(),
+            anchor_safe_wal_bytes: Family::default(),
+            anchor_age_seconds: Family::default(),
             wal_budget_bytes: Gauge::default(),
             spilled: Counter::default(),
             dispatch_rows: Family::default(),
             dead: Family::default(),
             parked: Family::default(),
             reconnects: Family::default(),
+            ignored_changes: Family::default(),
             spans_dropped: Counter::default(),
             info: Family::default(),
             phase: Family::default(),
             seconds_since_progress: Gauge::default(),
-            registry: std::sync::Arc::default(),
+            topic_labels: Arc::default(),
+            registry: Arc::default(),
         };
-        metrics.registry = std::sync::Arc::new(metrics.describe());
+        metrics.registry = Arc::new(metrics.describe());
         metrics.slot_safe_wal_bytes.set(UNKNOWN);
         metrics.begin_counters();
         metrics
@@ -205,14 +235,54 @@ impl Metrics {
         begin(&self.dead, &DEAD_REASONS);
         begin(&self.parked, &PARKED_REASONS);
         begin(&self.reconnects, &RECONNECT_REASONS);
+        for change in OtherChange::ALL {
+            let label = OperationLabel { operation: change.name() };
+            drop(self.ignored_changes.get_or_create(&label));
+        }
+    }
+
+    /// The counters of a topic that has stored something: its messages, and its calls that succeed.
+    #[must_use]
+    pub fn of_topic(&self, topic: &Topic) -> (Counter, Counter) {
+        let topic = self.topic_labels.of(topic, TopicAnswer::Stored);
+        let request = RequestLabels { topic: topic.clone(), code: "OK" };
+        let messages = self.messages_published.get_or_create_owned(&TopicLabel { topic });
+        (messages, self.publish_requests.get_or_create_owned(&request))
+    }
+
+    /// A Publish call failed with this code.
+    pub fn request_failed(&self, topic: &Topic, code: &'static str) {
+        let topic = self.topic_labels.of(topic, TopicAnswer::Refused);
+        self.publish_requests.get_or_create(&RequestLabels { topic, code }).inc();
     }
 
     /// The topics that refuse now until an operator acts, and with which code.
     pub fn set_refused(&self, topics: &[(Topic, &'static str)]) {
-        self.publish_refused.clear();
+        let mut refused: BTreeMap<(String, &'static str), u64> = BTreeMap::new();
         for (topic, code) in topics {
-            let labels = RequestLabels { topic: topic.to_string(), code };
-            self.publish_refused.get_or_create(&labels).set(1);
+            let topic = self.topic_labels.of(topic, TopicAnswer::Refused);
+            *refused.entry((topic, *code)).or_default() += 1;
+        }
+        self.publish_refused.clear();
+        for ((topic, code), count) in refused {
+            self.publish_refused.get_or_create(&RequestLabels { topic, code }).set(count);
+        }
+    }
+
+    /// The anchors of the slot; those that are gone or lost have no series.
+    pub fn set_anchors(&self, anchors: &[AnchorState]) {
+        self.anchor_retained_bytes.clear();
+        self.anchor_safe_wal_bytes.clear();
+        self.anchor_age_seconds.clear();
+        for AnchorState { name, slot, age } in anchors.iter().filter(|it| !it.slot.is_lost()) {
+            let label = AnchorLabel { anchor: name.clone() };
+            let retained = slot.retained_bytes().unwrap_or(0);
+            self.anchor_retained_bytes.get_or_create(&label).set(retained);
+            let safe = slot.safe_wal_size.unwrap_or(UNKNOWN);
+            self.anchor_safe_wal_bytes.get_or_create(&label).set(safe);
+            if let Some(age) = age {
+                self.anchor_age_seconds.get_or_create(&label).set(age.as_secs_f64());
+            }
         }
     }
 
@@ -220,6 +290,12 @@ impl Metrics {
     pub fn set_info(&self, outbox: &Outbox) {
         let labels = InfoLabels { slot: outbox.slot.clone(), shard: outbox.shard.to_string() };
         self.info.get_or_create(&labels).set(1);
+    }
+
+    /// `--wal-budget` in bytes; none for no budget.
+    pub fn set_wal_budget(&self, bytes: Option<u64>) {
+        let bytes = bytes.and_then(|bytes| i64::try_from(bytes).ok());
+        self.wal_budget_bytes.set(bytes.unwrap_or(-1));
     }
 
     /// What the relay is doing now.
@@ -234,6 +310,7 @@ impl Metrics {
     pub fn stand_by(&self) {
         self.slot_lag_bytes.set(0);
         self.slot_safe_wal_bytes.set(UNKNOWN);
+        self.set_anchors(&[]);
         self.dispatch_rows.clear();
         self.publish_refused.clear();
         self.in_flight_messages.set(0);
@@ -259,12 +336,18 @@ impl Metrics {
         let mut registry = Registry::with_prefix("walrelay");
         self.describe_flow(&mut registry);
         self.describe_levels(&mut registry);
+        self.describe_anchors(&mut registry);
         let mut reason = |name, help, family: &Family<ReasonLabel, Counter>| {
             registry.register(name, help, family.clone());
         };
         reason("dead", "Rows that will not be tried again", &self.dead);
         reason("parked", "Rows moved to dispatch state", &self.parked);
         reason("reconnects", "Replication sessions begun again", &self.reconnects);
+        registry.register(
+            "ignored_changes",
+            "Updates, deletes and truncates that the publication sent, which publish nothing",
+            self.ignored_changes.clone(),
+        );
         registry.register(
             "spans_dropped",
             "Spans that are not sent for want of room or of a collector",
@@ -280,6 +363,11 @@ impl Metrics {
             self.spilled.clone(),
         );
         registry.register("rows_read", "Outbox rows read from the slot", self.rows_read.clone());
+        registry.register(
+            "headers_left_out",
+            "Headers of rows that were left out, because only the relay writes attributes of that name",
+            self.headers_left_out.clone(),
+        );
         registry.register(
             "messages_published",
             "Messages stored by Pub/Sub",
@@ -306,6 +394,24 @@ impl Metrics {
             "From a row's commit to Pub/Sub's reply",
             Unit::Seconds,
             self.commit_to_stored_seconds.clone(),
+        );
+    }
+
+    fn describe_anchors(&self, registry: &mut Registry) {
+        registry.register(
+            "anchor_retained_bytes",
+            "WAL that the server keeps for an anchor",
+            self.anchor_retained_bytes.clone(),
+        );
+        registry.register(
+            "anchor_safe_wal_bytes",
+            "WAL that may still be written before the anchor is lost, -1 without limit",
+            self.anchor_safe_wal_bytes.clone(),
+        );
+        registry.register(
+            "anchor_age_seconds",
+            "How far back the anchor reaches, where times are on record",
+            self.anchor_age_seconds.clone(),
         );
     }
 
@@ -415,6 +521,35 @@ mod tests {
     }
 
     #[test]
+    fn endless_topic_names_neither_fill_the_page_nor_fall_out_of_the_totals() {
+        const TOPICS: u64 = 100_000;
+        let metrics = Metrics::new();
+        let topic = |number: u64| {
+            // As long as a name can be.
+            Topic::from(format!("projects/{}/topics/{number:0>255}", "p".repeat(30)))
+        };
+        for number in 0..TOPICS {
+            metrics.request_failed(&topic(number), "NOT_FOUND");
+            if number.is_multiple_of(2) {
+                let (messages, stored) = metrics.of_topic(&topic(TOPICS + number));
+                messages.inc_by(3);
+                stored.inc();
+            }
+        }
+        let refused: Vec<_> = (0..100).map(|number| (topic(number), "NOT_FOUND")).collect();
+        metrics.set_refused(&refused);
+        let text = metrics.encode().unwrap();
+        assert!(text.len() < 1 << 20, "{} bytes", text.len());
+        let total = |name: &str| -> u64 {
+            let lines = text.lines().filter(|line| line.starts_with(&format!("{name}{{")));
+            lines.map(|line| line.rsplit(' ').next().unwrap().parse::<u64>().unwrap()).sum()
+        };
+        assert_eq!(total("walrelay_publish_requests_total"), TOPICS + TOPICS / 2);
+        assert_eq!(total("walrelay_messages_published_total"), 3 * TOPICS / 2);
+        assert_eq!(total("walrelay_publish_refused"), 100);
+    }
+
+    #[test]
     fn the_names_are_those_of_the_contract() {
         let metrics = Metrics::new();
         let topic = "projects/p/topics/t".to_owned();
@@ -434,6 +569,7 @@ mod tests {
         let text = metrics.encode().unwrap();
         for line in [
             "walrelay_rows_read_total 0",
+            "walrelay_headers_left_out_total 0",
             "walrelay_messages_published_total{topic=\"projects/p/topics/t\"} 1",
             "walrelay_publish_requests_total{topic=\"projects/p/topics/t\",code=\"OK\"} 1",
             "walrelay_publish_duration_seconds_bucket{le=\"0.001\"} 0",
@@ -448,6 +584,7 @@ mod tests {
             "walrelay_slot_safe_wal_bytes -1",
             "walrelay_wal_budget_bytes 0",
             "walrelay_spilled_total 0",
+            "walrelay_ignored_changes_total{operation=\"delete\"} 0",
             "walrelay_spans_dropped_total 0",
             "walrelay_dispatch_rows{status=\"dead\"} 3",
             "walrelay_dead_total{reason=\"test\"} 1",

@@ -1,10 +1,13 @@
 //! What operators are told while rows flow.
 
+pub mod anchors;
 mod dead_rows;
 pub mod health;
+pub mod ignored_changes;
 pub mod metrics;
 pub mod observer;
 mod refusals;
 pub mod report;
 mod spill_log;
 pub mod supply;
+mod topic_labels;

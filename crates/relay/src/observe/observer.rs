@@ -8,15 +8,18 @@ use pgoutput_parser::{Lsn, Position};
 use prometheus_client::metrics::counter::Counter;
 use walrelay_core::{
     Batch, Budget, FailureClass, Finished, HeavyKey, HeavyKeys, Held, KEY_BYTES_PER_SECOND_MAX,
-    Lanes, Message, Outcome, PublishFailure, Reason, RowToRecord, Spill, Topic, WalBudget,
-    Watermark,
+    Lanes, Message, Outcome, PublishFailure, Reason, Retention, RowToRecord, Spill, Topic,
+    WalBudget, Watermark,
 };
 use walrelay_outbox_store::{DispatchCounts, Survey};
+use walrelay_pg_client::quote_identifier;
 use walrelay_pg_replication::SlotState;
 
+use crate::observe::anchors;
 use crate::observe::dead_rows::{DeadRows, Untold};
 use crate::observe::health::{Health, LogHeld, Phase};
-use crate::observe::metrics::{Metrics, ReasonLabel, RequestLabels, StatusLabel, TopicLabel};
+use crate::observe::ignored_changes::{IgnoredChanges, OtherChange};
+use crate::observe::metrics::{Metrics, ReasonLabel, StatusLabel};
 use crate::observe::refusals::Refusals;
 use crate::observe::report::report_of;
 use crate::observe::spill_log::{Line, SpillLog, Sum};
@@ -53,6 +56,11 @@ pub struct Observer {
     dead_rows: Option<DeadRows>,
     /// Rows stand where dispatch state holds others.
     misplaced_rows: Once,
+    /// Rows have headers with names of the relay's.
+    forged_headers: Once,
+    ignored_changes: IgnoredChanges,
+    /// The name of the publication, for messages about it.
+    publication: String,
 }
 
 #[derive(Debug)]
@@ -86,6 +94,7 @@ impl Observer {
     #[must_use]
     pub fn new(metrics: Metrics, health: Health) -> Self {
         let supply = Supply::after(health.service());
+        let ignored_changes = IgnoredChanges::new(&metrics.ignored_changes);
         Self {
             metrics,
             health,
@@ -105,7 +114,17 @@ impl Observer {
             refusals: Refusals::default(),
             dead_rows: Some(DeadRows::default()),
             misplaced_rows: Once::default(),
+            forged_headers: Once::default(),
+            ignored_changes,
+            publication: String::new(),
         }
+    }
+
+    /// The same, which names this publication in its messages.
+    #[must_use]
+    pub fn of_publication(mut self, publication: &str) -> Self {
+        publication.clone_into(&mut self.publication);
+        self
     }
 
     /// The same of a replay, which has no dispatch state.
@@ -115,9 +134,30 @@ impl Observer {
         self
     }
 
-    /// A row was read from the slot.
-    pub fn row_read(&mut self) {
+    /// What is learnt elsewhere of how the relay is doing goes there, too.
+    #[must_use]
+    pub fn health(&self) -> Health {
+        self.health.clone()
+    }
+
+    /// A row was read from the slot; so many of its headers are not in the message.
+    pub fn row_read(&mut self, headers_left_out: usize) {
         self.rows_read += 1;
+        if headers_left_out > 0 {
+            self.headers_left_out(headers_left_out);
+        }
+    }
+
+    /// Logged once a session: a producer that writes such a header writes it in many rows.
+    #[cold]
+    fn headers_left_out(&mut self, count: usize) {
+        self.metrics.headers_left_out.inc_by(u64::try_from(count).unwrap_or(u64::MAX));
+        if self.forged_headers.is_first() {
+            tracing::warn!(
+                "a row has headers whose names only the relay writes: they are left out of its message, and the metric \
+                 headers_left_out_total counts them"
+            );
+        }
     }
 
     /// A row stands where dispatch state holds others. Told once a session: where there is one there
@@ -128,6 +168,19 @@ impl Observer {
                 %position,
                 "rows stand where dispatch state holds others: the slot was read with another publication before; \
                  they are published, and some may be published twice"
+            );
+        }
+    }
+
+    /// The publication sent a change that is no insert, and that publishes nothing.
+    pub fn ignored(&mut self, change: OtherChange, at: Lsn) {
+        if self.ignored_changes.count(change) {
+            let publication = quote_identifier(&self.publication);
+            tracing::warn!(
+                operation = change.name(),
+                %at,
+                fix = %format!("ALTER PUBLICATION {publication} SET (publish = 'insert')"),
+                "the publication sends changes that are no inserts: they publish nothing, and the relay ignores them"
             );
         }
     }
@@ -143,8 +196,7 @@ impl Observer {
 
     /// A session streams, and first waits for so many calls of the previous session.
     pub fn began(&self, unanswered: usize, wal_budget: Option<u64>) {
-        let budget = wal_budget.and_then(|bytes| i64::try_from(bytes).ok());
-        self.metrics.wal_budget_bytes.set(budget.unwrap_or(-1));
+        self.metrics.set_wal_budget(wal_budget);
         match unanswered {
             0 => self.health.set_phase(Phase::Streaming),
             _ => {
@@ -288,6 +340,7 @@ impl Observer {
             self.health.keep_operator_problems(&topics);
         }
         self.refused_measured();
+        self.health.settled(watermark.lsn());
         if self.watermark.replace(watermark) != Some(watermark) || budget.rows() == 0 {
             self.health.progress();
         }
@@ -306,6 +359,18 @@ impl Observer {
         }
     }
 
+    /// An operator has changed how much WAL the server keeps for a slot, and `--wal-budget auto` follows.
+    pub fn retention_changed(&self, before: Retention, budget: &WalBudget) {
+        let bytes = budget.limit();
+        self.metrics.set_wal_budget(bytes);
+        tracing::warn!(
+            budget = bytes,
+            bound = budget.retention().bytes(),
+            bound_before = before.bytes(),
+            "max_slot_wal_keep_size was changed; --wal-budget is applied to the new value"
+        );
+    }
+
     /// How much log waits for us, and what is recorded because of it. What is settled and not confirmed
     /// waits, too.
     pub fn log_measured(&mut self, settled: Held, budget: &WalBudget, spill: Spill) {
@@ -314,7 +379,8 @@ impl Observer {
         let held = Held { watermark, ..settled };
         self.metrics.slot_lag_bytes.set(held.bytes());
         let is_futile = budget.is_futile();
-        self.health.set_log(LogHeld { held: held.bytes(), budget: limit, spill, is_futile });
+        let bound = budget.retention();
+        self.health.set_log(LogHeld { held: held.bytes(), budget: limit, bound, spill, is_futile });
         let (now, held) = (now(), held.bytes());
         let is_futile_before = std::mem::replace(&mut self.is_spilling_futile, is_futile);
         if is_futile && !is_futile_before && self.spill_log.is_futile(now) {
@@ -367,7 +433,8 @@ impl Observer {
         if let Some(report) = report_of(&survey) {
             self.health.set_report(report);
         }
-        let Survey { counts, slot, .. } = survey;
+        let Survey { counts, slot, anchors, .. } = survey;
+        anchors::observe(&anchors, &self.metrics, &self.health);
         let DispatchCounts { retrying, dead, published, discarded, waiting: _ } = counts;
         self.retrying = Some(retrying);
         if let Some(dead_rows) = &mut self.dead_rows {
@@ -425,8 +492,7 @@ impl Observer {
         if failure.class != FailureClass::Row {
             self.supply.failed(failure.code, now);
         }
-        let labels = RequestLabels { topic: topic.to_string(), code: failure.code };
-        self.metrics.publish_requests.get_or_create(&labels).inc();
+        self.metrics.request_failed(topic, failure.code);
         // Keys are not for everybody who reads logs: only where somebody has asked for detail.
         tracing::debug!(
             topic = &**topic,
@@ -468,14 +534,8 @@ impl Observer {
             if self.topics.len() == TOPICS_KEPT {
                 self.topics.clear();
             }
-            let name = topic.to_string();
-            let label = TopicLabel { topic: name.clone() };
-            let request = RequestLabels { topic: name, code: "OK" };
-            self.topics.push(TopicCounters {
-                topic: Topic::clone(topic),
-                messages: self.metrics.messages_published.get_or_create_owned(&label),
-                stored: self.metrics.publish_requests.get_or_create_owned(&request),
-            });
+            let (messages, stored) = self.metrics.of_topic(topic);
+            self.topics.push(TopicCounters { topic: Topic::clone(topic), messages, stored });
             self.topics.len() - 1
         });
         &self.topics[index]
@@ -524,11 +584,21 @@ mod tests {
     use super::*;
 
     #[test]
+    fn headers_that_are_left_out_are_counted() {
+        let metrics = Metrics::new();
+        let mut observer = Observer::new(metrics.clone(), Health::new());
+        for left_out in [0, 2, 1] {
+            observer.row_read(left_out);
+        }
+        assert_eq!(metrics.headers_left_out.get(), 3);
+    }
+
+    #[test]
     fn rows_read_in_the_last_moment_of_a_session_are_counted() {
         let metrics = Metrics::new();
         let mut observer = Observer::new(metrics.clone(), Health::new());
-        observer.row_read();
-        observer.row_read();
+        observer.row_read(0);
+        observer.row_read(0);
         drop(observer);
         assert_eq!(metrics.rows_read.get(), 2);
     }

@@ -4,12 +4,14 @@ use std::time::SystemTime;
 
 use serde_json::{Map, Value, json};
 use walrelay_outbox_admin::{
-    HoldingReplay, SlotOperation, TopicReplay, describe_unfinished, open_topic_replays,
+    AdminError, HoldingReplay, SlotOperation, TopicReplay, describe_unfinished, open_topic_replays,
     read_operation, replays_that_hold,
 };
-use walrelay_outbox_store::{Counting, DispatchStore, StoreError, Survey, read_survey};
+use walrelay_outbox_store::{
+    AnchorState, Counting, DispatchStore, NotedCondition, Survey, read_survey,
+};
 use walrelay_pg_client::SqlClient;
-use walrelay_pg_replication::{SlotState, WalStatus, Writer};
+use walrelay_pg_replication::{SlotError, SlotState, WalStatus, Writer};
 
 /// Why there is no report.
 #[derive(Debug, thiserror::Error)]
@@ -24,7 +26,7 @@ pub enum ReportError {
     },
     /// The server refuses a statement.
     #[error(transparent)]
-    Store(#[from] StoreError),
+    Store(#[from] AdminError),
 }
 
 /// What `walrelay status --format json` prints.
@@ -36,9 +38,9 @@ pub enum ReportError {
 pub async fn report(client: &SqlClient, slot: &str) -> Result<Map<String, Value>, ReportError> {
     let store = DispatchStore::new(slot.to_owned());
     let mut counting = Counting::default();
-    let mut survey = read_survey(client, &store, &mut counting).await?;
+    let mut survey = read_survey(client, &store, &mut counting).await.map_err(AdminError::from)?;
     while survey.is_counting {
-        survey = read_survey(client, &store, &mut counting).await?;
+        survey = read_survey(client, &store, &mut counting).await.map_err(AdminError::from)?;
     }
     let operation = operation(client, slot, &survey).await?;
     let begun = match &operation {
@@ -68,12 +70,12 @@ pub async fn report(client: &SqlClient, slot: &str) -> Result<Map<String, Value>
             Ok(report)
         }
         None if let Some(SlotOperation::Upgrade(_)) = operation => {
-            Err(StoreError::UpgradePrepared { slot: slot.to_owned() }.into())
+            Err(AdminError::UpgradePrepared { slot: slot.to_owned() }.into())
         }
         None if survey.relay_row.is_some() => {
             Err(ReportError::SlotLost { slot: slot.to_owned(), how: "no longer exists" })
         }
-        None => Err(StoreError::SlotMissing { slot: slot.to_owned() }.into()),
+        None => Err(AdminError::from(SlotError::SlotMissing { slot: slot.to_owned() }).into()),
     }
 }
 
@@ -82,7 +84,7 @@ pub async fn report(client: &SqlClient, slot: &str) -> Result<Map<String, Value>
 /// # Errors
 ///
 /// The server refuses.
-pub async fn replays_of(client: &SqlClient, slot: &str) -> Result<Value, StoreError> {
+pub async fn replays_of(client: &SqlClient, slot: &str) -> Result<Value, AdminError> {
     let replays = open_topic_replays(client, slot).await?;
     Ok(replays.iter().map(replay).collect())
 }
@@ -92,7 +94,7 @@ async fn operation(
     client: &SqlClient,
     slot: &str,
     survey: &Survey,
-) -> Result<Option<SlotOperation>, StoreError> {
+) -> Result<Option<SlotOperation>, AdminError> {
     let has_begun = survey.relay_row.as_ref().is_some_and(|row| row.operation.is_some());
     if has_begun { read_operation(client, slot).await } else { Ok(None) }
 }
@@ -122,8 +124,11 @@ fn report_without_slot(slot: &str, survey: &Survey) -> Map<String, Value> {
 
 /// What is on record, and dispatch state.
 fn put_the_rest(report: &mut Map<String, Value>, survey: &Survey) {
-    let Survey { counts, lag_seconds, relay_row, .. } = survey;
+    let Survey { counts, lag_seconds, relay_row, anchors, .. } = survey;
     let row = relay_row.as_ref();
+    let condition = row.and_then(|row| row.condition.as_ref());
+    report.insert("noted".into(), json!(condition.map(noted)));
+    report.insert("anchors".into(), anchors.iter().map(anchor).collect());
     report.insert("operation".into(), json!(row.and_then(|row| row.operation.as_ref())));
     report.insert("lag_seconds".into(), json!(lag_seconds));
     report.insert("settled_lsn".into(), json!(row.map(|row| row.settled_lsn.to_string())));
@@ -154,6 +159,26 @@ fn put_the_rest(report: &mut Map<String, Value>, survey: &Survey) {
     report.insert("refused".into(), json!(refused));
     report.insert("spilled".into(), spilled);
     report.insert("not_due".into(), not_due);
+}
+
+/// What the relay has noted of itself, and which server process streamed for it then.
+fn noted(NotedCondition { phase, reasons, streaming_pid, age }: &NotedCondition) -> Value {
+    json!({
+        "phase": phase,
+        "reasons": reasons,
+        "streaming_pid": streaming_pid,
+        "seconds": age.as_secs_f64(),
+    })
+}
+
+fn anchor(AnchorState { name, slot, age }: &AnchorState) -> Value {
+    json!({
+        "anchor": name,
+        "lost": slot.is_lost(),
+        "age_seconds": age.map(|age| age.as_secs()),
+        "retained_bytes": slot.retained_bytes(),
+        "safe_wal_bytes": slot.safe_wal_size,
+    })
 }
 
 fn held(HoldingReplay { id, command, keys, is_being_done }: &HoldingReplay) -> Value {

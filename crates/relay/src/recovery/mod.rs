@@ -6,27 +6,34 @@
 //! ```
 //!
 //! What is to be published is fixed once the snapshot is on record: whatever it sees and the settled
-//! horizon does not cover. Whatever it does not see is streamed by the slot. A crash before begins anew
-//! with another slot; a crash behind publishes those rows once more from the first.
+//! horizon does not cover. Whatever it does not see is streamed by the slot. A crash before begins again
+//! with another slot. A crash behind continues with the first row that is not on record as settled.
 
 mod batches;
+mod followed;
 mod marks;
+mod noting;
+mod progress;
+mod read_failures;
+mod reader;
 mod rest;
 mod source;
 mod stream;
 
 use std::time::{Duration, SystemTime};
 
-use pgoutput_parser::{Lsn, PgTimestamp, Position};
+use pgoutput_parser::PgTimestamp;
 use tokio::time::sleep;
 use walrelay_core::{ColumnNames, Names, Random, WalBudgetLimit};
 use walrelay_outbox_admin::{
-    AdminError, Bound, Gap, GapColumn, GapTable, Recovery, Scope, SettledRows, SlotOperation,
-    begin_backfill, begin_recovery, finish_recovery, read_columns, read_history, read_loss,
-    read_operation, release_operation, take_operation, take_recovery_along,
+    AdminError, Bound, Gap, GapTable, Recovery, Scope, SettledRows, SlotOperation, begin_backfill,
+    begin_recovery, finish_recovery, read_loss, read_operation, read_place, release_operation,
+    take_operation, take_recovery_along,
 };
-use walrelay_outbox_store::{Outbox, RecordedRow, is_same_origin, read_relay_row};
-use walrelay_pg_client::{QualifiedName, RowUse, SqlClient, connect_sql, refuse_hidden_rows};
+use walrelay_outbox_store::{Outbox, is_same_origin, read_history, read_relay_row};
+use walrelay_pg_client::{
+    QualifiedName, RowUse, SqlClient, TableColumn, connect_sql, read_columns, refuse_hidden_rows,
+};
 use walrelay_pg_replication::{Failover, read_publication, read_server_identity, read_slot};
 
 use crate::error::RelayError;
@@ -43,20 +50,27 @@ use crate::settings::{Settings, Until};
 use crate::shutdown::Shutdown;
 use crate::stream::mode::Ended;
 use crate::stream::seams::Publisher;
-pub(crate) use batches::Batches;
+pub use batches::Batches;
+pub use followed::Followed;
 pub use marks::{Marks, Resumption};
+use noting::PlaceOnRecord;
+pub use noting::{NotePlace, run_noting};
+pub use progress::Progress;
+pub(crate) use reader::SqlRows;
+pub use reader::{RowReader, Rows};
 pub use rest::Rest;
 pub use source::Serving;
 use source::TableSource;
 pub(crate) use source::reading;
-pub(crate) use stream::TableStream;
+pub use stream::TableStream;
+pub(crate) use stream::{insert_of, relation_of};
 
 /// How filling ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Filled {
     /// Nothing is left to fill.
     Done,
-    /// It was asked to stop; it begins anew next time.
+    /// It was asked to stop. The next time it continues with the rows that are not settled.
     Stopped,
 }
 
@@ -291,25 +305,18 @@ async fn publish<P: Publisher>(
     (client, recovery, rest): (&SqlClient, &Recovery, &Rest),
 ) -> Result<Option<Ended>, RelayError> {
     let outbox = &settings.relay.outbox;
-    let commit_lsn = Lsn::new(rest.consistent_point.as_u64() - 1);
-    let (mut tables, mut recorded, mut before) = (Vec::new(), Vec::new(), 0);
+    let mut tables = Vec::new();
     for name in &outbox.tables {
         let columns = &settings.relay.router.columns;
-        let table = published_table(client, (outbox, name), columns).await?;
-        let known = rest.gap.recorded(client, (&table, &outbox.slot)).await;
-        let known = known.map_err(RelayError::survey)?;
-        let at = |n| Position { commit_lsn, tx_index: before + n };
-        let rows_known = known.len();
-        recorded.extend(known.into_iter().map(|(n, event_id)| RecordedRow {
-            position: at(n),
-            event_id,
-            parks: None,
-        }));
-        let rows = rest.gap.count(client, &table).await.map_err(RelayError::survey)?;
-        tracing::info!(table = %name, rows, recorded = rows_known, "rows that may not have been settled");
-        before += u32::try_from(rows).unwrap_or(u32::MAX);
-        tables.push(table);
+        tables.push(published_table(client, (outbox, name), columns).await?);
     }
+    let Some(filling) = &recovery.filling else { return Ok(None) };
+    let place = read_place(client, (&outbox.slot, filling)).await.map_err(RelayError::survey)?;
+    let place = place.filter(|place| place.table_among(&tables).is_some());
+    if let Some(place) = &place {
+        tracing::info!(settled = place.number, "continuing behind the rows that are settled");
+    }
+    let progress = Progress::from(place);
     let mut relay = settings.relay.clone();
     relay.router.replay_id = Some(recovery.id.clone());
     // Nothing of it is read from the log.
@@ -317,13 +324,16 @@ async fn publish<P: Publisher>(
     let requests_max = settings.pubsub.max_outstanding_requests;
     let supervisor = Supervisor {
         settings: &SessionSettings::of(&relay, requests_max, Until::CaughtUp),
-        server: TableSource::new(settings, rest.clone(), (tables, recorded.into())),
-        publisher,
+        server: TableSource::new(settings, rest.clone(), (tables, progress.clone())),
+        publisher: Followed::new(publisher, progress.clone()),
         metrics: metrics.clone(),
         health: health.clone(),
         random: Random::new(random_seed()),
     };
-    supervisor.run(shutdown).await
+    let noting = PlaceOnRecord { client, slot: &outbox.slot, filling };
+    let stop = Shutdown::new();
+    let running = Box::pin(supervisor.run(&stop));
+    run_noting(running, (noting, &progress), (&stop, shutdown)).await
 }
 
 /// Rows that nobody sees would be taken for none, and count as settled from then on.
@@ -378,7 +388,7 @@ pub async fn published_table(
 }
 
 /// The first of a column's names that the table has.
-fn present(names: &Names, columns: &[GapColumn]) -> Option<String> {
+fn present(names: &Names, columns: &[TableColumn]) -> Option<String> {
     let is_there = |name: &&str| columns.iter().any(|column| column.name == *name);
     names.iter().find(is_there).map(str::to_owned)
 }

@@ -11,3 +11,11 @@ pub struct Rest {
     /// Which rows.
     pub gap: Gap,
 }
+
+impl Rest {
+    /// The position of its rows: behind everything that was settled, before everything that is streamed.
+    #[must_use]
+    pub fn commit_lsn(&self) -> Lsn {
+        Lsn::new(self.consistent_point.as_u64() - 1)
+    }
+}

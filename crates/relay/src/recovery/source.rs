@@ -3,11 +3,11 @@
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use pgoutput_parser::Lsn;
+use pgoutput_parser::{Lsn, Position};
 use tokio::io::DuplexStream;
 use tokio::task::JoinSet;
-use walrelay_core::Retention;
-use walrelay_outbox_admin::GapTable;
+use walrelay_core::{Retention, WalBudgetLimit};
+use walrelay_outbox_admin::{GapTable, read_server_text};
 use walrelay_outbox_store::{DispatchStore, RecordedRow, SessionStore, read_relay_row};
 use walrelay_pg_client::{ConnectConfig, SqlClient, connect_sql};
 use walrelay_pg_replication::{
@@ -15,6 +15,10 @@ use walrelay_pg_replication::{
 };
 
 use super::batches::Batches;
+use super::followed::Followed;
+use super::progress::Progress;
+use super::read_failures::ReadFailures;
+use super::reader::{RowReader, SqlRows};
 use super::rest::Rest;
 use super::stream::TableStream;
 use crate::error::RelayError;
@@ -32,8 +36,7 @@ pub(super) struct TableSource<'a> {
     settings: &'a Settings,
     rest: Rest,
     tables: Vec<GapTable>,
-    /// There may be millions: one list for every session.
-    recorded: Arc<[RecordedRow]>,
+    progress: Progress,
     /// The other end of the socket, one at a time.
     serving: Serving,
 }
@@ -42,9 +45,36 @@ impl<'a> TableSource<'a> {
     pub(super) fn new(
         settings: &'a Settings,
         rest: Rest,
-        (tables, recorded): (Vec<GapTable>, Arc<[RecordedRow]>),
+        (tables, progress): (Vec<GapTable>, Progress),
     ) -> Self {
-        Self { settings, rest, tables, recorded, serving: Serving::default() }
+        Self { settings, rest, tables, progress, serving: Serving::default() }
+    }
+
+    /// The rows that dispatch state has of what is to be read, at their positions in the stream. There may be
+    /// millions.
+    async fn recorded(&self, client: &SqlClient) -> Result<Arc<[RecordedRow]>, RelayError> {
+        let slot = self.settings.relay.outbox.slot.as_str();
+        let place = self.progress.place();
+        let (first, mut before) = match &place {
+            Some(place) => (place.tables.len().saturating_sub(1), place.number),
+            None => (0, 0),
+        };
+        let mut recorded = Vec::new();
+        for (number, table) in self.tables.iter().enumerate().skip(first) {
+            let mut gap = self.rest.gap.clone();
+            let from = place.as_ref().filter(|_| number == first);
+            gap.scope.from = from.map(|at| at.row.clone());
+            let rows = gap.count(client, table).await.map_err(RelayError::survey)?;
+            let known = gap.recorded(client, (table, slot)).await.map_err(RelayError::survey)?;
+            tracing::info!(table = %table.name, rows, recorded = known.len(), "rows that may not have been settled");
+            recorded.extend(known.into_iter().map(|(n, event_id)| {
+                let position =
+                    Position { commit_lsn: self.rest.commit_lsn(), tx_index: before + n };
+                RecordedRow { position, event_id, parks: None }
+            }));
+            before += u32::try_from(rows).unwrap_or(u32::MAX);
+        }
+        Ok(recorded.into())
     }
 }
 
@@ -55,16 +85,16 @@ impl Server for TableSource<'_> {
     async fn connect(&self) -> Result<Connected<DuplexStream, TableDatabase>, RelayError> {
         let Settings { connect, relay, pubsub, .. } = self.settings;
         let reading = reading(connect).await?;
-        let server = read_server_identity(&reading).await.map_err(RelayError::survey)?;
+        let server = read_server_identity(&reading.client).await.map_err(RelayError::survey)?;
         let sql = connect_sql(connect).await.map_err(RelayError::Connect)?;
         let row = read_relay_row(&sql, &relay.outbox.slot).await.map_err(RelayError::survey)?;
-        let stream = TableStream {
-            client: reading,
-            gap: self.rest.gap.clone(),
-            tables: self.tables.clone(),
-            end: self.rest.consistent_point,
-            batches: Batches::One { commit_lsn: Lsn::new(self.rest.consistent_point.as_u64() - 1) },
-        };
+        let recorded = self.recorded(&reading.client).await?;
+        let commit_lsn = self.rest.commit_lsn();
+        self.progress.begin(commit_lsn, recorded);
+        let first_index = self.progress.number();
+        let read = (self.rest.gap.clone(), self.tables.clone());
+        let batches = Batches::One { commit_lsn, progress: self.progress.clone() };
+        let stream = TableStream::new(reading, read, self.rest.consistent_point, batches);
         let replication = self.serving.serve(stream).await?;
         let store = DispatchStore::new(relay.outbox.slot.clone()).with_on_dead(relay.on_dead);
         Ok(Connected {
@@ -77,36 +107,47 @@ impl Server for TableSource<'_> {
                 lease: lease_of(pubsub),
                 generation: row.map(|row| row.generation),
                 consistent_point: self.rest.consistent_point,
-                recorded: Arc::clone(&self.recorded),
+                first_index,
+                progress: self.progress.clone(),
             },
         })
     }
 }
 
 /// A connection that reads rows as text in the forms the router reads, as over a replication connection.
-pub(crate) async fn reading(connect: &ConnectConfig) -> Result<SqlClient, RelayError> {
+pub(crate) async fn reading(connect: &ConnectConfig) -> Result<SqlRows, RelayError> {
     let client = connect_sql(connect).await.map_err(RelayError::Connect)?;
     let settings = "SET DateStyle = 'ISO'; SET TimeZone = 'UTC'; SET bytea_output = 'hex';
+                    SET IntervalStyle = 'postgres'; SET extra_float_digits = 1;
                     SET statement_timeout = 0; SET idle_in_transaction_session_timeout = 0";
     client.batch_execute(settings).await.map_err(RelayError::sql("set up the session"))?;
-    Ok(client)
+    let text = read_server_text(&client).await.map_err(RelayError::survey)?;
+    Ok(SqlRows { client, text })
 }
 
 /// The other end of a socket in memory, one at a time.
 #[derive(Debug, Default)]
-pub struct Serving(Mutex<JoinSet<()>>);
+pub struct Serving {
+    streams: Mutex<JoinSet<()>>,
+    failures: ReadFailures,
+}
 
 impl Serving {
     /// Serves a stream, and connects to it. The session before is over, and so is its stream.
-    pub(crate) async fn serve(
+    ///
+    /// # Errors
+    ///
+    /// The connection failed; or the streams before failed so often at one row that this would fail there.
+    pub async fn serve<R: RowReader>(
         &self,
-        stream: TableStream,
+        stream: TableStream<R>,
     ) -> Result<ReplicationConnection<DuplexStream>, RelayError> {
+        self.failures.begin()?;
         let (ours, theirs) = tokio::io::duplex(SOCKET_BYTES);
         {
-            let mut serving = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut serving = self.streams.lock().unwrap_or_else(PoisonError::into_inner);
             *serving = JoinSet::new();
-            serving.spawn(serve(stream, theirs));
+            serving.spawn(serve(stream.telling(self.failures.clone()), theirs));
         }
         let startup =
             Startup { user: "", database: "", application_name: "", password: None, options: "" };
@@ -115,7 +156,7 @@ impl Serving {
     }
 }
 
-async fn serve(stream: TableStream, socket: DuplexStream) {
+async fn serve<R: RowReader>(stream: TableStream<R>, socket: DuplexStream) {
     if let Err(error) = stream.serve(socket).await {
         tracing::warn!(error = %Chain(&error), "the table is no longer read");
     }
@@ -131,11 +172,16 @@ pub(super) struct TableDatabase {
     lease: Duration,
     generation: Option<u64>,
     consistent_point: Lsn,
-    recorded: Arc<[RecordedRow]>,
+    first_index: u32,
+    progress: Progress,
 }
 
 impl Database for TableDatabase {
-    type Store = SessionStore;
+    type Store = Followed<SessionStore>;
+
+    fn first_index(&self) -> u32 {
+        self.first_index
+    }
 
     async fn check(&mut self) -> Result<(), RelayError> {
         Ok(())
@@ -159,14 +205,14 @@ impl Database for TableDatabase {
         Ok(Positions { confirmed_flush, wal_end, retention: Retention::Unlimited })
     }
 
-    fn measure_log(&self, _: Option<u64>) -> WalEnd {
+    fn measure_log(&self, _: WalBudgetLimit) -> WalEnd {
         WalEnd::measured(async |_| {})
     }
 
-    async fn into_store(self, _: SystemIdentity) -> Result<SessionStore, RelayError> {
-        let Self { sql, connect, store, server, lease, generation, recorded, .. } = self;
+    async fn into_store(self, _: SystemIdentity) -> Result<Followed<SessionStore>, RelayError> {
+        let Self { sql, connect, store, server, lease, generation, progress, .. } = self;
         let begun = SessionStore::begin(connect, sql, store, server, lease).await;
         let begun = begun.map_err(RelayError::Store)?;
-        Ok(begun.of_generation(generation).having_recorded(recorded))
+        Ok(Followed::new(begun.of_generation(generation), progress))
     }
 }

@@ -8,8 +8,8 @@
 //! ```
 
 use std::io;
-use std::pin::pin;
 use std::time::{Duration, SystemTime};
+use walrelay_pg_client::SqlError;
 
 use futures_util::TryStreamExt as _;
 use pgoutput_parser::{
@@ -18,12 +18,13 @@ use pgoutput_parser::{
 };
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _, DuplexStream, ReadHalf, WriteHalf};
 use tokio::time::{Instant, interval, sleep};
-use tokio_postgres::SimpleQueryMessage;
-use walrelay_outbox_admin::{Gap, GapTable};
-use walrelay_pg_client::SqlClient;
+use walrelay_outbox_admin::{Gap, GapRow, GapTable, GapValue};
+use walrelay_pg_client::ServerError;
 use walrelay_pg_replication::SystemIdentity;
 
 use super::batches::{Batches, Open};
+use super::read_failures::ReadFailures;
+use super::reader::RowReader;
 use crate::error::RelayError;
 
 /// How often a silent stream says that it is alive.
@@ -34,28 +35,51 @@ const VISIBLE_PAUSE: Duration = Duration::from_millis(100);
 
 /// What is streamed.
 #[derive(Debug)]
-pub(crate) struct TableStream {
-    pub(crate) client: SqlClient,
-    pub(crate) gap: Gap,
-    pub(crate) tables: Vec<GapTable>,
+pub struct TableStream<R> {
+    /// Reads the rows.
+    reader: R,
+    gap: Gap,
+    tables: Vec<GapTable>,
     /// Where the last transaction ends, and the stream with it.
-    pub(crate) end: Lsn,
+    end: Lsn,
     /// Into which transactions the rows are put.
-    pub(crate) batches: Batches,
+    batches: Batches,
+    /// Told how far reading came when it failed.
+    failures: ReadFailures,
 }
 
 /// Text format, no columns.
 const COPY_BOTH: &[u8] = &[0, 0, 0];
 
-impl TableStream {
+impl<R: RowReader> TableStream<R> {
+    /// A stream of these rows of these tables, which ends there.
+    #[must_use]
+    pub fn new(reader: R, (gap, tables): (Gap, Vec<GapTable>), end: Lsn, batches: Batches) -> Self {
+        Self { reader, gap, tables, end, batches, failures: ReadFailures::default() }
+    }
+
+    /// The same, with the failures of the streams before it.
+    pub(super) fn telling(self, failures: ReadFailures) -> Self {
+        Self { failures, ..self }
+    }
+
     /// Talks to the one client until it ends the connection.
     pub(super) async fn serve(self, socket: DuplexStream) -> Result<(), RelayError> {
         let (mut reader, mut writer) = tokio::io::split(socket);
         let io = |source| RelayError::TableStream { source };
         greet(&mut reader, &mut writer).await.map_err(io)?;
-        tokio::select! {
-            heard = listen(&mut reader) => heard.map_err(io)?,
-            sent = self.send(&mut writer) => return sent,
+        let error = tokio::select! {
+            heard = listen(&mut reader) => heard.map_err(io).err(),
+            sent = self.send(&mut writer) => sent.err(),
+        };
+        if let Some(error) = error {
+            // As a server would: whoever reads the stream sees the cause.
+            if let Some(refusal) = refusal(&error) {
+                writer.write_all(&message(b'E', &refusal)).await.map_err(io)?;
+                writer.flush().await.map_err(io)?;
+                return Ok(());
+            }
+            return Err(error);
         }
         writer.write_all(&message(b'c', &[])).await.map_err(io)?;
         writer.write_all(&message(b'Z', b"I")).await.map_err(io)?;
@@ -68,18 +92,18 @@ impl TableStream {
     /// All rows, then keepalives for as long as somebody listens.
     async fn send(&self, writer: &mut WriteHalf<DuplexStream>) -> Result<(), RelayError> {
         let io = |source| RelayError::TableStream { source };
-        while !self.gap.is_visible(&self.client).await.map_err(RelayError::survey)? {
+        while !self.reader.is_visible(&self.gap).await? {
             write_keepalive(writer, Lsn::ZERO).await.map_err(io)?;
             sleep(VISIBLE_PAUSE).await;
         }
         let beginning = self.batches.beginning();
-        let first = beginning.as_ref().map_or(0, |beginning| beginning.table);
+        let first = beginning.as_ref().map_or(0, |(table, _)| *table);
         let mut open = self.batches.first(self.end);
         begin(writer, &open).await.map_err(io)?;
         for (number, table) in self.tables.iter().enumerate().skip(first) {
             let mut gap = self.gap.clone();
-            gap.scope.from =
-                beginning.as_ref().filter(|_| number == first).map(|from| from.key.clone());
+            let from = beginning.as_ref().filter(|_| number == first);
+            gap.scope.from = from.map(|(_, place)| place.clone());
             self.send_table(writer, (number, table, &gap), &mut open).await?;
         }
         commit(writer, &open).await.map_err(io)?;
@@ -98,22 +122,10 @@ impl TableStream {
         open: &mut Open,
     ) -> Result<(), RelayError> {
         let io = |source| RelayError::TableStream { source };
-        let columns: Vec<RelationColumn> = table
-            .columns
-            .iter()
-            .map(|column| RelationColumn {
-                is_key: false,
-                name: column.name.clone(),
-                type_oid: column.type_oid,
-                type_modifier: column.type_modifier,
-            })
-            .collect();
-        let (schema, name) = (table.name.schema(), table.name.table());
-        let relation =
-            encode::relation(table.oid, schema, name, ReplicaIdentity::Default, &columns);
-        write_change(writer, &relation).await.map_err(io)?;
-        let rows = gap.rows(&self.client, table).await.map_err(RelayError::survey)?;
-        let mut rows = pin!(rows);
+        write_change(writer, &relation_of(table)).await.map_err(io)?;
+        let in_table = self.batches.in_table(&self.tables, number);
+        let mut rows =
+            self.reader.rows(gap, table).await.inspect_err(|error| self.failed(error))?;
         let mut written_at = Instant::now();
         loop {
             let next = tokio::time::timeout_at(written_at + KEEPALIVE, rows.try_next()).await;
@@ -124,26 +136,76 @@ impl TableStream {
                     write_keepalive(writer, Lsn::ZERO).await.map_err(io)?;
                     continue;
                 }
-                Ok(row) => row.map_err(RelayError::sql("read rows of the outbox"))?,
+                Ok(row) => row.inspect_err(|error| self.failed(error))?,
             };
-            match row {
-                None => return Ok(()),
-                Some(SimpleQueryMessage::Row(row)) => {
-                    let values: Vec<Column<'_>> = (0..table.columns.len())
-                        .map(|index| match row.get(index) {
-                            Some(text) => Column::Text(text.as_bytes()),
-                            None => Column::Null,
-                        })
-                        .collect();
-                    let insert = encode::insert(table.oid, &values);
-                    write_change(writer, &insert).await.map_err(io)?;
-                    let following = self.batches.next(open, (number, table, &row));
-                    begin_following(writer, open, following).await.map_err(io)?;
-                }
-                Some(_) => {}
-            }
+            let Some(row) = row else { return Ok(()) };
+            self.failures.read(&row, table);
+            self.batches.read(&row, (table, &in_table));
+            write_change(writer, &insert_of(table, &row)).await.map_err(io)?;
+            let following = self.batches.next(open, (number, &row));
+            begin_following(writer, open, following).await.map_err(io)?;
         }
     }
+
+    fn failed(&self, error: &RelayError) {
+        if let Some(answer) = answer_in(error) {
+            self.failures.failed(&answer);
+        }
+    }
+}
+
+/// The table as the server would describe it in the stream.
+pub(crate) fn relation_of(table: &GapTable) -> Vec<u8> {
+    let columns: Vec<RelationColumn> = table
+        .columns
+        .iter()
+        .map(|column| RelationColumn {
+            is_key: false,
+            name: column.name.clone(),
+            type_oid: column.type_oid,
+            type_modifier: column.type_modifier,
+        })
+        .collect();
+    let (schema, name) = (table.name.schema(), table.name.table());
+    encode::relation(table.oid, schema, name, ReplicaIdentity::Default, &columns)
+}
+
+/// A row as the server would stream it.
+pub(crate) fn insert_of(table: &GapTable, row: &GapRow) -> Vec<u8> {
+    let values: Vec<Column<'_>> = row.values.iter().map(GapValue::as_column).collect();
+    encode::insert(table.oid, &values)
+}
+
+/// What the server said, if it is what ended reading.
+fn answer_in(error: &RelayError) -> Option<ServerError> {
+    match error {
+        RelayError::Survey(error) => error.as_sql().and_then(SqlError::server_answer),
+        RelayError::Sql { source, .. } => source.as_db_error().map(ServerError::from),
+        RelayError::AtFirst(_)
+        | RelayError::Connect(_)
+        | RelayError::Session(_)
+        | RelayError::Store(_)
+        | RelayError::Unsendable { .. }
+        | RelayError::TableStream { .. }
+        | RelayError::TakeOver { .. }
+        | RelayError::InRecovery
+        | RelayError::Setup { .. } => None,
+    }
+}
+
+/// The body of an ErrorResponse that repeats an answer of the server.
+fn refusal(error: &RelayError) -> Option<Vec<u8>> {
+    let ServerError { code, message, .. } = answer_in(error)?;
+    let mut body = Vec::new();
+    for (field, value) in
+        [(b'S', "ERROR"), (b'V', "ERROR"), (b'C', code.as_str()), (b'M', message.as_str())]
+    {
+        body.push(field);
+        body.extend(value.bytes().filter(|byte| *byte != 0));
+        body.push(0);
+    }
+    body.push(0);
+    Some(body)
 }
 
 /// The open transaction ends where another follows it.

@@ -6,10 +6,10 @@
 
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, PoisonError};
+use walrelay_outbox_store::StoreError;
 
 use pgoutput_parser::Position;
 use walrelay_core::{Batch, FailureClass, Message, PublishFailure, Topic};
-use walrelay_outbox_admin::AdminError;
 use walrelay_outbox_store::{DispatchStore, History, HistorySource, Key};
 use walrelay_pg_client::{ConnectConfig, SqlClient, connect_sql};
 use walrelay_pg_replication::{ServerIdentity, read_server_identity};
@@ -143,7 +143,7 @@ impl Writing {
     }
 }
 
-fn not_added(error: &AdminError) -> PublishFailure {
+fn not_added(error: &StoreError) -> PublishFailure {
     let class = match error.is_disconnected() {
         true => FailureClass::Transient,
         false => FailureClass::Operator,

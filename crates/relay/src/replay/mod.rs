@@ -12,6 +12,7 @@
 mod in_place;
 mod paced;
 mod request;
+mod routed_rows;
 mod rows;
 mod server;
 mod store;
@@ -25,6 +26,7 @@ use walrelay_core::{OnDead, Selection, WalBudgetLimit};
 pub use in_place::{HELD_KEYS_MAX, HistoryWriter, KeysSeen};
 pub use paced::Paced;
 pub use request::{Destination, Rate, Request, UnreadableRequest};
+pub use routed_rows::RoutedRows;
 pub use rows::{BACKFILL_END, Beginning, RowsRequest, TableRows};
 pub use server::AnchorCopy;
 pub use store::{DeadRows, Keeping, Progress, ReplayStore};

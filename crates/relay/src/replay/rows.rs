@@ -7,7 +7,7 @@
 use pgoutput_parser::{Lsn, PgTimestamp};
 use serde_json::{Value, json};
 use tokio::io::DuplexStream;
-use walrelay_core::{Matching, Retention, Selection};
+use walrelay_core::{Matching, Retention, Selection, WalBudgetLimit};
 use walrelay_outbox_admin::{AggregateKey, Gap, GapTable, advance_replay};
 use walrelay_outbox_store::DispatchStore;
 use walrelay_pg_client::{SqlClient, connect_sql};
@@ -34,6 +34,8 @@ pub struct RowsRequest {
     pub since: Option<PgTimestamp>,
     /// Rows with these values.
     pub matching: Matching,
+    /// Rows with these event ids; all where none is named.
+    pub event_ids: Vec<String>,
     /// Columns that give the order within an aggregate; version, time and id where none is named.
     pub order_by: Vec<String>,
     /// How fast.
@@ -56,6 +58,7 @@ impl RowsRequest {
             "since": self.since.map(PgTimestamp::as_micros),
             "aggregate_types": self.matching.aggregate_types,
             "aggregate_ids": self.matching.aggregate_ids,
+            "event_ids": self.event_ids,
             "order_by": self.order_by,
             "rate": self.rate.map(Rate::per_second),
             "skip_dead": self.dead_rows == DeadRows::LeaveOut,
@@ -99,6 +102,7 @@ impl RowsRequest {
                 aggregate_ids: words("aggregate_ids")?,
                 event_types: Vec::new(),
             },
+            event_ids: words("event_ids")?,
             order_by: words("order_by")?,
             rate: rate.and_then(Rate::new),
             dead_rows: if leaves_out { DeadRows::LeaveOut } else { DeadRows::Stop },
@@ -167,13 +171,9 @@ impl Server for TableRows<'_> {
         if marks.is_some() {
             self.note_beginning(&sql, batches.first(BACKFILL_END).commit_lsn()).await?;
         }
-        let stream = TableStream {
-            client: crate::recovery::reading(connect).await?,
-            gap: self.gap.clone(),
-            tables: self.tables.clone(),
-            end: BACKFILL_END,
-            batches,
-        };
+        let reader = crate::recovery::reading(connect).await?;
+        let read = (self.gap.clone(), self.tables.clone());
+        let stream = TableStream::new(reader, read, BACKFILL_END, batches);
         Ok(Connected {
             replication: self.serving.serve(stream).await?,
             database: RowsDatabase {
@@ -251,7 +251,7 @@ impl Database for RowsDatabase {
         Ok(Positions { confirmed_flush, wal_end, retention: Retention::Unlimited })
     }
 
-    fn measure_log(&self, _: Option<u64>) -> WalEnd {
+    fn measure_log(&self, _: WalBudgetLimit) -> WalEnd {
         WalEnd::measured(async |_| {})
     }
 
@@ -275,6 +275,7 @@ mod tests {
             snapshot: "5:9:7".into(),
             since: Some(PgTimestamp::from_micros(-5)),
             matching: Matching { aggregate_ids: vec!["a\"b".into()], ..Matching::default() },
+            event_ids: vec!["e-1".into()],
             order_by: vec!["n".into()],
             rate: Rate::new(250),
             dead_rows: DeadRows::Stop,

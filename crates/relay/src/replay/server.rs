@@ -2,7 +2,8 @@
 
 use pgoutput_parser::Lsn;
 use tokio_postgres::types::PgLsn;
-use walrelay_core::Retention;
+use walrelay_core::{Retention, WalBudgetLimit};
+use walrelay_outbox_store::StoreError;
 use walrelay_pg_client::{
     ConnectConfig, PgError, ServerErrorKind, SqlClient, Stream, connect_sql, quote_literal,
 };
@@ -64,9 +65,9 @@ impl AnchorCopy<'_> {
         let kind = error.server().map(walrelay_pg_client::ServerError::kind);
         let anchor = self.replay.anchor_slot.clone();
         match kind {
-            Some(ServerErrorKind::NotInState) => {
-                RelayError::Survey(walrelay_outbox_admin::AdminError::AnchorLost { anchor })
-            }
+            Some(ServerErrorKind::NotInState) => RelayError::Survey(
+                walrelay_outbox_admin::AdminError::Store(StoreError::AnchorLost { anchor }),
+            ),
             Some(_) | None => RelayError::Connect(error),
         }
     }
@@ -119,7 +120,7 @@ impl Database for CopyDatabase {
         Ok(Positions { confirmed_flush, wal_end, retention: Retention::Unlimited })
     }
 
-    fn measure_log(&self, _: Option<u64>) -> WalEnd {
+    fn measure_log(&self, _: WalBudgetLimit) -> WalEnd {
         WalEnd::measured(async |_| {})
     }
 

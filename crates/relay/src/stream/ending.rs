@@ -11,6 +11,7 @@ use crate::failpoint;
 use crate::stream::mode::Ended;
 use crate::stream::pipeline::{Over, Session, Source};
 use crate::stream::pipeline_error::PipelineError;
+use crate::stream::record::InFlight;
 use crate::stream::seams::Publisher;
 
 impl<R, W, P, S> Session<R, W, P, S>
@@ -34,7 +35,7 @@ where
             flow.tracker.intact(up_to);
         }
         let settled = flow.tracker.watermark();
-        recorder.watermark(settled);
+        recorder.settled(settled, InFlight::Nothing);
         let mut watermark = recorder.noted();
         let unsettled = flow.budget.rows();
         if let Err(error) = &ended {

@@ -51,7 +51,13 @@ impl Mode {
     }
 
     /// The goal is reached, or it turned out that it is not.
-    pub(super) fn of_goal(self, goal: &Goal, watermark: Watermark, timeout: Duration) -> Self {
+    pub(super) fn of_goal(
+        self,
+        goal: Option<&Goal>,
+        watermark: Watermark,
+        timeout: Duration,
+    ) -> Self {
+        let Some(goal) = goal else { return self };
         match (self, goal.is_reached(watermark)) {
             (Self::Streaming, true) => Self::draining(Ended::CaughtUp, timeout),
             (Self::Draining { ended: Ended::CaughtUp, .. }, false) => Self::Streaming,

@@ -10,7 +10,7 @@
 use std::pin::pin;
 use std::time::Duration;
 
-use pgoutput_parser::{Change, Decoder, Frame, Insert, Lsn, Position, XLogData};
+use pgoutput_parser::{Change, Decoder, Frame, Insert, Position, XLogData};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::time::{Instant, sleep_until};
 use walrelay_core::{
@@ -18,9 +18,11 @@ use walrelay_core::{
     Router, RowToRecord, Topic, Tracker, WalBudget,
 };
 use walrelay_outbox_store::{DUE_KEYS_MAX, Due, Store, Watch};
+use walrelay_pg_client::PgError;
 use walrelay_pg_replication::{Feedback, Frames};
 
 use crate::failpoint;
+use crate::observe::ignored_changes::OtherChange;
 use crate::observe::observer::Observer;
 use crate::shutdown::Shutdown;
 use crate::stream::continuity::Continuity;
@@ -29,11 +31,12 @@ use crate::stream::goal::Goal;
 use crate::stream::mode::{Ended, Mode};
 use crate::stream::pipeline_error::PipelineError;
 use crate::stream::publishes::{Answer, Answered, Publishes, Unanswered};
+use crate::stream::record::InFlight;
 use crate::stream::recorded_rows::{Recorded, RecordedRows};
 use crate::stream::recorder::{Claiming, Recorder, RecorderEvent};
 use crate::stream::seams::Publisher;
 use crate::stream::selected::Selected;
-use crate::stream::wal_end::WalEnd;
+use crate::stream::wal_end::{Measured, WalEnd};
 
 /// One connection's life: everything that starts anew from the slot when the connection ends.
 #[derive(Debug)]
@@ -186,14 +189,17 @@ where
             }
 
             // How much log waits for us is known again: too much, and rows are recorded (I10).
-            end = wal_end.next(), if mode == Mode::Streaming => flow.log_measured(end, publishes),
+            measured = wal_end.next(), if mode == Mode::Streaming => flow.log_measured(measured, publishes),
 
             // Back-offs end.
             () = sleep_until(alarm.unwrap_or_else(Instant::now)), if alarm.is_some() => {}
 
             // Read only while there is room. Not reading is the back-pressure (I6).
             frame = frames.next(), if flow.may_read(mode) => {
-                let taken = flow.take_in(frame?, decoder, feedback);
+                let taken = match frame {
+                    Ok(frame) => flow.take_in(frame, decoder, feedback),
+                    Err(error) => Err(flow.broken_off(error, decoder)),
+                };
                 match taken.and_then(|()| flow.take_in_buffered(frames, decoder, feedback, mode)) {
                     Err(error) if error.is_of_a_row() => {
                         flow.observer.finishing();
@@ -209,15 +215,11 @@ where
             }
         }
 
-        if let Some(goal) = goal {
-            mode = mode.of_goal(goal, flow.tracker.watermark(), *drain_timeout);
-        }
+        mode = mode.of_goal(goal.as_ref(), flow.tracker.watermark(), *drain_timeout);
         flow.hold_beside(frames.buffered_bytes());
         flow.send(publishes, recorder, mode);
         if let Some(goal) = goal {
-            // What is waited for must be asked for.
-            recorder.leave_out(Vec::new());
-            recorder.look_for_spilled(goal.looks_for_spilled_before(flow.tracker.watermark()));
+            recorder.look_for_all_spilled(goal.looks_for_spilled_before(flow.tracker.watermark()));
         }
         let Some((ended, until)) = mode.end() else { continue };
         if publishes.is_empty() && flow.is_over(mode, recorder) || Instant::now() >= until {
@@ -234,7 +236,8 @@ impl Flow {
         decoder: &mut Decoder,
         feedback: &mut Feedback<W>,
     ) -> Result<(), PipelineError> {
-        let Self { router, recorded_rows, continuity, tracker, source, extent, .. } = self;
+        let Self { router, recorded_rows, continuity, tracker, source, extent, observer, .. } =
+            self;
         let XLogData { wal_start: at, data, .. } = match frame {
             Frame::XLogData(data) => data,
             Frame::Keepalive(keepalive) => {
@@ -274,9 +277,10 @@ impl Flow {
                 continuity.relation(relation.id);
                 router.learn(relation)?;
             }
-            Change::Update(_) => return Err(PipelineError::not_insert_only("an update", at)),
-            Change::Delete(_) => return Err(PipelineError::not_insert_only("a delete", at)),
-            Change::Truncate(_) => return Err(PipelineError::not_insert_only("a truncate", at)),
+            // Events are inserts; retention deletes rows, and other relays of a table update them.
+            Change::Update(_) => observer.ignored(OtherChange::Update, at),
+            Change::Delete(_) => observer.ignored(OtherChange::Delete, at),
+            Change::Truncate(_) => observer.ignored(OtherChange::Truncate, at),
             Change::Type(_) | Change::Origin(_) | Change::Message(_) => {}
         }
         Ok(())
@@ -294,10 +298,16 @@ impl Flow {
             if !self.may_read(mode) {
                 break;
             }
-            let Some(another) = frames.buffered()? else { break };
+            let another = frames.buffered().map_err(|error| self.broken_off(error, decoder))?;
+            let Some(another) = another else { break };
             self.take_in(another, decoder, feedback)?;
         }
         Ok(())
+    }
+
+    /// The stream ends here; where the server can never continue it, that is a place in the WAL.
+    fn broken_off(&self, error: PgError, decoder: &Decoder) -> PipelineError {
+        PipelineError::of_stream(error, decoder.next_position(), self.through)
     }
 
     /// One row, from whatever source: it is settled already, or joins its key's lane.
@@ -307,10 +317,10 @@ impl Flow {
             self.tracker.settle(ticket);
             return Ok(());
         }
-        let Routed { message, fault } = self.router.route(row)?;
+        let Routed { message, fault, headers_left_out } = self.router.route(row)?;
         let ticket = self.tracker.open();
         self.budget.take(message.memory());
-        self.observer.row_read();
+        self.observer.row_read(headers_left_out);
         match fault {
             None => self.lanes.push(message, ticket),
             Some(fault) => {
@@ -363,10 +373,8 @@ impl Flow {
         observer.finished(&effects.finished);
         recorder.park(&mut effects.rows_to_record);
         recorder.finish(&mut effects.finished);
-        recorder.watermark(tracker.watermark());
-        if !tracker.is_settled() {
-            recorder.rows_in_flight();
-        }
+        let in_flight = if tracker.is_settled() { InFlight::Nothing } else { InFlight::Rows };
+        recorder.settled(tracker.watermark(), in_flight);
         if tracker.waits_for_intact() {
             recorder.watch_soon();
         }
@@ -421,10 +429,13 @@ impl Flow {
     }
 
     /// The server writes its log there.
-    fn log_measured<P: Publisher>(&mut self, wal_end: Lsn, publishes: &mut Publishes<P>) {
+    fn log_measured<P: Publisher>(&mut self, measured: Measured, publishes: &mut Publishes<P>) {
         let Self { tracker, wal_budget, lanes, observer, through, .. } = self;
         let now = Instant::now().into_std();
-        let held = wal_budget.held(wal_end, tracker.watermark());
+        if let Some(before) = wal_budget.follow(measured.retention) {
+            observer.retention_changed(before, wal_budget);
+        }
+        let held = wal_budget.held(measured.wal_end, tracker.watermark());
         let spill = wal_budget.judge(held, lanes.delivery(now));
         lanes.spill(spill, now);
         observer.log_measured(held, wal_budget, spill);
@@ -493,6 +504,7 @@ impl Flow {
             RecorderEvent::Watched(Watch::Changing)
             | RecorderEvent::Settled(_)
             | RecorderEvent::Pruned(_)
+            | RecorderEvent::Condition
             | RecorderEvent::Noted => {}
         }
         Ok(())

@@ -1,6 +1,8 @@
 //! Why a session broke off.
 
-use pgoutput_parser::{DecodeError, Lsn};
+use std::fmt;
+
+use pgoutput_parser::{DecodeError, Lsn, Position};
 use walrelay_core::{MissingColumn, RouteError, Watermark};
 use walrelay_outbox_store::StoreFailure;
 use walrelay_pg_client::PgError;
@@ -11,6 +13,15 @@ pub enum PipelineError {
     /// The connection, or the server behind it.
     #[error("the replication stream ended")]
     Stream(#[from] PgError),
+    /// The server cannot send what comes next, and nothing behind it.
+    #[error("the server cannot send {at}")]
+    Unsendable {
+        /// Where the stream ends.
+        at: Unsent,
+        /// What the server said.
+        #[source]
+        source: PgError,
+    },
     /// The server sent what we cannot read; nothing is confirmed past it (I7).
     #[error("the message at {at} cannot be decoded")]
     Decode {
@@ -26,14 +37,6 @@ pub enum PipelineError {
     /// A row cannot be read.
     #[error("an outbox row cannot be read")]
     Row(#[from] RouteError),
-    /// The publication was changed while the relay was running.
-    #[error("the publication sent {what} at {at}; it must publish inserts only")]
-    NotInsertOnly {
-        /// The operation that was sent.
-        what: &'static str,
-        /// Where in the log.
-        at: Lsn,
-    },
     /// The publication, or a table of it, was changed under us.
     #[error("{what}: rows inserted since may be missing from the stream")]
     PublicationChanged {
@@ -58,18 +61,55 @@ pub enum PipelineError {
     Store(#[source] StoreFailure),
 }
 
+/// Where a stream ends that the server cannot continue.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Unsent {
+    /// Within a transaction, at this row of it.
+    Row {
+        /// The position that the row would have.
+        position: Position,
+        /// The transaction's id.
+        xid: u32,
+    },
+    /// Before the first row of a transaction: of which one, the server has not said.
+    Behind(Position),
+}
+
+impl fmt::Display for Unsent {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Row { position, xid } => write!(f, "the row at {position} of transaction {xid}"),
+            Self::Behind(position) => write!(f, "the transaction behind {position}"),
+        }
+    }
+}
+
+impl Unsent {
+    /// The position of the row, or of the last one before it.
+    #[must_use]
+    pub const fn position(self) -> Position {
+        match self {
+            Self::Row { position, .. } | Self::Behind(position) => position,
+        }
+    }
+}
+
 impl PipelineError {
-    /// The publication sent what it should not.
-    pub(crate) fn not_insert_only(what: &'static str, at: Lsn) -> Self {
-        Self::NotInsertOnly { what, at }
+    /// The stream broke off. `next` is where its next row would be, within a transaction; `last` is the last
+    /// row that came.
+    pub(crate) fn of_stream(error: PgError, next: Option<(Position, u32)>, last: Position) -> Self {
+        let is_permanent = matches!(&error, PgError::Server(answer) if answer.is_permanent());
+        if !is_permanent {
+            return Self::Stream(error);
+        }
+        let row = next.map(|(position, xid)| Unsent::Row { position, xid });
+        Self::Unsendable { at: row.unwrap_or(Unsent::Behind(last)), source: error }
     }
 
     /// Whether a session ends for what came, with server and connection well.
     pub(crate) const fn is_of_a_row(&self) -> bool {
         match self {
-            Self::Decode { .. } | Self::Columns(_) | Self::Row(_) | Self::NotInsertOnly { .. } => {
-                true
-            }
+            Self::Unsendable { .. } | Self::Decode { .. } | Self::Columns(_) | Self::Row(_) => true,
             Self::Stream(_)
             | Self::PublicationChanged { .. }
             | Self::NotOnRecord { .. }

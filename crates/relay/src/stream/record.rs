@@ -1,68 +1,127 @@
 //! How far the slot is settled, and how far that is on record: a decision without I/O.
 //!
-//! The slot is confirmed no further than the relay's own row says, so that a start can tell this slot
-//! from another of its name. Promises that the row is written as soon as a session knows something, soon
-//! after rows are settled, and seldom while only the log of others grows.
+//! The slot is confirmed no further than the relay's own row shows, so that a start can tell this slot
+//! from another of its name. A relay that is killed starts again at the row. So the row bounds how much
+//! a kill repeats, and it is written
+//!
+//! ```text
+//! at once                         the first position of a session, and after megabytes of WAL
+//! the last write + `busy`         while rows are in flight
+//! when rows settled + `quiet`     once no row is in flight, if that is sooner
+//! the last write + `idle`         while only the WAL of others grows: our write is such WAL itself
+//! ```
+//!
+//! but never sooner than a slow server can take: see [`PAUSE_PER_WRITE`].
 
 use std::time::Duration;
 
 use tokio::time::Instant;
 use walrelay_core::Watermark;
 
-/// With so much log settled and not on record nobody waits for the interval: a busy server writes more
+/// With so much WAL settled and not on record the interval is not waited for: a busy server writes more
 /// in it than the WAL budget may be (I10).
-const LOG_MAX: u64 = 4 << 20;
+const WAL_MAX: u64 = 4 << 20;
+
+/// A pause lasts so many times as long as the write before it. A server that takes long for a commit is
+/// busy, and other commands to dispatch state wait while a write runs.
+const PAUSE_PER_WRITE: u32 = 4;
+
+/// How long that pause is at most, and how long it is after a write that failed.
+const PAUSE_MAX: Duration = Duration::from_secs(1);
+
+/// When the record is written.
+#[derive(Debug, Clone, Copy)]
+pub struct RecordIntervals {
+    /// Between two writes while rows are in flight.
+    pub busy: Duration,
+    /// Between the moment when the last row settled and the write.
+    pub quiet: Duration,
+    /// Between two writes while only the WAL of others grows.
+    pub idle: Duration,
+}
+
+/// Whether rows are on their way to Pub/Sub or to dispatch state.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum InFlight {
+    /// Some are.
+    Rows,
+    /// Every row that was read is settled.
+    Nothing,
+}
 
 /// What is settled, and what of it is written down.
 #[derive(Debug)]
 pub(crate) struct Record {
+    intervals: RecordIntervals,
     settled: Watermark,
     noted: Watermark,
-    noted_at: Instant,
-    news: News,
-    /// Between two writes while rows are settled.
-    busy: Duration,
-    /// The same while only the log of others grows; each write makes the log longer itself.
-    idle: Duration,
+    rows: UnrecordedRows,
+    write: LastWrite,
 }
 
-/// What has moved the watermark since it was last written down.
+/// Rows that a start from the record would read again.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum News {
-    /// At most the log of others.
+enum UnrecordedRows {
     None,
-    /// Rows of ours.
-    Rows,
+    InFlight,
+    /// All of them lie before `through`.
+    Settled {
+        through: Watermark,
+        since: Instant,
+    },
+}
+
+/// The last write of the record.
+#[derive(Debug)]
+struct LastWrite {
+    /// Set while the write runs.
+    began_at: Option<Instant>,
+    ended_at: Instant,
+    /// The next write begins no sooner.
+    not_before: Instant,
 }
 
 impl Record {
     /// Nothing is settled yet, and nothing written.
-    pub(crate) fn new(now: Instant, busy: Duration, idle: Duration) -> Self {
+    pub(crate) fn new(now: Instant, intervals: RecordIntervals) -> Self {
         Self {
+            intervals,
             settled: Watermark::NONE,
             noted: Watermark::NONE,
-            noted_at: now,
-            news: News::None,
-            busy,
-            idle,
+            rows: UnrecordedRows::None,
+            write: LastWrite { began_at: None, ended_at: now, not_before: now },
         }
     }
 
-    /// Learns how far the slot is settled.
-    pub(crate) fn settled(&mut self, settled: Watermark) {
+    /// Learns how far the slot is settled, and whether rows are in flight beyond it.
+    pub(crate) fn settled(&mut self, settled: Watermark, in_flight: InFlight, now: Instant) {
         self.settled = settled;
-    }
-
-    /// Learns that rows are on their way, so that the watermark will soon be worth writing down.
-    pub(crate) fn rows_in_flight(&mut self) {
-        self.news = News::Rows;
+        self.rows = match (in_flight, self.rows) {
+            (InFlight::Rows, _) => UnrecordedRows::InFlight,
+            (InFlight::Nothing, UnrecordedRows::InFlight) => {
+                UnrecordedRows::Settled { through: settled, since: now }
+            }
+            (InFlight::Nothing, rows) => rows,
+        };
     }
 
     /// This much is on record now.
-    pub(crate) fn written(&mut self, watermark: Watermark) {
+    pub(crate) fn written(&mut self, watermark: Watermark, now: Instant) {
         self.noted = watermark;
-        if self.settled == self.noted {
-            self.news = News::None;
+        if let UnrecordedRows::Settled { through, .. } = self.rows
+            && through <= watermark
+        {
+            self.rows = UnrecordedRows::None;
+        }
+        let took = self.write.began_at.take().map_or(Duration::ZERO, |began_at| now - began_at);
+        self.write.ended_at = now;
+        self.write.not_before = now + (took * PAUSE_PER_WRITE).min(PAUSE_MAX);
+    }
+
+    /// The write that was begun, if one was, has failed.
+    pub(crate) fn failed(&mut self, now: Instant) {
+        if self.write.began_at.take().is_some() {
+            self.write.not_before = now + PAUSE_MAX;
         }
     }
 
@@ -79,22 +138,28 @@ impl Record {
     /// When that is to be written down; never while everything is.
     pub(crate) fn due_at(&self) -> Option<Instant> {
         let settled = self.unwritten()?;
-        let log = settled.lsn().as_u64().saturating_sub(self.noted.lsn().as_u64());
+        Some(self.wanted_at(settled).max(self.write.not_before))
+    }
+
+    fn wanted_at(&self, settled: Watermark) -> Instant {
+        let wal = settled.lsn().as_u64().saturating_sub(self.noted.lsn().as_u64());
+        let last = self.write.ended_at;
         // Sessions may be short, one after the other: if each waited first, the slot would never move.
-        if self.noted == Watermark::NONE || log >= LOG_MAX {
-            return Some(self.noted_at);
+        if self.noted == Watermark::NONE || wal >= WAL_MAX {
+            return last;
         }
-        let interval = match self.news {
-            News::Rows => self.busy,
-            News::None => self.idle,
-        };
-        Some(self.noted_at + interval)
+        let RecordIntervals { busy, quiet, idle } = self.intervals;
+        match self.rows {
+            UnrecordedRows::InFlight => last + busy,
+            UnrecordedRows::Settled { since, .. } => (last + busy).min(since + quiet),
+            UnrecordedRows::None => last + idle,
+        }
     }
 
     /// What to write now, if it is time.
     pub(crate) fn take_due(&mut self, now: Instant) -> Option<Watermark> {
         self.due_at().filter(|at| *at <= now)?;
-        self.noted_at = now;
+        self.write.began_at = Some(now);
         self.unwritten()
     }
 }
@@ -105,6 +170,12 @@ mod tests {
     use pgoutput_parser::{Lsn, encode};
     use walrelay_core::Tracker;
 
+    const BUSY: Duration = Duration::from_millis(100);
+    const QUIET: Duration = Duration::from_millis(25);
+    const IDLE: Duration = Duration::from_secs(5);
+    const INTERVALS: RecordIntervals = RecordIntervals { busy: BUSY, quiet: QUIET, idle: IDLE };
+    const MILLISECOND: Duration = Duration::from_millis(1);
+
     fn watermark(lsn: u64) -> Watermark {
         let mut tracker = Tracker::new();
         tracker.observe(encode::boundary(Lsn::new(lsn)));
@@ -112,30 +183,109 @@ mod tests {
         tracker.watermark()
     }
 
-    #[tokio::test(start_paused = true)]
-    async fn much_log_is_written_down_at_once_and_little_in_its_time() {
-        let (busy, idle) = (Duration::from_secs(1), Duration::from_secs(5));
+    /// A record whose first position, 100, was written at this moment.
+    fn begun() -> (Record, Instant) {
         let start = Instant::now();
-        let mut record = Record::new(start, busy, idle);
-        record.settled(watermark(100));
-        record.take_due(start);
-        record.written(watermark(100));
-        record.settled(watermark(101));
-        assert!(record.take_due(start).is_none());
-        assert_eq!(record.take_due(start + idle), Some(watermark(101)));
-        record.written(watermark(101));
-        record.settled(watermark(100 + LOG_MAX));
-        assert!(record.take_due(start + idle).is_none());
-        record.settled(watermark(101 + LOG_MAX));
-        assert_eq!(record.take_due(start + idle), Some(watermark(101 + LOG_MAX)));
+        let mut record = Record::new(start, INTERVALS);
+        record.settled(watermark(100), InFlight::Nothing, start);
+        assert_eq!(record.take_due(start), Some(watermark(100)));
+        record.written(watermark(100), start);
+        (record, start)
     }
 
     #[tokio::test(start_paused = true)]
     async fn a_session_writes_down_at_once_what_it_learns_first() {
         let start = Instant::now();
-        let mut record = Record::new(start, Duration::from_secs(1), Duration::from_secs(5));
+        let mut record = Record::new(start, INTERVALS);
         assert_eq!(record.due_at(), None);
-        record.settled(watermark(100));
+        record.settled(watermark(100), InFlight::Nothing, start);
         assert_eq!(record.take_due(start), Some(watermark(100)));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn much_wal_is_written_down_at_once_and_little_in_its_time() {
+        let (mut record, start) = begun();
+        record.settled(watermark(101), InFlight::Nothing, start);
+        assert_eq!(record.due_at(), Some(start + IDLE));
+        record.settled(watermark(99 + WAL_MAX), InFlight::Nothing, start);
+        assert_eq!(record.due_at(), Some(start + IDLE));
+        record.settled(watermark(100 + WAL_MAX), InFlight::Nothing, start);
+        assert_eq!(record.due_at(), Some(start));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn while_rows_flow_each_write_follows_the_one_before_after_the_busy_interval() {
+        let (mut record, start) = begun();
+        record.settled(watermark(101), InFlight::Rows, start + MILLISECOND);
+        assert_eq!(record.due_at(), Some(start + BUSY));
+        assert_eq!(record.take_due(start + BUSY), Some(watermark(101)));
+        record.settled(watermark(102), InFlight::Rows, start + BUSY);
+        record.written(watermark(101), start + BUSY + MILLISECOND);
+        assert_eq!(record.due_at(), Some(start + BUSY * 2 + MILLISECOND));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn rows_that_settle_long_after_the_last_write_are_written_down_at_once() {
+        let (mut record, start) = begun();
+        let now = start + BUSY * 3;
+        record.settled(watermark(100), InFlight::Rows, now - MILLISECOND);
+        record.settled(watermark(101), InFlight::Nothing, now);
+        assert_eq!(record.take_due(now), Some(watermark(101)));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn once_no_row_is_in_flight_the_busy_interval_is_not_waited_for() {
+        let (mut record, start) = begun();
+        let settled_at = start + MILLISECOND * 10;
+        record.settled(watermark(100), InFlight::Rows, start);
+        record.settled(watermark(101), InFlight::Nothing, settled_at);
+        assert_eq!(record.due_at(), Some(settled_at + QUIET));
+        // The moment is that of the rows, whatever keepalives follow them.
+        record.settled(watermark(109), InFlight::Nothing, settled_at + MILLISECOND);
+        assert_eq!(record.due_at(), Some(settled_at + QUIET));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn wal_of_others_behind_recorded_rows_waits_for_the_idle_interval() {
+        let (mut record, start) = begun();
+        record.settled(watermark(100), InFlight::Rows, start);
+        record.settled(watermark(101), InFlight::Nothing, start);
+        assert_eq!(record.take_due(start + QUIET), Some(watermark(101)));
+        // A keepalive comes while the rows are being written down.
+        record.settled(watermark(102), InFlight::Nothing, start + QUIET);
+        record.written(watermark(101), start + QUIET);
+        assert_eq!(record.due_at(), Some(start + QUIET + IDLE));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_server_that_writes_slowly_is_written_to_less_often() {
+        let (mut record, start) = begun();
+        record.settled(watermark(101), InFlight::Rows, start);
+        let began_at = start + BUSY;
+        for (took, pause) in [(10, 100), (25, 100), (50, 200), (200, 800), (10_000, 1_000)] {
+            assert_eq!(record.take_due(began_at + IDLE), Some(watermark(101)));
+            let ended_at = began_at + IDLE + MILLISECOND * took;
+            record.noted = watermark(100);
+            record.written(watermark(100), ended_at);
+            assert_eq!(record.due_at(), Some(ended_at + MILLISECOND * pause), "{took}");
+            record.write.not_before = start;
+            record.write.ended_at = start;
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_write_that_failed_is_repeated_after_a_second() {
+        let start = Instant::now();
+        let mut record = Record::new(start, INTERVALS);
+        record.settled(watermark(100), InFlight::Rows, start);
+        assert_eq!(record.take_due(start), Some(watermark(100)));
+        record.failed(start);
+        assert_eq!(record.due_at(), Some(start + PAUSE_MAX));
+        assert_eq!(record.take_due(start + PAUSE_MAX), Some(watermark(100)));
+        record.written(watermark(100), start + PAUSE_MAX);
+        // Another command failed, and no write was begun.
+        record.settled(watermark(101), InFlight::Rows, start + PAUSE_MAX);
+        record.failed(start + PAUSE_MAX);
+        assert_eq!(record.due_at(), Some(start + PAUSE_MAX + BUSY));
     }
 }

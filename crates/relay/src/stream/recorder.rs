@@ -9,13 +9,13 @@ use std::time::Duration;
 
 use pgoutput_parser::{Lsn, Position};
 use tokio::time::{Instant, sleep, sleep_until};
-use walrelay_core::{Backoff, ClaimKey, Claimed, Finished, LaneId, RowToRecord, Topic, Watermark};
-use walrelay_outbox_store::{
-    Due, HEADS_MAX, Head, RecordedPage, Store, StoreFailure, Survey, Watch,
-};
+use walrelay_core::{Finished, RowToRecord, Topic, Watermark};
+use walrelay_outbox_store::{HEADS_MAX, Head, Store, StoreFailure, Watch};
 
-use crate::stream::record::Record;
-use crate::stream::recorded_rows::RecordedRows;
+use crate::observe::health::Health;
+use crate::stream::record::{InFlight, Record, RecordIntervals};
+pub use crate::stream::store_command::{Claiming, RecorderEvent};
+use crate::stream::store_command::{StoreCommand, until_done};
 
 /// Rows recorded by one command: a quarter of those that may be in flight, so that others are read
 /// meanwhile, and enough that the commit costs little.
@@ -27,61 +27,8 @@ const COUNT_PAUSE: Duration = Duration::from_millis(250);
 /// Between two steps of a clean-up.
 const PRUNE_PAUSE: Duration = Duration::from_millis(100);
 
-/// The result of a command.
-#[derive(Debug)]
-pub enum RecorderEvent {
-    /// These rows are durable in dispatch state.
-    Parked(Vec<RowToRecord>),
-    /// These outcomes are written down.
-    Finished(Vec<Finished>),
-    /// The next rows of parked keys.
-    Claimed(Vec<(LaneId, Claimed)>),
-    /// These keys could not be read back; they rest a little.
-    NotClaimed(Vec<LaneId>),
-    /// Rows that were recorded before this session.
-    Recorded(RecordedPage),
-    /// Keys that an operator, or time, made due.
-    Due(Due),
-    /// The first rows of some keys.
-    Heads(Vec<Head>),
-    /// Whether spilled rows wait that are waited for.
-    Spilled(bool),
-    /// Figures for operators.
-    Surveyed(Box<Survey>),
-    /// How far the slot is settled is on record, and may be confirmed.
-    Settled(Watermark),
-    /// Rows past their retention were deleted; there may be more.
-    Pruned(u64),
-    /// A look at the publication.
-    Watched(Watch),
-    /// Something that nobody waits for.
-    Noted,
-}
-
-/// Parked keys whose next rows are asked for.
-#[derive(Debug, Clone)]
-pub struct Claiming {
-    /// Which; nothing of them is out.
-    pub keys: Vec<ClaimKey>,
-    /// How much there is room for.
-    pub bytes_max: usize,
-    /// The last row that was read, of whatever key.
-    pub through: Position,
-}
-
-enum StoreCommand {
-    Park(Vec<RowToRecord>),
-    Finish(Vec<Finished>),
-    Claim(Claiming),
-    Recorded(Position),
-    Due(Vec<Topic>),
-    Heads(Option<Head>),
-    Spilled(Lsn),
-    Survey,
-    NoteSettled(Watermark),
-    Watch,
-    Prune,
-}
+/// Between two notes of the condition: one topic that is refused and stored in turn changes it with each.
+const CONDITION_PAUSE: Duration = Duration::from_secs(1);
 
 type Running<S> = Pin<Box<dyn Future<Output = (S, Result<RecorderEvent, StoreFailure>)> + Send>>;
 
@@ -99,10 +46,8 @@ pub struct Intervals {
     pub due: Duration,
     /// Looking through the heads of all keys.
     pub heads: Duration,
-    /// Writing the watermark down while rows are settled.
-    pub settled: Duration,
-    /// The same while only the log of others grows.
-    pub settled_idle: Duration,
+    /// Writing the watermark down.
+    pub record: RecordIntervals,
     /// Counting rows and measuring lag.
     pub survey: Duration,
     /// Looking at the publication when nothing waits for it.
@@ -122,8 +67,11 @@ impl Intervals {
         Self {
             due: Duration::from_secs(1),
             heads: Duration::from_secs(30),
-            settled: Duration::from_secs(1),
-            settled_idle: Duration::from_secs(5),
+            record: RecordIntervals {
+                busy: Duration::from_millis(100),
+                quiet: Duration::from_millis(25),
+                idle: Duration::from_secs(5),
+            },
             survey: Duration::from_secs(5),
             watch: Duration::from_secs(1),
             watch_soon: Duration::from_millis(100),
@@ -148,6 +96,10 @@ pub struct Recorder<S> {
     /// Topics whose due keys are not asked for, as they were told last.
     topics_at_rest: Vec<Topic>,
     record: Record,
+    /// Learns which commands fail, and whose condition is noted.
+    health: Health,
+    /// The condition is not noted before.
+    condition_at: Instant,
     due_at: Instant,
     heads_at: Instant,
     /// Where the look through the heads goes on.
@@ -173,7 +125,9 @@ impl<S: Store> Recorder<S> {
             claims: None,
             recorded_from: None,
             topics_at_rest: Vec::new(),
-            record: Record::new(now, intervals.settled, intervals.settled_idle),
+            record: Record::new(now, intervals.record),
+            health: Health::new(),
+            condition_at: now,
             due_at: now,
             heads_at: now + intervals.heads,
             heads_after: None,
@@ -184,6 +138,13 @@ impl<S: Store> Recorder<S> {
             watch_at: now,
             prune_at: now + intervals.prune,
         }
+    }
+
+    /// The same, reporting what fails here, and noting the condition in the relay's own row.
+    #[must_use]
+    pub fn reporting_to(self, health: Health) -> Self {
+        health.begin_noting();
+        Self { health, ..self }
     }
 
     /// Hands rows over that must be recorded.
@@ -231,19 +192,20 @@ impl<S: Store> Recorder<S> {
         self.spilled_before = before;
     }
 
+    /// The same, with the due keys of every topic looked for: a goal waits for all of them.
+    pub fn look_for_all_spilled(&mut self, before: Option<Lsn>) {
+        self.leave_out(Vec::new());
+        self.look_for_spilled(before);
+    }
+
     /// A confirmation waits for a look at the publication.
     pub fn watch_soon(&mut self) {
         self.watch_at = self.watch_at.min(self.watched_at + self.intervals.watch_soon);
     }
 
-    /// Learns how far the slot is settled.
-    pub fn watermark(&mut self, settled: Watermark) {
-        self.record.settled(settled);
-    }
-
-    /// Learns that rows are on their way, so that the watermark will soon be worth writing down.
-    pub fn rows_in_flight(&mut self) {
-        self.record.rows_in_flight();
+    /// Learns how far the slot is settled, and whether rows are in flight beyond it.
+    pub fn settled(&mut self, settled: Watermark, in_flight: InFlight) {
+        self.record.settled(settled, in_flight, Instant::now());
     }
 
     /// How far the slot is settled and that is on record: it may be confirmed.
@@ -291,6 +253,7 @@ impl<S: Store> Recorder<S> {
         tokio::select! {
             biased;
             () = store.notice() => true,
+            () = self.health.news() => false,
             () = sleep_until(until) => false,
         }
     }
@@ -309,7 +272,7 @@ impl<S: Store> Recorder<S> {
         let Self { state: State::Idle(store), record, .. } = self else { return };
         while let Some(watermark) = record.unwritten() {
             match store.note_settled(watermark.lsn()).await {
-                Ok(()) => record.written(watermark),
+                Ok(()) => record.written(watermark, Instant::now()),
                 Err(error @ StoreFailure::Unavailable(_)) => {
                     tracing::debug!(%error, "the watermark was not written down; trying again");
                     sleep(CLOSE_PAUSE).await;
@@ -330,7 +293,9 @@ impl<S: Store> Recorder<S> {
         self.state = State::Idle(store);
         let now = Instant::now();
         match &recorded {
-            Ok(RecorderEvent::Settled(watermark)) => self.record.written(*watermark),
+            Ok(RecorderEvent::Settled(watermark)) => self.record.written(*watermark, now),
+            // A command that nobody waits for has failed: perhaps this one.
+            Ok(RecorderEvent::Noted) => self.record.failed(now),
             // A step of each at a time, so that rows to record never wait for more than one.
             Ok(RecorderEvent::Due(due)) if due.has_more => self.due_at = now,
             Ok(RecorderEvent::Surveyed(survey)) if survey.is_counting => {
@@ -380,6 +345,12 @@ impl<S: Store> Recorder<S> {
         if let Some(watermark) = self.record.take_due(now) {
             return Some(StoreCommand::NoteSettled(watermark));
         }
+        if self.health.has_news() && self.condition_at <= now {
+            self.condition_at = now + CONDITION_PAUSE;
+            if let Some(condition) = self.health.condition_to_note() {
+                return Some(StoreCommand::NoteCondition(condition));
+            }
+        }
         if let Some(from) = self.recorded_from.take() {
             return Some(StoreCommand::Recorded(from));
         }
@@ -420,14 +391,15 @@ impl<S: Store> Recorder<S> {
         let settle_at = self.record.due_at().unwrap_or(self.due_at);
         let always = [settle_at, self.heads_at, self.survey_at, self.watch_at, self.prune_at];
         let spilled_at = self.spilled_before.map(|_| self.spilled_at);
-        always.into_iter().chain(spilled_at).fold(self.due_at, Instant::min)
+        let condition_at = self.health.has_news().then_some(self.condition_at);
+        always.into_iter().chain(spilled_at).chain(condition_at).fold(self.due_at, Instant::min)
     }
 
     fn start(&mut self, command: StoreCommand) {
         match std::mem::replace(&mut self.state, State::Between) {
             State::Idle(store) => {
-                let retention = self.intervals.retention;
-                self.state = State::Running(Box::pin(until_done(store, command, retention)));
+                let told = (self.intervals.retention, self.health.clone());
+                self.state = State::Running(Box::pin(until_done(store, command, told)));
             }
             State::Running(_) | State::Between => panic!("I2: two commands at once"),
         }
@@ -440,145 +412,5 @@ impl<S> std::fmt::Debug for Recorder<S> {
             .field("rows_to_record", &self.rows_to_record.len())
             .field("finished", &self.finished.len())
             .finish_non_exhaustive()
-    }
-}
-
-/// Repeats a command that rows wait for until it succeeds: they settle only then, and so does the
-/// slot. Anything else is given up after one failure, or it would stand in the way of those.
-async fn until_done<S: Store>(
-    mut store: S,
-    command: StoreCommand,
-    retention: Duration,
-) -> (S, Result<RecorderEvent, StoreFailure>) {
-    const PAUSE: Backoff =
-        Backoff { base: Duration::from_millis(200), cap: Duration::from_secs(10) };
-    let mut attempts = 0;
-    loop {
-        let error = match execute(&mut store, &command, retention).await {
-            Ok(found) => return (store, Ok(command.event(found))),
-            Err(
-                ended @ (StoreFailure::ShuttingDown
-                | StoreFailure::OtherHistory(_)
-                | StoreFailure::NotRecorded(_)
-                | StoreFailure::TablesOutdated(_)),
-            ) => return (store, Err(ended)),
-            Err(error @ StoreFailure::Unavailable(_)) => crate::policy::Chain(&error).to_string(),
-        };
-        attempts += 1;
-        let name = command.name();
-        match command {
-            StoreCommand::Park(_) | StoreCommand::Finish(_) | StoreCommand::Recorded(_) => {
-                tracing::warn!(
-                    command = name,
-                    attempts,
-                    error,
-                    "dispatch state failed; trying again"
-                );
-            }
-            StoreCommand::Claim(claiming) => {
-                tracing::warn!(command = name, error, "dispatch state failed");
-                let lanes = claiming.keys.into_iter().map(|key| key.lane).collect();
-                return (store, Ok(RecorderEvent::NotClaimed(lanes)));
-            }
-            StoreCommand::Due(_)
-            | StoreCommand::Heads(_)
-            | StoreCommand::Spilled(_)
-            | StoreCommand::Survey
-            | StoreCommand::NoteSettled(_)
-            | StoreCommand::Watch
-            | StoreCommand::Prune => {
-                tracing::warn!(command = name, error, "dispatch state failed");
-                return (store, Ok(RecorderEvent::Noted));
-            }
-        }
-        sleep(PAUSE.delay(attempts, u32::MAX)).await;
-    }
-}
-
-/// What the store gave, before it is put together with the command.
-enum Found {
-    Nothing,
-    Claimed(Vec<Claimed>),
-    Recorded(RecordedPage),
-    Due(Due),
-    Pruned(u64),
-    Heads(Vec<Head>),
-    Spilled(bool),
-    Surveyed(Box<Survey>),
-    Watched(Watch),
-}
-
-async fn execute<S: Store>(
-    store: &mut S,
-    command: &StoreCommand,
-    retention: Duration,
-) -> Result<Found, StoreFailure> {
-    match command {
-        StoreCommand::Park(rows_to_record) => {
-            store.park(rows_to_record).await.map(|()| Found::Nothing)
-        }
-        StoreCommand::Finish(finished) => store.finish(finished).await.map(|()| Found::Nothing),
-        StoreCommand::Claim(Claiming { keys, bytes_max, through }) => {
-            store.claim(keys, *bytes_max, *through).await.map(Found::Claimed)
-        }
-        StoreCommand::Recorded(from) => {
-            let page = store.recorded_from(*from, RecordedRows::PAGE_ROWS).await;
-            page.map(Found::Recorded)
-        }
-        StoreCommand::Due(except) => store.due_keys(except).await.map(Found::Due),
-        StoreCommand::Heads(after) => store.heads_after(after.as_ref()).await.map(Found::Heads),
-        StoreCommand::Spilled(before) => {
-            store.has_spilled_before(*before).await.map(Found::Spilled)
-        }
-        StoreCommand::Survey => store.survey().await.map(Box::new).map(Found::Surveyed),
-        StoreCommand::NoteSettled(settled) => {
-            store.note_settled(settled.lsn()).await.map(|()| Found::Nothing)
-        }
-        StoreCommand::Watch => store.watch().await.map(Found::Watched),
-        StoreCommand::Prune => {
-            let rows = store.prune(retention).await?;
-            if rows > 0 {
-                tracing::info!(rows, "deleted dispatch rows past their retention");
-            }
-            Ok(Found::Pruned(rows))
-        }
-    }
-}
-
-impl StoreCommand {
-    const fn name(&self) -> &'static str {
-        match self {
-            Self::Park(_) => "park",
-            Self::Finish(_) => "finish",
-            Self::Claim(_) => "claim",
-            Self::Recorded(_) => "read recorded rows",
-            Self::Due(_) => "due",
-            Self::Heads(_) => "look through heads",
-            Self::Spilled(_) => "look for spilled rows",
-            Self::Survey => "survey",
-            Self::NoteSettled(_) => "note settled",
-            Self::Watch => "watch",
-            Self::Prune => "prune",
-        }
-    }
-
-    fn event(self, found: Found) -> RecorderEvent {
-        match (self, found) {
-            (Self::Park(rows_to_record), _) => RecorderEvent::Parked(rows_to_record),
-            (Self::Finish(finished), _) => RecorderEvent::Finished(finished),
-            (Self::Claim(Claiming { keys, .. }), Found::Claimed(claimed)) => {
-                assert_eq!(keys.len(), claimed.len(), "I4: one answer a key");
-                RecorderEvent::Claimed(keys.into_iter().map(|key| key.lane).zip(claimed).collect())
-            }
-            (Self::NoteSettled(settled), _) => RecorderEvent::Settled(settled),
-            (_, Found::Recorded(page)) => RecorderEvent::Recorded(page),
-            (_, Found::Due(due)) => RecorderEvent::Due(due),
-            (_, Found::Pruned(rows)) => RecorderEvent::Pruned(rows),
-            (_, Found::Heads(heads)) => RecorderEvent::Heads(heads),
-            (_, Found::Spilled(waits)) => RecorderEvent::Spilled(waits),
-            (_, Found::Surveyed(survey)) => RecorderEvent::Surveyed(survey),
-            (_, Found::Watched(watch)) => RecorderEvent::Watched(watch),
-            (_, Found::Nothing | Found::Claimed(_)) => RecorderEvent::Noted,
-        }
     }
 }

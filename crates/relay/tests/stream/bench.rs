@@ -11,7 +11,7 @@ use walrelay_core::{
     Reason, RowToRecord, Topic, Tracker,
 };
 use walrelay_outbox_store::{
-    Due, Head, ParkedKey, RecordedPage, Store, StoreFailure, Survey, Watch,
+    Condition, Due, Head, ParkedKey, RecordedPage, Store, StoreFailure, Survey, Watch,
 };
 
 /// Every command takes so long.
@@ -85,6 +85,11 @@ impl Desk {
     /// What it was told so far, in order.
     pub(crate) fn told(&self) -> Vec<String> {
         self.0.lock().unwrap().told.iter().map(|(_, command)| command.clone()).collect()
+    }
+
+    /// How long ago it was opened.
+    pub(crate) fn elapsed(&self) -> Duration {
+        self.0.lock().unwrap().opened.elapsed()
     }
 
     /// When commands that begin like this were told, since it was opened.
@@ -173,6 +178,10 @@ impl Store for Desk {
 
     async fn note_settled(&mut self, settled: Lsn) -> Result<(), StoreFailure> {
         self.command("settled", settled.to_string()).await
+    }
+
+    async fn note_condition(&mut self, condition: &Condition) -> Result<(), StoreFailure> {
+        self.command("condition", format!("{condition:?}")).await
     }
 
     async fn notice(&mut self) {

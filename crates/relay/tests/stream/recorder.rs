@@ -6,6 +6,8 @@ use pgoutput_parser::{Lsn, Position, encode};
 use tokio::time::{Instant, timeout};
 use walrelay_core::{ClaimKey, Topic, Tracker, Watermark};
 use walrelay_outbox_store::StoreFailure;
+use walrelay_relay::observe::health::{Health, Phase};
+use walrelay_relay::stream::record::InFlight;
 use walrelay_relay::stream::recorder::{Claiming, Intervals, Recorder, RecorderEvent};
 
 use crate::bench::{Desk, LATENCY, claims, finished, rows_to_record};
@@ -188,6 +190,55 @@ async fn rows_and_outcomes_are_written_until_it_succeeds_with_growing_pauses() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn rows_that_cannot_be_recorded_are_a_reason_at_once_and_noted_between_two_tries() {
+    let (recorder, desk) = recorder().await;
+    let health = Health::new();
+    health.set_phase(Phase::Streaming);
+    let mut recorder = recorder.reporting_to(health.clone());
+    run(&mut recorder, SECOND / 2).await;
+    assert_eq!(desk.times_of("condition").len(), 1, "each session notes that it streams");
+    run(&mut recorder, SECOND * 100).await;
+    assert_eq!(desk.times_of("condition").len(), 1, "nothing has changed");
+
+    desk.fails("park", 100);
+    recorder.park(&mut rows_to_record(&[1]));
+    let began = desk.elapsed();
+    assert!(timeout(SECOND * 60, recorder.next()).await.is_err());
+    assert_eq!(health.reasons_not_ready(), ["a dispatch table cannot be used: made up"]);
+    let noted = desk.times_of("condition");
+    assert_eq!(noted.len(), 2, "{noted:?}");
+    assert!(noted[1] - began < SECOND, "{noted:?}");
+    assert!(desk.told().iter().any(|told| told.contains("made up")), "{:?}", desk.told());
+
+    desk.fails("park", 0);
+    run(&mut recorder, SECOND * 20).await;
+    assert!(health.reasons_not_ready().is_empty());
+    assert_eq!(desk.times_of("condition").len(), 3, "that it is over is noted, too");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_condition_that_comes_and_goes_is_noted_once_a_second() {
+    let (recorder, desk) = recorder().await;
+    let health = Health::new();
+    let mut recorder = recorder.reporting_to(health.clone());
+    for turn in 0..100 {
+        health.set_outage((turn % 2 == 0).then(|| "nothing is stored".to_owned()));
+        run(&mut recorder, SECOND / 10).await;
+    }
+    let noted = desk.times_of("condition").len();
+    assert!((1..=11).contains(&noted), "{noted}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_condition_that_could_not_be_noted_is_noted_later() {
+    let (recorder, desk) = recorder().await;
+    desk.fails("condition", 3);
+    let mut recorder = recorder.reporting_to(Health::new());
+    run(&mut recorder, SECOND * 60).await;
+    assert_eq!(desk.times_of("condition").len(), 4, "three have failed");
+}
+
+#[tokio::test(start_paused = true)]
 async fn nothing_else_is_repeated_since_rows_would_wait_for_it() {
     let (mut recorder, desk) = recorder().await;
     for command in ["claim", "due", "survey"] {
@@ -200,10 +251,16 @@ async fn nothing_else_is_repeated_since_rows_would_wait_for_it() {
         panic!("the claim has failed")
     };
     assert_eq!(given_up, lanes);
-    for _ in 0..2 {
-        assert!(matches!(recorder.next().await, Ok(RecorderEvent::Noted)));
+    // The relay also notes once that a command has failed.
+    let mut failed = 0;
+    while failed < 2 {
+        let event = recorder.next().await.unwrap();
+        assert!(matches!(event, RecorderEvent::Noted | RecorderEvent::Condition), "{event:?}");
+        failed += usize::from(matches!(event, RecorderEvent::Noted));
     }
-    assert_eq!(desk.told(), ["claim a,b 99", "due", "survey"]);
+    let commands = desk.told();
+    let repeatable = commands.iter().filter(|command| !command.starts_with("condition"));
+    assert_eq!(repeatable.collect::<Vec<_>>(), ["claim a,b 99", "due", "survey"]);
 }
 
 #[tokio::test(start_paused = true)]
@@ -216,62 +273,88 @@ async fn a_server_that_shuts_down_is_told_at_once() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_is_settled_is_on_record_within_a_second_while_rows_flow_and_else_in_five() {
-    for (has_rows, seconds) in [(true, 1), (false, 5)] {
+async fn rows_are_on_record_within_a_tenth_of_a_second_and_the_wal_of_others_within_five() {
+    for (in_flight, milliseconds) in [(InFlight::Rows, 100), (InFlight::Nothing, 5_000)] {
+        let interval = Duration::from_millis(milliseconds);
         let (mut recorder, desk) = recorder().await;
-        recorder.watermark(watermark(1));
+        recorder.settled(watermark(1), InFlight::Nothing);
         run(&mut recorder, LATENCY).await;
-        assert_eq!(
-            desk.times_of("settled 0/1").len(),
-            1,
-            "the first of a session is written at once"
-        );
-        recorder.watermark(watermark(0xA));
-        if has_rows {
-            recorder.rows_in_flight();
-        }
-        run(&mut recorder, SECOND * seconds - LATENCY * 2).await;
+        let first = desk.times_of("settled 0/1").len();
+        assert_eq!(first, 1, "the first of a session is written at once");
+        recorder.settled(watermark(0xA), in_flight);
+        run(&mut recorder, interval - LATENCY * 2).await;
         assert_eq!(recorder.noted(), watermark(1));
         run(&mut recorder, LATENCY * 9).await;
         assert_eq!((recorder.noted(), desk.times_of("settled 0/A").len()), (watermark(0xA), 1));
-
-        // All rows are settled: from now on only the log of others grows.
-        recorder.watermark(watermark(0xB));
-        run(&mut recorder, SECOND * 5 - LATENCY * 10).await;
-        assert_eq!(desk.times_of("settled").len(), 2);
-        run(&mut recorder, SECOND * 20).await;
-        assert_eq!((recorder.noted(), desk.times_of("settled").len()), (watermark(0xB), 3));
     }
 }
 
 #[tokio::test(start_paused = true)]
-async fn rows_settled_while_the_record_is_written_are_on_record_a_second_later() {
+async fn once_the_last_row_is_on_record_only_the_wal_of_others_is_left_to_note() {
     let (mut recorder, desk) = recorder().await;
-    recorder.watermark(watermark(1));
-    run(&mut recorder, LATENCY).await;
-    recorder.watermark(watermark(0xA));
-    recorder.rows_in_flight();
-    run(&mut recorder, SECOND - LATENCY * 2).await;
+    recorder.settled(watermark(1), InFlight::Nothing);
+    run(&mut recorder, SECOND).await;
+    recorder.settled(watermark(1), InFlight::Rows);
+    recorder.settled(watermark(0xA), InFlight::Nothing);
+    run(&mut recorder, LATENCY * 3).await;
+    assert_eq!(recorder.noted(), watermark(0xA), "no row is in flight: it is written at once");
+    // The server tells of our own write, and so on for ever if that counted as rows.
+    recorder.settled(watermark(0xB), InFlight::Nothing);
+    run(&mut recorder, SECOND * 5 - LATENCY * 10).await;
+    assert_eq!(desk.times_of("settled").len(), 2);
+    run(&mut recorder, SECOND * 20).await;
+    assert_eq!((recorder.noted(), desk.times_of("settled").len()), (watermark(0xB), 3));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_record_that_takes_long_leaves_most_of_the_time_to_other_commands() {
+    let (mut recorder, desk) = recorder().await;
     desk.takes(SECOND / 10);
+    for lsn in 1..=200 {
+        recorder.settled(watermark(lsn), InFlight::Rows);
+        run(&mut recorder, SECOND / 20).await;
+    }
+    let writes = desk.times_of("settled").len();
+    assert!((15..=21).contains(&writes), "a fifth of ten seconds: {writes}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_record_that_cannot_be_written_is_tried_once_a_second() {
+    let (mut recorder, desk) = recorder().await;
+    desk.fails("settled", u32::MAX);
+    recorder.settled(watermark(0xA), InFlight::Rows);
+    run(&mut recorder, SECOND * 10).await;
+    let tries = desk.times_of("settled").len();
+    assert!((9..=11).contains(&tries), "{tries}");
+    assert_eq!(recorder.noted(), Watermark::NONE, "nothing may be confirmed");
+}
+
+#[tokio::test(start_paused = true)]
+async fn rows_settled_while_the_record_is_written_are_on_record_soon_after() {
+    let (mut recorder, desk) = recorder().await;
+    recorder.settled(watermark(1), InFlight::Nothing);
+    run(&mut recorder, SECOND).await;
+    desk.takes(SECOND / 10);
+    recorder.settled(watermark(0xA), InFlight::Rows);
     run(&mut recorder, SECOND / 20).await;
     assert_eq!(desk.times_of("settled 0/A").len(), 1, "it is being written");
-    recorder.watermark(watermark(0xB));
-    run(&mut recorder, SECOND / 2).await;
+    recorder.settled(watermark(0xB), InFlight::Nothing);
+    run(&mut recorder, SECOND / 5).await;
     assert_eq!((recorder.noted(), recorder.is_idle()), (watermark(0xA), true));
-    run(&mut recorder, SECOND).await;
+    run(&mut recorder, SECOND / 2).await;
     assert_eq!(recorder.noted(), watermark(0xB));
 }
 
 #[tokio::test(start_paused = true)]
 async fn at_the_end_what_is_settled_is_put_on_record_and_told() {
     let (mut noted, desk) = recorder().await;
-    noted.watermark(watermark(0xA));
+    noted.settled(watermark(0xA), InFlight::Nothing);
     desk.fails("settled", 3);
     assert_eq!(noted.close(SECOND).await, watermark(0xA), "it is tried until it succeeds");
     assert_eq!(desk.times_of("settled").len(), 4);
 
     let (mut failed, broken) = recorder().await;
-    failed.watermark(watermark(0xA));
+    failed.settled(watermark(0xA), InFlight::Nothing);
     broken.fails("settled", u32::MAX);
     assert_eq!(failed.close(SECOND).await, Watermark::NONE, "nothing more may be confirmed");
 
@@ -283,7 +366,7 @@ async fn at_the_end_what_is_settled_is_put_on_record_and_told() {
 #[tokio::test(start_paused = true)]
 async fn at_the_end_a_server_that_shuts_down_is_asked_once() {
     let (mut recorder, desk) = recorder().await;
-    recorder.watermark(watermark(0xA));
+    recorder.settled(watermark(0xA), InFlight::Nothing);
     desk.stops();
     assert_eq!(recorder.close(SECOND).await, Watermark::NONE);
     assert_eq!(desk.told(), ["settled 0/A"]);
@@ -295,7 +378,7 @@ async fn the_end_waits_for_what_is_running() {
     recorder.park(&mut rows_to_record(&[1]));
     desk.takes(SECOND / 4);
     assert!(timeout(LATENCY, recorder.next()).await.is_err());
-    recorder.watermark(watermark(0xA));
+    recorder.settled(watermark(0xA), InFlight::Nothing);
     assert_eq!(recorder.close(SECOND).await, watermark(0xA));
     assert_eq!(desk.told(), ["park 1", "settled 0/A"]);
 }
@@ -303,7 +386,7 @@ async fn the_end_waits_for_what_is_running() {
 #[tokio::test(start_paused = true)]
 async fn the_end_does_not_wait_for_ever() {
     let (mut recorder, desk) = recorder().await;
-    recorder.watermark(watermark(0xA));
+    recorder.settled(watermark(0xA), InFlight::Nothing);
     desk.takes(SECOND * 60);
     let began = Instant::now();
     recorder.close(SECOND).await;

@@ -20,6 +20,9 @@ pub struct BackfillArgs {
     /// Only rows of this aggregate; may be given several times.
     #[arg(long, value_name = "ID", help_heading = ARGUMENTS)]
     pub aggregate_id: Vec<String>,
+    /// Only the row with this event id; may be given several times.
+    #[arg(long, value_name = "ID", help_heading = ARGUMENTS)]
+    pub event_id: Vec<String>,
     /// Topic to publish to, which may have columns in braces; not one of the relay's own.
     #[arg(long, value_name = "TEMPLATE", help_heading = ARGUMENTS)]
     pub to_topic: Option<String>,
@@ -42,12 +45,12 @@ pub struct BackfillArgs {
     /// Go on with a backfill that was interrupted, with the aggregate where it stopped; with --skip-dead it leaves out from
     /// then on what it stopped at.
     #[arg(long, value_name = "ID", help_heading = ARGUMENTS, conflicts_with_all = [
-        "since", "aggregate_type", "aggregate_id", "to_topic", "in_place", "order_by", "rate", "dry_run"])]
+        "since", "aggregate_type", "aggregate_id", "event_id", "to_topic", "in_place", "order_by", "rate", "dry_run"])]
     pub resume: Option<String>,
     /// Give up a backfill that is not finished: what was published stays. After one in place its keys go on,
     /// without what is not published of it.
     #[arg(long, value_name = "ID", help_heading = ARGUMENTS, conflicts_with_all = [
-        "since", "aggregate_type", "aggregate_id", "to_topic", "in_place", "order_by", "rate", "skip_dead",
+        "since", "aggregate_type", "aggregate_id", "event_id", "to_topic", "in_place", "order_by", "rate", "skip_dead",
         "dry_run", "resume"])]
     pub abandon: Option<String>,
     #[command(flatten)]

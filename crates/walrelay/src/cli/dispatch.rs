@@ -27,7 +27,7 @@ pub enum DispatchActionArgs {
     Show(DispatchShowArgs),
     /// Makes rows due at once; dead rows get a new round of attempts.
     ///
-    /// Not rows with BAD_HEADERS, which would go out without their headers: edit gives them some.
+    /// Not rows with BAD_HEADERS or TOO_LARGE: they were recorded without a part, and edit completes them.
     ///
     /// Rows by their ids, or all dead and retrying ones that match the filters: their number is told,
     /// and whoever sits at a terminal is asked.

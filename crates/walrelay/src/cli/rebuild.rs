@@ -13,7 +13,7 @@ use crate::options::{
 
 /// `walrelay consumer rebuild`.
 #[derive(Debug, Args)]
-#[command(group(ArgGroup::new("source").args(["seek_to", "from_outbox"]).required(true)))]
+#[command(group(ArgGroup::new("source").args(["seek_to", "from_outbox", "into", "key", "abandon"]).required(true)))]
 #[expect(clippy::struct_excessive_bools, reason = "each is a switch of the command line")]
 pub struct ConsumerRebuildArgs {
     /// Name of the consumer.
@@ -26,27 +26,47 @@ pub struct ConsumerRebuildArgs {
     /// topic, which nobody else uses.
     #[arg(long, value_name = "TOPIC", help_heading = ARGUMENTS)]
     pub from_outbox: Option<String>,
+    /// Apply the rows of the outbox in the tables of this schema, and put them in use in one transaction. The handler
+    /// has to name its tables without a schema.
+    #[arg(long, value_name = "SCHEMA", requires = "handler", help_heading = ARGUMENTS)]
+    pub into: Option<String>,
+    /// Rebuild this ordering key alone, from the rows of the outbox, in one transaction; may be given several times.
+    #[arg(long, value_name = "KEY", requires = "handler", requires = "reset_function", help_heading = ARGUMENTS)]
+    pub key: Vec<String>,
+    /// Give up a rebuild that is not finished. The tables stay as they are.
+    #[arg(long, help_heading = ARGUMENTS)]
+    pub abandon: bool,
+    /// Function that applies events, as for `walrelay consume`.
+    #[arg(long, value_name = "FUNCTION", conflicts_with_all = ["seek_to", "from_outbox", "abandon"], help_heading = ARGUMENTS)]
+    pub handler: Option<String>,
+    /// Function f(text[]) or f(text) that takes back what the handler has made of keys; called with --key.
+    #[arg(long, value_name = "FUNCTION", requires = "key", help_heading = ARGUMENTS)]
+    pub reset_function: Option<String>,
+    /// File with the SQL that puts the tables of --into in use. Without it their rows replace those of the tables of
+    /// the same names.
+    #[arg(long, value_name = "FILE", requires = "into", help_heading = ARGUMENTS)]
+    pub switch_sql: Option<PathBuf>,
     /// Database of the outbox, if it is another than the consumer's. The password belongs in PGPASSWORD or a
     /// passfile.
-    #[arg(long, value_name = "URL", requires = "from_outbox", help_heading = ARGUMENTS)]
+    #[arg(long, value_name = "URL", conflicts_with = "seek_to", help_heading = ARGUMENTS)]
     pub outbox_url: Option<String>,
     /// Only rows of this aggregate type, where the consumer does not read all of them; may be given several
     /// times.
-    #[arg(long, value_name = "TYPE", requires = "from_outbox", help_heading = ARGUMENTS)]
+    #[arg(long, value_name = "TYPE", conflicts_with = "seek_to", help_heading = ARGUMENTS)]
     pub aggregate_type: Vec<String>,
-    /// Leave out rows that Pub/Sub would never take, and name them, instead of stopping there: what `dispatch edit`
-    /// or `dispatch discard` made of a row is not in the outbox.
-    #[arg(long, requires = "from_outbox", help_heading = ARGUMENTS)]
+    /// Leave out rows that are dead or that Pub/Sub would never take, and list them. Without it the command changes
+    /// nothing if there is one.
+    #[arg(long, conflicts_with = "seek_to", help_heading = ARGUMENTS)]
     pub skip_dead: bool,
     /// File with the SQL that empties the tables of the handler, such as TRUNCATE balances; runs in the
     /// transaction that begins the generation.
-    #[arg(long, value_name = "FILE", help_heading = ARGUMENTS)]
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["into", "key", "abandon"], help_heading = ARGUMENTS)]
     pub reset_sql: Option<PathBuf>,
     /// Subscription to create and to read from then on; short or full name. Without it: the name of the one
     /// read so far with -g and the number of the generation, as in billing-g2.
-    #[arg(long, value_name = "SUBSCRIPTION", conflicts_with = "from_outbox", help_heading = ARGUMENTS)]
+    #[arg(long, value_name = "SUBSCRIPTION", conflicts_with_all = ["from_outbox", "into", "key", "abandon"], help_heading = ARGUMENTS)]
     pub subscription: Option<String>,
-    /// Do not ask whether to rebuild without what `inbox edit` and `inbox discard` have decided.
+    /// Do not ask: rebuild without what `inbox edit` and `inbox discard` have decided, and empty the tables in use.
     #[arg(long, help_heading = ARGUMENTS)]
     pub yes: bool,
     #[command(flatten)]

@@ -24,8 +24,13 @@ pub enum SlotActionArgs {
     /// Drops the slot: what it has not confirmed can no longer be read from the log.
     #[command(after_help = "Example:\n  walrelay slot drop --slot walrelay_old --yes")]
     Drop(SlotDropArgs),
-    /// Moves the slot past one transaction, whose rows will then never be published.
-    #[command(after_help = "Example:\n  walrelay slot advance --to-lsn 16/B374D848 --skip-events")]
+    /// Move the slot past one transaction, whose rows the relay then never publishes.
+    ///
+    /// It does not decode the transaction, so it also passes a row that the server cannot send. It names the rows
+    /// that are given up, and refuses until --discard-rows agrees to their number.
+    #[command(
+        after_help = "Example:\n  walrelay slot advance --to-lsn 16/B374D848 --skip-events --discard-rows 3"
+    )]
     Advance(SlotAdvanceArgs),
     /// Replaces the slot by a copy of an anchor, so that everything behind it is published again.
     ///
@@ -102,11 +107,13 @@ pub struct SlotAdvanceArgs {
     /// Confirms that the transaction at the position is skipped for good.
     #[arg(long, help_heading = ARGUMENTS)]
     pub skip_events: bool,
-    /// How many rows of other transactions that lie before it may be skipped too.
+    /// How many rows are given up by it, exactly: without it the command counts and names them.
     #[arg(long, value_name = "N", default_value = "0", help_heading = ARGUMENTS)]
     pub discard_rows: String,
     #[command(flatten)]
     pub database: DatabaseOptions,
+    #[command(flatten)]
+    pub columns: ColumnOptions,
 }
 
 /// `walrelay slot reset`.
@@ -128,8 +135,13 @@ pub struct SlotResetArgs {
     /// Accept that rows are skipped, when the place lies past what is settled.
     #[arg(long, help_heading = ARGUMENTS)]
     pub skip_events: bool,
+    /// How many rows are skipped, exactly: without it the command counts and names them.
+    #[arg(long, value_name = "N", default_value = "0", help_heading = ARGUMENTS)]
+    pub discard_rows: String,
     #[command(flatten)]
     pub database: DatabaseOptions,
+    #[command(flatten)]
+    pub columns: ColumnOptions,
 }
 
 /// `walrelay slot recover`.

@@ -3,14 +3,13 @@
 use pgoutput_parser::Lsn;
 use serde_json::{Value, json};
 use walrelay_core::WalBudgetLimit;
-use walrelay_outbox_admin::{
-    AdminError, Anchor, SlotLife, SlotRoom, advance_anchor, anchor_slot, copy_slot, find_anchor,
-    read_anchor, read_anchors, read_history, read_loss, read_slot_room, replay_that_needs,
+use walrelay_outbox_admin::{AdminError, read_loss, replay_that_needs};
+use walrelay_outbox_store::{
+    Anchor, Outbox, SlotLife, SlotRoom, advance_anchor, anchor_slot, copy_slot, find_anchor,
+    note_wal_time, read_anchor, read_anchors, read_history, read_slot_room,
 };
-use walrelay_outbox_store::{Outbox, note_wal_time};
 use walrelay_pg_client::{SqlClient, connect_sql};
-use walrelay_pg_replication::SlotError;
-use walrelay_pg_replication::{SlotState, drop_slot, read_slot};
+use walrelay_pg_replication::{SlotError, SlotState, drop_slot, read_slot};
 use walrelay_relay::lifecycle::anchor_keeper::share_of_an_anchor;
 use walrelay_relay::observe::report::{rfc3339, slot_report};
 

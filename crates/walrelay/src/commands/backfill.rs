@@ -4,10 +4,11 @@
 use pgoutput_parser::{Lsn, PgTimestamp};
 use walrelay_core::Matching;
 use walrelay_outbox_admin::{
-    AdminError, Gap, GapTable, ReplayRow, Scope, SettledRows, begin_replay, give_up_replay,
-    read_history, read_replay, take_replay,
+    Gap, GapTable, ReplayRow, Scope, SettledRows, begin_replay, give_up_replay, read_replay,
+    take_replay,
 };
-use walrelay_outbox_store::HistorySource;
+use walrelay_outbox_store::{HistorySource, read_history};
+use walrelay_pg_client::SqlError;
 use walrelay_pg_client::{QualifiedName, RowUse, SqlClient, connect_sql, refuse_hidden_rows};
 use walrelay_relay::policy::Chain;
 use walrelay_relay::recovery::{Marks, Serving, published_table, table};
@@ -21,6 +22,7 @@ use walrelay_relay::stream::seams::Publisher;
 use super::before::refuse_other_shards;
 use super::replay::in_place::InPlace;
 use super::replay::{By, Run, record};
+use super::rows_check::{LeftOut, RowsToApply};
 use super::topics;
 use crate::config::{BackfillAction, BackfillConfig, BackfillOrder, RefillConfig};
 use crate::error::Error;
@@ -35,6 +37,8 @@ struct Prepared {
     settled: (Lsn, u64),
     /// What goes on record, if nothing is yet.
     row: Option<ReplayRow>,
+    /// Rows that are not published, of a rebuild.
+    left_out: Option<LeftOut>,
 }
 
 impl Prepared {
@@ -185,7 +189,10 @@ async fn to_topic(
     let settings = &settings;
     let Prepared { id, request, keeping, settled: (start, before), .. } = &prepared;
     let gap = gap(request);
-    let tables = tables(client, settings, request).await?;
+    let mut tables = tables(client, settings, request).await?;
+    if let Some(left_out) = &prepared.left_out {
+        tables = tables.into_iter().map(|table| left_out.of(table)).collect();
+    }
     let mut rows = 0;
     for one in &tables {
         rows += gap.count(client, one).await?;
@@ -216,11 +223,13 @@ async fn to_topic(
 /// # Errors
 ///
 /// As those of [`execute`].
-pub(super) async fn refill(config: &RefillConfig, shutdown: &Shutdown) -> Result<u64, Error> {
-    let RefillConfig { settings, topic, aggregate_types, dead_rows } = config.clone();
+pub(super) async fn refill(to_apply: &RowsToApply, shutdown: &Shutdown) -> Result<u64, Error> {
+    let RowsToApply { refill, left_out, .. } = to_apply;
+    let RefillConfig { settings, topic, aggregate_types, dead_rows } = refill.clone();
     let order = BackfillOrder {
         since: None,
         matching: Matching { aggregate_types, ..Matching::default() },
+        event_ids: Vec::new(),
         destination: Destination::Topic(topic.clone()),
         order_by: Vec::new(),
         rate: None,
@@ -229,7 +238,8 @@ pub(super) async fn refill(config: &RefillConfig, shutdown: &Shutdown) -> Result
     };
     let client = connect_sql(&settings.connect).await?;
     let publish = async {
-        let prepared = begin(&client, &settings, order).await?;
+        let mut prepared = begin(&client, &settings, order).await?;
+        prepared.left_out = Some(left_out.clone());
         let id = prepared.id.clone();
         let done = to_topic(&client, settings, (prepared, &topic, By::Step), shutdown).await;
         if done.is_err() {
@@ -275,7 +285,7 @@ pub(super) async fn may_refill(config: &RefillConfig) -> Result<(), Error> {
 
 /// The consumer's database has no outbox, or one that nobody writes to.
 async fn refuse_without_rows(client: &SqlClient, tables: &[QualifiedName]) -> Result<(), Error> {
-    let failed = |source| AdminError::Sql { action: "look for rows".to_owned(), source };
+    let failed = |source| SqlError::Sql { action: "look for rows".to_owned(), source };
     let replays = "SELECT to_regclass('public.app_outbox_replay') IS NOT NULL";
     let mut has_rows = false;
     refuse_hidden_rows(client, tables, RowUse::Read).await?;
@@ -297,7 +307,8 @@ async fn refuse_without_rows(client: &SqlClient, tables: &[QualifiedName]) -> Re
 fn gap(request: &RowsRequest) -> Gap {
     let Matching { aggregate_types, aggregate_ids, .. } = request.matching.clone();
     let settled = request.since.map_or(SettledRows::None, SettledRows::Before);
-    let scope = Scope { aggregate_types, aggregate_ids, from: None };
+    let event_ids = request.event_ids.clone();
+    let scope = Scope { aggregate_types, aggregate_ids, event_ids, from: None };
     Gap { snapshot: request.snapshot.clone(), settled, scope }
 }
 
@@ -342,13 +353,17 @@ async fn begin(
     let snapshot = client
         .query_typed_one("SELECT pg_current_snapshot()::text AS snapshot", &[])
         .await
-        .map_err(|source| AdminError::Sql { action: "take a snapshot".to_owned(), source })?;
-    let BackfillOrder { since, matching, destination, order_by, rate, dead_rows, keeping } = order;
+        .map_err(|source| SqlError::Sql { action: "take a snapshot".to_owned(), source })?;
+    let keeping = order.keeping;
+    let BackfillOrder {
+        since, matching, event_ids, destination, order_by, rate, dead_rows, ..
+    } = order;
     let request = RowsRequest {
         destination,
         snapshot: snapshot.get("snapshot"),
         since: since.map(PgTimestamp::from_system_time),
         matching,
+        event_ids,
         order_by,
         rate,
         dead_rows,
@@ -375,7 +390,7 @@ async fn begin(
         take_replay(client, &id).await?;
         begin_replay(client, row).await?;
     }
-    Ok(Prepared { id, request, keeping, settled: (Lsn::ZERO, 0), row })
+    Ok(Prepared { id, request, keeping, settled: (Lsn::ZERO, 0), row, left_out: None })
 }
 
 /// The rows of all shards are in one table; what is held is the dispatch state of one slot.
@@ -404,7 +419,7 @@ async fn resume(client: &SqlClient, settings: &Settings, id: String) -> Result<P
         topics::refuse_missing(client, settings, topic).await?;
     }
     let (keeping, settled) = (Keeping::OnRecord, (row.settled, row.rows));
-    Ok(Prepared { id, request, keeping, settled, row: None })
+    Ok(Prepared { id, request, keeping, settled, row: None, left_out: None })
 }
 
 fn summary((prepared, topic, by): (&Prepared, &str, By), tally: &Tally) -> String {
@@ -416,7 +431,8 @@ fn summary((prepared, topic, by): (&Prepared, &str, By), tally: &Tally) -> Strin
             format!("would publish {rows} row(s); nothing was published\n{left_out}")
         }
         (Keeping::OnRecord, By::Command(_)) => {
-            format!("backfill {id}: {rows} row(s) are in {topic}\n{left_out}")
+            let copies = record::COPIES;
+            format!("backfill {id}: {rows} row(s) are in {topic}\n{left_out}{copies}")
         }
         (Keeping::OnRecord, By::Step) => format!("published: {rows} row(s) to {topic}\n{left_out}"),
     }

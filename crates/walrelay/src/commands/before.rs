@@ -1,15 +1,18 @@
 //! What several commands ask before they touch a slot: is something unfinished, and where was the log when.
 
 use std::time::SystemTime;
+use walrelay_pg_client::SqlError;
 
 use pgoutput_parser::Lsn;
 use walrelay_core::ColumnNames;
 use walrelay_outbox_admin::{
     AdminError, Begun, HoldingReplay, OpenReplay, Reset, SlotOperation, UpgradeStage,
-    describe_unfinished, read_history, read_loss, read_operation, read_resharding, read_sharding,
-    read_slot_user, replays_that_hold, unfinished_replay,
+    describe_unfinished, read_loss, read_operation, read_resharding, read_sharding, read_slot_user,
+    replays_that_hold, unfinished_replay,
 };
-use walrelay_outbox_store::{Outbox, position_at, read_relay_row, relay_tables};
+use walrelay_outbox_store::{
+    Outbox, WalTime, first_position_after, position_at, read_history, read_relay_row, relay_tables,
+};
 use walrelay_pg_client::{RowUse, ServerErrorKind, SqlClient, refuse_hidden_rows};
 use walrelay_relay::observe::report::rfc3339;
 use walrelay_relay::recovery;
@@ -92,7 +95,7 @@ pub(super) async fn refuse_resharding(client: &SqlClient, outbox: &Outbox) -> Re
 
 /// What the relay has on record is asked before anything is said of the outbox, or done to it.
 pub(super) async fn refuse_hidden_state(client: &SqlClient) -> Result<(), AdminError> {
-    refuse_hidden_rows(client, &relay_tables(), RowUse::Read).await
+    Ok(refuse_hidden_rows(client, &relay_tables(), RowUse::Read).await?)
 }
 
 /// Every shard that is there or on record, whichever one is named; the outbox itself where none is. While
@@ -129,7 +132,7 @@ pub(super) async fn refuse_without_outbox(
                 WHERE to_regclass(name) IS NULL ORDER BY i LIMIT 1";
     let action = "look for the outbox".to_owned();
     let missing = client.query_opt(sql, &[&names]).await;
-    match missing.map_err(|source| AdminError::Sql { action, source })? {
+    match missing.map_err(|source| SqlError::Sql { action, source })? {
         Some(row) => Err(Error::NoOutbox { table: row.get(0) }),
         None => Ok(()),
     }
@@ -157,10 +160,28 @@ pub(super) async fn at_time(
     let system = read_history(client, slot).await?;
     match position_at(client, &system, time).await? {
         Some(noted) => Ok(noted.lsn),
-        None => Err(Error::Unfit {
-            what: format!("no position is noted from {} or before", rfc3339(time)),
-            hint: "the relay notes one a minute while it runs: name a position with its LSN instead",
-        }),
+        None => {
+            let earliest = first_position_after(client, &system, time).await?;
+            Err(Error::Unfit {
+                what: unknown_time(time, earliest),
+                hint: "name a later time, or a position with its LSN; for older rows start from an anchor (`walrelay anchor \
+                       list`), or publish them from the table (`walrelay backfill --since`)",
+            })
+        }
+    }
+}
+
+/// Why a time is no position, and the earliest time that is one.
+fn unknown_time(time: SystemTime, earliest: Option<WalTime>) -> String {
+    let time = rfc3339(time);
+    match earliest {
+        Some(WalTime { at, lsn }) => format!(
+            "no position is known from {time} or before; the earliest known one is {lsn}, from {}",
+            rfc3339(at)
+        ),
+        None => format!(
+            "no position is known from {time} or before, nor a later one: the relay notes one a minute while it runs"
+        ),
     }
 }
 

@@ -1,8 +1,10 @@
 //! `walrelay check`: everything that would keep `run` from working, each with its fix; changes nothing.
 
+mod anchors;
 mod consumers;
 mod finding;
 mod schemas;
+mod server;
 
 use serde_json::{Value, json};
 use walrelay_core::RouterConfig;
@@ -10,8 +12,7 @@ use walrelay_otlp::{Settings as OtlpSettings, Unfit, try_out};
 use walrelay_outbox_admin::{
     AdminError, Finding, PreflightRequest, Severity, code, preflight, read_sharding,
 };
-use walrelay_pg_client::SqlError;
-use walrelay_pg_client::{ConnectConfig, PgError, SqlClient, connect_sql};
+use walrelay_pg_client::{ConnectConfig, PgError, SqlClient, SqlError, connect_sql};
 use walrelay_pg_replication::ReplicationConnection;
 use walrelay_pubsub::{Admin, Endpoint, PubsubError};
 use walrelay_relay::lifecycle::gate::preflight_request;
@@ -173,6 +174,7 @@ async fn look_at_postgres(client: &SqlClient, config: &Settings, found: &mut Fou
         }
         Err(error) => found.unusable("connection", error.kind(), &error),
     }
+    found.findings.extend(anchors::of(client, &config.relay.outbox.slot).await);
     let tables = &config.relay.outbox.tables;
     let router = &config.relay.router;
     // A table that is missing is a finding already.
@@ -214,6 +216,7 @@ async fn findings(client: &SqlClient, relay: &RelaySettings) -> Result<Vec<Findi
         let found = preflight(client, &PreflightRequest { outbox, ..request.clone() }).await?;
         findings.extend(found.into_iter().filter(|finding| number == 0 || is_of_it(finding)));
     }
+    findings.extend(server::findings(client, relay.wal_budget).await?);
     Ok(findings)
 }
 

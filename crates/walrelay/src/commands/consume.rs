@@ -5,9 +5,11 @@ use std::time::Duration;
 
 use tokio::task::JoinSet;
 use tokio::time::sleep;
+use walrelay_core::{Backoff, Random};
 use walrelay_inbox::{Consumer, Health, InboxError, Metrics, Settings};
 use walrelay_otlp::{Exporter, Spans};
 use walrelay_relay::policy::{Chain, Disposition, Met};
+use walrelay_relay::seed::random_seed;
 use walrelay_relay::shutdown::Shutdown;
 
 use super::exporting::{figures, with_telemetry};
@@ -16,8 +18,9 @@ use crate::error::Error;
 use crate::http::{self, Observed};
 use crate::traced::TracedBatches;
 
-/// A server that is starting is asked again after this.
-const AGAIN_AFTER: Duration = Duration::from_secs(1);
+/// Delays between tries to start, as the relay has them between sessions.
+const TRY_AGAIN: Backoff =
+    Backoff { base: Duration::from_millis(200), cap: Duration::from_secs(2) };
 
 /// Runs until `shutdown` is requested, or everything is caught up when that was asked for.
 ///
@@ -51,7 +54,7 @@ async fn consume(
     let consumer = tokio::select! {
         biased;
         () = shutdown.requested() => return Ok(()),
-        prepared = prepare(&config.settings) => prepared?,
+        prepared = prepare(&config.settings, &health) => prepared?,
     };
     let consumer = match spans {
         Some(spans) => consumer.traced(Arc::new(TracedBatches(spans))),
@@ -61,24 +64,33 @@ async fn consume(
     Box::pin(consumer.run(stop, metrics, health)).await.map_err(Error::Inbox)
 }
 
-/// Looks everything up; waits for what passes by itself.
-async fn prepare(settings: &Settings) -> Result<Consumer, Error> {
+/// Looks everything up; waits for what passes by itself, and is not ready meanwhile.
+async fn prepare(settings: &Settings, health: &Health) -> Result<Consumer, Error> {
+    let mut random = Random::new(random_seed());
+    let mut failures = 0;
     loop {
         let error = match Consumer::prepare(settings.clone()).await {
-            Ok(consumer) => return Ok(consumer),
+            Ok(consumer) => {
+                health.set_start_problem(None);
+                return Ok(consumer);
+            }
             Err(error) => error,
         };
         if !passes(&error) {
             return Err(Error::Inbox(error));
         }
-        tracing::warn!(error = %Chain(&error), "not there yet; trying again");
-        sleep(AGAIN_AFTER).await;
+        failures += 1;
+        let delay = TRY_AGAIN.delay(failures, random.next_u32());
+        let hint = crate::error::kind_of_inbox(&error).hint();
+        tracing::warn!(error = %Chain(&error), hint, ?delay, "cannot start yet; trying again");
+        health.set_start_problem(Some(Chain(&error).to_string()));
+        sleep(delay).await;
     }
 }
 
 fn passes(error: &InboxError) -> bool {
     match crate::error::kind_of_inbox(error).disposition(Met::AtFirst) {
-        Disposition::Reconnect | Disposition::StandBy => true,
+        Disposition::Reconnect | Disposition::StandBy | Disposition::Wait { .. } => true,
         Disposition::Stop { .. } => false,
     }
 }

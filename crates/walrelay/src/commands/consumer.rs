@@ -1,4 +1,4 @@
-//! `walrelay consumer`: setting up, looking, pausing and pruning.
+//! `walrelay consumer`: setting up, reading the state, pausing and pruning.
 
 use googleapis_tonic_google_pubsub_v1::google::pubsub::v1::Subscription;
 use serde_json::{Map, Value};
@@ -6,8 +6,8 @@ use std::time::Duration;
 use tokio::time::{Instant, sleep};
 use walrelay_inbox::admin::{self, Made};
 use walrelay_inbox::operate::InConsumer;
+use walrelay_inbox::{INBOX_MIGRATIONS, migrate_inbox};
 use walrelay_inbox::{InboxError, Scaffold};
-use walrelay_inbox::{inbox_migrations, migrate_inbox};
 use walrelay_pg_client::{QualifiedName, SqlClient, connect_sql};
 use walrelay_pubsub::{Endpoint, Subscriber};
 use walrelay_relay::shutdown::Shutdown;
@@ -15,7 +15,7 @@ use walrelay_relay::shutdown::Shutdown;
 use super::attended::{attended, unless_stopped};
 use super::rebuild::{rebuild, succeeds};
 use super::refill::refill;
-use super::subscribing;
+use super::{beside, of_keys, reset_key, subscribing};
 use crate::config::{ConsumerAction, ConsumerConfig, ConsumerSetUp, OutputFormat, Source};
 use crate::error::Error;
 use crate::options::units::show_duration;
@@ -60,17 +60,32 @@ pub async fn execute(config: ConsumerConfig, shutdown: &Shutdown) -> Result<(), 
             | ConsumerAction::Status { .. }
             | ConsumerAction::Pause { .. }
             | ConsumerAction::Rebuild(_)
+            | ConsumerAction::ResetKey(_)
             | ConsumerAction::Prune { .. } => unreachable!("only init prints without a database"),
         };
     };
     let connected = unless_stopped(async { Ok(connect_sql(connect).await?) }, shutdown);
     let mut client = connected.await?;
     let done = if let ConsumerAction::Rebuild(order) = &config.action {
-        let here = (connect, &mut client);
         match &order.source {
-            Source::Topic(since) => Box::pin(rebuild(here, (order, *since), shutdown)).await,
-            Source::Outbox(outbox) => Box::pin(refill(here, (order, outbox), shutdown)).await,
+            Source::Topic(since) => {
+                let here = (connect, &mut client);
+                Box::pin(rebuild(here, (order, *since), shutdown)).await
+            }
+            Source::Outbox(outbox) => {
+                let here = (connect, &mut client);
+                Box::pin(refill(here, (order, outbox), shutdown)).await
+            }
+            Source::Beside(of) => {
+                Box::pin(beside::rebuild(&mut client, (order, of), shutdown)).await
+            }
+            Source::Keys(of) => {
+                Box::pin(of_keys::rebuild(&mut client, (order, of), shutdown)).await
+            }
+            Source::Abandon => beside::give_up(&mut client, &order.name).await,
         }
+    } else if let ConsumerAction::ResetKey(order) = &config.action {
+        Box::pin(unless_stopped(reset_key::execute(&mut client, order, shutdown), shutdown)).await
     } else if let ConsumerAction::Pause { name, paused: true } = &config.action {
         Box::pin(attended((connect, &client), pause(&client, name), shutdown)).await
     } else {
@@ -90,7 +105,9 @@ async fn act(client: &SqlClient, action: &ConsumerAction) -> Result<(), Error> {
             admin::resume(client, name).await.map_err(Error::Inbox)?;
             print(&format!("resumed: consumer {name}\n"))
         }
-        ConsumerAction::Rebuild(_) => unreachable!("it needs the client for itself"),
+        ConsumerAction::Rebuild(_) | ConsumerAction::ResetKey(_) => {
+            unreachable!("it needs the client for itself")
+        }
         ConsumerAction::Prune { name, older_than, endpoint } => {
             prune(client, name, *older_than, endpoint).await
         }
@@ -123,7 +140,7 @@ async fn pause(client: &SqlClient, name: &str) -> Result<(), Error> {
 
 /// What `init --sql` prints.
 fn script(set_up: &ConsumerSetUp) -> String {
-    let migrations = inbox_migrations();
+    let migrations = INBOX_MIGRATIONS;
     let mut text: String =
         migrations.iter().map(|it| format!("-- {}\n{}\n\n", it.file, it.sql.trim_end())).collect();
     text.push_str(&admin::registering(&set_up.name, &set_up.subscription));

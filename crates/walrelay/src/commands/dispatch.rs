@@ -147,7 +147,10 @@ async fn footer(
     } else if rows.is_empty() {
         text.push_str(match query.state {
             DispatchState::NeedsPerson => "no row needs a person\n",
-            DispatchState::Open | DispatchState::Only(_) | DispatchState::Any => "no row matches\n",
+            DispatchState::Open
+            | DispatchState::Queued
+            | DispatchState::Only(_)
+            | DispatchState::Any => "no row matches\n",
         });
     }
     if query.state == DispatchState::NeedsPerson {
@@ -155,10 +158,17 @@ async fn footer(
             async |state| store.count(client, &DispatchQuery { state, ..query.clone() }).await;
         let open = count(DispatchState::Only(DispatchStatus::Retrying)).await?
             + count(DispatchState::Only(DispatchStatus::Dead)).await?;
-        let others = open.saturating_sub(count(DispatchState::NeedsPerson).await?);
-        if others > 0 {
+        let queued = count(DispatchState::Queued).await?;
+        let needs_person = count(DispatchState::NeedsPerson).await?;
+        let retried = open.saturating_sub(needs_person + queued);
+        if retried > 0 {
             text.push_str(&format!(
-                "{others} row(s) are tried again by themselves: --status retrying\n"
+                "{retried} row(s) are tried again by themselves: --status retrying\n"
+            ));
+        }
+        if queued > 0 {
+            text.push_str(&format!(
+                "{queued} row(s) are queued behind other rows of their keys: --status retrying\n"
             ));
         }
     }

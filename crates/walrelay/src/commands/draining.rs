@@ -1,13 +1,12 @@
 //! What commands do that let a slot go for good: relays let go of it, and what it has is published.
 
 use std::time::Duration;
-use walrelay_pg_replication::SlotError;
+use walrelay_pg_replication::{SlotError, read_slot};
 
 use tokio::time::{Instant, sleep};
 use walrelay_core::Random;
 use walrelay_outbox_admin::{AdminError, read_slot_user};
 use walrelay_pg_client::SqlClient;
-use walrelay_pg_replication::read_slot;
 use walrelay_pubsub::GrpcPublisher;
 use walrelay_relay::lifecycle::server::Postgres;
 use walrelay_relay::lifecycle::session::SessionSettings;

@@ -1,17 +1,20 @@
 //! `walrelay init`: tables, publication, slot, and the topics if asked for; safe to run again.
 
+use std::time::Duration;
+
+use tokio::time::timeout;
 use walrelay_outbox_admin::{
     AdminError, Bound, InitOptions, InitPlan, InitReport, LostSlot, Making, OnLost, Recovery,
-    Settled, SlotOperation, Upgrade, UpgradeStage, describe_unfinished, finish_recovery,
-    give_up_operation, init, read_loss, read_operation, release_operation, rows_at_risk,
-    take_operation,
+    SQL_ASCII_FIX, SQL_ASCII_RISK, Settled, SlotOperation, Upgrade, UpgradeStage,
+    describe_unfinished, finish_recovery, give_up_operation, init, read_loss, read_operation,
+    read_slot_user, read_unchecked_database, release_operation, rows_at_risk, take_operation,
 };
 use walrelay_pg_client::{ConnectConfig, ServerErrorKind, SqlClient, connect_sql};
 use walrelay_pg_replication::{Failover, read_slot};
 use walrelay_pubsub::{Admin, PubsubError};
 use walrelay_relay::lifecycle::finisher::Finisher;
 use walrelay_relay::lifecycle::gate::shard_key;
-use walrelay_relay::lifecycle::operation::Outcome;
+use walrelay_relay::lifecycle::operation::{Outcome, mark_failover};
 use walrelay_relay::observe::health::Health;
 use walrelay_relay::policy::Chain;
 use walrelay_relay::recovery;
@@ -81,6 +84,9 @@ async fn set_up(
         told.created.extend(made.created);
         told.already_there.extend(made.already_there);
     }
+    if let Some(database) = read_unchecked_database(client).await? {
+        print(&format!("warning: database {database} {SQL_ASCII_RISK}\n  fix: {SQL_ASCII_FIX}\n"))?;
+    }
     create_topics(client, config).await
 }
 
@@ -115,12 +121,38 @@ async fn set_up_slot(
     {
         print(&told(client, options, &lost).await?)?;
     }
+    convert(client, connect, options).await?;
     match config.already_there {
         AlreadyThere::Left => Ok(init(client, options).await?),
         AlreadyThere::Published => {
             backfill(&Finisher { client, connect, slot, health, stop }, config, options).await
         }
     }
+}
+
+/// Postgres waits for whoever takes the slot between our look and our statement.
+const CONVERTING_MAX: Duration = Duration::from_secs(10);
+
+/// Makes the slot that is there a failover slot, if that was asked for. A slot that cannot be used is refused by
+/// [`init`], which comes next.
+async fn convert(
+    client: &SqlClient,
+    connect: &ConnectConfig,
+    options: &InitOptions,
+) -> Result<(), Error> {
+    let slot = options.outbox.slot.as_str();
+    let Some(state) = read_slot(client, slot).await? else { return Ok(()) };
+    let is_asked = options.failover == Failover::Yes && state.failover == Some(false);
+    if !is_asked || state.is_lost() || state.mismatch(connect.database()).is_some() {
+        return Ok(());
+    }
+    let held = |holder| Error::Store(AdminError::SlotHeld { slot: slot.to_owned(), holder });
+    if let Some(pid) = state.active_pid {
+        return Err(held(read_slot_user(client, pid).await?.to_string()));
+    }
+    let converted = timeout(CONVERTING_MAX, mark_failover(connect, slot)).await;
+    converted.map_err(|_| held("a process that has taken it since".to_owned()))??;
+    print(&format!("converted: slot {slot} is a failover slot now\n"))
 }
 
 /// One topic that Pub/Sub does not take keeps none of the others from being made.

@@ -11,6 +11,7 @@ mod attended;
 pub mod audit;
 pub mod backfill;
 mod before;
+mod beside;
 pub mod check;
 mod columns;
 pub mod completions;
@@ -24,13 +25,16 @@ pub mod emulator;
 mod exporting;
 pub mod inbox;
 pub mod init;
+mod of_keys;
 pub mod prepare_upgrade;
 pub mod prune;
 mod reach;
 mod rebuild;
 mod refill;
 pub mod replay;
+mod reset_key;
 pub mod reshard;
+mod rows_check;
 pub mod run;
 pub mod slot;
 mod standing;
@@ -57,8 +61,8 @@ pub async fn execute(command: Command, shutdown: &Shutdown) -> Result<(), Error>
         Command::Man(directory) => completions::write_pages(&directory),
         Command::Emulator(config) => emulator::execute(config, shutdown).await,
         // These may wait for transactions of others, which they say, and take back what they asked for.
-        Command::Init(config) => init::execute(*config, shutdown).await,
-        Command::Slot(config) => slot::execute(config, shutdown).await,
+        Command::Init(config) => Box::pin(init::execute(*config, shutdown)).await,
+        Command::Slot(config) => Box::pin(slot::execute(config, shutdown)).await,
         Command::Anchor(config) => unless_stopped(anchor::execute(config), shutdown).await,
         Command::PrepareUpgrade(config) => {
             Box::pin(prepare_upgrade::execute(*config, shutdown)).await

@@ -12,13 +12,14 @@
 //! recovery publishes it from the table. Until the upgrade has happened relays wait, and make no slot.
 
 use std::time::Duration;
+use walrelay_pg_client::SqlError;
 
 use tokio::time::{Instant, sleep};
 use walrelay_outbox_admin::{
-    AdminError, SlotOperation, Upgrade, UpgradeStage, begin_upgrade, give_up_operation,
-    read_anchors, read_history, read_loss, read_operation, take_operation,
+    AdminError, SlotOperation, Upgrade, UpgradeStage, begin_upgrade, give_up_operation, read_loss,
+    read_operation, take_operation,
 };
-use walrelay_outbox_store::read_relay_row;
+use walrelay_outbox_store::{read_anchors, read_history, read_relay_row};
 use walrelay_pg_client::{SqlClient, connect_sql};
 use walrelay_pg_replication::{drop_slot, read_slot, read_version};
 use walrelay_relay::failpoint;
@@ -157,7 +158,7 @@ async fn told(client: &SqlClient, slot: &str, anchors: usize) -> Result<String, 
     let others = client
         .query_typed(others, &[])
         .await
-        .map_err(|source| AdminError::Sql { action: "look for other slots".to_owned(), source });
+        .map_err(|source| SqlError::Sql { action: "look for other slots".to_owned(), source });
     let others: Vec<String> = others?.iter().map(|other| other.get(0)).collect();
     if !others.is_empty() {
         let others = others.join(", ");

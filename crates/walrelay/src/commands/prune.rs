@@ -4,8 +4,8 @@
 //! Confirmed is known without an LSN in the table: every committed transaction below `settled_xid`
 //! of `app_outbox_relay` is settled. A row whose transaction cannot be compared with it stays.
 
-use walrelay_outbox_admin::{AdminError, read_history, read_operation};
-use walrelay_outbox_store::recovering_slot;
+use walrelay_outbox_admin::{AdminError, read_operation};
+use walrelay_outbox_store::{read_history, recovering_slot};
 use walrelay_pg_client::{
     PgError, QualifiedName, RowUse, ServerError, ServerErrorKind, SqlClient, connect_sql,
     quote_identifier, refuse_hidden_rows,

@@ -15,7 +15,7 @@ use std::time::{Duration, SystemTime};
 
 use googleapis_tonic_google_pubsub_v1::google::pubsub::v1::Subscription;
 use tokio::time::sleep;
-use walrelay_inbox::admin;
+use walrelay_inbox::admin::{self, Filling, NewGeneration};
 use walrelay_inbox::operate::{Decided, InConsumer};
 use walrelay_pg_client::{ConnectConfig, SqlClient, backend_pid, connect_sql};
 use walrelay_pubsub::Subscriber;
@@ -49,7 +49,7 @@ pub(super) async fn rebuild(
 ) -> Result<(), Error> {
     let reset = reset(order)?;
     reach::tell(client, (order, since)).await?;
-    agree(client, order, shutdown).await?;
+    agree(client, (order, at_risk(order, since)), shutdown).await?;
     let prepared = Box::pin(unless_stopped(prepare(client, (order, since)), shutdown));
     let (subscriber, successor) = prepared.await?;
     let Successor { old, name: new, is_new } = &successor;
@@ -59,7 +59,9 @@ pub(super) async fn rebuild(
         unless_stopped(settle(&subscriber, new, (order, since)), shutdown).await?;
         failpoint::hit("rebuild-sought");
         let pid = backend_pid(client).await?;
-        attended_in((connect, pid), begin(client, (order, &reset), new), shutdown).await.map(drop)
+        let generation =
+            NewGeneration { subscription: new, reset: &reset, filling: Filling::Nothing };
+        attended_in((connect, pid), begin(client, order, generation), shutdown).await.map(drop)
     };
     if let Err(error) = begun.await {
         match is_moved(connect, &order.name, new).await {
@@ -88,6 +90,17 @@ pub(super) async fn rebuild(
          what fails this time waits or is dead again: `walrelay consumer status {}` counts it\n",
         order.name
     ))
+}
+
+/// What readers of the tables are without until the subscription is read.
+fn at_risk(order: &Rebuild, since: SystemTime) -> Option<String> {
+    order.reset_sql.as_ref().map(|_| {
+        format!(
+            "--reset-sql empties the tables first: until the events since {} are applied again, readers find a part, and \
+             older events are gone from them",
+            rfc3339(since)
+        )
+    })
 }
 
 /// A subscription in place of another.
@@ -160,10 +173,11 @@ pub(super) fn succeeds(reads: &str, (first, generation): (&str, i64)) -> bool {
     reads != first && base(usual(reads, generation), generation) == base(first, generation)
 }
 
-/// Says what the new generation begins without, and asks where somebody has decided that.
+/// Reports what the new generation begins without, and what readers are without meanwhile. Asks where somebody has
+/// decided the first, and where there is the second.
 pub(super) async fn agree(
     client: &SqlClient,
-    order: &Rebuild,
+    (order, at_risk): (&Rebuild, Option<String>),
     shutdown: &Shutdown,
 ) -> Result<(), Error> {
     let place = InConsumer::find(client, Some(&order.name)).await?;
@@ -171,20 +185,27 @@ pub(super) async fn agree(
     if let Some(text) = forgotten(decided, place.generation()) {
         print(&text)?;
     }
-    let Decided { edited, discarded, .. } = decided;
-    if edited + discarded == 0 {
-        return Ok(());
+    if let Some(text) = &at_risk {
+        print(&format!("{text}\n"))?;
     }
-    let alone = || {
-        Err(Error::Unfit {
-            what: format!(
-                "nobody can be asked whether to rebuild without what was decided about {} event(s)",
-                edited + discarded
+    let Decided { edited, discarded, .. } = decided;
+    let (what, question, hint) = match (edited + discarded, at_risk) {
+        (0, None) => return Ok(()),
+        (0, Some(text)) => (
+            format!("nobody can be asked whether to rebuild in place: {text}"),
+            "rebuild in place?",
+            "add --yes to rebuild in place, or fill beside the tables with --into SCHEMA and --handler",
+        ),
+        (count, _) => (
+            format!(
+                "nobody can be asked whether to rebuild without what was decided about {count} event(s)"
             ),
-            hint: "`walrelay inbox list --status discarded` names those that were given up; add --yes to go on",
-        })
+            "rebuild without them?",
+            "`walrelay inbox list --status discarded` lists those that were given up; add --yes to rebuild all the same",
+        ),
     };
-    agreed(("rebuild without them?", order.consent), alone, shutdown).await
+    let alone = || Err(Error::Unfit { what, hint });
+    agreed((question, order.consent), alone, shutdown).await
 }
 
 /// What of a generation is not in the next one.
@@ -225,11 +246,11 @@ async fn settle(
 /// The transaction, again and again while others are in its way. Returns the generation.
 pub(super) async fn begin(
     client: &mut SqlClient,
-    (order, reset): (&Rebuild, &str),
-    new: &str,
+    order: &Rebuild,
+    new: NewGeneration<'_>,
 ) -> Result<i32, Error> {
     loop {
-        match admin::rebuild(client, &order.name, new, reset).await {
+        match admin::rebuild(client, &order.name, new).await {
             Ok(generation) => return Ok(generation),
             Err(error) if error.is_in_the_way() => {
                 tracing::debug!(%error, "trying again");

@@ -13,7 +13,7 @@
 use std::time::Duration;
 
 use tokio::time::{Instant, sleep};
-use walrelay_inbox::admin;
+use walrelay_inbox::admin::{self, Filling, NewGeneration};
 use walrelay_inbox::operate::InConsumer;
 use walrelay_pg_client::{ConnectConfig, SqlClient, backend_pid, connect_sql};
 use walrelay_pubsub::Subscriber;
@@ -23,6 +23,7 @@ use walrelay_relay::shutdown::Shutdown;
 use super::attended::{attended_in, unless_stopped};
 use super::backfill;
 use super::rebuild::{agree, begin, described, is_moved, reset, successor, usual};
+use super::rows_check::{self, RowsToApply, Wanted};
 use crate::config::{Rebuild, RefillConfig};
 use crate::error::Error;
 use crate::output::print;
@@ -39,16 +40,30 @@ pub(super) async fn refill(
     (order, outbox): (&Rebuild, &RefillConfig),
     shutdown: &Shutdown,
 ) -> Result<(), Error> {
-    let refill = Refill { order, reset: &reset(order)?, outbox };
-    agree(client, order, shutdown).await?;
+    let reset = reset(order)?;
+    backfill::may_refill(outbox).await?;
+    let rows =
+        Box::pin(unless_stopped(rows_check::check(outbox, &Wanted::all()), shutdown)).await?;
+    agree(client, (order, at_risk(order, &rows)), shutdown).await?;
+    let refill = Refill { order, reset: &reset, rows: &rows };
     refill.rebuild((connect, client), shutdown).await
+}
+
+/// What readers of the tables are without until the rebuild is done.
+fn at_risk(order: &Rebuild, rows: &RowsToApply) -> Option<String> {
+    let rows = rows.rows;
+    order.reset_sql.as_ref().map(|_| {
+        format!(
+            "--reset-sql empties the tables first: until all {rows} row(s) are applied, who reads them finds a part"
+        )
+    })
 }
 
 /// A rebuild from the outbox.
 struct Refill<'a> {
     order: &'a Rebuild,
     reset: &'a str,
-    outbox: &'a RefillConfig,
+    rows: &'a RowsToApply,
 }
 
 /// What is read while it lasts, and before and after.
@@ -68,7 +83,7 @@ impl Refill<'_> {
         print(&format!("begun: generation {generation}, which reads {}\n", names.refill))?;
         failpoint::hit("refill-begun");
         let filled = async {
-            let rows = Box::pin(backfill::refill(self.outbox, shutdown)).await?;
+            let rows = Box::pin(backfill::refill(self.rows, shutdown)).await?;
             failpoint::hit("refill-published");
             unless_stopped(self.applied(client, generation, rows), shutdown).await
         };
@@ -105,7 +120,6 @@ impl Refill<'_> {
     /// Refuses what could not be whole, and creates the subscription.
     async fn prepare(&self, client: &SqlClient) -> Result<Subscriptions, Error> {
         let Rebuild { name, endpoint, .. } = self.order;
-        backfill::may_refill(self.outbox).await?;
         let status = admin::status(client, name).await.map_err(Error::Inbox)?;
         if status["paused"] == true {
             return Err(Error::Unfit {
@@ -128,7 +142,7 @@ impl Refill<'_> {
             });
         }
         let mut wanted = successor(&found, &names.refill);
-        wanted.topic.clone_from(&self.outbox.topic);
+        wanted.topic.clone_from(&self.rows.refill.topic);
         wanted.dead_letter_policy = None;
         let is_new = subscriber.create_subscription(wanted).await?;
         let verb = if is_new { "created" } else { "already there" };
@@ -143,7 +157,9 @@ impl Refill<'_> {
         shutdown: &Shutdown,
     ) -> Result<i32, Error> {
         let pid = backend_pid(client).await?;
-        let beginning = begin(client, (self.order, self.reset), &names.refill);
+        let filling = Filling::Unfinished;
+        let new = NewGeneration { subscription: &names.refill, reset: self.reset, filling };
+        let beginning = begin(client, self.order, new);
         let error = match attended_in((connect, pid), beginning, shutdown).await {
             Ok(generation) => return Ok(generation),
             Err(error) => error,

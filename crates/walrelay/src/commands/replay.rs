@@ -6,14 +6,14 @@ mod progress;
 pub(super) mod record;
 
 use std::time::Duration;
+use walrelay_outbox_admin::{AdminError, ReplayRow, begin_replay, finish_replay, take_replay};
+use walrelay_outbox_store::{
+    Anchor, HistorySource, StoreError, first_position_after, read_anchor, read_anchors,
+    read_history, read_wal_end,
+};
 
 use pgoutput_parser::{Lsn, PgTimestamp};
 use walrelay_core::Random;
-use walrelay_outbox_admin::{
-    AdminError, Anchor, ReplayRow, begin_replay, finish_replay, read_anchor, read_anchors,
-    read_history, take_replay,
-};
-use walrelay_outbox_store::{HistorySource, first_position_after, read_wal_end};
 use walrelay_pg_client::{SqlClient, connect_sql};
 use walrelay_pubsub::GrpcPublisher;
 use walrelay_relay::lifecycle::server::Server;
@@ -438,7 +438,7 @@ async fn anchor_of(
 ) -> Result<Anchor, Error> {
     let found = match read_anchor(client, &settings.relay.outbox.slot, &row.anchor).await {
         Ok(anchor) => refuse_too_early(&anchor, (row.settled, reach(&anchor))).map(|()| anchor),
-        Err(gone @ (AdminError::AnchorMissing { .. } | AdminError::AnchorLost { .. })) => {
+        Err(gone @ (StoreError::AnchorMissing { .. } | StoreError::AnchorLost { .. })) => {
             Err(gone.into())
         }
         Err(error) => return Err(error.into()),
@@ -496,8 +496,10 @@ fn summary((replay, topic): (&Replay, &str), tally: &Tally) -> String {
             )
         }
         Keeping::OnRecord => format!(
-            "replay {}: {rows} row(s) of {from} to {to} are in {}\n{left_out}",
-            replay.id, topic
+            "replay {}: {rows} row(s) of {from} to {to} are in {}\n{left_out}{}",
+            replay.id,
+            topic,
+            record::COPIES
         ),
     }
 }

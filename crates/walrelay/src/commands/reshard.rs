@@ -11,19 +11,23 @@
 //! earlier run ended.
 
 use std::time::Duration;
-use walrelay_pg_replication::SlotError;
+use walrelay_outbox_admin::{
+    AdminError, InitOptions, InitPlan, Making, OnLost, Resharding, ReshardingRefusal,
+    ReshardingStep, begin_resharding, choose_switch, hold_shards, read_resharding, read_sharding,
+    release_shards, switch_shards, take_operation,
+};
+use walrelay_outbox_store::{
+    Outbox, delete_relay_row, read_anchors, read_history, read_relay_row, take_relay_row,
+};
+use walrelay_pg_client::SqlError;
+use walrelay_pg_replication::{
+    Failover, SlotError, drop_publication, read_server_identity, read_slot,
+};
 
 use pgoutput_parser::Lsn;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep};
-use walrelay_outbox_admin::{
-    AdminError, InitOptions, InitPlan, Making, OnLost, Resharding, ReshardingRefusal,
-    ReshardingStep, begin_resharding, choose_switch, hold_shards, read_anchors, read_history,
-    read_resharding, read_sharding, release_shards, switch_shards, take_operation,
-};
-use walrelay_outbox_store::{Outbox, delete_relay_row, read_relay_row, take_relay_row};
 use walrelay_pg_client::{ServerErrorKind, SqlClient, connect_sql};
-use walrelay_pg_replication::{Failover, drop_publication, read_server_identity, read_slot};
 use walrelay_relay::failpoint;
 use walrelay_relay::lifecycle::finisher::Finisher;
 use walrelay_relay::lifecycle::gate::{gate, shard_key};
@@ -314,7 +318,7 @@ async fn make(
         }
         for step in plan.steps() {
             let failed =
-                |source| AdminError::Sql { action: format!("set up {}", step.title), source };
+                |source| SqlError::Sql { action: format!("set up {}", step.title), source };
             client.batch_execute(&step.sql).await.map_err(failed)?;
         }
         let mut relay = change.settings.relay.clone();

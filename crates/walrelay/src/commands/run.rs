@@ -3,23 +3,26 @@
 use std::time::Duration;
 
 use tokio::task::JoinSet;
-use tokio::time::sleep;
+use tokio::time::{sleep, timeout};
 use walrelay_core::Random;
 use walrelay_otlp::{Exporter, Spans};
+use walrelay_outbox_admin::rows_of_transaction;
+use walrelay_outbox_store::read_relay_row;
 use walrelay_pg_client::connect_sql;
 use walrelay_pubsub::GrpcPublisher;
 use walrelay_relay::error::RelayError;
 use walrelay_relay::lifecycle::anchor_keeper::AnchorKeeper;
 use walrelay_relay::lifecycle::server::Postgres;
-use walrelay_relay::lifecycle::session::SessionSettings;
+use walrelay_relay::lifecycle::session::{LostSlot, SessionSettings};
 use walrelay_relay::lifecycle::supervisor::Supervisor;
 use walrelay_relay::observe::health::Health;
 use walrelay_relay::observe::metrics::Metrics;
-use walrelay_relay::policy::{Chain, Disposition, Kind};
+use walrelay_relay::policy::{Chain, Disposition, Exit, Kind};
 use walrelay_relay::recovery::{self, Filled, fill};
 use walrelay_relay::seed::random_seed;
-use walrelay_relay::settings::Settings;
+use walrelay_relay::settings::{Settings, Until};
 use walrelay_relay::shutdown::Shutdown;
+use walrelay_relay::stream::pipeline_error::Unsent;
 
 use super::exporting::{figures, with_telemetry};
 use crate::config::{OnSlotLost, RunConfig};
@@ -80,9 +83,11 @@ async fn relay(
             Ok(())
         });
     }
-    let mut recovers = config.on_slot_lost == OnSlotLost::Recover;
+    let mut on_slot_lost = config.on_slot_lost;
     loop {
-        let error = match stream(config, publisher.clone(), observed, shutdown).await {
+        let lost_slot = lost_slot(config.settings.until, on_slot_lost);
+        let streaming = stream(config, (publisher.clone(), lost_slot), observed, shutdown);
+        let error = match streaming.await {
             Ok(()) => return Ok(()),
             Err(error) => error,
         };
@@ -93,27 +98,97 @@ async fn relay(
             match Box::pin(filling).await {
                 Ok(Filled::Done) => {}
                 Ok(Filled::Stopped) => return Ok(()),
-                Err(failed) => again_after(failed, shutdown).await?,
+                Err(failed) => again_after(failed, lost_slot, shutdown).await?,
             }
-        } else if matches!(kind, Kind::SlotLost | Kind::OtherServer) && recovers {
-            // Once: a slot that is lost again at once needs a person.
-            recovers = false;
+        } else if matches!(kind, Kind::SlotLost | Kind::OtherServer)
+            && on_slot_lost == OnSlotLost::Recover
+        {
             tracing::error!(error = %Chain(&error), "the slot is lost; recovering it");
-            let client = connect_sql(&config.settings.connect).await?;
-            recovery::begin(&client, &config.settings.relay.outbox, None).await?;
-            client.close().await;
+            on_slot_lost = recover_lost_slot(config, shutdown).await?;
         } else {
-            return Err(Error::Relay(error));
+            return Err(Error::Relay(naming_the_row(error, &config.settings).await));
         }
     }
 }
 
+/// A relay that runs until it is stopped outlives the loss of its slot, unless the operator wants the exit code.
+fn lost_slot(until: Until, on_slot_lost: OnSlotLost) -> LostSlot {
+    match (until, on_slot_lost) {
+        (Until::CaughtUp | Until::Position(_), _)
+        | (Until::Stopped, OnSlotLost::Stop | OnSlotLost::Recover) => LostSlot::Ends,
+        (Until::Stopped, OnSlotLost::Wait) => LostSlot::Awaited,
+    }
+}
+
+/// Begins the recovery of the lost slot. Returns what to do when the slot is lost again.
+async fn recover_lost_slot(config: &RunConfig, shutdown: &Shutdown) -> Result<OnSlotLost, Error> {
+    // Once: a slot that is lost again at once needs a person.
+    let Err(failed) = begin_recovery(&config.settings).await else { return Ok(OnSlotLost::Wait) };
+    let is_lost = failed.kind().exit() == Exit::SlotLost;
+    let lost_slot = lost_slot(config.settings.until, OnSlotLost::Wait);
+    again_after(failed, lost_slot, shutdown).await?;
+    // Without a moment that a person names, no try will fare better.
+    Ok(if is_lost { OnSlotLost::Wait } else { OnSlotLost::Recover })
+}
+
+async fn begin_recovery(settings: &Settings) -> Result<(), RelayError> {
+    let client = connect_sql(&settings.connect).await.map_err(RelayError::Connect)?;
+    let begun = recovery::begin(&client, &settings.relay.outbox, None).await;
+    client.close().await;
+    begun
+}
+
+/// A row that the server cannot send, with its event id: the table is searched by lengths alone, and by a role
+/// that may not read it not at all.
+async fn naming_the_row(error: RelayError, settings: &Settings) -> RelayError {
+    let RelayError::Unsendable(mut failure) = error else { return error };
+    let Unsent::Row { xid, .. } = failure.at else { return RelayError::Unsendable(failure) };
+    failure.rows = match unsendable_rows(settings, xid).await {
+        Ok(ids) if ids.is_empty() => ", which was not found in the table".to_owned(),
+        Ok(ids) => format!(", which is event {}", ids.join(" or ")),
+        Err(why) => format!(", which was not looked up in the table ({})", Chain(&why)),
+    };
+    RelayError::Unsendable(failure)
+}
+
+/// Ids that a message names.
+const IDS_MAX: usize = 10;
+
+async fn unsendable_rows(settings: &Settings, xid: u32) -> Result<Vec<String>, RelayError> {
+    let Settings { connect, relay, .. } = settings;
+    let client = connect_sql(connect).await.map_err(RelayError::Connect)?;
+    let search = async {
+        let relay_row = read_relay_row(&client, &relay.outbox.slot).await;
+        let settled_xid = relay_row.map_err(RelayError::survey)?.map_or(0, |it| it.settled_xid);
+        let mut ids = Vec::new();
+        for name in &relay.outbox.tables {
+            let table = recovery::table(&client, name, &relay.router.columns).await?;
+            let found = rows_of_transaction(&client, (name, &table.id), (xid, settled_xid)).await;
+            let rows = found.map_err(RelayError::survey)?.rows;
+            ids.extend(rows.into_iter().filter(|row| row.is_unsendable).map(|row| row.event_id));
+        }
+        ids.truncate(IDS_MAX);
+        Ok(ids)
+    };
+    let found = timeout(SEARCH_TIMEOUT, search).await;
+    client.close().await;
+    found.unwrap_or_else(|_| Ok(Vec::new()))
+}
+
+/// How long the table is searched: the outbox may be large, and the process is about to end.
+const SEARCH_TIMEOUT: Duration = Duration::from_secs(10);
+
 /// A recovery that broke off is tried again, like a session, unless nothing will change.
-async fn again_after(error: RelayError, shutdown: &Shutdown) -> Result<(), Error> {
-    if let Disposition::Stop { .. } = error.disposition() {
+async fn again_after(
+    error: RelayError,
+    lost_slot: LostSlot,
+    shutdown: &Shutdown,
+) -> Result<(), Error> {
+    if let Disposition::Stop { .. } = lost_slot.disposition(&error) {
         return Err(Error::Relay(error));
     }
-    tracing::warn!(error = %Chain(&error), "the recovery broke off; trying again");
+    let hint = error.kind().hint();
+    tracing::warn!(error = %Chain(&error), hint, "the recovery broke off; trying again");
     tokio::select! {
         biased;
         () = shutdown.requested() => {}
@@ -127,12 +202,13 @@ const RECOVERY_PAUSE: Duration = Duration::from_secs(1);
 
 async fn stream(
     config: &RunConfig,
-    publisher: Traced<GrpcPublisher>,
+    (publisher, lost_slot): (Traced<GrpcPublisher>, LostSlot),
     (metrics, health): (&Metrics, &Health),
     shutdown: &Shutdown,
 ) -> Result<(), RelayError> {
     let Settings { relay, pubsub, until, .. } = &config.settings;
     let settings = SessionSettings::of(relay, pubsub.max_outstanding_requests, *until);
+    let settings = SessionSettings { lost_slot, ..settings };
     let supervisor = Supervisor {
         settings: &settings,
         server: Postgres::new(&config.settings, health.clone()),

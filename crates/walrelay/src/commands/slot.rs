@@ -1,15 +1,16 @@
 //! `walrelay slot`: show, create, drop, advance, reset, recover, carry-over, adopt. Never done by anything else (I9).
 
 mod carry_over;
+mod giving_up;
 mod reset;
 
-use pgoutput_parser::Lsn;
+use tokio_postgres::error::SqlState;
 use walrelay_outbox_admin::{
-    AdminError, LostSlot, SlotOperation, Upgrade, UpgradeStage, adopt_slot, read_history,
-    read_loss, read_operation, rows_since, waiting_transactions,
+    AdminError, LostSlot, SlotOperation, Upgrade, UpgradeStage, adopt_slot, read_loss,
+    read_operation, rows_since, waiting_transactions,
 };
 use walrelay_outbox_store::{
-    Outbox, advance_relay_row, delete_relay_row, is_same_origin, read_relay_row,
+    Outbox, advance_relay_row, delete_relay_row, is_same_origin, read_history, read_relay_row,
 };
 use walrelay_pg_client::{ServerErrorKind, SqlClient, connect_sql};
 use walrelay_pg_replication::SlotError;
@@ -20,11 +21,13 @@ use walrelay_pg_replication::{
 use walrelay_relay::error::RelayError;
 use walrelay_relay::lifecycle::finisher::Finisher;
 use walrelay_relay::lifecycle::operation::Outcome;
+use walrelay_relay::lookahead::{Question, Reach, look_ahead};
 use walrelay_relay::observe::health::Health;
 use walrelay_relay::observe::report::slot_report;
 use walrelay_relay::recovery;
 use walrelay_relay::shutdown::Shutdown;
 
+use self::giving_up::{FIRST_XID, Losses, settled_of};
 use super::attended::attended;
 use super::before::{
     given_up, naming_the_holder, not_finished, refuse_other_shards, refuse_resharding,
@@ -32,7 +35,7 @@ use super::before::{
 };
 use super::init::failover;
 use super::status;
-use crate::config::{DatabaseConfig, RecoverOrder, SlotAction, SlotConfig};
+use crate::config::{AdvanceOrder, DatabaseConfig, RecoverOrder, SlotAction, SlotConfig};
 use crate::error::Error;
 use crate::output::print;
 
@@ -71,7 +74,7 @@ async fn act(
         | SlotAction::Recover(_)
         | SlotAction::CarryOver
         | SlotAction::Adopt => {}
-        SlotAction::Create(_) | SlotAction::Drop { .. } | SlotAction::Advance { .. } => {
+        SlotAction::Create(_) | SlotAction::Drop { .. } | SlotAction::Advance(_) => {
             refuse_unfinished(client, slot).await?;
             refuse_resharding(client, outbox).await?;
         }
@@ -84,7 +87,7 @@ async fn act(
         }
         SlotAction::Create(kind) => create(client, outbox, failover(kind)).await,
         SlotAction::Drop { discard_rows } => drop_it(client, outbox, discard_rows).await,
-        SlotAction::Advance { to, discard_rows } => advance(client, outbox, to, discard_rows).await,
+        SlotAction::Advance(order) => advance(client, database, order).await,
         SlotAction::Reset(order) => {
             let health = Health::new();
             let finisher = finisher(client, database, (&health, shutdown));
@@ -250,7 +253,7 @@ async fn drop_it(client: &SqlClient, outbox: &Outbox, discard_rows: u64) -> Resu
 /// are counted in the tables.
 async fn waiting_rows(client: &SqlClient, outbox: &Outbox) -> Result<u64, Error> {
     let Outbox { slot, publication, tables, .. } = outbox;
-    match waiting_transactions(client, slot, publication, Lsn::ZERO).await {
+    match waiting_transactions(client, slot, publication).await {
         Ok(transactions) => Ok(transactions.iter().map(|transaction| transaction.rows).sum()),
         Err(error) if error.server_kind() == Some(ServerErrorKind::Missing) => {
             let row = read_relay_row(client, slot).await?;
@@ -265,47 +268,31 @@ async fn waiting_rows(client: &SqlClient, outbox: &Outbox) -> Result<u64, Error>
     }
 }
 
-/// The first transaction id there is: every row is younger.
-const FIRST_XID: u64 = 3;
-
 /// Moves the slot past exactly the transaction that `to` belongs to, or to `to` if it belongs to
 /// none.
 async fn advance(
     client: &SqlClient,
-    outbox: &Outbox,
-    to: Lsn,
-    discard_rows: u64,
+    database: &DatabaseConfig,
+    AdvanceOrder { to, discard_rows, columns }: AdvanceOrder,
 ) -> Result<String, Error> {
+    let outbox = &database.outbox;
     let Outbox { slot, publication, .. } = outbox;
-    let waiting = waiting_transactions(client, slot, publication, to).await?;
-    // A change may begin where the transaction before it ends: errors show changes, so those come first.
-    let meant = waiting
-        .iter()
-        .find(|transaction| transaction.is_meant)
-        .or_else(|| waiting.iter().find(|transaction| transaction.end_lsn == to));
-    let end_lsn = meant.map_or(to, |transaction| transaction.end_lsn);
-    let skipped = waiting.iter().filter(|transaction| transaction.end_lsn <= end_lsn);
-    let rows: u64 = skipped.clone().map(|transaction| transaction.rows).sum();
-    let meant_rows = meant.map_or(0, |transaction| transaction.rows);
-    let others = rows - meant_rows;
-    if others > discard_rows {
-        return Err(Error::Unfit {
-            what: format!(
-                "{others} row(s) of other transactions lie before {end_lsn} and would be skipped too \
-                 (--discard-rows {others} accepts that)"
-            ),
-            hint: "start the relay to publish them first, or name an earlier position",
-        });
-    }
-    let lsn = advance_slot(client, slot, end_lsn).await?;
+    let found = look_ahead(Question {
+        connect: &database.connect,
+        slot,
+        publication,
+        id: &columns.id,
+        from: settled_of(client, slot).await?,
+        reach: Reach::Transaction(to),
+    });
+    let losses = Losses::of(client, outbox, &columns, found.await?).await?;
+    losses.refuse_unless(discard_rows)?;
+    // Without decoding, so that a row that the server cannot send is no obstacle.
+    let lsn = advance_slot(client, slot, losses.target).await?;
     // Otherwise the next start would take what was skipped for a gap.
     match advance_relay_row(client, slot, lsn).await {
-        Err(AdminError::Sql { source, .. })
-            if source.code() == Some(&tokio_postgres::error::SqlState::UNDEFINED_TABLE) => {}
+        Err(error) if error.sql_state() == Some(&SqlState::UNDEFINED_TABLE) => {}
         advanced => advanced?,
     }
-    let transactions = skipped.filter(|transaction| transaction.rows > 0).count();
-    Ok(format!(
-        "skipped: {rows} change(s) of {transactions} transaction(s)\nslot {slot} is now at {lsn}\n"
-    ))
+    Ok(format!("{}slot {slot} is now at {lsn}\n", losses.told()))
 }

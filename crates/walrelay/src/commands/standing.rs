@@ -1,12 +1,13 @@
 //! What a report amounts to: one line that says how it stands, the command that helps, and the rest in
 //! sections. Pure: from JSON to text.
 
+mod anchors;
 mod waiting;
 
 use serde_json::{Map, Value};
 use walrelay_pg_replication::is_little_room;
 
-use self::waiting::{Cause, cause, left_undone, replays, what_they_wait_for};
+use self::waiting::{Cause, cause, left_undone, noted, replays, what_they_wait_for};
 use crate::output::{Paint, Tone, human_bytes, shortened, visible};
 
 /// Below this much log left, or a quarter of what the slot may hold, somebody has to act now; as `check` and the
@@ -27,6 +28,15 @@ pub(super) fn finishing(command: &str) -> String {
     format!("this finishes it: {command}")
 }
 
+/// The next step of the operation that the report names as unfinished.
+fn finishing_operation(report: &Map<String, Value>) -> String {
+    let command = report.get("finished_by").and_then(Value::as_str).unwrap_or("walrelay run");
+    match report.get("is_vain") == Some(&Value::Bool(true)) {
+        true => format!("its anchor is gone, so this gives it up: {command}"),
+        false => finishing(command),
+    }
+}
+
 /// How it stands.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Standing {
@@ -40,7 +50,19 @@ pub(super) struct Standing {
 impl Standing {
     /// The gravest thing that the report tells, and the rows that are dead.
     pub(super) fn of(report: &Map<String, Value>) -> Self {
-        Self::gravest(report).with_dead_rows(report)
+        Self::gravest(report).with_dead_rows(report).with_anchors(report)
+    }
+
+    /// An anchor that may be lost soon is told whatever else is the matter.
+    fn with_anchors(self, report: &Map<String, Value>) -> Self {
+        let Some((told, step)) = anchors::at_risk(report, ROOM_BYTES_MIN) else { return self };
+        Self {
+            tone: if self.rank() == 0 { Tone::Attention } else { self.tone },
+            headline: format!("{}; {told}", self.headline),
+            advice: Some(
+                self.advice.map_or_else(|| step.clone(), |it| format!("{it}; then {step}")),
+            ),
+        }
     }
 
     /// They wait for a person whatever else is the matter.
@@ -79,12 +101,7 @@ impl Standing {
             return stands(Tone::Bad, "the slot is lost".to_owned(), advice);
         }
         if let Some(what) = report.get("operation").and_then(Value::as_str) {
-            let by = report.get("finished_by").and_then(Value::as_str);
-            let by = by.unwrap_or("walrelay run");
-            let advice = match report.get("is_vain") == Some(&Value::Bool(true)) {
-                true => format!("its anchor is gone, so this gives it up: {by}"),
-                false => finishing(by),
-            };
+            let advice = finishing_operation(report);
             return stands(Tone::Bad, format!("not finished: {what}"), Some(&advice));
         }
         let retained = report.get("retained_bytes").and_then(Value::as_u64);
@@ -106,6 +123,13 @@ impl Standing {
             return stands(tone, format!("{flow}; {told}"), Some(&advice));
         }
         match (streams, count("dead"), count("retrying")) {
+            (false, ..) if let Some(seconds) = recorded_just_now(report) => stands(
+                Tone::Attention,
+                format!("{flow}; the record of the slot was written {seconds:.0} s ago"),
+                Some(
+                    "a relay that runs reconnects within seconds; if none runs, start it: walrelay run",
+                ),
+            ),
             (false, ..) => stands(Tone::Bad, flow, Some("start the relay: walrelay run")),
             (true, 0, parked) if let Some(held) = held(report).next() => {
                 let headline = format!("{flow}{}", held.told_with(parked));
@@ -169,11 +193,17 @@ impl Standing {
         Self {
             tone: first.tone,
             headline: format!("shard {name}: {}{others}", first.headline),
-            advice: first.advice.as_ref().map(|advice| match first.is_of_all() {
-                true => advice.clone(),
-                false => format!("with --shard {name}: {advice}"),
-            }),
+            advice: first.clone().of_shard(name).advice,
         }
+    }
+
+    /// The same of one shard that was named: every command takes its name, unless it is about all of them.
+    pub(super) fn of_shard(self, name: &str) -> Self {
+        if self.is_of_all() {
+            return self;
+        }
+        let advice = self.advice.map(|advice| format!("with --shard {name}: {advice}"));
+        Self { advice, ..self }
     }
 
     /// The same, or where all is well a replay or a backfill of the whole outbox that nobody does.
@@ -212,6 +242,15 @@ impl Standing {
     }
 }
 
+/// How long after a reset or a lost connection a running relay may take to stream again.
+const RECONNECTS_WITHIN_SECONDS: f64 = 15.0;
+
+/// Seconds since a relay or a command wrote the record of the slot, where a relay may be about to stream.
+fn recorded_just_now(report: &Map<String, Value>) -> Option<f64> {
+    let seconds = report.get("settled_seconds")?.as_f64()?;
+    (seconds < RECONNECTS_WITHIN_SECONDS).then_some(seconds)
+}
+
 /// Rows that are dead, and what else waits for a person: keys held for what nobody does.
 fn for_a_person(report: &Map<String, Value>, dead: u64) -> String {
     let dead = match dead {
@@ -239,6 +278,8 @@ pub(super) fn sections(report: &Map<String, Value>, paint: Paint) -> String {
     if report.contains_key("wal_end") {
         section("slot", slot(report));
         section("log", log(report));
+        let anchors = anchors::lines(report);
+        section("anchors", anchors.iter().map(|(name, line)| (&**name, line.clone())).collect());
     } else if let Some(name) = field(report, "slot").filter(|_| report.contains_key("dispatch")) {
         let state = "is not there: it is being replaced".to_owned();
         section("slot", vec![("name", plain(name)), ("state", state)]);
@@ -249,11 +290,20 @@ pub(super) fn sections(report: &Map<String, Value>, paint: Paint) -> String {
     if report.contains_key("dispatch") || is_divided {
         section("replays", replays(report));
     }
+    section("rebuilds", rebuilds(report));
     if let Some(relay) = report.get("relay") {
         section("relay", own(relay));
         section("heaviest keys", heaviest(relay));
+    } else if let Some(noted) = noted(report) {
+        section("relay", own(noted));
     }
     text
+}
+
+/// Consumers whose rebuild is not finished, each with the next step.
+fn rebuilds(report: &Map<String, Value>) -> Vec<(&str, String)> {
+    let all = report.get("rebuilds").and_then(Value::as_array).into_iter().flatten();
+    all.filter_map(|one| Some((one["consumer"].as_str()?, plain(&one["report"])))).collect()
 }
 
 /// A line for each shard; nothing where there are none. The rest of one is shown where it is named.
@@ -307,6 +357,7 @@ fn log(report: &Map<String, Value>) -> Vec<(&'static str, String)> {
     lines.extend(bytes("retained_bytes").map(|kept| ("kept for it", kept)));
     lines.extend(pinned(report));
     lines.push(("room until lost", room));
+    lines.extend(budget(report));
     let positions = [
         ("end", "wal_end"),
         ("confirmed", "confirmed_flush_lsn"),
@@ -318,6 +369,19 @@ fn log(report: &Map<String, Value>) -> Vec<(&'static str, String)> {
         positions.iter().filter_map(|(shown, name)| Some((*shown, plain(field(report, name)?)))),
     );
     lines
+}
+
+/// `--wal-budget` as this command was given it, beside the server's bound.
+fn budget(report: &Map<String, Value>) -> Option<(&'static str, String)> {
+    let bound = match report.get("wal_bound_bytes")?.as_u64() {
+        Some(bound) => format!("the server keeps {} for a slot", human_bytes(bound)),
+        None => "the server sets no bound".to_owned(),
+    };
+    let budget = match report.get("wal_budget_bytes")?.as_u64() {
+        Some(budget) => human_bytes(budget),
+        None => "off".to_owned(),
+    };
+    Some(("--wal-budget", format!("{budget}; {bound}")))
 }
 
 /// Log that is kept although it is confirmed, and the transaction that keeps it. A server notes who
@@ -453,6 +517,13 @@ mod tests {
     }
 
     #[test]
+    fn what_helps_one_shard_names_that_shard() {
+        let standing = Standing::of(&report(json!({ "active": false }))).of_shard("2/4");
+        let advice = standing.advice.unwrap_or_default();
+        assert_eq!(advice, "with --shard 2/4: start the relay: walrelay run");
+    }
+
+    #[test]
     fn the_headline_says_that_all_is_well_or_the_gravest_thing_and_what_helps() {
         let dispatch = |dead: u64, retrying: u64| json!({ "dispatch": { "dead": dead, "retrying": retrying } });
         let cases = [
@@ -471,6 +542,12 @@ mod tests {
                 json!({ "active": false, "lag_bytes": 2048 }),
                 Tone::Bad,
                 "nothing streams, 2.0 KiB behind",
+            ),
+            // Right after a reset a relay that runs is about to stream.
+            (
+                json!({ "active": false, "lag_bytes": 2048, "settled_seconds": 3.2 }),
+                Tone::Attention,
+                "nothing streams, 2.0 KiB behind; the record of the slot was written 3 s ago",
             ),
             (
                 json!({ "safe_wal_bytes": 5 << 20 }),
@@ -600,6 +677,26 @@ mod tests {
                 "{both}"
             );
         }
+    }
+
+    #[test]
+    fn an_anchor_that_may_be_lost_soon_is_told_beside_everything_else() {
+        let anchor = json!({ "anchor": "daily", "lost": false, "age_seconds": 90_000,
+                             "retained_bytes": 490 << 20, "safe_wal_bytes": 22 << 20 });
+        let told = "anchor daily retains 490 MiB, reaches back 1 d 1 h, is lost after 22 MiB more";
+        let alone = Standing::of(&report(json!({ "anchors": [anchor] })));
+        assert_eq!(alone.headline, format!("streaming, 0 B behind, nothing parked; {told}"));
+        assert_eq!(alone.tone, Tone::Attention);
+        assert!(alone.advice.unwrap().contains("walrelay anchor drop daily"));
+        let both = Standing::of(&report(json!({ "anchors": [anchor], "active": false })));
+        assert_eq!(both.tone, Tone::Bad);
+        assert!(both.advice.unwrap().contains("walrelay run; then walrelay anchor advance daily"));
+        let text = sections(&report(json!({ "anchors": [anchor] })), Paint::Plain);
+        assert!(text.contains("anchors\n  daily            retains 490 MiB"), "{text}");
+        // The relay's own words about it are no second cause.
+        let reason = "anchor at risk: daily retains 513802240 bytes of WAL";
+        let asked = json!({ "anchors": [anchor], "relay": { "reasons": [reason] } });
+        assert!(!Standing::of(&report(asked)).headline.contains("not ready"));
     }
 
     #[test]

@@ -8,9 +8,12 @@ use serde_json::{Map, Value, json};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 use tokio::time::{sleep, timeout};
+use walrelay_core::WalBudgetLimit;
+use walrelay_inbox::admin::registered;
 use walrelay_outbox_admin::{AdminError, read_operation};
 use walrelay_outbox_store::Outbox;
 use walrelay_pg_client::{SqlClient, connect_sql};
+use walrelay_pg_replication::read_retention;
 use walrelay_relay::observe::report::{replays_of, report, rfc3339};
 use walrelay_relay::policy::{Chain, Kind};
 use walrelay_relay::shutdown::Shutdown;
@@ -92,10 +95,16 @@ async fn report_now(
     let mut report = match shards.as_slice() {
         [one] => {
             refuse_other_shards(client, outbox).await?;
-            standing_report(client, one).await?
+            let mut report = standing_report(client, (one, config.wal_budget)).await?;
+            put_standing(&mut report, Naming::Shard);
+            report
         }
-        all => report_of_all(client, (outbox, all)).await?,
+        all => report_of_all(client, (outbox, all), config.wal_budget).await?,
     };
+    let rebuilds = unfinished_rebuilds(client).await;
+    if !rebuilds.is_empty() {
+        report.insert("rebuilds".into(), Value::Array(rebuilds));
+    }
     if let Some(address) = config.relay {
         let asked = timeout(PATIENCE, ask(address)).await;
         let told = match asked.unwrap_or_else(|_| Err(std::io::ErrorKind::TimedOut.into())) {
@@ -104,24 +113,52 @@ async fn report_now(
         };
         report.insert("relay".into(), told);
         if !report.contains_key("shards") {
-            put_standing(&mut report);
+            put_standing(&mut report, Naming::Shard);
         }
     }
     Ok(report)
 }
 
+/// Rebuilds of consumers in this database that are not finished. A role that may not read them is shown none.
+async fn unfinished_rebuilds(client: &SqlClient) -> Vec<Value> {
+    let consumers = registered(client, None).await.unwrap_or_default();
+    let unfinished = consumers.into_iter().filter_map(|it| {
+        let report = it.rebuild?.report(&it.consumer);
+        Some(json!({ "consumer": it.consumer, "report": report }))
+    });
+    unfinished.collect()
+}
+
 /// One slot, and how it stands.
-async fn standing_report(client: &SqlClient, outbox: &Outbox) -> Result<Map<String, Value>, Error> {
+async fn standing_report(
+    client: &SqlClient,
+    (outbox, wal_budget): (&Outbox, WalBudgetLimit),
+) -> Result<Map<String, Value>, Error> {
     let mut report = report(client, &outbox.slot).await?;
+    let retention = read_retention(client).await?;
+    report.insert("wal_budget_bytes".into(), json!(wal_budget.bytes(retention)));
+    report.insert("wal_bound_bytes".into(), json!(retention.bytes()));
     if !outbox.shard.is_whole() {
         report.insert("shard".into(), json!(outbox.shard.to_string()));
     }
-    put_standing(&mut report);
+    put_standing(&mut report, Naming::Nothing);
     Ok(report)
 }
 
-fn put_standing(report: &mut Map<String, Value>) {
-    let standing = Standing::of(report);
+/// Whether the advice says which shard it is about.
+#[derive(Clone, Copy)]
+enum Naming {
+    /// It does not: the summary of all shards names one.
+    Nothing,
+    /// It does, if the report is of a shard.
+    Shard,
+}
+
+fn put_standing(report: &mut Map<String, Value>, naming: Naming) {
+    let standing = match (naming, report.get("shard").and_then(Value::as_str)) {
+        (Naming::Shard, Some(shard)) => Standing::of(report).of_shard(shard),
+        (Naming::Shard, None) | (Naming::Nothing, _) => Standing::of(report),
+    };
     report.insert("headline".into(), json!(standing.headline));
     report.insert("advice".into(), json!(standing.advice));
 }
@@ -130,11 +167,12 @@ fn put_standing(report: &mut Map<String, Value>) {
 async fn report_of_all(
     client: &SqlClient,
     (outbox, shards): (&Outbox, &[Outbox]),
+    wal_budget: WalBudgetLimit,
 ) -> Result<Map<String, Value>, Error> {
     let (mut reports, mut standings) = (Vec::new(), Vec::new());
     for shard in shards {
         let name = shard.shard.to_string();
-        let mut report = match standing_report(client, shard).await {
+        let mut report = match standing_report(client, (shard, wal_budget)).await {
             Ok(report) => report,
             Err(error @ (Error::Store(AdminError::Sql { .. }) | Error::Postgres(_))) => {
                 return Err(error);

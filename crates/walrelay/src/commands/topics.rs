@@ -57,6 +57,9 @@ impl Nowhere {
     }
 }
 
+/// Characters of a column that are read: a longer value is part of no topic's name, and may be very large.
+const READ_CHARACTERS: u32 = 1_024;
+
 impl Routes {
     fn add(&mut self, name: String, rows: u64) {
         if is_topic_name(&name) {
@@ -97,7 +100,7 @@ pub(super) async fn of_rows(
         for name in &columns {
             let names = router.columns.resolve(name).unwrap_or_else(|| Names::parse(name));
             let column = column_of(client, table, &names).await?;
-            selected.push(format!("{}::text", quote_identifier(&column)));
+            selected.push(format!("left({}::text, {READ_CHARACTERS})", quote_identifier(&column)));
         }
         let groups: Vec<_> = (1..=columns.len()).map(|number| number.to_string()).collect();
         let sql = format!(

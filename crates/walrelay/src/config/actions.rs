@@ -11,7 +11,7 @@ use super::command::{
     SlotKind,
 };
 use super::consent::Consent;
-use super::orders::RecoverOrder;
+use super::orders::{AdvanceOrder, RecoverOrder};
 use super::output_format::OutputFormat;
 use crate::{cli, options};
 
@@ -218,7 +218,11 @@ impl Builder<'_> {
         // Logs, `dispatch list` and the demo show positions of rows; the commit's is part of them.
         let position = text.parse::<Position>().map(|position| position.commit_lsn);
         match text.parse().or(position) {
-            Ok(to) => args.skip_events.then_some(SlotAction::Advance { to, discard_rows }),
+            Ok(to) => {
+                let columns = Box::new(self.columns());
+                let order = AdvanceOrder { to, discard_rows, columns };
+                args.skip_events.then_some(SlotAction::Advance(order))
+            }
             Err(_) => {
                 self.problems.wrong(
                     "to-lsn",

@@ -54,7 +54,10 @@ impl Builder<'_> {
         };
         let skipping = if args.skip_events { Skipping::Agreed } else { Skipping::Refused };
         let anchor = self.anchor_name("to-anchor", name);
-        Some(SlotAction::Reset(ResetOrder { anchor, to, again, skipping }))
+        let discard_rows = self.problems.count("discard-rows", &args.discard_rows, 0..=u64::MAX);
+        let columns = Box::new(self.columns());
+        let order = ResetOrder { anchor, to, again, skipping, discard_rows, columns };
+        Some(SlotAction::Reset(order))
     }
 
     pub(super) fn anchor_name(&mut self, argument: &str, name: &str) -> String {

@@ -53,6 +53,7 @@ impl Builder<'_> {
         Some(BackfillAction::Begin(BackfillOrder {
             since,
             matching,
+            event_ids: args.event_id.clone(),
             destination: destination?,
             order_by: args.order_by.clone(),
             rate: rate.and_then(Rate::new),

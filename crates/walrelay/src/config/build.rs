@@ -17,6 +17,7 @@ use super::layers::{CommandLine, Environment};
 use super::log::{LogConfig, LogFormat};
 use super::output_format::OutputFormat;
 use super::problem::{Problem, Problems};
+use super::settings::wal_budget;
 use crate::{cli, options, telemetry};
 
 /// A command and everything it needs.
@@ -94,7 +95,8 @@ impl Builder<'_> {
                 };
                 let on_slot_lost = match self.problems.read(options::ON_SLOT_LOST) {
                     "recover" => OnSlotLost::Recover,
-                    _ => OnSlotLost::Stop,
+                    "stop" => OnSlotLost::Stop,
+                    _ => OnSlotLost::Wait,
                 };
                 let anchor_keep = self.problems.read(options::ANCHOR_KEEP);
                 let otlp = self.otlp();
@@ -141,7 +143,8 @@ impl Builder<'_> {
         let watch = args.watch.as_deref().map(|text| self.problems.duration("watch", text, often));
         let relay =
             args.relay.as_deref().and_then(|text| self.problems.listen_address("relay", text));
-        Some(StatusConfig { database: self.database()?, format, watch, relay })
+        let wal_budget = wal_budget(&mut self.problems);
+        Some(StatusConfig { database: self.database()?, format, watch, relay, wal_budget })
     }
 
     pub(super) fn format(&mut self) -> OutputFormat {

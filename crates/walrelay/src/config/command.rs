@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::{Duration, SystemTime};
 
-use pgoutput_parser::{Lsn, Position};
+use pgoutput_parser::Position;
 use walrelay_core::{ColumnNames, Names, RouterConfig, WalBudgetLimit};
 use walrelay_emulator::Fault;
 use walrelay_outbox_admin::OnLost;
@@ -15,7 +15,7 @@ use walrelay_relay::settings::{PubSubSettings, Settings};
 
 use super::consent::Consent;
 use super::consuming::{ConsumeConfig, ConsumerConfig, InboxConfig};
-use super::orders::{BackfillConfig, Place, RecoverOrder, ReplayConfig, ResetOrder};
+use super::orders::{AdvanceOrder, BackfillConfig, Place, RecoverOrder, ReplayConfig, ResetOrder};
 use super::output_format::OutputFormat;
 
 /// What to do, and everything it needs.
@@ -109,6 +109,8 @@ pub enum Resharded {
 /// What `run` does when its slot was lost.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum OnSlotLost {
+    /// It waits until another command has brought the slot back; a run that ends by itself stops with exit 5.
+    Wait,
     /// It stops with exit 5.
     Stop,
     /// It makes a new slot, and publishes from the table what may not have been settled.
@@ -190,6 +192,8 @@ pub struct StatusConfig {
     pub watch: Option<Duration>,
     /// Where the relay itself can be asked.
     pub relay: Option<SocketAddr>,
+    /// How much WAL may wait, as the relay is told.
+    pub wal_budget: WalBudgetLimit,
 }
 
 /// Everything `walrelay dispatch` needs.
@@ -290,12 +294,7 @@ pub enum SlotAction {
         discard_rows: u64,
     },
     /// Move it past a transaction; the operator has agreed to skip it.
-    Advance {
-        /// A position of the transaction.
-        to: Lsn,
-        /// Rows of other transactions that may be skipped with it.
-        discard_rows: u64,
-    },
+    Advance(AdvanceOrder),
     /// Make it a copy of an anchor.
     Reset(ResetOrder),
     /// Make it anew after it was lost.

@@ -6,11 +6,14 @@ use walrelay_relay::replay::DeadRows;
 use super::builder::Builder;
 use super::consent::Consent;
 use super::consuming::{
-    ConsumeConfig, ConsumerAction, ConsumerConfig, ConsumerSetUp, NewSubscription, Rebuild,
-    RefillConfig, Source,
+    BesideConfig, ConsumeConfig, ConsumerAction, ConsumerConfig, ConsumerSetUp, KeyReset,
+    KeysConfig, NewSubscription, Rebuild, RefillConfig, Source,
 };
 use super::orders::Place;
 use crate::{cli, options};
+
+/// The topic of messages that are applied and not published.
+const UNPUBLISHED: &str = "projects/none/topics/unpublished";
 
 /// Longer names than any index likes are a mistake.
 const NAME_BYTES_MAX: usize = 200;
@@ -70,6 +73,7 @@ impl Builder<'_> {
             | cli::ConsumerActionArgs::Pause(_)
             | cli::ConsumerActionArgs::Resume(_)
             | cli::ConsumerActionArgs::Rebuild(_)
+            | cli::ConsumerActionArgs::ResetKey(_)
             | cli::ConsumerActionArgs::Prune(_) => false,
         };
         let action = self.consumer_action(action);
@@ -104,6 +108,11 @@ impl Builder<'_> {
                 ConsumerAction::Pause { name: self.consumer_name(&args.name), paused: false }
             }
             cli::ConsumerActionArgs::Rebuild(args) => ConsumerAction::Rebuild(self.rebuild(args)?),
+            cli::ConsumerActionArgs::ResetKey(args) => ConsumerAction::ResetKey(KeyReset {
+                name: self.consumer_name(&args.name),
+                key: args.key.clone(),
+                consent: if args.yes { Consent::Given } else { Consent::Asked },
+            }),
             cli::ConsumerActionArgs::Prune(args) => ConsumerAction::Prune {
                 name: self.consumer_name(&args.name),
                 older_than: self.problems.read(options::OLDER_THAN),
@@ -140,7 +149,9 @@ impl Builder<'_> {
     fn rebuild(&mut self, args: &cli::ConsumerRebuildArgs) -> Option<Rebuild> {
         let name = self.consumer_name(&args.name);
         let source = match &args.from_outbox {
+            _ if args.abandon => Some(Source::Abandon),
             Some(topic) => self.refill(args, topic).map(Source::Outbox),
+            None if args.handler.is_some() => self.direct(args),
             None if args.seek_to.is_none() => {
                 let allowed = "not set; since when, or --from-outbox TOPIC where the topic does not reach that far";
                 self.problems.wrong_unseen("seek-to", allowed);
@@ -161,11 +172,54 @@ impl Builder<'_> {
         Some(Rebuild { name, source, reset_sql, subscription, consent, endpoint })
     }
 
+    /// Rows of the outbox that the command itself applies.
+    fn direct(&mut self, args: &cli::ConsumerRebuildArgs) -> Option<Source> {
+        let rows = *self.rows(args, None)?;
+        let handler = args.handler.clone()?;
+        if let Some(schema) = args.into.clone() {
+            let switch_sql = args.switch_sql.clone();
+            return Some(Source::Beside(Box::new(BesideConfig {
+                rows,
+                handler,
+                schema,
+                switch_sql,
+            })));
+        }
+        let reset = args.reset_function.as_deref()?;
+        let reset = match reset.parse() {
+            Ok(name) => name,
+            Err(error) => {
+                let error: walrelay_pg_client::ParseNameError = error;
+                self.problems.wrong("reset-function", reset, error.to_string());
+                return None;
+            }
+        };
+        let keys = args.key.clone();
+        if keys.iter().any(String::is_empty) {
+            self.problems.wrong(
+                "key",
+                "",
+                "an ordering key; events without one have no order to be rebuilt in",
+            );
+            return None;
+        }
+        Some(Source::Keys(Box::new(KeysConfig { rows, handler, keys, reset })))
+    }
+
     /// All rows of the outbox, to this topic.
     fn refill(
         &mut self,
         args: &cli::ConsumerRebuildArgs,
         topic: &str,
+    ) -> Option<Box<RefillConfig>> {
+        self.rows(args, Some(topic))
+    }
+
+    /// All rows of the outbox; to this topic, or to none.
+    fn rows(
+        &mut self,
+        args: &cli::ConsumerRebuildArgs,
+        topic: Option<&str>,
     ) -> Option<Box<RefillConfig>> {
         let connect = match &args.outbox_url {
             Some(url) => self.connect_to("outbox-url", url),
@@ -173,8 +227,13 @@ impl Builder<'_> {
         };
         let relay = self.relay_of_a_replay();
         let pubsub = self.pubsub();
-        let topic = self.full_name("from-outbox", topic, &relay.router.project, "topics");
-        let topic = self.beside_the_live(("from-outbox", &topic?), &relay.router)?;
+        let topic = match topic {
+            Some(topic) => {
+                let topic = self.full_name("from-outbox", topic, &relay.router.project, "topics");
+                self.beside_the_live(("from-outbox", &topic?), &relay.router)?
+            }
+            None => UNPUBLISHED.to_owned(),
+        };
         let until = walrelay_relay::settings::Until::CaughtUp;
         let settings =
             walrelay_relay::settings::Settings { connect: connect?, relay, pubsub, until };

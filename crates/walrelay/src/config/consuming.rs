@@ -55,6 +55,8 @@ pub enum ConsumerAction {
     },
     /// Apply everything again.
     Rebuild(Rebuild),
+    /// Forget how far an ordering key is.
+    ResetKey(KeyReset),
     /// Delete what is old.
     Prune {
         /// Its name.
@@ -64,6 +66,17 @@ pub enum ConsumerAction {
         /// Where Pub/Sub is, which says how long it keeps messages.
         endpoint: Endpoint,
     },
+}
+
+/// An ordering key whose position is to be forgotten.
+#[derive(Debug, Clone)]
+pub struct KeyReset {
+    /// The consumer's name.
+    pub name: String,
+    /// The ordering key.
+    pub key: String,
+    /// Whether somebody has agreed already.
+    pub consent: Consent,
 }
 
 /// Everything `walrelay inbox` needs.
@@ -147,6 +160,38 @@ pub enum Source {
     Topic(SystemTime),
     /// Rows of the outbox, published to a topic of their own.
     Outbox(Box<RefillConfig>),
+    /// Rows of the outbox, applied in another schema by the command itself.
+    Beside(Box<BesideConfig>),
+    /// Rows of some ordering keys, applied by the command itself.
+    Keys(Box<KeysConfig>),
+    /// Nothing: an unfinished rebuild is given up.
+    Abandon,
+}
+
+/// A rebuild in tables of another schema.
+#[derive(Debug, Clone)]
+pub struct BesideConfig {
+    /// The rows.
+    pub rows: RefillConfig,
+    /// The function that applies them.
+    pub handler: String,
+    /// Where its tables are.
+    pub schema: String,
+    /// What puts them in use; `None`: their rows replace those of the tables in use.
+    pub switch_sql: Option<PathBuf>,
+}
+
+/// A rebuild of some ordering keys.
+#[derive(Debug, Clone)]
+pub struct KeysConfig {
+    /// The rows.
+    pub rows: RefillConfig,
+    /// The function that applies them.
+    pub handler: String,
+    /// The ordering keys.
+    pub keys: Vec<String>,
+    /// The function that takes back what was made of them.
+    pub reset: QualifiedName,
 }
 
 /// All rows of the outbox, to a topic of their own.

@@ -1,7 +1,9 @@
 //! Options about messages: which column is what, and how a row becomes a message.
 
 use walrelay_core::limits::is_topic_name;
-use walrelay_core::{AttributeStyle, ColumnNames, LogName, Names, RouterConfig, Template};
+use walrelay_core::{
+    AttributeStyle, ColumnNames, EditedMessages, LogName, Names, RouterConfig, Template,
+};
 
 use super::builder::Builder;
 use super::names::is_identifier;
@@ -37,6 +39,7 @@ impl Builder<'_> {
             columns,
             style,
             replay_id: None,
+            edited: EditedMessages::default(),
             log_name,
         }
     }

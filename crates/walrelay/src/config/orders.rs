@@ -17,6 +17,17 @@ pub struct RecoverOrder {
     pub columns: Box<ColumnNames>,
 }
 
+/// How far a slot is advanced.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct AdvanceOrder {
+    /// A position of the transaction.
+    pub to: Lsn,
+    /// How many rows are given up by it.
+    pub discard_rows: u64,
+    /// Which column is what.
+    pub columns: Box<ColumnNames>,
+}
+
 /// What a slot is reset to.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ResetOrder {
@@ -28,6 +39,10 @@ pub struct ResetOrder {
     pub again: Again,
     /// Whether rows may be skipped.
     pub skipping: Skipping,
+    /// How many rows are given up by it.
+    pub discard_rows: u64,
+    /// Which column is what.
+    pub columns: Box<ColumnNames>,
 }
 
 /// Whether rows may be skipped.
@@ -132,6 +147,8 @@ pub struct BackfillOrder {
     pub since: Option<SystemTime>,
     /// Which rows.
     pub matching: Matching,
+    /// Rows with these event ids; all where none is named.
+    pub event_ids: Vec<String>,
     /// Where it publishes.
     pub destination: Destination,
     /// Columns that give the order within an aggregate.

@@ -1,9 +1,10 @@
 //! What the flow decides by itself; the loop as a whole runs in the simulation.
 
-use pgoutput_parser::{PgTimestamp, Position, encode};
+use pgoutput_parser::{Lsn, PgTimestamp, Position, encode};
 use walrelay_core::{
-    AttributeStyle, Backoff, Batch, BudgetLimits, ColumnNames, Delivery, Evidence, Held,
-    LanePolicy, LogName, Message, OnDead, Retention, RouterConfig, Template, Window, WindowLimits,
+    AttributeStyle, Backoff, Batch, BudgetLimits, ColumnNames, Delivery, EditedMessages, Evidence,
+    Held, LanePolicy, LogName, Message, OnDead, Retention, RouterConfig, Template, WalBudgetLimit,
+    Window, WindowLimits,
 };
 use walrelay_outbox_store::{Head, RecordedPage};
 
@@ -38,6 +39,7 @@ fn with_parked_lanes(parked_lanes: usize, budget_bytes: usize) -> Flow {
         columns: ColumnNames::default(),
         style: AttributeStyle::Default,
         replay_id: None,
+        edited: EditedMessages::default(),
         log_name: LogName::Untold,
     };
     Flow {
@@ -50,7 +52,7 @@ fn with_parked_lanes(parked_lanes: usize, budget_bytes: usize) -> Flow {
         continuity: Continuity::new(1),
         tracker: Tracker::new(),
         budget: Budget::new(BudgetLimits::of_bytes(budget_bytes)),
-        wal_budget: WalBudget::new(None, Retention::Unlimited, Lsn::ZERO),
+        wal_budget: WalBudget::new(WalBudgetLimit::Off, Retention::Unlimited, Lsn::ZERO),
         lanes: Lanes::new(policy, 1),
         observer: Observer::new(Metrics::new(), Health::new()),
     }
@@ -141,7 +143,8 @@ fn a_key_that_rests_or_is_not_known_is_looked_at_when_its_head_has_no_time_and_o
 fn nothing_is_read_while_recording_it_would_write_more_than_it_lets_go() {
     let mut flow = flow(8_000);
     let held = |watermark: u64| Held { wal_end: Lsn::new(1 << 30), watermark: Lsn::new(watermark) };
-    flow.wal_budget = WalBudget::new(Some(1 << 20), Retention::Unlimited, Lsn::ZERO);
+    flow.wal_budget =
+        WalBudget::new(WalBudgetLimit::Bytes(1 << 20), Retention::Unlimited, Lsn::ZERO);
     flow.recorded_rows.learn(RecordedPage::default(), &flow.lanes);
     flow.wal_budget.judge(held(0), Delivery::Stalled);
     assert!(flow.may_read(Mode::Streaming));
@@ -219,7 +222,8 @@ fn with_a_call_without_an_answer(
     age: Duration,
 ) -> (Flow, Publishes<BlackHole>) {
     let mut flow = flow(8_000);
-    flow.wal_budget = WalBudget::new(budget, Retention::Unlimited, Lsn::ZERO);
+    let setting = budget.map_or(WalBudgetLimit::Off, WalBudgetLimit::Bytes);
+    flow.wal_budget = WalBudget::new(setting, Retention::Unlimited, Lsn::ZERO);
     let limits = WindowLimits { min: 1, max: 1 };
     let mut publishes = Publishes::new(BlackHole, Window::new(limits));
     let now = Instant::now().into_std();
@@ -247,7 +251,8 @@ fn calls_without_an_answer_are_given_up_near_the_budget_whether_others_are_answe
     ];
     for (budget, delivery, age, is_given_up) in cases {
         let (mut flow, mut publishes) = with_a_call_without_an_answer(budget, delivery, age);
-        flow.log_measured(Lsn::new(1_000), &mut publishes);
+        let measured = Measured { wal_end: Lsn::new(1_000), retention: Retention::Unlimited };
+        flow.log_measured(measured, &mut publishes);
         assert_eq!(publishes.is_empty(), is_given_up, "{budget:?}, {delivery:?}, {age:?}");
         let recorded = &flow.lanes.effects().rows_to_record;
         let positions: Vec<_> =

@@ -79,6 +79,7 @@ impl Consumers {
         // What keeps Pub/Sub from answering is a finding already.
         let Ok(subscriber) = Subscriber::connect(endpoint) else { return findings };
         for it in registered {
+            findings.extend(unfinished(&it));
             let answer = timeout(PATIENCE, subscriber.subscription(&it.subscription)).await;
             match answer {
                 Ok(Ok(subscription)) => findings.extend(about(&it, subscription.as_ref())),
@@ -92,6 +93,14 @@ impl Consumers {
         }
         findings
     }
+}
+
+/// A rebuild of it that was begun and is not finished.
+fn unfinished(consumer: &Registered) -> Option<Finding> {
+    let rebuild = consumer.rebuild.as_ref()?;
+    let report = rebuild.report(&consumer.consumer);
+    let (message, fix) = report.rsplit_once("; ").unwrap_or((&report, ""));
+    Some(warning(consumer, message, fix))
 }
 
 /// About one consumer and the subscription that it reads.
@@ -148,7 +157,12 @@ mod tests {
     use super::*;
 
     fn billing(pruned_ago: Option<Duration>) -> Registered {
-        Registered { consumer: "billing".into(), subscription: "s".into(), pruned_ago }
+        Registered {
+            consumer: "billing".into(),
+            subscription: "s".into(),
+            pruned_ago,
+            rebuild: None,
+        }
     }
 
     fn messages(consumer: &Registered, subscription: Option<&Subscription>) -> Vec<String> {

@@ -10,7 +10,7 @@ use walrelay_envelope::attribute::{self as name, cloudevents};
 
 use crate::error::Error;
 
-/// Which event it is, and where it lies in the log.
+/// Which event it is, its id first, and where it lies in the log.
 const IDENTITY: [&str; 6] = [
     name::EVENT_ID,
     name::SOURCE,
@@ -30,10 +30,10 @@ const DESCRIPTION: [&str; 6] = [
     name::OCCURRED_AT,
 ];
 
-/// The same with `--attributes cloudevents`.
+/// The same with `--attributes cloudevents`, its id first as well.
 const CLOUDEVENTS_IDENTITY: [&str; 7] = [
-    cloudevents::SPEC_VERSION,
     cloudevents::ID,
+    cloudevents::SPEC_VERSION,
     cloudevents::SOURCE,
     name::COMMIT_LSN,
     name::TX_INDEX,
@@ -78,16 +78,16 @@ pub(in crate::commands) fn replace(
     let Own { identity, description } = Own::of(attributes);
     let mut corrected = Vec::new();
     for (attribute, value) in &given {
-        let name = attribute.as_str();
-        let differs = attributes.get(name).is_some_and(|known| known != value && !known.is_empty());
-        if differs && identity.contains(&name) {
-            return Err(Error::Unfit {
-                what: format!("the attribute {name} says which event this is, and is kept"),
-                hint: "leave it out of the file; another event is written to the outbox, and this one discarded",
-            });
+        let known = attributes.get(attribute).filter(|known| !known.is_empty());
+        if known == Some(value) || !name::is_ours(attribute) {
+            continue;
         }
-        if differs && description.contains(&name) {
-            corrected.push(attribute.clone());
+        match (description.contains(&attribute.as_str()), known) {
+            (true, Some(_)) => corrected.push(attribute.clone()),
+            (true, None) => {}
+            // An event that never had an id may get one.
+            (false, None) if identity[0] == attribute => {}
+            (false, _) => return Err(not_yours(attribute, identity)),
         }
     }
     attributes.retain(|known, _| {
@@ -99,6 +99,20 @@ pub(in crate::commands) fn replace(
         attributes.entry(name::GOOGCLIENT_TRACEPARENT.to_owned()).or_insert(trace);
     }
     Ok(corrected)
+}
+
+/// A file gives a value to an attribute that only the relay writes.
+fn not_yours(attribute: &str, identity: &[&str]) -> Error {
+    match identity.contains(&attribute) {
+        true => Error::Unfit {
+            what: format!("the attribute {attribute} says which event this is, and is kept"),
+            hint: "leave it out of the file; another event is written to the outbox, and this one discarded",
+        },
+        false => Error::Unfit {
+            what: format!("only the relay writes attributes named {attribute}"),
+            hint: "leave it out of the file, or choose another name for it",
+        },
+    }
 }
 
 /// An attribute that is too long because it has the value of a key that is too long gets the new key as well:
@@ -164,6 +178,32 @@ mod tests {
         assert!(replace(&mut attributes, map(&[("ce-id", "another")])).is_err());
         assert!(replace(&mut attributes, map(&[])).unwrap().is_empty());
         assert_eq!(attributes, map(&own));
+    }
+
+    #[test]
+    fn a_file_gives_no_value_to_a_name_of_the_relays_that_the_message_lacks() {
+        let plain = || map(&[("event_id", "e-1"), ("source", "public.app_outbox")]);
+        let cloud = || map(&[("ce-specversion", "1.0"), ("ce-id", "e-1")]);
+        for (attributes, forged) in [
+            (plain(), "system_identifier"),
+            (plain(), "replay_id"),
+            (plain(), "commit_lsn"),
+            (plain(), "ce-id"),
+            (plain(), "content-type"),
+            (cloud(), "event_id"),
+            (cloud(), "source"),
+            (cloud(), "system_identifier"),
+        ] {
+            let attributes: BTreeMap<String, String> = attributes;
+            let mut changed = attributes.clone();
+            let error = replace(&mut changed, map(&[(forged, "forged")])).unwrap_err();
+            assert!(error.report().contains(forged), "{}", error.report());
+            assert_eq!(changed, attributes, "{forged}");
+        }
+        // One that an earlier relay has let through stays, unless the file changes it.
+        let mut earlier = map(&[("event_id", "e-1"), ("ce-id", "a header")]);
+        assert!(replace(&mut earlier, map(&[("ce-id", "a header")])).is_ok());
+        assert_eq!(earlier["ce-id"], "a header");
     }
 
     #[test]

@@ -2,14 +2,12 @@
 
 use std::io::{self, IsTerminal as _, Write as _};
 use std::time::Duration;
-use walrelay_outbox_store::StoreError;
-
-use tokio::time::sleep;
-use walrelay_outbox_admin::AdminError;
 use walrelay_outbox_store::{
     DispatchPlace, DispatchQuery, DispatchRow, DispatchState, DispatchStatus, DispatchStore,
-    RetrySelection,
+    RetrySelection, StoreError,
 };
+
+use tokio::time::sleep;
 use walrelay_pg_client::SqlClient;
 use walrelay_relay::shutdown::Shutdown;
 
@@ -60,8 +58,9 @@ impl Verb<'_> {
 }
 
 /// Why some are not retried with the others, and what helps.
-const LACK_HEADERS: &str = "they were recorded without their headers, which could not be read; `walrelay dispatch list --error \
-     BAD_HEADERS` has them, and `walrelay dispatch edit ID --attributes-file FILE` gives one the headers of a file";
+const NEED_EDIT: &str = "they were recorded without headers that could not be read, or without a value that is too large; `walrelay \
+     dispatch list` with `--error BAD_HEADERS` or `--error TOO_LARGE` has them, and `walrelay dispatch edit ID` with \
+     `--attributes-file FILE` or `--payload-file FILE` completes one";
 
 /// On how many rows was acted.
 struct Acted {
@@ -97,7 +96,7 @@ pub(super) async fn act(
     let Acted { rows, left } = through_all(store, client, asked, shutdown).await?;
     let left = match left {
         0 => String::new(),
-        left => format!("{left} row(s) are left as they are: {LACK_HEADERS}\n"),
+        left => format!("{left} row(s) are left as they are: {NEED_EDIT}\n"),
     };
     Ok(format!("{rows} row(s) are {}\n{left}", verb.done()))
 }
@@ -216,7 +215,7 @@ async fn batch(
     let acted = match verb {
         Verb::Retry => {
             let (without, whole): (Vec<_>, Vec<_>) =
-                page.into_iter().partition(DispatchRow::lacks_headers);
+                page.into_iter().partition(DispatchRow::needs_edit);
             let left = without.len() as u64;
             Acted { rows: retry(store, client, ids(whole)).await?, left }
         }
@@ -251,7 +250,7 @@ async fn retry(
     store: &DispatchStore,
     client: &mut SqlClient,
     ids: Vec<String>,
-) -> Result<u64, AdminError> {
+) -> Result<u64, StoreError> {
     match store.retry(client, &RetrySelection::Events(ids.clone())).await {
         Err(error) if is_finished(&error) => {}
         done => return done,
@@ -266,12 +265,13 @@ async fn retry(
     Ok(acted)
 }
 
-fn is_finished(error: &AdminError) -> bool {
+fn is_finished(error: &StoreError) -> bool {
     matches!(
         error,
-        AdminError::Store(StoreError::AlreadyFinished { .. })
-            | AdminError::Store(StoreError::UnknownEvent { .. })
-            | AdminError::Store(StoreError::WithoutHeaders { .. })
+        StoreError::AlreadyFinished { .. }
+            | StoreError::UnknownEvent { .. }
+            | StoreError::WithoutHeaders { .. }
+            | StoreError::WithoutValue { .. }
     )
 }
 

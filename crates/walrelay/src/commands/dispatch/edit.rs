@@ -7,7 +7,7 @@ use bytes::Bytes;
 use googleapis_tonic_google_pubsub_v1::google::pubsub::v1::PubsubMessage;
 use prost::Message as _;
 use walrelay_core::limits::{ORDERING_KEY_BYTES_MAX, is_topic_name};
-use walrelay_core::{Message, MessagePart, Misfit};
+use walrelay_core::{IncompleteMessage, Message, MessagePart, Misfit};
 use walrelay_outbox_store::{DispatchDetail, DispatchRoute, DispatchStore};
 use walrelay_pg_client::SqlClient;
 
@@ -104,7 +104,12 @@ fn route(edit: &DispatchEdit, detail: &DispatchDetail) -> Result<Option<Dispatch
     };
     let has_topic = is_topic_name(&row.topic);
     // The column holds no more of a key than an index takes; the message has the whole.
-    let whole = decode(detail).map_or(0, |message| message.ordering_key.len());
+    let whole = match IncompleteMessage::of(&detail.message)
+        .and_then(|incomplete| incomplete.lacks(MessagePart::OrderingKey))
+    {
+        Some(bytes) => bytes,
+        None => decode(detail).map_or(0, |message| message.ordering_key.len()),
+    };
     let has_key = whole.max(row.ordering_key.len()) <= ORDERING_KEY_BYTES_MAX;
     let topic = match &edit.topic {
         Some(topic) if has_topic && *topic != row.topic => {
@@ -171,6 +176,36 @@ impl Files {
         Ok(Self { payload, attributes })
     }
 
+    /// Refuses to publish a message without a part that was too large to be recorded.
+    fn refuse_lacking(
+        &self,
+        detail: &DispatchDetail,
+        route: Option<&DispatchRoute>,
+    ) -> Result<(), Error> {
+        let Some(incomplete) = IncompleteMessage::of(&detail.message) else { return Ok(()) };
+        let lacking = incomplete.lacks.iter().find(|(part, _)| match part {
+            MessagePart::Payload => self.payload.is_none(),
+            MessagePart::Attributes => self.attributes.is_none(),
+            MessagePart::OrderingKey | MessagePart::Topic => route.is_none(),
+        });
+        let Some((part, bytes)) = lacking else { return Ok(()) };
+        let (what, hint) = match part {
+            MessagePart::Payload => {
+                ("payload", "give it a payload that fits: --payload-file fixed.json")
+            }
+            MessagePart::Attributes => (
+                "attributes",
+                "give it what is missing: --attributes-file takes a JSON object of strings; `walrelay dispatch show ID` \
+                 names the column",
+            ),
+            MessagePart::OrderingKey => ("ordering key", "give it a key as well: --key A-17"),
+            MessagePart::Topic => ("topic", "give it a topic as well: --topic order.events"),
+        };
+        let id = &detail.row.event_id;
+        let what = format!("{id} was recorded without its {what} of {bytes} bytes");
+        Err(Error::Unfit { what, hint })
+    }
+
     /// The row's message with these parts replaced; its ordering key stays unless another is given.
     fn put_into(
         self,
@@ -178,6 +213,7 @@ impl Files {
         route: Option<&DispatchRoute>,
     ) -> Result<Edited, Error> {
         let mut message: PubsubMessage = decode(detail).ok_or_else(|| undecodable(detail))?;
+        self.refuse_lacking(detail, route)?;
         if detail.row.lacks_headers() && self.attributes.is_none() {
             return Err(Error::Unfit {
                 what: format!(
@@ -228,7 +264,7 @@ pub(in crate::commands) fn read(path: &Path) -> Result<Vec<u8>, Error> {
 mod tests {
     use googleapis_tonic_google_pubsub_v1::google::pubsub::v1::PubsubMessage;
 
-    use super::super::show::tests::detail;
+    use super::super::show::tests::{detail, detail_without_payload};
     use super::*;
 
     fn asked(topic: Option<&str>, key: Option<&str>) -> DispatchEdit {
@@ -325,6 +361,26 @@ mod tests {
         );
         let given = Files { payload: None, attributes: Some(BTreeMap::new()) };
         assert_eq!(edited(given, &row, None).attributes["event_id"], "e-1");
+    }
+
+    #[test]
+    fn a_row_that_lacks_its_payload_is_published_with_one_that_fits_and_not_without() {
+        let row = detail_without_payload();
+        let told = Files::default().put_into(&row, None).unwrap_err().report();
+        assert!(told.contains("without its payload of 140000000 bytes"), "{told}");
+        assert!(told.contains("--payload-file"), "{told}");
+        let files = || Files { payload: Some(Bytes::from_static(b"small")), attributes: None };
+        let new = edited(files(), &row, None);
+        assert_eq!((new.data.as_ref(), new.ordering_key.as_str()), (&b"small"[..], "order\n7"));
+        assert_eq!(new.attributes["event_id"], "e-1");
+        // Field 5, of 70,000 bytes: the key is missing too.
+        let mut keyless = detail_without_payload();
+        let at = keyless.message.len() - 5;
+        keyless.message.splice(at..at, [0x2A, 0xF0, 0xA2, 0x04]);
+        let keyless_told = files().put_into(&keyless, None).unwrap_err().report();
+        assert!(keyless_told.contains("without its ordering key of 70000 bytes"), "{keyless_told}");
+        assert!(route(&asked(None, Some("k")), &keyless).unwrap().is_some());
+        assert_eq!(edited(files(), &keyless, Some("k")).ordering_key, "k");
     }
 
     #[test]

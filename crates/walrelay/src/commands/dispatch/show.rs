@@ -3,13 +3,30 @@
 use googleapis_tonic_google_pubsub_v1::google::pubsub::v1::PubsubMessage;
 use prost::Message as _;
 use serde_json::{Value, json};
+use walrelay_core::{IncompleteMessage, MessagePart};
 use walrelay_outbox_store::{DispatchDetail, DispatchRow};
 use walrelay_relay::observe::report::rfc3339;
 
 use crate::output::{Fitting, columns, fitted, shortened, terminal, visible};
 
+/// The message, as far as it was recorded.
 pub(super) fn decode(detail: &DispatchDetail) -> Option<PubsubMessage> {
-    PubsubMessage::decode(detail.message.as_slice()).ok()
+    let bytes = IncompleteMessage::of(&detail.message)
+        .map_or(detail.message.as_slice(), |incomplete| incomplete.has);
+    PubsubMessage::decode(bytes).ok()
+}
+
+/// The parts that were too large to be recorded, by name, and their bytes.
+fn lacks(detail: &DispatchDetail) -> Vec<(&'static str, usize)> {
+    let name = |part| match part {
+        MessagePart::Topic => "topic",
+        MessagePart::OrderingKey => "ordering_key",
+        MessagePart::Attributes => "attributes",
+        MessagePart::Payload => "data",
+    };
+    let incomplete = IncompleteMessage::of(&detail.message);
+    let parts = incomplete.map(|incomplete| incomplete.lacks).unwrap_or_default();
+    parts.into_iter().map(|(part, bytes)| (name(part), bytes)).collect()
 }
 
 pub(super) fn pretty(value: &Value) -> String {
@@ -44,6 +61,15 @@ pub(super) fn detail_json(detail: &DispatchDetail) -> Value {
             "data": payload_json(&message.data),
         })
     });
+    let lacks = lacks(detail);
+    if !lacks.is_empty() {
+        if lacks.iter().any(|(name, _)| *name == "data") {
+            value["message"]["data"] = Value::Null;
+        }
+        let bytes: serde_json::Map<_, _> =
+            lacks.into_iter().map(|(name, bytes)| (name.to_owned(), json!(bytes))).collect();
+        value["message"]["lacks_bytes"] = Value::Object(bytes);
+    }
     value
 }
 
@@ -164,6 +190,16 @@ fn message_text(detail: &DispatchDetail) -> String {
     for (name, value) in &message.attributes {
         text.push_str(&format!("  {} = {}\n", visible(name), visible(value)));
     }
+    let lacks = lacks(detail);
+    if !lacks.is_empty() {
+        text.push_str("\ntoo large, and not recorded: only the row in the outbox has it\n");
+        for (name, bytes) in &lacks {
+            text.push_str(&format!("  {name}: {bytes} bytes\n"));
+        }
+    }
+    if lacks.iter().any(|(name, _)| *name == "data") {
+        return text;
+    }
     text.push_str("\npayload\n");
     let payload = payload_json(&message.data);
     match payload.as_str() {
@@ -216,6 +252,31 @@ pub(super) mod tests {
         let binary = detail_json(&detail(&[0xff, 0xfe]));
         assert_eq!(binary["message"]["data"], json!({ "binary_bytes": 2 }));
         assert_eq!(binary["parked_at"], "2023-11-14T22:13:20.250Z");
+    }
+
+    /// A row that was recorded without its payload of 140 MB.
+    pub(in super::super) fn detail_without_payload() -> DispatchDetail {
+        let mut row = detail(b"");
+        row.row.error_code = Some("TOO_LARGE".into());
+        // Field 1, of 140,000,000 bytes.
+        row.message.extend_from_slice(&[0x0A, 0x80, 0xF6, 0xE0, 0x42]);
+        row
+    }
+
+    #[test]
+    fn a_payload_that_was_too_large_is_shown_as_missing_and_never_as_empty() {
+        let row = detail_without_payload();
+        let json = &detail_json(&row)["message"];
+        assert_eq!(json["data"], Value::Null);
+        assert_eq!(json["lacks_bytes"], json!({ "data": 140_000_000 }));
+        assert_eq!(json["attributes"]["event_id"], "e-1");
+        let text = detail_text(&row);
+        assert!(
+            text.contains("event_id = e-1") && text.contains("data: 140000000 bytes"),
+            "{text}"
+        );
+        assert!(text.contains("only the row in the outbox has it"), "{text}");
+        assert!(!text.contains("cannot be decoded") && !text.contains("\npayload\n"), "{text}");
     }
 
     #[test]

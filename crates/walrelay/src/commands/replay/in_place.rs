@@ -8,11 +8,12 @@
 //! stands. The steps in between, which read rows, are those of [`replay`](super) and of `backfill`.
 
 use std::time::Duration;
+use walrelay_pg_client::SqlError;
 
 use pgoutput_parser::Lsn;
 use tokio::time::{Instant, sleep};
 use walrelay_core::Topic;
-use walrelay_outbox_admin::{AdminError, ReplayRow, begin_replay, finish_replay, take_replay};
+use walrelay_outbox_admin::{ReplayRow, begin_replay, finish_replay, take_replay};
 use walrelay_outbox_store::{
     DispatchStore, HistorySource, Key, ReplayHolds, ReplayedRows, read_relay_row,
 };
@@ -178,7 +179,8 @@ impl InPlace<'_> {
             0 => String::new(),
             dead => format!("dead: {dead} row(s), in `walrelay dispatch list --status dead`\n"),
         };
-        format!("{command} {id}: {published} row(s) were published again in place\n{dead}")
+        let copies = record::COPIES;
+        format!("{command} {id}: {published} row(s) were published again in place\n{dead}{copies}")
     }
 
     pub(in crate::commands) fn store(&self) -> DispatchStore {
@@ -231,5 +233,5 @@ impl Telling {
 }
 
 fn failed(action: &'static str) -> impl FnOnce(tokio_postgres::Error) -> Error {
-    move |source| AdminError::Sql { action: action.to_owned(), source }.into()
+    move |source| SqlError::Sql { action: action.to_owned(), source }.into()
 }

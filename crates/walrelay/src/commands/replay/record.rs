@@ -5,6 +5,7 @@ use walrelay_outbox_admin::{
     take_replay,
 };
 use walrelay_outbox_store::{DispatchStore, Outbox, ReplayHolds};
+use walrelay_pg_client::SqlError;
 use walrelay_pg_client::{ServerErrorKind, SqlClient};
 use walrelay_pg_replication::{drop_slot, read_slot};
 use walrelay_relay::policy::Chain;
@@ -137,7 +138,7 @@ pub(in crate::commands) async fn abandon(
             format!("{} row(s) were published to {topic}, and stay there", rows(row))
         }
         _ => {
-            let failed = |source| AdminError::Sql { action: "give a replay up".to_owned(), source };
+            let failed = |source| SqlError::Sql { action: "give a replay up".to_owned(), source };
             let transaction = client.transaction().await.map_err(failed)?;
             let removed = store.remove_replayed(&transaction, id).await?;
             store.lift_holds(&transaction, id).await?;
@@ -156,7 +157,7 @@ async fn end_copy(client: &SqlClient, slot: &str) -> Result<(), Error> {
     let Some(state) = read_slot(client, slot).await? else { return Ok(()) };
     let ended = match state.active_pid {
         Some(pid) => end_session(client, pid).await.map(drop),
-        None => drop_slot(client, slot).await,
+        None => drop_slot(client, slot).await.map_err(AdminError::from),
     };
     match ended {
         Err(error) if error.server_kind() == Some(ServerErrorKind::Privilege) => {
@@ -166,6 +167,10 @@ async fn end_copy(client: &SqlClient, slot: &str) -> Result<(), Error> {
         ended => Ok(ended?),
     }
 }
+
+/// What consumers do with copies of events.
+pub(in crate::commands) const COPIES: &str = "a consumer that has seen these events skips the copies; `walrelay consumer rebuild NAME --key KEY` \
+     applies a key's events again\n";
 
 /// A line about the rows that were left out; empty without any.
 pub(in crate::commands) fn left_out(tally: &Tally) -> String {

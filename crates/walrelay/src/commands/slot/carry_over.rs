@@ -4,11 +4,13 @@
 //! what is settled before it confirms that, so the note's own commit always lies before its slot.
 
 use pgoutput_parser::Lsn;
-use walrelay_outbox_admin::{AdminError, read_anchors, read_loss, waiting_transactions};
-use walrelay_outbox_store::{Outbox, advance_relay_row, read_relay_row, read_wal_end};
+use walrelay_outbox_admin::{AdminError, read_loss, waiting_transactions};
+use walrelay_outbox_store::{
+    Outbox, advance_relay_row, read_anchors, read_relay_row, read_wal_end,
+};
+use walrelay_pg_client::SqlError;
 use walrelay_pg_client::{ServerErrorKind, SqlClient};
-use walrelay_pg_replication::SlotError;
-use walrelay_pg_replication::{advance_slot, read_slot, read_version};
+use walrelay_pg_replication::{SlotError, advance_slot, read_slot, read_version};
 
 use super::super::before::{every_shard, refuse_open_replay, refuse_resharding, refuse_unfinished};
 use crate::error::Error;
@@ -35,7 +37,7 @@ pub(super) async fn carry_over(client: &SqlClient, outbox: &Outbox) -> Result<St
     // What is noted has to be on disk, where decoding finds it.
     let durably = "SET synchronous_commit = local";
     let set = client.batch_execute(durably).await;
-    set.map_err(|source| AdminError::Sql { action: durably.to_owned(), source })?;
+    set.map_err(|source| SqlError::Sql { action: durably.to_owned(), source })?;
     for _ in 0..PASSES_MAX {
         let end = read_wal_end(client).await?.unwrap_or(Lsn::ZERO);
         for shard in &shards {
@@ -86,7 +88,7 @@ async fn refuse_unready(client: &SqlClient, outbox: &Outbox) -> Result<(), Error
 /// The end was read before: rows that are committed now lie behind it.
 async fn move_to(client: &SqlClient, outbox: &Outbox, end: Lsn) -> Result<(), Error> {
     let Outbox { slot, publication, .. } = outbox;
-    let waiting = match waiting_transactions(client, slot, publication, Lsn::ZERO).await {
+    let waiting = match waiting_transactions(client, slot, publication).await {
         Err(error) if error.server_kind() == Some(ServerErrorKind::Missing) => {
             return Err(Error::PublicationMissing { publication: publication.clone() });
         }

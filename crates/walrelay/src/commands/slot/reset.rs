@@ -1,23 +1,26 @@
 //! `walrelay slot reset`: the slot becomes a copy of an anchor, and everything behind it is published again.
 
-use std::process;
-use walrelay_pg_replication::SlotError;
-
 use pgoutput_parser::Lsn;
 use walrelay_outbox_admin::{
-    AdminError, Reset, SlotLife, SlotOperation, begin_reset, copy_slot, read_anchor, read_history,
-    read_operation, read_slot_room, replay_to_be_published, try_decoding, waiting_transactions,
+    AdminError, Reset, SlotOperation, begin_reset, read_operation, replay_to_be_published,
+    try_decoding,
 };
-use walrelay_outbox_store::{Outbox, read_relay_row, read_wal_end, take_relay_row};
-use walrelay_pg_client::{SqlClient, quote_identifier};
+use walrelay_outbox_store::{
+    Outbox, read_anchor, read_history, read_relay_row, read_slot_room, read_wal_end, take_relay_row,
+};
+use walrelay_pg_client::{ConnectConfig, SqlClient, quote_identifier};
+use walrelay_pg_replication::SlotError;
 use walrelay_pg_replication::{Failover, read_server_identity, read_slot};
 use walrelay_relay::lifecycle::finisher::Finisher;
 use walrelay_relay::lifecycle::operation::Outcome;
+use walrelay_relay::lookahead::{Question, Reach, look_ahead};
 
 use super::super::before::{at_time, given_up, not_finished, refuse_resharding, refuse_while_held};
 use super::super::replay::record;
+use super::giving_up::Losses;
 use crate::config::{Place, ResetOrder, Skipping};
 use crate::error::Error;
+use crate::output::print;
 
 /// Puts the reset on record and carries it out; or finishes the one that was begun before.
 ///
@@ -43,7 +46,7 @@ pub(super) async fn reset(
             ": the reset that was begun before is finished; run the command again for another"
         }
         None => {
-            begin(client, outbox, order).await?;
+            begin(finisher, outbox, order).await?;
             ""
         }
     };
@@ -69,7 +72,8 @@ pub(super) async fn reset(
     }
 }
 
-async fn begin(client: &SqlClient, outbox: &Outbox, order: &ResetOrder) -> Result<(), Error> {
+async fn begin(finisher: &Finisher<'_>, outbox: &Outbox, order: &ResetOrder) -> Result<(), Error> {
+    let client = finisher.client;
     let Outbox { slot, publication, .. } = outbox;
     refuse_resharding(client, outbox).await?;
     // What the slot sends again of a key would come between the rows of its history.
@@ -113,8 +117,8 @@ async fn begin(client: &SqlClient, outbox: &Outbox, order: &ResetOrder) -> Resul
     }
     let settled = settled(client, slot).await?;
     if target > settled {
-        refuse_skipping(client, outbox, (&anchor.slot.name, settled, target), order.skipping)
-            .await?;
+        let places = (anchor.slot.name.as_str(), settled, target);
+        refuse_skipping((client, finisher.connect), outbox, places, order).await?;
     }
     let failover = match live.and_then(|live| live.failover) {
         Some(true) => Failover::Yes,
@@ -142,26 +146,31 @@ async fn settled(client: &SqlClient, slot: &str) -> Result<Lsn, Error> {
 
 /// Rows between where the slot is settled and the target would never be published.
 async fn refuse_skipping(
-    client: &SqlClient,
+    (client, connect): (&SqlClient, &ConnectConfig),
     outbox: &Outbox,
     (anchor_slot, settled, target): (&str, Lsn, Lsn),
-    skipping: Skipping,
+    order: &ResetOrder,
 ) -> Result<(), Error> {
-    let copy = format!("walrelay_counting_{}", process::id());
-    copy_slot(client, (anchor_slot, &copy), SlotLife::Session).await?;
-    let behind = waiting_transactions(client, &copy, &outbox.publication, Lsn::ZERO).await?;
-    let skipped = behind.iter().filter(|it| it.end_lsn > settled && it.end_lsn <= target);
-    let rows: u64 = skipped.map(|transaction| transaction.rows).sum();
-    walrelay_pg_replication::drop_slot(client, &copy).await?;
-    match skipping {
+    let found = look_ahead(Question {
+        connect,
+        slot: anchor_slot,
+        publication: &outbox.publication,
+        id: &order.columns.id,
+        from: settled,
+        reach: Reach::Position(target),
+    });
+    let losses = Losses::of(client, outbox, &order.columns, found.await?).await?;
+    match order.skipping {
         Skipping::Agreed => {
-            tracing::warn!(rows, %target, "rows before the target are skipped");
-            Ok(())
+            losses.refuse_unless(order.discard_rows)?;
+            tracing::warn!(%target, "rows before the target are skipped");
+            print(&losses.told())
         }
         Skipping::Refused => Err(Error::Unfit {
             what: format!(
-                "{target} lies past {settled}, up to where the slot is settled: {rows} row(s) in between would \
-                 never be published (--skip-events accepts that)"
+                "{target} lies past {settled}, up to where the slot is settled; --skip-events and --discard-rows accept \
+                 that this is skipped:\n{}",
+                losses.counted().trim_end()
             ),
             hint: "name an earlier place, or none",
         }),

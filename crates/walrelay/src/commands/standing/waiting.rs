@@ -1,6 +1,8 @@
 //! What rows wait for, as far as a report tells: the relay's own reasons, Pub/Sub, or their time.
 
 use serde_json::{Map, Value};
+use walrelay_outbox_store::{NEXT_STEP, TABLE_REASON};
+use walrelay_relay::observe::anchors;
 
 use crate::output::{Tone, visible};
 
@@ -41,6 +43,14 @@ fn not_ready(report: &Map<String, Value>, reasons: &[String]) -> Cause {
             format!("not ready: {}; and {} more", in_short(first), others.len())
         }
     };
+    // Nothing else helps before rows can be recorded.
+    if let Some(table) = reasons.iter().find_map(|it| it.strip_prefix(TABLE_REASON)) {
+        let step = table.split_once(NEXT_STEP).map(|(_, step)| step);
+        let symptom = "docs/operations.md, Symptoms, \"dispatch state failed\", has the next step";
+        let advice =
+            step.map_or_else(|| symptom.to_owned(), |step| format!("as its owner: {step}"));
+        return Cause { tone: Tone::Bad, told: told(&reasons.iter().collect::<Vec<_>>()), advice };
+    }
     if let Some(refused) = refused(report) {
         let topic = report["refused"]["topic"].as_str().map(visible).unwrap_or_default();
         let is_another = |it: &&String| !it.starts_with(&topic) && !it.starts_with(OUTAGE_REASON);
@@ -66,8 +76,11 @@ fn not_ready(report: &Map<String, Value>, reasons: &[String]) -> Cause {
     Cause { tone: Tone::Bad, told: format!("{told}{spilled}"), advice }
 }
 
-/// The fix of a topic is the advice, and stands with the relay's reasons below: once is enough above.
+/// The fix of a topic or of a table is the advice, and is with the relay's reasons below: once is enough above.
 fn in_short(reason: &str) -> String {
+    if let Some((table, _step)) = reason.split_once(NEXT_STEP) {
+        return table.to_owned();
+    }
     match reason.split_once(": ").filter(|(topic, _)| topic.starts_with("projects/")) {
         Some((topic, _fix)) => format!("{topic} is refused"),
         None => reason.to_owned(),
@@ -77,7 +90,8 @@ fn in_short(reason: &str) -> String {
 /// The settled position stands still. That is one row's doing: what comes behind it may be stored all the same.
 fn unsettled(report: &Map<String, Value>) -> Option<Cause> {
     let since = unsettled_since(report)?;
-    let is_ready = report.get("relay").is_some_and(|relay| relay["ready"] == true);
+    let is_ready = report.get("relay").is_some_and(|relay| relay["ready"] == true)
+        || noted(report).is_some_and(|noted| noted["phase"] == "streaming");
     let advice = match is_ready {
         true => {
             "the relay is ready, so others flow: what this row's topic answers is in the relay's log, `publish refused`, and \
@@ -112,13 +126,22 @@ fn unsettled_since(report: &Map<String, Value>) -> Option<String> {
     Some(format!("{}, {seconds:.0} s ago", visible(at)))
 }
 
-/// Why the relay itself says that it is not ready, where it was asked. How much room the slot has, the
-/// report tells by itself.
+/// Why the relay itself says that it is not ready: as it answered where it was asked, otherwise as it has noted.
+/// How much room the slot and its anchors have, the report tells by itself.
 fn reasons_not_ready(report: &Map<String, Value>) -> Vec<String> {
-    let relay = report.get("relay").filter(|relay| relay["phase"] != "standby");
-    let all = relay.and_then(|relay| relay.get("reasons")?.as_array());
-    let all = all.into_iter().flatten().filter_map(Value::as_str);
-    all.filter(|reason| !reason.starts_with("slot at risk")).map(visible).collect()
+    let reasons = |relay: &Value| relay.get("reasons").and_then(Value::as_array).cloned();
+    let asked = report.get("relay").filter(|relay| relay["phase"] != "standby").and_then(reasons);
+    let all = asked.or_else(|| noted(report).and_then(reasons)).unwrap_or_default();
+    let told_anyway = ["slot at risk", anchors::REASON];
+    let all = all.iter().filter_map(Value::as_str);
+    all.filter(|reason| !told_anyway.iter().any(|it| reason.starts_with(it))).map(visible).collect()
+}
+
+/// What the relay has noted of itself. A note of another session than the one on the slot says nothing of it.
+pub(super) fn noted(report: &Map<String, Value>) -> Option<&Value> {
+    let noted = report.get("noted")?;
+    let pid = noted["streaming_pid"].as_i64()?;
+    (report.get("active_pid").and_then(Value::as_i64) == Some(pid)).then_some(noted)
 }
 
 /// What waits for an operator: the topic, what it answers, and the fix.
@@ -264,6 +287,50 @@ mod tests {
         assert!(passing.advice.starts_with("they follow by themselves"), "{}", passing.advice);
         let other = cause_of(&of(json!(["draining: asked to stop"]), json!(null)));
         assert!(other.advice.starts_with("docs/operations.md"), "{}", other.advice);
+    }
+
+    #[test]
+    fn what_the_relay_has_noted_is_told_at_once_unless_another_session_has_the_slot() {
+        let topic = "projects/p/topics/t: create the topic: gcloud pubsub topics create t";
+        let of = |pid: i32, relay: Value| {
+            let noted = json!({ "phase": "streaming", "reasons": [topic], "streaming_pid": pid });
+            json!({ "active": true, "active_pid": 7, "noted": noted, "relay": relay })
+        };
+        let told = |report: &Value| cause(report.as_object().unwrap()).map(|cause| cause.told);
+        let expected = Some("not ready: projects/p/topics/t is refused".to_owned());
+        assert_eq!(told(&of(7, json!(null))), expected);
+        assert_eq!(
+            cause_of(&of(7, json!(null))).advice,
+            "create the topic: gcloud pubsub topics create t"
+        );
+        assert_eq!(told(&of(7, json!({ "unreachable": "127.0.0.1:1" }))), expected);
+        assert_eq!(told(&of(7, json!({ "phase": "standby", "reasons": ["standby"] }))), expected);
+        assert_eq!(told(&of(8, json!(null))), None, "the note is of an earlier session");
+        let well = json!({ "phase": "streaming", "ready": true, "reasons": [] });
+        assert_eq!(told(&of(7, well)), None, "the relay's own answer is newer");
+    }
+
+    #[test]
+    fn a_table_that_cannot_be_written_is_told_with_its_grant_before_everything_else() {
+        let lacking = format!(
+            "{TABLE_REASON}role r lacks a privilege on app_outbox_dispatch{NEXT_STEP}GRANT x TO r"
+        );
+        let noted = json!({
+            "phase": "streaming", "streaming_pid": 7,
+            "reasons": [lacking, "projects/p/topics/t: create it"],
+        });
+        let mut report = json!({
+            "active": true, "active_pid": 7, "noted": noted, "lag_bytes": 4096,
+            "settled_at": "T3", "settled_seconds": 150,
+            "refused": { "topic": "projects/p/topics/t", "code": "NOT_FOUND", "at": "T2" },
+        });
+        let cause = cause_of(&report);
+        let told = "not ready: a dispatch table cannot be used: role r lacks a privilege on \
+                    app_outbox_dispatch; and 1 more";
+        assert_eq!(cause.told, told);
+        assert_eq!(cause.advice, "as its owner: GRANT x TO r");
+        report["noted"]["reasons"] = json!([format!("{TABLE_REASON}no space left on device")]);
+        assert!(cause_of(&report).advice.contains("dispatch state failed"));
     }
 
     #[test]

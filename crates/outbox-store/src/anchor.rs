@@ -4,15 +4,15 @@
 //! (platform fact: the server looks a publication up as of the position it decodes). Its name begins
 //! with the live slot's; nothing else is on record about it.
 
-use std::time::SystemTime;
+use crate::store_error::StoreError;
+use std::time::{Duration, SystemTime};
 use walrelay_pg_replication::SlotError;
 
 use pgoutput_parser::Lsn;
 use tokio_postgres::Client;
 use tokio_postgres::types::{PgLsn, Type};
 
-use crate::admin_error::AdminError;
-use walrelay_outbox_store::first_time_behind;
+use crate::wal_time::first_time_behind;
 use walrelay_pg_replication::{
     SlotState, advance_slot, check_slot_name, read_slot, read_slots, read_system_identifier,
 };
@@ -26,6 +26,17 @@ pub struct Anchor {
     pub slot: SlotState,
     /// Everything committed since this moment is behind it; None when it is lost.
     pub reaches_back_to: Option<SystemTime>,
+}
+
+/// What operators watch of an anchor.
+#[derive(Debug, Clone, PartialEq)]
+pub struct AnchorState {
+    /// What the operator calls it.
+    pub name: String,
+    /// The slot that it is.
+    pub slot: SlotState,
+    /// How far back it reaches; none where it is lost, or where no time is on record.
+    pub age: Option<Duration>,
 }
 
 /// What the server has left for another slot.
@@ -46,10 +57,10 @@ const BETWEEN: &str = "_anchor_";
 /// # Errors
 ///
 /// Together they cannot be a slot's name.
-pub fn anchor_slot(slot: &str, name: &str) -> Result<String, AdminError> {
+pub fn anchor_slot(slot: &str, name: &str) -> Result<String, StoreError> {
     let whole = format!("{slot}{BETWEEN}{name}");
     match name.is_empty() {
-        true => Err(AdminError::Slot(SlotError::SlotName { name: whole })),
+        true => Err(StoreError::Slot(SlotError::SlotName { name: whole })),
         false => {
             check_slot_name(&whole)?;
             Ok(whole)
@@ -58,7 +69,8 @@ pub fn anchor_slot(slot: &str, name: &str) -> Result<String, AdminError> {
 }
 
 /// What the operator calls the anchor that is this slot.
-pub(crate) fn anchor_of<'a>(slot: &str, anchor_slot: &'a str) -> &'a str {
+#[must_use]
+pub fn anchor_of<'a>(slot: &str, anchor_slot: &'a str) -> &'a str {
     let name = anchor_slot.strip_prefix(slot).and_then(|rest| rest.strip_prefix(BETWEEN));
     name.unwrap_or(anchor_slot)
 }
@@ -68,7 +80,7 @@ pub(crate) fn anchor_of<'a>(slot: &str, anchor_slot: &'a str) -> &'a str {
 /// # Errors
 ///
 /// The server refused, or the connection ended.
-pub async fn read_anchors(client: &Client, slot: &str) -> Result<Vec<Anchor>, AdminError> {
+pub async fn read_anchors(client: &Client, slot: &str) -> Result<Vec<Anchor>, StoreError> {
     let prefix = format!("{slot}{BETWEEN}");
     let system = read_history(client, slot).await?;
     let mut anchors = Vec::new();
@@ -89,17 +101,52 @@ pub async fn read_anchors(client: &Client, slot: &str) -> Result<Vec<Anchor>, Ad
     Ok(anchors)
 }
 
+/// What operators watch of the anchors of a slot, farthest back first. Where times cannot be read there are
+/// no ages, and no error: the relay works without them.
+///
+/// # Errors
+///
+/// The server refused to show its slots, or the connection ended.
+pub async fn read_anchor_states(
+    client: &Client,
+    slot: &str,
+) -> Result<Vec<AnchorState>, StoreError> {
+    let prefix = format!("{slot}{BETWEEN}");
+    let slots = read_slots(client, &prefix).await?;
+    if slots.is_empty() {
+        return Ok(Vec::new());
+    }
+    let system = read_history(client, slot).await?;
+    let mut states = Vec::new();
+    for state in slots {
+        let name = state.name.strip_prefix(&prefix).unwrap_or_default().to_owned();
+        let noted = match state.confirmed_flush_lsn.filter(|_| !state.is_lost()) {
+            None => Ok(None),
+            Some(from) => first_time_behind(client, &system, from).await,
+        };
+        let noted = match noted {
+            Err(error) if error.is_disconnected() => return Err(error),
+            Err(_) => None,
+            Ok(noted) => noted,
+        };
+        let age = noted.map(|noted| noted.at.elapsed().unwrap_or_default());
+        states.push(AnchorState { name, slot: state, age });
+    }
+    states.sort_by_key(|anchor| anchor.slot.confirmed_flush_lsn);
+    Ok(states)
+}
+
 /// The anchor of this name, be it invalidated.
 ///
 /// # Errors
 ///
 /// There is none; or the server refused.
-pub async fn find_anchor(client: &Client, slot: &str, name: &str) -> Result<Anchor, AdminError> {
+pub async fn find_anchor(client: &Client, slot: &str, name: &str) -> Result<Anchor, StoreError> {
     let anchors = read_anchors(client, slot).await?;
     let names: Vec<_> = anchors.iter().map(|anchor| anchor.name.clone()).collect();
     let found = anchors.into_iter().find(|anchor| anchor.name == name);
     let missing =
-        || AdminError::AnchorMissing { anchor: name.to_owned(), others: names.join(", ") };
+        || StoreError::AnchorMissing { anchor: name.to_owned(), others: names.join(", ") };
     found.ok_or_else(missing)
 }
 
@@ -108,10 +155,10 @@ pub async fn find_anchor(client: &Client, slot: &str, name: &str) -> Result<Anch
 /// # Errors
 ///
 /// There is none of this name, or the server has invalidated it; or the server refused.
-pub async fn read_anchor(client: &Client, slot: &str, name: &str) -> Result<Anchor, AdminError> {
+pub async fn read_anchor(client: &Client, slot: &str, name: &str) -> Result<Anchor, StoreError> {
     let anchor = find_anchor(client, slot, name).await?;
     match anchor.slot.is_lost() {
-        true => Err(AdminError::AnchorLost { anchor: name.to_owned() }),
+        true => Err(StoreError::AnchorLost { anchor: name.to_owned() }),
         false => Ok(anchor),
     }
 }
@@ -121,7 +168,7 @@ pub async fn read_anchor(client: &Client, slot: &str, name: &str) -> Result<Anch
 /// # Errors
 ///
 /// The server refused, or the connection ended.
-pub async fn read_slot_room(client: &Client) -> Result<SlotRoom, AdminError> {
+pub async fn read_slot_room(client: &Client) -> Result<SlotRoom, StoreError> {
     let row = client
         .query_typed_one(
             "SELECT (SELECT count(*) FROM pg_replication_slots) AS used,
@@ -130,7 +177,7 @@ pub async fn read_slot_room(client: &Client) -> Result<SlotRoom, AdminError> {
             &[],
         )
         .await
-        .map_err(AdminError::sql("read how many slots there may be"))?;
+        .map_err(StoreError::sql("read how many slots there may be"))?;
     // In megabytes, and -1 for no limit.
     let keep_bytes = u64::try_from(row.get::<_, i64>("keep")).ok().map(|mebibytes| mebibytes << 20);
     Ok(SlotRoom { used: row.get("used"), max: row.get("max"), keep_bytes })
@@ -154,7 +201,7 @@ pub async fn copy_slot(
     client: &Client,
     (from, to): (&str, &str),
     life: SlotLife,
-) -> Result<Lsn, AdminError> {
+) -> Result<Lsn, StoreError> {
     check_slot_name(to)?;
     let row = client
         .query_typed_one(
@@ -162,7 +209,7 @@ pub async fn copy_slot(
             &[(&from, Type::TEXT), (&to, Type::TEXT), (&(life == SlotLife::Session), Type::BOOL)],
         )
         .await
-        .map_err(AdminError::sql(format!("copy slot {from:?} as {to:?}")))?;
+        .map_err(StoreError::sql(format!("copy slot {from:?} as {to:?}")))?;
     Ok(Lsn::new(row.get::<_, PgLsn>("lsn").into()))
 }
 
@@ -175,13 +222,13 @@ pub async fn advance_anchor(
     client: &Client,
     anchor: &Anchor,
     to: Lsn,
-) -> Result<SlotState, AdminError> {
+) -> Result<SlotState, StoreError> {
     // The first call only notes what may be let go of, the second lets go.
     for _ in 0..2 {
         advance_slot(client, &anchor.slot.name, to).await?;
     }
     let moved = read_slot(client, &anchor.slot.name).await?;
-    moved.ok_or_else(|| AdminError::Slot(SlotError::SlotMissing { slot: anchor.slot.name.clone() }))
+    moved.ok_or_else(|| StoreError::Slot(SlotError::SlotMissing { slot: anchor.slot.name.clone() }))
 }
 
 /// Whose positions this server's are: its own word, or where the role may not ask what the relay has
@@ -190,11 +237,11 @@ pub async fn advance_anchor(
 /// # Errors
 ///
 /// The server refused, or the connection ended.
-pub async fn read_history(client: &Client, slot: &str) -> Result<String, AdminError> {
+pub async fn read_history(client: &Client, slot: &str) -> Result<String, StoreError> {
     if let Some(system) = read_system_identifier(client).await? {
         return Ok(system);
     }
-    let row = walrelay_outbox_store::read_relay_row(client, slot).await?;
+    let row = crate::relay_row::read_relay_row(client, slot).await?;
     Ok(row.map(|row| row.system_identifier).unwrap_or_default())
 }
 

@@ -1,0 +1,297 @@
+//! A rebuild beside the read model in use: the next generation fills tables of another schema, and one transaction
+//! puts their rows into the tables in use.
+//!
+//! ```text
+//! note in the consumer's row ──▶ events applied in the schema ──▶ rows moved, generation in use, note gone
+//! ```
+
+use std::time::SystemTime;
+
+use tokio_postgres::Transaction;
+use walrelay_pg_client::{RowUse, SqlClient, quote_literal};
+
+use crate::admin::{contained, failed, refuse_hidden_consumers, unknown};
+use crate::error::InboxError;
+use crate::unfinished;
+
+/// A rebuild of this consumer in this schema.
+#[derive(Debug, Clone, Copy)]
+pub struct Beside<'a> {
+    /// The consumer.
+    pub consumer: &'a str,
+    /// Where the tables are that it fills.
+    pub schema: &'a str,
+}
+
+/// A table that is filled, and the one in use that it takes the place of.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct StagedTable {
+    /// Its name.
+    pub name: String,
+    /// With its schema.
+    pub staged: String,
+    /// The table in use, with its schema; `None` where the search path has none of this name.
+    pub live: Option<String>,
+    /// Names and types of its columns that can be written.
+    pub columns: Vec<String>,
+    /// Those of the table in use.
+    pub live_columns: Vec<String>,
+    /// Names of its columns as they are written in SQL.
+    pub quoted: Vec<String>,
+}
+
+/// What the new generation has less than the one in use.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Difference {
+    /// Events that the generation in use has applied, and the new one has not been given.
+    pub missing: i64,
+    /// Events that wait or are dead in the new one.
+    pub unfinished: i64,
+}
+
+impl Beside<'_> {
+    /// The tables of the schema.
+    ///
+    /// # Errors
+    ///
+    /// The database refuses.
+    pub async fn tables(&self, client: &SqlClient) -> Result<Vec<StagedTable>, InboxError> {
+        const COLUMNS: &str = "FROM pg_catalog.pg_attribute AS a WHERE a.attnum > 0 AND NOT a.attisdropped \
+              AND a.attgenerated = '' AND a.attrelid";
+        let sql = format!(
+            "SELECT c.relname::text, format('%I.%I', n.nspname, c.relname), \
+                    (SELECT format('%I.%I', ln.nspname, lc.relname) FROM pg_catalog.pg_class AS lc \
+                       JOIN pg_catalog.pg_namespace AS ln ON ln.oid = lc.relnamespace WHERE lc.oid = u.oid), \
+                    ARRAY(SELECT a.attname || ' ' || format_type(a.atttypid, a.atttypmod) {COLUMNS} = c.oid ORDER BY 1), \
+                    ARRAY(SELECT a.attname || ' ' || format_type(a.atttypid, a.atttypmod) {COLUMNS} = u.oid ORDER BY 1), \
+                    ARRAY(SELECT quote_ident(a.attname) {COLUMNS} = c.oid ORDER BY 1) \
+               FROM pg_catalog.pg_class AS c JOIN pg_catalog.pg_namespace AS n ON n.oid = c.relnamespace \
+              CROSS JOIN LATERAL (SELECT to_regclass(quote_ident(c.relname))::oid AS oid) AS u \
+              WHERE n.nspname = $1 AND c.relkind IN ('r', 'p') AND NOT c.relispartition ORDER BY 1"
+        );
+        let rows = client.query(&sql, &[&self.schema]).await;
+        let rows = rows.map_err(failed("list the tables of the schema"))?;
+        let of = |row: &tokio_postgres::Row| StagedTable {
+            name: row.get(0),
+            staged: row.get(1),
+            live: row.get(2),
+            columns: row.get(3),
+            live_columns: row.get(4),
+            quoted: row.get(5),
+        };
+        Ok(rows.iter().map(of).collect())
+    }
+
+    /// Whether a table of the schema has rows.
+    ///
+    /// # Errors
+    ///
+    /// The database refuses.
+    pub async fn has_rows(
+        &self,
+        client: &SqlClient,
+        table: &StagedTable,
+    ) -> Result<bool, InboxError> {
+        let sql = format!("SELECT EXISTS (SELECT FROM {})", table.staged);
+        let row = client.query_one(&sql, &[]).await;
+        Ok(row.map_err(failed("check whether the schema's tables are empty"))?.get(0))
+    }
+
+    /// Keeps other processes from the same rebuild until the session ends; false if one has it.
+    ///
+    /// # Errors
+    ///
+    /// The database refuses.
+    pub async fn claim(&self, client: &SqlClient) -> Result<bool, InboxError> {
+        let sql = "SELECT pg_try_advisory_lock(hashtextextended('walrelay rebuild ' || $1, 0))";
+        let row = client.query_one(sql, &[&self.consumer]).await;
+        Ok(row.map_err(failed("claim the rebuild"))?.get(0))
+    }
+
+    /// Notes the rebuild in the consumer's row, if none is there, and returns the generation in use. What an abandoned
+    /// one has left in the inbox is deleted.
+    ///
+    /// # Errors
+    ///
+    /// There is no such consumer, or another rebuild of it is unfinished; the database refuses.
+    pub async fn begin(&self, client: &mut SqlClient) -> Result<i32, InboxError> {
+        const FAILED: &str = "note the rebuild";
+        refuse_hidden_consumers(client, RowUse::Update).await?;
+        let transaction = client.transaction().await.map_err(failed(FAILED))?;
+        let sql = "UPDATE public.app_inbox_consumer \
+              SET rebuilding = generation + 1, rebuilding_in = $2, rebuilding_since = now(), updated_at = now() \
+            WHERE consumer = $1 AND rebuilding IS NULL RETURNING generation";
+        let row = transaction.query_opt(sql, &[&self.consumer, &self.schema]).await;
+        let row = row.map_err(failed(FAILED))?.ok_or_else(|| unknown(self.consumer))?;
+        let generation: i32 = row.get(0);
+        forget(&transaction, (self.consumer, generation + 1)).await?;
+        transaction.commit().await.map_err(failed(FAILED))?;
+        Ok(generation)
+    }
+
+    /// The moment before which everything is compared.
+    ///
+    /// # Errors
+    ///
+    /// The database refuses.
+    pub async fn moment(&self, client: &SqlClient) -> Result<SystemTime, InboxError> {
+        let row = client.query_one("SELECT now()", &[]).await;
+        Ok(row.map_err(failed("read the server's clock"))?.get(0))
+    }
+
+    /// Compares the new generation with the one in use, as of a moment before which both were given everything.
+    ///
+    /// # Errors
+    ///
+    /// The database refuses.
+    pub async fn compare(
+        &self,
+        client: &SqlClient,
+        (generation, moment): (i32, SystemTime),
+    ) -> Result<Difference, InboxError> {
+        let sql = "SELECT (SELECT count(*) FROM public.app_inbox AS o \
+                   WHERE o.consumer = $1 AND o.generation = $2 AND o.status IN ('done', 'late') AND o.done_at < $3 \
+                     AND NOT EXISTS (SELECT FROM public.app_inbox AS n \
+                           WHERE n.consumer = $1 AND n.generation = $2 + 1 AND n.event_id = o.event_id)), \
+                 (SELECT count(*) FROM public.app_inbox AS n \
+                   WHERE n.consumer = $1 AND n.generation = $2 + 1 AND n.status IN ('retrying', 'dead'))";
+        let row = client.query_one(sql, &[&self.consumer, &generation, &moment]).await;
+        let row = row.map_err(failed("compare the generations"))?;
+        Ok(Difference { missing: row.get(0), unfinished: row.get(1) })
+    }
+
+    /// Waits until nothing is applied for this consumer, and keeps it so until the transaction ends.
+    ///
+    /// # Errors
+    ///
+    /// Something still is, after [`InboxError::is_in_the_way`]; the database refuses.
+    pub async fn stop_others(&self, transaction: &Transaction<'_>) -> Result<(), InboxError> {
+        let sql = "SELECT pg_advisory_xact_lock(hashtextextended('walrelay inbox ' || $1, 0))";
+        let waited = transaction.execute(sql, &[&self.consumer]).await;
+        waited.map(drop).map_err(failed("wait for batches of the consumer"))
+    }
+
+    /// Puts the new generation in use, with its rows, or with what this SQL does instead.
+    ///
+    /// # Errors
+    ///
+    /// The database refuses; then nothing has changed.
+    pub async fn switch(
+        &self,
+        transaction: &Transaction<'_>,
+        (tables, switch_sql): (&[StagedTable], Option<&str>),
+    ) -> Result<(), InboxError> {
+        let moved = match switch_sql {
+            Some(sql) => transaction.batch_execute(&contained(sql)).await,
+            None => transaction.batch_execute(&moving(tables)).await,
+        };
+        moved.map_err(failed("put the new tables in use"))?;
+        let sql = format!(
+            "UPDATE public.app_inbox_consumer SET generation = rebuilding, {} \
+              WHERE consumer = $1 AND rebuilding_in = $2",
+            unfinished::NONE
+        );
+        let changed = transaction.execute(&sql, &[&self.consumer, &self.schema]).await;
+        match changed.map_err(failed("put the new generation in use"))? {
+            0 => Err(unknown(self.consumer)),
+            _ => Ok(()),
+        }
+    }
+}
+
+/// Gives an unfinished rebuild up; what its generation has of the inbox is deleted. Of one in place the subscription
+/// is read again that was read before. The tables stay as they are.
+///
+/// # Errors
+///
+/// There is no such consumer, or the database refuses.
+pub async fn abandon(
+    client: &mut SqlClient,
+    consumer: &str,
+    usual: &str,
+) -> Result<(), InboxError> {
+    const FAILED: &str = "give the rebuild up";
+    refuse_hidden_consumers(client, RowUse::Update).await?;
+    let transaction = client.transaction().await.map_err(failed(FAILED))?;
+    let lock = "SELECT pg_advisory_xact_lock(hashtextextended('walrelay inbox ' || $1, 0))";
+    transaction.execute(lock, &[&consumer]).await.map_err(failed(FAILED))?;
+    let sql = format!(
+        "UPDATE public.app_inbox_consumer SET subscription = $2, {} WHERE consumer = $1 RETURNING generation",
+        unfinished::NONE
+    );
+    let row = transaction.query_opt(&sql, &[&consumer, &usual]).await;
+    let row = row.map_err(failed(FAILED))?.ok_or_else(|| unknown(consumer))?;
+    forget(&transaction, (consumer, row.get::<_, i32>(0) + 1)).await?;
+    transaction.commit().await.map_err(failed(FAILED))
+}
+
+/// Nothing of a generation is in the inbox any more.
+async fn forget(
+    transaction: &Transaction<'_>,
+    (consumer, generation): (&str, i32),
+) -> Result<(), InboxError> {
+    for table in ["app_inbox", "app_inbox_key"] {
+        let sql = format!("DELETE FROM public.{table} WHERE consumer = $1 AND generation = $2");
+        let deleted = transaction.execute(&sql, &[&consumer, &generation]).await;
+        deleted.map_err(failed("delete the rows of an abandoned generation"))?;
+    }
+    Ok(())
+}
+
+/// The statements that put the rows of each table into the one in use. Readers see all of the old rows or all of the
+/// new ones, and wait for nobody: grants, indexes, views and policies are those of the table in use.
+fn moving(tables: &[StagedTable]) -> String {
+    let mut sql = "SET CONSTRAINTS ALL DEFERRED; ".to_owned();
+    let live = |table: &StagedTable| table.live.clone().unwrap_or_default();
+    for table in tables.iter().rev() {
+        sql.push_str(&format!("DELETE FROM {}; ", live(table)));
+    }
+    for table in tables {
+        let (into, from, columns) = (live(table), &table.staged, table.quoted.join(", "));
+        sql.push_str(&format!(
+            "INSERT INTO {into} ({columns}) OVERRIDING SYSTEM VALUE SELECT {columns} FROM {from}; \
+             TRUNCATE {from}; "
+        ));
+        // An identity goes on behind the highest value that came with the rows.
+        sql.push_str(&format!(
+            "DO {}; ",
+            quote_literal(&format!(
+                "DECLARE c record; BEGIN \
+                   FOR c IN SELECT a.attname FROM pg_catalog.pg_attribute AS a \
+                             WHERE a.attrelid = {0}::pg_catalog.regclass AND a.attidentity <> '' LOOP \
+                     EXECUTE pg_catalog.format('SELECT pg_catalog.setval(pg_catalog.pg_get_serial_sequence(%L, %L), m.v) \
+                       FROM (SELECT max(%I) AS v FROM {1}) AS m WHERE m.v IS NOT NULL', {0}, c.attname, c.attname); \
+                   END LOOP; END",
+                quote_literal(&into),
+                into
+            ))
+        ));
+    }
+    sql
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rows_are_moved_without_touching_the_tables_themselves() {
+        let table = StagedTable {
+            name: "balances".into(),
+            staged: "fresh.balances".into(),
+            live: Some("shop.balances".into()),
+            columns: vec!["id text".into()],
+            live_columns: vec!["id text".into()],
+            quoted: vec!["id".into()],
+        };
+        let sql = moving(&[table]);
+        for part in [
+            "DELETE FROM shop.balances;",
+            "INSERT INTO shop.balances (id) OVERRIDING SYSTEM VALUE SELECT id FROM fresh.balances;",
+            "TRUNCATE fresh.balances;",
+        ] {
+            assert!(sql.contains(part), "{part} is missing in {sql}");
+        }
+        assert!(!sql.contains("TRUNCATE shop"), "readers would wait: {sql}");
+    }
+}

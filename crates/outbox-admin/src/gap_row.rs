@@ -1,0 +1,121 @@
+//! Rows of a table as a recovery or a backfill reads them.
+//!
+//! In a `SQL_ASCII` database values travel as hexadecimal digits, because the server refuses to send bytes
+//! that are not UTF-8.
+
+use std::future::ready;
+
+use futures_util::StreamExt as _;
+use futures_util::stream::BoxStream;
+use pgoutput_parser::Column;
+use tokio_postgres::{Client, SimpleQueryMessage, SimpleQueryRow};
+
+use crate::admin_error::AdminError;
+use crate::gap::{AggregateKey, Gap, GapTable, KEY_COLUMNS};
+use crate::large_values::{ServerText, as_sent};
+
+/// A value of a row.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum GapValue {
+    /// SQL's null.
+    Null,
+    /// Its text form. It is UTF-8 unless the database knows no encoding.
+    Text(Vec<u8>),
+    /// Left where it is, because no message can hold it.
+    TooLarge {
+        /// Bytes of its text form.
+        bytes: usize,
+    },
+}
+
+impl GapValue {
+    /// The value as a column of the replication stream.
+    #[must_use]
+    pub fn as_column(&self) -> Column<'_> {
+        match self {
+            Self::Null => Column::Null,
+            Self::Text(text) => Column::Text(text),
+            Self::TooLarge { bytes } => Column::TooLarge { bytes: *bytes },
+        }
+    }
+}
+
+/// A row of the table, in the order in which a recovery reads rows.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct GapRow {
+    /// The values of the table's columns.
+    pub values: Vec<GapValue>,
+    /// Its aggregate, as rows are ordered by it. None where that is not valid UTF-8.
+    pub key: Option<AggregateKey>,
+}
+
+/// How the server of this connection sends text.
+///
+/// # Errors
+///
+/// The server refused, or the connection ended.
+pub async fn read_server_text(client: &Client) -> Result<ServerText, AdminError> {
+    let sql = "SELECT current_setting('server_encoding') = 'SQL_ASCII'";
+    let row = client.query_typed_one(sql, &[]).await;
+    let row = row.map_err(AdminError::sql("read the encoding of the server"))?;
+    Ok(if row.get(0) { ServerText::Unknown } else { ServerText::Utf8 })
+}
+
+impl Gap {
+    /// The rows, without values that are too large for a message.
+    ///
+    /// # Errors
+    ///
+    /// The role may not read the table; the server refused, or the connection ended.
+    pub async fn rows(
+        &self,
+        client: &Client,
+        (table, text): (&GapTable, ServerText),
+    ) -> Result<BoxStream<'static, Result<GapRow, AdminError>>, AdminError> {
+        let [key_type, key_id] = KEY_COLUMNS.map(|column| as_sent(&format!("t.{column}"), text));
+        let sql = format!(
+            "SELECT {}, {key_type}, {key_id} FROM ({} OFFSET 0) AS t",
+            table.selected(text),
+            self.ordered(table)?
+        );
+        let action = format!("read rows of {}", table.name);
+        let sent = client.simple_query_raw(&sql).await.map_err(AdminError::sql(action.clone()))?;
+        let table = table.clone();
+        let rows = sent.filter_map(move |message| {
+            ready(match message {
+                Ok(SimpleQueryMessage::Row(row)) => Some(GapRow::read(&row, (&table, text))),
+                Ok(_) => None,
+                Err(source) => Some(Err(AdminError::sql(action.clone())(source))),
+            })
+        });
+        Ok(rows.boxed())
+    }
+}
+
+impl GapRow {
+    fn read(
+        row: &SimpleQueryRow,
+        (table, text): (&GapTable, ServerText),
+    ) -> Result<Self, AdminError> {
+        let values = table.values(row)?;
+        let value = |(value, column): (Column<'_>, _)| match value {
+            Column::Null | Column::UnchangedToast => Ok(GapValue::Null),
+            Column::TooLarge { bytes } => Ok(GapValue::TooLarge { bytes }),
+            Column::Text(bytes) | Column::Binary(bytes) => {
+                text.sent(column, bytes).map(GapValue::Text)
+            }
+        };
+        let values = values.into_iter().zip(&table.columns).map(value).collect::<Result<_, _>>()?;
+        // Behind the columns and the sizes of those that are too large.
+        let first = table.columns.len() + 1;
+        let part = |index: usize| {
+            let sent = row.get(index).unwrap_or_default();
+            let bytes = text.of_digits(sent.as_bytes()).ok()?;
+            String::from_utf8(bytes).ok()
+        };
+        let key = part(first)
+            .zip(part(first + 1))
+            .map(|(aggregate_type, aggregate_id)| AggregateKey { aggregate_type, aggregate_id });
+        Ok(Self { values, key })
+    }
+}

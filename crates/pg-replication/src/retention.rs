@@ -1,0 +1,29 @@
+//! How much WAL the server keeps for a slot: `max_slot_wal_keep_size`.
+
+use tokio_postgres::Client;
+use walrelay_core::Retention;
+
+use crate::slot_error::SlotError;
+
+/// The setting in bytes, as one column. [`retention_of`] reads it. `pg_settings` would compute every setting.
+pub const RETENTION: &str =
+    "pg_catalog.pg_size_bytes(pg_catalog.current_setting('max_slot_wal_keep_size'))";
+
+/// The bound that the server's answer means: -1 is none.
+#[must_use]
+pub fn retention_of(bytes: i64) -> Retention {
+    u64::try_from(bytes).map_or(Retention::Unlimited, Retention::Bytes)
+}
+
+/// Reads the bound.
+///
+/// # Errors
+///
+/// The server refuses.
+pub async fn read_retention(client: &Client) -> Result<Retention, SlotError> {
+    let row = client
+        .query_typed_one(&format!("SELECT {RETENTION}"), &[])
+        .await
+        .map_err(SlotError::sql("read max_slot_wal_keep_size"))?;
+    Ok(retention_of(row.get(0)))
+}

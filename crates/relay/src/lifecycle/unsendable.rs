@@ -1,0 +1,99 @@
+//! A row that the server cannot send: after the same error at the same place, the relay stops.
+//!
+//! Pure. Whatever ends sessions in between, such as a restart of the server, proves nothing about the row, so
+//! it neither counts nor begins the count again.
+
+use crate::error::{RelayError, RepeatedSendFailure};
+use crate::stream::pipeline_error::{PipelineError, Unsent};
+
+/// Sessions that end at one place before the relay stops. One may be an accident of the server, and two of
+/// them may have the same cause.
+const ATTEMPTS_MAX: u32 = 3;
+
+/// Where the last session ended that the server could not continue.
+#[derive(Debug, Default)]
+pub(super) struct UnsendableRow(Option<Place>);
+
+#[derive(Debug)]
+struct Place {
+    at: Unsent,
+    error: String,
+    attempts: u32,
+}
+
+impl UnsendableRow {
+    /// Counts a session's error. At the last attempt it becomes one that stops the relay.
+    pub(super) fn count(&mut self, error: RelayError) -> RelayError {
+        let RelayError::Session(PipelineError::Unsendable { at, source }) = error else {
+            return error;
+        };
+        let text = source.to_string();
+        let before = self.0.take().filter(|place| place.at == at && place.error == text);
+        let attempts = before.map_or(1, |place| place.attempts + 1);
+        self.0 = Some(Place { at, error: text, attempts });
+        match attempts < ATTEMPTS_MAX {
+            true => RelayError::Session(PipelineError::Unsendable { at, source }),
+            false => {
+                let failure = RepeatedSendFailure { at, attempts, rows: String::new(), source };
+                RelayError::Unsendable(Box::new(failure))
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use pgoutput_parser::{Lsn, Position};
+    use walrelay_pg_client::{PgError, ServerError};
+
+    use super::*;
+    use crate::policy::{Disposition, Exit};
+
+    fn ended_at(index: u32, code: &str) -> RelayError {
+        let position = Position { commit_lsn: Lsn::new(16), tx_index: index };
+        let answer = ServerError { code: code.to_owned(), ..ServerError::default() };
+        RelayError::Session(PipelineError::of_stream(
+            PgError::Server(Box::new(answer)),
+            Some((position, 7)),
+            position,
+        ))
+    }
+
+    fn stops(row: &mut UnsendableRow, error: RelayError) -> bool {
+        match row.count(error).disposition() {
+            Disposition::Stop { exit, .. } => {
+                assert_eq!(exit, Exit::PostgresSetup);
+                true
+            }
+            Disposition::Reconnect => false,
+            Disposition::StandBy | Disposition::Wait { .. } => panic!("nothing to wait for"),
+        }
+    }
+
+    #[test]
+    fn the_third_session_that_ends_at_the_same_row_with_the_same_error_stops_the_relay() {
+        let mut row = UnsendableRow::default();
+        assert!(!stops(&mut row, ended_at(1, "XX000")));
+        assert!(!stops(&mut row, ended_at(1, "XX000")));
+        assert!(!stops(&mut row, RelayError::Session(PipelineError::ServerStops)), "no such error");
+        assert!(stops(&mut row, ended_at(1, "XX000")));
+    }
+
+    #[test]
+    fn another_row_or_another_error_begins_the_count_again() {
+        let mut row = UnsendableRow::default();
+        for (index, code) in [(1, "XX000"), (1, "XX000"), (2, "XX000"), (2, "22021"), (2, "22021")]
+        {
+            assert!(!stops(&mut row, ended_at(index, code)), "{index} {code}");
+        }
+        assert!(stops(&mut row, ended_at(2, "22021")));
+    }
+
+    #[test]
+    fn errors_that_pass_stop_nothing() {
+        let mut row = UnsendableRow::default();
+        for _ in 0..10 {
+            assert!(!stops(&mut row, ended_at(1, "53200")));
+        }
+    }
+}

@@ -1,0 +1,46 @@
+//! How often a wait is logged: when it begins, when its cause changes, and once a minute.
+
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+use crate::policy::Kind;
+
+/// Often enough for whoever opens the log, and rare enough for a wait of days.
+const INTERVAL: Duration = Duration::from_secs(60);
+
+/// The wait that was logged last.
+#[derive(Debug, Default)]
+pub(super) struct WaitLog(Option<(Kind, Instant)>);
+
+impl WaitLog {
+    /// Whether a wait for this cause is to be logged now; then it counts as logged.
+    pub(super) fn is_due(&mut self, cause: Kind, now: Instant) -> bool {
+        let is_logged = self.0.is_some_and(|(logged, at)| logged == cause && now < at + INTERVAL);
+        if !is_logged {
+            self.0 = Some((cause, now));
+        }
+        !is_logged
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_wait_is_logged_once_a_minute_and_when_its_cause_changes() {
+        let (mut log, start) = (WaitLog::default(), Instant::now());
+        for (seconds, cause, is_due) in [
+            (0, Kind::UpgradePrepared, true),
+            (10, Kind::UpgradePrepared, false),
+            (20, Kind::SlotLost, true),
+            (79, Kind::SlotLost, false),
+            (80, Kind::SlotLost, true),
+            (90, Kind::SlotLost, false),
+        ] {
+            let now = start + Duration::from_secs(seconds);
+            assert_eq!(log.is_due(cause, now), is_due, "{seconds}");
+        }
+    }
+}

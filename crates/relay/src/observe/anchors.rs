@@ -1,0 +1,86 @@
+//! What operators are told of anchors: slots that keep WAL on purpose, and are easily forgotten.
+
+use walrelay_outbox_store::AnchorState;
+
+use crate::observe::health::Health;
+use crate::observe::metrics::Metrics;
+
+/// Less WAL than this until an anchor is lost is an alarm, as it is of the slot.
+const SAFE_WAL_BYTES_LOW: i64 = 256 << 20;
+
+/// How the reason of an anchor that may be lost begins.
+pub const REASON: &str = "anchor at risk: ";
+
+/// Reports each anchor to the metrics, and those that may be lost soon to readiness.
+pub(super) fn observe(anchors: &[AnchorState], metrics: &Metrics, health: &Health) {
+    metrics.set_anchors(anchors);
+    health.set_anchors_at_risk(anchors.iter().filter_map(risk_of).collect());
+}
+
+fn risk_of(AnchorState { name, slot, age }: &AnchorState) -> Option<String> {
+    let left = slot.safe_wal_size.filter(|_| slot.has_less_room_than(SAFE_WAL_BYTES_LOW))?;
+    let retained = slot.retained_bytes().unwrap_or(0);
+    let since = age.map_or_else(String::new, |age| format!(" of the last {} s", age.as_secs()));
+    Some(format!(
+        "{REASON}{name} retains {retained} bytes of WAL{since}, and is lost after {left} bytes more \
+         (max_slot_wal_keep_size): walrelay anchor advance {name}, or walrelay anchor drop {name}"
+    ))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+    use crate::observe::health::Phase;
+    use pgoutput_parser::Lsn;
+    use walrelay_pg_replication::{SlotState, SlotType};
+
+    fn anchor(name: &str, safe_wal_size: Option<i64>, age: Option<Duration>) -> AnchorState {
+        let slot = SlotState {
+            name: format!("walrelay_anchor_{name}"),
+            plugin: Some("pgoutput".into()),
+            slot_type: SlotType::Logical,
+            database: Some("app".into()),
+            active_pid: None,
+            restart_lsn: Some(Lsn::new(1_000)),
+            confirmed_flush_lsn: Some(Lsn::new(1_100)),
+            wal_status: None,
+            safe_wal_size,
+            two_phase: false,
+            failover: None,
+            invalidation_reason: None,
+            conflicting: None,
+            wal_end: Lsn::new(1_000 + (512 << 20)),
+        };
+        AnchorState { name: name.into(), slot, age }
+    }
+
+    #[test]
+    fn a_forgotten_anchor_is_named_with_its_age_and_what_it_retains() {
+        let (metrics, health) = (Metrics::new(), Health::new());
+        health.set_phase(Phase::Streaming);
+        let day = Some(Duration::from_hours(24));
+        let all = [anchor("old", Some(22 << 20), day), anchor("free", None, None)];
+        observe(&all, &metrics, &health);
+        let text = metrics.encode().unwrap();
+        for line in [
+            "walrelay_anchor_retained_bytes{anchor=\"old\"} 536870912",
+            "walrelay_anchor_safe_wal_bytes{anchor=\"old\"} 23068672",
+            "walrelay_anchor_age_seconds{anchor=\"old\"} 86400.0",
+            "walrelay_anchor_retained_bytes{anchor=\"free\"} 536870912",
+            "walrelay_anchor_safe_wal_bytes{anchor=\"free\"} -1",
+        ] {
+            assert!(text.lines().any(|found| found == line), "{line} is missing in\n{text}");
+        }
+        assert!(!text.contains("age_seconds{anchor=\"free\"}"), "its age is not known");
+        let reasons = health.reasons_not_ready();
+        assert_eq!(reasons.len(), 1, "{reasons:?}");
+        for word in ["anchor at risk: old", "536870912", "86400 s", "walrelay anchor drop old"] {
+            assert!(reasons[0].contains(word), "{word}: {reasons:?}");
+        }
+        observe(&[], &metrics, &health);
+        assert!(health.reasons_not_ready().is_empty());
+        assert!(!metrics.encode().unwrap().contains("anchor_retained_bytes{"));
+    }
+}

@@ -1,0 +1,99 @@
+//! Which topics have a label of their own in the metrics.
+//!
+//! Topics come from rows, so their number has no bound, and neither has the length of a project's name.
+//! At most [`TOPICS_MAX`] topics are labelled. A topic keeps its label for the life of the process. All
+//! other topics share the label [`OTHER`], so sums over topics stay right.
+
+use std::collections::BTreeMap;
+use std::sync::{Mutex, PoisonError};
+
+use walrelay_core::Topic;
+
+/// Topics with a label of their own.
+pub(super) const TOPICS_MAX: usize = 100;
+
+/// Those of them that have never stored anything. The rest is left for topics that exist, so that
+/// misspelled or made-up names cannot take every label.
+const REFUSED_MAX: usize = 50;
+
+/// The longest labelled name in bytes: 255 characters of a topic, and a project of Google's length.
+const NAME_MAX: usize = 320;
+
+/// The label that all other topics share. No topic has this name, as full names begin with `projects/`.
+pub(super) const OTHER: &str = "other";
+
+/// What a topic did with a batch.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum TopicAnswer {
+    /// It refused the batch, or did not answer.
+    Refused,
+    /// It stored the batch.
+    Stored,
+}
+
+/// The labelled topics.
+#[derive(Debug, Default)]
+pub(super) struct TopicLabels(Mutex<BTreeMap<Topic, TopicAnswer>>);
+
+impl TopicLabels {
+    /// The label of a topic that has just answered like this.
+    pub(super) fn of(&self, topic: &Topic, answered: TopicAnswer) -> String {
+        let mut labelled = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(best) = labelled.get_mut(topic) {
+            *best = answered.max(*best);
+            return topic.to_string();
+        }
+        let refused = labelled.values().filter(|best| **best == TopicAnswer::Refused).count();
+        let has_place = match answered {
+            TopicAnswer::Refused => refused < REFUSED_MAX,
+            TopicAnswer::Stored => true,
+        };
+        if !has_place || labelled.len() >= TOPICS_MAX || topic.len() > NAME_MAX {
+            return OTHER.to_owned();
+        }
+        labelled.insert(Topic::clone(topic), answered);
+        topic.to_string()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn topic(number: usize) -> Topic {
+        Topic::from(format!("projects/p/topics/t{number}"))
+    }
+
+    #[test]
+    fn a_topic_keeps_its_label_and_the_topics_after_the_hundredth_share_one() {
+        let labels = TopicLabels::default();
+        for number in 0..TOPICS_MAX {
+            assert_eq!(labels.of(&topic(number), TopicAnswer::Stored), *topic(number));
+        }
+        for answered in [TopicAnswer::Stored, TopicAnswer::Refused] {
+            assert_eq!(labels.of(&topic(TOPICS_MAX), answered), OTHER);
+            assert_eq!(labels.of(&topic(7), answered), *topic(7));
+        }
+    }
+
+    #[test]
+    fn names_that_are_refused_leave_labels_for_topics_that_exist() {
+        let labels = TopicLabels::default();
+        let labelled = (0..10 * TOPICS_MAX)
+            .filter(|number| labels.of(&topic(*number), TopicAnswer::Refused) != OTHER)
+            .count();
+        assert_eq!(labelled, REFUSED_MAX);
+        let exists = topic(10_000);
+        assert_eq!(labels.of(&exists, TopicAnswer::Stored), *exists);
+        // A topic that was created meanwhile makes place for another name.
+        labels.of(&topic(0), TopicAnswer::Stored);
+        assert_eq!(labels.of(&topic(20_000), TopicAnswer::Refused), *topic(20_000));
+    }
+
+    #[test]
+    fn a_name_of_endless_length_has_no_label() {
+        let labels = TopicLabels::default();
+        let long = Topic::from(format!("projects/{}/topics/t", "p".repeat(NAME_MAX)));
+        assert_eq!(labels.of(&long, TopicAnswer::Stored), OTHER);
+    }
+}

@@ -1,0 +1,225 @@
+//! How far the rows of a recovery are settled: the row with which the next attempt continues.
+//!
+//! Rows are read in one order and settle in any. The place is the first row that is not settled, so
+//! nothing before it is missing and nothing behind it is skipped.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use pgoutput_parser::{Lsn, Position};
+use walrelay_outbox_admin::{FillingPlace, RowPlace};
+use walrelay_outbox_store::RecordedRow;
+
+/// How far a recovery has come. A copy shares it.
+#[derive(Debug, Clone, Default)]
+pub struct Progress(Arc<Mutex<State>>);
+
+#[derive(Debug)]
+struct State {
+    /// The transaction that all rows are of.
+    commit_lsn: Lsn,
+    /// The number of the next row to be read.
+    next: u32,
+    /// Rows that were read and are not settled, by number. They are those in flight, and what the socket
+    /// holds (I6).
+    unsettled: BTreeMap<u32, ReadRow>,
+    /// The row that was read last, settled or not.
+    last: Option<ReadRow>,
+    /// Rows that dispatch state has, by position.
+    recorded: Arc<[RecordedRow]>,
+    /// The place as it was known last.
+    place: Option<FillingPlace>,
+}
+
+impl Default for State {
+    fn default() -> Self {
+        Self {
+            commit_lsn: Lsn::ZERO,
+            next: 0,
+            unsettled: BTreeMap::new(),
+            last: None,
+            recorded: Arc::default(),
+            place: None,
+        }
+    }
+}
+
+#[derive(Debug, Clone)]
+struct ReadRow {
+    event_id: String,
+    /// None where its values are too long to be noted.
+    place: Option<RowPlace>,
+    in_table: Arc<InTable>,
+}
+
+/// What the places of all rows of a table have in common.
+#[derive(Debug, Default)]
+pub(crate) struct InTable {
+    /// The tables that were read, up to this one.
+    pub(crate) tables: Vec<String>,
+    /// The columns that give its order.
+    pub(crate) columns: Vec<String>,
+}
+
+impl Progress {
+    /// Of a recovery that continues there.
+    #[must_use]
+    pub fn from(place: Option<FillingPlace>) -> Self {
+        Self(Arc::new(Mutex::new(State { place, ..State::default() })))
+    }
+
+    /// A stream begins, at this position and behind these recorded rows. What an earlier one had read and
+    /// not settled is read again.
+    pub fn begin(&self, commit_lsn: Lsn, recorded: Arc<[RecordedRow]>) {
+        let mut state = self.state();
+        state.update_place();
+        state.unsettled.clear();
+        state.last = None;
+        (state.commit_lsn, state.recorded) = (commit_lsn, recorded);
+        state.next = state.place.as_ref().map_or(0, |place| place.number);
+    }
+
+    /// The next row was read.
+    pub(crate) fn read(&self, event_id: String, place: Option<RowPlace>, in_table: &Arc<InTable>) {
+        let mut state = self.state();
+        let row = ReadRow { event_id, place, in_table: Arc::clone(in_table) };
+        let number = state.next;
+        state.next = number.saturating_add(1);
+        if !state.is_recorded(number, &row.event_id) {
+            state.unsettled.insert(number, row.clone());
+        }
+        state.last = Some(row);
+    }
+
+    /// The row at this position is settled. Rows of dispatch state have other positions, or are settled.
+    pub(crate) fn settled(&self, position: Position, event_id: &str) {
+        let mut state = self.state();
+        // A row that was deleted meanwhile has moved those behind it: the id tells.
+        let is_it = |row: &ReadRow| row.event_id == event_id;
+        if position.commit_lsn == state.commit_lsn
+            && state.unsettled.get(&position.tx_index).is_some_and(is_it)
+        {
+            state.unsettled.remove(&position.tx_index);
+        }
+    }
+
+    /// The rows that dispatch state has.
+    pub(crate) fn recorded(&self) -> Arc<[RecordedRow]> {
+        Arc::clone(&self.state().recorded)
+    }
+
+    /// With which row to continue; none before a row was read.
+    #[must_use]
+    pub fn place(&self) -> Option<FillingPlace> {
+        let mut state = self.state();
+        state.update_place();
+        state.place.clone()
+    }
+
+    /// The number of rows before that one.
+    #[must_use]
+    pub fn number(&self) -> u32 {
+        let mut state = self.state();
+        state.update_place();
+        state.place.as_ref().map_or(0, |place| place.number)
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl State {
+    /// Whether dispatch state has the row: then it is settled.
+    fn is_recorded(&self, number: u32, event_id: &str) -> bool {
+        let position = Position { commit_lsn: self.commit_lsn, tx_index: number };
+        let found = self.recorded.binary_search_by_key(&position, |row| row.position);
+        found.ok().and_then(|at| self.recorded.get(at)).is_some_and(|row| row.is_of(event_id))
+    }
+
+    fn update_place(&mut self) {
+        let (number, row) = match (self.unsettled.first_key_value(), &self.last) {
+            (Some((number, row)), _) => (*number, row),
+            // Where all rows that were read are settled, the last one is the place: it alone comes again.
+            (None, Some(last)) => (self.next.saturating_sub(1), last),
+            (None, None) => return,
+        };
+        if self.place.as_ref().is_some_and(|place| place.number == number) {
+            return;
+        }
+        let InTable { tables, columns } = &*row.in_table;
+        let (tables, columns) = (tables.clone(), columns.clone());
+        if let Some(row) = row.place.clone() {
+            self.place = Some(FillingPlace { tables, columns, number, row });
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use walrelay_outbox_admin::AggregateKey;
+
+    use super::*;
+
+    const COMMIT: Lsn = Lsn::new(9);
+
+    fn progress(rows: u32) -> Progress {
+        let progress = Progress::default();
+        progress.begin(COMMIT, Arc::default());
+        let in_table = Arc::new(InTable { tables: vec!["t".into()], columns: Vec::new() });
+        for number in 0..rows {
+            let key = AggregateKey { aggregate_id: number.to_string(), ..AggregateKey::default() };
+            let place = Some(RowPlace { key, order: Vec::new() });
+            progress.read(format!("e{number}"), place, &in_table);
+        }
+        progress
+    }
+
+    fn settle(progress: &Progress, number: u32) {
+        let position = Position { commit_lsn: COMMIT, tx_index: number };
+        progress.settled(position, &format!("e{number}"));
+    }
+
+    #[test]
+    fn a_recovery_continues_with_the_first_row_that_is_not_settled() {
+        let progress = progress(5);
+        settle(&progress, 1);
+        assert_eq!(progress.number(), 0, "row 0 is not settled");
+        settle(&progress, 3);
+        settle(&progress, 0);
+        assert_eq!(progress.number(), 2);
+        settle(&progress, 2);
+        assert_eq!(progress.number(), 4);
+        let place = progress.place().expect("a place");
+        assert_eq!((place.row.key.aggregate_id.as_str(), place.tables.len()), ("4", 1));
+        // The next stream reads row 4 first, and numbers it so.
+        progress.begin(COMMIT, Arc::default());
+        progress.read("e4".into(), None, &Arc::default());
+        progress.read("e5".into(), None, &Arc::default());
+        settle(&progress, 4);
+        assert_eq!(progress.number(), 4, "a row without a place moves nothing");
+    }
+
+    #[test]
+    fn a_row_that_dispatch_state_has_is_settled_once_it_is_read() {
+        let (progress, in_table) = (Progress::default(), Arc::default());
+        let position = Position { commit_lsn: COMMIT, tx_index: 1 };
+        let recorded = RecordedRow { position, event_id: "e1".into(), parks: None };
+        progress.begin(COMMIT, [recorded].into());
+        for number in 0..3 {
+            progress.read(format!("e{number}"), Some(RowPlace::default()), &in_table);
+        }
+        settle(&progress, 0);
+        assert_eq!(progress.number(), 2);
+    }
+
+    #[test]
+    fn a_row_that_moved_because_another_was_deleted_settles_no_other() {
+        let progress = progress(2);
+        progress.settled(Position { commit_lsn: COMMIT, tx_index: 0 }, "e1");
+        progress.settled(Position { commit_lsn: Lsn::new(7), tx_index: 0 }, "e0");
+        assert_eq!(progress.number(), 0);
+        settle(&progress, 0);
+        assert_eq!(progress.number(), 1);
+    }
+}

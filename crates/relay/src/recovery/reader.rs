@@ -1,0 +1,43 @@
+//! The rows of the tables, as a stream of the table reads them: from Postgres in service, from memory in
+//! the simulation.
+
+use futures_util::stream::BoxStream;
+use futures_util::{StreamExt as _, TryStreamExt as _};
+use walrelay_outbox_admin::{Gap, GapRow, GapTable, ServerText};
+use walrelay_pg_client::SqlClient;
+
+use crate::error::RelayError;
+
+/// Reads rows.
+pub trait RowReader: Send + Sync + 'static {
+    /// Whether every transaction that the snapshot sees is visible to readers.
+    fn is_visible(&self, gap: &Gap) -> impl Future<Output = Result<bool, RelayError>> + Send;
+
+    /// The rows of a table, in their order.
+    fn rows(
+        &self,
+        gap: &Gap,
+        table: &GapTable,
+    ) -> impl Future<Output = Result<Rows, RelayError>> + Send;
+}
+
+/// Rows as they come.
+pub type Rows = BoxStream<'static, Result<GapRow, RelayError>>;
+
+/// The tables in Postgres.
+#[derive(Debug)]
+pub(crate) struct SqlRows {
+    pub(crate) client: SqlClient,
+    pub(crate) text: ServerText,
+}
+
+impl RowReader for SqlRows {
+    async fn is_visible(&self, gap: &Gap) -> Result<bool, RelayError> {
+        gap.is_visible(&self.client).await.map_err(RelayError::survey)
+    }
+
+    async fn rows(&self, gap: &Gap, table: &GapTable) -> Result<Rows, RelayError> {
+        let rows = gap.rows(&self.client, (table, self.text)).await.map_err(RelayError::survey)?;
+        Ok(rows.map_err(RelayError::survey).boxed())
+    }
+}

@@ -1,0 +1,91 @@
+//! Rows of the outbox tables, routed as the relay routes them, for whoever does not publish them.
+
+use std::pin::pin;
+use std::time::{Duration, SystemTime};
+
+use futures_util::TryStreamExt as _;
+use pgoutput_parser::{Begin, Change, Decoder, Lsn, PgTimestamp, encode};
+use tokio::time::sleep;
+use walrelay_core::{Routed, Router, RouterConfig};
+use walrelay_outbox_admin::{Gap, GapTable};
+use walrelay_pg_client::ConnectConfig;
+
+use crate::error::RelayError;
+use crate::recovery::{SqlRows, insert_of, reading, relation_of};
+use crate::stream::pipeline_error::PipelineError;
+
+/// How often it is checked whether commits have become visible that wait for a standby.
+const VISIBLE_PAUSE: Duration = Duration::from_millis(100);
+
+/// Reads the tables, aggregate by aggregate and version by version.
+#[derive(Debug)]
+pub struct RoutedRows {
+    rows: SqlRows,
+    gap: Gap,
+    tables: Vec<GapTable>,
+    router: RouterConfig,
+}
+
+impl RoutedRows {
+    /// Connects; rows are read by [`each`](Self::each).
+    ///
+    /// # Errors
+    ///
+    /// The server does not answer, or refuses.
+    pub async fn connect(
+        connect: &ConnectConfig,
+        router: RouterConfig,
+        (gap, tables): (Gap, Vec<GapTable>),
+    ) -> Result<Self, RelayError> {
+        Ok(Self { rows: reading(connect).await?, gap, tables, router })
+    }
+
+    /// Gives each row to `visit`, in order. Positions are made up: they grow with the order, and those of a later
+    /// `round` lie behind those of an earlier one.
+    ///
+    /// # Errors
+    ///
+    /// A table cannot be read, or `visit` fails.
+    pub async fn each<E: From<RelayError>>(
+        &self,
+        round: u64,
+        mut visit: impl AsyncFnMut(Routed) -> Result<(), E>,
+    ) -> Result<(), E> {
+        while !self.gap.is_visible(&self.rows.client).await.map_err(RelayError::survey)? {
+            sleep(VISIBLE_PAUSE).await;
+        }
+        let mut router = Router::new(self.router.clone());
+        let mut decoder = Decoder::new();
+        let commit_timestamp = PgTimestamp::from_system_time(SystemTime::now());
+        let begin = Begin { final_lsn: Lsn::new(round), commit_timestamp, xid: 0 };
+        decoder.decode(&encode::begin(&begin)).map_err(unreadable)?;
+        for table in &self.tables {
+            decoder.decode(&relation_of(table)).map_err(unreadable)?;
+            self.each_of(table, (&mut decoder, &mut router), &mut visit).await?;
+        }
+        Ok(())
+    }
+
+    async fn each_of<E: From<RelayError>>(
+        &self,
+        table: &GapTable,
+        (decoder, router): (&mut Decoder, &mut Router),
+        visit: &mut impl AsyncFnMut(Routed) -> Result<(), E>,
+    ) -> Result<(), E> {
+        let SqlRows { client, text } = &self.rows;
+        let rows = self.gap.rows(client, (table, *text)).await.map_err(RelayError::survey)?;
+        let mut rows = pin!(rows);
+        while let Some(row) = rows.try_next().await.map_err(RelayError::survey)? {
+            let encoded = insert_of(table, &row);
+            let change = decoder.decode(&encoded).map_err(unreadable)?;
+            let Change::Insert(insert) = change else { continue };
+            let routed = router.route(&insert).map_err(PipelineError::Row);
+            visit(routed.map_err(RelayError::Session)?).await?;
+        }
+        Ok(())
+    }
+}
+
+fn unreadable(source: pgoutput_parser::DecodeError) -> RelayError {
+    RelayError::Session(PipelineError::Decode { at: Lsn::ZERO, source })
+}

@@ -1,0 +1,278 @@
+//! One command to dispatch state: what is asked of the store, how often, and what it came to.
+//!
+//! A command that rows wait for is repeated until it succeeds. What fails meanwhile is a reason not to be
+//! ready, and is noted in the relay's own row where that can be written.
+
+use std::time::Duration;
+
+use pgoutput_parser::{Lsn, Position};
+use tokio::time::{Instant, sleep_until, timeout};
+use walrelay_core::{Backoff, ClaimKey, Claimed, Finished, LaneId, RowToRecord, Topic, Watermark};
+use walrelay_outbox_store::{
+    Condition, Due, Head, RecordedPage, Store, StoreFailure, Survey, Watch,
+};
+
+use crate::observe::health::Health;
+use crate::stream::recorded_rows::RecordedRows;
+
+/// The result of a command.
+#[derive(Debug)]
+pub enum RecorderEvent {
+    /// These rows are durable in dispatch state.
+    Parked(Vec<RowToRecord>),
+    /// These outcomes are written down.
+    Finished(Vec<Finished>),
+    /// The next rows of parked keys.
+    Claimed(Vec<(LaneId, Claimed)>),
+    /// These keys could not be read back; they rest a little.
+    NotClaimed(Vec<LaneId>),
+    /// Rows that were recorded before this session.
+    Recorded(RecordedPage),
+    /// Keys that an operator, or time, made due.
+    Due(Due),
+    /// The first rows of some keys.
+    Heads(Vec<Head>),
+    /// Whether spilled rows wait that are waited for.
+    Spilled(bool),
+    /// Figures for operators.
+    Surveyed(Box<Survey>),
+    /// How far the slot is settled is on record, and may be confirmed.
+    Settled(Watermark),
+    /// Rows past their retention were deleted; there may be more.
+    Pruned(u64),
+    /// A look at the publication.
+    Watched(Watch),
+    /// The condition is noted, or will be tried again.
+    Condition,
+    /// Something that nobody waits for.
+    Noted,
+}
+
+/// Parked keys whose next rows are asked for.
+#[derive(Debug, Clone)]
+pub struct Claiming {
+    /// Which; nothing of them is out.
+    pub keys: Vec<ClaimKey>,
+    /// How much there is room for.
+    pub bytes_max: usize,
+    /// The last row that was read, of whatever key.
+    pub through: Position,
+}
+
+/// What is asked of the store.
+pub(super) enum StoreCommand {
+    Park(Vec<RowToRecord>),
+    Finish(Vec<Finished>),
+    Claim(Claiming),
+    Recorded(Position),
+    Due(Vec<Topic>),
+    Heads(Option<Head>),
+    Spilled(Lsn),
+    Survey,
+    NoteSettled(Watermark),
+    NoteCondition(Condition),
+    Watch,
+    Prune,
+}
+
+/// Repeats a command that rows wait for until it succeeds: they settle only then, and so does the
+/// slot. Anything else is given up after one failure, or it would stand in the way of those.
+pub(super) async fn until_done<S: Store>(
+    mut store: S,
+    command: StoreCommand,
+    (retention, health): (Duration, Health),
+) -> (S, Result<RecorderEvent, StoreFailure>) {
+    const PAUSE: Backoff =
+        Backoff { base: Duration::from_millis(200), cap: Duration::from_secs(10) };
+    let (mut attempts, name) = (0, command.name());
+    loop {
+        let error = match execute(&mut store, &command, retention).await {
+            Ok(found) => {
+                health.store_worked(name);
+                if let StoreCommand::NoteCondition(condition) = &command {
+                    health.condition_noted(condition.clone());
+                }
+                return (store, Ok(command.event(found)));
+            }
+            Err(
+                ended @ (StoreFailure::ShuttingDown
+                | StoreFailure::OtherHistory(_)
+                | StoreFailure::NotRecorded(_)
+                | StoreFailure::TablesOutdated(_)),
+            ) => return (store, Err(ended)),
+            Err(error @ StoreFailure::Unavailable(_)) => {
+                if command.holds_rows() {
+                    health.store_failed(name, store.why_not(&error));
+                }
+                crate::policy::Chain(&error).to_string()
+            }
+        };
+        attempts += 1;
+        match command {
+            StoreCommand::Park(_) | StoreCommand::Finish(_) | StoreCommand::Recorded(_) => {
+                tracing::warn!(
+                    command = name,
+                    attempts,
+                    error,
+                    "dispatch state failed; trying again"
+                );
+            }
+            StoreCommand::Claim(claiming) => {
+                tracing::warn!(command = name, error, "dispatch state failed");
+                let lanes = claiming.keys.into_iter().map(|key| key.lane).collect();
+                return (store, Ok(RecorderEvent::NotClaimed(lanes)));
+            }
+            // Nothing depends on it, and what stands in its way is told by what does.
+            StoreCommand::NoteCondition(_) => {
+                tracing::debug!(command = name, error, "dispatch state failed");
+                health.condition_not_noted();
+                return (store, Ok(RecorderEvent::Condition));
+            }
+            StoreCommand::Due(_)
+            | StoreCommand::Heads(_)
+            | StoreCommand::Spilled(_)
+            | StoreCommand::Survey
+            | StoreCommand::NoteSettled(_)
+            | StoreCommand::Watch
+            | StoreCommand::Prune => {
+                tracing::warn!(command = name, error, "dispatch state failed");
+                return (store, Ok(RecorderEvent::Noted));
+            }
+        }
+        pause(&mut store, PAUSE.delay(attempts, u32::MAX), &health).await;
+    }
+}
+
+/// How long the next try waits for a note.
+const NOTE_TIMEOUT: Duration = Duration::from_secs(2);
+
+/// Between two tries of a command that fails. Whoever looks why nothing moves finds it noted meanwhile.
+async fn pause<S: Store>(store: &mut S, length: Duration, health: &Health) {
+    let until = Instant::now() + length;
+    loop {
+        if health.has_news()
+            && let Some(condition) = health.condition_to_note()
+        {
+            match timeout(NOTE_TIMEOUT, store.note_condition(&condition)).await {
+                Ok(Ok(())) => health.condition_noted(condition),
+                Ok(Err(_)) | Err(_) => health.condition_not_noted(),
+            }
+        }
+        tokio::select! {
+            biased;
+            () = sleep_until(until) => return,
+            () = health.news() => {}
+        }
+    }
+}
+
+/// What the store gave, before it is put together with the command.
+enum Found {
+    Nothing,
+    Claimed(Vec<Claimed>),
+    Recorded(RecordedPage),
+    Due(Due),
+    Pruned(u64),
+    Heads(Vec<Head>),
+    Spilled(bool),
+    Surveyed(Box<Survey>),
+    Watched(Watch),
+}
+
+async fn execute<S: Store>(
+    store: &mut S,
+    command: &StoreCommand,
+    retention: Duration,
+) -> Result<Found, StoreFailure> {
+    match command {
+        StoreCommand::Park(rows_to_record) => {
+            store.park(rows_to_record).await.map(|()| Found::Nothing)
+        }
+        StoreCommand::Finish(finished) => store.finish(finished).await.map(|()| Found::Nothing),
+        StoreCommand::Claim(Claiming { keys, bytes_max, through }) => {
+            store.claim(keys, *bytes_max, *through).await.map(Found::Claimed)
+        }
+        StoreCommand::Recorded(from) => {
+            let page = store.recorded_from(*from, RecordedRows::PAGE_ROWS).await;
+            page.map(Found::Recorded)
+        }
+        StoreCommand::Due(except) => store.due_keys(except).await.map(Found::Due),
+        StoreCommand::Heads(after) => store.heads_after(after.as_ref()).await.map(Found::Heads),
+        StoreCommand::Spilled(before) => {
+            store.has_spilled_before(*before).await.map(Found::Spilled)
+        }
+        StoreCommand::Survey => store.survey().await.map(Box::new).map(Found::Surveyed),
+        StoreCommand::NoteSettled(settled) => {
+            store.note_settled(settled.lsn()).await.map(|()| Found::Nothing)
+        }
+        StoreCommand::NoteCondition(condition) => {
+            store.note_condition(condition).await.map(|()| Found::Nothing)
+        }
+        StoreCommand::Watch => store.watch().await.map(Found::Watched),
+        StoreCommand::Prune => {
+            let rows = store.prune(retention).await?;
+            if rows > 0 {
+                tracing::info!(rows, "deleted dispatch rows past their retention");
+            }
+            Ok(Found::Pruned(rows))
+        }
+    }
+}
+
+impl StoreCommand {
+    /// Whether rows wait for it, or the slot does.
+    const fn holds_rows(&self) -> bool {
+        match self {
+            Self::Park(_)
+            | Self::Finish(_)
+            | Self::Claim(_)
+            | Self::Recorded(_)
+            | Self::Due(_)
+            | Self::NoteSettled(_)
+            | Self::Watch => true,
+            Self::Heads(_)
+            | Self::Spilled(_)
+            | Self::Survey
+            | Self::NoteCondition(_)
+            | Self::Prune => false,
+        }
+    }
+
+    const fn name(&self) -> &'static str {
+        match self {
+            Self::Park(_) => "park",
+            Self::Finish(_) => "finish",
+            Self::Claim(_) => "claim",
+            Self::Recorded(_) => "read recorded rows",
+            Self::Due(_) => "due",
+            Self::Heads(_) => "look through heads",
+            Self::Spilled(_) => "look for spilled rows",
+            Self::Survey => "survey",
+            Self::NoteSettled(_) => "note settled",
+            Self::NoteCondition(_) => "note condition",
+            Self::Watch => "watch",
+            Self::Prune => "prune",
+        }
+    }
+
+    fn event(self, found: Found) -> RecorderEvent {
+        match (self, found) {
+            (Self::Park(rows_to_record), _) => RecorderEvent::Parked(rows_to_record),
+            (Self::Finish(finished), _) => RecorderEvent::Finished(finished),
+            (Self::Claim(Claiming { keys, .. }), Found::Claimed(claimed)) => {
+                assert_eq!(keys.len(), claimed.len(), "I4: one answer a key");
+                RecorderEvent::Claimed(keys.into_iter().map(|key| key.lane).zip(claimed).collect())
+            }
+            (Self::NoteSettled(settled), _) => RecorderEvent::Settled(settled),
+            (Self::NoteCondition(_), _) => RecorderEvent::Condition,
+            (_, Found::Recorded(page)) => RecorderEvent::Recorded(page),
+            (_, Found::Due(due)) => RecorderEvent::Due(due),
+            (_, Found::Pruned(rows)) => RecorderEvent::Pruned(rows),
+            (_, Found::Heads(heads)) => RecorderEvent::Heads(heads),
+            (_, Found::Spilled(waits)) => RecorderEvent::Spilled(waits),
+            (_, Found::Surveyed(survey)) => RecorderEvent::Surveyed(survey),
+            (_, Found::Watched(watch)) => RecorderEvent::Watched(watch),
+            (_, Found::Nothing | Found::Claimed(_)) => RecorderEvent::Noted,
+        }
+    }
+}

@@ -1,0 +1,41 @@
+//! Findings about anchors: each with its age and the WAL it retains.
+
+use walrelay_outbox_admin::{Finding, Severity};
+use walrelay_outbox_store::{AnchorState, read_anchor_states};
+use walrelay_pg_client::SqlClient;
+
+use super::finding::finding;
+use crate::output::{human_age, human_bytes};
+
+/// The code of findings about anchors.
+const ANCHOR: &str = "anchor";
+
+/// Less WAL than this until an anchor is lost needs somebody now, as `status` and the alert have it.
+const ROOM_BYTES_MIN: i64 = 1 << 30;
+
+/// A finding for each anchor of a slot. Where the slots cannot be read, other findings tell it.
+pub(super) async fn of(client: &SqlClient, slot: &str) -> Vec<Finding> {
+    let anchors = read_anchor_states(client, slot).await.unwrap_or_default();
+    anchors.iter().map(of_one).collect()
+}
+
+fn of_one(AnchorState { name, slot, age }: &AnchorState) -> Finding {
+    let subject = format!("anchor {name}");
+    if slot.is_lost() {
+        let fix = format!("walrelay anchor drop {name}");
+        return finding(ANCHOR, Severity::Warning, subject, "is lost: its WAL was removed", &fix);
+    }
+    let age =
+        age.map_or_else(String::new, |age| format!(", reaches back {}", human_age(age.as_secs())));
+    let retains = format!("retains {}{age}", human_bytes(slot.retained_bytes().unwrap_or(0)));
+    match slot.safe_wal_size.filter(|_| slot.has_less_room_than(ROOM_BYTES_MIN)) {
+        None => finding(ANCHOR, Severity::Ok, subject, &retains, ""),
+        Some(left) => {
+            let left = human_bytes(u64::try_from(left).unwrap_or(0));
+            let message =
+                format!("{retains}, and is lost after {left} more (max_slot_wal_keep_size)");
+            let fix = format!("walrelay anchor advance {name}, or walrelay anchor drop {name}");
+            finding(ANCHOR, Severity::Warning, subject, &message, &fix)
+        }
+    }
+}

@@ -1,0 +1,104 @@
+//! What `check` reports about the server that depends on how the relay is configured.
+
+use walrelay_core::{Retention, WalBudgetLimit};
+use walrelay_outbox_admin::{AdminError, Finding, Severity};
+use walrelay_pg_client::SqlClient;
+use walrelay_pg_client::SqlError;
+use walrelay_pg_replication::read_retention;
+
+use super::finding::finding;
+use crate::output::human_bytes;
+
+const WAL_BUDGET: &str = "wal_budget";
+const READ_ONLY: &str = "default_transaction_read_only";
+
+/// The findings.
+///
+/// # Errors
+///
+/// The server refuses.
+pub(super) async fn findings(
+    client: &SqlClient,
+    wal_budget: WalBudgetLimit,
+) -> Result<Vec<Finding>, AdminError> {
+    let sql = "SELECT pg_catalog.current_setting('default_transaction_read_only')";
+    let action = "read default_transaction_read_only".to_owned();
+    let row = client.query_one(sql, &[]).await;
+    let row = row.map_err(|source| SqlError::Sql { action, source })?;
+    let budget = budget_finding(wal_budget, read_retention(client).await?);
+    Ok([budget].into_iter().chain(read_only_finding(row.get(0))).collect())
+}
+
+/// `--wal-budget` beside the server's bound.
+fn budget_finding(setting: WalBudgetLimit, retention: Retention) -> Finding {
+    let shown = |bytes: Option<u64>, none: &str| bytes.map_or_else(|| none.to_owned(), human_bytes);
+    let budget = setting.bytes(retention);
+    let message = format!(
+        "is {}; the server's bound is {} (max_slot_wal_keep_size)",
+        shown(budget, "off"),
+        shown(retention.bytes(), "unlimited")
+    );
+    let is_too_late = match (budget, retention.bytes()) {
+        (_, None) => false,
+        (None, Some(_)) => true,
+        // Spilling begins at three quarters of the budget, and other slots and segments need some of the rest.
+        (Some(budget), Some(bound)) => budget >= bound,
+    };
+    let (severity, fix) = match is_too_late {
+        true => (
+            Severity::Warning,
+            "set --wal-budget to `auto`, or to less than the bound: at the bound the slot is lost",
+        ),
+        false => (Severity::Ok, ""),
+    };
+    finding(WAL_BUDGET, severity, "--wal-budget".to_owned(), &message, fix)
+}
+
+/// The relay's sessions may write all the same. Producers may not.
+fn read_only_finding(setting: &str) -> Option<Finding> {
+    let fix = "ALTER ROLE … RESET default_transaction_read_only, or ALTER DATABASE … if the database sets it";
+    let message = "is on: the relay writes its own tables all the same, but producers and consumers of such a role cannot write";
+    (setting == "on").then(|| {
+        let subject = "setting default_transaction_read_only".to_owned();
+        finding(READ_ONLY, Severity::Warning, subject, message, fix)
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_budget_is_shown_beside_the_bound_and_one_that_reaches_it_is_a_warning() {
+        const MIB: u64 = 1 << 20;
+        for (setting, retention, severity, message) in [
+            (
+                WalBudgetLimit::Auto,
+                Retention::Bytes(96 * MIB),
+                Severity::Ok,
+                "is 48 MiB; the server's bound is 96 MiB (max_slot_wal_keep_size)",
+            ),
+            (
+                WalBudgetLimit::Bytes(256 * MIB),
+                Retention::Bytes(96 * MIB),
+                Severity::Warning,
+                "is 256 MiB; the server's bound is 96 MiB (max_slot_wal_keep_size)",
+            ),
+            (
+                WalBudgetLimit::Off,
+                Retention::Bytes(96 * MIB),
+                Severity::Warning,
+                "is off; the server's bound is 96 MiB (max_slot_wal_keep_size)",
+            ),
+            (
+                WalBudgetLimit::Auto,
+                Retention::Unlimited,
+                Severity::Ok,
+                "is 1.0 GiB; the server's bound is unlimited (max_slot_wal_keep_size)",
+            ),
+        ] {
+            let found = budget_finding(setting, retention);
+            assert_eq!((found.severity, found.message.as_str()), (severity, message));
+        }
+    }
+}

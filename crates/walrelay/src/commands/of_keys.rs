@@ -1,0 +1,132 @@
+//! `walrelay consumer rebuild --key`: single ordering keys are reset and applied again from the rows of the outbox, in
+//! one transaction. Events of these keys that arrive meanwhile wait for it, and find themselves in the inbox.
+
+use std::time::Duration;
+use walrelay_pg_client::SqlError;
+
+use tokio::time::sleep;
+use walrelay_core::Routed;
+use walrelay_inbox::operate::{Decided, InConsumer};
+use walrelay_inbox::{Fill, InboxError, Keys};
+use walrelay_outbox_admin::{Scope, SettledRows};
+use walrelay_pg_client::{SqlClient, connect_sql};
+use walrelay_relay::failpoint;
+use walrelay_relay::shutdown::Shutdown;
+
+use super::attended::unless_stopped;
+use super::beside::EventBatch;
+use super::rows_check::{self, RowsToApply, Wanted};
+use crate::config::{Consent, KeysConfig, Rebuild};
+use crate::error::Error;
+use crate::output::print;
+
+/// Pause between lock attempts, so that sessions queued behind ours can proceed.
+const AGAIN_AFTER: Duration = Duration::from_millis(500);
+
+/// Rebuilds them, all or none.
+pub(super) async fn rebuild(
+    client: &mut SqlClient,
+    (order, config): (&Rebuild, &KeysConfig),
+    shutdown: &Shutdown,
+) -> Result<(), Error> {
+    let work = async {
+        Keys::refuse_hidden(client).await?;
+        let wanted = wanted(config);
+        let rows = Box::pin(rows_check::check(&config.rows, &wanted)).await?;
+        let generation = InConsumer::find(client, Some(&order.name)).await?.generation();
+        let target = (order.name.as_str(), generation);
+        let fill = Fill::new(client, target, (&config.handler, None)).await?;
+        let keys = Keys { consumer: &order.name, generation, keys: &config.keys };
+        let once = Once { order, config, keys, fill: &fill, rows: &rows, wanted: &wanted };
+        let events = loop {
+            match once.rebuild(client).await {
+                Ok(events) => break events,
+                Err(Error::Inbox(error)) if error.is_in_the_way() => {
+                    tracing::debug!(%error, "trying again");
+                    sleep(AGAIN_AFTER).await;
+                }
+                Err(error) => return Err(error),
+            }
+        };
+        failpoint::hit("keys-rebuilt");
+        let count = config.keys.len();
+        print(&format!(
+            "rebuilt: {events} event(s) of {count} key(s), in generation {generation}\n"
+        ))
+    };
+    Box::pin(unless_stopped(work, shutdown)).await
+}
+
+/// Rows of these keys: by the aggregate where that is the key, otherwise all of them are read.
+fn wanted(config: &KeysConfig) -> Wanted {
+    let is_aggregate =
+        config.rows.settings.relay.router.ordering_key.to_string() == "{aggregateid}";
+    let aggregate_ids = if is_aggregate { config.keys.clone() } else { Vec::new() };
+    Wanted { scope: Scope { aggregate_ids, ..Scope::default() }, settled: SettledRows::None }
+}
+
+/// One attempt.
+struct Once<'a> {
+    order: &'a Rebuild,
+    config: &'a KeysConfig,
+    keys: Keys<'a>,
+    fill: &'a Fill,
+    rows: &'a RowsToApply,
+    wanted: &'a Wanted,
+}
+
+impl Once<'_> {
+    /// Returns how many events were applied.
+    async fn rebuild(&self, client: &mut SqlClient) -> Result<u64, Error> {
+        let transaction = self.fill.begin(client).await?;
+        let decided = self.keys.set_aside(&transaction).await?;
+        self.keys.reset(&transaction, &self.config.reset).await?;
+        failpoint::hit("keys-reset");
+        // Whatever was applied of these keys is committed in the outbox, and nothing else of them is applied now.
+        let RowsToApply { refill, left_out, .. } = self.rows;
+        let outbox = connect_sql(&refill.settings.connect).await?;
+        let snapshot = rows_check::now(&outbox).await?;
+        let reader = rows_check::reader(&outbox, (refill, left_out), (snapshot, self.wanted)).await;
+        outbox.close().await;
+        let (mut batch, mut events) = (EventBatch::default(), 0_u64);
+        let visit = async |routed: Routed| {
+            if !self.keys.keys.iter().any(|key| key == routed.message.ordering_key()) {
+                return Ok(());
+            }
+            events += u64::from(routed.fault.is_none());
+            if batch.add(&routed) {
+                self.fill.apply(&transaction, &batch.take()).await?;
+            }
+            Ok::<(), Error>(())
+        };
+        Box::pin(reader?.each(1, visit)).await?;
+        self.fill.apply(&transaction, &batch.take()).await?;
+        let lost = self.keys.forget(&transaction).await?;
+        self.refuse_less(events, (decided, lost))?;
+        failpoint::hit("keys-applied");
+        let committing = |source| SqlError::Sql { action: "commit".to_owned(), source };
+        transaction.commit().await.map_err(committing).map_err(InboxError::Store)?;
+        Ok(events)
+    }
+
+    /// Refused inside of the transaction, which takes everything back.
+    fn refuse_less(&self, events: u64, (decided, lost): (Decided, i64)) -> Result<(), Error> {
+        let Decided { edited, discarded, .. } = decided;
+        if events == 0 {
+            return Err(Error::Unfit {
+                what: "the outbox has no rows of these keys; nothing has changed".to_owned(),
+                hint: "--key is the ordering key, as `walrelay inbox show` and `walrelay trace` show it",
+            });
+        }
+        if self.order.consent == Consent::Given || edited + discarded + lost == 0 {
+            return Ok(());
+        }
+        Err(Error::Unfit {
+            what: format!(
+                "nothing has changed: {edited} edited and {discarded} discarded event(s) of these keys would be applied as they \
+                 were published, and {lost} applied event(s) are not in the outbox any more"
+            ),
+            hint: "add --yes to rebuild all the same",
+        })
+    }
+}

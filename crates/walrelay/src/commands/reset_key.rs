@@ -1,0 +1,69 @@
+//! `walrelay consumer reset-key`: a consumer forgets how far an ordering key is.
+
+use walrelay_inbox::{KeyPosition, reset_key};
+use walrelay_pg_client::SqlClient;
+use walrelay_relay::shutdown::Shutdown;
+
+use super::consent::agreed;
+use crate::config::KeyReset;
+use crate::error::Error;
+use crate::output::{print, visible};
+
+/// Shows what a reset would do, asks, and does it.
+///
+/// # Errors
+///
+/// There is no such consumer or key, nobody agreed, or the key has moved since it was shown.
+pub(super) async fn execute(
+    client: &mut SqlClient,
+    order: &KeyReset,
+    shutdown: &Shutdown,
+) -> Result<(), Error> {
+    let KeyReset { name, key, consent } = order;
+    let seen = KeyPosition::of(client, name, key).await?;
+    print(&shown(order, &seen))?;
+    let alone = || {
+        Err(Error::Unfit {
+            what: "nobody can be asked whether to reset the key".to_owned(),
+            hint: "add --yes to reset it",
+        })
+    };
+    agreed(("reset the key?", *consent), alone, shutdown).await?;
+    let forgotten = reset_key(client, (name, key), &seen).await?;
+    print(&format!(
+        "reset: key {} of consumer {name}; {forgotten} skipped event(s) are unseen again\n{}",
+        visible(key),
+        match forgotten {
+            0 => String::new(),
+            _ => format!("to apply them: {REPUBLISH}\n"),
+        }
+    ))
+}
+
+/// By default the ordering key is the aggregate's id.
+const REPUBLISH: &str =
+    "`walrelay backfill --in-place --aggregate-id ID` publishes the events of that aggregate again";
+
+fn shown(order: &KeyReset, seen: &KeyPosition) -> String {
+    let KeyReset { name, key, .. } = order;
+    let or_none = |value: Option<&str>| value.map_or_else(|| "none".to_owned(), visible);
+    format!(
+        "consumer           {name}\n\
+         ordering key       {}\n\
+         position           {}\n\
+         reached at         {}\n\
+         system identifier  {}\n\
+         highest version    {}\n\
+         proved wrong by    {} event(s)\n\
+         skipped since      {} event(s), which a reset makes unseen again\n\
+         A reset forgets position and version. The next event of the key is applied and sets both.\n\
+         Copies of events that `consumer prune` has deleted are applied again if they come before that event.\n",
+        visible(key),
+        or_none(seen.position.as_deref()),
+        or_none(seen.moved_at.as_deref()),
+        or_none(seen.system_identifier.as_deref()),
+        or_none(seen.version.map(|version| version.to_string()).as_deref()),
+        seen.implausible,
+        seen.skipped,
+    )
+}

@@ -1,0 +1,221 @@
+//! Before a rebuild from the outbox empties anything: can every row be applied again as it was published?
+//!
+//! The outbox has its rows as they were written. What became of each is in dispatch state: a row that was edited is
+//! taken as it was edited, and one that was given up is left out. A row that is dead now stops the rebuild.
+
+use walrelay_core::EditedMessages;
+use walrelay_outbox_admin::{Gap, GapTable, OutboxSlots, Scope, SettledRows};
+use walrelay_outbox_store::DispatchStatus;
+use walrelay_pg_client::SqlError;
+use walrelay_pg_client::{QualifiedName, RowUse, SqlClient, connect_sql, refuse_hidden_rows};
+use walrelay_relay::recovery::table;
+use walrelay_relay::replay::{DeadRows, RoutedRows};
+
+use super::topics;
+use crate::config::RefillConfig;
+use crate::error::Error;
+
+/// Rows that are named.
+const NAMED_MAX: usize = 20;
+
+/// The rows of an outbox that a rebuild applies, as they were published.
+#[derive(Debug, Clone)]
+pub(super) struct RowsToApply {
+    /// The same order, with the messages that people have edited.
+    pub(super) refill: RefillConfig,
+    /// What is not applied.
+    pub(super) left_out: LeftOut,
+    /// How many rows were found.
+    pub(super) rows: u64,
+}
+
+/// Rows that are left out, by what dispatch state says of them.
+#[derive(Debug, Clone)]
+pub(super) struct LeftOut {
+    slots: OutboxSlots,
+    statuses: Vec<DispatchStatus>,
+}
+
+impl LeftOut {
+    /// The table without them.
+    pub(super) fn of(&self, table: GapTable) -> GapTable {
+        let filter = format!("NOT {}", self.slots.having(&table, &self.statuses));
+        GapTable { row_filter: Some(filter), ..table }
+    }
+}
+
+/// Which rows are read.
+#[derive(Debug, Clone)]
+pub(super) struct Wanted {
+    /// Of all rows that the table has.
+    pub(super) scope: Scope,
+    /// What was read before.
+    pub(super) settled: SettledRows,
+}
+
+impl Wanted {
+    /// All of them.
+    pub(super) fn all() -> Self {
+        Self { scope: Scope::default(), settled: SettledRows::None }
+    }
+}
+
+/// Reads every row once, and refuses where one could not be applied again. Nothing is written.
+///
+/// # Errors
+///
+/// Rows are dead, or could never be published; a table cannot be read.
+pub(super) async fn check(order: &RefillConfig, wanted: &Wanted) -> Result<RowsToApply, Error> {
+    let client = connect_sql(&order.settings.connect).await?;
+    let checked = Box::pin(check_with(&client, order, wanted)).await;
+    client.close().await;
+    checked
+}
+
+async fn check_with(
+    client: &SqlClient,
+    order: &RefillConfig,
+    wanted: &Wanted,
+) -> Result<RowsToApply, Error> {
+    // Rows that nobody sees would count as never edited and never dead.
+    let tables = ["app_outbox_dispatch", "app_outbox_relay"];
+    let tables = tables.map(|table| QualifiedName::new("public", table));
+    refuse_hidden_rows(client, &tables, RowUse::Read).await?;
+    let slots = OutboxSlots::read(client, &order.settings.relay.outbox).await?;
+    let mut refill = order.clone();
+    refill.settings.relay.router.edited = EditedMessages::new(slots.edited(client).await?);
+    let mut problems = Problems::default();
+    match order.dead_rows {
+        DeadRows::Stop => problems.dead(client, (order, wanted), &slots).await?,
+        DeadRows::LeaveOut => {}
+    }
+    // A row that is dead was counted above, or is to be left out.
+    let statuses = vec![DispatchStatus::Discarded, DispatchStatus::Dead];
+    let left_out = LeftOut { slots, statuses };
+    let mut rows = 0;
+    let found = (now(client).await?, wanted);
+    let reader = reader(client, (&refill, &left_out), found);
+    let visit = async |routed: walrelay_core::Routed| {
+        match routed.fault {
+            None => rows += 1,
+            Some(fault) => problems.add(routed.message.event_id(), &fault.to_string()),
+        }
+        Ok::<(), Error>(())
+    };
+    Box::pin(reader.await?.each(1, visit)).await?;
+    match (order.dead_rows, problems.refusal()) {
+        (DeadRows::Stop, Some(error)) => return Err(error),
+        (DeadRows::LeaveOut, Some(_)) => problems.warn(),
+        (DeadRows::Stop | DeadRows::LeaveOut, None) => {}
+    }
+    // A row that is written from now on and can never be published is dead for the relay, and reaches nobody.
+    refill.dead_rows = DeadRows::LeaveOut;
+    Ok(RowsToApply { refill, left_out, rows })
+}
+
+/// What reads the rows that a snapshot sees.
+pub(super) async fn reader(
+    client: &SqlClient,
+    (refill, left_out): (&RefillConfig, &LeftOut),
+    (snapshot, wanted): (String, &Wanted),
+) -> Result<RoutedRows, Error> {
+    let relay = &refill.settings.relay;
+    let mut tables = Vec::new();
+    for name in &relay.outbox.tables {
+        tables.push(left_out.of(table(client, name, &relay.router.columns).await?));
+    }
+    let mut router = relay.router.clone();
+    router.topic = topics::template(&refill.topic)?;
+    let reader = RoutedRows::connect(
+        &refill.settings.connect,
+        router,
+        (gap(refill, (snapshot, wanted)), tables),
+    );
+    reader.await.map_err(Error::Relay)
+}
+
+fn gap(refill: &RefillConfig, (snapshot, wanted): (String, &Wanted)) -> Gap {
+    let aggregate_types = refill.aggregate_types.clone();
+    let Wanted { scope, settled } = wanted.clone();
+    Gap { snapshot, settled, scope: Scope { aggregate_types, ..scope } }
+}
+
+/// What is committed in the outbox's database by now.
+pub(super) async fn now(client: &SqlClient) -> Result<String, Error> {
+    let sql = "SELECT pg_current_snapshot()::text AS snapshot";
+    let row = client.query_typed_one(sql, &[]).await;
+    let failed = |source| SqlError::Sql { action: "take a snapshot".to_owned(), source };
+    Ok(row.map_err(failed)?.get("snapshot"))
+}
+
+/// Rows that could not be applied again as they were published.
+#[derive(Debug, Default)]
+struct Problems {
+    rows: u64,
+    named: Vec<String>,
+}
+
+impl Problems {
+    fn add(&mut self, event_id: &str, problem: &str) {
+        self.rows += 1;
+        if self.named.len() < NAMED_MAX {
+            self.named.push(format!("{event_id}: {problem}"));
+        }
+    }
+
+    /// Those that are dead now: a rebuild that applied them as they were written would apply what nobody was sent.
+    async fn dead(
+        &mut self,
+        client: &SqlClient,
+        (order, wanted): (&RefillConfig, &Wanted),
+        slots: &OutboxSlots,
+    ) -> Result<(), Error> {
+        let relay = &order.settings.relay;
+        for name in &relay.outbox.tables {
+            let found = table(client, name, &relay.router.columns).await?;
+            let filter = slots.having(&found, &[DispatchStatus::Dead]);
+            let dead = GapTable { row_filter: Some(filter), ..found };
+            let gap = gap(order, (now(client).await?, wanted));
+            self.rows += gap.count(client, &dead).await?;
+            for event_id in gap.ids(client, &dead, NAMED_MAX).await? {
+                self.named.push(format!("{event_id}: it is dead in dispatch state"));
+            }
+        }
+        self.named.truncate(NAMED_MAX);
+        Ok(())
+    }
+
+    fn refusal(&self) -> Option<Error> {
+        let Self { rows, named } = self;
+        (*rows > 0).then(|| Error::Unfit {
+            what: format!(
+                "{rows} row(s) of the outbox cannot be applied again; nothing has changed. {}",
+                named.join("; ")
+            ),
+            hint: "publish each with `walrelay dispatch edit ID` or `dispatch retry ID`, or give it up with `dispatch discard \
+                   ID`, and run this again; --skip-dead rebuilds without them",
+        })
+    }
+
+    fn warn(&self) {
+        let Self { rows, named } = self;
+        let named = named.join("; ");
+        tracing::warn!(rows, named, "rows that can never be published are left out");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_refusal_names_the_first_rows_and_counts_all() {
+        assert!(Problems::default().refusal().is_none());
+        let mut problems = Problems::default();
+        (0..30).for_each(|number| problems.add(&format!("e-{number}"), "too long"));
+        let text = problems.refusal().expect("there are some").report();
+        assert!(text.contains("30 row(s)") && text.contains("nothing has changed"), "{text}");
+        assert!(text.contains("e-19: too long") && !text.contains("e-20:"), "{text}");
+        assert!(text.contains("--skip-dead"), "{text}");
+    }
+}

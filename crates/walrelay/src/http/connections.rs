@@ -1,0 +1,255 @@
+//! The connections of the HTTP endpoints: how many there are, and how long each may take.
+//!
+//! Every client is accepted at once. If [`CONNECTIONS_MAX`] connections are open, the one whose last
+//! answer is longest ago is closed for it, so idle or slow clients never keep a probe waiting. A
+//! request that is not complete within [`REQUEST_TIME`] ends its connection.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::net::SocketAddr;
+use std::pin::Pin;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Poll, ready};
+use std::time::Duration;
+
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::oneshot;
+use tokio::time::{Instant, Sleep};
+
+/// Connections open at once. Probes, one Prometheus and a person need a handful.
+pub(super) const CONNECTIONS_MAX: usize = 32;
+
+/// How long a connection lives, whatever it does. Longer than the usual scrape interval of 30 s,
+/// so that one connection serves two scrapes.
+const CONNECTION_LIFE: Duration = Duration::from_secs(65);
+
+/// From the first byte of a request, or from the opening of the connection, to the answer. Answers
+/// come from memory, so a longer wait is a request that is never completed.
+const REQUEST_TIME: Duration = Duration::from_millis(2500);
+
+/// How long accepting pauses after it failed, as without free file descriptors.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+
+/// Accepts every connection, and closes another one where too many are open.
+pub(super) struct BoundedListener {
+    listener: TcpListener,
+    open: Arc<OpenConnections>,
+}
+
+impl BoundedListener {
+    /// Accepts from this socket.
+    pub(super) fn new(listener: TcpListener) -> Self {
+        Self { listener, open: Arc::default() }
+    }
+}
+
+impl axum::serve::Listener for BoundedListener {
+    type Io = BoundedConnection;
+    type Addr = SocketAddr;
+
+    async fn accept(&mut self) -> (Self::Io, Self::Addr) {
+        loop {
+            match self.listener.accept().await {
+                Ok((stream, address)) => {
+                    return (BoundedConnection::begin(stream, Arc::clone(&self.open)), address);
+                }
+                Err(error) => {
+                    // Out of descriptors, or a peer that is gone already: neither ends serving.
+                    tracing::debug!(%error, "accept");
+                    tokio::time::sleep(ACCEPT_PAUSE).await;
+                }
+            }
+        }
+    }
+
+    fn local_addr(&self) -> io::Result<Self::Addr> {
+        self.listener.local_addr()
+    }
+}
+
+/// The connections that are open, in the order in which they are closed for new ones.
+#[derive(Debug, Default)]
+struct OpenConnections(Mutex<Order>);
+
+#[derive(Debug, Default)]
+struct Order {
+    /// The number of the newest answer or opening. Numbers order connections, as two may have the
+    /// same time.
+    last: u64,
+    /// By the number of the last answer, or of the opening where nothing was answered. Dropping a
+    /// sender closes its connection.
+    connections: BTreeMap<u64, oneshot::Sender<()>>,
+}
+
+impl OpenConnections {
+    /// Adds a connection: its number, and what ends when it is to be closed.
+    fn add(&self) -> (u64, oneshot::Receiver<()>) {
+        let (sender, closing) = oneshot::channel();
+        let mut order = self.order();
+        while order.connections.len() >= CONNECTIONS_MAX {
+            drop(order.connections.pop_first());
+        }
+        (order.put_last(sender), closing)
+    }
+
+    /// A connection got an answer: it is closed last from now on. Returns its new number.
+    fn answered(&self, number: u64) -> u64 {
+        let mut order = self.order();
+        match order.connections.remove(&number) {
+            Some(sender) => order.put_last(sender),
+            // It is being closed.
+            None => number,
+        }
+    }
+
+    fn remove(&self, number: u64) {
+        drop(self.order().connections.remove(&number));
+    }
+
+    fn order(&self) -> MutexGuard<'_, Order> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Order {
+    fn put_last(&mut self, sender: oneshot::Sender<()>) -> u64 {
+        self.last += 1;
+        self.connections.insert(self.last, sender);
+        self.last
+    }
+}
+
+/// What a connection waits for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Awaits {
+    /// The rest of a request. A new connection owes its first request at once.
+    Request,
+    /// The next request: the last one has been answered.
+    NextRequest,
+}
+
+/// A connection that ends when its time is over, or when another one needs its place.
+pub(super) struct BoundedConnection {
+    stream: TcpStream,
+    awaits: Awaits,
+    /// When it ends at the latest.
+    end: Instant,
+    timer: Pin<Box<Sleep>>,
+    /// None once another connection has got the place.
+    closing: Option<oneshot::Receiver<()>>,
+    number: u64,
+    open: Arc<OpenConnections>,
+}
+
+impl BoundedConnection {
+    fn begin(stream: TcpStream, open: Arc<OpenConnections>) -> Self {
+        let now = Instant::now();
+        let (number, closing) = open.add();
+        Self {
+            stream,
+            awaits: Awaits::Request,
+            end: now + CONNECTION_LIFE,
+            timer: Box::pin(tokio::time::sleep_until(now + REQUEST_TIME)),
+            closing: Some(closing),
+            number,
+            open,
+        }
+    }
+
+    fn check_end(&mut self, context: &mut Context<'_>) -> io::Result<()> {
+        let is_open =
+            |closing: &mut oneshot::Receiver<()>| Pin::new(closing).poll(context).is_pending();
+        if !self.closing.as_mut().is_some_and(is_open) {
+            self.closing = None;
+            return Err(io::ErrorKind::ConnectionAborted.into());
+        }
+        match self.timer.as_mut().poll(context) {
+            Poll::Ready(()) => Err(io::ErrorKind::TimedOut.into()),
+            Poll::Pending => Ok(()),
+        }
+    }
+
+    fn has_read(&mut self) {
+        if self.awaits == Awaits::NextRequest {
+            self.awaits = Awaits::Request;
+            self.timer.as_mut().reset((Instant::now() + REQUEST_TIME).min(self.end));
+        }
+    }
+
+    fn has_written(&mut self) {
+        if self.awaits == Awaits::Request {
+            self.awaits = Awaits::NextRequest;
+            self.timer.as_mut().reset(self.end);
+            self.number = self.open.answered(self.number);
+        }
+    }
+}
+
+impl Drop for BoundedConnection {
+    fn drop(&mut self) {
+        self.open.remove(self.number);
+    }
+}
+
+impl AsyncRead for BoundedConnection {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        self.check_end(context)?;
+        let before = buffer.filled().len();
+        ready!(Pin::new(&mut self.stream).poll_read(context, buffer))?;
+        if buffer.filled().len() > before {
+            self.has_read();
+            // A timer that was reset wakes nobody until it is asked.
+            self.check_end(context)?;
+        }
+        Poll::Ready(Ok(()))
+    }
+}
+
+impl AsyncWrite for BoundedConnection {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        self.check_end(context)?;
+        let written = ready!(Pin::new(&mut self.stream).poll_write(context, bytes))?;
+        self.has_written();
+        self.check_end(context)?;
+        Poll::Ready(Ok(written))
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_flush(context)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_shutdown(context)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_connection_whose_last_answer_is_oldest_is_closed_for_a_new_one() {
+        let open = OpenConnections::default();
+        let mut connections: Vec<_> = (0..CONNECTIONS_MAX).map(|_| open.add()).collect();
+        connections[0].0 = open.answered(connections[0].0);
+        let mut newest = open.add();
+        let mut is_closed = |index: usize| {
+            connections[index].1.try_recv() == Err(oneshot::error::TryRecvError::Closed)
+        };
+        assert!(is_closed(1), "the oldest without an answer is closed");
+        assert!(!is_closed(0), "an answer makes a connection the newest");
+        assert!(!is_closed(2));
+        assert_eq!(newest.1.try_recv(), Err(oneshot::error::TryRecvError::Empty));
+        open.remove(newest.0);
+        assert_eq!(open.order().connections.len(), CONNECTIONS_MAX - 1);
+    }
+}

@@ -1,0 +1,157 @@
+//! A partitioned outbox whose partitions come and go under traffic: nothing is lost, and nothing is out of order.
+
+use std::time::Duration;
+
+use walrelay_testkit::checker::{self, Committed};
+use walrelay_testkit::postgres::installed_majors;
+use walrelay_testkit::wait_until;
+use walrelay_tests::{DEADLINE, Producer, World};
+
+/// Versions of one partition: a second of the producer's. Three are there in advance, for a busy machine.
+const SPAN: u32 = 1_000;
+/// Partitions that come and go.
+const PARTITIONS: u32 = 6;
+
+/// `kept` has what was committed, because the rows go with their partitions.
+const TABLES: &str = "
+CREATE TABLE app_outbox (
+  id uuid NOT NULL DEFAULT gen_random_uuid(), aggregatetype text NOT NULL,
+  aggregateid text NOT NULL, event_type text NOT NULL, version bigint NOT NULL,
+  schema_version int NOT NULL DEFAULT 1, payload jsonb NOT NULL, headers jsonb,
+  occurred_at timestamptz NOT NULL DEFAULT now(), PRIMARY KEY (version, id)
+) PARTITION BY RANGE (version);
+CREATE TABLE kept (version bigint, event_id text, key text, data text);";
+
+fn partition(n: u32) -> String {
+    format!("outbox_{n}")
+}
+
+/// As the manual has it: `PARTITION OF` would lock the outbox for as long as any transaction on it takes.
+async fn attach(world: &World, n: u32) {
+    let (name, from, to) = (partition(n), n * SPAN, (n + 1) * SPAN);
+    world
+        .execute(&format!(
+            "CREATE TABLE {name} (LIKE app_outbox INCLUDING ALL);
+             ALTER TABLE app_outbox ATTACH PARTITION {name} FOR VALUES FROM ({from}) TO ({to})"
+        ))
+        .await;
+}
+
+/// Remembers what a partition holds, to which nothing is written any more, and takes it away.
+async fn remove(world: &World, n: u32) {
+    let name = partition(n);
+    let keep = "INSERT INTO kept SELECT version, id::text, aggregateid, payload::text FROM";
+    world.execute(&format!("{keep} {name}")).await;
+    let detach = format!("ALTER TABLE app_outbox DETACH PARTITION {name}");
+    match n % 3 {
+        0 => world.execute(&detach).await,
+        1 => world.execute(&format!("{detach} CONCURRENTLY")).await,
+        // Dropped while it is a partition.
+        _ => {}
+    }
+    world.execute(&format!("DROP TABLE {name}")).await;
+}
+
+async fn wait_written(producer: &Producer, rows: u32) {
+    wait_until(DEADLINE, "the producer to write into the next partition", async || {
+        (producer.rows_count() >= rows).then_some(())
+    })
+    .await;
+}
+
+async fn committed(world: &World) -> Vec<Committed> {
+    let sql = "SELECT event_id, key, data FROM (
+                 SELECT * FROM kept
+                 UNION ALL SELECT version, id::text, aggregateid, payload::text FROM app_outbox) AS o
+                ORDER BY version";
+    let rows = world.client().query(sql, &[]).await.expect("the rows can be read");
+    let row = |row: &tokio_postgres::Row| Committed {
+        event_id: row.get(0),
+        key: row.get(1),
+        data: row.get::<_, String>(2).into_bytes(),
+    };
+    rows.iter().map(row).collect()
+}
+
+async fn come_and_go(world: &World) {
+    world.execute(TABLES).await;
+    for n in 0..3 {
+        attach(world, n).await;
+    }
+    world.succeed(["init"]).await;
+    let mut relay = world.start_relay([]).await;
+    let producer = Producer::start(world.url(), Duration::from_millis(10));
+    for n in 0..PARTITIONS {
+        attach(world, n + 3).await;
+        if n == PARTITIONS / 2 {
+            // Partitions whose rows are still to be read from the WAL go as well.
+            assert_eq!(relay.terminate(DEADLINE).await, Some(0));
+        }
+        wait_written(&producer, (n + 1) * SPAN + 1).await;
+        remove(world, n).await;
+        if n == PARTITIONS - 2 {
+            relay = world.start_relay([]).await;
+        }
+    }
+    // From here on a row without a partition of its own is taken as well.
+    world.execute("CREATE TABLE outbox_other (LIKE app_outbox INCLUDING ALL)").await;
+    world.execute("ALTER TABLE app_outbox ATTACH PARTITION outbox_other DEFAULT").await;
+    wait_written(&producer, (PARTITIONS + 3) * SPAN + 100).await;
+    producer.stop().await;
+    let others = world.number("SELECT count(*) FROM outbox_other").await;
+    assert!(others >= 100, "{others} rows are in the default partition");
+
+    let committed = committed(world).await;
+    world.pubsub.wait_stored(DEADLINE, committed.len() as u64).await;
+    world.wait_confirmed(DEADLINE).await;
+    assert!(committed.len() > ((PARTITIONS + 3) * SPAN) as usize);
+    checker::check(&committed, &world.pubsub.stored()).assert_exactly_once();
+    assert_eq!(relay.terminate(DEADLINE).await, Some(0));
+}
+
+#[tokio::test]
+async fn partitions_attached_detached_and_dropped_under_traffic_lose_and_reorder_nothing() {
+    for major in installed_majors() {
+        let Some(world) = World::create_empty_on(major).await else { continue };
+        eprintln!("on Postgres {major}");
+        come_and_go(&world).await;
+    }
+}
+
+#[tokio::test]
+async fn rows_that_a_partition_brings_along_are_not_published_and_those_written_to_it_are() {
+    for major in installed_majors() {
+        let Some(world) = World::create_empty_on(major).await else { continue };
+        world.execute(TABLES).await;
+        attach(&world, 0).await;
+        world.succeed(["init"]).await;
+        let relay = world.start_relay([]).await;
+        let insert = |table: &str, version: u32| {
+            format!(
+                "INSERT INTO {table} (aggregatetype, aggregateid, event_type, version, payload)
+                 VALUES ('video', 'v', 'made', {version}, '{{}}')"
+            )
+        };
+        world.execute("CREATE TABLE outbox_1 (LIKE app_outbox INCLUDING ALL)").await;
+        world.execute(&insert("outbox_1", 1000)).await;
+        world
+            .execute(
+                "ALTER TABLE app_outbox ATTACH PARTITION outbox_1 FOR VALUES FROM (1000) TO (2000)",
+            )
+            .await;
+        // To the partition itself, and through the root.
+        world.execute(&insert("outbox_1", 1001)).await;
+        world.execute(&insert("app_outbox", 1002)).await;
+        world.execute("ALTER TABLE app_outbox DETACH PARTITION outbox_1").await;
+        world.execute(&insert("outbox_1", 1003)).await;
+        world.execute(&insert("app_outbox", 1)).await;
+        world.pubsub.wait_stored(DEADLINE, 3).await;
+        world.wait_confirmed(DEADLINE).await;
+        let messages = world.pubsub.emulator().published(&walrelay_tests::topic("video.events"));
+        let versions: Vec<_> = messages.iter().filter_map(|m| m.attribute("version")).collect();
+        assert_eq!(versions, ["1001", "1002", "1"], "Postgres {major}");
+        let sources: Vec<_> = messages.iter().filter_map(|m| m.attribute("source")).collect();
+        assert_eq!(sources, ["public.app_outbox"; 3], "Postgres {major}");
+        drop(relay);
+    }
+}

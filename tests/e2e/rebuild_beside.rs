@@ -1,0 +1,150 @@
+//! `consumer rebuild --into`: the read model is rebuilt in another schema, while the one in use is read and written.
+
+use walrelay_tests::{CONSUMER, DEADLINE, World};
+
+/// What the read model of these tests holds, whoever has written it.
+const READ_MODEL: &str =
+    "SELECT coalesce(string_agg(key || '=' || events, ',' ORDER BY key), '') FROM effect.balance";
+
+/// The handler of all tests, with tables that the search path finds; and the schema to be filled.
+const PLAIN: &str = "
+DO $do$ BEGIN
+  EXECUTE format('ALTER DATABASE %I SET search_path = effect, public', current_database());
+  EXECUTE replace(replace(replace(pg_get_functiondef('effect.add(app_inbox_event[])'::regprocedure),
+    'effect.add(', 'effect.add_plain('), 'effect.applied', 'applied'), 'effect.balance', 'balance');
+END $do$;
+CREATE SCHEMA fresh;
+CREATE TABLE fresh.balance (LIKE effect.balance INCLUDING ALL);
+CREATE TABLE fresh.applied (LIKE effect.applied INCLUDING ALL);
+CREATE VIEW effect.total AS SELECT sum(events)::bigint AS events FROM effect.balance;
+";
+
+const INTO: [&str; 7] =
+    ["consumer", "rebuild", CONSUMER, "--into", "fresh", "--handler", "effect.add_plain"];
+
+async fn world() -> Option<World> {
+    let world = World::create().await?;
+    world.set_up_consumer().await;
+    world.execute(PLAIN).await;
+    Some(world)
+}
+
+async fn read_model(world: &World) -> String {
+    world.client().query_one(READ_MODEL, &[]).await.expect("the read model").get(0)
+}
+
+async fn generation(world: &World) -> i64 {
+    world.number("SELECT generation::bigint FROM app_inbox_consumer").await
+}
+
+/// Every event of the outbox is in the read model once, in the order of its key's versions.
+async fn assert_each_once(world: &World) {
+    let wrong = "SELECT count(*) FROM app_outbox AS o
+          FULL JOIN (SELECT event_id, count(*) AS times FROM effect.applied GROUP BY 1) AS a
+            ON a.event_id = o.id::text
+         WHERE a.times IS DISTINCT FROM 1 OR o.id IS NULL";
+    assert_eq!(world.number(wrong).await, 0, "applied twice, or not at all");
+    let inversions = "SELECT count(*) FROM (
+          SELECT o.version, lag(o.version) OVER (PARTITION BY a.key ORDER BY a.n) AS before
+            FROM effect.applied AS a JOIN app_outbox AS o ON o.id::text = a.event_id) AS x
+        WHERE before > version";
+    assert_eq!(world.number(inversions).await, 0);
+    let differs = "SELECT (SELECT count(*) FROM app_outbox) - (SELECT events FROM effect.total)";
+    assert_eq!(world.number(differs).await, 0, "the sums differ");
+}
+
+#[tokio::test]
+async fn a_rebuild_beside_replaces_a_wrong_read_model_in_one_moment_while_an_instance_runs() {
+    let Some(world) = world().await else { return };
+    let consumer = world.start_consumer([]).await;
+    world.insert_events(20, 1_200).await;
+    world.catch_up().await;
+    world.wait_applied(1_200).await;
+    world.execute("UPDATE effect.balance SET events = events + 1").await;
+
+    let told = world.succeed(INTO).await;
+    assert!(told.contains("generation 1 stays in use"), "{told}");
+    assert!(told.contains("in use: generation 2"), "{told}");
+    assert_each_once(&world).await;
+    assert_eq!(world.number("SELECT count(*) FROM fresh.applied").await, 0);
+    // What comes later is applied to the tables in use, from the subscription as before.
+    world.insert_events(20, 100).await;
+    world.catch_up().await;
+    world.wait_applied(1_300).await;
+    drop(consumer);
+    world.consume_all().await;
+    assert_each_once(&world).await;
+}
+
+#[tokio::test]
+async fn a_handler_that_names_its_schema_is_refused_and_has_written_nothing() {
+    let Some(world) = world().await else { return };
+    world.insert_events(5, 50).await;
+    world.catch_up().await;
+    world.consume_all().await;
+    let before = read_model(&world).await;
+    let mut qualified = INTO;
+    qualified[6] = "effect.add";
+    let refused = world.run(qualified).await;
+    assert_eq!(refused.code, Some(3), "{}", refused.text);
+    for part in ["it writes effect.applied, effect.balance", "not in schema fresh"] {
+        assert!(refused.text.contains(part), "{part}: {}", refused.text);
+    }
+    assert_eq!(read_model(&world).await, before);
+    assert_eq!(generation(&world).await, 1);
+    world.succeed(["consumer", "rebuild", CONSUMER, "--abandon"]).await;
+    let status = world.succeed(["consumer", "status", CONSUMER]).await;
+    assert!(!status.contains("is not finished"), "{status}");
+    assert_eq!(world.number("SELECT count(*) FROM app_inbox WHERE generation = 2").await, 0);
+}
+
+#[tokio::test]
+async fn a_read_model_with_less_than_the_one_in_use_is_not_put_in_use_unasked() {
+    let Some(world) = world().await else { return };
+    world.insert_events(5, 50).await;
+    world.catch_up().await;
+    world.consume_all().await;
+    let before = read_model(&world).await;
+    world.execute("ALTER TABLE app_outbox DISABLE TRIGGER USER").await;
+    world.execute("DELETE FROM app_outbox WHERE version <= 10").await;
+    let refused = world.run(INTO).await;
+    assert_eq!(refused.code, Some(2), "{}", refused.text);
+    assert!(refused.text.contains("10 event(s) that generation 1 has applied"), "{}", refused.text);
+    assert_eq!(read_model(&world).await, before);
+    let told = world.succeed(INTO.into_iter().chain(["--yes"])).await;
+    assert!(told.contains("continuing") && told.contains("in use: generation 2"), "{told}");
+    assert_each_once(&world).await;
+}
+
+#[tokio::test]
+async fn a_rebuild_beside_that_is_killed_leaves_the_read_model_in_use_and_is_continued() {
+    for place in ["beside-begun", "beside-filled", "beside-switching", "beside-switched"] {
+        let Some(world) = world().await else { return };
+        let consumer = world.start_consumer([]).await;
+        world.insert_events(5, 100).await;
+        world.catch_up().await;
+        world.wait_applied(100).await;
+        let before = read_model(&world).await;
+        let killed = world.command(INTO).env("WALRELAY_FAILPOINT", place).finish(DEADLINE).await;
+        assert_eq!(killed.code, None, "{place}: {}", killed.text);
+        assert_eq!(read_model(&world).await, before, "{place}");
+        let is_over = place == "beside-switched";
+        assert_eq!(generation(&world).await, 1 + i64::from(is_over), "{place}");
+        let status = world.succeed(["consumer", "status", CONSUMER]).await;
+        assert_eq!(status.contains("--abandon"), !is_over, "{place}: {status}");
+        // Nothing has to be done by hand for what comes next.
+        world.insert_events(5, 50).await;
+        world.catch_up().await;
+        world.wait_applied(150).await;
+        assert_each_once(&world).await;
+
+        let told = world.succeed(INTO).await;
+        assert_eq!(told.contains("continuing"), !is_over, "{place}: {told}");
+        assert_each_once(&world).await;
+        world.insert_events(5, 50).await;
+        world.catch_up().await;
+        world.wait_applied(200).await;
+        drop(consumer);
+        assert_each_once(&world).await;
+    }
+}

@@ -1,0 +1,114 @@
+//! `consumer rebuild --key`: single ordering keys are applied again, and nothing else is touched.
+
+use walrelay_tests::{CONSUMER, DEADLINE, World};
+
+const RESET: &str = "
+CREATE FUNCTION effect.reset(keys text[]) RETURNS void LANGUAGE sql AS $$
+  DELETE FROM effect.balance WHERE key = ANY (keys);
+  DELETE FROM effect.applied WHERE key = ANY (keys);
+$$";
+
+const REBUILD: [&str; 11] = [
+    "consumer",
+    "rebuild",
+    CONSUMER,
+    "--key",
+    "key-3",
+    "--key",
+    "key-4",
+    "--handler",
+    "effect.add",
+    "--reset-function",
+    "effect.reset",
+];
+
+async fn world() -> Option<World> {
+    let world = World::create().await?;
+    world.set_up_consumer().await;
+    world.execute(RESET).await;
+    Some(world)
+}
+
+async fn assert_each_once(world: &World) {
+    let wrong = "SELECT count(*) FROM app_outbox AS o
+          FULL JOIN (SELECT event_id, count(*) AS times FROM effect.applied GROUP BY 1) AS a
+            ON a.event_id = o.id::text
+         WHERE a.times IS DISTINCT FROM 1 OR o.id IS NULL";
+    assert_eq!(world.number(wrong).await, 0, "applied twice, or not at all");
+    let differs = "SELECT (SELECT count(*) FROM app_outbox) - (SELECT sum(events)::bigint FROM effect.balance)";
+    assert_eq!(world.number(differs).await, 0, "the sums differ");
+}
+
+/// Two keys of the read model are wrong.
+async fn damage(world: &World) {
+    let damage = "UPDATE effect.balance SET events = 77 WHERE key = 'key-3';
+        DELETE FROM effect.balance WHERE key = 'key-4'; DELETE FROM effect.applied WHERE key = 'key-4'";
+    world.execute(damage).await;
+}
+
+#[tokio::test]
+async fn keys_are_rebuilt_while_their_events_come_and_the_others_are_left_alone() {
+    let Some(world) = world().await else { return };
+    let consumer = world.start_consumer([]).await;
+    let relay = world.start_relay([]).await;
+    world.insert_events(5, 500).await;
+    world.wait_applied(500).await;
+    damage(&world).await;
+    let others = "SELECT sum(n)::bigint FROM effect.applied WHERE key NOT IN ('key-3', 'key-4') AND n <= 500";
+    let untouched = world.number(others).await;
+    world.insert_events(5, 500).await;
+    let told = world.succeed(REBUILD).await;
+    assert!(told.contains("event(s) of 2 key(s), in generation 1"), "{told}");
+    world.wait_applied(1_000).await;
+    assert_eq!(world.number(others).await, untouched);
+    world.insert_events(5, 100).await;
+    world.wait_applied(1_100).await;
+    drop((consumer, relay));
+    world.consume_all().await;
+    assert_each_once(&world).await;
+}
+
+#[tokio::test]
+async fn a_rebuild_of_keys_that_is_killed_has_done_all_or_nothing_and_is_run_again() {
+    for place in ["keys-reset", "keys-applied", "keys-rebuilt"] {
+        let Some(world) = world().await else { return };
+        let consumer = world.start_consumer([]).await;
+        world.insert_events(5, 100).await;
+        world.catch_up().await;
+        world.wait_applied(100).await;
+        damage(&world).await;
+        let killed = world.command(REBUILD).env("WALRELAY_FAILPOINT", place).finish(DEADLINE).await;
+        assert_eq!(killed.code, None, "{place}: {}", killed.text);
+        let wrong = "SELECT count(*) FROM effect.balance WHERE events = 77";
+        assert_eq!(world.number(wrong).await, i64::from(place != "keys-rebuilt"), "{place}");
+        world.insert_events(5, 50).await;
+        world.catch_up().await;
+        world.succeed(REBUILD).await;
+        world.wait_applied(150).await;
+        drop(consumer);
+        world.consume_all().await;
+        assert_each_once(&world).await;
+    }
+}
+
+#[tokio::test]
+async fn a_rebuild_of_keys_that_would_lose_something_is_refused_and_changes_nothing() {
+    let Some(world) = world().await else { return };
+    world.insert_events(5, 100).await;
+    world.catch_up().await;
+    world.consume_all().await;
+    let mut unknown = REBUILD;
+    (unknown[4], unknown[6]) = ("nobody", "no-one");
+    let no_rows = world.run(unknown).await;
+    assert_eq!(no_rows.code, Some(2), "{}", no_rows.text);
+    assert!(no_rows.text.contains("no rows of these keys"), "{}", no_rows.text);
+    world.execute("ALTER TABLE app_outbox DISABLE TRIGGER USER").await;
+    world.execute("DELETE FROM app_outbox WHERE aggregateid = 'key-3' AND version < 30").await;
+    let refused = world.run(REBUILD).await;
+    assert_eq!(refused.code, Some(2), "{}", refused.text);
+    assert!(refused.text.contains("applied event(s) are not in the outbox"), "{}", refused.text);
+    assert_eq!(world.number("SELECT sum(events)::bigint FROM effect.balance").await, 100);
+    assert_eq!(world.number("SELECT count(*) FROM app_inbox WHERE generation < 1").await, 0);
+    world.succeed(REBUILD.into_iter().chain(["--yes"])).await;
+    assert_each_once(&world).await;
+}

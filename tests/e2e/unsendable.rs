@@ -1,0 +1,89 @@
+//! A row that the server cannot send: the relay stops with its position and its id, and the printed commands
+//! pass it without losing any other row.
+
+use walrelay_testkit::postgres::installed_majors;
+use walrelay_tests::{DEADLINE, World};
+
+const BAD: &str = "00000000-0000-4000-8000-0000000000bd";
+
+fn insert(id: &str, column: &str, value: &str) -> String {
+    let (aggregate_id, payload) = match column {
+        "aggregateid" => (value, "'{}'"),
+        _ => ("'k'", value),
+    };
+    format!(
+        "INSERT INTO app_outbox (id, aggregatetype, aggregateid, event_type, version, payload)
+         VALUES ('{id}', 'video', {aggregate_id}, 'e', 1, {payload});"
+    )
+}
+
+fn id_of(number: u32) -> String {
+    format!("00000000-0000-4000-8000-{number:012}")
+}
+
+/// The word behind `before`, up to a blank.
+fn word_behind<'a>(text: &'a str, before: &str) -> &'a str {
+    let (_, behind) = text.split_once(before).unwrap_or_else(|| panic!("{before:?} in {text}"));
+    behind.split([' ', ',', '\n']).next().unwrap_or_default()
+}
+
+/// Stops at the row, and passes it by the commands that are printed, word for word.
+async fn stops_and_is_passed(world: &World, error: &str, bad: &str) {
+    let good = |number| insert(&id_of(number), "payload", "'{}'");
+    world.execute(&good(1)).await;
+    world.execute(&format!("BEGIN; {} {bad} {} COMMIT", good(2), good(3))).await;
+    world.execute(&good(4)).await;
+
+    let stopped = world.run(["run"]).await;
+    assert_eq!(stopped.code, Some(3), "{}", stopped.text);
+    for words in [error, "3 sessions ended there", BAD, "walrelay slot advance"] {
+        assert!(stopped.text.contains(words), "{words:?} is not in {}", stopped.text);
+    }
+    let position = word_behind(&stopped.text, "the server cannot send the row at ");
+    assert!(position.ends_with("#1"), "{position}");
+
+    let advance = ["slot", "advance", "--skip-events", "--to-lsn", position];
+    let refused = world.run(advance).await;
+    assert_eq!(refused.code, Some(2), "{}", refused.text);
+    assert!(refused.text.contains("--discard-rows 3 accepts that"), "{}", refused.text);
+    let told = world.succeed(advance.into_iter().chain(["--discard-rows", "3"])).await;
+    let named = told.lines().find(|line| line.contains(BAD)).unwrap_or_default();
+    assert!(named.contains("the server cannot send it"), "{told}");
+
+    let relay = world.start_relay([]).await;
+    let (_, command) = told.split_once("walrelay backfill").expect("a command");
+    assert!(!command.contains(BAD), "{told}");
+    let words = command.lines().next().unwrap_or_default().split_whitespace();
+    world.succeed(["backfill"].into_iter().chain(words)).await;
+    walrelay_testkit::wait_until(DEADLINE, "all other rows to be stored", async || {
+        let stored: Vec<_> = world.pubsub.stored().into_iter().map(|row| row.event_id).collect();
+        (1..=4).all(|number| stored.contains(&id_of(number))).then_some(())
+    })
+    .await;
+    drop(relay);
+}
+
+#[tokio::test]
+async fn a_value_beyond_what_the_server_allocates_stops_the_relay_and_is_passed_without_decoding() {
+    for major in installed_majors() {
+        let Some(world) = World::create_on(major).await else { continue };
+        // Bytes are sent as twice as many digits; compressed, they take little of the disk.
+        let to_bytes = "ALTER TABLE app_outbox ALTER payload TYPE bytea USING payload::text::bytea";
+        world.execute(to_bytes).await;
+        let bad = insert(BAD, "payload", "convert_to(repeat('a', 600000000), 'UTF8')");
+        stops_and_is_passed(&world, "invalid memory alloc request size", &bad).await;
+    }
+}
+
+#[tokio::test]
+async fn invalid_bytes_of_a_sql_ascii_database_stop_the_relay_and_are_warned_about_before() {
+    for major in installed_majors() {
+        let Some(world) = World::create_unchecked_on(major).await else { continue };
+        for command in ["init", "check"] {
+            let told = world.succeed([command]).await;
+            assert!(told.contains("SQL_ASCII"), "{command}: {told}");
+        }
+        let bad = insert(BAD, "aggregateid", "E'bad\\xff'");
+        stops_and_is_passed(&world, "invalid byte sequence", &bad).await;
+    }
+}

@@ -1,0 +1,177 @@
+//! A running relay waits for what another command ends, and for another password; it does not exit.
+
+use std::fs;
+use std::path::PathBuf;
+
+use walrelay_private_postgres::PrivatePostgres;
+use walrelay_testkit::outbox::Workload;
+use walrelay_testkit::postgres::installation_or_skip;
+use walrelay_testkit::relay::Relay;
+use walrelay_testkit::wait_until;
+use walrelay_tests::{DEADLINE, World};
+
+/// Waits until `/readyz` gives this as a reason.
+async fn wait_for_reason(relay: &Relay, reason: &str) -> String {
+    wait_until(DEADLINE, &format!("{reason:?} in /readyz"), async || {
+        let body = relay.wait_for_http(DEADLINE, "/readyz", 503).await;
+        body.contains(reason).then_some(body)
+    })
+    .await
+}
+
+async fn rows_from(world: &World, first_number: u32, count: u32) {
+    let rows = Workload { first_number, ..Workload::of_rows(count) };
+    rows.insert(world.client()).await.expect("rows");
+}
+
+#[tokio::test]
+async fn a_relay_waits_for_the_recovery_of_a_lost_slot_and_then_streams() {
+    let Some(world) = World::create().await else { return };
+    rows_from(&world, 0, 10).await;
+    world.catch_up().await;
+    world.execute(&format!("SELECT pg_drop_replication_slot('{}')", world.name())).await;
+    rows_from(&world, 10, 10).await;
+
+    let relay = world.relay([]).start();
+    let reason = wait_for_reason(&relay, "waiting:").await;
+    assert!(reason.contains("run `walrelay slot recover`"), "{reason}");
+    relay.wait_for_http(DEADLINE, "/livez", 200).await;
+    let phase = "walrelay_phase{phase=\"waiting\"} 1";
+    assert!(relay.wait_for_http(DEADLINE, "/metrics", 200).await.contains(phase));
+    // Whoever starts a run that ends by itself learns of the loss from the exit code.
+    let ends = world.run(["run", "--until-caught-up"]).await;
+    assert_eq!(ends.code, Some(5), "{}", ends.text);
+
+    world.succeed(["slot", "recover"]).await;
+    rows_from(&world, 20, 10).await;
+    relay.wait_for_line(DEADLINE, "the slot is recovered").await;
+    world.wait_confirmed(DEADLINE).await;
+    let verdict = world.check(&world.committed().await);
+    assert!(verdict.lost.is_empty() && verdict.reordered.is_empty(), "{verdict}");
+    let lines = relay.lines();
+    let waits = lines.iter().filter(|line| line.contains("waiting: nothing is published"));
+    // One a minute, and another one for each cause.
+    assert!((1..=3).contains(&waits.count()), "{}", lines.join("\n"));
+}
+
+#[tokio::test]
+async fn a_relay_that_was_started_to_wait_for_an_upgrade_survives_the_restart_of_the_server() {
+    let Some(installation) = installation_or_skip() else { return };
+    let settings = [("wal_level", "logical")];
+    let mut server = PrivatePostgres::start(&installation, &settings).expect("a server");
+    let Some(mut world) = World::create_at(&server.url("postgres")).await else { return };
+    rows_from(&world, 0, 10).await;
+    world.catch_up().await;
+    world.succeed(["prepare-upgrade"]).await;
+    let relay = world.relay([]).start();
+    wait_for_reason(&relay, "an upgrade").await;
+
+    server.stop_fast().expect("it stops");
+    relay.wait_for_line(DEADLINE, "session broke off").await;
+    server.restart().expect("it comes back");
+    world.reconnect().await;
+    // As after pg_upgrade: the same database, and another system identifier.
+    world
+        .execute(
+            "UPDATE app_outbox_relay SET system_identifier = '1',
+               operation = jsonb_set(operation, '{system_identifier}', '\"1\"')",
+        )
+        .await;
+    rows_from(&world, 10, 10).await;
+    wait_for_reason(&relay, "walrelay slot recover").await;
+    world.succeed(["slot", "recover"]).await;
+    world.wait_confirmed(DEADLINE).await;
+    let verdict = world.check(&world.committed().await);
+    assert!(verdict.lost.is_empty() && verdict.reordered.is_empty(), "{verdict}");
+    drop(relay);
+    drop(world);
+}
+
+/// A password file that is gone with the test.
+struct PasswordFile(PathBuf);
+
+impl PasswordFile {
+    fn new(name: &str) -> Self {
+        Self(std::env::temp_dir().join(format!("walrelay-passfile-{name}")))
+    }
+
+    fn write(&self, password: &str) {
+        fs::write(&self.0, format!("*:*:*:rotating:{password}\n")).expect("a file");
+    }
+}
+
+impl Drop for PasswordFile {
+    fn drop(&mut self) {
+        drop(fs::remove_file(&self.0));
+    }
+}
+
+/// A server that asks the role `rotating` for its password, and an outbox there.
+async fn server_with_passwords() -> Option<(PrivatePostgres, World)> {
+    let installation = installation_or_skip()?;
+    let settings = [("wal_level", "logical"), ("password_encryption", "scram-sha-256")];
+    let server = PrivatePostgres::start(&installation, &settings).expect("a server");
+    let world = World::create_at(&server.url("postgres")).await?;
+    world.execute("CREATE ROLE rotating SUPERUSER LOGIN PASSWORD 'first'").await;
+    world
+        .execute(
+            "COPY (SELECT 'host all rotating 127.0.0.1/32 scram-sha-256' UNION ALL
+                   SELECT 'host replication rotating 127.0.0.1/32 scram-sha-256' UNION ALL
+                   SELECT 'host all all 127.0.0.1/32 trust' UNION ALL
+                   SELECT 'local all all trust') TO PROGRAM 'cat > pg_hba.conf'",
+        )
+        .await;
+    world.execute("SELECT pg_reload_conf()").await;
+    Some((server, world))
+}
+
+const ROTATE: &str = "ALTER ROLE rotating PASSWORD 'second';
+    SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE usename = 'rotating'";
+
+#[tokio::test]
+async fn a_rotated_password_is_read_from_the_file_before_the_next_connection() {
+    let Some((server, world)) = server_with_passwords().await else { return };
+    let (port, name) = (server.port(), world.name());
+    let url = format!("postgresql://rotating@127.0.0.1:{port}/{name}?sslmode=disable");
+    let file = PasswordFile::new(name);
+    file.write("first");
+    let path = file.0.to_str().expect("a path");
+    world.set_up_consumer().await;
+    let with_file = |command: walrelay_testkit::relay::RelayCommand| {
+        command.env("DATABASE_URL", &url).env("PGPASSFILE", path).start()
+    };
+    let relay = with_file(world.relay([]));
+    relay.wait_for_line(DEADLINE, "\"streaming\"").await;
+    let consumer = with_file(world.consumer([]).with_http());
+    consumer.wait_for_http(DEADLINE, "/readyz", 200).await;
+
+    world.execute(ROTATE).await;
+    let reason = wait_for_reason(&relay, "waiting:").await;
+    assert!(reason.contains("password authentication failed"), "{reason}");
+    world.insert_events(5, 20).await;
+
+    file.write("second");
+    world.wait_applied(20).await;
+    relay.wait_for_http(DEADLINE, "/readyz", 200).await;
+    consumer.wait_for_http(DEADLINE, "/readyz", 200).await;
+    drop((relay, consumer));
+    drop(world);
+}
+
+#[tokio::test]
+async fn a_relay_streams_for_a_role_whose_transactions_are_read_only() {
+    let Some(world) = World::create().await else { return };
+    let name = world.name();
+    let alter = format!("ALTER DATABASE \"{name}\" SET default_transaction_read_only = on");
+    world.execute(&alter).await;
+    let checked = world.run(["check"]).await;
+    assert!(
+        checked.text.contains("ALTER ROLE … RESET default_transaction_read_only"),
+        "{}",
+        checked.text
+    );
+    rows_from(&world, 0, 10).await;
+    world.catch_up().await;
+    assert_eq!(world.pubsub.stored_count(), 10);
+    world.execute(&format!("ALTER DATABASE \"{name}\" RESET default_transaction_read_only")).await;
+}

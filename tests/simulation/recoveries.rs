@@ -1,0 +1,85 @@
+//! Recoveries from the table, killed at each step: what the old slot may not have settled is published by the
+//! relay's own loop, process after process, and a judge of its own looks at what came of it.
+//!
+//! The judge knows which rows are to be published, what Pub/Sub stored and what dispatch state has. It
+//! knows no type of the relay.
+
+mod bug;
+mod disk;
+mod judge;
+mod process;
+mod publisher;
+mod table;
+mod world;
+
+use std::sync::Arc;
+
+use walrelay_testkit::seed::Seed;
+
+use crate::judge::Fault;
+use bug::Bug;
+use process::{Outcome, Processes};
+use world::World;
+
+/// A recovery of a seed: its first process is killed at this step, and others are at some.
+fn recover(seed: u64, dies_at: Option<u64>, bug: Option<Bug>) -> Outcome {
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_time()
+        .start_paused(true)
+        .build()
+        .expect("a runtime");
+    runtime.block_on(async {
+        let mut seed = Seed::new(seed);
+        let world = World::new(&mut seed, bug);
+        Processes::new(Arc::new(world)).run(dies_at).await
+    })
+}
+
+/// So many steps are tried one by one; a recovery of the plan has a few hundred.
+const STEPS: u64 = 160;
+
+#[test]
+fn a_recovery_that_is_killed_at_any_step_is_finished_in_order_and_repeats_little() {
+    let mut repeated = 0;
+    for dies_at in (0..STEPS).map(|step| (step > 0).then_some(step)) {
+        for seed in 0..3 {
+            let outcome = recover(seed + 1_000 * dies_at.unwrap_or_default(), dies_at, None);
+            let Outcome { findings, steps, .. } = outcome;
+            assert!(findings.is_empty(), "seed {seed}, {dies_at:?} of {steps}: {findings:#?}");
+            repeated += outcome.repeated;
+        }
+    }
+    assert!(repeated > 0, "a kill in the middle repeats what was in flight");
+}
+
+/// Runs seeds with a planted bug until the judge objects, and says how it must.
+fn the_judge_objects(bug: Bug, expected: &[Fault]) {
+    const SEEDS_MAX: u64 = 300;
+    let found = (0..SEEDS_MAX).find_map(|seed| {
+        let outcome = recover(seed, Some(20 + seed % 100), Some(bug));
+        outcome.findings.first().map(|(fault, text)| (seed, *fault, text.clone()))
+    });
+    let Some((seed, fault, text)) = found else { panic!("{bug:?}: nobody objects") };
+    assert!(expected.contains(&fault), "{bug:?}, seed {seed}: found {fault:?} instead: {text}");
+}
+
+#[test]
+fn a_recovery_that_begins_with_the_first_row_each_time_is_found() {
+    the_judge_objects(Bug::ForgetsItsPlace, &[Fault::Repeated]);
+}
+
+#[test]
+fn a_place_that_outlives_its_slot_is_found() {
+    let faults = [Fault::Lost, Fault::Reordered, Fault::Altered];
+    the_judge_objects(Bug::KeepsThePlaceOfAnotherSlot, &faults);
+}
+
+#[test]
+fn a_place_behind_rows_that_are_only_read_is_found() {
+    the_judge_objects(Bug::NotesWhatIsOnlyRead, &[Fault::Lost, Fault::Reordered]);
+}
+
+#[test]
+fn rows_that_have_other_positions_after_a_kill_are_found() {
+    the_judge_objects(Bug::NumbersFromZero, &[Fault::Altered]);
+}

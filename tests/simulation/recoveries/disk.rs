@@ -1,0 +1,138 @@
+//! What outlives a process: the rows, the slot, and the record of the recovery.
+
+use std::sync::{Mutex, MutexGuard};
+
+use tokio::sync::Notify;
+use walrelay_outbox_admin::FillingPlace;
+
+use super::bug::Bug;
+use crate::world::locked;
+
+/// A committed row.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Row {
+    /// In the order of commits.
+    pub(super) number: u32,
+    pub(super) key: u32,
+    pub(super) version: u32,
+}
+
+/// A slot that was made, and what it does not stream.
+#[derive(Debug, Clone)]
+pub(super) struct Made {
+    /// How many slots were made before.
+    pub(super) slot: u64,
+    pub(super) consistent_point: u64,
+    /// In the order in which they are read.
+    pub(super) rows: Vec<Row>,
+}
+
+impl Made {
+    /// As the snapshot is on record.
+    pub(super) fn snapshot(&self) -> String {
+        format!("snapshot {}", self.slot)
+    }
+}
+
+#[derive(Debug, Default)]
+struct State {
+    rows: Vec<Row>,
+    slots: u64,
+    slot: Option<u64>,
+    on_record: Option<Made>,
+    place: Option<(String, FillingPlace)>,
+    is_finished: bool,
+}
+
+#[derive(Debug, Default)]
+pub(super) struct Disk(Mutex<State>);
+
+impl Disk {
+    fn state(&self) -> MutexGuard<'_, State> {
+        locked(&self.0)
+    }
+
+    pub(super) fn commit(&self, key: u32) {
+        let mut state = self.state();
+        let number = u32::try_from(state.rows.len()).expect("few rows");
+        let of_key = state.rows.iter().filter(|row| row.key == key).count();
+        let version = u32::try_from(of_key).expect("few rows");
+        state.rows.push(Row { number, key, version });
+    }
+
+    /// The slot that is on record, unless it was lost.
+    pub(super) fn made(&self) -> Option<Made> {
+        let state = self.state();
+        state.on_record.clone().filter(|made| state.slot == Some(made.slot))
+    }
+
+    pub(super) fn make_slot(&self) -> Made {
+        let mut state = self.state();
+        state.slots += 1;
+        let slot = state.slots;
+        state.slot = Some(slot);
+        let mut rows = state.rows.clone();
+        rows.sort_by_key(|row| (row.key, row.version));
+        Made { slot, consistent_point: 10_000 + 1_000 * slot, rows }
+    }
+
+    pub(super) fn note_made(&self, made: Made) {
+        self.state().on_record = Some(made);
+    }
+
+    /// The slot is lost again, and rows are committed that nobody streams.
+    pub(super) fn lose_slot(&self) {
+        self.state().slot = None;
+    }
+
+    pub(super) fn note_place(&self, snapshot: String, place: FillingPlace) {
+        self.state().place = Some((snapshot, place));
+    }
+
+    pub(super) fn place(&self, snapshot: &str, bug: Option<Bug>) -> Option<FillingPlace> {
+        let keeps = bug == Some(Bug::KeepsThePlaceOfAnotherSlot);
+        let noted = self.state().place.clone();
+        noted.filter(|(of, _)| keeps || of == snapshot).map(|(_, place)| place)
+    }
+
+    pub(super) fn finish(&self) {
+        self.state().is_finished = true;
+    }
+
+    pub(super) fn is_finished(&self) -> bool {
+        self.state().is_finished
+    }
+}
+
+/// The steps of the processes, and after which one the running process dies.
+#[derive(Debug, Default)]
+pub(super) struct Steps {
+    done: Mutex<(u64, u64)>,
+    dies_at: Mutex<Option<u64>>,
+    pub(super) dies: Notify,
+}
+
+impl Steps {
+    pub(super) fn arm(&self, dies_at: Option<u64>) {
+        locked(&self.done).0 = 0;
+        *locked(&self.dies_at) = dies_at;
+    }
+
+    pub(super) fn done(&self) -> u64 {
+        locked(&self.done).1
+    }
+
+    /// A step is done, and may have been the last one of its process.
+    pub(super) async fn pass(&self) {
+        let of_process = {
+            let mut done = locked(&self.done);
+            *done = (done.0 + 1, done.1 + 1);
+            done.0
+        };
+        let dies = locked(&self.dies_at).take_if(|at| *at == of_process);
+        if dies.is_some() {
+            self.dies.notify_one();
+            std::future::pending::<()>().await;
+        }
+    }
+}

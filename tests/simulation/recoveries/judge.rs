@@ -1,0 +1,162 @@
+//! The judge of recoveries: nothing lost, order per key, nothing settled and noted stored again, an end.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::{Mutex, MutexGuard};
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+use super::disk::{Made, Row};
+use crate::judge::Fault;
+use crate::world::locked;
+
+/// Rows that settled longer ago than this are on record: the interval, the time of a write, and that of the
+/// requests that a session before has left.
+const NOTED_WITHIN: Duration = Duration::from_secs(5);
+
+#[derive(Debug, Default)]
+struct State {
+    made: Option<Made>,
+    /// How many rows of that slot are noted as settled.
+    noted: u32,
+    /// The same when the running process began.
+    noted_before: u32,
+    /// When rows of that slot settled, by number in the order of reading.
+    settled: BTreeMap<u32, Instant>,
+    /// Rows that were stored, and those of them that were stored for that slot.
+    stored: BTreeSet<u32>,
+    stored_for_slot: BTreeSet<u32>,
+    /// Rows that dispatch state has.
+    recorded: BTreeSet<u32>,
+    /// Rows that Pub/Sub refused as `INVALID_ARGUMENT` in a request of their own to the running process. With
+    /// `OnDead::Continue` later rows of the key may be stored before the dead row is recorded.
+    refused_alone: BTreeSet<u32>,
+    repeated: usize,
+    findings: Vec<(Fault, String)>,
+}
+
+#[derive(Debug, Default)]
+pub(super) struct RecoveryJudge(Mutex<State>);
+
+impl State {
+    fn find(&mut self, fault: Fault, text: impl Into<String>) {
+        self.findings.push((fault, text.into()));
+    }
+
+    fn index_of(&self, number: u32) -> Option<u32> {
+        let rows = &self.made.as_ref()?.rows;
+        u32::try_from(rows.iter().position(|row| row.number == number)?).ok()
+    }
+
+    /// An earlier row of its key that is neither stored, recorded nor dead.
+    fn missing_before(&self, number: u32) -> Option<Row> {
+        let rows = &self.made.as_ref()?.rows;
+        let row = rows.iter().find(|row| row.number == number)?;
+        let is_before = |other: &&Row| other.key == row.key && other.version < row.version;
+        let is_there = |other: &Row| {
+            let passed = [&self.stored, &self.recorded, &self.refused_alone];
+            passed.iter().any(|numbers| numbers.contains(&other.number))
+        };
+        rows.iter().filter(is_before).find(|other| !is_there(other)).copied()
+    }
+}
+
+impl RecoveryJudge {
+    fn state(&self) -> MutexGuard<'_, State> {
+        locked(&self.0)
+    }
+
+    pub(super) fn find(&self, fault: Fault, text: impl Into<String>) {
+        self.state().find(fault, text);
+    }
+
+    /// A process publishes the rows of this slot.
+    pub(super) fn begins(&self, made: &Made) {
+        let mut state = self.state();
+        if state.made.as_ref().is_none_or(|before| before.slot != made.slot) {
+            (state.noted, state.made) = (0, Some(made.clone()));
+            state.stored_for_slot.clear();
+            state.settled.clear();
+        }
+        state.noted_before = state.noted;
+    }
+
+    /// A session reads rows from this one on: what settled behind it is not remembered.
+    pub(super) fn reads_from(&self, first: u32) {
+        drop(self.state().settled.split_off(&first));
+    }
+
+    /// It is on record that the rows before this one are settled.
+    pub(super) fn noted(&self, number: u32) {
+        let mut state = self.state();
+        state.noted = state.noted.max(number);
+    }
+
+    /// A message is stored, with this index if it is of the stream of the slot.
+    pub(super) fn stored(&self, number: u32, tx_index: Option<u32>) {
+        let mut state = self.state();
+        let index = state.index_of(number);
+        let is_recorded = state.recorded.contains(&number);
+        if let (Some(told), Some(index)) = (tx_index, index)
+            && told != index
+        {
+            state.find(Fault::Altered, format!("row {index} has the number {told}"));
+        }
+        let is_again = !state.stored_for_slot.insert(number);
+        let is_noted = index.is_some_and(|index| index < state.noted_before);
+        if is_again && is_noted && !is_recorded {
+            let text = format!("row {index:?}, and {} are noted", state.noted_before);
+            state.find(Fault::Repeated, text);
+        }
+        if !state.stored.insert(number) {
+            state.repeated += 1;
+        } else if let Some(missing) = state.missing_before(number).filter(|_| !is_recorded) {
+            state.find(Fault::Reordered, format!("row {number} before {missing:?}"));
+        }
+    }
+
+    /// The relay was told that a row is stored, or recorded.
+    pub(super) fn settled(&self, number: u32) {
+        let mut state = self.state();
+        if let Some(index) = state.index_of(number) {
+            state.settled.entry(index).or_insert_with(Instant::now);
+        }
+    }
+
+    /// What dispatch state has now.
+    pub(super) fn recorded(&self, numbers: impl IntoIterator<Item = u32>) {
+        self.state().recorded.extend(numbers);
+    }
+
+    /// Pub/Sub refuses exactly this row.
+    pub(super) fn refused_alone(&self, number: u32) {
+        self.state().refused_alone.insert(number);
+    }
+
+    /// A process is gone: rows that settled long ago must be on record. A dead row that is not on record must
+    /// be tried again by the next process, before later rows of its key.
+    pub(super) fn process_gone(&self) {
+        let mut state = self.state();
+        state.refused_alone.clear();
+        let is_old = |index: &u32| {
+            let settled = state.settled.get(index);
+            settled.is_some_and(|at| at.elapsed() > NOTED_WITHIN)
+        };
+        let old = (state.noted..).take_while(is_old).count();
+        if old > 1 {
+            state.find(Fault::Repeated, format!("{old} rows settled long ago come again"));
+        }
+    }
+
+    /// The end: every row of the last slot is stored or recorded.
+    pub(super) fn end(&self) -> (Vec<(Fault, String)>, usize) {
+        let mut state = self.state();
+        let rows = state.made.as_ref().map(|made| made.rows.clone()).unwrap_or_default();
+        for row in rows {
+            if !state.stored.contains(&row.number) && !state.recorded.contains(&row.number) {
+                state.find(Fault::Lost, format!("{row:?}"));
+            }
+        }
+        (state.findings.clone(), state.repeated)
+    }
+}

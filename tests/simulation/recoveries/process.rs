@@ -1,0 +1,163 @@
+//! Processes that recover, one after the other, each killed at a step.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::time::sleep;
+use walrelay_core::{Random, WalBudgetLimit};
+use walrelay_outbox_admin::FillingPlace;
+use walrelay_relay::error::RelayError;
+use walrelay_relay::lifecycle::supervisor::Supervisor;
+use walrelay_relay::observe::health::Health;
+use walrelay_relay::observe::metrics::Metrics;
+use walrelay_relay::recovery::{Followed, NotePlace, Progress, Serving, run_noting};
+use walrelay_relay::settings::Until;
+use walrelay_relay::shutdown::Shutdown;
+use walrelay_relay::stream::mode::Ended;
+
+use super::bug::Bug;
+use super::disk::Made;
+use super::publisher::TopicOf;
+use super::table::{TableServer, described};
+use super::world::{World, a_key};
+use crate::judge::Fault;
+use crate::relay::{settings, story_of};
+use crate::world::locked;
+
+/// Processes that may be killed; those after them are not.
+const KILLED_MAX: u64 = 6;
+const PROCESSES_MAX: u64 = 20;
+
+/// What came of a run.
+pub(super) struct Outcome {
+    pub(super) findings: Vec<(Fault, String)>,
+    /// Steps of its processes.
+    pub(super) steps: u64,
+    /// Messages stored beyond the first of their row.
+    pub(super) repeated: usize,
+}
+
+pub(super) struct Processes {
+    world: Arc<World>,
+}
+
+impl Processes {
+    pub(super) fn new(world: Arc<World>) -> Self {
+        Self { world }
+    }
+
+    /// Until the recovery is finished.
+    pub(super) async fn run(&self, mut dies_at: Option<u64>) -> Outcome {
+        let World { disk, judge, steps, .. } = &*self.world;
+        for process in 1..=PROCESSES_MAX {
+            steps.arm(dies_at);
+            tokio::select! {
+                biased;
+                () = steps.dies.notified() => {}
+                () = self.recover(process) => {}
+            }
+            judge.recorded(self.world.in_dispatch_state());
+            judge.process_gone();
+            if disk.is_finished() {
+                break;
+            }
+            let mut seed = locked(&self.world.seed).fork();
+            if process < KILLED_MAX && seed.chance(250) {
+                disk.lose_slot();
+                (0..seed.count(1, 40)).for_each(|_| disk.commit(a_key(&mut seed)));
+            }
+            let is_killed = process < KILLED_MAX && seed.chance(700);
+            dies_at = is_killed.then(|| seed.between(1, 300));
+            sleep(seed.time(Duration::ZERO, Duration::from_secs(2))).await;
+        }
+        if !disk.is_finished() {
+            judge.find(Fault::Unfinished, "the recovery");
+        }
+        let (findings, repeated) = judge.end();
+        Outcome { findings, repeated, steps: steps.done() }
+    }
+
+    /// The slot, unless one is on record and there.
+    async fn slot(&self) -> Made {
+        let World { disk, steps, .. } = &*self.world;
+        if let Some(made) = disk.made() {
+            return made;
+        }
+        steps.pass().await;
+        let made = disk.make_slot();
+        steps.pass().await;
+        disk.note_made(made.clone());
+        steps.pass().await;
+        made
+    }
+
+    /// One process.
+    async fn recover(&self, process: u64) {
+        let World { disk, judge, steps, bug, plan, .. } = &*self.world;
+        let made = self.slot().await;
+        let place = disk.place(&made.snapshot(), *bug);
+        let place = place.filter(|place| place.table_among(&[described()]).is_some());
+        let place = place.filter(|_| *bug != Some(Bug::ForgetsItsPlace));
+        judge.begins(&made);
+        let progress = Progress::from(place);
+        let mut settings = settings(plan);
+        settings.until = Until::CaughtUp;
+        settings.wal_budget = WalBudgetLimit::Off;
+        settings.router.replay_id = Some("recovery".to_owned());
+        let commit_lsn = made.consistent_point - 1;
+        let topic = TopicOf { world: Arc::clone(&self.world), commit_lsn };
+        let seed = locked(&self.world.seed).draw();
+        let supervisor = Supervisor {
+            settings: &settings,
+            server: TableServer {
+                world: Arc::clone(&self.world),
+                process,
+                made: made.clone(),
+                progress: progress.clone(),
+                serving: Serving::default(),
+            },
+            publisher: Followed::new(topic, progress.clone()),
+            metrics: Metrics::new(),
+            health: Health::new(),
+            random: Random::new(seed),
+        };
+        let noting = Noting { world: Arc::clone(&self.world), made };
+        let (stop, shutdown) = (Shutdown::new(), Shutdown::new());
+        let running = Box::pin(supervisor.run(&stop));
+        match run_noting(running, (noting, &progress), (&stop, &shutdown)).await {
+            Ok(Some(Ended::CaughtUp)) => {
+                steps.pass().await;
+                disk.finish();
+            }
+            Ok(Some(Ended::Stopped) | None) => judge.find(Fault::GaveUp, "stopped"),
+            Err(error) => judge.find(Fault::GaveUp, story_of(&error)),
+        }
+    }
+}
+
+/// The record of the recovery, as one process writes it.
+struct Noting {
+    world: Arc<World>,
+    made: Made,
+}
+
+impl NotePlace for Noting {
+    async fn note(&self, place: &FillingPlace) -> Result<(), RelayError> {
+        let World { disk, judge, steps, bug, .. } = &*self.world;
+        steps.pass().await;
+        let mut place = place.clone();
+        if *bug == Some(Bug::NotesWhatIsOnlyRead) {
+            let behind = self.made.rows.iter().skip(place.number as usize + 25);
+            if let Some(row) = behind.clone().next() {
+                place.number += 25;
+                place.row.key.aggregate_id = format!("k{:03}", row.key);
+                place.row.order =
+                    vec![Some(row.version.to_string()), Some(format!("e{}", row.number))];
+            }
+        }
+        judge.noted(place.number);
+        disk.note_place(self.made.snapshot(), place);
+        steps.pass().await;
+        Ok(())
+    }
+}

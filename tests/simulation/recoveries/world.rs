@@ -1,0 +1,88 @@
+//! What outlives the processes of a run: the disk, Pub/Sub, dispatch state and the judge.
+
+use std::collections::BTreeSet;
+use std::sync::Mutex;
+use std::time::Duration;
+
+use tokio::time::Instant;
+use walrelay_core::OnDead;
+use walrelay_testkit::seed::Seed;
+use walrelay_testkit::walsender::ScriptedServer;
+
+use super::bug::Bug;
+use super::disk::{Disk, Steps};
+use super::judge::RecoveryJudge;
+use crate::judge::{self, Judge, Status};
+use crate::plan::Plan;
+use crate::rows::TABLE;
+use crate::table::{self, Table};
+
+const KEYS: u32 = 6;
+
+/// What Pub/Sub refuses.
+#[derive(Debug)]
+pub(super) struct Topic {
+    pub(super) sick_key: Option<String>,
+    pub(super) sick_until: Instant,
+    pub(super) poison: BTreeSet<u32>,
+}
+
+/// Everything of a run that is no process.
+pub(super) struct World {
+    pub(super) disk: Disk,
+    pub(super) topic: Topic,
+    pub(super) judge: RecoveryJudge,
+    pub(super) steps: Steps,
+    pub(super) bug: Option<Bug>,
+    pub(super) plan: Plan,
+    pub(super) seed: Mutex<Seed>,
+    /// Dispatch state.
+    pub(super) dispatch: Table,
+}
+
+impl World {
+    pub(super) fn new(seed: &mut Seed, bug: Option<Bug>) -> Self {
+        let disk = Disk::default();
+        let rows = seed.count(100, 500);
+        (0..rows).for_each(|_| disk.commit(a_key(seed)));
+        let mut plan = Plan::calm([]);
+        plan.lanes.batch_messages = 5;
+        let server = ScriptedServer::new(TABLE, Box::new(|_| {}));
+        let rules = table::Rules {
+            on_dead: OnDead::Continue,
+            per_key_rows: 500,
+            lease: Duration::from_secs(25),
+            recorded_page: 500,
+        };
+        let others = Judge::new(judge::Rules {
+            dead_rows_hold: false,
+            unsettled_bytes_max: usize::MAX,
+            request_messages_max: usize::MAX,
+            request_bytes_max: usize::MAX,
+            status_timeout: Duration::MAX,
+            take_over_after: Duration::MAX,
+        });
+        let dispatch = Table::new(rules, table::Intervals::HEALTHY, seed.fork(), others, server);
+        let topic = Topic {
+            sick_key: seed.chance(500).then(|| format!("k{:03}", a_key(seed))),
+            sick_until: Instant::now() + seed.time(Duration::ZERO, Duration::from_secs(20)),
+            poison: (0..seed.count(0, 2))
+                .map(|_| u32::try_from(seed.count(0, rows)).expect("few rows"))
+                .collect(),
+        };
+        let (judge, steps) = (RecoveryJudge::default(), Steps::default());
+        let seed = Mutex::new(seed.fork());
+        Self { disk, topic, judge, steps, bug, plan, seed, dispatch }
+    }
+
+    /// Numbers of the rows that dispatch state has.
+    pub(super) fn in_dispatch_state(&self) -> BTreeSet<u32> {
+        use Status::{Dead, Discarded, Published, Retrying};
+        self.dispatch.rows(&[Retrying, Dead, Published, Discarded]).into_iter().collect()
+    }
+}
+
+/// The key of a row that is committed.
+pub(super) fn a_key(seed: &mut Seed) -> u32 {
+    u32::try_from(seed.between(0, u64::from(KEYS) - 1)).expect("few keys")
+}
