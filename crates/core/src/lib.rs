@@ -39,9 +39,9 @@
 //!   created.
 //! - **I10 Retained WAL stays within a budget** for as long as dispatch state can be written,
 //!   even in a Pub/Sub outage. The largest outbox transaction and the WAL of recording come on top.
-//! - **I11 A write belongs to its history.** A session writes dispatch state and the relay's row only
-//!   if it is proven to be on the server of the replication session. System identifier, timeline
-//!   and postmaster start time must be equal.
+//! - **I11 A write belongs to its history.** Only a session on the server of the replication
+//!   session writes dispatch state and the relay's row. Equal system identifier, timeline and
+//!   postmaster start time prove that the server is the same.
 
 #![warn(clippy::iter_over_hash_type)]
 
