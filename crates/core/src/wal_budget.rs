@@ -106,22 +106,22 @@ pub struct WalBudget {
     from: Lsn,
     spill: Spill,
     effort: Effort,
-    /// The WAL cost of recorded rows, by the segment of WAL in which the rows were committed.
-    /// Segments behind the watermark are removed.
+    /// The WAL cost of recorded rows, by the section of WAL in which the rows were committed.
+    /// Sections behind the watermark are removed.
     recorded: BTreeMap<u64, u64>,
     /// The end of the WAL when spilling paused because it wrote more WAL than it released.
     ///
-    /// Spilling resumes when a row is stored, or when enough WAL has been written since. That WAL
-    /// may belong to other tables, and only the rows before it retain it.
+    /// Spilling resumes when a row is stored, or when enough WAL has been written since. Other
+    /// tables may have written that WAL, and then only the earlier outbox rows retain it.
     rests_since: Option<Lsn>,
 }
 
-/// The cost of spilling so far, and the WAL that it released. Both cover the same segments of the
+/// The cost of spilling so far, and the WAL that it released. Both cover the same sections of the
 /// WAL. They can therefore be compared at any time, however far ahead of the watermark rows are
 /// recorded.
 #[derive(Debug, Clone, Copy)]
 struct Effort {
-    /// The first segment that counts.
+    /// The first section that counts.
     from: u64,
     /// The end of the WAL when spilling began. Later WAL is partly written by the relay itself.
     to: Lsn,
@@ -133,7 +133,7 @@ struct Effort {
 impl Effort {
     const NONE: Self = Self { from: 0, to: Lsn::ZERO, written: 0, allowed: 0 };
 
-    /// The excess of cost over released WAL in bytes, after all segments before `passed` were
+    /// The excess of cost over released WAL in bytes, after all sections before `passed` were
     /// released.
     const fn loss(&self, passed: u64, stretch: u64) -> u64 {
         self.written.saturating_sub(passed.saturating_sub(self.from) * stretch)
@@ -144,7 +144,7 @@ impl Effort {
 /// entries, and its deletion.
 const ROW_LOG_BYTES: u64 = 1_500;
 
-/// The number of WAL segments in a budget: the resolution at which cost and released WAL are
+/// The number of WAL sections in a budget: the resolution at which cost and released WAL are
 /// compared.
 const STRETCHES: u64 = 256;
 
@@ -170,7 +170,7 @@ impl WalBudget {
             return None;
         }
         self.limit = self.setting.bytes(retention);
-        // Both were counted in segments of the previous budget.
+        // Both were counted in sections of the previous budget.
         self.recorded.clear();
         self.effort = Effort::NONE;
         Some(std::mem::replace(&mut self.retention, retention))
@@ -228,7 +228,7 @@ impl WalBudget {
         *self.recorded.entry(commit_lsn.as_u64() / stretch).or_default() += cost;
     }
 
-    /// The size of a WAL segment in bytes, if the cost of recording matters. The cost does not
+    /// The size of a WAL section in bytes, if the cost of recording matters. The cost does not
     /// matter on a server that would drop the slot, because using disk is better than losing the
     /// slot.
     fn stretch(&self) -> Option<u64> {

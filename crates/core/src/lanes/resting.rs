@@ -45,11 +45,11 @@ impl Lanes {
         !self.resting.is_empty() && self.parked_count <= self.policy.parked_lanes / 2
     }
 
-    /// Makes a key due whose head has no due time, so that no query for due keys finds it.
+    /// Makes a key due if its head has no due time. Queries for due keys cannot find such a key.
     ///
-    /// Somebody else removed the rows before the head: an operator, or a session that has ended. A
-    /// resting key is woken. A key not known to be parked is parked, because a session that has
-    /// ended put the row there. A parked key with a lane checks the table by itself.
+    /// An operator or an ended session has removed the rows before the head. A resting key is woken.
+    /// A key not known to be parked is parked, because an ended session has put the row there. A
+    /// parked key with a lane checks the table by itself.
     pub fn mark_untimed(&mut self, topic: &Topic, ordering_key: &str, now: Instant) {
         let lane = self.table.find(topic, ordering_key).map(|id| &self.table[id]);
         if lane.is_some_and(|lane| lane.parked.is_some()) {
