@@ -1,6 +1,6 @@
-//! The attributes of a message, encoded as they are gathered.
+//! Collects and encodes the attributes of a message.
 //!
-//! All of them live in one reused buffer, so a row costs no allocation here.
+//! All attributes live in one reused buffer, so a row costs no allocation here.
 
 use std::fmt::Write as _;
 
@@ -14,24 +14,24 @@ use crate::picked::Picked;
 use crate::timestamp::rfc3339;
 use crate::wire;
 
-/// How a row's fields are named as attributes, `--attributes`.
+/// The naming style of attributes, `--attributes`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Style {
     /// `event_id`, `event_type`, `aggregate_type` …
     Default,
     /// The CloudEvents binding of Pub/Sub, binary mode: `ce-id`, `ce-type` …
     CloudEvents {
-        /// `ce-source`; the table's name where empty.
+        /// `ce-source`. If empty, the name of the table.
         source: String,
     },
 }
 
-/// Whether messages say whose positions theirs are, `--system-identifier`.
+/// Whether messages carry the system identifier of their server, `--system-identifier`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum LogName {
-    /// They do not.
+    /// Messages do not carry the identifier.
     Untold,
-    /// They do, in the attribute `system_identifier`.
+    /// Messages carry the identifier in the attribute `system_identifier`.
     Told,
 }
 
@@ -39,7 +39,7 @@ pub enum LogName {
 pub(crate) struct Attributes {
     style: Style,
     replay_id: Option<String>,
-    /// Whose positions these are, where that is told.
+    /// The system identifier of the server whose positions these are, if messages carry it.
     system_identifier: Option<String>,
     position: PositionText,
     entries: Entries,
@@ -51,12 +51,12 @@ impl Attributes {
         Self { style, replay_id, system_identifier: None, position, entries }
     }
 
-    /// Has each message say so from now on.
+    /// Adds this system identifier to each message from now on.
     pub(crate) fn tell_log_name(&mut self, system_identifier: String) {
         self.system_identifier = Some(system_identifier);
     }
 
-    /// Gathers the attributes of a row; says what Pub/Sub would refuse about them.
+    /// Collects the attributes of a row. Returns a fault if Pub/Sub would refuse them.
     pub(crate) fn collect(&mut self, row: &Picked<'_>) -> Result<Option<Fault>, RouteError> {
         let Self { style, replay_id, system_identifier, position, entries } = self;
         entries.clear();
@@ -80,18 +80,18 @@ impl Attributes {
         Ok(headers.or_else(|| entries.fault()))
     }
 
-    /// Members of the row's headers that were left out, because their names are the relay's own.
+    /// The number of headers that were dropped because their names are reserved for the relay.
     pub(crate) const fn headers_left_out(&self) -> usize {
         self.entries.headers_left_out
     }
 
-    /// The attributes' fields of a `PubsubMessage`.
+    /// The attribute fields of a `PubsubMessage`.
     pub(crate) fn encoded(&self) -> &[u8] {
         &self.entries.encoded
     }
 }
 
-/// A position as text. The rows of a transaction share their commit's, which is written once.
+/// A position as text. The rows of a transaction share the commit LSN, which is formatted once.
 #[derive(Debug, Default)]
 struct PositionText {
     of: Option<Lsn>,
@@ -111,14 +111,14 @@ impl PositionText {
     }
 }
 
-/// Attributes as they will stand in the message: a map entry each.
+/// Encoded attributes, one map entry each.
 #[derive(Debug, Default)]
 struct Entries {
     encoded: Vec<u8>,
     count: usize,
-    /// The first that is longer than Pub/Sub allows.
+    /// The first attribute that is longer than Pub/Sub allows.
     too_long: Option<Fault>,
-    /// Headers whose names are the relay's own.
+    /// The number of headers whose names are reserved for the relay.
     headers_left_out: usize,
 }
 
@@ -151,7 +151,8 @@ impl Entries {
     fn add_cloud_events(&mut self, row: &Picked<'_>, source: &str) -> Result<(), RouteError> {
         // CloudEvents 1.0, Pub/Sub protocol binding, binary mode.
         self.add(cloudevents::SPEC_VERSION, "1.0");
-        // What the binding has no name for keeps ours: a consumer orders by the version.
+        // Fields without a CloudEvents name keep the default name, because a consumer orders by the
+        // version.
         const NAMES: [(&str, Field); 6] = [
             (cloudevents::ID, Field::Id),
             (cloudevents::TYPE, Field::EventType),
@@ -182,14 +183,15 @@ impl Entries {
         let Some(value) = row.text(Field::OccurredAt)? else { return Ok(()) };
         match row.occurred_at_is_timestamp().then(|| rfc3339(value.as_bytes())).flatten() {
             Some(rfc) => self.add_bytes(key, &rfc),
-            // A bigint of milliseconds, `infinity`: as it is.
+            // A bigint of milliseconds or `infinity` is copied unchanged.
             None => self.add(key, value),
         }
         Ok(())
     }
 
-    /// Every member of the headers object, except those that have a name of ours. Such a name is left out even
-    /// where the relay does not write it: a consumer would take the producer's value for the relay's.
+    /// Adds every member of the headers object, except those with a reserved name. A reserved name
+    /// is dropped even if the relay does not write it. Otherwise a consumer would mistake the
+    /// producer's value for the relay's.
     fn add_headers(&mut self, json: &str) -> Option<Fault> {
         let members = match serde_json::from_str(json) {
             Ok(serde_json::Value::Object(members)) => members,
@@ -197,7 +199,8 @@ impl Entries {
             Ok(_) => {
                 return Some(Fault::Headers("the headers column is not a JSON object".to_owned()));
             }
-            // The parser names the place and no value, as in `number out of range at line 1 column 9`.
+            // The parser names the location and no value, as in `number out of range at line 1
+            // column 9`.
             Err(error) => {
                 return Some(Fault::Headers(format!("the headers column cannot be read: {error}")));
             }
@@ -228,7 +231,7 @@ impl Entries {
     fn add_header(&mut self, key: &str, value: &str) {
         self.add(key, value);
         if key == name::TRACEPARENT {
-            // What Google's client libraries look for; the service ignores both.
+            // Google's client libraries read this name. The service ignores both names.
             self.add(name::GOOGCLIENT_TRACEPARENT, value);
         }
     }
@@ -237,7 +240,7 @@ impl Entries {
         self.add_bytes(key, value.as_bytes());
     }
 
-    /// `value` is UTF-8.
+    /// Adds one attribute. `value` must be UTF-8.
     fn add_bytes(&mut self, key: &str, value: &[u8]) {
         if self.too_long.is_none() {
             self.too_long = fault_of_attribute(key, value.len());
@@ -255,7 +258,7 @@ impl Entries {
     }
 }
 
-/// More attributes than a message may have.
+/// The fault of a message with too many attributes.
 pub(crate) fn fault_of_count(count: usize) -> Option<Fault> {
     (count > ATTRIBUTES_MAX).then(|| Fault::Limit {
         what: "the number of attributes".to_owned(),
@@ -264,7 +267,7 @@ pub(crate) fn fault_of_count(count: usize) -> Option<Fault> {
     })
 }
 
-/// An attribute that is longer than Pub/Sub allows.
+/// The fault of an attribute that is longer than Pub/Sub allows.
 pub(crate) fn fault_of_attribute(key: &str, value_len: usize) -> Option<Fault> {
     let is_long = key.len() > ATTRIBUTE_KEY_BYTES_MAX || value_len > ATTRIBUTE_VALUE_BYTES_MAX;
     is_long.then(|| too_long(key, value_len))

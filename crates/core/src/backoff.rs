@@ -1,23 +1,24 @@
-//! How long to wait before trying again: exponential, with full jitter.
+//! The delay before the next attempt: exponential, with full jitter.
 
 use std::time::Duration;
 
 /// Delays `base`, `2·base`, `4·base` … up to `cap`, each scaled by a random fraction.
 ///
-/// Full jitter keeps lanes that failed together from returning together
-/// (AWS Architecture Blog, "Exponential Backoff And Jitter").
+/// Full jitter spreads the retries of lanes that failed together (AWS Architecture Blog,
+/// "Exponential Backoff And Jitter").
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Backoff {
     /// The first delay before jitter.
     pub base: Duration,
-    /// No delay is longer.
+    /// The longest delay.
     pub cap: Duration,
 }
 
 impl Backoff {
-    /// The delay after `attempts` failures (from 1); `random` is uniform over all of `u32`.
+    /// The delay after `attempts` failures (from 1). `random` is uniform over all of `u32`.
     ///
-    /// At least a tenth of the full delay, so that an unlucky draw does not hammer the service.
+    /// The delay is at least a tenth of the full delay, so that an unlucky draw does not hammer the
+    /// service.
     #[must_use]
     pub fn delay(&self, attempts: u32, random: u32) -> Duration {
         let doublings = attempts.saturating_sub(1).min(31);

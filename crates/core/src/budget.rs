@@ -1,17 +1,17 @@
-//! The one budget of memory (I6): rows read and not settled, parked rows reloaded, requests out.
+//! The single memory budget (I6): unsettled rows, reloaded parked rows, outstanding requests.
 
-/// Bounds of what may be in flight at once.
+/// Limits on the rows in flight.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct BudgetLimits {
     /// Bytes of memory, `--max-in-flight-bytes`.
     pub bytes: usize,
-    /// Rows. More would only lengthen the replay after a crash: this many fill every request that
-    /// may be out several times over.
+    /// Rows. This number fills all outstanding requests several times over. More rows would only
+    /// lengthen the replay after a crash.
     pub rows: usize,
 }
 
 impl BudgetLimits {
-    /// Rows in flight at once.
+    /// The default limit of rows in flight.
     pub const ROWS: usize = 20_000;
 
     /// Limits for a budget of `bytes`.
@@ -20,28 +20,28 @@ impl BudgetLimits {
         Self { bytes, rows: Self::ROWS }
     }
 
-    /// What rows that fail may hold: a quarter.
+    /// The share that failing rows may use: a quarter.
     #[must_use]
     pub const fn failing_share(self) -> Self {
         Self { bytes: self.bytes / 4, rows: self.rows / 4 }
     }
 }
 
-/// What is in flight, against its limits.
+/// The rows and bytes in flight, against their limits.
 ///
-/// An eighth is kept for rows reloaded from dispatch state: otherwise a long backlog on the slot
-/// would leave parked keys no room for ever.
+/// An eighth is reserved for rows reloaded from dispatch state. Otherwise a long backlog on the
+/// slot would leave no memory for parked keys.
 #[derive(Debug)]
 pub struct Budget {
     limits: BudgetLimits,
     bytes: usize,
     rows: usize,
-    /// Bytes beside the rows; they leave less room for reading.
+    /// Bytes used outside of rows. They reduce the space for reading.
     beside: usize,
 }
 
 impl Budget {
-    /// An empty budget.
+    /// Creates an empty budget.
     #[must_use]
     pub const fn new(limits: BudgetLimits) -> Self {
         Self { limits, bytes: 0, rows: 0, beside: 0 }
@@ -53,25 +53,26 @@ impl Budget {
         self.bytes < self.for_reading() && self.rows < self.limits.rows
     }
 
-    /// Bytes that rows may hold and still more be read.
+    /// The row bytes below which more rows may be read.
     const fn for_reading(&self) -> usize {
         let readable = self.limits.bytes - self.limits.bytes / 8;
-        // Half stays for reading whatever is beside it: otherwise nothing would ever get less.
+        // Half always remains for reading. Otherwise memory outside of rows could block all
+        // progress.
         let beside = if self.beside < readable / 2 { self.beside } else { readable / 2 };
         readable - beside
     }
 
-    /// What failing rows may hold, once so little is left that they stand in the way of others.
+    /// The share that failing rows may use, once memory is so scarce that they obstruct others.
     #[must_use]
     pub fn failing_share(&self) -> Option<BudgetLimits> {
-        // Half of all when nothing is beside it. Never more than may be read: rows that fail would
-        // fill that and be let alone.
+        // With nothing outside of rows, this is half of all. It must stay below the reading limit:
+        // otherwise failing rows would fill that limit unnoticed.
         let many = self.for_reading() / 7 * 4;
         let is_scarce = self.bytes >= many || self.rows >= self.limits.rows / 2;
         is_scarce.then(|| self.limits.failing_share())
     }
 
-    /// Bytes that may be reloaded from dispatch state now.
+    /// The number of bytes that may be reloaded from dispatch state now.
     #[must_use]
     pub const fn room_for_reload(&self) -> usize {
         let share = self.limits.bytes / 8;
@@ -79,22 +80,22 @@ impl Budget {
         if left < share { left } else { share }
     }
 
-    /// What is held beside the rows: the read buffer, and parked keys that are known by name.
+    /// Sets the memory outside of rows: the read buffer, and parked keys without a lane.
     pub const fn hold_beside(&mut self, bytes: usize) {
         self.beside = bytes;
     }
 
-    /// Counts a row of `bytes` in.
+    /// Adds a row of `bytes`.
     pub const fn take(&mut self, bytes: usize) {
         self.bytes += bytes;
         self.rows += 1;
     }
 
-    /// Counts a row of `bytes` out.
+    /// Removes a row of `bytes`.
     ///
     /// # Panics
     ///
-    /// I6: more is returned than was taken.
+    /// I6: more bytes or rows are returned than were taken.
     pub fn release(&mut self, bytes: usize) {
         assert!(self.bytes >= bytes && self.rows > 0, "I6: {bytes} of {} returned", self.bytes);
         self.bytes -= bytes;

@@ -1,7 +1,7 @@
-//! Which column of an outbox table means what.
+//! Maps the columns of an outbox table to fields.
 //!
-//! Columns are found by name in the latest Relation message, so an `ALTER TABLE` in mid-stream
-//! changes nothing but where they stand.
+//! Columns are found by name in the latest Relation message. An `ALTER TABLE` during streaming
+//! therefore only changes their indexes.
 
 use std::fmt;
 
@@ -9,22 +9,22 @@ use pgoutput_parser::{Generation, Relation};
 
 use crate::template::{TEMPLATE_COLUMNS_MAX, Template};
 
-/// The names a field's column may have, in the order in which they are looked for.
+/// The names that the column of a field may have, in lookup order.
 ///
-/// There are several while a column is being renamed: rows written before and after it are described
-/// by Relation messages of their own, and each finds the name that counted then.
+/// A column has several names while it is being renamed. Rows written before and after the rename
+/// have their own Relation messages, and each message contains the name of its time.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Names(Vec<String>);
 
 impl Names {
-    /// Reads `version` or `version,ver`; spaces around a name do not count, nor do empty names.
+    /// Parses `version` or `version,ver`. Ignores spaces around a name and empty names.
     #[must_use]
     pub fn parse(text: &str) -> Self {
         let names = text.split(',').map(str::trim).filter(|name| !name.is_empty());
         Self(names.map(str::to_owned).collect())
     }
 
-    /// Each name.
+    /// Iterates over the names.
     pub fn iter(&self) -> impl Iterator<Item = &str> {
         self.0.iter().map(String::as_str)
     }
@@ -36,26 +36,26 @@ impl fmt::Display for Names {
     }
 }
 
-/// The columns' names; `None` where the table has no such column.
+/// The column names of the fields. `None` if the table has no such column.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ColumnNames {
-    /// Event id, the consumers' dedupe key.
+    /// The event id, which consumers use to drop duplicates.
     pub id: Names,
-    /// Payload, published verbatim.
+    /// The payload, published verbatim.
     pub payload: Names,
-    /// Type of the aggregate; routes to a topic.
+    /// The type of the aggregate, which selects the topic.
     pub aggregate_type: Option<Names>,
-    /// Id of the aggregate; the ordering key.
+    /// The id of the aggregate, which is the ordering key.
     pub aggregate_id: Option<Names>,
-    /// What happened.
+    /// The type of the event.
     pub event_type: Option<Names>,
-    /// Increases within one aggregate.
+    /// The version, which increases within one aggregate.
     pub version: Option<Names>,
-    /// Version of the payload's shape.
+    /// The version of the payload's schema.
     pub schema_version: Option<Names>,
-    /// Object of strings: further attributes.
+    /// The headers: an object of strings with further attributes.
     pub headers: Option<Names>,
-    /// When it happened.
+    /// The time of the event.
     pub occurred_at: Option<Names>,
 }
 
@@ -87,15 +87,15 @@ pub enum Field {
     AggregateType,
     /// Id of the aggregate.
     AggregateId,
-    /// What happened.
+    /// Type of the event.
     EventType,
     /// Version within the aggregate.
     Version,
-    /// Version of the payload's shape.
+    /// Version of the payload's schema.
     SchemaVersion,
     /// Further attributes.
     Headers,
-    /// When it happened.
+    /// Time of the event.
     OccurredAt,
 }
 
@@ -113,7 +113,7 @@ impl Field {
         Self::OccurredAt,
     ];
 
-    /// Where the field's value stands among the picked columns.
+    /// The index of the field's value among the picked columns.
     pub(crate) const fn place(self) -> usize {
         self as usize
     }
@@ -136,7 +136,7 @@ impl Field {
 }
 
 impl ColumnNames {
-    /// The names the field's column may have, if the table has one.
+    /// The names that the field's column may have, if the table has such a column.
     #[must_use]
     pub fn of(&self, field: Field) -> Option<&Names> {
         match field {
@@ -152,8 +152,8 @@ impl ColumnNames {
         }
     }
 
-    /// The names in the table of what a template calls `name`: a field by its standard name, or any
-    /// column by its own.
+    /// The column names for a name in a template. The template may use a field's standard name or
+    /// the name of any column.
     #[must_use]
     pub fn resolve(&self, name: &str) -> Option<Names> {
         match name {
@@ -171,17 +171,17 @@ impl ColumnNames {
     }
 }
 
-/// Columns picked out of a row: the fields, and what templates name beside them.
+/// The columns picked out of a row: the fields, and further columns of the templates.
 pub(crate) const PLACES: usize = Field::ALL.len() + TEMPLATE_COLUMNS_MAX;
 
-/// How the rows of one relation are read, resolved once for each description of it.
+/// The layout of one relation's rows, resolved once for each Relation message.
 #[derive(Debug)]
 pub(crate) struct Layout {
     pub(crate) relation_id: u32,
     pub(crate) generation: Generation,
-    /// Where column `i` of the tuple goes; past the end for a column that is not read.
+    /// The place of column `i` of the tuple. Past the end for a column that is not read.
     pub(crate) places: Vec<usize>,
-    /// Where each field's value stands; fields may share a column, and then they share its place.
+    /// The place of each field's value. Fields that share a column share its place.
     pub(crate) fields: [usize; Field::ALL.len()],
     pub(crate) payload: PayloadType,
     pub(crate) occurred_at_is_timestamp: bool,
@@ -191,14 +191,14 @@ pub(crate) struct Layout {
     pub(crate) ordering_key: Vec<Part>,
 }
 
-/// How the payload's text form becomes bytes.
+/// The conversion of the payload's text form into bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum PayloadType {
-    /// `\x…`, the server's `bytea_output = hex`.
+    /// `\x…`, from `bytea_output = hex`.
     Bytea,
-    /// JSON text, as it is.
+    /// JSON text, unchanged.
     Json,
-    /// Any other text, as it is.
+    /// Any other text, unchanged.
     Text,
 }
 
@@ -209,15 +209,15 @@ pub(crate) enum Part {
     Place(usize),
 }
 
-/// A table does not have a column that the configuration needs.
+/// The table lacks a column that the configuration needs.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("table {table} has no column \"{column}\"; name the right one with {option}")]
 pub struct MissingColumn {
     /// `schema.table`.
     pub table: String,
-    /// The column that was looked for, under each of its names.
+    /// The missing column, under each of its names.
     pub column: String,
-    /// The option that names it.
+    /// The option that names the column.
     pub option: &'static str,
 }
 

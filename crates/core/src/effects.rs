@@ -1,4 +1,4 @@
-//! What the lanes want done outside: tickets to settle, rows to record, outcomes to note.
+//! The work that lanes request from the caller: settle tickets, record rows, store outcomes.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -8,58 +8,62 @@ use crate::lane::{LaneId, Origin, Row};
 use crate::message::Message;
 use crate::tracker::Ticket;
 
-/// Collected by [`Lanes`](crate::Lanes), drained by the pipeline after each call.
+/// The requested work. [`Lanes`](crate::Lanes) collects it, and the pipeline drains it after each
+/// call.
 #[derive(Debug, Default)]
 pub struct Effects {
-    /// Rows from the slot that Pub/Sub stored, each with the memory it gives back.
+    /// Rows from the slot that Pub/Sub stored, each with the memory that it frees, in bytes.
     pub settled: Vec<(Ticket, usize)>,
-    /// Rows from the slot that must be recorded in dispatch state; settled once that is durable.
+    /// Rows from the slot to record in dispatch state. They are settled once they are durable
+    /// there.
     pub rows_to_record: Vec<RowToRecord>,
     /// Outcomes of rows that were claimed from dispatch state.
     pub finished: Vec<Finished>,
 }
 
-/// A row on its way into dispatch state.
+/// A row to record in dispatch state.
 #[derive(Debug)]
 pub struct RowToRecord {
-    /// The parked lane that waits for it to be durable; none when its key flows on.
+    /// The parked lane that waits until the row is durable. `None` if the key continues without
+    /// parking.
     pub lane: Option<LaneId>,
-    /// The message, complete in itself.
+    /// The whole message.
     pub message: Message,
-    /// Settled once the row is durable (I2).
+    /// The ticket to settle once the row is durable (I2).
     pub ticket: Ticket,
-    /// Why it is recorded.
+    /// Why the row is recorded.
     pub reason: Reason,
 }
 
 /// Why a row is recorded in dispatch state.
 #[derive(Debug, Clone)]
 pub enum Reason {
-    /// Its lane was stuck. Only the first row of a key has a time of its own.
+    /// The lane of the row was stuck. Only the first row of a key gets a retry time.
     Stuck {
-        /// What Pub/Sub said last.
+        /// The last failure of the publish.
         failure: Arc<PublishFailure>,
-        /// When the key is tried again.
+        /// The delay until the key is retried.
         next_attempt_in: Option<Duration>,
     },
-    /// Too much log waits for it, and nothing is stored. Only the first row of a key has a time.
+    /// The row retains too much WAL while nothing is stored. Only the first row of a key gets a
+    /// time.
     Spilled {
-        /// What Pub/Sub said when it was tried, or of others of its key; none where it was not.
+        /// The last failure of the row or of its key. `None` if no row of the key was tried.
         failure: Option<Arc<PublishFailure>>,
-        /// When the key is tried again.
+        /// The delay until the key is retried.
         next_attempt_in: Option<Duration>,
     },
-    /// Earlier rows of its key are in dispatch state.
+    /// Earlier rows of the key are in dispatch state.
     Queued,
-    /// It can never be published.
+    /// The row can never be published.
     Dead {
-        /// What is wrong with it.
+        /// The reason.
         failure: Arc<PublishFailure>,
     },
 }
 
 impl Reason {
-    /// In how long the row is tried again; none for one that waits behind another, or is dead.
+    /// The delay until the row is retried. `None` for a dead row and for one queued behind another.
     #[must_use]
     pub const fn next_attempt_in(&self) -> Option<Duration> {
         match self {
@@ -71,12 +75,12 @@ impl Reason {
     }
 }
 
-/// Why a lane's rows are taken out of it.
+/// Why rows are moved out of a lane.
 #[derive(Debug, Clone)]
 pub(crate) enum Aside {
-    /// They are refused.
+    /// Pub/Sub refuses the rows.
     Refused(Arc<PublishFailure>),
-    /// Too much log waits for them; and what they were refused with, if they were.
+    /// The rows retain too much WAL. Holds the failure, if they were also refused.
     Spilled(Option<Arc<PublishFailure>>),
 }
 
@@ -89,42 +93,43 @@ impl Aside {
 /// The outcome of a row that was claimed from dispatch state.
 #[derive(Debug)]
 pub struct Finished {
-    /// The row; its memory is given back once this is handed over.
+    /// The row. Its memory is freed once this outcome is handed over.
     pub message: Message,
-    /// What becomes of it in dispatch state.
+    /// The outcome that dispatch state stores.
     pub outcome: Outcome,
 }
 
-/// What is written to dispatch state about a claimed row.
+/// The outcome that dispatch state stores for a claimed row.
 #[derive(Debug)]
 pub enum Outcome {
-    /// Stored by Pub/Sub under this id.
+    /// Pub/Sub stored the row.
     Published {
-        /// The message id that Pub/Sub gave.
+        /// The message id that Pub/Sub assigned.
         message_id: String,
     },
-    /// To be tried again.
+    /// The row will be retried.
     Again {
         /// Attempts so far.
         attempts: u32,
-        /// How long to wait before; `None` for rows behind the head of their key.
+        /// The delay before the retry. `None` for rows behind the head of their key.
         after: Option<Duration>,
-        /// What Pub/Sub said; none when the row itself was not tried.
+        /// The failure. `None` if the row itself was not tried.
         failure: Option<Arc<PublishFailure>>,
-        /// Whose doing that was. A row that was spilled stays one for as long as it is not its own.
+        /// Whether the row caused the failure. A spilled row stays spilled until it causes a
+        /// failure itself.
         blame: Blame,
     },
-    /// It can never be published, or was tried too often.
+    /// The row can never be published, or has used up its attempts.
     Dead {
         /// Attempts so far.
         attempts: u32,
-        /// What Pub/Sub said last.
+        /// The last failure.
         failure: Arc<PublishFailure>,
     },
 }
 
 impl Outcome {
-    /// Of a row that was claimed and not tried, with the attempts that it had.
+    /// The outcome of a row that was claimed but not tried. The number of attempts is unchanged.
     #[must_use]
     pub const fn released(attempts: u32) -> Self {
         Self::Again { attempts, after: None, failure: None, blame: Blame::Nobody }
@@ -134,13 +139,14 @@ impl Outcome {
 /// Whether a failed delivery says something about its row.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Blame {
-    /// The row itself was refused: others were stored meanwhile, or somebody has to act on its topic.
+    /// Pub/Sub refused the row itself: it stored others meanwhile, or an operator has to fix the
+    /// topic.
     Row,
-    /// An outage or a passing trouble, as far as is known; or it was not tried.
+    /// An outage or a transient failure, as far as is known, or the row was not tried.
     Nobody,
 }
 
-/// What a refusal means for one claimed row.
+/// The meaning of a refusal for one claimed row.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Verdict {
     Again { after: Option<Duration>, blame: Blame },
@@ -174,7 +180,7 @@ impl RowToRecord {
             Aside::Refused(failure) => {
                 Reason::Stuck { failure: Arc::clone(failure), next_attempt_in }
             }
-            // Only of the first of a key: each line in the table is log that waits, too.
+            // Only the first row of a key stores the failure: each copy would write more WAL.
             Aside::Spilled(failure) => Reason::Spilled {
                 failure: failure.as_ref().filter(|_| next_attempt_in.is_some()).map(Arc::clone),
                 next_attempt_in,

@@ -1,4 +1,4 @@
-//! Topics that refuse, and since when.
+//! The topics that refuse rows, and since when.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -7,11 +7,12 @@ use std::time::{Duration, Instant};
 use crate::failure::{FailureClass, PublishFailure};
 use crate::message::Topic;
 
-/// Failing topics that are remembered. Topics come from rows, so their number has no bound. Where more
-/// fail at once, the one whose last refusal is oldest is forgotten until it refuses again.
+/// The number of failing topics that are remembered. Topics come from rows, so their number has no
+/// bound. If more topics fail at once, the one with the oldest last refusal is forgotten until it
+/// refuses again.
 const TOPICS_MAX: usize = 1_024;
 
-/// Topics that refused since they last stored anything.
+/// The topics that have refused a row since they last stored one.
 #[derive(Debug, Default)]
 pub(crate) struct FailingTopics {
     pub(crate) topics: BTreeMap<Topic, FailingTopic>,
@@ -19,15 +20,16 @@ pub(crate) struct FailingTopics {
 
 #[derive(Debug)]
 pub(crate) struct FailingTopic {
-    /// When it refused last.
+    /// The time of the last refusal.
     refused_at: Instant,
-    /// What it said last.
+    /// The last failure.
     pub(crate) failure: Arc<PublishFailure>,
-    /// Since when it answers that an operator has to act, which proves that the service is up.
+    /// The time since which the topic answers that an operator has to act. Such an answer proves
+    /// that the service is up.
     pub(crate) operator_since: Option<Instant>,
-    /// Its keys are recorded without being tried first.
+    /// Whether rows for this topic are recorded without being tried first.
     pub(crate) is_sick: bool,
-    /// No parked key of it is tried before.
+    /// The time before which no parked key of the topic is tried.
     pub(crate) probe_at: Instant,
     pub(crate) probes: u32,
 }
@@ -65,18 +67,20 @@ impl FailingTopics {
         }
     }
 
-    /// The topic stored something. Whether that is the end of what an operator had to act on.
+    /// Notes that the topic stored a row. Returns whether this ends a failure that an operator had
+    /// to fix.
     pub(crate) fn stored(&mut self, topic: &Topic) -> bool {
         self.topics.remove(topic).is_some_and(|failing| failing.operator_since.is_some())
     }
 
-    /// Whether the topic's keys are recorded at once, and why.
+    /// The failure with which new rows of the topic are recorded without being tried, if they are.
     pub(crate) fn sickness(&self, topic: &Topic) -> Option<Arc<PublishFailure>> {
         let failing = self.topics.get(topic).filter(|failing| failing.is_sick)?;
         Some(Arc::clone(&failing.failure))
     }
 
-    /// Refused for so long that new keys need not find out for themselves.
+    /// Marks the topic as failing once an operator has been needed for `park_after`. New keys are
+    /// then not tried first.
     pub(crate) fn judge(&mut self, topic: &Topic, park_after: Duration, now: Instant) {
         if let Some(failing) = self.topics.get_mut(topic)
             && let Some(since) = failing.operator_since
@@ -86,7 +90,7 @@ impl FailingTopics {
         }
     }
 
-    /// Topics of which no parked key is tried now.
+    /// The topics whose parked keys are not tried now.
     pub(crate) fn at_rest(&self, now: Instant) -> Vec<Topic> {
         let rests =
             |failing: &FailingTopic| failing.operator_since.is_some() && now < failing.probe_at;

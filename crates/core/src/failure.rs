@@ -1,36 +1,36 @@
-//! What a refused publish means for the rows in it; no gRPC types.
+//! The meaning of a refused publish for its rows, without gRPC types.
 
 use std::fmt;
 
-/// Longest text kept of a service's answer. It is stored with every parked row.
+/// The longest error text that is kept, in bytes. Every parked row stores the text.
 const MESSAGE_BYTES_MAX: usize = 1024;
 
 /// Who has to act before the batch can succeed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum FailureClass {
-    /// No one has to act: the same batch succeeds later.
+    /// No one: the same batch succeeds later.
     Transient,
-    /// An operator: the same batch succeeds once topic, rights or account are put right.
+    /// An operator: the same batch succeeds once the topic, permission or account is fixed.
     Operator,
-    /// No action helps: one of the rows will always be refused.
+    /// No action helps: Pub/Sub will always refuse one of the rows.
     Row,
 }
 
-/// A batch that was not stored, or of which it is unknown whether it was.
+/// A batch that was refused, or whose reply was lost.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PublishFailure {
     /// Who has to act.
     pub class: FailureClass,
-    /// The service asks for less at once.
+    /// Whether the service asks for fewer requests at once.
     pub congestion: bool,
     /// The gRPC code by its name, such as `UNAVAILABLE`.
     pub code: &'static str,
-    /// What the service or the connection said, at most 1 KiB.
+    /// The text of the service or the connection, at most 1 KiB.
     pub message: String,
 }
 
 impl PublishFailure {
-    /// A failure that is no congestion, with its message cut to 1 KiB.
+    /// Creates a failure without congestion and cuts its message to 1 KiB.
     #[must_use]
     pub fn new(class: FailureClass, code: &'static str, message: impl Into<String>) -> Self {
         let mut message = message.into();

@@ -1,67 +1,69 @@
-//! What can be wrong with a row, before anybody is asked.
+//! Errors in a row that are found before the row is sent.
 //!
-//! Two kinds, and they must not be confused. A [`RouteError`] means that we cannot read what the
-//! server sent: the relay stops at that position (I7). A [`Fault`] means that we read the row and
-//! Pub/Sub would refuse it: that row alone is dead.
+//! There are two kinds, which must not be confused. A [`RouteError`] means that we cannot read the
+//! server's data: the relay stops at that position (I7). A [`Fault`] means that we read the row and
+//! Pub/Sub would refuse it: only that row is dead.
 
 use pgoutput_parser::Position;
 
 use crate::columns::MissingColumn;
 use crate::failure::{FailureClass, PublishFailure};
 
-/// Why Pub/Sub would refuse a row whatever happens.
+/// The reason why Pub/Sub would always refuse a row.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Fault {
-    /// One of the service's limits.
+    /// The message exceeds a limit of the service.
     #[error("{what} is {size}; pub/sub takes at most {max}")]
     Limit {
-        /// What is too large.
+        /// The part that is too large.
         what: String,
-        /// How large it is.
+        /// The actual size.
         size: usize,
-        /// How large it may be.
+        /// The limit.
         max: usize,
     },
-    /// A value, or all of them together, that no message may have. The row is recorded without it.
+    /// A value, or all values together, are larger than any message may be. The row is recorded
+    /// without the value.
     #[error(
         "{what} has {size} bytes, and pub/sub takes {max}: recorded without the value, which only the row in the outbox has"
     )]
     TooLarge {
-        /// What is too large.
+        /// The value that is too large.
         what: String,
-        /// How large it is.
+        /// The actual size, in bytes.
         size: usize,
-        /// How large it may be.
+        /// The limit, in bytes.
         max: usize,
     },
-    /// The topic template gave a name that no topic can have.
+    /// The topic template produced an invalid topic name.
     #[error("\"{name}\" is no topic name; see --topic")]
     Topic {
-        /// What the template gave.
+        /// The text that the template produced.
         name: String,
     },
     /// The headers column is not an object, or a name in it is reserved or empty.
     #[error("{0}")]
     Headers(String),
-    /// A message must hold something.
+    /// The message has neither data nor attributes, and Pub/Sub requires one of them.
     #[error("the message has neither data nor attributes")]
     Nothing,
     /// The id is null, so a consumer could not recognise a duplicate.
     #[error("the event id is null")]
     NoId,
-    /// The id is an empty text, by which all such rows would be taken for one.
+    /// The id is an empty text, so a consumer would take all such rows for one.
     #[error("the event id is empty")]
     EmptyId,
 }
 
 impl Fault {
-    /// The code of a row whose headers could not be read. The message that is recorded of it lacks them.
+    /// The error code of a row whose headers could not be read. Its recorded message has no
+    /// headers.
     pub const HEADERS_CODE: &str = "BAD_HEADERS";
 
-    /// The code of a row that was recorded without a value that is too large.
+    /// The error code of a row that was recorded without a value that is too large.
     pub const TOO_LARGE_CODE: &str = "TOO_LARGE";
 
-    /// As a refusal of Pub/Sub would look.
+    /// Converts the fault into the form of a Pub/Sub refusal.
     #[must_use]
     pub fn into_failure(self) -> PublishFailure {
         let code = match self {
@@ -80,16 +82,16 @@ pub enum RouteError {
     /// The table lacks a column.
     #[error(transparent)]
     MissingColumn(#[from] MissingColumn),
-    /// A value is not in the form the connection asked for.
+    /// A value does not have the format that the connection requested.
     #[error("row {position} of {table}: column \"{column}\" {problem}")]
     Value {
-        /// The row.
+        /// The position of the row.
         position: Position,
         /// `schema.table`.
         table: String,
         /// The column.
         column: String,
-        /// What is wrong with the value.
+        /// The problem with the value.
         problem: &'static str,
     },
 }

@@ -1,6 +1,7 @@
-//! What Pub/Sub would refuse of a message that is encoded already, as an operator leaves one behind.
+//! Checks an encoded message, such as one that an operator edited, against the limits of Pub/Sub.
 //!
-//! The router judges a row while it becomes a message; this judges any message, by the same limits.
+//! The router checks a row while it builds the message. This module checks any message by the same
+//! limits.
 
 use walrelay_envelope::attribute::{GOOGCLIENT_PREFIX, RESERVED_PREFIX};
 
@@ -10,30 +11,30 @@ use crate::limits::is_topic_name;
 use crate::message::Message;
 use crate::router::{fault_of_key, fault_of_size};
 
-/// What of a message Pub/Sub would refuse, and so what has to be changed.
+/// The first part of a message that Pub/Sub would refuse, and the reason.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Misfit {
-    /// The part.
+    /// The part to change.
     pub part: Part,
-    /// Why.
+    /// The reason.
     pub fault: Fault,
 }
 
 /// A part of a message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Part {
-    /// Where it goes.
+    /// The topic.
     Topic,
-    /// In what order.
+    /// The ordering key.
     OrderingKey,
-    /// What is said of it.
+    /// The attributes.
     Attributes,
-    /// What it says; also where all parts together are too large.
+    /// The payload. Also used if all parts together are too large.
     Payload,
 }
 
 impl Misfit {
-    /// The first thing that Pub/Sub would refuse about `message`.
+    /// Finds the first part of `message` that Pub/Sub would refuse.
     #[must_use]
     pub fn of(message: &Message) -> Option<Self> {
         let of = |part| move |fault| Self { part, fault };

@@ -1,48 +1,48 @@
-//! Which ordering keys carry the most, in a fixed amount of memory.
+//! Finds the ordering keys with the highest throughput, in a fixed amount of memory.
 //!
-//! Pub/Sub takes about 1 MB/s of one ordering key; a key beyond that falls behind for ever, and
-//! nothing but its own backlog shows it. Keys are unbounded, so they are counted in a count-min
-//! sketch (Cormode and Muthukrishnan, 2005) with conservative update, and only the names of the
-//! heaviest are kept. An estimate is never too low, and too high by at most about a
-//! four-hundredth of all bytes of the window.
+//! Pub/Sub takes about 1 MB/s for one ordering key. A faster key falls behind for ever, and only
+//! its own backlog shows the problem. The number of keys has no bound, so a count-min sketch with
+//! conservative update counts them (Cormode and Muthukrishnan, 2005). Only the names of the
+//! heaviest keys are kept. An estimate is never too low, and too high by at most about a
+//! four-hundredth of the window's bytes.
 
 use std::hash::BuildHasher;
 use std::time::{Duration, Instant};
 
 use crate::message::Topic;
 
-/// What Pub/Sub takes of one ordering key, bytes a second
+/// The throughput that Pub/Sub accepts for one ordering key, in bytes per second
 /// (<https://cloud.google.com/pubsub/quotas>, "ordering key").
 pub const KEY_BYTES_PER_SECOND_MAX: u64 = 1_000_000;
 
-/// A key that carries this much should be split before it hurts: 70 % of the bound.
+/// The throughput from which a key should be split, in bytes per second: 70 % of the limit.
 pub const HOT_KEY_BYTES_PER_SECOND: u64 = KEY_BYTES_PER_SECOND_MAX / 10 * 7;
 
 /// One of the heaviest keys of the last window.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct HeavyKey {
-    /// Its topic.
+    /// The topic of the key.
     pub topic: Topic,
-    /// Its ordering key.
+    /// The ordering key.
     pub ordering_key: Box<str>,
-    /// Bytes stored by Pub/Sub, a second.
+    /// Bytes that Pub/Sub stored, per second.
     pub bytes_per_second: u64,
-    /// Rows stored by Pub/Sub, a second; counted since the key was among the heaviest.
+    /// Rows that Pub/Sub stored, per second, counted since the key was among the heaviest.
     pub rows_per_second: u64,
 }
 
 impl HeavyKey {
-    /// Whether it is close to what Pub/Sub takes.
+    /// Whether the key is close to the limit of Pub/Sub.
     #[must_use]
     pub const fn is_hot(&self) -> bool {
         self.bytes_per_second >= HOT_KEY_BYTES_PER_SECOND
     }
 }
 
-/// Counts what is stored, by key.
+/// Counts the stored rows and bytes of each key.
 pub struct HeavyKeys {
     hasher: foldhash::fast::SeedableRandomState,
-    /// `DEPTH` rows of `WIDTH` counters; a key has one counter in each row.
+    /// `DEPTH` rows of `WIDTH` counters. A key has one counter in each row.
     counters: Box<[u64]>,
     candidates: Vec<Candidate>,
     window_began: Option<Instant>,
@@ -59,16 +59,16 @@ struct Candidate {
 
 const DEPTH: usize = 4;
 const WIDTH: usize = 1_024;
-/// Names kept while a window lasts: more than are told, since estimates change places.
+/// The names kept during a window: more than are reported, because the ranking changes.
 const CANDIDATES: usize = 16;
-/// Keys that are told.
+/// The number of keys that are reported.
 const TOLD: usize = 10;
-/// How long is counted before the keys are ranked: two windows, and a key that became hot within
-/// one is told within ten seconds.
+/// The time for which bytes are counted before the keys are ranked. A key that becomes hot within a
+/// window is reported after at most two windows, within ten seconds.
 const WINDOW: Duration = Duration::from_secs(4);
 
 impl HeavyKeys {
-    /// Nothing counted yet. `seed` keeps producers from choosing keys that collide.
+    /// Creates an empty count. `seed` keeps producers from choosing keys that collide.
     #[must_use]
     pub fn new(seed: u64) -> Self {
         let shared = foldhash::SharedSeed::global_fixed();
@@ -81,7 +81,8 @@ impl HeavyKeys {
         }
     }
 
-    /// Rows of one key were stored. Rows without a key have no bound and are not counted.
+    /// Counts stored rows of one key. Rows without a key have no throughput limit and are not
+    /// counted.
     pub fn stored(&mut self, topic: &Topic, ordering_key: &str, rows: usize, bytes: usize) {
         if ordering_key.is_empty() {
             return;
@@ -114,7 +115,7 @@ impl HeavyKeys {
         }
     }
 
-    /// Ranks the keys when a window is over; true when there is a new ranking.
+    /// Ranks the keys at the end of a window. Returns true if there is a new ranking.
     pub fn tick(&mut self, now: Instant) -> bool {
         let began = *self.window_began.get_or_insert(now);
         let elapsed = now.saturating_duration_since(began);
@@ -138,17 +139,18 @@ impl HeavyKeys {
         true
     }
 
-    /// The heaviest keys of the last whole window, heaviest first, at most ten.
+    /// The heaviest keys of the last complete window, heaviest first, at most ten.
     #[must_use]
     pub fn heaviest(&self) -> &[HeavyKey] {
         &self.heaviest
     }
 
-    /// Adds to the key's counters and returns its estimate. Only counters below the new estimate are
-    /// raised, so that a light key does not grow by what it shares with heavy ones.
+    /// Adds to the key's counters and returns its estimate. Raises only counters below the new
+    /// estimate, so that a light key does not grow with the heavy keys that share its counters.
     fn count(&mut self, hash: u64, bytes: u64) -> u64 {
-        // Ten bits of the hash for each row of counters. Places derived from one another would let
-        // two keys share all four of them, and the light one look as heavy as the other.
+        // Each row of counters uses ten bits of its own from the hash. If the places were derived
+        // from one another, two keys could share all four, and the light key would look as heavy as
+        // the other.
         let places: [usize; DEPTH] = std::array::from_fn(|depth| {
             let column = hash >> (16 * depth) & (WIDTH as u64 - 1);
             depth * WIDTH + usize::try_from(column).unwrap_or_default()
@@ -164,7 +166,7 @@ impl HeavyKeys {
 
 impl std::fmt::Debug for HeavyKeys {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        // Without the names: keys are in no log.
+        // Omits the names, because keys are never logged.
         f.debug_struct("HeavyKeys").field("heaviest", &self.heaviest.len()).finish_non_exhaustive()
     }
 }

@@ -1,19 +1,20 @@
-//! A recorded message that lacks parts which were too large, as [`LeftOut`](crate::left_out) ends it.
+//! Reads recorded messages that lack oversized parts, as [`LeftOut`](crate::left_out) writes them.
 
 use crate::fit::Part;
 use crate::wire;
 
-/// A recorded message that lacks parts which were too large.
+/// A recorded message without the parts that were too large for Pub/Sub.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct IncompleteMessage<'a> {
-    /// What it has: an encoded `PubsubMessage`.
+    /// The parts that are present: an encoded `PubsubMessage`.
     pub has: &'a [u8],
-    /// The parts that it lacks, and how many bytes they have.
+    /// The missing parts, each with its size in bytes.
     pub lacks: Vec<(Part, usize)>,
 }
 
 impl<'a> IncompleteMessage<'a> {
-    /// Reads the bytes of a message; none where they lack nothing, or are something else.
+    /// Reads the bytes of a message. Returns `None` if no part is missing or the bytes are
+    /// malformed.
     #[must_use]
     pub fn of(body: &'a [u8]) -> Option<Self> {
         let (end, announced) = wire::announced(body)?;
@@ -30,7 +31,7 @@ impl<'a> IncompleteMessage<'a> {
         Some(Self { has: &body[..end], lacks: lacks? })
     }
 
-    /// How many bytes the part has that is missing; none where the message has it.
+    /// The size in bytes of a missing part, or `None` if the message has the part.
     #[must_use]
     pub fn lacks(&self, part: Part) -> Option<usize> {
         self.lacks.iter().find(|(lacking, _)| *lacking == part).map(|(_, bytes)| *bytes)

@@ -1,4 +1,4 @@
-//! One lane: the rows of one (topic, ordering key) that wait, and what became of those sent.
+//! One lane: the queued rows of one (topic, ordering key), and the outcome of the rows sent.
 //!
 //! ```text
 //!          push              next_batch             stored, queue empty
@@ -8,8 +8,9 @@
 //!                  └────────────────────────────────────────────────────────┘
 //! ```
 //!
-//! A lane whose key has rows in dispatch state is *parked* beside that: rows from the slot go into
-//! the table behind them, rows claimed back go through the same queue, one batch at a time.
+//! A lane whose key has rows in dispatch state is also *parked*. Rows from the slot then go into
+//! the table, behind the earlier rows. Rows claimed back go through the same queue, one batch at a
+//! time.
 //!
 //! ```text
 //!                        due               rows              queue empty again
@@ -29,32 +30,32 @@ use crate::pauses::Pause;
 use crate::topic_weather::WasWell;
 use crate::tracker::Ticket;
 
-/// Which lane; valid while the lane holds, has out, or has parked something.
+/// The id of a lane. Valid while the lane has queued, outstanding or parked rows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct LaneId(pub(crate) u32);
 
-/// A row on its way, and who is told when it has arrived.
+/// A row on its way to Pub/Sub, and its origin.
 #[derive(Debug)]
 pub struct Row {
-    /// What is published.
+    /// The message to publish.
     pub message: Message,
-    /// Where it came from.
+    /// The origin of the row.
     pub origin: Origin,
 }
 
-/// Where a row came from.
+/// The origin of a row.
 #[derive(Debug)]
 pub enum Origin {
-    /// From the slot; the ticket is settled when the row is stored or recorded.
+    /// The slot. The ticket is settled when the row is stored or recorded.
     Live(Ticket),
-    /// Claimed back from dispatch state, after that many failed attempts.
+    /// Dispatch state, after this many failed attempts.
     Claimed {
         /// Attempts counted against `--max-attempts` so far.
         attempts: u32,
     },
 }
 
-/// What one publish carries: rows of one lane, in order.
+/// The rows of one publish request: rows of one lane, in order.
 #[derive(Debug)]
 #[must_use = "rows of a batch that is dropped never settle"]
 pub struct Batch {
@@ -64,7 +65,7 @@ pub struct Batch {
 }
 
 impl Batch {
-    /// The topic all rows go to.
+    /// The topic of all rows.
     ///
     /// # Panics
     ///
@@ -77,7 +78,7 @@ impl Batch {
         }
     }
 
-    /// The ordering key all rows share; empty for rows without one.
+    /// The ordering key of all rows, empty for rows without a key.
     #[must_use]
     pub fn ordering_key(&self) -> &str {
         self.rows.front().map_or("", |row| row.message.ordering_key())
@@ -88,7 +89,7 @@ impl Batch {
         self.rows.iter().map(|row| &row.message)
     }
 
-    /// When its first row was committed; none for rows from dispatch state.
+    /// The commit time of the first row. `None` for rows from dispatch state.
     #[must_use]
     pub fn committed_at(&self) -> Option<PgTimestamp> {
         match &self.rows.front()?.origin {
@@ -97,13 +98,13 @@ impl Batch {
         }
     }
 
-    /// Where its first row was committed; none for rows from dispatch state.
+    /// The commit position of the first row. `None` for rows from dispatch state.
     pub(crate) fn committed_from(&self) -> Option<Lsn> {
         let row = self.rows.front()?;
         matches!(row.origin, Origin::Live(_)).then(|| row.message.position().commit_lsn)
     }
 
-    /// When it was handed out.
+    /// The time at which the batch was handed out.
     #[must_use]
     pub const fn sent_at(&self) -> Instant {
         self.sent_at
@@ -113,74 +114,77 @@ impl Batch {
 #[derive(Debug)]
 pub(crate) struct Lane {
     pub(crate) topic: Topic,
-    /// Empty for rows without a key: then the lane only collects, and what it hands out goes on
-    /// in a lane of its own.
+    /// Empty for rows without a key. The lane then only collects rows, and each batch gets a lane
+    /// of its own.
     pub(crate) ordering_key: Box<str>,
     pub(crate) queue: VecDeque<Row>,
-    /// Bytes of the queue as request fields.
+    /// The size of the queue as request fields, in bytes.
     pub(crate) queue_bytes: usize,
     pub(crate) state: State,
     pub(crate) refusals: Refusals,
     pub(crate) parked: Option<Parked>,
-    /// Whether rows of this key are pushed here; a batch of unordered rows travels unlisted.
+    /// Whether rows of the key are pushed into this lane. The lane of a batch of unordered rows is
+    /// unlisted.
     pub(crate) listed: bool,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum State {
-    /// No lane at all: the place waits for the next one.
+    /// An unused place.
     Free,
-    /// It has nothing to send.
+    /// The lane has nothing to send.
     Empty,
-    /// In the ring of lanes that may send.
+    /// The lane is in the queue of lanes that may send.
     Ready,
-    /// One of its batches is out.
+    /// A batch of the lane is outstanding.
     Out,
-    /// The first batch was refused and goes out again at this time, before anything else.
+    /// The first batch was refused and will be sent again at this time, before all other rows.
     Waiting { until: Instant },
 }
 
-/// What went wrong with the rows at the head, so far.
+/// The failures of the rows at the head of the lane.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) struct Refusals {
-    /// Failures in a row.
+    /// Consecutive failures.
     pub(crate) attempts: u32,
-    /// Fair weather when the head was first sent; what passed since is time stuck.
+    /// The healthy time at the first attempt of the head. Later healthy time counts as stuck.
     pub(crate) since: Option<Duration>,
-    /// When the head was first refused.
+    /// The time of the head's first refusal.
     pub(crate) first: Option<Instant>,
-    /// When it was first refused with an answer that only an operator can change.
+    /// The time of the first refusal that only an operator can fix.
     pub(crate) operator_since: Option<Instant>,
-    /// How many rows at the head are known to contain one that Pub/Sub refuses; 0 for none.
+    /// The number of rows at the head that are known to contain one that Pub/Sub refuses, or 0.
     pub(crate) suspects: usize,
-    /// Rows sent at once after one was refused for ever, or a delivery failed; doubles with each
-    /// success. None for as many as a request takes.
+    /// The batch size after a row was refused for ever or a delivery failed. It doubles with each
+    /// success. `None` means the maximum of a request.
     pub(crate) careful: Option<usize>,
 }
 
-/// A key with rows in dispatch state.
+/// The state of a key with rows in dispatch state.
 #[derive(Debug)]
 pub(crate) struct Parked {
     pub(crate) redelivery: Redelivery,
-    /// Rows handed to the store so far; it makes them durable in this order.
+    /// Rows handed to the store so far. The store makes them durable in this order.
     pub(crate) handed: u64,
-    /// How many of them are durable.
+    /// The number of handed rows that are durable.
     pub(crate) durable: u64,
-    /// Nothing may be claimed before this many are: the last of them precede rows already there.
+    /// Nothing may be claimed before this many rows are durable: the last of them precede rows that
+    /// are already in the table.
     pub(crate) barrier: u64,
-    /// Failed deliveries in a row, for the back-off; not what is counted against a row. After the
-    /// first the head of what is claimed goes alone.
+    /// Consecutive failed deliveries, for the back-off. They are not counted against a row. After
+    /// the first failure, the first claimed row is sent alone.
     pub(crate) failures: u32,
-    /// The last of them, until something of the key is stored. It is the next one that tells whose doing it
-    /// was.
+    /// The last failed delivery since a row of the key was stored. The next delivery shows whether
+    /// the row caused the failure.
     pub(crate) failed: Option<FailedDelivery>,
-    /// Whether the table knows when the head is due, so that it tells when to look again.
+    /// Whether the table holds the due time of the head, so that a query for due keys finds this
+    /// key.
     pub(crate) is_timed: bool,
-    /// As what those that come behind them are recorded.
+    /// Why rows behind the existing ones are recorded.
     pub(crate) behind: Behind,
 }
 
-/// A delivery from dispatch state that failed.
+/// A failed delivery from dispatch state.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct FailedDelivery {
     pub(crate) at: Instant,
@@ -188,48 +192,48 @@ pub(crate) struct FailedDelivery {
     pub(crate) of_topic: InPause,
 }
 
-/// Between which successes a delivery failed, of anything or of its topic.
+/// The success interval in which a delivery failed, of all topics or of its own topic.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct InPause {
     pub(crate) pause: Pause,
-    /// How many of the keys that were well until then and were refused in it are this one.
+    /// The number of previously healthy keys refused in the interval that are this key.
     pub(crate) own: u32,
 }
 
 impl InPause {
-    /// The key failed in this pause, and `before`.
+    /// Adds a failure of the key in `pause` to the failure `before`.
     pub(crate) fn following(before: Option<Self>, pause: Pause, was_well: WasWell) -> Self {
         let in_it = before.filter(|failed| failed.pause == pause).map_or(0, |failed| failed.own);
         Self { pause, own: in_it + u32::from(was_well == WasWell::Yes) }
     }
 }
 
-/// Rows that come behind others of their key in dispatch state.
+/// Why rows behind others of their key are recorded in dispatch state.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Behind {
-    /// They wait for what was refused.
+    /// The rows wait behind a refused row.
     Queued,
-    /// Too much log waited for those before, and nothing is wrong with any of them.
+    /// The earlier rows were spilled because they retained too much WAL. No row failed.
     Spilled,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Redelivery {
-    /// Nothing claimed; look again at this time.
+    /// Nothing is claimed. The key is checked again at this time.
     Pausing { until: Instant },
-    /// The store was asked for rows. `appended` since then: an empty answer would be stale.
+    /// Rows were requested from the store. If rows were `appended` since, an empty answer is stale.
     Claiming { appended: bool },
-    /// Claimed rows are in the queue or out.
+    /// Claimed rows are queued or outstanding.
     Publishing,
 }
 
 impl Lane {
-    /// A lane that rows of its key are pushed into.
+    /// Creates the lane of a key.
     pub(crate) fn listed(topic: Topic, ordering_key: &str) -> Self {
         Self { ordering_key: ordering_key.into(), listed: true, ..Self::loose(topic) }
     }
 
-    /// A lane of its own for unordered rows that travel together once.
+    /// Creates an unlisted lane for unordered rows that are sent together.
     pub(crate) fn loose(topic: Topic) -> Self {
         Self {
             topic,
@@ -247,35 +251,36 @@ impl Lane {
         !self.ordering_key.is_empty()
     }
 
-    /// Whether rows from the slot are sent from here. Those of a parked key go behind its rows in
-    /// dispatch state (I4); rows without a key have nothing to be behind.
+    /// Whether rows from the slot are sent from this lane. Rows of a parked key go behind its rows
+    /// in dispatch state (I4). Rows without a key have no order to keep.
     pub(crate) fn sends_live_rows(&self) -> bool {
         self.parked.is_none() || !self.is_ordered()
     }
 
-    /// Whether this is when it sends again, or when its rows may be claimed.
+    /// Whether the lane sends again at `at`, or its rows may be claimed then.
     pub(crate) fn waits_until(&self, at: Instant) -> bool {
         self.state == (State::Waiting { until: at }) || self.rests_until(at)
     }
 
-    /// Whether this is when its rows in dispatch state may be claimed.
+    /// Whether the rows in dispatch state may be claimed at `at`.
     pub(crate) fn rests_until(&self, at: Instant) -> bool {
         let redelivery = self.parked.as_ref().map(|parked| parked.redelivery);
         matches!(redelivery, Some(Redelivery::Pausing { until }) if until == at)
     }
 
-    /// Whether it holds nothing and knows nothing worth keeping (memory must not grow with the
-    /// keys ever seen, I6).
+    /// Whether the lane has no rows and no state worth keeping. Such a lane is removed, because
+    /// memory must not grow with the keys ever seen (I6).
     pub(crate) fn is_spent(&self) -> bool {
         self.queue.is_empty() && self.state == State::Empty && self.parked.is_none()
     }
 
-    /// Whether its queue holds rows from the slot; a queue never mixes them with claimed ones.
+    /// Whether the queue holds rows from the slot. A queue never mixes them with claimed rows.
     pub(crate) fn holds_live_rows(&self) -> bool {
         are_live(&self.queue)
     }
 
-    /// Nothing to send any more; what was refused before is forgotten with the rows it was about.
+    /// Empties the state of a lane with nothing to send. Refusals are forgotten with the refused
+    /// rows.
     pub(crate) fn rest(&mut self) {
         self.state = State::Empty;
         self.refusals = Refusals::default();
@@ -286,27 +291,27 @@ impl Lane {
         self.queue.push_back(row);
     }
 
-    /// Memory that the rows of the queue count for in the budget, or a little more.
+    /// The memory that the budget counts for the queue, or slightly more, in bytes.
     pub(crate) fn queue_memory(&self) -> usize {
         const ROW: usize = 640;
         2 * self.queue_bytes + ROW * self.queue.len()
     }
 
-    /// How many rows may go out together. Bad rows come in runs: after one, few, or each of the
-    /// others would cost a search of its own.
+    /// The maximum number of rows in the next batch. Bad rows come in runs, so batches stay small
+    /// after one. Otherwise each further bad row would cost a search of its own.
     pub(crate) fn rows_max(&self, batch_messages: usize) -> usize {
         let Refusals { suspects, careful, .. } = self.refusals;
         let half = if suspects == 0 { batch_messages } else { suspects.div_ceil(2) };
         half.min(careful.unwrap_or(batch_messages)).min(batch_messages)
     }
 
-    /// So many rows of the head were stored; more go out at once the next time.
+    /// Notes that `count` rows of the head were stored. The next batch may be larger.
     pub(crate) fn stored(&mut self, count: usize, batch_messages: usize) {
         let Refusals { suspects, careful, .. } = self.refusals;
         let doubled = careful.map(|rows| rows * 2).filter(|rows| *rows < batch_messages);
         self.refusals = Refusals {
             suspects: suspects.saturating_sub(count),
-            // Half of what is suspected is care enough.
+            // Half of the suspects is a small enough batch.
             careful: if suspects == 0 { doubled } else { careful },
             ..Refusals::default()
         };
@@ -317,7 +322,7 @@ impl Lane {
         std::mem::take(&mut self.queue)
     }
 
-    /// Rows from the front, at most `messages_max` of them and `bytes_max` bytes, at least one.
+    /// Takes rows from the front: at least one, at most `messages_max` rows and `bytes_max` bytes.
     pub(crate) fn take_front(&mut self, messages_max: usize, bytes_max: usize) -> VecDeque<Row> {
         if self.queue.len() <= messages_max && self.queue_bytes <= bytes_max {
             return self.take_queue();
@@ -338,7 +343,7 @@ impl Lane {
         front
     }
 
-    /// Puts refused rows back in front of everything else of the lane (I4).
+    /// Puts refused rows back in front of all other rows of the lane (I4).
     pub(crate) fn put_back(&mut self, mut rows: VecDeque<Row>) {
         self.queue_bytes += rows.iter().map(|row| row.message.request_field().len()).sum::<usize>();
         rows.append(&mut self.queue);
@@ -360,12 +365,12 @@ impl Lane {
 /// | collecting rows without a key | Ready | no, Pausing, Claiming | live rows |
 /// | collecting, its rows in the table | Empty | Pausing, Claiming | empty |
 /// | unlisted, rows without a key | Ready, Waiting | no | rows of one origin |
-/// | unlisted, rows without a key | Out | no | the same, or empty |
+/// | unlisted, rows without a key | Out | no | rows of one origin, or empty |
 ///
-/// A lane that only collects is never refused anything, and one with nothing to send or out has no
-/// refusals to remember.
+/// A lane that only collects rows is never refused. A lane with no queued or outstanding rows has
+/// no refusals.
 impl Lane {
-    /// Whether the lane is one of the legal combinations.
+    /// Checks that the lane is one of the legal combinations.
     pub(crate) fn check(&self) -> Result<(), &'static str> {
         if !self.is_legal() {
             return Err("no legal combination of state, parked and queue");
@@ -380,7 +385,7 @@ impl Lane {
         Ok(())
     }
 
-    /// What a failed check shows: never the key or a row.
+    /// The state that a failed check prints, without the key or any row.
     pub(crate) fn shape(&self) -> impl std::fmt::Debug + use<> {
         let parked = self.parked.as_ref().map(|parked| parked.redelivery);
         (self.state, parked, self.refusals, self.queue.len(), self.listed, self.is_ordered())
@@ -424,7 +429,7 @@ impl Lane {
     }
 }
 
-/// What a queue holds; never rows of both origins.
+/// The origin of the rows in a queue. A queue never holds rows of both origins.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum QueueKind {
     Empty,
@@ -433,7 +438,8 @@ enum QueueKind {
 }
 
 impl QueueKind {
-    /// None when the ends differ. Looking at every row would make the check as dear as the work.
+    /// Returns `None` if the first and last row differ. Checking every row would cost as much as
+    /// the work itself.
     fn of(queue: &VecDeque<Row>) -> Option<Self> {
         let is_live = |row: &Row| matches!(row.origin, Origin::Live(_));
         match (queue.front().map(is_live), queue.back().map(is_live)) {
@@ -445,7 +451,7 @@ impl QueueKind {
     }
 }
 
-/// Whether rows come from the slot rather than from dispatch state.
+/// Whether the rows come from the slot rather than from dispatch state.
 pub(crate) fn are_live(rows: &VecDeque<Row>) -> bool {
     matches!(rows.front(), Some(Row { origin: Origin::Live(_), .. }))
 }
@@ -472,7 +478,7 @@ mod tests {
         row(Origin::Claimed { attempts: 0 })
     }
 
-    /// A lane by the words of the table above.
+    /// Builds a lane from the words of the table above.
     fn lane(kind: &str, state: &str, parked: &str, queue: &str) -> Lane {
         let now = Instant::now();
         let mut lane = match kind {
@@ -521,7 +527,7 @@ mod tests {
     const QUEUES: &[&str] =
         &["empty", "live", "claimed", "live before claimed", "claimed before live"];
 
-    /// The same table, written down once more.
+    /// The same table as in the documentation of [`Lane`].
     const LEGAL: &[[&[&str]; 4]] = &[
         [KINDS, &["Free"], &["no"], &["empty"]],
         [&["ordered"], &["Ready", "Waiting"], &["no"], &["live"]],

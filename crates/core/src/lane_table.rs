@@ -1,6 +1,6 @@
-//! Where lanes live, and how the lane of a key is found.
+//! Stores the lanes and finds the lane of a key.
 //!
-//! Places are reused: memory follows the lanes that exist, not the keys ever seen (I6).
+//! Places are reused. Memory follows the number of existing lanes, not the keys ever seen (I6).
 
 use std::hash::BuildHasher;
 use std::ops::{Index, IndexMut};
@@ -19,7 +19,7 @@ pub(crate) struct LaneTable {
 }
 
 impl LaneTable {
-    /// `seed` keeps producers from choosing keys that collide.
+    /// Creates an empty table. `seed` keeps producers from choosing keys that collide.
     pub(crate) fn new(seed: u64) -> Self {
         let shared = foldhash::SharedSeed::global_fixed();
         Self {
@@ -34,12 +34,12 @@ impl LaneTable {
         self.lanes.len() - self.free.len()
     }
 
-    /// Every place, free ones too.
+    /// The ids of all places, including free ones.
     pub(crate) fn ids(&self) -> impl Iterator<Item = LaneId> + use<> {
         (0..u32::try_from(self.lanes.len()).unwrap_or(u32::MAX)).map(LaneId)
     }
 
-    /// The lane that rows of this key are pushed into, if there is one.
+    /// The lane of a key, if there is one.
     pub(crate) fn find(&self, topic: &Topic, ordering_key: &str) -> Option<LaneId> {
         self.find_hashed(self.hash(topic, ordering_key), topic, ordering_key)
     }
@@ -52,7 +52,7 @@ impl LaneTable {
         self.by_key.find(hash, is_it).copied()
     }
 
-    /// The lane that rows of this key are pushed into, made on first use.
+    /// The lane of a key, created on first use.
     pub(crate) fn lane_of(&mut self, topic: &Topic, ordering_key: &str) -> LaneId {
         let hash = self.hash(topic, ordering_key);
         if let Some(id) = self.find_hashed(hash, topic, ordering_key) {
@@ -79,7 +79,7 @@ impl LaneTable {
         LaneId(place)
     }
 
-    /// Forgets a lane that holds nothing and knows nothing worth keeping.
+    /// Removes a lane that has no rows and no state worth keeping.
     pub(crate) fn evict_if_spent(&mut self, id: LaneId) {
         if !self[id].is_spent() {
             return;
@@ -99,7 +99,8 @@ impl LaneTable {
         self.free.push(id);
     }
 
-    /// Whether every lane is in a legal combination, and every listed one is found by its key.
+    /// Checks that every lane is in a legal combination, and that every listed lane is found by its
+    /// key.
     ///
     /// # Panics
     ///
@@ -125,7 +126,7 @@ impl LaneTable {
         assert_eq!(listed.count(), self.by_key.len(), "I3: a key has a lane that is gone");
     }
 
-    /// Whether one lane is in a legal combination.
+    /// Checks that one lane is in a legal combination.
     ///
     /// # Panics
     ///
@@ -165,7 +166,7 @@ mod tests {
         id
     }
 
-    /// One lane that is in use.
+    /// A table with one lane that is in use.
     fn table() -> (LaneTable, LaneId) {
         let mut table = LaneTable::new(1);
         let id = out(&mut table, "t", "k");

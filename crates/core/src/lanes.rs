@@ -1,8 +1,8 @@
-//! All lanes: which may send next, what a reply means, which keys are parked.
+//! All lanes: the next batch to send, the effect of each reply, and the parked keys.
 //!
-//! Owns every row between routing and settling. Promises I3 (a lane has one batch out) and I4 (a
-//! refused batch goes out again before anything behind it). Leaves sending, recording and time to
-//! the caller: what has to happen outside is collected in [`Effects`].
+//! Owns every row between routing and settling. Promises I3 (a lane has one outstanding batch) and
+//! I4 (a refused batch is sent again before the rows behind it). The caller does the sending, the
+//! recording and the timing. [`Effects`] collects the work for the caller.
 
 mod due;
 mod failing;
@@ -31,70 +31,71 @@ use due::DueLanes;
 
 pub use parked::{ClaimKey, Claimed};
 
-/// What becomes of a key when one of its rows can never be published, `--on-dead`.
+/// The treatment of a key after one of its rows is found unpublishable, `--on-dead`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum OnDead {
-    /// The rows behind it flow on.
+    /// The rows behind the dead row are published.
     Continue,
-    /// They wait until an operator has retried or discarded it.
+    /// The rows behind the dead row wait until an operator has retried or discarded it.
     Hold,
 }
 
-/// How lanes behave; every number has its default in the configuration.
+/// The settings of lanes. The configuration has a default for every number.
 #[derive(Debug, Clone, Copy)]
 pub struct LanePolicy {
-    /// Messages in one request; the service takes 1,000.
+    /// Messages in one request. The service takes 1,000.
     pub batch_messages: usize,
-    /// Bytes in one request beside the topic's name; the service takes 10,000,000 in all.
+    /// Bytes in one request without the topic's name. The service takes 10,000,000 in total.
     pub batch_bytes: usize,
     /// Delays after transient failures.
     pub transient: Backoff,
-    /// Delays after failures that only an operator can end.
+    /// Delays after failures that only an operator can fix.
     pub operator: Backoff,
     /// Delays between deliveries of a parked key.
     pub redelivery: Backoff,
-    /// A lane stuck for this long while others succeed is parked.
+    /// The time after which a stuck lane is parked, while others succeed.
     pub park_after: Duration,
-    /// Deliveries of a parked row before it is dead.
+    /// Failed deliveries after which a parked row is dead.
     pub max_attempts: u32,
-    /// Lanes that parked keys may hold; of those beyond it only a fingerprint is kept while they wait.
+    /// The maximum number of lanes for parked keys. Beyond it, a waiting key is stored as a
+    /// fingerprint.
     pub parked_lanes: usize,
-    /// What a dead row does to its key.
+    /// The effect of a dead row on its key.
     pub on_dead: OnDead,
 }
 
-/// Every lane there is.
+/// All lanes.
 #[derive(Debug)]
 pub struct Lanes {
     policy: LanePolicy,
     table: LaneTable,
-    /// Lanes with something to send, in turn: no key starves another.
+    /// The lanes with rows to send, in round-robin order, so that no key starves another.
     ready: VecDeque<LaneId>,
-    /// Lanes and parked keys that are due later.
+    /// The lanes and parked keys that are due later.
     due: DueLanes,
-    /// Parked keys that may be claimed now.
+    /// The parked keys that may be claimed now.
     claimable: VecDeque<LaneId>,
     weather: Weather,
     topic_weather: TopicWeather,
-    /// When the next try during an outage is due.
+    /// The time of the next probe during an outage.
     probe_at: Option<Instant>,
     failing: FailingTopics,
     spill: Spill,
-    /// Keys were spilled, and since then there has always been a parked one.
+    /// Whether a key was spilled since the last moment without parked keys.
     has_spilled: bool,
     relieved_at: Option<Instant>,
-    /// The latest time anybody told, for rows of a topic that is known sick.
+    /// The latest time that a caller passed in, used for rows of a topic that is known to fail.
     now: Option<Instant>,
     random: Random,
     effects: Effects,
-    /// Parked keys that have a lane.
+    /// The number of parked keys with a lane.
     parked_count: usize,
-    /// Parked keys that have none.
+    /// The parked keys without a lane.
     resting: RestingKeys,
 }
 
 impl Lanes {
-    /// No lanes yet. `seed` drives jitter and the key hash, nothing else.
+    /// Creates an empty set of lanes. `seed` drives only the jitter and the key hash.
     #[must_use]
     pub fn new(policy: LanePolicy, seed: u64) -> Self {
         Self {
@@ -118,7 +119,7 @@ impl Lanes {
         }
     }
 
-    /// A routed row from the slot.
+    /// Adds a routed row from the slot.
     pub fn push(&mut self, message: Message, ticket: Ticket) {
         let id = self.lane_of(message.topic(), message.ordering_key());
         let row = Row { message, origin: Origin::Live(ticket) };
@@ -127,7 +128,7 @@ impl Lanes {
         }
         let lane = &mut self.table[id];
         match &mut lane.parked {
-            // Behind the rows of its key that are in the table (I4).
+            // The row goes behind the rows of its key in the table (I4).
             Some(parked) if !lane.ordering_key.is_empty() => {
                 parked.append();
                 self.effects.rows_to_record.push(match (parked.behind, self.spill) {
@@ -148,7 +149,7 @@ impl Lanes {
         self.debug_check(id);
     }
 
-    /// A row that is recorded without being tried.
+    /// Adds a row that is recorded without being tried.
     fn push_aside(&mut self, id: LaneId, row: Row, why: &Aside) {
         self.table[id].enqueue(row);
         if let Some(now) = self.now {
@@ -157,7 +158,7 @@ impl Lanes {
         self.debug_check(id);
     }
 
-    /// A row that Pub/Sub would refuse whatever happens: dead before it was sent.
+    /// Adds a row that Pub/Sub would always refuse. The row is dead without being sent.
     pub fn push_dead(
         &mut self,
         message: Message,
@@ -170,9 +171,9 @@ impl Lanes {
         self.table.evict_if_spent(id);
     }
 
-    /// The next batch to publish, lanes taking turns.
+    /// The next batch to publish. Lanes take turns.
     pub fn next_batch(&mut self, now: Instant) -> Option<Batch> {
-        // The ring may name lanes that were parked since, and have nothing to send any more.
+        // The queue may still name lanes that were parked since and have nothing to send.
         let id = loop {
             let id = self.ready.pop_front()?;
             if self.table[id].state == State::Ready {
@@ -194,13 +195,13 @@ impl Lanes {
         Some(Batch { lane: id, rows, sent_at: now })
     }
 
-    /// When [`wake`](Self::wake) has something to do next.
+    /// The time at which [`wake`](Self::wake) has work.
     #[must_use]
     pub fn next_due(&self) -> Option<Instant> {
         self.due.next()
     }
 
-    /// Lanes whose waiting is over may send again; parked keys whose rest is over may be claimed.
+    /// Makes due lanes ready to send, and due parked keys claimable.
     pub fn wake(&mut self, now: Instant) {
         self.now = Some(now);
         while let Some((at, id)) = self.due.pop(now) {
@@ -215,12 +216,12 @@ impl Lanes {
         }
     }
 
-    /// What has to happen outside because of the calls since the last one.
+    /// The work that the calls since the last drain request from the caller.
     pub fn effects(&mut self) -> &mut Effects {
         &mut self.effects
     }
 
-    /// Lanes that exist.
+    /// The number of lanes.
     #[must_use]
     pub fn len(&self) -> usize {
         self.table.len()
@@ -232,7 +233,7 @@ impl Lanes {
         self.len() == 0
     }
 
-    /// The topics that rows wait for in a lane.
+    /// The topics of lanes with rows that are queued or outstanding.
     #[must_use]
     pub fn topics_queued(&self) -> BTreeSet<Topic> {
         let lanes = self.table.ids().map(|id| &self.table[id]);
@@ -241,7 +242,7 @@ impl Lanes {
         lanes.filter(holds).map(|lane| Topic::clone(&lane.topic)).collect()
     }
 
-    /// The topics that a lane holds rows of, or a key that is parked.
+    /// The topics of lanes with rows, and of parked keys that have a lane.
     #[must_use]
     pub fn topics_held(&self) -> BTreeSet<Topic> {
         let lanes = self.table.ids().map(|id| &self.table[id]);
@@ -253,7 +254,7 @@ impl Lanes {
         lanes.filter(holds).map(|lane| Topic::clone(&lane.topic)).collect()
     }
 
-    /// Whether nothing of a key is on its way from dispatch state, nor about to be.
+    /// Whether no row of the key is being delivered from dispatch state or is about to be.
     #[must_use]
     pub fn rests(&self, topic: &Topic, ordering_key: &str, now: Instant) -> bool {
         let id = self.table.find(topic, ordering_key);
@@ -264,36 +265,37 @@ impl Lanes {
         }
     }
 
-    /// Checks every lane against the legal combinations; for tests, since it looks at all of them.
+    /// Checks every lane against the legal combinations. For tests only, because it visits all
+    /// lanes.
     ///
     /// # Panics
     ///
-    /// A lane is in none.
+    /// A lane is in an illegal combination.
     pub fn check(&self) {
         self.table.check();
         let parked = self.table.ids().filter(|id| self.table[*id].parked.is_some());
         assert_eq!(parked.count(), self.parked_count, "I4: parked keys are miscounted");
     }
 
-    /// Keys that have rows in dispatch state.
+    /// The number of keys with rows in dispatch state.
     #[must_use]
     pub fn parked_keys(&self) -> usize {
         self.parked_count + self.resting.len()
     }
 
-    /// Whether nothing at all is being stored although it is tried.
+    /// Whether publishes are tried and none succeeds.
     #[must_use]
     pub fn is_outage(&self, now: Instant) -> bool {
         self.weather.is_outage(now)
     }
 
-    /// Whether rows go out at all.
+    /// Whether Pub/Sub is storing rows.
     #[must_use]
     pub fn delivery(&self, now: Instant) -> Delivery {
         self.weather.delivery(now)
     }
 
-    /// Pub/Sub stored the batch, under these message ids.
+    /// Notes that Pub/Sub stored the batch under these message ids.
     pub fn stored(&mut self, batch: Batch, message_ids: Vec<String>, now: Instant) {
         self.weather.answered(now);
         self.topic_weather.stored(batch.topic(), batch.sent_at);
@@ -314,14 +316,14 @@ impl Lanes {
         self.debug_check(id);
     }
 
-    /// Pub/Sub did not confirm the batch.
+    /// Notes that Pub/Sub did not confirm the batch.
     pub fn refused(&mut self, batch: Batch, failure: &PublishFailure, now: Instant) {
         let id = batch.lane;
         self.take_refusal(batch, failure, now);
         self.debug_check(id);
     }
 
-    // The rest is private: how the calls above change one lane.
+    // The rest is private: the effects of the calls above on one lane.
 
     fn take_refusal(&mut self, batch: Batch, failure: &PublishFailure, now: Instant) {
         self.now = Some(now);
@@ -356,7 +358,7 @@ impl Lanes {
         };
         let mut delay = backoff.delay(attempts, self.random.next_u32());
         if failure.class == FailureClass::Operator || !self.weather.is_outage(now) {
-            // A sick lane would sleep through the time until it is parked.
+            // A longer delay would let the lane sleep past the time at which it is parked.
             let rest = self.until_stuck(id, failure.class, now);
             delay = delay.min(self.policy.park_after / 2).min(rest);
         }
@@ -365,24 +367,24 @@ impl Lanes {
         self.look_at(now + delay, id);
     }
 
-    /// The lane waits until then.
+    /// Schedules a check of the lane at this time.
     fn look_at(&mut self, at: Instant, id: LaneId) {
         let Self { due, table, .. } = self;
         due.push(at, id, |until, lane| table[lane].waits_until(until));
     }
 
-    /// Debug builds, and so the tests and the simulation, check the lane that was changed.
+    /// Checks the changed lane in debug builds, and therefore in tests and in the simulation.
     fn debug_check(&self, id: LaneId) {
         if cfg!(debug_assertions) {
             self.table.check_lane(id);
         }
     }
 
-    /// While nothing is stored, somebody tries at least this often: it costs one request, and a
-    /// service that is back is noticed. All others are called when it succeeds.
+    /// The longest pause between probes in an outage. A probe costs one request and detects that
+    /// the service is back. All other lanes are woken when a probe succeeds.
     const PROBE_EVERY: Duration = Duration::from_secs(2);
 
-    /// A delay, or less for the one that probes.
+    /// Shortens the delay for the lane that probes.
     fn probing(&mut self, delay: Duration, now: Instant) -> Duration {
         let is_probed = self.probe_at.is_some_and(|at| at > now);
         if is_probed || !self.weather.is_outage(now) {
@@ -407,14 +409,15 @@ impl Lanes {
         lane.refusals.suspects = batch.rows.len();
         lane.put_back(batch.rows);
         if lane.parked.is_some() && lane.holds_live_rows() {
-            // Parked while it was out, because an operator retries earlier rows: the table sorts it out.
+            // The key was parked while the batch was outstanding, because an operator retries
+            // earlier rows. The table restores the order.
             return self.park(id, &Aside::refused(failure), now);
         }
         lane.state = State::Ready;
         self.ready.push_back(id);
     }
 
-    /// A row that can never be published: recorded, and its key flows on or is held.
+    /// Records a row that can never be published. Its key continues or is held.
     fn dead(&mut self, id: LaneId, row: Row, failure: &PublishFailure, now: Instant) {
         let lane = &mut self.table[id];
         let hold = self.policy.on_dead == OnDead::Hold && lane.is_ordered();
@@ -442,11 +445,11 @@ impl Lanes {
         }
     }
 
-    /// How often a key that is held by a dead row is looked at: an operator's decision takes
-    /// effect within two seconds.
+    /// The pause between checks of a key that a dead row holds. An operator's decision takes effect
+    /// within two seconds.
     const HELD_PAUSE: Duration = Duration::from_secs(1);
 
-    /// After a reply: send on, or leave.
+    /// After a reply, makes the lane ready for its next rows or removes it.
     fn after_reply(&mut self, id: LaneId, now: Instant) {
         let lane = &mut self.table[id];
         if lane.queue.is_empty() {
@@ -464,7 +467,7 @@ impl Lanes {
         }
     }
 
-    /// Everything that waits and matches is tried again within a second.
+    /// Retries every matching lane and parked key within a second.
     fn retry_soon(&mut self, now: Instant, matches: impl Fn(&Lane) -> bool) {
         for id in self.table.ids() {
             let soon = now + Duration::from_millis(u64::from(self.random.next_u32() % 1_000));
@@ -491,7 +494,8 @@ impl Lanes {
         }
     }
 
-    /// A batch of unordered rows goes on by itself; its topic's lane collects the next.
+    /// Moves a batch of unordered rows to a lane of its own. The topic's lane collects the next
+    /// rows.
     fn detach(&mut self, id: LaneId, fair: Duration) -> LaneId {
         let lane = &mut self.table[id];
         let mut loose = Lane::loose(Topic::clone(&lane.topic));

@@ -1,15 +1,15 @@
-//! What a message lacks because Pub/Sub would not take it at that size.
+//! The parts that a message lacks because Pub/Sub would refuse them at that size.
 //!
-//! Such a row is dead, and recorded without the large value: dispatch state keeps no message that can never
-//! be published. Its message ends with the tag and the length of each part that it lacks, and nothing behind
-//! them:
+//! Such a row is dead. Dispatch state records the row without the large value, because dispatch
+//! state never stores a message that cannot be published. The recorded message ends with the tag
+//! and the length of each missing part, without any content:
 //!
 //! ```text
 //! attributes, ordering key │ 0x0A (data), varint 140,000,000 │ the end
 //! ```
 //!
-//! So it is no `PubsubMessage`, and nothing publishes it without the part: neither a relay of any version
-//! nor an operator who makes the row due by hand.
+//! These bytes are not a valid `PubsubMessage`. No relay of any version can therefore publish the
+//! message without its part, not even after an operator makes the row due by hand.
 
 use pgoutput_parser::Column;
 
@@ -21,7 +21,8 @@ use crate::limits::{
 use crate::picked::Picked;
 use crate::wire;
 
-/// The parts that a message lacks, each with its bytes; zero for a part that it has.
+/// The parts that a message lacks, each with its size in bytes. Zero means that the part is
+/// present.
 #[derive(Debug, Default)]
 pub(crate) struct LeftOut {
     data: usize,
@@ -32,7 +33,7 @@ pub(crate) struct LeftOut {
 }
 
 impl LeftOut {
-    /// What the row's message has to lack.
+    /// Finds the parts that the row's message has to omit.
     pub(crate) fn of(row: &Picked<'_>) -> Self {
         match row.may_lack_values() {
             true => Self::of_large(row),
@@ -56,7 +57,7 @@ impl LeftOut {
         let is_in = |parts: &[Part]| parts.contains(&Part::Place(place));
         let is_payload = layout.fields[Field::Payload.place()] == place;
         let bytes = match layout.payload {
-            // Two hexadecimal digits each, behind `\x`.
+            // The text form is `\x` and two hexadecimal digits per byte.
             PayloadType::Bytea if is_payload => bytes.saturating_sub(2) / 2,
             PayloadType::Bytea | PayloadType::Json | PayloadType::Text => bytes,
         };
@@ -83,7 +84,7 @@ impl LeftOut {
         self.fault.get_or_insert(Fault::TooLarge { what, size: bytes, max });
     }
 
-    /// The message is too large with its payload, whatever the payload alone is.
+    /// Omits the payload because the whole message is too large, even if the payload alone is not.
     #[cold]
     pub(crate) fn add_payload(&mut self, bytes: usize, (table, size): (&str, usize)) {
         self.data = bytes;
@@ -91,23 +92,23 @@ impl LeftOut {
         self.fault.get_or_insert(Fault::TooLarge { what, size, max: REQUEST_BYTES_MAX });
     }
 
-    /// Whether a part of the topic is missing, so that no name can be made of the rest.
+    /// Whether a part of the topic is missing. The rest of the text would be another topic.
     pub(crate) const fn lacks_topic(&self) -> bool {
         self.topic > 0
     }
 
-    /// Whether a part of the ordering key is missing: the rest would be another key.
+    /// Whether a part of the ordering key is missing. The rest of the text would be another key.
     pub(crate) const fn lacks_ordering_key(&self) -> bool {
         self.ordering_key > 0
     }
 
-    /// Why the row is dead, if anything is left out.
+    /// Why the row is dead, if any part is omitted.
     pub(crate) fn take_fault(&mut self) -> Option<Fault> {
         self.fault.take()
     }
 
-    /// The parts in the order in which they are written. The data comes last: its length may be small, and
-    /// has to exceed what follows.
+    /// The missing parts in write order. The data comes last, because its length may be small and
+    /// has to exceed the number of bytes that follow.
     fn parts(&self) -> impl Iterator<Item = (u8, usize)> {
         [
             (wire::MESSAGE_ATTRIBUTES, self.attributes.max(self.topic)),
@@ -118,12 +119,12 @@ impl LeftOut {
         .filter(|(_, bytes)| *bytes > 0)
     }
 
-    /// Bytes that [`append_to`](Self::append_to) appends.
+    /// The number of bytes that [`append_to`](Self::append_to) appends.
     pub(crate) fn encoded_len(&self) -> usize {
         self.parts().map(|(_, bytes)| 1 + wire::varint_len(bytes)).sum()
     }
 
-    /// Ends a message that lacks these parts.
+    /// Appends the tags and lengths of the missing parts to the message.
     pub(crate) fn append_to(&self, buffer: &mut Vec<u8>) {
         for (tag, bytes) in self.parts() {
             buffer.push(tag);

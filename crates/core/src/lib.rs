@@ -1,10 +1,10 @@
-//! Every decision of walrelay: routing, lanes, tracking, back-off; no I/O and no clock.
+//! The decisions of walrelay, without I/O and without a clock: routing, lanes, tracking, back-off.
 //!
-//! Time comes in as an argument, randomness too, and nothing iterates in hash order, so a seed
-//! replays a run exactly.
+//! The caller passes in the time and the random seed. Nothing iterates in hash order, so a seed
+//! reproduces a run exactly.
 //!
 //! ```text
-//!  insert ─▶ Router ─▶ Message ─▶ Lanes ─▶ Batch ─▶ (publish) ─▶ Lanes::settle ─┬─▶ settled
+//!  insert ─▶ Router ─▶ Message ─▶ Lanes ─▶ Batch ─▶ (publish) ─▶ stored/refused ┬─▶ settled
 //!               │                  ▲                                            ├─▶ park
 //!               └─ fault ─▶ park   └──────────── rows claimed back ◀────────────┘
 //!
@@ -17,26 +17,31 @@
 //!
 //! - **I1 Confirm nothing early.** Only a [`Watermark`], made by [`Tracker`] alone, reaches the
 //!   standby status update. It is the `end_lsn` of the last transaction of the contiguous settled
-//!   prefix; when nothing at all is outstanding, the highest keepalive, as far as the publication is
-//!   known to have published the outbox until then. Never beyond what the connection has received. Asserted in release builds: stopping only delays, confirming too far
-//!   destroys.
+//!   prefix. When nothing is outstanding, it is the highest keepalive position up to which the
+//!   publication is known to have published every outbox row. It never exceeds the WAL that this
+//!   connection has received. Release builds assert this: stopping only delays rows, confirming too
+//!   far loses them.
 //! - **I2 Settled** means stored by Pub/Sub (reply received) or committed to dispatch state.
-//! - **I3 One publish outstanding per (topic, ordering key)**, and one key per request. Rows
-//!   without a key are free. It holds across reconnects of the slot.
-//! - **I4 Order per key.** No row of a key is published while an earlier one is neither stored nor
-//!   dead: through retries, parking, redelivery, restart and reconnect.
-//! - **I5 Status updates wait for nobody.** They flow when Pub/Sub is down, when the pipeline is
-//!   full, and inside a transaction of any size.
-//! - **I6 One byte budget** for rows read and not settled, parked rows reloaded and requests out.
-//!   When it is full the socket is not read.
-//! - **I7 Nothing becomes nothing.** What cannot be decoded is an error with its position.
-//! - **I8 A row's position** is its `commit_lsn` and index within the transaction, equal on every
-//!   delivery. The LSN in the XLogData header is no position: rows share it and it goes backwards.
-//! - **I9 Nothing is created or destroyed in passing.** The relay uses what `init` made.
-//! - **I10 What we hold back of the log stays within a budget**, for as long as dispatch state can be
-//!   written, whatever Pub/Sub does; beside it the largest outbox transaction and what recording writes.
-//! - **I11 A write belongs to its history.** Dispatch state and the relay's row are written only in a
-//!   session proven to be on the server of the replication session: same system, timeline and start.
+//! - **I3 One outstanding publish per (topic, ordering key)**, and one key per request. Rows
+//!   without a key are not restricted. This holds across reconnects of the slot.
+//! - **I4 Order per key.** No row of a key is published while an earlier row of that key is neither
+//!   stored nor dead. This holds across retries, parking, redelivery, restart and reconnect.
+//! - **I5 Status updates never wait.** They flow when Pub/Sub is down, when the pipeline is full,
+//!   and inside a transaction of any size.
+//! - **I6 One byte budget** covers unsettled rows, reloaded parked rows and outstanding requests.
+//!   When the budget is full, the socket is not read.
+//! - **I7 Nothing is skipped silently.** A frame or column that cannot be decoded is an error with
+//!   its position.
+//! - **I8 A row's position** is its `commit_lsn` and its index within the transaction, equal on
+//!   every delivery. The LSN in the XLogData header is not a position: rows share it and it goes
+//!   backwards.
+//! - **I9 The relay creates and drops nothing implicitly.** It uses the objects that `init`
+//!   created.
+//! - **I10 Retained WAL stays within a budget** for as long as dispatch state can be written,
+//!   even in a Pub/Sub outage. The largest outbox transaction and the WAL of recording come on top.
+//! - **I11 A write belongs to its history.** Only a session on the server of the replication
+//!   session writes dispatch state and the relay's row. Equal system identifier, timeline and
+//!   postmaster start time prove that the server is the same.
 
 #![warn(clippy::iter_over_hash_type)]
 

@@ -1,10 +1,10 @@
-//! A row on its way to Pub/Sub: encoded once, when it is routed.
+//! A row on its way to Pub/Sub, encoded once, when it is routed.
 //!
 //! Retries and parking reuse the same bytes. One allocation holds everything:
 //!
 //! ```text
 //! event id │ 0x12, varint length │ PubsubMessage (google/pubsub/v1/pubsub.proto)
-//!          └──── as it stands in PublishRequest.messages (field 2) ────┘
+//!          └────────── one entry of PublishRequest.messages (field 2) ──────────┘
 //! ```
 
 use std::fmt;
@@ -15,7 +15,7 @@ use pgoutput_parser::Position;
 
 use crate::wire;
 
-/// Full name of a topic, `projects/P/topics/T`; cheap to clone.
+/// The full name of a topic, `projects/P/topics/T`. Cheap to clone.
 pub type Topic = Arc<str>;
 
 /// One message, ready to be published.
@@ -29,7 +29,7 @@ pub struct Message {
 }
 
 impl Message {
-    /// A message from a `PubsubMessage` already encoded, as dispatch state keeps it.
+    /// Creates a message from an encoded `PubsubMessage`, as dispatch state stores it.
     ///
     /// # Errors
     ///
@@ -48,8 +48,8 @@ impl Message {
         }))
     }
 
-    /// Lays the buffer out; `write_body` appends exactly `body_len` bytes and returns where in the
-    /// buffer the ordering key stands.
+    /// Fills the buffer. `write_body` appends exactly `body_len` bytes and returns the range of the
+    /// ordering key in the buffer.
     pub(crate) fn build(
         topic: Topic,
         position: Position,
@@ -74,13 +74,13 @@ impl Message {
         }
     }
 
-    /// The topic it goes to.
+    /// The topic that the message goes to.
     #[must_use]
     pub fn topic(&self) -> &Topic {
         &self.topic
     }
 
-    /// Where its row lies in the log.
+    /// The WAL position of the outbox row.
     #[must_use]
     pub fn position(&self) -> Position {
         self.position
@@ -92,51 +92,51 @@ impl Message {
         self.text(0..self.event_id_len)
     }
 
-    /// The ordering key; empty means unordered.
+    /// The ordering key. Empty means unordered.
     #[must_use]
     pub fn ordering_key(&self) -> &str {
         self.text(self.ordering_key.clone())
     }
 
-    /// The message as it stands in `PublishRequest.messages`: field header and body.
+    /// The message as an entry of `PublishRequest.messages`: field header and body.
     #[must_use]
     pub fn request_field(&self) -> &[u8] {
         &self.buffer[self.event_id_len as usize..]
     }
 
-    /// The encoded `PubsubMessage`, as dispatch state keeps it.
+    /// The encoded `PubsubMessage`, as dispatch state stores it.
     #[must_use]
     pub fn body(&self) -> &[u8] {
         &self.buffer[(self.event_id_len + self.header_len) as usize..]
     }
 
-    /// The attributes, in the order they were written.
+    /// The attributes, in the order in which they were written.
     pub fn attributes(&self) -> impl Iterator<Item = (&str, &str)> {
         self.fields(wire::MESSAGE_ATTRIBUTES).filter_map(|entry| wire::attribute(entry).ok())
     }
 
-    /// The value of one attribute. Cheaper than looking for it among [`attributes`](Self::attributes):
-    /// the names of the others are compared, and their values not read.
+    /// The value of one attribute. Cheaper than a search in [`attributes`](Self::attributes),
+    /// because it does not read the values of other attributes.
     #[must_use]
     pub fn attribute(&self, name: &str) -> Option<&str> {
         self.fields(wire::MESSAGE_ATTRIBUTES).find_map(|entry| wire::value_of(entry, name))
     }
 
-    /// The payload; empty if there is none.
+    /// The payload, empty if there is none.
     #[must_use]
     pub fn data(&self) -> &[u8] {
-        // As protobuf has it, the last one counts.
+        // Protobuf lets the last occurrence of a field win.
         self.fields(wire::MESSAGE_DATA).last().unwrap_or_default()
     }
 
-    /// Bytes it takes in a request.
+    /// The size in a request, in bytes.
     #[must_use]
     pub fn size(&self) -> usize {
         self.request_field().len()
     }
 
-    /// Contents of the body's fields with this tag. The body was written by [`Router`] or checked by
-    /// [`from_encoded`](Self::from_encoded), so nothing in it is malformed.
+    /// The contents of the body's fields with this tag. [`Router`] wrote the body or
+    /// [`from_encoded`](Self::from_encoded) checked it, so no field is malformed.
     ///
     /// [`Router`]: crate::Router
     fn fields(&self, tag: u8) -> impl Iterator<Item = &[u8]> {
@@ -147,20 +147,21 @@ impl Message {
             .map(|(_, range)| &body[range])
     }
 
-    /// Bytes of memory it may hold, for the budget: its own, the same again in a request that is
-    /// out, and what surrounds them.
+    /// The memory that the budget counts, in bytes. It covers the message, a second copy in an
+    /// outstanding request, and the surrounding structures.
     #[must_use]
     pub fn memory(&self) -> usize {
         2 * self.buffer.len() + Self::OVERHEAD
     }
 
-    /// What a row costs beside its own bytes: this struct, its place in a lane, a lane of its own
-    /// in the worst case, and the allocator's rounding.
+    /// The fixed cost of a row: this struct, its queue entry, the allocator's rounding and, in the
+    /// worst case, a lane of its own.
     const OVERHEAD: usize = 512;
 
     fn text(&self, range: Range<u32>) -> &str {
         let bytes = &self.buffer[range.start as usize..range.end as usize];
-        // Both texts were `&str` when they were written; empty is only reachable by a bug above.
+        // Both texts were `&str` when they were written. Only a bug above can make the result
+        // empty.
         std::str::from_utf8(bytes).unwrap_or_default()
     }
 }
@@ -172,7 +173,7 @@ pub struct NotAMessage;
 
 impl fmt::Debug for Message {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // Never the payload or the key: this reaches logs.
+        // Omits the payload and the key, because this text reaches logs.
         f.debug_struct("Message")
             .field("topic", &self.topic)
             .field("position", &self.position)

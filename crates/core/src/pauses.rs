@@ -1,49 +1,50 @@
-//! What was stored, and the pauses in between: how many keys fell ill in each.
+//! Counts, for each interval between two successes, the healthy keys that started to fail.
 //!
-//! A key that is sick by itself falls ill alone. Where the service is away for a moment, others that were well
-//! are refused in the same pause.
+//! A key with a problem of its own starts to fail alone. If the service is unavailable for a
+//! moment, several healthy keys are refused in the same interval.
 
 use std::collections::VecDeque;
 use std::time::Instant;
 
-/// The time between two requests that were stored, one after the other; or before the first.
+/// The interval between two consecutive stored requests, or before the first one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Pause(u64);
 
-/// Pauses, the last of which has not ended.
+/// Success intervals, of which the current one is still open.
 #[derive(Debug)]
 pub(crate) struct Pauses {
     current: Pause,
-    /// When the newest request that was stored had been sent.
+    /// The send time of the latest-sent request that was stored.
     newest_stored: Option<Instant>,
-    /// Those in which keys that were well were refused, and how many of them.
+    /// The intervals in which healthy keys were refused, each with the number of keys.
     bad: VecDeque<(Pause, u32)>,
     bad_max: usize,
 }
 
 impl Pauses {
-    /// The first has the number `first`; of those in which keys fall ill so many are remembered.
+    /// Starts with interval number `first`, and remembers at most `bad_max` intervals with
+    /// failures.
     pub(crate) const fn new(first: u64, bad_max: usize) -> Self {
         Self { current: Pause(first), newest_stored: None, bad: VecDeque::new(), bad_max }
     }
 
-    /// Something that was sent at `sent_at` was stored, which ends the pause.
+    /// Notes that a request sent at `sent_at` was stored, which ends the current interval.
     pub(crate) fn stored(&mut self, sent_at: Instant) {
         self.newest_stored = self.newest_stored.max(Some(sent_at));
         self.current.0 += 1;
     }
 
-    /// Whether a request that went out after `moment` was stored.
+    /// Whether a request sent after `moment` was stored.
     pub(crate) fn has_stored_what_was_sent_after(&self, moment: Instant) -> bool {
         self.newest_stored.is_some_and(|newest| newest > moment)
     }
 
-    /// The one in which we are.
+    /// The current interval.
     pub(crate) const fn current(&self) -> Pause {
         self.current
     }
 
-    /// A key was refused that had been well, as far as is known.
+    /// Notes the refusal of a key that was healthy as far as is known.
     pub(crate) fn fell_ill(&mut self) {
         match self.bad.back_mut() {
             Some((pause, keys)) if *pause == self.current => *keys = keys.saturating_add(1),
@@ -56,7 +57,7 @@ impl Pauses {
         }
     }
 
-    /// How many keys that had been well were refused in it.
+    /// The number of previously healthy keys that were refused in the interval.
     pub(crate) fn ill_in(&self, pause: Pause) -> u32 {
         let found = self.bad.binary_search_by_key(&pause, |(bad, _)| *bad);
         found.map_or(0, |index| self.bad[index].1)

@@ -1,4 +1,4 @@
-//! The wanted columns of one row, read as the connection asked for them.
+//! The wanted columns of one row, in the formats that the connection requested.
 
 use pgoutput_parser::{Column, Insert, Position};
 
@@ -6,12 +6,14 @@ use crate::columns::{ColumnNames, Field, Layout, PLACES, PayloadType};
 use crate::fault::RouteError;
 use crate::limits::REQUEST_BYTES_MAX;
 
-/// Bytes of a column that is neither the payload nor the headers. Pub/Sub takes 1,024 bytes of an attribute
-/// or a key. Up to this size the value is recorded, so that an operator can see and correct it.
+/// The largest value that is read from a column other than payload and headers, in bytes.
+///
+/// Pub/Sub takes 1,024 bytes of an attribute or a key. Values up to this larger size are recorded,
+/// so that an operator can see and correct them.
 const FIELD_BYTES_MAX: usize = 64 << 10;
 
-/// Bytes of headers as JSON. As many attributes as a message may have, with each character escaped, take
-/// less. Parsing more would take memory that no message needs.
+/// The largest headers JSON that is parsed, in bytes. The maximum number of attributes takes less,
+/// even with every character escaped. Parsing more would take memory that no message needs.
 const HEADERS_BYTES_MAX: usize = 1 << 20;
 
 /// The wanted columns of one row.
@@ -34,7 +36,7 @@ impl<'a> Picked<'a> {
         Self { picked, layout, insert, names }
     }
 
-    /// Whether values may be missing that are too large.
+    /// Whether a value may be missing because it is too large.
     pub(crate) fn may_lack_values(&self) -> bool {
         let tuple = &self.insert.tuple;
         tuple.is_condensed() || tuple.encoded_bytes() > FIELD_BYTES_MAX
@@ -56,7 +58,7 @@ impl<'a> Picked<'a> {
         self.layout.occurred_at_is_timestamp
     }
 
-    /// A field's text; none if it is null or the table has no such column.
+    /// The text of a field, or `None` if it is null or the table has no such column.
     pub(crate) fn text(&self, field: Field) -> Result<Option<&'a str>, RouteError> {
         self.text_at(self.layout.fields[field.place()])
     }
@@ -78,7 +80,7 @@ impl<'a> Picked<'a> {
             Some(Column::Binary(_)) => {
                 Err(self.bad_value(place, "came in binary form, which was not asked for"))
             }
-            // Never taken for null: it makes the row dead, see `left_out`.
+            // This is not null: `left_out` makes the row dead.
             Some(Column::TooLarge { .. }) => Ok(None),
             Some(Column::UnchangedToast) => Err(self.bad_value(place, "came without its value")),
         }
@@ -115,7 +117,7 @@ impl<'a> Picked<'a> {
     }
 }
 
-/// Marks values that are too large, before any of them is read.
+/// Marks values that are too large before any value is read.
 #[cold]
 fn mark_too_large(picked: &mut [Option<Column<'_>>; PLACES], layout: &Layout) {
     for (place, column) in picked.iter_mut().enumerate() {
@@ -127,7 +129,7 @@ fn mark_too_large(picked: &mut [Option<Column<'_>>; PLACES], layout: &Layout) {
     }
 }
 
-/// The largest value that is read from the column at a place.
+/// The largest value that is read from the column at a place, in bytes.
 fn bytes_max(layout: &Layout, place: usize) -> usize {
     if layout.fields[Field::Headers.place()] == place {
         return HEADERS_BYTES_MAX;
@@ -141,10 +143,10 @@ fn bytes_max(layout: &Layout, place: usize) -> usize {
     }
 }
 
-/// The payload as it will stand in the message.
+/// The payload as the message will contain it.
 pub(crate) enum Payload<'a> {
     Verbatim(&'a [u8]),
-    /// Pairs of hexadecimal digits, checked.
+    /// Pairs of hexadecimal digits, already checked.
     Hex(&'a [u8]),
 }
 

@@ -1,10 +1,10 @@
-//! Whether a loop still turns, and whether it gets anywhere.
+//! The liveness of a loop: whether it still runs, and whether it makes progress.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-/// When a loop beat last, and when it made progress; written by the loop without a lock, read by
-/// whoever judges it.
+/// The times of a loop's last heartbeat and last progress. The loop writes them without a lock, and
+/// health probes read them.
 #[derive(Debug)]
 pub struct Pulse {
     began: Instant,
@@ -14,33 +14,33 @@ pub struct Pulse {
 }
 
 impl Pulse {
-    /// Silence after which a probe may restart the process. A loop beats at least every few seconds,
-    /// so a minute is a loop that no longer turns, and not a slow disk.
+    /// The silence after which a probe may restart the process. A loop beats at least every few
+    /// seconds, so a minute of silence means a blocked loop, not a slow disk.
     pub const SILENCE_MAX: Duration = Duration::from_secs(60);
 
-    /// Begins with a beat and with progress.
+    /// Creates a pulse whose first heartbeat and progress are at `now`.
     #[must_use]
     pub const fn new(now: Instant) -> Self {
         Self { began: now, beat_at: AtomicU64::new(0), progress_at: AtomicU64::new(0) }
     }
 
-    /// The loop turns.
+    /// Notes a heartbeat.
     pub fn beat(&self, now: Instant) {
         self.beat_at.store(self.millis(now), Ordering::Relaxed);
     }
 
-    /// The loop got further, or has nothing left to do.
+    /// Notes that the loop made progress, or has no work left.
     pub fn progress(&self, now: Instant) {
         self.progress_at.store(self.millis(now), Ordering::Relaxed);
     }
 
-    /// How long ago the loop beat.
+    /// The time since the last heartbeat.
     #[must_use]
     pub fn silence(&self, now: Instant) -> Duration {
         self.since(&self.beat_at, now)
     }
 
-    /// How long ago it made progress.
+    /// The time since the last progress.
     #[must_use]
     pub fn since_progress(&self, now: Instant) -> Duration {
         self.since(&self.progress_at, now)

@@ -1,11 +1,11 @@
-//! The one source of randomness here: jitter, from a seed that is passed in.
+//! The only source of randomness in this crate: jitter, from a seed that the caller passes in.
 
 /// `SplitMix64` (Steele, Lea, Flood 2014): tiny, and good enough for jitter.
 #[derive(Debug, Clone)]
 pub struct Random(u64);
 
 impl Random {
-    /// The sequence of this seed.
+    /// Creates the sequence of this seed.
     #[must_use]
     pub const fn new(seed: u64) -> Self {
         Self(seed)
@@ -20,7 +20,7 @@ impl Random {
         ((z ^ (z >> 31)) >> 32) as u32
     }
 
-    /// A seed for something that draws its own numbers.
+    /// Draws a seed for another generator.
     pub const fn fork(&mut self) -> u64 {
         ((self.next_u32() as u64) << 32) | self.next_u32() as u64
     }

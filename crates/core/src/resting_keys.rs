@@ -1,4 +1,4 @@
-//! Keys that are only known by fingerprint.
+//! Parked keys that are stored as fingerprints only.
 
 use std::hash::{BuildHasher, Hash};
 
@@ -6,10 +6,10 @@ use hashbrown::HashTable;
 
 use crate::message::Topic;
 
-/// Fingerprints of keys.
+/// A set of key fingerprints.
 ///
-/// 128 bits from two keyed hashes: among a million keys two are taken for one less often than a
-/// memory error changes one. A key taken for a parked one would only be parked for a moment.
+/// A fingerprint has 128 bits from two keyed hashes. Among a million keys, a collision is less
+/// likely than a memory error. A key that collides would only be parked for a moment.
 #[derive(Debug)]
 pub(crate) struct RestingKeys {
     fingerprints: HashTable<u128>,

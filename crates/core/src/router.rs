@@ -1,4 +1,4 @@
-//! From an outbox row to a message: topic, ordering key, attributes, bytes.
+//! Turns an outbox row into a message: topic, ordering key, attributes, bytes.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -18,45 +18,45 @@ use crate::selection::Matching;
 use crate::template::Template;
 use crate::wire;
 
-/// How rows become messages.
+/// The settings that turn rows into messages.
 #[derive(Debug, Clone)]
 pub struct RouterConfig {
-    /// The project topics live in, unless a topic is named in full.
+    /// The project of every topic that is not named in full.
     pub project: String,
     /// `--topic`.
     pub topic: Template,
-    /// `--ordering-key`; an empty result means unordered.
+    /// `--ordering-key`. An empty result means unordered.
     pub ordering_key: Template,
     /// `--column-…`.
     pub columns: ColumnNames,
     /// `--attributes`.
     pub style: Style,
-    /// Marks messages of an explicit replay.
+    /// The mark on every message of an explicit replay.
     pub replay_id: Option<String>,
     /// `--system-identifier`.
     pub log_name: LogName,
-    /// Messages that `dispatch edit` has put in the place of their rows' own.
+    /// The messages that `dispatch edit` has substituted for rows.
     pub edited: EditedMessages,
 }
 
-/// Messages that people have edited, by the event id of the row that each of them replaces. A copy shares them.
+/// Messages that operators have edited, by the event id of the row. Clones share the map.
 #[derive(Clone, Default)]
 pub struct EditedMessages(Arc<BTreeMap<String, Vec<u8>>>);
 
 impl EditedMessages {
-    /// These, each an encoded `PubsubMessage`.
+    /// Takes edited messages by event id, each an encoded `PubsubMessage`.
     #[must_use]
     pub fn new(messages: BTreeMap<String, Vec<u8>>) -> Self {
         Self(Arc::new(messages))
     }
 
-    /// How many there are.
+    /// The number of edited messages.
     #[must_use]
     pub fn len(&self) -> usize {
         self.0.len()
     }
 
-    /// Whether there is none.
+    /// Whether there is no edited message.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
@@ -65,41 +65,41 @@ impl EditedMessages {
 
 impl fmt::Debug for EditedMessages {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // No payload: a configuration may end up in a log.
+        // Omits payloads, because a configuration may be logged.
         f.debug_struct("EditedMessages").field("len", &self.0.len()).finish_non_exhaustive()
     }
 }
 
-/// Turns inserts into messages. One per connection.
+/// Turns inserts into messages. One router serves one connection.
 #[derive(Debug)]
 pub struct Router {
     config: RouterConfig,
-    /// Resolved layouts of the relations described so far; there are as many as outbox tables.
+    /// The resolved layouts of the relations described so far, one per outbox table.
     layouts: Vec<Layout>,
-    /// Topics by what the template gave. Bounded: see [`Router::TOPICS_KEPT`].
+    /// Topics by expanded template text. [`Router::TOPICS_KEPT`] bounds the map.
     topics: BTreeMap<String, KnownTopic>,
     topic: String,
     ordering_key: String,
     attributes: Attributes,
 }
 
-/// A message, and what Pub/Sub would hold against it.
+/// A message, and the reason for which Pub/Sub would refuse it.
 #[derive(Debug)]
 pub struct Routed {
     /// The message as it would be published.
     pub message: Message,
-    /// Why it never can be, if so.
+    /// The reason why the message can never be published, if there is one.
     pub fault: Option<Fault>,
-    /// Headers that are not in the message, because their names are the relay's own.
+    /// Headers that were dropped because their names are reserved for the relay.
     pub headers_left_out: usize,
 }
 
 impl Router {
-    /// Topics remembered; forgetting one only costs a lookup. Without a bound a template over a
-    /// column of many values would grow for ever (I6).
+    /// The number of cached topics. Evicting a topic only costs a lookup. Without a bound, a
+    /// template over a column of many values would grow the cache without limit (I6).
     const TOPICS_KEPT: usize = 4_096;
 
-    /// A router that knows no relation yet.
+    /// Creates a router that knows no relation yet.
     #[must_use]
     pub fn new(config: RouterConfig) -> Self {
         Self {
@@ -112,7 +112,8 @@ impl Router {
         }
     }
 
-    /// Reads the log of this server from now on; messages say so where that was asked for.
+    /// Sets the server whose WAL is read from now on. With [`LogName::Told`], messages carry its
+    /// system identifier.
     #[must_use]
     pub fn of_server(mut self, system_identifier: String) -> Self {
         if self.config.log_name == LogName::Told {
@@ -121,7 +122,7 @@ impl Router {
         self
     }
 
-    /// A relation was described: its columns are looked up before its first row.
+    /// Learns a relation: finds its columns before its first row arrives.
     ///
     /// # Errors
     ///
@@ -136,11 +137,11 @@ impl Router {
         Ok(())
     }
 
-    /// The message of a row.
+    /// Builds the message of a row.
     ///
     /// # Errors
     ///
-    /// The row cannot be read; nothing may be confirmed past it.
+    /// The row cannot be read. Nothing may be confirmed past it.
     pub fn route(&mut self, insert: &Insert<'_>) -> Result<Routed, RouteError> {
         let index = self.layout_of(insert.relation)?;
         if let Some(message) = self.edited(insert, index)? {
@@ -188,7 +189,8 @@ impl Router {
         Ok(Routed { message, fault, headers_left_out })
     }
 
-    /// The message that replaces the row's own. It was checked when it was edited.
+    /// The edited message that replaces the row's own message. `dispatch edit` has already checked
+    /// it.
     fn edited(&mut self, insert: &Insert<'_>, index: usize) -> Result<Option<Message>, RouteError> {
         let RouterConfig { edited, columns, project, .. } = &self.config;
         if edited.is_empty() {
@@ -203,7 +205,7 @@ impl Router {
         Ok(Message::from_encoded(topic, insert.position, event_id, body).ok())
     }
 
-    /// Whether a row has the values that a selection names.
+    /// Whether the row has the values that a selection names.
     ///
     /// # Errors
     ///
@@ -226,11 +228,11 @@ impl Router {
         ))
     }
 
-    /// The event id of a row; empty if it has none.
+    /// The event id of a row, empty if the row has none.
     ///
     /// # Errors
     ///
-    /// The row cannot be read; nothing may be confirmed past it.
+    /// The row cannot be read. Nothing may be confirmed past it.
     pub fn event_id<'a>(&'a mut self, insert: &'a Insert<'a>) -> Result<&'a str, RouteError> {
         let index = self.layout_of(insert.relation)?;
         let layout = &self.layouts[index];
@@ -250,10 +252,10 @@ impl Router {
     }
 }
 
-/// What a message is made of.
+/// The parts of a message before encoding.
 struct Parts<'a> {
     payload: Payload<'a>,
-    /// Encoded.
+    /// The encoded attribute fields.
     attributes: &'a [u8],
     ordering_key: &'a str,
 }
@@ -264,7 +266,7 @@ impl Parts<'_> {
         field(self.payload.len()) + self.attributes.len() + field(self.ordering_key.len())
     }
 
-    /// Appends the message; where its ordering key is then.
+    /// Appends the message and returns the range of its ordering key in the buffer.
     fn append_to(&self, buffer: &mut Vec<u8>) -> Range<usize> {
         if self.payload.len() > 0 {
             buffer.push(wire::MESSAGE_DATA);
@@ -284,11 +286,11 @@ impl Parts<'_> {
 #[derive(Debug, Clone)]
 struct KnownTopic {
     topic: Topic,
-    /// Whether Pub/Sub can have one of this name.
+    /// Whether Pub/Sub accepts the name.
     is_named: bool,
 }
 
-/// A longer name is no topic's, and is not remembered: a row may have any text in its place.
+/// Longer topic texts are not cached. No topic has such a name, but a row may hold any text.
 const TOPIC_BYTES_KEPT: usize = 1_024;
 
 fn topic_of(
@@ -305,7 +307,7 @@ fn topic_of(
         format!("projects/{project}/topics/{expanded}").into()
     };
     let known = KnownTopic { is_named: limits::is_topic_name(&topic), topic };
-    // A name that no topic can have may be as long as a row.
+    // An invalid name may be as long as a row, so it is not cached.
     if !known.is_named {
         return known;
     }

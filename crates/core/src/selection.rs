@@ -1,35 +1,35 @@
-//! Which rows of a stream are published again: a stretch of the log, and of it those that match.
+//! The rows that a replay publishes again: a range of the WAL, filtered by column values.
 
 use pgoutput_parser::{Lsn, PgTimestamp};
 
-/// What a replay is asked for. A row has to be within all of it.
+/// The conditions of a replay. A row has to meet all of them.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Selection {
-    /// Commits at this position or behind it.
+    /// The earliest commit position, inclusive.
     pub from: Lsn,
-    /// Commits at this position or before it.
+    /// The latest commit position, inclusive.
     pub to: Lsn,
-    /// Commits of this moment or later.
+    /// The earliest commit time, inclusive.
     pub since: Option<PgTimestamp>,
-    /// Commits of this moment or earlier.
+    /// The latest commit time, inclusive.
     pub until: Option<PgTimestamp>,
-    /// Rows of these; of all where none is named.
+    /// The column values that a row must have.
     pub matching: Matching,
 }
 
-/// Values that columns of a row have to have; any, where none is named.
+/// The values that a row's columns must have. An empty list accepts any value.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Matching {
-    /// Types of aggregates.
+    /// Aggregate types.
     pub aggregate_types: Vec<String>,
-    /// Ids of aggregates.
+    /// Aggregate ids.
     pub aggregate_ids: Vec<String>,
-    /// Types of events.
+    /// Event types.
     pub event_types: Vec<String>,
 }
 
 impl Selection {
-    /// Whether a transaction that was committed there and then is part of it.
+    /// Whether the selection contains a transaction with this commit position and time.
     #[must_use]
     pub fn has_commit(&self, commit_lsn: Lsn, committed_at: PgTimestamp) -> bool {
         (self.from..=self.to).contains(&commit_lsn)
@@ -39,7 +39,7 @@ impl Selection {
 }
 
 impl Matching {
-    /// Whether nothing is named, so that every row matches.
+    /// Whether every list is empty, so that every row matches.
     #[must_use]
     pub const fn is_everything(&self) -> bool {
         self.aggregate_types.is_empty()

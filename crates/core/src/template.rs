@@ -1,8 +1,9 @@
-//! `{aggregatetype}.events`: text with columns in braces.
+//! Parses templates such as `{aggregatetype}.events`: text with column names in braces.
 
 use std::fmt;
 
-/// Columns that the templates may name beside the fields; topics and keys are short.
+/// The number of columns that the templates may name in addition to the fields. Topics and keys are
+/// short.
 pub(crate) const TEMPLATE_COLUMNS_MAX: usize = 7;
 
 /// A topic or ordering-key template.
@@ -21,30 +22,30 @@ enum Piece {
 /// The template cannot be read.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum TemplateError {
-    /// A brace without its partner.
+    /// A brace has no partner.
     #[error(
         "\"{0}\" has a brace without its partner; columns stand in braces, as in {{aggregateid}}"
     )]
     Unbalanced(String),
-    /// `{}`.
+    /// The template contains `{}`.
     #[error("\"{0}\" has empty braces; name a column in them, as in {{aggregateid}}")]
     NoName(String),
-    /// More columns than a row is picked apart for.
+    /// The template names more columns than a row has places for.
     #[error("\"{text}\" names {count} columns; a template takes at most {max}", max = TEMPLATE_COLUMNS_MAX / 2)]
     TooMany {
-        /// The template.
+        /// The text of the template.
         text: String,
-        /// How many columns it names.
+        /// The number of columns in the template.
         count: usize,
     },
 }
 
 impl Template {
-    /// Reads a template.
+    /// Parses a template.
     ///
     /// # Errors
     ///
-    /// Braces that do not pair, or hold nothing.
+    /// Braces are unbalanced or empty, or the template names too many columns.
     pub fn parse(text: &str) -> Result<Self, TemplateError> {
         let unbalanced = || TemplateError::Unbalanced(text.to_owned());
         let mut pieces = Vec::new();
@@ -70,7 +71,7 @@ impl Template {
             pieces.push(Piece::Literal(rest.to_owned()));
         }
         let template = Self { text: text.to_owned(), pieces };
-        // Topic and ordering key share the places; each may name half of them.
+        // Topic and ordering key share the places, so each may name half of them.
         let count = template.columns().count();
         if count > TEMPLATE_COLUMNS_MAX / 2 {
             return Err(TemplateError::TooMany { text: text.to_owned(), count });
@@ -78,7 +79,7 @@ impl Template {
         Ok(template)
     }
 
-    /// The columns it names.
+    /// The columns in the template.
     pub fn columns(&self) -> impl Iterator<Item = &str> {
         self.pieces.iter().filter_map(|piece| match piece {
             Piece::Column(name) => Some(name.as_str()),
@@ -86,7 +87,7 @@ impl Template {
         })
     }
 
-    /// Its pieces: `Ok` literal text, `Err` the name of a column.
+    /// The pieces of the template: `Ok` for literal text, `Err` for the name of a column.
     #[must_use]
     pub fn parts(&self) -> Vec<Result<&str, &str>> {
         self.pieces.iter().map(Piece::part).collect()

@@ -1,10 +1,11 @@
-//! `occurred_at`: from Postgres's text form to RFC 3339.
+//! Converts `occurred_at` from Postgres's text form to RFC 3339.
 
-/// RFC 3339 in UTC with microseconds, or nothing if the text is not a plain ISO timestamp.
+/// Formats a timestamp as RFC 3339 in UTC with microseconds. Returns `None` if the text is not a
+/// plain ISO timestamp.
 ///
-/// The replication connection sets `DateStyle = ISO` and `TimeZone = UTC`, so a `timestamptz` reads
-/// `2026-11-21 00:54:00.5+00` and a `timestamp` the same without the zone. `infinity` and years
-/// beyond 9999 have no RFC 3339 form.
+/// The replication connection sets `DateStyle = ISO` and `TimeZone = UTC`. A `timestamptz`
+/// therefore reads `2026-11-21 00:54:00.5+00`, and a `timestamp` has the same form without the
+/// zone. `infinity` and years beyond 9999 have no RFC 3339 form.
 pub(crate) fn rfc3339(text: &[u8]) -> Option<[u8; 27]> {
     let text = text.strip_suffix(b"+00").unwrap_or(text);
     let (seconds, fraction) = match text.iter().position(|byte| *byte == b'.') {

@@ -1,7 +1,8 @@
-//! Telling one sick key from an outage of its topic.
+//! Distinguishes one failing key from an outage of its topic.
 //!
-//! One topic may be away while all others flow: then nothing of it is stored, and what fails of it says nothing
-//! about a row. So a delivery counts against its row only where another of the *same topic* was stored since.
+//! One topic may be unavailable while all others accept rows. No row of that topic is stored then,
+//! so a failed delivery says nothing about its row. A failure therefore counts against a row only
+//! if another row of the *same topic* was stored since.
 
 use std::collections::BTreeMap;
 use std::time::Instant;
@@ -9,18 +10,19 @@ use std::time::Instant;
 use crate::message::Topic;
 use crate::pauses::{Pause, Pauses};
 
-/// Topics that are remembered. Topics come from rows, so their number has no bound; where more fail at once,
-/// the longest forgotten one counts nothing until it fails again.
+/// The number of topics that are remembered. Topics come from rows, so their number has no bound.
+/// If more topics fail at once, the one that failed longest ago is forgotten until it fails again.
 const TOPICS_MAX: usize = 256;
 
-/// Pauses of one topic that are remembered; with all topics, at most 1 MiB.
+/// Success intervals remembered for each topic. Together, all topics take at most 1 MiB.
 const BAD_PAUSES_MAX: usize = 256;
 
-/// Topics of which something failed, and what was stored of them since.
+/// Topics with a failure, and the successes of each topic since.
 #[derive(Debug, Default)]
 pub(crate) struct TopicWeather {
     topics: BTreeMap<Topic, OfTopic>,
-    /// Successes of all of them, so that a topic that was forgotten never has the same pause again.
+    /// Successes of all topics. A topic that was forgotten therefore never reuses an interval
+    /// number.
     pauses_ended: u64,
 }
 
@@ -31,7 +33,8 @@ struct OfTopic {
 }
 
 impl TopicWeather {
-    /// A publish was refused; whether its key had been well. The pause in which that was.
+    /// Notes a refused publish, and whether its key was healthy before. Returns the current
+    /// interval.
     pub(crate) fn failed(&mut self, topic: &Topic, was_well: WasWell, now: Instant) -> Pause {
         if !self.topics.contains_key(topic) && self.topics.len() == TOPICS_MAX {
             self.forget_one();
@@ -49,7 +52,7 @@ impl TopicWeather {
         of_topic.pauses.current()
     }
 
-    /// Something of the topic that was sent at `sent_at` was stored.
+    /// Notes that a request of the topic, sent at `sent_at`, was stored.
     pub(crate) fn stored(&mut self, topic: &Topic, sent_at: Instant) {
         if self.topics.is_empty() {
             return;
@@ -60,8 +63,8 @@ impl TopicWeather {
         }
     }
 
-    /// Whether something of the topic that went out after `moment` was stored, and in `pause` no more than `own`
-    /// keys of it fell ill.
+    /// Whether a request of the topic that was sent after `moment` was stored, and at most `own`
+    /// previously healthy keys failed in the interval `pause`.
     pub(crate) fn is_fair(
         &self,
         topic: &Topic,
@@ -81,7 +84,7 @@ impl TopicWeather {
     }
 }
 
-/// Whether a key was well until it was refused, as far as is known.
+/// Whether the key was healthy until this refusal, as far as is known.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum WasWell {
     Yes,

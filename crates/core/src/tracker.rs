@@ -1,24 +1,24 @@
-//! Which rows are in flight, and how far the slot may be confirmed.
+//! Tracks the rows in flight and the position up to which the slot may be confirmed.
 //!
-//! Owns the order of transactions. Promises I1. Knows nothing of Pub/Sub, lanes or sockets: it is
-//! told "begun", "opened", "sealed", "settled". Cannot fail; a caller that lies trips an assert.
+//! Owns the order of transactions. Promises I1. Knows nothing of Pub/Sub, lanes or sockets: callers
+//! report "begin", "open", "seal" and "settle". Cannot fail: a wrong call order trips an assert.
 
 use std::collections::VecDeque;
 use std::fmt;
 
 use pgoutput_parser::{Boundary, Lsn, PgTimestamp};
 
-/// Every boundary up to here is settled, so the slot may be confirmed this far.
+/// The position up to which everything is settled, so that the slot may be confirmed this far.
 ///
-/// Only [`Tracker`] makes these, and only these reach the standby status update (I1).
+/// Only [`Tracker`] creates watermarks, and only they reach the standby status update (I1).
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Watermark(Lsn);
 
 impl Watermark {
-    /// Nothing is settled; confirms nothing.
+    /// No position: confirms nothing.
     pub const NONE: Self = Self(Lsn::ZERO);
 
-    /// The position itself; [`Lsn::ZERO`] until something is known, which confirms nothing.
+    /// The position. [`Lsn::ZERO`] until a position is known, which confirms nothing.
     #[must_use]
     pub const fn lsn(self) -> Lsn {
         self.0
@@ -37,7 +37,7 @@ impl fmt::Debug for Watermark {
     }
 }
 
-/// Proof that a row is counted; returned exactly once, to [`Tracker::settle`].
+/// Proof that a row is counted. The holder returns it exactly once, to [`Tracker::settle`].
 #[derive(Debug, PartialEq, Eq)]
 #[must_use = "a row whose ticket is dropped never settles and holds the slot for ever"]
 pub struct Ticket {
@@ -46,57 +46,57 @@ pub struct Ticket {
 }
 
 impl Ticket {
-    /// When the row's transaction was committed, by the server's clock.
+    /// The commit time of the row's transaction, by the server's clock.
     #[must_use]
     pub const fn committed_at(&self) -> PgTimestamp {
         self.committed_at
     }
 }
 
-/// What a transaction's own rows say about the rows before it.
+/// Whether a transaction's rows prove that the server skipped no rows before them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Evidence {
-    /// The server passed over none since the transaction before.
+    /// The server skipped no rows since the previous transaction.
     Unbroken,
-    /// Nothing: rows may have been passed over, until [`Tracker::intact`] tells otherwise.
+    /// No proof: rows may have been skipped, until [`Tracker::intact`] confirms the publication.
     None,
 }
 
 /// Turns rows that settle in any order into a watermark that only moves forward.
 ///
-/// A span is one transaction: *sealed* by its commit, *settled* when all its rows are. The
-/// watermark is the end of the longest prefix of spans that are both; when no span is left, it is
-/// the highest keepalive.
+/// A span is one transaction. It is *sealed* by its commit and *settled* when all its rows are
+/// settled. The watermark is the end of the longest prefix of sealed and settled spans. Without any
+/// span, it is the highest keepalive.
 ///
-/// Postgres passes over rows that the publication did not publish, without a word. So keepalives,
-/// and commits without [`Evidence`], count only as far as the publication is known to be intact.
+/// Postgres silently skips rows that the publication does not publish. Keepalives, and commits
+/// without [`Evidence`], therefore count only as far as the publication is known to be intact.
 #[derive(Debug)]
 pub struct Tracker {
-    /// Unconfirmed spans in commit order; only the last may be unsealed.
+    /// Unconfirmed spans in commit order. Only the last one may be unsealed.
     spans: VecDeque<Span>,
-    /// Spans begun so far, so that each has a number of its own.
+    /// The number of spans begun so far, which numbers the spans.
     spans_begun: u64,
-    /// So many spans, and settled neighbours become one: memory follows the rows in flight, not
-    /// the transactions behind a row that is not settled for long (I6).
+    /// The number of spans at which settled neighbours are merged. Memory then follows the rows in
+    /// flight, not the transactions behind a row that stays unsettled for long (I6).
     merge_at: usize,
-    /// Fewer are never merged: it would be work for nothing.
+    /// The smallest number of spans that is worth merging.
     merge_min: usize,
     watermark: Watermark,
-    /// The highest keepalive seen outside a transaction.
+    /// The highest keepalive position received outside a transaction.
     keepalive: Lsn,
-    /// The publication is known to be intact up to here.
+    /// The position up to which the publication is known to be intact.
     intact: Lsn,
 }
 
 #[derive(Debug)]
 struct Span {
-    /// Counted from 0; neighbours are not consecutive once spans between them were merged.
+    /// Counted from 0. Neighbours are not consecutive once spans between them were merged.
     number: u64,
     committed_at: PgTimestamp,
     rows_unsettled: u32,
-    /// The commit's `end_lsn`; none while the transaction is open.
+    /// The commit's `end_lsn`. `None` while the transaction is open.
     sealed: Option<Boundary>,
-    /// Counts only once the publication is known to be intact up to here.
+    /// The span counts only once the publication is known to be intact up to here.
     wants_intact: Lsn,
 }
 
@@ -113,13 +113,13 @@ impl Default for Tracker {
 }
 
 impl Tracker {
-    /// A tracker that confirms nothing until the server has told a position.
+    /// Creates a tracker that confirms nothing until the server has sent a position.
     #[must_use]
     pub const fn new() -> Self {
         Self::merging(4_096)
     }
 
-    /// A tracker that merges settled neighbours among this many spans or more.
+    /// Creates a tracker that merges settled neighbours from this many spans on.
     #[must_use]
     pub const fn merging(merge_min: usize) -> Self {
         Self {
@@ -133,11 +133,11 @@ impl Tracker {
         }
     }
 
-    /// A transaction starts that was committed at this time.
+    /// Begins a transaction that was committed at this time.
     ///
     /// # Panics
     ///
-    /// The one before it is still open.
+    /// The previous transaction is still open.
     pub fn begin(&mut self, committed_at: PgTimestamp) {
         assert!(self.spans.back().is_none_or(|span| span.sealed.is_some()), "I1: begun twice");
         if self.spans.len() >= self.merge_at {
@@ -154,7 +154,7 @@ impl Tracker {
         });
     }
 
-    /// A row of the open transaction is in flight from now on.
+    /// Counts a row of the open transaction as in flight.
     ///
     /// # Panics
     ///
@@ -167,7 +167,7 @@ impl Tracker {
         Ticket { span: span.number, committed_at: span.committed_at }
     }
 
-    /// The open transaction committed; `boundary` is its `end_lsn`.
+    /// Seals the open transaction. `boundary` is the commit's `end_lsn`.
     ///
     /// # Panics
     ///
@@ -183,11 +183,11 @@ impl Tracker {
         self.advance();
     }
 
-    /// A row is stored by Pub/Sub, or durable in dispatch state (I2).
+    /// Settles a row: Pub/Sub stored it, or it is durable in dispatch state (I2).
     ///
     /// # Panics
     ///
-    /// The ticket is of another tracker.
+    /// The ticket is from another tracker.
     #[expect(clippy::needless_pass_by_value, reason = "a ticket is returned once, by moving it")]
     pub fn settle(&mut self, ticket: Ticket) {
         let span = self.index_of(ticket.span).and_then(|index| self.spans.get_mut(index));
@@ -198,27 +198,28 @@ impl Tracker {
         self.advance();
     }
 
-    /// The server is at `boundary` and no transaction is open: when nothing is outstanding,
-    /// everything before it is settled. Without this an idle outbox would pin the WAL of a busy
-    /// database.
+    /// Notes a keepalive: the server is at `boundary` and no transaction is open.
+    ///
+    /// If nothing is outstanding, everything before the boundary is settled. Without keepalives, an
+    /// idle outbox would pin the WAL of a busy database.
     pub fn observe(&mut self, boundary: Boundary) {
         self.keepalive = self.keepalive.max(boundary.lsn());
         self.advance();
     }
 
-    /// How far the server had come when it last said so between two transactions.
+    /// The highest position that the server has reported between two transactions.
     #[must_use]
     pub const fn observed(&self) -> Lsn {
         self.keepalive
     }
 
-    /// The publication has published every outbox row that was committed before this position.
+    /// Notes that the publication has published every outbox row committed before this position.
     pub fn intact(&mut self, up_to: Lsn) {
         self.intact = self.intact.max(up_to);
         self.advance();
     }
 
-    /// Whether the watermark would be further if the publication were known to be intact.
+    /// Whether an intact publication would move the watermark forward.
     #[must_use]
     pub fn waits_for_intact(&self) -> bool {
         match self.spans.front() {
@@ -227,19 +228,19 @@ impl Tracker {
         }
     }
 
-    /// How far the slot may be confirmed.
+    /// The position up to which the slot may be confirmed.
     #[must_use]
     pub const fn watermark(&self) -> Watermark {
         self.watermark
     }
 
-    /// Whether every transaction seen so far is behind the watermark and none is open.
+    /// Whether the watermark has passed every transaction seen so far and no transaction is open.
     #[must_use]
     pub fn is_settled(&self) -> bool {
         self.spans.is_empty()
     }
 
-    /// Whether a transaction has begun and not been sealed.
+    /// Whether a transaction is open.
     #[must_use]
     pub fn has_open_transaction(&self) -> bool {
         self.spans.back().is_some_and(|span| span.sealed.is_none())
@@ -251,7 +252,7 @@ impl Tracker {
         self.spans.iter().all(|span| span.rows_unsettled == 0)
     }
 
-    /// Spans kept: at most two for each row that is not settled, and a few thousand.
+    /// The number of spans: at most two for each unsettled row, plus a few thousand.
     #[must_use]
     pub fn spans(&self) -> usize {
         self.spans.len()
@@ -263,11 +264,11 @@ impl Tracker {
         if self.spans.get(guess).is_some_and(|span| span.number == number) {
             return Some(guess);
         }
-        // Spans were merged in between.
+        // Spans before this one were merged.
         self.spans.binary_search_by_key(&number, |span| span.number).ok()
     }
 
-    /// Makes one span of done ones that are neighbours: it ends where the last of them does.
+    /// Merges finished neighbours into one span that ends with the last of them.
     fn merge_settled(&mut self) {
         let spans = std::mem::take(&mut self.spans);
         for span in spans {
@@ -293,7 +294,8 @@ impl Tracker {
             self.spans.pop_front();
         }
         if self.spans.is_empty() {
-            // Everything up to the keepalive was sent and is settled; so is any position before it.
+            // The server has sent everything up to the keepalive and all of it is settled. The same
+            // holds for any earlier position.
             self.watermark = self.watermark.max(Watermark(self.keepalive.min(self.intact)));
         }
     }

@@ -1,4 +1,5 @@
-//! How much log may wait for us, and when rows that cannot go out are recorded so that it need not (I10).
+//! Limits the WAL that the slot retains for the relay. Rows that cannot be published are recorded
+//! near the limit, so that the slot can move on (I10).
 //!
 //! ```text
 //!           held ≥ ¾ of the budget                held ≥ ¾, and nothing is stored at all
@@ -16,46 +17,46 @@ use crate::lane::Batch;
 use crate::tracker::Watermark;
 use crate::weather::Delivery;
 
-/// Which rows are recorded in dispatch state because too much log waits for them.
+/// The rows that are recorded in dispatch state because the slot retains too much WAL.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
 pub enum Spill {
-    /// None: the log waits.
+    /// No rows. The slot retains their WAL.
     #[default]
     Off,
-    /// Those that were refused. Others are being stored, and so go out.
+    /// Refused rows. Pub/Sub stores other rows, so those need no recording.
     Failing,
-    /// All that come: nothing is stored at all.
+    /// All rows, because Pub/Sub stores nothing at all.
     Everything,
 }
 
-/// What the log looks like from our end.
+/// The WAL that the slot retains for the relay.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Held {
-    /// Where the server writes.
+    /// The end of the server's WAL.
     pub wal_end: Lsn,
-    /// How far everything is settled.
+    /// The position up to which everything is settled.
     pub watermark: Lsn,
 }
 
 impl Held {
-    /// Log that waits for us.
+    /// Retained WAL, in bytes.
     #[must_use]
     pub const fn bytes(self) -> u64 {
         self.wal_end.as_u64().saturating_sub(self.watermark.as_u64())
     }
 }
 
-/// What a server allows, and what becomes of a slot that wants more.
+/// The server's limit on retained WAL. A slot beyond the limit is invalidated.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Retention {
-    /// The disk is the bound (`max_slot_wal_keep_size = -1`).
+    /// No limit but the disk (`max_slot_wal_keep_size = -1`).
     Unlimited,
-    /// A slot that holds back more is lost.
+    /// The limit in bytes. A slot that retains more WAL is lost.
     Bytes(u64),
 }
 
 impl Retention {
-    /// The bound in bytes; none without one.
+    /// The limit in bytes, or `None` without a limit.
     #[must_use]
     pub const fn bytes(self) -> Option<u64> {
         match self {
@@ -68,11 +69,11 @@ impl Retention {
 /// `--wal-budget`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum WalBudgetLimit {
-    /// Half of what the server allows, at most 4 GiB; 1 GiB where it sets no bound.
+    /// Half of the server's limit, at most 4 GiB. 1 GiB if the server has no limit.
     Auto,
-    /// So much.
+    /// A fixed number of bytes.
     Bytes(u64),
-    /// The log waits for as long as it takes.
+    /// No budget: the slot retains WAL without a limit from the relay.
     Off,
 }
 
@@ -80,7 +81,7 @@ impl WalBudgetLimit {
     const AUTO_MAX: u64 = 4 << 30;
     const UNLIMITED: u64 = 1 << 30;
 
-    /// The bytes it comes to on a server; none for no budget.
+    /// The budget on a server with this limit, in bytes. `None` for no budget.
     #[must_use]
     pub fn bytes(self, retention: Retention) -> Option<u64> {
         match (self, retention) {
@@ -92,57 +93,63 @@ impl WalBudgetLimit {
     }
 }
 
-/// The budget of one session.
+/// The WAL budget of one session.
 #[derive(Debug)]
 pub struct WalBudget {
     setting: WalBudgetLimit,
-    /// What the setting comes to on this server now.
+    /// The budget on this server now, in bytes.
     limit: Option<u64>,
-    /// The server's bound, as it was read last: an operator may change it at any moment.
+    /// The server's limit as last read. An operator may change it at any time.
     retention: Retention,
-    /// Where the stream starts: nothing is held before that, whatever is known of it yet.
+    /// The start of the stream. The relay retains no WAL before this position, even if no watermark
+    /// is known yet.
     from: Lsn,
     spill: Spill,
     effort: Effort,
-    /// What the rows cost that are recorded, by the stretch of the log in which they were committed; as
-    /// far as the watermark has not passed them.
+    /// The WAL cost of recorded rows, by the section of WAL in which the rows were committed.
+    /// Sections behind the watermark are removed.
     recorded: BTreeMap<u64, u64>,
-    /// Spilling rests, with the log ending there: it wrote more than it let go. It goes on when something is
-    /// stored, and when enough log was written since: that may be of others, and the rows before it are what
-    /// keeps it.
+    /// The end of the WAL when spilling paused because it wrote more WAL than it released.
+    ///
+    /// Spilling resumes when a row is stored, or when enough WAL has been written since. Other
+    /// tables may have written that WAL, and then only the earlier outbox rows retain it.
     rests_since: Option<Lsn>,
 }
 
-/// What spilling has cost so far, and what it let go: of the same stretches of the log, so that the two can
-/// be compared at any moment, however far ahead of the watermark rows are recorded.
+/// The cost of spilling so far, and the WAL that it released. Both cover the same sections of the
+/// WAL. They can therefore be compared at any time, however far ahead of the watermark rows are
+/// recorded.
 #[derive(Debug, Clone, Copy)]
 struct Effort {
-    /// The first stretch that counts.
+    /// The first section that counts.
     from: u64,
-    /// The end of the log when it began: what comes later is partly our own writing.
+    /// The end of the WAL when spilling began. Later WAL is partly written by the relay itself.
     to: Lsn,
     written: u64,
-    /// How much more than it lets go it may cost.
+    /// The excess of cost over released WAL that is allowed, in bytes.
     allowed: u64,
 }
 
 impl Effort {
     const NONE: Self = Self { from: 0, to: Lsn::ZERO, written: 0, allowed: 0 };
 
-    /// How much more it has cost than it let go, with all stretches before this one passed.
+    /// The excess of cost over released WAL in bytes, after all sections before `passed` were
+    /// released.
     const fn loss(&self, passed: u64, stretch: u64) -> u64 {
         self.written.saturating_sub(passed.saturating_sub(self.from) * stretch)
     }
 }
 
-/// Log that one recorded row writes beside its message: the row, its index entries, and its deletion.
+/// The WAL that one recorded row writes in addition to its message, in bytes: the row, its index
+/// entries, and its deletion.
 const ROW_LOG_BYTES: u64 = 1_500;
 
-/// Stretches of the log that a budget is divided into: so finely is told what is let go, and what it cost.
+/// The number of WAL sections in a budget: the resolution at which cost and released WAL are
+/// compared.
 const STRETCHES: u64 = 256;
 
 impl WalBudget {
-    /// The budget that the setting comes to on a server with this bound, of a stream that starts at `from`.
+    /// Creates the budget for a server with this limit and a stream that starts at `from`.
     #[must_use]
     pub fn new(setting: WalBudgetLimit, retention: Retention, from: Lsn) -> Self {
         Self {
@@ -157,19 +164,19 @@ impl WalBudget {
         }
     }
 
-    /// Takes the server's bound as it was read now. The bound before, if it was another one.
+    /// Applies the server's limit as just read. Returns the previous limit if it was different.
     pub fn follow(&mut self, retention: Retention) -> Option<Retention> {
         if retention == self.retention {
             return None;
         }
         self.limit = self.setting.bytes(retention);
-        // Both were counted in stretches of the budget before.
+        // Both were counted in sections of the previous budget.
         self.recorded.clear();
         self.effort = Effort::NONE;
         Some(std::mem::replace(&mut self.retention, retention))
     }
 
-    /// The server's bound, as it was read last.
+    /// The server's limit as last read.
     #[must_use]
     pub const fn retention(&self) -> Retention {
         self.retention
@@ -181,25 +188,26 @@ impl WalBudget {
         self.limit
     }
 
-    /// What is held, with everything before the watermark settled.
+    /// The retained WAL, if everything before the watermark is settled.
     #[must_use]
     pub fn held(&self, wal_end: Lsn, watermark: Watermark) -> Held {
         Held { wal_end, watermark: watermark.lsn().max(self.from) }
     }
 
-    /// Whether spilling writes more than it lets go, so that it rests.
+    /// Whether spilling is paused because it writes more WAL than it releases.
     #[must_use]
     pub const fn is_futile(&self) -> bool {
         self.rests_since.is_some()
     }
 
-    /// A call that holds back log near the budget is waited for this long: as long as Google's own
-    /// publishers wait for the first answer.
+    /// The time after which a call that retains WAL near the budget may be abandoned. Google's own
+    /// publishers wait as long for the first answer.
     pub const PATIENCE: Duration = Duration::from_secs(5);
 
-    /// Whether a call is given up that has no answer, with the stream read to `read_to`: nobody is there,
-    /// or others are answered and it holds back half of the budget by itself. Log that is merely not read
-    /// yet is no fault of the calls that are out.
+    /// Whether to abandon an unanswered call, with the stream read up to `read_to`.
+    ///
+    /// Either nothing is stored at all, or others are answered and this call alone retains half of
+    /// the budget. WAL that has not been read yet does not count against outstanding calls.
     #[must_use]
     pub fn gives_up(&self, call: &Batch, read_to: Lsn, now: Instant) -> bool {
         let holds_back = |from: Lsn| read_to.as_u64().saturating_sub(from.as_u64());
@@ -213,21 +221,22 @@ impl WalBudget {
         is_meant && now.saturating_duration_since(call.sent_at()) >= Self::PATIENCE
     }
 
-    /// A row is recorded that was committed there and has a message of so many bytes.
+    /// Notes that a row committed at this position was recorded with a message of this size.
     pub fn recorded(&mut self, commit_lsn: Lsn, message_bytes: usize) {
         let Some(stretch) = self.stretch() else { return };
         let cost = ROW_LOG_BYTES + message_bytes as u64;
         *self.recorded.entry(commit_lsn.as_u64() / stretch).or_default() += cost;
     }
 
-    /// Bytes of a stretch of the log, where anybody wants to know what one costs: a server that would drop
-    /// the slot has to be relieved whatever it costs, since disk is the cheaper loss.
+    /// The size of a WAL section in bytes, if the cost of recording matters. The cost does not
+    /// matter on a server that would drop the slot, because using disk is better than losing the
+    /// slot.
     fn stretch(&self) -> Option<u64> {
         let limit = self.limit.filter(|_| self.retention == Retention::Unlimited)?;
         Some((limit / STRETCHES).max(1))
     }
 
-    /// Counts what rows have cost that the watermark has passed.
+    /// Adds up the cost of rows that the watermark has passed.
     fn pass(&mut self, watermark: Lsn) {
         let Some(stretch) = self.stretch() else { return };
         let ahead = self.recorded.split_off(&(watermark.as_u64() / stretch));
@@ -236,7 +245,7 @@ impl WalBudget {
         self.effort.written += of_effort.sum::<u64>();
     }
 
-    /// What to record from now on.
+    /// Decides which rows to record from now on.
     pub fn judge(&mut self, held: Held, delivery: Delivery) -> Spill {
         let Some(limit) = self.limit else { return Spill::Off };
         self.pass(held.watermark);
@@ -245,8 +254,9 @@ impl WalBudget {
         let is_near = bytes >= limit / 4 * 3;
         let is_relieved = bytes <= limit / 2;
         let rested_since = self.rests_since.take();
-        // As much more may be lost as the log grew while it rested: so all of it takes about twice the room of
-        // the log alone at most, and what others write is passed in the end.
+        // After a pause, spilling may lose as much more as the WAL grew during the pause. The total
+        // is then at most about twice the WAL alone, and the watermark still passes the WAL of
+        // other tables in the end.
         let grown = rested_since.map_or(0, |since| held.wal_end.bytes_since(since));
         let rests_since = rested_since
             .filter(|_| delivery == Delivery::Stalled && !is_relieved && grown < limit / 8);
@@ -268,7 +278,7 @@ impl WalBudget {
             } else if is_new {
                 self.effort.allowed = self.effort.loss(passed, stretch) + grown;
             }
-            // Where outbox rows are most of the log, recording them writes more than it lets go.
+            // If outbox rows are most of the WAL, recording them writes more WAL than it releases.
             if self.effort.loss(passed, stretch) > self.effort.allowed {
                 self.rests_since = Some(held.wal_end);
                 self.spill = Spill::Off;
@@ -333,7 +343,8 @@ mod tests {
         assert_eq!(budget.judge(held(30 * MIB), Delivery::Stalled), Spill::Off);
     }
 
-    /// Rows with a message of 200 bytes, evenly in each mebibyte of the log from one to the other.
+    /// Records rows with messages of 200 bytes, evenly distributed over the mebibytes of WAL in the
+    /// range.
     fn record(budget: &mut WalBudget, mebibytes: std::ops::Range<u64>, rows_per_mebibyte: u64) {
         for mebibyte in mebibytes {
             for row in 0..rows_per_mebibyte {
@@ -347,7 +358,7 @@ mod tests {
     fn rows_that_write_more_than_they_let_go_are_left_in_the_log_until_something_is_stored() {
         let mut budget = budget(64 * MIB);
         assert_eq!(budget.judge(held_at(0, 60 * MIB), Delivery::Stalled), Spill::Everything);
-        // 1,850 rows of 1,700 bytes: three bytes are written for each that is let go.
+        // 1,850 rows of 1,700 bytes: each released byte costs three written bytes.
         record(&mut budget, 0..8, 1_850);
         assert_eq!(budget.judge(held_at(3 * MIB, 57 * MIB), Delivery::Stalled), Spill::Everything);
         assert_eq!(budget.judge(held_at(5 * MIB, 55 * MIB), Delivery::Stalled), Spill::Off);
@@ -361,7 +372,7 @@ mod tests {
     #[test]
     fn log_of_others_behind_a_burst_of_rows_is_passed_in_the_end() {
         let mut budget = budget(64 * MIB);
-        // 40 MiB that are full of rows, and nothing but log of others behind them.
+        // 40 MiB full of rows, followed only by WAL of other tables.
         let rows_at = |mebibyte: u64| if mebibyte < 40 { 1_850 } else { 1 };
         let (mut passed, mut wal_end, mut held_most) = (0, 50, 0);
         while wal_end < 1_000 {
@@ -376,7 +387,7 @@ mod tests {
             held_most = held_most.max(wal_end - passed);
         }
         assert!(wal_end - passed <= 48, "{} MiB in the end", wal_end - passed);
-        // 80 MB more are written for the rows than their log let go.
+        // The rows write 80 MB more than the WAL that they release.
         assert!((64..=128).contains(&held_most), "{held_most} MiB");
     }
 
@@ -392,7 +403,8 @@ mod tests {
                 passed += 1;
             }
             let takes = written / MIB + wal_end - passed;
-            // A mebibyte of rows at a time is recorded here, which goes beyond what is allowed by two each time.
+            // The test records one mebibyte of rows at a time, which exceeds the allowance by two
+            // each time.
             assert!(takes <= wal_end / 4 * 9 + 8, "{takes} MiB of {wal_end}");
         }
         assert!(passed > 100, "it goes on");
@@ -402,7 +414,8 @@ mod tests {
     fn what_is_recorded_ahead_of_the_watermark_is_compared_with_the_log_it_lies_in() {
         let mut budget = budget(64 * MIB);
         assert_eq!(budget.judge(held_at(0, 60 * MIB), Delivery::Stalled), Spill::Everything);
-        // 16 MB are written for 48 MiB of log, and the watermark waits for one row at its beginning.
+        // Recording writes 16 MB for 48 MiB of WAL, and the watermark waits for one row at the
+        // beginning.
         record(&mut budget, 0..48, 200);
         assert_eq!(budget.judge(held_at(0, 60 * MIB), Delivery::Stalled), Spill::Everything);
         assert_eq!(budget.judge(held_at(24 * MIB, 36 * MIB), Delivery::Stalled), Spill::Everything);
@@ -452,7 +465,8 @@ mod tests {
         assert!(budget.recorded.is_empty());
     }
 
-    /// A call that was sent at the beginning, with a row that was committed there or claimed.
+    /// A call sent at `sent_at`, with a row committed at the given position or claimed from
+    /// dispatch state.
     fn call(committed: Option<Lsn>, sent_at: Instant) -> Batch {
         let position = Position { commit_lsn: committed.unwrap_or(Lsn::new(1)), tx_index: 0 };
         let message = Message::from_encoded("t".into(), position, "e", b"\x0A\x01x").unwrap();

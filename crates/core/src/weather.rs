@@ -1,50 +1,51 @@
-//! Telling one sick lane from an outage.
+//! Distinguishes one failing lane from an outage.
 //!
-//! A lane may be parked only while *others* succeed: during an outage parking would move the whole
-//! stream into a table. Wall time cannot tell the two apart, so lanes are judged by a stopwatch
-//! that runs only while successes keep coming. An outage, however long, adds one gap to it.
+//! A lane may be parked only while *other* lanes succeed. Otherwise an outage would move the whole
+//! stream into a table. Wall time cannot distinguish the two cases. Lanes are therefore judged by
+//! healthy time: a stopwatch that runs only while successes keep coming. An outage of any length
+//! adds at most one gap to the stopwatch.
 
 use std::time::{Duration, Instant};
 
 use crate::pauses::{Pause, Pauses};
 
-/// Fair weather so far: time during which something was being stored.
+/// The stopwatch of healthy time, and the outcomes of recent publishes.
 #[derive(Debug)]
 pub struct Weather {
     fair: Duration,
-    /// A gap between two successes counts up to this.
+    /// The longest time between two successes that counts as healthy.
     gap: Duration,
     last_success: Option<Instant>,
-    /// Failures since the last success; they tell a silence from an outage.
+    /// Failures since the last success. They distinguish an outage from an idle stream.
     failures: u32,
     last_failure: Option<Instant>,
     pauses: Pauses,
-    /// Requests without an answer.
+    /// The number of outstanding requests.
     out: usize,
-    /// Since when nothing has been answered although something is out.
+    /// The time since which no reply has arrived although a request is outstanding.
     silent_since: Option<Instant>,
 }
 
-/// Whether rows go out at all.
+/// Whether Pub/Sub is storing rows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Delivery {
-    /// Something is stored now and then, or nothing is tried.
+    /// Publishes succeed now and then, or nothing is being published.
     Flowing,
-    /// Nothing is stored although it is tried.
+    /// No publish succeeds.
     Stalled,
 }
 
-/// What a success ends.
+/// The effect of a success on the outage state.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Change {
-    /// Successes were coming anyway.
+    /// There was no outage.
     Steady,
-    /// Failures only, for longer than a gap, and now a success.
+    /// The success ended an outage: for longer than a gap, every publish had failed.
     OutageOver,
 }
 
 impl Weather {
-    /// A stopwatch for lanes that are parked after `park_after` of fair weather.
+    /// Creates a stopwatch for lanes that are parked after `park_after` of healthy time.
     #[must_use]
     pub fn new(park_after: Duration) -> Self {
         Self {
@@ -59,19 +60,19 @@ impl Weather {
         }
     }
 
-    /// A request goes out.
+    /// Notes that a request was sent.
     pub fn sent(&mut self, now: Instant) {
         self.out += 1;
         self.silent_since.get_or_insert(now);
     }
 
-    /// A request was answered, whatever the answer.
+    /// Notes that a request was answered with any reply.
     pub fn answered(&mut self, now: Instant) {
         self.out = self.out.saturating_sub(1);
         self.silent_since = (self.out > 0).then_some(now);
     }
 
-    /// Something that was sent at `sent_at` was stored at `now`.
+    /// Notes that a request sent at `sent_at` was stored at `now`.
     pub fn success(&mut self, sent_at: Instant, now: Instant) -> Change {
         self.fair = self.fair(now);
         let since = self.since_last_success(now);
@@ -86,62 +87,66 @@ impl Weather {
         change
     }
 
-    /// Records that a publish was refused.
+    /// Notes that a publish was refused.
     pub fn failure(&mut self, now: Instant) {
         self.failures = self.failures.saturating_add(1);
         self.last_failure = Some(now);
     }
 
-    /// Pauses that are remembered: those of some minutes, where a key in a hundred fails once a second.
+    /// The number of remembered success intervals with failures. This covers some minutes in which
+    /// one key in a hundred fails once a second.
     const BAD_PAUSES_MAX: usize = 1_024;
 
-    /// That was a key that had been well, as far as is known: the service fails, rather than the key.
+    /// Notes that the refused key was healthy before. That suggests a failing service, not a
+    /// failing key.
     pub fn failure_of_the_well(&mut self) {
         self.pauses.fell_ill();
     }
 
-    /// The time between two successes in which we are.
+    /// The current success interval.
     #[must_use]
     pub const fn pause(&self) -> Pause {
         self.pauses.current()
     }
 
-    /// How many keys that had been well were refused in it.
+    /// The number of previously healthy keys that were refused in this interval.
     #[must_use]
     pub fn refused_in(&self, pause: Pause) -> u32 {
         self.pauses.ill_in(pause)
     }
 
-    /// How much fair weather there has been, up to now: the time since the last success counts, up to a gap,
-    /// as the next one will count it. Otherwise what is first sent in a silence would be said to have been stuck
-    /// since before it.
+    /// The healthy time up to now. The time since the last success counts up to one gap, as the
+    /// next success will count it. Otherwise a row first sent during a silence would seem stuck
+    /// since before that silence.
     #[must_use]
     pub fn fair(&self, now: Instant) -> Duration {
         self.fair + self.since_last_success(now).min(self.gap)
     }
 
-    /// Before the first success: a gap.
+    /// The time since the last success, or one gap before the first success.
     fn since_last_success(&self, now: Instant) -> Duration {
         self.last_success.map_or(self.gap, |last| now.saturating_duration_since(last))
     }
 
-    /// Whether a request that went out after `moment` was stored: a lane refused at that moment is
-    /// sick by itself, and not for an outage that began with it.
+    /// Whether a request sent after `moment` was stored. If so, a lane refused at that moment fails
+    /// on its own, and not because of an outage that began then.
     #[must_use]
     pub fn has_stored_what_was_sent_after(&self, moment: Instant) -> bool {
         self.pauses.has_stored_what_was_sent_after(moment)
     }
 
-    /// Refusals alone for this long are a stall.
+    /// The delivery is stalled after only refusals for this long.
     const REFUSED: Duration = Duration::from_secs(1);
 
-    /// Refusals this long ago say nothing any more: nothing is tried. Twice the longest back-off.
+    /// Refusals older than this are ignored, because nothing is being tried. Twice the longest
+    /// back-off.
     const UNTRIED: Duration = Duration::from_secs(120);
 
-    /// No answer at all for this long is a stall.
+    /// The delivery is stalled after no reply at all for this long.
     const SILENT: Duration = Duration::from_secs(5);
 
-    /// Whether rows go out at all: sooner known than an outage, for those who cannot wait.
+    /// Whether Pub/Sub is storing rows. This reacts sooner than [`is_outage`](Self::is_outage), for
+    /// callers that cannot wait.
     #[must_use]
     pub fn delivery(&self, now: Instant) -> Delivery {
         let since = |moment: Instant| now.saturating_duration_since(moment);
@@ -153,7 +158,7 @@ impl Weather {
         if is_refused || is_silent { Delivery::Stalled } else { Delivery::Flowing }
     }
 
-    /// Whether nothing at all has succeeded for a gap although it was tried.
+    /// Whether publishes were tried and none has succeeded for one gap.
     #[must_use]
     pub fn is_outage(&self, now: Instant) -> bool {
         self.failures > 0

@@ -1,41 +1,41 @@
-//! How many Publish requests may be out at once.
+//! The number of Publish requests that may be outstanding at once.
 //!
-//! Enough to fill the round trip and no more: each request beyond that only waits in a queue on
-//! the other side, and makes batches smaller on ours. The estimate is TCP Vegas' (Brakmo and
-//! Peterson, 1995): requests queued = out × (1 − shortest round trip ÷ this round trip).
+//! The window fills the round trip and no more. Each further request would only wait in a queue of
+//! the service and make our batches smaller. The estimate is that of TCP Vegas (Brakmo and
+//! Peterson, 1995): requests queued = outstanding × (1 − shortest round trip ÷ this round trip).
 
 use std::time::{Duration, Instant};
 
 /// Bounds of the window.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct WindowLimits {
-    /// Never fewer: with fewer a hiccup of one reply stalls everything.
+    /// The smallest window. With fewer requests, one late reply stalls everything.
     pub min: usize,
-    /// Never more, `--max-outstanding-requests`.
+    /// The largest window, `--max-outstanding-requests`.
     pub max: usize,
 }
 
-/// The adaptive bound on requests out at once.
+/// The adaptive limit on outstanding requests.
 #[derive(Debug)]
 pub struct Window {
     limits: WindowLimits,
-    /// Fractional, so that growth slower than one per reply adds up.
+    /// Fractional, so that growth below one request per reply adds up.
     size: f64,
     shortest: Option<Duration>,
-    /// When the shortest round trip is forgotten, so that a route that became longer is learnt.
+    /// The time at which the shortest round trip expires, so that the window learns a longer route.
     shortest_expires: Option<Instant>,
     reduced_at: Option<Instant>,
 }
 
 impl Window {
-    /// A reply within this of the shortest round trip tells nothing: schedulers do as much.
+    /// Round trips within this distance of the shortest are noise: schedulers cause as much.
     const NOISE: Duration = Duration::from_millis(1);
-    /// How long the shortest round trip is believed.
+    /// The lifetime of the shortest round trip.
     const SHORTEST_KEPT: Duration = Duration::from_secs(30);
-    /// At most one reduction in this time: the replies behind the first say the same thing.
+    /// The pause after a reduction. The replies behind the first one report the same congestion.
     const REDUCTION_PAUSE: Duration = Duration::from_millis(100);
 
-    /// A window that starts at four times its minimum.
+    /// Creates a window of four times the minimum.
     #[must_use]
     pub fn new(limits: WindowLimits) -> Self {
         let size = (limits.min * 4).min(limits.max).max(1);
@@ -48,15 +48,15 @@ impl Window {
         }
     }
 
-    /// Requests that may be out at once.
+    /// The number of requests that may be outstanding at once.
     #[must_use]
     #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "1 ≤ size ≤ max")]
     pub fn size(&self) -> usize {
         self.size as usize
     }
 
-    /// A request was stored after `round_trip` while `out` requests (with it) were out. A window
-    /// that is not used does not grow.
+    /// Notes that a request was stored after `round_trip`, when `out` requests, including this one,
+    /// were outstanding. A window that is not used does not grow.
     pub fn stored(&mut self, round_trip: Duration, out: usize, now: Instant) {
         let expired = self.shortest_expires.is_some_and(|at| now >= at);
         if expired || self.shortest.is_none_or(|shortest| round_trip < shortest) {
@@ -69,12 +69,13 @@ impl Window {
         if queued > 2.0 * tolerated {
             self.resize(-0.25);
         } else if queued <= tolerated && 2 * out >= self.size() {
-            // Half: replies that arrive together are counted down before new requests go out.
+            // Half the window counts as used, because replies that arrive together free several
+            // places before the next requests are sent.
             self.resize(1.0);
         }
     }
 
-    /// Pub/Sub said it is overloaded, or did not answer in time.
+    /// Notes that Pub/Sub reported overload or did not answer in time.
     pub fn congested(&mut self, now: Instant) {
         if self.reduced_at.is_none_or(|at| now >= at + Self::REDUCTION_PAUSE) {
             self.reduced_at = Some(now);

@@ -1,6 +1,6 @@
-//! The few rules of the protobuf wire format that a `PubsubMessage` needs.
+//! The rules of the protobuf wire format that a `PubsubMessage` needs.
 //!
-//! Source: protobuf.dev "Encoding"; field numbers from google/pubsub/v1/pubsub.proto.
+//! Source: protobuf.dev "Encoding". The field numbers are from google/pubsub/v1/pubsub.proto.
 
 use std::ops::Range;
 
@@ -8,7 +8,7 @@ use std::ops::Range;
 pub(crate) const REQUEST_MESSAGES: u8 = 2 << 3 | 2;
 /// `PubsubMessage.data`, length-delimited.
 pub(crate) const MESSAGE_DATA: u8 = 1 << 3 | 2;
-/// `PubsubMessage.attributes`, a map: one length-delimited entry each.
+/// `PubsubMessage.attributes`, a map with one length-delimited field per entry.
 pub(crate) const MESSAGE_ATTRIBUTES: u8 = 2 << 3 | 2;
 /// `PubsubMessage.ordering_key`, length-delimited.
 pub(crate) const MESSAGE_ORDERING_KEY: u8 = 5 << 3 | 2;
@@ -17,13 +17,13 @@ pub(crate) const ENTRY_KEY: u8 = 1 << 3 | 2;
 /// Value of a map entry.
 pub(crate) const ENTRY_VALUE: u8 = 2 << 3 | 2;
 
-/// Bytes that `value` takes as a varint.
+/// The size of `value` as a varint, in bytes.
 pub(crate) const fn varint_len(value: usize) -> usize {
     let bits = usize::BITS - (value | 1).leading_zeros();
     bits.div_ceil(7) as usize
 }
 
-/// Bytes of a length-delimited field with a one-byte tag.
+/// The size of a length-delimited field with a one-byte tag, in bytes.
 pub(crate) const fn field_len(content: usize) -> usize {
     1 + varint_len(content) + content
 }
@@ -48,7 +48,7 @@ pub(crate) fn put_field(buffer: &mut Vec<u8>, tag: u8, content: &[u8]) {
     buffer.extend_from_slice(content);
 }
 
-/// An offset within a message buffer. Rows are bounded far below 4 GiB by Postgres itself.
+/// Converts an offset within a message buffer. Postgres limits rows far below 4 GiB.
 pub(crate) fn offset(value: usize) -> u32 {
     u32::try_from(value).unwrap_or_else(|_| panic!("a message of {value} bytes cannot exist"))
 }
@@ -57,8 +57,10 @@ pub(crate) fn offset(value: usize) -> u32 {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Malformed;
 
-/// The length-delimited fields of an encoded message, each with its tag and where its content
-/// stands; fields of other kinds are stepped over. Ends after the first malformed one.
+/// The length-delimited fields of an encoded message, each with its tag and the range of its
+/// content.
+///
+/// The iterator skips fields of other kinds and ends after the first malformed field.
 pub(crate) struct Fields<'a> {
     body: &'a [u8],
     at: usize,
@@ -88,7 +90,7 @@ impl<'a> Fields<'a> {
     }
 }
 
-/// A tag, and where the content stands.
+/// A tag, and the range of the content.
 type Field = (usize, Range<usize>);
 
 impl Iterator for Fields<'_> {
@@ -109,8 +111,8 @@ impl Iterator for Fields<'_> {
     }
 }
 
-/// Key and value of an attribute, from the content of its field; either is empty when it is left
-/// out, as encoders do with empty texts.
+/// The key and value of an attribute, from the content of its field. Encoders omit empty texts, so
+/// a missing key or value is empty.
 pub(crate) fn attribute(entry: &[u8]) -> Result<(&str, &str), Malformed> {
     let (mut key, mut value) = ("", "");
     for field in Fields::of(entry) {
@@ -125,14 +127,14 @@ pub(crate) fn attribute(entry: &[u8]) -> Result<(&str, &str), Malformed> {
     Ok((key, value))
 }
 
-/// The value of an attribute, from the content of its field, if it has this name.
+/// The value of an attribute, from the content of its field, if the attribute has this name.
 pub(crate) fn value_of<'a>(entry: &'a [u8], name: &str) -> Option<&'a str> {
     let (mut is_it, mut value) = (name.is_empty(), "");
     for field in Fields::of(entry) {
         let (tag, range) = field.ok()?;
         if tag == usize::from(ENTRY_KEY) {
             is_it = &entry[range] == name.as_bytes();
-            // As encoders write it the name comes first.
+            // Encoders write the name first.
             if !is_it {
                 return None;
             }
@@ -143,8 +145,11 @@ pub(crate) fn value_of<'a>(entry: &'a [u8], name: &str) -> Option<&'a str> {
     is_it.then_some(value)
 }
 
-/// Where the ordering key stands in an encoded `PubsubMessage`; an empty range if it has none.
-/// Reads everything that a view of a [`Message`](crate::Message) reads, so that views cannot fail.
+/// Checks an encoded `PubsubMessage` and returns the range of its ordering key, empty if it has
+/// none.
+///
+/// This reads everything that a view of a [`Message`](crate::Message) reads, so that views cannot
+/// fail.
 pub(crate) fn check(body: &[u8]) -> Result<Range<usize>, Malformed> {
     let mut key = 0..0;
     for field in Fields::of(body) {
@@ -159,8 +164,8 @@ pub(crate) fn check(body: &[u8]) -> Result<Range<usize>, Malformed> {
     Ok(key)
 }
 
-/// Where the fields end that have their content, and behind them those that are announced without any, by
-/// tag and length; none where no field is.
+/// Finds the end of the fields that have content, and the tags and lengths of the fields announced
+/// after them. Returns `None` if no field is announced or the bytes are malformed.
 pub(crate) fn announced(body: &[u8]) -> Option<(usize, Vec<(usize, usize)>)> {
     let mut fields = Fields::of(body);
     let mut end = 0;

@@ -1,8 +1,8 @@
-//! The budget's shares: what the slot may fill, what is kept for dispatch state.
+//! The shares of the budget: the limit for rows from the slot, and the reserve for dispatch state.
 
 use walrelay_core::{Budget, BudgetLimits};
 
-/// An eighth is 100 bytes, with something left over.
+/// An eighth is 100 bytes, with a remainder.
 const LIMITS: BudgetLimits = BudgetLimits { bytes: 804, rows: 3 };
 
 #[test]

@@ -1,4 +1,4 @@
-//! Rows to messages, over bytes as the server sends them.
+//! Converts rows to messages, from bytes as the server sends them.
 
 #![expect(clippy::unwrap_used, reason = "a test stops at the first surprise")]
 
@@ -14,7 +14,7 @@ use walrelay_core::{
 };
 use walrelay_envelope::attribute;
 
-/// Columns of the smallest outbox.
+/// The columns of the smallest outbox.
 fn small() -> ColumnNames {
     ColumnNames {
         aggregate_type: None,
@@ -32,7 +32,7 @@ fn named(name: &str) -> Option<Names> {
     Some(Names::parse(name))
 }
 
-/// A router, and the open transaction it reads.
+/// A router, and the decoder of the open transaction.
 struct Table {
     router: Router,
     decoder: Decoder,
@@ -77,7 +77,7 @@ impl Table {
         Self { router, decoder }
     }
 
-    /// The server describes the table, and sends a row of it.
+    /// Describes the table and sends one row with text columns.
     fn row(&mut self, columns: &[(&str, Option<&str>)]) -> Routed {
         let columns: Vec<_> = columns
             .iter()
@@ -89,7 +89,7 @@ impl Table {
         self.sent(&columns)
     }
 
-    /// The same with types and any values.
+    /// Describes the table and sends one row with any column types and values.
     fn sent(&mut self, columns: &[(&str, u32, Column<'_>)]) -> Routed {
         let described: Vec<_> = columns
             .iter()
@@ -325,7 +325,7 @@ fn a_large_value_of_a_column_that_is_not_published_changes_nothing() {
 
 #[test]
 fn a_row_whose_message_was_edited_gives_that_message_whatever_is_wrong_with_the_row() {
-    // Field 1 of a PubsubMessage is its data.
+    // Field 1 of a `PubsubMessage` is its data.
     let body = [&[0x0A, 5][..], b"fixed"].concat();
     let edited = EditedMessages::new([("e-1".to_owned(), body)].into());
     assert!(!format!("{edited:?}").contains("fixed"), "a payload is never shown");

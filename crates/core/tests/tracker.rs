@@ -1,5 +1,5 @@
-//! What the tracker says of itself, and the lies it does not take (I1). How far it lets the slot be
-//! confirmed is in the model beside this.
+//! The tracker's own reports, and the wrong calls that it rejects (I1). `tracker_model.rs` tests
+//! the watermark.
 
 use pgoutput_parser::{Lsn, PgTimestamp, encode};
 use walrelay_core::{Evidence, Ticket, Tracker};
@@ -110,7 +110,7 @@ fn settled_neighbours_are_merged_once_there_are_many_spans() {
     assert_eq!(tracker.watermark().lsn(), Lsn::new(999));
 }
 
-/// A transaction with one row.
+/// Adds a transaction with one row.
 fn transaction(tracker: &mut Tracker, end: u64) -> Ticket {
     tracker.begin(committed_at(0));
     let ticket = tracker.open();

@@ -1,4 +1,5 @@
-//! The tracker against a naive model: a list of transactions, scanned from the start each time.
+//! Checks the tracker against a naive model: a list of transactions, scanned from the start each
+//! time.
 
 use pgoutput_parser::{Lsn, PgTimestamp, encode};
 use proptest::prelude::*;
@@ -9,12 +10,12 @@ enum Step {
     Begin,
     Row,
     Commit,
-    /// Commits without evidence that no row was passed over.
+    /// Commits without evidence that the server skipped no row.
     CommitInDoubt,
     Keepalive,
-    /// The publication is intact up to so far behind the end of the log.
+    /// The publication is intact up to this many bytes before the end of the WAL.
     Intact(u64),
-    /// Settles the unsettled row at this place, counted round.
+    /// Settles the unsettled row at this index, modulo their number.
     Settle(usize),
 }
 
@@ -39,10 +40,10 @@ struct Model {
     told: u64,
 }
 
-/// Any transaction ever seen.
+/// Any transaction seen so far.
 struct Transaction {
     unsettled: usize,
-    /// Once it is committed.
+    /// `None` until the commit.
     end: Option<u64>,
     is_in_doubt: bool,
 }
@@ -62,7 +63,7 @@ impl Model {
     }
 }
 
-/// More spans than any of these has.
+/// More spans than any of these tests has.
 const NEVER: usize = 1_000;
 
 proptest! {
@@ -122,7 +123,7 @@ proptest! {
             }
             let (watermark, expected) = (tracker.watermark().lsn().as_u64(), model.watermark());
             prop_assert!(watermark <= expected);
-            // A merged span waits for what the last of its transactions waits for.
+            // A merged span waits for the same evidence as the last of its transactions.
             let is_in_doubt = model.transactions.iter().any(|t| t.is_in_doubt);
             prop_assert!(watermark == expected || is_in_doubt && merge_min < NEVER);
         }

@@ -1,4 +1,4 @@
-//! A silence is no outage, and neither is a failure beside successes.
+//! Neither a silence nor a single failure between successes is an outage.
 
 use std::time::{Duration, Instant};
 
@@ -11,7 +11,7 @@ fn weather() -> Weather {
     Weather::new(GAP * 2)
 }
 
-/// A request that was sent and stored at one moment.
+/// Notes a request that was sent and stored at the same moment.
 fn stored(weather: &mut Weather, now: Instant) -> WeatherChange {
     weather.success(now, now)
 }

@@ -1,8 +1,8 @@
 //! The window step by step, at the edges of each of its rules.
 //!
-//! It starts at 64 requests; 20 of them may stand in a queue on the other side before it stops
-//! growing, and 40 before it shrinks. Against a shortest round trip of 10 ms, and one for noise,
-//! that is at 16 and 29.3 ms.
+//! The window starts at 64 requests. It stops growing at 20 requests queued in the service, and
+//! shrinks at 40. With a shortest round trip of 10 ms and 1 ms of noise, these limits are round
+//! trips of 16 ms and 29.3 ms.
 
 use std::time::{Duration, Instant};
 
@@ -15,7 +15,7 @@ fn micros(count: u64) -> Duration {
     Duration::from_micros(count)
 }
 
-/// A window that knows a shortest round trip, learnt while nothing let it grow.
+/// A window that knows a shortest round trip and has not grown.
 fn knowing(shortest: Duration, now: Instant) -> Window {
     let mut window = Window::new(LIMITS);
     window.stored(shortest, 0, now);
@@ -23,7 +23,7 @@ fn knowing(shortest: Duration, now: Instant) -> Window {
     window
 }
 
-/// The size after one more reply while everything that may be out is.
+/// The size after one more reply, while the whole window is in use.
 fn after(mut window: Window, round_trip: Duration, now: Instant) -> usize {
     window.stored(round_trip, START, now);
     window.size()

@@ -1,7 +1,7 @@
-//! What travels beside a payload: attribute names, and positions with their text form.
+//! The metadata of a message: attribute names, and positions with their text form.
 //!
-//! The router writes these, a consumer reads them; both use this crate, so they cannot disagree.
-//! It depends on nothing, so that reading a message brings nothing of the relay along.
+//! The router writes the metadata and consumers read it. Both use this crate, so they cannot
+//! disagree. The crate has no dependencies, so a consumer does not depend on the relay.
 
 pub mod attribute;
 mod position;

@@ -1,32 +1,33 @@
-//! Positions in the write-ahead log, and their text form: `16/B374D848`, `16/B374D848#3`.
+//! WAL positions and their text form: `16/B374D848`, `16/B374D848#3`.
 
 use std::error::Error;
 use std::fmt;
 use std::str::FromStr;
 
-/// A position in the write-ahead log, counted in bytes.
+/// A WAL position, counted in bytes.
 ///
 /// Printed as Postgres prints `pg_lsn`: two hexadecimal halves, `16/B374D848`.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Lsn(u64);
 
 impl Lsn {
-    /// The position before everything; in `START_REPLICATION` it means "from `confirmed_flush_lsn`".
+    /// The lowest position. In `START_REPLICATION` it means "from `confirmed_flush_lsn`".
     pub const ZERO: Self = Self(0);
 
-    /// The position at `bytes` from the start of the log.
+    /// Creates a position from the number of bytes since the start of the WAL.
     #[must_use]
     pub const fn new(bytes: u64) -> Self {
         Self(bytes)
     }
 
-    /// Bytes from the start of the log.
+    /// The number of bytes since the start of the WAL.
     #[must_use]
     pub const fn as_u64(self) -> u64 {
         self.0
     }
 
-    /// How many bytes of log lie between `earlier` and this position; zero if it is not earlier.
+    /// The number of WAL bytes between `earlier` and this position, or 0 if `earlier` is not
+    /// earlier.
     #[must_use]
     pub const fn bytes_since(self, earlier: Self) -> u64 {
         self.0.saturating_sub(earlier.0)
@@ -45,7 +46,7 @@ impl fmt::Debug for Lsn {
     }
 }
 
-/// The text is not an LSN; one looks like `16/B374D848`.
+/// The text is not an LSN such as `16/B374D848`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ParseLsnError(String);
 
@@ -74,15 +75,15 @@ impl FromStr for Lsn {
     }
 }
 
-/// Where a row lies, the same on every delivery: its transaction's commit and its index there.
+/// The position of a row, equal on every delivery: its transaction's commit and its index there.
 ///
-/// `commit_lsn` is Begin's `final_lsn`, so it is known before the first row. It is not what gets
-/// confirmed: that is the commit's `end_lsn`. Positions compare in commit order.
+/// `commit_lsn` is Begin's `final_lsn`, so it is known before the first row. The relay confirms the
+/// commit's `end_lsn` instead. Positions compare in commit order.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Position {
-    /// Start of the transaction's commit record.
+    /// The start of the transaction's commit record.
     pub commit_lsn: Lsn,
-    /// Index of the row among the transaction's inserts, from 0.
+    /// The index of the row among the transaction's inserts, from 0.
     pub tx_index: u32,
 }
 
@@ -98,7 +99,7 @@ impl fmt::Debug for Position {
     }
 }
 
-/// The text is not a position; one looks like `16/B374D848#3`.
+/// The text is not a position such as `16/B374D848#3`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ParsePositionError(String);
 
@@ -114,10 +115,10 @@ impl FromStr for Position {
     type Err = ParsePositionError;
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
-        // Older tables and logs write the index behind a second slash.
+        // Older tables and logs have a second slash before the index.
         let parts = text.split_once('#').or_else(|| text.rsplit_once('/'));
         let parsed = parts.and_then(|(commit_lsn, index)| {
-            // `parse` would take a sign.
+            // `parse` alone would accept a sign.
             let is_number = index.bytes().all(|byte| byte.is_ascii_digit());
             let tx_index = index.parse().ok().filter(|_| is_number)?;
             Some(Self { commit_lsn: commit_lsn.parse().ok()?, tx_index })

@@ -1,4 +1,4 @@
-//! A request that is encoded already, and an answer of the type that is expected.
+//! A gRPC codec for requests that are already encoded.
 
 use std::marker::PhantomData;
 
@@ -7,7 +7,7 @@ use prost::bytes::{Buf, BufMut as _, Bytes};
 use tonic::Status;
 use tonic::codec::{Codec, DecodeBuf, Decoder, EncodeBuf, Encoder};
 
-/// For a call whose request is bytes and whose answer is an `A`.
+/// The codec of a call whose request is bytes and whose answer is an `A`.
 #[derive(Debug)]
 pub(crate) struct Encoded<A>(PhantomData<A>);
 
@@ -32,7 +32,7 @@ impl<A: Message + Default + 'static> Codec for Encoded<A> {
     }
 }
 
-/// Puts the bytes there.
+/// Writes the bytes unchanged.
 #[derive(Debug)]
 pub(crate) struct AsItIs;
 

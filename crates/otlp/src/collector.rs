@@ -1,4 +1,4 @@
-//! The collector at the other end of one connection.
+//! The client of an OpenTelemetry collector.
 
 use std::time::{Duration, SystemTime};
 
@@ -27,7 +27,7 @@ use crate::settings::Settings;
 use crate::spans::EncodedSpan;
 use crate::wire::{Writer, nanos};
 
-/// The collector. Connects when there is something to send.
+/// The client of a collector. Connects when there is something to send.
 pub(crate) struct Collector {
     settings: Settings,
     resource: SentResource,
@@ -35,14 +35,14 @@ pub(crate) struct Collector {
     channel: Channel,
 }
 
-/// The collector did not take what it was sent, or not all of it.
+/// The collector did not accept all of the data.
 #[derive(Debug, thiserror::Error)]
 #[error("{text}")]
 pub(crate) struct NotTaken {
     text: String,
-    /// The same may be taken a moment later.
+    /// Whether the same data may be accepted a moment later.
     pub(crate) may_pass: bool,
-    /// Spans that it did not take.
+    /// The number of spans that were not accepted.
     pub(crate) spans: usize,
 }
 
@@ -51,7 +51,7 @@ const SPANS: &str = "/opentelemetry.proto.collector.trace.v1.TraceService/Export
 const METRICS: &str = "/opentelemetry.proto.collector.metrics.v1.MetricsService/Export";
 
 impl Collector {
-    /// To be called inside a Tokio runtime, which drives the connection.
+    /// Creates a client. Call it inside a Tokio runtime, which drives the connection.
     ///
     /// # Errors
     ///
@@ -84,10 +84,10 @@ impl Collector {
         self.judged(sent)
     }
 
-    /// Sends a request with nothing in it: what is sent first of spans and metrics.
+    /// Sends an empty request to the first service in use: spans, or else metrics.
     pub(crate) async fn try_out(&self) -> Result<(), Status> {
         let path = if self.settings.sampling.is_some() { SPANS } else { METRICS };
-        // An empty answer is one of either.
+        // An empty answer decodes as either answer type.
         self.call(path, Bytes::new()).await.map(drop)
     }
 
@@ -102,7 +102,7 @@ impl Collector {
         grpc.unary(self.request(message), path, codec).await.map(Response::into_inner)
     }
 
-    /// Sends figures as `/metrics` writes them.
+    /// Sends metrics from the text that `/metrics` writes.
     pub(crate) async fn send_metrics(&mut self, text: &str) -> Result<(), NotTaken> {
         let times = Times { start: nanos(self.started), now: nanos(SystemTime::now()) };
         let request = self.request(self.metrics_request(text, times));
@@ -123,8 +123,8 @@ impl Collector {
         self.judged(sent)
     }
 
-    /// After a failure the next attempt has a connection of its own: one whose other end is gone
-    /// without a word would be silent for a quarter of an hour.
+    /// Opens a new connection for the attempt after a failure. A connection whose peer is silently
+    /// gone would hang for a quarter of an hour.
     fn judged(&mut self, sent: Result<(), NotTaken>) -> Result<(), NotTaken> {
         if sent.is_err()
             && let Ok(channel) = channel(&self.settings)
@@ -179,7 +179,8 @@ fn scope() -> InstrumentationScope {
     }
 }
 
-/// What the standard calls retryable; what a server is busy with may be done by whoever asks later.
+/// Converts a status. The retryable codes are those of the OTLP specification. A retry may succeed
+/// because the server was only busy.
 fn refused(status: &Status) -> NotTaken {
     let may_pass = matches!(
         status.code(),
@@ -193,7 +194,7 @@ fn refused(status: &Status) -> NotTaken {
     NotTaken { text: format!("{:?}: {}", status.code(), status.message()), may_pass, spans: 0 }
 }
 
-/// How long a connection may take to be opened.
+/// The longest time that opening a connection may take.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 
 fn channel(settings: &Settings) -> Result<Channel, tonic::transport::Error> {
@@ -217,14 +218,14 @@ fn resource_of(settings: &Settings) -> Resource {
         .with_attributes([
             KeyValue::new("service.name", "walrelay"),
             KeyValue::new("service.version", env!("CARGO_PKG_VERSION")),
-            // Two instances of one service would write the same series.
+            // Without it, two instances of one service would write the same series.
             KeyValue::new("service.instance.id", instance_id()),
         ])
         .with_attributes(given.map(|(name, value)| KeyValue::new(name.clone(), value.clone())))
         .build()
 }
 
-/// A random UUID, version 4.
+/// Generates a random UUID, version 4.
 fn instance_id() -> String {
     let digits = RandomIdGenerator::default().new_trace_id().to_string();
     let variant = match digits.as_bytes()[16] % 4 {

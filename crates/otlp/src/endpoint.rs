@@ -1,28 +1,28 @@
-//! Where the collector is.
+//! The address of the collector.
 
 use std::fmt;
 use std::str::FromStr;
 
 use http::Uri;
 
-/// The address of a collector that speaks OTLP over gRPC: scheme, host and port, and nothing else, so
-/// that it may be shown.
+/// The address of a collector that speaks OTLP over gRPC: scheme, host and port. It contains no
+/// secret, so it may be printed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Endpoint(Uri);
 
-/// Not the address of a collector.
+/// The text is not the address of a collector.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum EndpointError {
-    /// It has no scheme, host or port that could be connected to.
+    /// The scheme, host or port is missing or invalid.
     #[error("a URL as in http://collector:4317 or https://collector:4317")]
     Form,
-    /// It has a path, as collectors have them for OTLP over HTTP.
+    /// The address has a path. Collectors have paths only for OTLP over HTTP.
     #[error(
         "without a path: telemetry is sent over gRPC, which a collector takes on another port than \
          HTTP, usually 4317"
     )]
     Path,
-    /// It has a user and a password.
+    /// The address has a user or a password.
     #[error(
         "without a user and a password; what authenticates goes into OTEL_EXPORTER_OTLP_HEADERS"
     )]

@@ -1,4 +1,4 @@
-//! What talks to the collector: one task beside the others, which never keeps the thread for long.
+//! The task that sends telemetry to the collector. It never blocks the thread for long.
 
 use std::fmt;
 use std::time::Duration;
@@ -13,23 +13,24 @@ use crate::collector::{Collector, NotTaken};
 use crate::settings::Settings;
 use crate::spans::{EncodedSpan, Spans};
 
-/// Spans that wait to be sent. Sent once a second, it is also how many a second there are at most: so
-/// that thousands of small requests a second do not cost what their spans would.
+/// The number of queued spans. Spans are sent once a second, so this also limits the spans per
+/// second. Otherwise thousands of small requests a second would cost more for their spans than for
+/// themselves.
 const QUEUE: usize = 2_048;
 const SPANS_INTERVAL: Duration = Duration::from_secs(1);
 /// Spans in one request to the collector: OpenTelemetry's default.
 const BATCH: usize = 512;
-/// Pauses after which what may pass is tried again.
+/// The pauses before each retry of a retryable request.
 const PAUSES: [Duration; 3] =
     [Duration::from_millis(100), Duration::from_millis(200), Duration::from_millis(400)];
-/// How long what is left may take at the end. A platform that gives 10 s has spent 7 s of them on the
-/// rows.
+/// The time limit for the last telemetry at shutdown. A platform that gives 10 s has already spent
+/// 7 s on the rows.
 const FLUSH_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// Writes the text of `/metrics`.
+/// A function that writes the text of `/metrics`.
 pub type Figures = Box<dyn Fn() -> Result<String, fmt::Error> + Send>;
 
-/// Telemetry that is being sent. Ends without sending what is left when it is dropped.
+/// A running exporter. Dropping it ends the task without sending the remaining telemetry.
 #[derive(Debug)]
 pub struct Exporter {
     spans: Option<Spans>,
@@ -43,10 +44,10 @@ pub struct Exporter {
 pub struct StartError(#[from] tonic::transport::Error);
 
 impl Exporter {
-    /// Starts the task. Nothing is connected before there is something to send. To be called inside a
-    /// Tokio runtime.
+    /// Starts the task. It connects when there is something to send. Call it inside a Tokio
+    /// runtime.
     ///
-    /// `dropped` counts spans that are not sent although nothing but room or the collector was missing.
+    /// `dropped` counts spans that are lost because the queue is full or the collector fails.
     ///
     /// # Errors
     ///
@@ -74,13 +75,13 @@ impl Exporter {
         Ok(Self { spans, stop, task })
     }
 
-    /// What makes spans; none when they are not wanted.
+    /// The handle that creates spans, or `None` if spans are disabled.
     #[must_use]
     pub fn spans(&self) -> Option<&Spans> {
         self.spans.as_ref()
     }
 
-    /// Sends what is left, for two seconds at most.
+    /// Sends the remaining telemetry, for two seconds at most.
     pub async fn finish(self) {
         let Self { spans, stop, mut task } = self;
         drop(spans);
@@ -102,12 +103,12 @@ async fn run(mut sending: Sending, mut stopping: watch::Receiver<bool>) {
     sending.give_up();
 }
 
-/// Until it is told to stop. The one who tells lives as long as the task.
+/// Waits for the stop signal. The sender lives as long as the task.
 async fn asked(stopping: &mut watch::Receiver<bool>) {
     stopping.wait_for(|stop| *stop).await.ok();
 }
 
-/// Pending for ever where there is no interval.
+/// Waits for the next tick, or for ever if there is no interval.
 async fn tick(due: Option<&mut Interval>) {
     match due {
         Some(due) => drop(due.tick().await),
@@ -121,20 +122,21 @@ struct Sending {
     figures: Figures,
     metrics_interval: Option<Duration>,
     dropped: Counter,
-    /// Spans that were handed to the collector and have no answer.
+    /// The number of spans in the current request.
     on_the_way: usize,
     is_failing: bool,
 }
 
 impl Sending {
-    /// Until it is told to stop; then everything once more.
+    /// Sends telemetry until the stop signal, then sends the rest once.
     async fn serve(&mut self, mut stopping: watch::Receiver<bool>) {
         let mut spans_due = interval(SPANS_INTERVAL);
         spans_due.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let mut metrics_due = self.metrics_interval.map(|every| {
             let mut due = interval(every);
             due.set_missed_tick_behavior(MissedTickBehavior::Delay);
-            // A whole interval from now: at the start there is nothing to tell.
+            // The first tick is a whole interval from now, because there are no figures at the
+            // start.
             due.reset();
             due
         });
@@ -152,7 +154,7 @@ impl Sending {
         }
     }
 
-    /// What is there now: what comes meanwhile waits for the next time.
+    /// Sends the spans that are queued now. Spans that arrive meanwhile wait for the next round.
     async fn send_spans(&mut self) {
         let mut left = self.queue.len();
         while left > 0 {
@@ -202,7 +204,7 @@ impl Sending {
         self.tell(sent);
     }
 
-    /// One line when it begins to fail, and one when it is over.
+    /// Logs one message when sending starts to fail, and one when it works again.
     fn tell(&mut self, sent: Result<(), NotTaken>) {
         match sent {
             Ok(()) if self.is_failing => {
@@ -222,7 +224,7 @@ impl Sending {
         }
     }
 
-    /// Out of time.
+    /// Drops and counts the remaining spans because time is up.
     fn give_up(&mut self) {
         self.queue.close();
         let mut count = self.on_the_way;

@@ -1,8 +1,8 @@
-//! The text of `/metrics` as OTLP has it.
+//! Converts the text of `/metrics` to OTLP metrics.
 //!
-//! Names, descriptions and figures are what the program's registry writes (OpenMetrics text), so that
-//! both ways tell the same and nothing is counted twice. The SDK's instruments cannot carry them: none
-//! of them takes a histogram that was counted elsewhere.
+//! Names, descriptions and figures come from the text of the program's registry (OpenMetrics). Both
+//! outputs therefore agree and nothing is counted twice. The SDK's instruments do not fit, because
+//! none of them accepts a histogram that was counted elsewhere.
 
 use opentelemetry_proto::tonic::common::v1::{AnyValue, KeyValue, any_value};
 use opentelemetry_proto::tonic::metrics::v1::number_data_point::Value;
@@ -11,15 +11,15 @@ use opentelemetry_proto::tonic::metrics::v1::{
     metric::Data,
 };
 
-/// The time of a collection, and when counting began, in nanoseconds since 1970.
+/// The time of a collection and the start of counting, in nanoseconds since 1970.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Times {
     pub(crate) start: u64,
     pub(crate) now: u64,
 }
 
-/// Reads the text. A line that is not understood is left out: what was written by ourselves is, and a
-/// figure that is missing must not take the others with it.
+/// Parses the text. Skips lines that it does not understand, so that one bad line does not lose all
+/// figures. The text comes from this program, so all lines should be understood.
 pub(crate) fn metrics(text: &str, times: Times) -> Vec<Metric> {
     let mut reader = Reader { times, families: Vec::new() };
     for line in text.lines() {
@@ -37,15 +37,16 @@ struct Reader {
     families: Vec<Family>,
 }
 
-/// A metric and what its samples are called without a suffix.
+/// A metric, and the name of its samples without a suffix.
 struct Family {
     name: String,
-    /// Its name is empty as long as there is no sample.
+    /// The metric's name is empty until its first sample.
     metric: Metric,
 }
 
 impl Reader {
-    /// `HELP name text`, `TYPE name kind`, `UNIT name unit`; the first of a name begins its family.
+    /// Reads `HELP name text`, `TYPE name kind` and `UNIT name unit`. The first line with a name
+    /// starts its family.
     fn describe(&mut self, comment: &str) {
         let mut words = comment.splitn(3, ' ');
         let (Some(word), Some(name), Some(text)) = (words.next(), words.next(), words.next())
@@ -66,7 +67,7 @@ impl Reader {
         }
     }
 
-    /// `name{labels} value`.
+    /// Reads `name{labels} value`.
     fn sample(&mut self, line: &str) -> Option<()> {
         let (name, labels, value) = parts(line)?;
         let Self { times, families } = self;
@@ -74,7 +75,7 @@ impl Reader {
         let suffix = name.strip_prefix(family.as_str())?;
         match metric.data.as_mut()? {
             Data::Sum(Sum { data_points, .. }) => {
-                // With its suffix: so it is called in the manual and in every query.
+                // The name keeps its suffix, as in the manual and in every query.
                 name.clone_into(&mut metric.name);
                 data_points.push(point(labels, value, *times)?);
             }
@@ -132,7 +133,7 @@ fn point(labels: Vec<KeyValue>, value: &str, times: Times) -> Option<NumberDataP
     })
 }
 
-/// The point of these labels; its samples stand together.
+/// The point of these labels. Its samples are adjacent in the text.
 fn histogram_of(
     points: &mut Vec<HistogramDataPoint>,
     labels: Vec<KeyValue>,
@@ -150,7 +151,7 @@ fn histogram_of(
     &mut points[last]
 }
 
-/// The text counts everything below a bound, OTLP what lies between two.
+/// Adds a bucket. The text counts all values below a bound, OTLP the values between two bounds.
 fn add_bucket(point: &mut HistogramDataPoint, bound: &str, below: u64) {
     let counted: u64 = point.bucket_counts.iter().sum();
     point.bucket_counts.push(below.saturating_sub(counted));
@@ -170,7 +171,7 @@ fn without_bound(mut labels: Vec<KeyValue>) -> (Vec<KeyValue>, Option<String>) {
     (labels, bound)
 }
 
-/// Name, labels and value of a sample.
+/// Splits a sample into name, labels and value.
 fn parts(line: &str) -> Option<(&str, Vec<KeyValue>, &str)> {
     let Some((name, rest)) = line.split_once('{') else {
         let (name, value) = line.split_once(' ')?;
@@ -191,7 +192,7 @@ fn parts(line: &str) -> Option<(&str, Vec<KeyValue>, &str)> {
     Some((name, labels, rest.strip_prefix("} ")?))
 }
 
-/// The text up to its closing quote, and what stands behind that.
+/// Returns the text up to its closing quote, and the text after the quote.
 fn unquoted(text: &str) -> Option<(String, &str)> {
     let mut value = String::new();
     let mut characters = text.char_indices();

@@ -1,9 +1,9 @@
-//! Spans of Publish requests and of consumers' transactions, and metrics, sent to an OpenTelemetry collector
-//! over OTLP.
+//! Sends spans and metrics to an OpenTelemetry collector over OTLP. The spans cover Publish
+//! requests and consumers' transactions.
 //!
-//! One task does everything that talks to the collector, so that neither a slow nor a missing one is felt
-//! where rows flow: what is handed over is bounded and encoded already, and what does not fit is dropped
-//! and counted. Knows nothing of variables or flags: whoever starts it hands over [`Settings`].
+//! One task talks to the collector, so a slow or missing collector does not delay rows. The queue
+//! to the task is bounded and holds encoded spans. Spans that do not fit are dropped and counted.
+//! The crate knows no variables or flags: the caller passes [`Settings`].
 //!
 //! ```text
 //! a Publish call ── Spans::send ────┐

@@ -1,15 +1,16 @@
-//! Lists of the form `name=value,name=value`, as OpenTelemetry's variables have them.
+//! Parses lists of the form `name=value,name=value`, the format of OpenTelemetry's variables.
 
-/// The text is no such list.
+/// The text is not such a list.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("a list as in name=value,name=value; other bytes than visible ASCII as %XX")]
 pub struct NotPairs;
 
-/// Names and values of a list; values are percent-decoded (W3C Baggage, without properties).
+/// Parses the names and values of a list. Values are percent-decoded (W3C Baggage, without
+/// properties).
 ///
 /// # Errors
 ///
-/// A member is no pair, has an empty name, or decodes to something that is no text.
+/// A member is not a pair, has an empty name, or does not decode to UTF-8 text.
 pub fn pairs(text: &str) -> Result<Vec<(String, String)>, NotPairs> {
     let members = text.split(',').map(str::trim).filter(|member| !member.is_empty());
     members

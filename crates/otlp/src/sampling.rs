@@ -1,49 +1,48 @@
-//! Which requests get a span.
+//! Selects the requests that get a span.
 
 use std::str::FromStr;
 
 use opentelemetry::trace::{SpanKind, TraceId};
 use opentelemetry_sdk::trace::{Sampler, SamplingDecision, ShouldSample as _};
 
-/// Which requests get a span.
+/// The sampling rule for requests.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Sampling {
-    /// Whether the rows' own traces decide where there are any.
+    /// Whether the traces of the rows decide, if rows have traces.
     follows_rows: bool,
     root: Root,
 }
 
-/// What decides where no row does.
+/// The rule for requests without traces in their rows.
 #[derive(Debug, Clone, PartialEq)]
 #[expect(missing_docs, reason = "the standard's names")]
 pub enum Root {
     AlwaysOn,
     AlwaysOff,
-    /// This share of all.
+    /// A share of all requests, from 0 to 1.
     TraceIdRatio(f64),
 }
 
-/// Not a sampler's name or argument.
+/// The name or argument of a sampler is invalid.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum SamplingError {
-    /// The name.
+    /// The name is invalid.
     #[error(
         "one of parentbased_always_on, parentbased_always_off, parentbased_traceidratio, always_on, \
          always_off, traceidratio"
     )]
     Name,
-    /// The argument.
+    /// The argument is invalid.
     #[error("a share from 0 to 1, as in 0.1")]
     Share,
 }
 
 impl Sampling {
-    /// As `OTEL_TRACES_SAMPLER` and `OTEL_TRACES_SAMPLER_ARG` say; the standard's default for what is
-    /// not set.
+    /// Parses `OTEL_TRACES_SAMPLER` and `OTEL_TRACES_SAMPLER_ARG`, with the standard's defaults.
     ///
     /// # Errors
     ///
-    /// One of them means nothing.
+    /// The name or the share is invalid.
     pub fn of(name: Option<&str>, share: Option<&str>) -> Result<Self, SamplingError> {
         let name = name.unwrap_or("parentbased_always_on");
         let (follows_rows, root) = match name.strip_prefix("parentbased_") {
@@ -64,8 +63,8 @@ impl Sampling {
         !self.follows_rows && self.root == Root::AlwaysOff
     }
 
-    /// Whether a request with these rows gets a span. A request has no parent but its rows: the
-    /// producers have decided, and one that wants its trace to be seen is enough.
+    /// Whether a request with these rows gets a span. The rows are the only parents of a request,
+    /// so their producers decide. One recorded trace is enough.
     pub(crate) fn wants(&self, rows: RowTraces, trace_id: TraceId) -> bool {
         match rows {
             RowTraces::Sampled if self.follows_rows => true,
@@ -77,14 +76,14 @@ impl Sampling {
     }
 }
 
-/// What the rows of a request say about their traces.
+/// The traces of a request's rows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum RowTraces {
-    /// No row has one.
+    /// No row has a trace.
     None,
-    /// Some have, and none of them is recorded.
+    /// Some rows have a trace, and none is recorded.
     Unsampled,
-    /// At least one is recorded.
+    /// At least one row has a recorded trace.
     Sampled,
 }
 

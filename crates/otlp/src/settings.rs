@@ -1,4 +1,4 @@
-//! What the exporter is started with.
+//! The settings of the exporter.
 
 use std::fmt;
 use std::time::Duration;
@@ -9,40 +9,41 @@ use crate::endpoint::Endpoint;
 use crate::pairs::pairs;
 use crate::sampling::Sampling;
 
-/// What the exporter is started with.
+/// The settings of the exporter.
 #[derive(Debug, Clone)]
 pub struct Settings {
-    /// Where the collector is.
+    /// The address of the collector.
     pub endpoint: Endpoint,
-    /// Sent with every request.
+    /// The headers of every request.
     pub headers: Headers,
-    /// Authorities in PEM that the collector's certificate must be signed by, instead of the public ones.
+    /// The certificate authorities for the collector's certificate in PEM, instead of the public
+    /// ones.
     pub certificate: Option<Vec<u8>>,
-    /// How long one request to the collector may take.
+    /// The longest time that one request may take.
     pub timeout: Duration,
-    /// Which requests get a span; none when spans are not wanted.
+    /// The sampling rule, or `None` to disable spans.
     pub sampling: Option<Sampling>,
-    /// How often metrics are sent; never when they are not wanted.
+    /// The interval between metrics, or `None` to disable metrics.
     pub metrics_interval: Option<Duration>,
-    /// `service.name` and what else says who this is.
+    /// Attributes that identify this service, such as `service.name`.
     pub resource: Vec<(String, String)>,
 }
 
-/// Headers for the collector, which often hold a secret: shown by their number alone.
+/// Headers for the collector. They often contain a secret, so `Debug` prints only their number.
 #[derive(Clone, Default)]
 pub struct Headers(MetadataMap);
 
-/// Not headers.
+/// The text is not a list of headers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("a list as in name=value,name=value, with names and values as HTTP/2 takes them")]
 pub struct HeadersError;
 
 impl Headers {
-    /// Reads `name=value,name=value`, as `OTEL_EXPORTER_OTLP_HEADERS` has it.
+    /// Parses `name=value,name=value`, the format of `OTEL_EXPORTER_OTLP_HEADERS`.
     ///
     /// # Errors
     ///
-    /// It is no such list, or has what cannot be a header.
+    /// The text is not such a list, or a name or value is not a valid header.
     pub fn parse(text: &str) -> Result<Self, HeadersError> {
         let mut map = MetadataMap::new();
         for (name, value) in pairs(text).map_err(|_| HeadersError)? {

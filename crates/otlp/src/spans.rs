@@ -1,4 +1,4 @@
-//! One span for a Publish request or for a consumer's transaction, linked to the traces its rows come from.
+//! Spans of Publish requests and of consumers' transactions, linked to the traces of their rows.
 
 use std::borrow::Cow;
 use std::sync::Arc;
@@ -18,19 +18,19 @@ use crate::sampling::{RowTraces, Sampling};
 use crate::trace_parent;
 use crate::wire::{Writer, nanos};
 
-/// Traces that a span is linked to, at most: OpenTelemetry's default. More are counted in the span.
+/// The maximum number of links of a span: OpenTelemetry's default. The span counts the rest.
 const LINKS_MAX: usize = 128;
 
-/// Makes spans. Cheap to clone.
+/// Creates spans. Cheap to clone.
 #[derive(Debug, Clone)]
 pub struct Spans {
     shared: Arc<Shared>,
 }
 
-/// A span as it is sent: `Span` of opentelemetry/proto/trace/v1/trace.proto.
+/// An encoded `Span` of opentelemetry/proto/trace/v1/trace.proto.
 pub(crate) type EncodedSpan = Vec<u8>;
 
-/// What a span without links takes, and some more.
+/// Slightly more than the size of a span without links.
 const SPAN_BYTES: usize = 448;
 
 #[derive(Debug)]
@@ -41,25 +41,26 @@ struct Shared {
     ids: RandomIdGenerator,
 }
 
-/// The span of something that is being done. One that is dropped has not ended, and is not sent.
+/// The span of an operation in progress. A span that is dropped has not ended and is not sent.
 #[derive(Debug)]
 pub struct OpenSpan {
-    /// Its place in the queue: what was begun is not dropped.
+    /// The reserved place in the queue, so that a span that was begun is not dropped.
     place: OwnedPermit<EncodedSpan>,
-    /// All of it but how it ends.
+    /// The encoded span without its end.
     begun: Writer,
 }
 
-/// Why it did not succeed. Goes to the collector as it is, so neither payloads nor keys may be in it.
+/// The reason of a failure. The collector receives the text unchanged, so it must not contain
+/// payloads or keys.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Failed {
-    /// One of few words: `error.type`.
+    /// The value of `error.type`, one of a few words.
     pub code: Cow<'static, str>,
-    /// For a reader.
+    /// The text for a human reader.
     pub text: String,
 }
 
-/// What a span is of.
+/// The kind of operation that a span covers.
 #[derive(Debug, Clone, Copy)]
 enum Operation {
     /// A Publish request.
@@ -69,7 +70,7 @@ enum Operation {
 }
 
 impl Operation {
-    /// As the standard calls it.
+    /// The operation name of the standard.
     const fn name(self) -> &'static str {
         match self {
             Self::Send => "send",
@@ -91,8 +92,8 @@ impl Spans {
         Self { shared: Arc::new(Shared { sampling, queue, dropped, ids }) }
     }
 
-    /// Begins the span of a request with these messages; none when nobody wants it, or when there is
-    /// no room for it, which is counted.
+    /// Begins the span of a request with these messages. Returns `None` if the request is not
+    /// sampled or the queue is full. A full queue is counted.
     pub fn send<'a>(
         &self,
         topic: &Topic,
@@ -102,8 +103,8 @@ impl Spans {
         self.begin((Operation::Send, topic), traceparents)
     }
 
-    /// Begins the span of a transaction that applies messages of this subscription, of each of which
-    /// the `traceparent` is given; none as for [`send`](Self::send).
+    /// Begins the span of a transaction that applies messages of this subscription. Takes the
+    /// `traceparent` of each message. Returns `None` in the same cases as [`send`](Self::send).
     pub fn process<'a>(
         &self,
         subscription: &str,
@@ -118,7 +119,7 @@ impl Spans {
         traceparents: impl ExactSizeIterator<Item = Option<&'a str>>,
     ) -> Option<OpenSpan> {
         let shared = &*self.shared;
-        // Before anything is looked at: what rows say about their traces costs more than all the rest.
+        // Checked first, because reading the traces of rows costs more than everything else.
         if shared.queue.capacity() == 0 {
             shared.dropped.inc();
             return None;
@@ -148,7 +149,7 @@ impl Spans {
 }
 
 impl OpenSpan {
-    /// Ends it.
+    /// Ends the span and queues it.
     pub fn end(self, failed: Option<Failed>) {
         let Self { place, begun: mut span } = self;
         span.fixed64(8, nanos(SystemTime::now()));
@@ -205,7 +206,7 @@ impl From<&PublishFailure> for Failed {
     }
 }
 
-/// What rows say about their traces, and links to those that are recorded.
+/// The traces of a request's rows, and links to the recorded ones.
 struct Traces {
     of_rows: RowTraces,
     links: Links,
@@ -226,7 +227,7 @@ impl Traces {
     }
 }
 
-/// Links of a span, as they are sent; nothing is allocated before there is one.
+/// The encoded links of a span. Nothing is allocated before the first link.
 #[derive(Default)]
 struct Links {
     written: Writer,
@@ -237,7 +238,7 @@ struct Links {
 
 impl Links {
     fn add(&mut self, context: SpanContext) {
-        // Rows of one transaction mostly have one context, and stand together.
+        // Rows of one transaction mostly share a context and are adjacent.
         if self.last.as_ref() == Some(&context) {
             return;
         }
@@ -255,7 +256,7 @@ impl Links {
         self.last = Some(context);
     }
 
-    /// A span that has these links, and nothing else yet.
+    /// Starts a span that has only these links.
     fn end(self) -> Writer {
         let Self { mut written, left_out, .. } = self;
         if left_out > 0 {
@@ -265,7 +266,7 @@ impl Links {
     }
 }
 
-/// Project and short name of a topic or a subscription.
+/// Splits the full name of a topic or subscription into project and short name.
 fn name_of(full_name: &str) -> (&str, &str) {
     let mut parts = full_name.splitn(4, '/');
     match [parts.next(), parts.next(), parts.next(), parts.next()] {
@@ -315,7 +316,7 @@ mod tests {
     }
 
     impl Recorded {
-        /// The span that was ended next, as a collector reads it.
+        /// Decodes the span that ended next, as a collector would.
         fn next(&mut self) -> Span {
             Span::decode(&*self.queue.try_recv().unwrap()).unwrap()
         }
@@ -433,7 +434,7 @@ mod tests {
         let second = recorded.start(&[None]).unwrap();
         assert!(recorded.start(&[None]).is_none());
         assert_eq!(recorded.dropped.get(), 1);
-        // A call that was given up gives its place back.
+        // A call that was abandoned frees its place.
         drop(first);
         second.end(None);
         assert!(recorded.queue.try_recv().is_ok() && recorded.queue.try_recv().is_err());

@@ -1,12 +1,12 @@
-//! The W3C trace context of a row, as its producer has written it.
+//! Parses the W3C trace context of a row, written by its producer.
 
 use opentelemetry::trace::{SpanContext, SpanId, TraceFlags, TraceId, TraceState};
 
 /// `00-`, 32 digits, `-`, 16 digits, `-`, 2 digits.
 const LENGTH: usize = 55;
 
-/// Reads a `traceparent` header (W3C Trace Context, 3.2). `None` for one that is malformed: a row is
-/// not worse for it.
+/// Parses a `traceparent` header (W3C Trace Context, 3.2). Returns `None` if it is malformed,
+/// because a bad header must not affect its row.
 pub(crate) fn parse(text: &str) -> Option<SpanContext> {
     let bytes = text.as_bytes();
     let (head, rest) = bytes.split_at_checked(LENGTH)?;
@@ -14,7 +14,7 @@ pub(crate) fn parse(text: &str) -> Option<SpanContext> {
         return None;
     }
     let version = number(&head[..2])?;
-    // Later versions may append fields; this one has none, and 255 is forbidden.
+    // Later versions may append fields. Version 0 has none, and 255 is forbidden.
     let is_known = match version {
         0 => rest.is_empty(),
         255 => false,
@@ -30,7 +30,7 @@ pub(crate) fn parse(text: &str) -> Option<SpanContext> {
     context.is_valid().then_some(context)
 }
 
-/// Lowercase hexadecimal digits, at most 32 of them.
+/// Parses lowercase hexadecimal digits, at most 32.
 fn number(digits: &[u8]) -> Option<u128> {
     digits.iter().try_fold(0, |value, digit| {
         let nibble = match digit {
@@ -77,7 +77,7 @@ mod tests {
         for text in texts {
             assert_eq!(parse(text), None, "{text}");
         }
-        // Cut anywhere, also within a character of more than one byte.
+        // The text is cut at every place and followed by a character of two bytes.
         for end in 0..VALID.len() {
             assert_eq!(parse(&format!("{}é", &VALID[..end])), None, "cut at {end}");
         }

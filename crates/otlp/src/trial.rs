@@ -1,4 +1,4 @@
-//! Whether a collector takes what would be sent to it, for whoever asks beforehand.
+//! Tests whether a collector accepts telemetry, for a check before the start.
 
 use std::time::Duration;
 
@@ -8,25 +8,26 @@ use tonic::{Code, Status};
 use crate::collector::Collector;
 use crate::settings::Settings;
 
-/// Why a collector would take nothing. What it says itself is not repeated: it may quote a header.
+/// The reason why a collector would accept nothing. It omits the collector's own text, which may
+/// quote a header.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Unfit {
-    /// The settings.
+    /// The settings are invalid.
     #[error("cannot be used: {0}")]
     Settings(String),
-    /// Nobody is there, or nobody that speaks gRPC.
+    /// No server answers, or the server does not speak OTLP over gRPC.
     #[error("does not answer ({0})")]
     Away(&'static str),
-    /// It wants to know who asks.
+    /// The collector requires credentials or permissions.
     #[error("refuses ({0})")]
     Refused(&'static str),
 }
 
-/// Sends an empty request, which leaves nothing behind, and waits for the answer no longer than `patience`.
+/// Sends an empty request, which leaves no trace, and waits at most `patience` for the answer.
 ///
 /// # Errors
 ///
-/// What is sent would not be taken.
+/// The collector would not accept telemetry.
 pub async fn try_out(settings: Settings, patience: Duration) -> Result<(), Unfit> {
     let collector = Collector::new(settings);
     let collector = collector.map_err(|error| Unfit::Settings(error.to_string()))?;

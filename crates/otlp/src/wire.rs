@@ -1,5 +1,5 @@
-//! Messages in protobuf's wire format, written field by field: a span is written once, as it is sent, and
-//! never exists as objects.
+//! Writes protobuf messages field by field. A span is written once, in its final form, and never
+//! exists as objects.
 //!
 //! Source: protobuf.dev "Encoding".
 
@@ -20,14 +20,15 @@ impl Writer {
         self.0
     }
 
-    /// A text, bytes, or a message that is written already.
+    /// Writes a text, bytes, or an encoded message.
     pub(crate) fn bytes(&mut self, field: u32, content: &[u8]) {
         encode_key(field, WireType::LengthDelimited, &mut self.0);
         encode_varint(content.len() as u64, &mut self.0);
         self.0.extend_from_slice(content);
     }
 
-    /// Parts of a text, as the content of a [`message`](Self::message): both are written alike.
+    /// Writes the parts of a text as the content of a [`message`](Self::message), which has the
+    /// same encoding.
     pub(crate) fn text(&mut self, parts: &[&str]) {
         parts.iter().for_each(|part| self.0.extend_from_slice(part.as_bytes()));
     }
@@ -47,10 +48,10 @@ impl Writer {
         self.0.extend_from_slice(&value.to_le_bytes());
     }
 
-    /// A message of which `write` writes the content.
+    /// Writes a message whose content `write` writes.
     pub(crate) fn message(&mut self, field: u32, write: impl FnOnce(&mut Self)) {
         encode_key(field, WireType::LengthDelimited, &mut self.0);
-        // One byte is what the length of a short message takes; a longer one is moved to make room.
+        // Reserves one byte for the length. The content moves if the length takes more.
         let at = self.0.len();
         self.0.push(0);
         write(self);
@@ -66,7 +67,7 @@ impl Writer {
     }
 }
 
-/// A time as OTLP has it: nanoseconds since 1970.
+/// Converts a time to OTLP's form: nanoseconds since 1970.
 pub(crate) fn nanos(time: SystemTime) -> u64 {
     let since = time.duration_since(UNIX_EPOCH).unwrap_or_default();
     u64::try_from(since.as_nanos()).unwrap_or(u64::MAX)

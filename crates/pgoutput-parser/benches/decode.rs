@@ -1,8 +1,8 @@
-//! How many inserts a second the decoder turns into columns, on one core.
+//! Measures how many inserts per second the decoder turns into columns, on one core.
 //!
-//! `cargo bench -p pgoutput-parser` measures; `cargo test` runs the same code over a tiny input so
-//! that it cannot rot. The hash covers every value and position: two runs that print different
-//! hashes did not do the same work.
+//! `cargo bench -p pgoutput-parser` measures. `cargo test` runs the same code over a tiny input, so
+//! that the benchmark keeps compiling and working. The hash covers every value and position: two
+//! runs with different hashes did not do the same work.
 
 #![expect(clippy::print_stdout, reason = "printing is what a benchmark is for")]
 
@@ -16,14 +16,14 @@ use pgoutput_parser::{
 
 const RELATION: u32 = 16_385;
 const ROWS_PER_TRANSACTION: u64 = 10;
-/// Few enough to stay in the cache, as bytes do that have just been read from a socket.
+/// Few enough rows to stay in the CPU cache, like bytes just read from a socket.
 const ROWS: u64 = 1_000;
-/// Rounds are repeated and the fastest counts: on a shared machine the others measure neighbours.
+/// The fastest of these rounds counts. On a shared machine, other processes slow the rest down.
 const ROUNDS: u32 = 7;
 
 fn main() -> Result<(), DecodeError> {
     let has = |wanted: &str| std::env::args().any(|argument| argument == wanted);
-    // A test runner asks which tests there are before it runs any.
+    // A test runner lists the tests before it runs any.
     if has("--list") {
         if !has("--ignored") {
             println!("decodes_a_tiny_input: test");
@@ -81,7 +81,8 @@ fn decode_and_read(stream: &[Vec<u8>]) -> Result<u64, DecodeError> {
     Ok(hash)
 }
 
-/// Covers the length and both ends of a value: all of it would measure the hash.
+/// Hashes only the length and both ends of a value. Hashing all bytes would measure the hash
+/// itself.
 fn mix_column(hash: u64, column: Column<'_>) -> u64 {
     let value = match column {
         Column::Null => return mix(hash, 1),
@@ -101,7 +102,7 @@ fn mix(hash: u64, value: u64) -> u64 {
     (hash ^ value).wrapping_mul(0x0100_0000_01B3)
 }
 
-/// What a walsender sends for rows of the outbox table, about 390 bytes each.
+/// Builds the bytes that a walsender sends for rows of the outbox table, about 390 bytes each.
 fn outbox_stream(rows: u64) -> Vec<Vec<u8>> {
     let at = PgTimestamp::from_micros(843_000_000_000_000);
     let mut stream = Vec::new();

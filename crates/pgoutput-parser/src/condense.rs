@@ -1,8 +1,8 @@
-//! A frame that is too large to keep, read past in bounded memory.
+//! Shrinks an oversized frame while it is read, in bounded memory.
 //!
-//! Bytes go in as they arrive, in parts of any size. What comes out is the same frame, with each value
-//! that is too large replaced by its length. [`Decoder`](crate::Decoder) decodes it like any other, and
-//! shows such a value as [`Column::TooLarge`](crate::Column::TooLarge).
+//! The caller pushes bytes as they arrive, in parts of any size. The result is the same frame with
+//! each oversized value replaced by its length. [`Decoder`](crate::Decoder) decodes the frame like
+//! any other, and reports such a value as [`Column::TooLarge`](crate::Column::TooLarge).
 //!
 //! ```text
 //! XLogData header │ 'I' │ relation id │ 'N' │ … 't' │ length 4 │ 140,000,000 bytes …
@@ -10,29 +10,30 @@
 //! XLogData header │ 'i' │ relation id │ 'N' │ … 'x' │ length 4 …
 //! ```
 //!
-//! Memory depends on [`CondenseLimits`] alone, never on a length field of the sender. Only messages with
-//! tuples can be condensed: Insert, Update and Delete. The server sends no other one that is large.
+//! Memory depends only on [`CondenseLimits`], never on a length field of the sender. Only messages
+//! with tuples can be condensed: Insert, Update and Delete. The server sends no other large
+//! messages.
 
 use std::fmt;
 
 use crate::error::{DecodeError, Expected, Found, MessageKind};
 
-/// How much of a large frame is kept.
+/// The limits on the values that are kept of a large frame.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct CondenseLimits {
-    /// The largest value that is kept.
+    /// The size of the largest value that is kept, in bytes.
     pub value_bytes_max: usize,
-    /// Bytes of all values kept. A value that would exceed it is left out although it is no larger than
-    /// `value_bytes_max`.
+    /// The total size of the values that are kept, in bytes. A value that would exceed the total is
+    /// dropped, even if it is within `value_bytes_max`.
     pub values_bytes_max: usize,
 }
 
 /// Condenses one frame.
 pub struct Condenser {
     limits: CondenseLimits,
-    /// Bytes of the frame, as its CopyData message announces them.
+    /// The size of the frame in bytes, as announced by its CopyData message.
     frame_bytes: usize,
-    /// Bytes of it that were pushed.
+    /// The number of bytes pushed so far.
     pushed: usize,
     values_bytes: usize,
     tuples: u8,
@@ -42,28 +43,28 @@ pub struct Condenser {
     kept: Vec<u8>,
 }
 
-/// What the next byte belongs to.
+/// The part of the frame that the next byte belongs to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Place {
-    /// The header of XLogData, the tag of the message and its relation.
+    /// The XLogData header, the tag of the message and its relation id.
     Header,
     /// The tag of a tuple and its number of columns.
     Tuple,
-    /// The kind of a column, with so many columns to come.
+    /// The kind of a column. `columns` counts it and the columns after it.
     Kind { columns: u16 },
-    /// The length of its value.
+    /// The length of a column's value.
     Length { columns: u16, kind: u8 },
     /// A value that is kept.
     Kept { columns: u16, bytes: usize },
-    /// A value that is left out.
+    /// A value that is dropped.
     LeftOut { columns: u16, bytes: usize },
 }
 
-/// XLogData: tag, two positions and a time. Then the tag of the message and the id of its relation.
+/// The XLogData header (tag, two positions and a time), the message tag and the relation id.
 const HEADER_BYTES: usize = 30;
-/// Where the message begins.
+/// The offset of the message in the frame.
 const MESSAGE_AT: usize = 25;
-/// An update has an old tuple and a new one; no message has more.
+/// An update has an old and a new tuple, and no message has more.
 const TUPLES_MAX: u8 = 2;
 
 #[derive(Debug, Default)]
@@ -73,7 +74,7 @@ struct Field {
 }
 
 impl Field {
-    /// Takes bytes until the field is complete; what is left of them.
+    /// Adds bytes until the field is complete. Returns the remaining bytes.
     fn fill<'a>(&mut self, size: usize, bytes: &'a [u8]) -> &'a [u8] {
         let missing = size.saturating_sub(self.len).min(bytes.len());
         let (taken, rest) = bytes.split_at_checked(missing).unwrap_or((bytes, &[]));
@@ -91,7 +92,7 @@ impl Field {
 }
 
 impl Condenser {
-    /// For a frame of `frame_bytes`: the length of its CopyData payload.
+    /// Creates a condenser for a frame of `frame_bytes`, the length of its CopyData payload.
     #[must_use]
     pub fn new(frame_bytes: usize, limits: CondenseLimits) -> Self {
         Self {
@@ -106,24 +107,24 @@ impl Condenser {
         }
     }
 
-    /// Bytes of the frame that are still to be pushed.
+    /// The number of bytes that are still to be pushed.
     #[must_use]
     pub fn missing(&self) -> usize {
         self.frame_bytes.saturating_sub(self.pushed)
     }
 
-    /// Memory held.
+    /// The memory in use, in bytes.
     #[must_use]
     pub fn memory(&self) -> usize {
         self.kept.capacity()
     }
 
-    /// Takes the next bytes of the frame, at most those that are [missing](Self::missing).
+    /// Pushes the next bytes of the frame, at most [missing](Self::missing).
     ///
     /// # Errors
     ///
-    /// The bytes are no frame with tuples, or a length in them exceeds the frame. Nothing after an error
-    /// may be pushed.
+    /// The bytes are not a frame with tuples, or a length in them exceeds the frame. Nothing may be
+    /// pushed after an error.
     pub fn push(&mut self, mut bytes: &[u8]) -> Result<(), DecodeError> {
         while !bytes.is_empty() {
             let before = bytes.len();
@@ -154,11 +155,11 @@ impl Condenser {
         Ok(())
     }
 
-    /// The condensed frame, once all bytes were pushed.
+    /// Returns the condensed frame, once all bytes were pushed.
     ///
     /// # Errors
     ///
-    /// The frame ends within a tuple, or has none.
+    /// The frame ends within a tuple, or has no tuple.
     pub fn finish(self) -> Result<Vec<u8>, DecodeError> {
         let is_complete = self.missing() == 0 && self.field.len == 0 && self.tuples > 0;
         match self.place {
@@ -180,7 +181,7 @@ impl Condenser {
             Place::Tuple => self.tuple(),
             Place::Kind { columns } => self.kind(columns),
             Place::Length { columns, kind } => self.length(columns, kind),
-            // They have no field.
+            // These places have no field.
             place @ (Place::Kept { .. } | Place::LeftOut { .. }) => Ok(place),
         }
     }
@@ -256,7 +257,7 @@ impl Condenser {
         self.keep(bytes.get(..len).unwrap_or_default());
     }
 
-    /// Grows by doubling while bytes arrive, and not far beyond what may be kept at most.
+    /// Keeps bytes. The buffer doubles as bytes arrive, up to slightly more than the limits allow.
     fn keep(&mut self, bytes: &[u8]) {
         let len = self.kept.len().saturating_add(bytes.len());
         if len > self.kept.capacity() {
@@ -276,7 +277,7 @@ impl Condenser {
 
 impl fmt::Debug for Condenser {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // What is kept holds column values, which must not reach logs.
+        // The kept bytes contain column values, which must not be logged.
         f.debug_struct("Condenser")
             .field("frame_bytes", &self.frame_bytes)
             .field("pushed", &self.pushed)
@@ -285,11 +286,11 @@ impl fmt::Debug for Condenser {
     }
 }
 
-/// More than the kinds and lengths of all columns of two tuples take beside the values.
+/// More than the kinds and lengths of all columns in two tuples take.
 const FIELDS_BYTES: usize = 1 << 20;
 
 impl Place {
-    /// Bytes of the field of fixed size here; zero where there is none.
+    /// The size of the fixed-size field at this place in bytes, or 0 if there is none.
     const fn field_bytes(self) -> usize {
         match self {
             Self::Header => HEADER_BYTES,
@@ -300,7 +301,7 @@ impl Place {
         }
     }
 
-    /// With so many columns of the tuple to come.
+    /// The place before a tuple's remaining columns.
     const fn column(columns: u16) -> Self {
         match columns {
             0 => Self::Tuple,
@@ -308,7 +309,7 @@ impl Place {
         }
     }
 
-    /// The same, or what follows a value of which no byte is missing.
+    /// The same place, or the next column if no byte of the value is missing.
     const fn or_next_column(self) -> Self {
         match self {
             Self::Kept { columns, bytes: 0 } | Self::LeftOut { columns, bytes: 0 } => {
@@ -328,5 +329,5 @@ fn split(bytes: &[u8], most: usize) -> (&[u8], &[u8]) {
     bytes.split_at_checked(most).unwrap_or((bytes, &[]))
 }
 
-/// The kind of a column whose value was left out; the server sends none like it.
+/// The kind of a column whose value was dropped. The server never sends this kind.
 pub(crate) const TOO_LARGE_KIND: u8 = b'x';

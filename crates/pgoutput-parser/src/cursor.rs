@@ -1,7 +1,7 @@
 //! The checked reader: the only way from raw bytes to fields.
 //!
-//! Owns how far a message has been read. Promises that reading past the end, a text without its NUL
-//! and bytes left over are errors naming the field. Every integer on the wire is big-endian.
+//! Owns the read position within a message. Promises an error with the field's name for a read past
+//! the end, a text without its NUL, and leftover bytes. Every integer on the wire is big-endian.
 
 use crate::error::{DecodeError, Expected, Found, MessageKind};
 use crate::lsn::Lsn;
@@ -19,7 +19,7 @@ impl<'a> Cursor<'a> {
         Self { rest: bytes, message_len: bytes.len(), message }
     }
 
-    /// The same place, now that the tag has told which message it is.
+    /// Names the message for errors, after its tag has been read.
     pub(crate) fn named(mut self, message: MessageKind) -> Self {
         self.message = message;
         self
@@ -29,12 +29,12 @@ impl<'a> Cursor<'a> {
         self.message
     }
 
-    /// What has not been read.
+    /// The unread bytes.
     pub(crate) fn rest(&self) -> &'a [u8] {
         self.rest
     }
 
-    /// Goes on at `rest`, a tail of what has not been read.
+    /// Continues at `rest`, a tail of the unread bytes.
     pub(crate) fn skip_to(&mut self, rest: &'a [u8]) {
         self.rest = rest;
     }
@@ -67,7 +67,7 @@ impl<'a> Cursor<'a> {
         self.array(field).map(|bytes| PgTimestamp::from_micros(i64::from_be_bytes(bytes)))
     }
 
-    /// A boolean byte; anything but 0 and 1 is an error.
+    /// Reads a boolean byte. Any value but 0 and 1 is an error.
     pub(crate) fn flag(&mut self, field: &'static str) -> Result<bool, DecodeError> {
         match self.peek() {
             Some(byte @ 2..) => Err(self.wrong(Expected::Rule("0 or 1"), Found::Byte(byte))),
@@ -75,7 +75,8 @@ impl<'a> Cursor<'a> {
         }
     }
 
-    /// A byte of flags, of which only `known` may be set: an unknown flag changes what a message means.
+    /// Reads a byte of flags, of which only `known` may be set. An unknown flag would change the
+    /// meaning of the message.
     pub(crate) fn known_flags(&mut self, known: u8) -> Result<u8, DecodeError> {
         let at_flags = *self;
         let flags = self.u8("flags")?;
@@ -94,7 +95,7 @@ impl<'a> Cursor<'a> {
         Ok(bytes)
     }
 
-    /// A String of the manual: UTF-8 up to a NUL.
+    /// Reads a String as defined by the manual: UTF-8 up to a NUL.
     pub(crate) fn text(&mut self) -> Result<&'a str, DecodeError> {
         let end = self.rest.iter().position(|byte| *byte == 0);
         let split = end.and_then(|end| self.rest.split_at_checked(end));
@@ -111,7 +112,7 @@ impl<'a> Cursor<'a> {
         Ok(valid)
     }
 
-    /// A schema's name. The server leaves out that of the built-in schema.
+    /// Reads a schema name. The server sends an empty name for the built-in schema.
     pub(crate) fn namespace(&mut self) -> Result<&'a str, DecodeError> {
         self.text().map(|name| if name.is_empty() { "pg_catalog" } else { name })
     }
@@ -120,7 +121,7 @@ impl<'a> Cursor<'a> {
         self.rest.first().copied()
     }
 
-    /// The message must end here.
+    /// Checks that the message ends here.
     pub(crate) fn finish(self) -> Result<(), DecodeError> {
         match self.rest {
             [] => Ok(()),
@@ -128,13 +129,13 @@ impl<'a> Cursor<'a> {
         }
     }
 
-    /// An error about what stands at the cursor.
+    /// Creates an error about the bytes at the cursor.
     #[cold]
     pub(crate) fn wrong(&self, expected: Expected, found: Found) -> DecodeError {
         DecodeError::new(self.message, self.offset(), expected, found)
     }
 
-    /// As [`Self::wrong`], about the byte at the cursor or the end.
+    /// Creates an error about the byte at the cursor, or about the end of the message.
     #[cold]
     pub(crate) fn wrong_byte(&self, expected: &'static str) -> DecodeError {
         let found = self.peek().map_or(Found::Bytes(0), Found::Byte);

@@ -1,8 +1,8 @@
-//! The inner layer in its order: transactions one after another, tables described before their rows.
+//! The inner layer: decodes pgoutput messages and checks their order.
 //!
-//! Owns what outlives a message: the described relations and the open transaction. Promises that a
-//! row's position is the same on every delivery, and that a [`Boundary`] loses nothing. Fails on the
-//! first message that does not fit, and is then of no more use. Leaves the meaning of values to others.
+//! Owns the state across messages: the described relations and the open transaction. Promises that
+//! a row's position is equal on every delivery, and that resuming at a [`Boundary`] loses no row.
+//! After the first error, the decoder must not be used again. Callers interpret the values.
 //!
 //! ```text
 //!            Begin                    Commit with the announced commit_lsn
@@ -22,18 +22,19 @@ use crate::message::{
 use crate::relations::{Relation, Relations};
 use crate::tuple::{Form, Tuple};
 
-/// Turns the data of XLogData frames into changes. One per connection.
+/// Decodes the data of XLogData frames into changes. One decoder serves one connection.
 #[derive(Debug, Default)]
 pub struct Decoder {
     relations: Relations,
     open: Option<OpenTransaction>,
-    /// `end_lsn` of the last commit; transactions arrive in commit order, so none starts below it.
+    /// The `end_lsn` of the last commit. Transactions arrive in commit order, so none starts below
+    /// it.
     last_end_lsn: Option<Lsn>,
     /// The index of the first insert of the next transaction.
     first_index: u32,
 }
 
-/// A transaction whose Commit has not come yet.
+/// A transaction whose Commit has not arrived yet.
 #[derive(Debug)]
 struct OpenTransaction {
     xid: u32,
@@ -41,7 +42,7 @@ struct OpenTransaction {
     inserts: u32,
 }
 
-/// One decoded message. Everything in it borrows from the decoder and the message.
+/// One decoded message. It borrows from the decoder and the message.
 #[derive(Debug, Clone, Copy)]
 pub enum Change<'a> {
     /// A committed transaction starts.
@@ -50,30 +51,31 @@ pub enum Change<'a> {
     Commit(Commit),
     /// The open transaction came from another server.
     Origin(Origin<'a>),
-    /// A table was described, for the first time or anew.
+    /// The server described a table, for the first time or again.
     Relation(&'a Relation),
-    /// A type was described.
+    /// The server described a type.
     Type(Type<'a>),
-    /// A row was added.
+    /// A row was inserted.
     Insert(Insert<'a>),
-    /// A row was changed.
+    /// A row was updated.
     Update(Update<'a>),
-    /// A row was removed.
+    /// A row was deleted.
     Delete(Delete<'a>),
-    /// Tables were emptied.
+    /// Tables were truncated.
     Truncate(Truncate<'a>),
-    /// An application wrote to the log itself.
+    /// An application wrote a message to the WAL with `pg_logical_emit_message`.
     Message(LogicalMessage<'a>),
 }
 
 impl Decoder {
-    /// A decoder for a new connection: outside a transaction, knowing no relation.
+    /// Creates a decoder for a new connection. It is outside a transaction and knows no relation.
     #[must_use]
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// A decoder for a stream that begins in the middle of a transaction: the first insert has this index.
+    /// Creates a decoder for a stream that begins within a transaction. The first insert gets this
+    /// index.
     #[must_use]
     pub fn counting_from(first_index: u32) -> Self {
         Self { first_index, ..Self::default() }
@@ -83,7 +85,8 @@ impl Decoder {
     ///
     /// # Errors
     ///
-    /// The bytes are not a message of `proto_version 1`, or not one that may come now.
+    /// The bytes are not a message of `proto_version 1`, or the message is not allowed at this
+    /// point.
     #[inline]
     pub fn decode<'a>(&'a mut self, data: &'a [u8]) -> Result<Change<'a>, DecodeError> {
         let mut cursor = Cursor::new(MessageKind::Unknown, data);
@@ -112,10 +115,10 @@ impl Decoder {
         }
     }
 
-    /// The position of a keepalive as one to resume from, or `None` inside a transaction.
+    /// The position of a keepalive as a resume position, or `None` inside a transaction.
     ///
-    /// Inside, it says nothing about the rows already sent: it lies before their commit, and a server
-    /// may not promise even that.
+    /// Inside a transaction, the keepalive's position says nothing about the rows already sent. It
+    /// is before their commit, and even that is not guaranteed by every server.
     #[must_use]
     pub fn boundary(&self, keepalive: &Keepalive) -> Option<Boundary> {
         match self.open {
@@ -124,8 +127,8 @@ impl Decoder {
         }
     }
 
-    /// The position that the next Insert of the open transaction has, and the id of that transaction;
-    /// `None` outside a transaction.
+    /// The position of the next Insert in the open transaction, and the transaction's id. `None`
+    /// outside a transaction.
     #[must_use]
     pub fn next_position(&self) -> Option<(Position, u32)> {
         let OpenTransaction { xid, commit_lsn, inserts } = self.open.as_ref()?;
@@ -150,7 +153,7 @@ impl Decoder {
     fn commit(&mut self, cursor: Cursor<'_>) -> Result<Commit, DecodeError> {
         let announced = inside(&self.open, &cursor)?.commit_lsn;
         let commit = whole(cursor, Commit::parse)?;
-        // Offsets in both errors are those of the field, behind tag and flags.
+        // The offset in each error is that of its field, after tag and flags.
         let mut at_lsn = cursor;
         at_lsn.u8("flags")?;
         if commit.commit_lsn != announced {
@@ -239,7 +242,7 @@ impl Decoder {
     }
 }
 
-/// Which message is at the cursor, by its tag, and whether values may have been left out of it.
+/// Reads the message kind from the tag, and whether the message may be condensed.
 #[inline]
 fn kind_of(cursor: &Cursor<'_>) -> Result<(MessageKind, Form), DecodeError> {
     let kind = match cursor.peek() {
@@ -262,7 +265,7 @@ fn kind_of(cursor: &Cursor<'_>) -> Result<(MessageKind, Form), DecodeError> {
     Ok((kind, Form::Whole))
 }
 
-/// Streaming and two-phase messages are named, because an option must have been set to get them.
+/// The error names streaming and two-phase messages, because only a wrong option can produce them.
 #[cold]
 fn unknown_tag(cursor: &Cursor<'_>, tag: u8) -> DecodeError {
     let found = match tag {
@@ -280,7 +283,7 @@ fn unknown_tag(cursor: &Cursor<'_>, tag: u8) -> DecodeError {
     cursor.wrong(Expected::Rule("the tag of a message of proto_version 1"), found)
 }
 
-/// A message that consists of nothing but what `parse` reads.
+/// Parses a message and checks that no bytes follow.
 fn whole<'a, T>(
     mut cursor: Cursor<'a>,
     parse: impl Fn(&mut Cursor<'a>) -> Result<T, DecodeError>,
@@ -302,13 +305,13 @@ fn outside(cursor: &Cursor<'_>) -> DecodeError {
     at_tag(cursor, Expected::Rule("a Begin first"), Found::What("no open transaction"))
 }
 
-/// An error about the message as a whole, whose place is its tag.
+/// Creates an error about the whole message, with the offset of its tag.
 #[cold]
 fn at_tag(cursor: &Cursor<'_>, expected: Expected, found: Found) -> DecodeError {
     DecodeError::new(cursor.message(), 0, expected, found)
 }
 
-/// Reads a relation's id and looks it up.
+/// Reads a relation id and finds the relation.
 #[inline]
 fn next_relation<'a>(
     relations: &'a mut Relations,

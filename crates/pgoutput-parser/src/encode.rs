@@ -1,9 +1,9 @@
-//! The server's side of the wire, for tests and simulators.
+//! Encodes the server's messages, for tests and simulators.
 //!
-//! Writes what a walsender would. Nothing is checked, so that a scripted server can also lie:
-//! messages may come in any order and contradict each other. Counts and lengths beyond what their
-//! field can hold are written as the field's largest value. A row with a
-//! [`Column::TooLarge`] is written as a [`Condenser`](crate::Condenser) leaves it.
+//! Encodes messages as a walsender would. Nothing is checked, so a scripted server can also
+//! misbehave: messages may come in any order and contradict each other. A count or length that
+//! exceeds its field is written as the field's largest value. A row with a [`Column::TooLarge`] is
+//! written as a [`Condenser`](crate::Condenser) would.
 
 use crate::condense::TOO_LARGE_KIND;
 use crate::frame::{Keepalive, XLogData};
@@ -13,16 +13,16 @@ use crate::relations::{RelationColumn, ReplicaIdentity};
 use crate::time::PgTimestamp;
 use crate::tuple::Column;
 
-/// An old tuple to write: the wire form of [`OldTuple`](crate::OldTuple).
+/// An old tuple to encode, the wire form of [`OldTuple`](crate::OldTuple).
 #[derive(Debug, Clone, Copy)]
 pub enum OldColumns<'a> {
-    /// The replica identity, every other column null.
+    /// The replica identity. All other columns are null.
     Key(&'a [Column<'a>]),
     /// The whole row.
     Full(&'a [Column<'a>]),
 }
 
-/// An XLogData frame around one message.
+/// Encodes an XLogData frame around one message.
 #[must_use]
 pub fn xlog_data(frame: &XLogData<'_>) -> Vec<u8> {
     Writer::with_tag(b'w')
@@ -33,7 +33,7 @@ pub fn xlog_data(frame: &XLogData<'_>) -> Vec<u8> {
         .0
 }
 
-/// A Keepalive frame.
+/// Encodes a Keepalive frame.
 #[must_use]
 pub fn keepalive(frame: &Keepalive) -> Vec<u8> {
     Writer::with_tag(b'k')
@@ -43,7 +43,7 @@ pub fn keepalive(frame: &Keepalive) -> Vec<u8> {
         .0
 }
 
-/// A Begin message.
+/// Encodes a Begin message.
 #[must_use]
 pub fn begin(message: &Begin) -> Vec<u8> {
     Writer::with_tag(b'B')
@@ -53,7 +53,7 @@ pub fn begin(message: &Begin) -> Vec<u8> {
         .0
 }
 
-/// A Commit message.
+/// Encodes a Commit message.
 #[must_use]
 pub fn commit(message: &Commit) -> Vec<u8> {
     Writer::with_tag(b'C')
@@ -64,13 +64,14 @@ pub fn commit(message: &Commit) -> Vec<u8> {
         .0
 }
 
-/// An Origin message.
+/// Encodes an Origin message.
 #[must_use]
 pub fn origin(message: &Origin<'_>) -> Vec<u8> {
     Writer::with_tag(b'O').lsn(message.commit_lsn).text(message.name).0
 }
 
-/// A Relation message. The schema `pg_catalog` is left out, as the server does.
+/// Encodes a Relation message. The schema `pg_catalog` is written as an empty name, as by the
+/// server.
 #[must_use]
 pub fn relation(
     id: u32,
@@ -95,19 +96,19 @@ pub fn relation(
     columns.iter().fold(start, write_column).0
 }
 
-/// A Type message. The schema `pg_catalog` is left out, as the server does.
+/// Encodes a Type message. The schema `pg_catalog` is written as an empty name, as by the server.
 #[must_use]
 pub fn type_description(message: &Type<'_>) -> Vec<u8> {
     Writer::with_tag(b'Y').u32(message.id).namespace(message.namespace).text(message.name).0
 }
 
-/// An Insert message.
+/// Encodes an Insert message.
 #[must_use]
 pub fn insert(relation_id: u32, columns: &[Column<'_>]) -> Vec<u8> {
     Writer::with_tag(b'I').u32(relation_id).tuple(b'N', columns).0
 }
 
-/// An Update message.
+/// Encodes an Update message.
 #[must_use]
 pub fn update(relation_id: u32, old: Option<OldColumns<'_>>, new: &[Column<'_>]) -> Vec<u8> {
     let message = Writer::with_tag(b'U').u32(relation_id);
@@ -118,20 +119,20 @@ pub fn update(relation_id: u32, old: Option<OldColumns<'_>>, new: &[Column<'_>])
     message.tuple(b'N', new).0
 }
 
-/// A Delete message.
+/// Encodes a Delete message.
 #[must_use]
 pub fn delete(relation_id: u32, old: OldColumns<'_>) -> Vec<u8> {
     Writer::with_tag(b'D').u32(relation_id).old_tuple(old).0
 }
 
-/// A Truncate message.
+/// Encodes a Truncate message.
 #[must_use]
 pub fn truncate(options: TruncateOptions, relation_ids: &[u32]) -> Vec<u8> {
     let start = Writer::with_tag(b'T').len(relation_ids.len()).u8(options.0);
     relation_ids.iter().fold(start, |message, id| message.u32(*id)).0
 }
 
-/// A logical decoding Message.
+/// Encodes a logical decoding Message.
 #[must_use]
 pub fn message(message: &LogicalMessage<'_>) -> Vec<u8> {
     Writer::with_tag(b'M')
@@ -143,7 +144,8 @@ pub fn message(message: &LogicalMessage<'_>) -> Vec<u8> {
         .0
 }
 
-/// The boundary that a commit ending at `end_lsn` gives, for tests of what takes boundaries.
+/// Creates the boundary of a commit that ends at `end_lsn`, for tests of code that takes
+/// boundaries.
 #[must_use]
 pub fn boundary(end_lsn: Lsn) -> Boundary {
     Boundary::new(end_lsn)
@@ -185,12 +187,12 @@ impl Writer {
         self.text(if name == "pg_catalog" { "" } else { name })
     }
 
-    /// A number of columns, in two bytes.
+    /// Writes a number of columns in two bytes.
     fn count(self, count: usize) -> Self {
         self.bytes(&u16::try_from(count).unwrap_or(u16::MAX).to_be_bytes())
     }
 
-    /// A length, in four bytes.
+    /// Writes a length in four bytes.
     fn len(self, len: usize) -> Self {
         self.u32(u32::try_from(len).unwrap_or(u32::MAX))
     }
@@ -206,7 +208,7 @@ impl Writer {
         })
     }
 
-    /// The tag of a message out of which a value was left.
+    /// Marks the message as condensed by its lowercase tag.
     fn condensed(mut self) -> Self {
         if let Some(tag) = self.0.first_mut() {
             tag.make_ascii_lowercase();

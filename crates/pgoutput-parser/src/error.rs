@@ -1,16 +1,17 @@
-//! What was wrong with the bytes, and where.
+//! Decode errors: the offending bytes and their location.
 //!
-//! One struct and not an enum of kinds: nobody can repair bytes, so nobody branches. A person reads
-//! the text, finds the byte in a capture, and compares with the manual. No column value is ever in
-//! here, because errors reach logs.
+//! The error is one struct instead of an enum of kinds, because no caller can repair bytes and
+//! branch on a kind. An engineer reads the text, finds the byte in a capture, and compares it with
+//! the manual. Errors reach logs, so they never contain a column value.
 
 use std::fmt;
 
 use crate::lsn::Lsn;
 
-/// Bytes that are not what the replication protocol allows at this place.
+/// Bytes that the replication protocol does not allow at this place.
 ///
-/// The decoder that returned one must not be used again: the stream behind it has no meaning.
+/// The decoder that returned the error must not be used again, because the rest of its stream has
+/// no meaning.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{message}, byte {offset}: expected {expected}, found {found}")]
 pub struct DecodeError {
@@ -31,25 +32,25 @@ impl DecodeError {
         Self { message, offset, expected, found }
     }
 
-    /// Which message was being decoded.
+    /// The message that was being decoded.
     #[must_use]
     pub fn message(&self) -> MessageKind {
         self.message
     }
 
-    /// How many bytes of that message lie before the offending one; its tag is byte 0.
+    /// The number of bytes of that message before the offending one. The tag is byte 0.
     #[must_use]
     pub fn offset(&self) -> usize {
         self.offset
     }
 
-    /// What the protocol asks for at this place.
+    /// The bytes that the protocol requires at this place.
     #[must_use]
     pub fn expected(&self) -> impl fmt::Display + use<> {
         self.expected
     }
 
-    /// What was there.
+    /// The bytes that were found.
     #[must_use]
     pub fn found(&self) -> impl fmt::Display + use<> {
         self.found
@@ -60,12 +61,12 @@ impl DecodeError {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[expect(missing_docs, reason = "each variant is the manual's name of a message")]
 pub enum MessageKind {
-    /// A CopyData payload whose first byte names no frame.
+    /// A CopyData payload whose first byte is not a frame tag.
     Frame,
     XLogData,
     Keepalive,
     StandbyStatusUpdate,
-    /// XLogData whose first byte names no message of `proto_version 1`.
+    /// An XLogData payload whose first byte is not a message tag of `proto_version 1`.
     Unknown,
     Begin,
     Commit,
@@ -103,19 +104,19 @@ impl fmt::Display for MessageKind {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Expected {
-    /// A field of so many bytes.
+    /// A field of this size.
     Field { name: &'static str, bytes: usize },
     /// A rule in words.
     Rule(&'static str),
     /// The columns of a tuple, as its relation declares them.
     ColumnsOf { relation: u32, columns: usize },
-    /// A bound of ours, in words, and its value.
+    /// A limit of this crate.
     AtMost { what: &'static str, max: usize },
-    /// The `commit_lsn` announced by Begin.
+    /// The `commit_lsn` that Begin announced.
     CommitLsn(Lsn),
-    /// An LSN above this one, in words.
+    /// An LSN above this one.
     Above { what: &'static str, lsn: Lsn },
-    /// An LSN not below this one, in words.
+    /// An LSN not below this one.
     NotBelow { what: &'static str, lsn: Lsn },
 }
 
@@ -137,7 +138,7 @@ impl fmt::Display for Expected {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Found {
-    /// The message ends this many bytes further on.
+    /// The message ends after this many more bytes.
     Bytes(usize),
     /// A tag or a flag.
     Byte(u8),

@@ -1,4 +1,4 @@
-//! The outer layer: what CopyData carries while a slot streams.
+//! The outer layer: the CopyData payloads while a slot streams.
 //!
 //! ```text
 //! XLogData            'w' │ wal_start 8 │ wal_end 8 │ sent_at 8 │ data …
@@ -6,8 +6,8 @@
 //! StandbyStatusUpdate 'r' │ write 8 │ flush 8 │ apply 8 │ sent_at 8 │ reply_requested 1   (to the server)
 //! ```
 //!
-//! Integers are big-endian; times count microseconds since 2000-01-01 UTC. The manual: "Streaming
-//! Replication Protocol".
+//! Integers are big-endian. Times count microseconds since 2000-01-01 UTC. See "Streaming
+//! Replication Protocol" in the manual.
 
 use std::fmt;
 
@@ -21,12 +21,12 @@ use crate::time::PgTimestamp;
 pub enum Frame<'a> {
     /// One message of the output plugin.
     XLogData(XLogData<'a>),
-    /// A sign of life, and how far the server has read.
+    /// A keepalive with the position that the server has read.
     Keepalive(Keepalive),
 }
 
 impl<'a> Frame<'a> {
-    /// The frame in a CopyData payload, borrowing its data.
+    /// Parses the frame in a CopyData payload and borrows its data.
     ///
     /// # Errors
     ///
@@ -61,13 +61,13 @@ impl<'a> Frame<'a> {
     }
 }
 
-/// One message of the output plugin, and where it lies in the log.
+/// One message of the output plugin, and its WAL position.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct XLogData<'a> {
-    /// Where the change lies. Not a position of the row: rows share it, and between transactions it
-    /// goes backwards. Zero for Relation messages.
+    /// The WAL position of the change. This is not the position of a row: rows share it, and it
+    /// goes backwards between transactions. Zero for Relation messages.
     pub wal_start: Lsn,
-    /// The same as `wal_start` for logical replication; the server's end of log is in keepalives.
+    /// Equal to `wal_start` for logical replication. Keepalives contain the server's WAL end.
     pub wal_end: Lsn,
     /// The server's clock when it sent the frame.
     pub sent_at: PgTimestamp,
@@ -77,7 +77,7 @@ pub struct XLogData<'a> {
 
 impl fmt::Debug for XLogData<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // The data holds column values, which must not reach logs.
+        // The data contains column values, which must not be logged.
         f.debug_struct("XLogData")
             .field("wal_start", &self.wal_start)
             .field("wal_end", &self.wal_end)
@@ -87,30 +87,31 @@ impl fmt::Debug for XLogData<'_> {
     }
 }
 
-/// A sign of life from the server.
+/// A keepalive from the server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Keepalive {
-    /// Everything before this was sent or is not for us. Only [`Decoder::boundary`] knows whether it
-    /// may be confirmed.
+    /// The server has sent everything before this position, or skipped it because it is not
+    /// published. Only [`Decoder::boundary`] knows whether the position may be confirmed.
     ///
     /// [`Decoder::boundary`]: crate::Decoder::boundary
     pub wal_end: Lsn,
     /// The server's clock when it sent the frame.
     pub sent_at: PgTimestamp,
-    /// The server ends the connection unless a status update comes soon.
+    /// The server ends the connection unless a status update arrives soon.
     pub reply_requested: bool,
 }
 
-/// What we tell the server: how far it may forget.
+/// The client's report to the server: the positions up to which the server may forget WAL.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct StandbyStatusUpdate {
-    /// Shown in `pg_stat_replication`, nothing else.
+    /// Only shown in `pg_stat_replication`.
     pub write: Lsn,
-    /// The promise: the slot never delivers again what lies before it. The server believes any value.
+    /// The confirmed position: the slot never delivers anything before it again. The server
+    /// believes any value.
     pub flush: Lsn,
-    /// Shown in `pg_stat_replication`, nothing else.
+    /// Only shown in `pg_stat_replication`.
     pub apply: Lsn,
-    /// Our clock, for the server's statistics.
+    /// The client's clock, for the server's statistics.
     pub sent_at: PgTimestamp,
     /// Asks the server for a keepalive.
     pub reply_requested: bool,
@@ -119,7 +120,7 @@ pub struct StandbyStatusUpdate {
 impl StandbyStatusUpdate {
     const TAG: u8 = b'r';
 
-    /// The CopyData payload.
+    /// Encodes the CopyData payload.
     #[must_use]
     pub fn encode(&self) -> [u8; 34] {
         let mut bytes = [0; 34];
@@ -136,7 +137,7 @@ impl StandbyStatusUpdate {
         bytes
     }
 
-    /// The update in a CopyData payload, as a server reads it; for test servers.
+    /// Parses an update from a CopyData payload, as a server would. For test servers.
     ///
     /// # Errors
     ///

@@ -1,9 +1,9 @@
-//! Decoder of Postgres logical replication: frames and pgoutput messages, without I/O.
+//! A decoder of Postgres logical replication: frames and pgoutput messages, without I/O.
 //!
-//! Bytes go in, borrowed values come out. There is no socket, task, clock or allocation per row in
-//! here, so the crate works under any runtime, in a test, or over a file of captured bytes.
+//! The crate turns bytes into borrowed values. It has no socket, task or clock, and allocates nothing
+//! per row. It works under any runtime, in a test, or over a file of captured bytes.
 //!
-//! Postgres wraps every change twice. [`Frame`] opens the outer layer, [`Decoder`] the inner one:
+//! Postgres wraps every change twice. [`Frame`] parses the outer layer, [`Decoder`] the inner one:
 //!
 //! ```text
 //! CopyData payload, after START_REPLICATION ... LOGICAL
@@ -19,13 +19,13 @@
 //!  B ─ (O | R | Y | M)* ─ (I | U | D | T | R | Y | M)* ─ C      one transaction, proto_version 1
 //! ```
 //!
-//! The answer, [`StandbyStatusUpdate`], travels the other way.
+//! The client sends a [`StandbyStatusUpdate`] in the other direction.
 //!
 //! A frame that is too large to keep goes through a [`Condenser`] first, part by part.
 //!
-//! Nothing becomes nothing: what cannot be decoded is a [`DecodeError`] that says which message, at
-//! which byte, what was expected and what was found. No input makes this crate panic, and none makes
-//! it keep more than the bounds in [`limits`] allow.
+//! The decoder never skips bytes. Bytes that cannot be decoded are a [`DecodeError`] with the message,
+//! the byte offset, the expected bytes and the bytes found. No input makes this crate panic or exceed
+//! [`limits`].
 //!
 //! ```
 //! use pgoutput_parser::{Change, Column, Decoder, Frame};

@@ -1,14 +1,17 @@
 //! Positions from which the stream may resume.
 //!
-//! Two types, because mixing them up loses rows: an [`Lsn`] is any position, a [`Boundary`] is one
-//! from which streaming may resume without losing anything. Only the decoder makes boundaries.
+//! There are two types, because mixing them up loses rows. An [`Lsn`] is any position. A
+//! [`Boundary`] is a position from which streaming may resume without losing rows. Only the decoder
+//! creates boundaries.
 
 pub use walrelay_envelope::{Lsn, ParseLsnError, Position};
 
 /// An [`Lsn`] from which the stream can be resumed without losing a row.
 ///
-/// Only the decoder makes these: from a commit's `end_lsn`, from a keepalive outside a transaction, or from
-/// where the commit of a transaction lies of which nothing is taken in.
+/// Only the decoder creates boundaries, from one of these positions:
+/// - a commit's `end_lsn`
+/// - a keepalive's position outside a transaction
+/// - the commit position of a transaction that the caller skips entirely
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Boundary(Lsn);
 

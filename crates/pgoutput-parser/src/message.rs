@@ -14,11 +14,11 @@
 //! Message   'M' │ flags 1 │ lsn 8 │ prefix text │ length 4 │ content
 //! ```
 //!
-//! Insert, Update and Delete with the tag 'i', 'u' or 'd' are what a [`Condenser`](crate::Condenser)
-//! makes of a large one. The server sends no such tag.
+//! A [`Condenser`](crate::Condenser) changes the tag of a large Insert, Update or Delete to 'i',
+//! 'u' or 'd'. The server never sends these tags.
 //!
-//! A text is UTF-8 ended by NUL. The manual: "Logical Replication Message Formats". Relation is in
-//! `relations`, because it is the only one that is kept; TupleData is in `tuple`.
+//! A text is UTF-8 ended by NUL. See "Logical Replication Message Formats" in the manual. Relation
+//! is in `relations`, because it is the only message that is kept. TupleData is in `tuple`.
 
 use std::fmt;
 
@@ -32,17 +32,18 @@ use crate::tuple::{Form, Tuple};
 /// The start of a committed transaction.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Begin {
-    /// Start of the commit record: the transaction's `commit_lsn`, known before its first row.
+    /// The start of the commit record: the transaction's `commit_lsn`, known before its first row.
     pub final_lsn: Lsn,
-    /// When it committed.
+    /// The commit time.
     pub commit_timestamp: PgTimestamp,
-    /// The transaction's id, without epoch: it wraps.
+    /// The transaction's id without epoch, so it wraps around.
     pub xid: u32,
 }
 
 impl Begin {
-    /// From where streaming resumes with this transaction, for whoever takes in nothing of it: transactions
-    /// are sent in the order of their commits, so everything committed before it was sent.
+    /// The position from which streaming resumes with this transaction, for a caller that processes
+    /// none of it. The server sends transactions in commit order, so it has sent everything
+    /// committed before.
     #[must_use]
     pub fn boundary_before(&self) -> Boundary {
         Boundary::new(self.final_lsn)
@@ -57,20 +58,20 @@ impl Begin {
     }
 }
 
-/// The end of a transaction: every row of it has been sent.
+/// The end of a transaction: all its rows have been sent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Commit {
-    /// Start of the commit record, equal to Begin's `final_lsn`.
+    /// The start of the commit record, equal to Begin's `final_lsn`.
     pub commit_lsn: Lsn,
-    /// Just past the commit record.
+    /// The end of the commit record.
     pub end_lsn: Lsn,
-    /// When it committed.
+    /// The commit time.
     pub commit_timestamp: PgTimestamp,
 }
 
 impl Commit {
-    /// From where streaming resumes behind this transaction. Never its `commit_lsn`: the server would
-    /// deliver the transaction again.
+    /// The position from which streaming resumes after this transaction. Never its `commit_lsn`,
+    /// because the server would deliver the transaction again.
     #[must_use]
     pub fn boundary(&self) -> Boundary {
         Boundary::new(self.end_lsn)
@@ -86,12 +87,12 @@ impl Commit {
     }
 }
 
-/// The transaction was itself replicated from elsewhere.
+/// The transaction was itself replicated from another server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Origin<'a> {
-    /// Its commit on the server it came from.
+    /// The commit position on the original server.
     pub commit_lsn: Lsn,
-    /// Name of the replication origin.
+    /// The name of the replication origin.
     pub name: &'a str,
 }
 
@@ -106,9 +107,9 @@ impl<'a> Origin<'a> {
 pub struct Type<'a> {
     /// The type's oid.
     pub id: u32,
-    /// Its schema, `pg_catalog` spelled out.
+    /// The type's schema, with `pg_catalog` spelled out.
     pub namespace: &'a str,
-    /// Its name.
+    /// The type's name.
     pub name: &'a str,
 }
 
@@ -119,48 +120,48 @@ impl<'a> Type<'a> {
     }
 }
 
-/// A new row.
+/// An inserted row.
 #[derive(Debug, Clone, Copy)]
 pub struct Insert<'a> {
-    /// Its table, as last described.
+    /// The row's table, as last described.
     pub relation: &'a Relation,
-    /// Its values.
+    /// The row's values.
     pub tuple: Tuple<'a>,
-    /// Where it lies, the same on every delivery.
+    /// The row's position, equal on every delivery.
     pub position: Position,
 }
 
-/// A changed row.
+/// An updated row.
 #[derive(Debug, Clone, Copy)]
 pub struct Update<'a> {
-    /// Its table, as last described.
+    /// The row's table, as last described.
     pub relation: &'a Relation,
-    /// What identified it before, if the key changed or the replica identity is full.
+    /// The row's old identity, if the key changed or the replica identity is full.
     pub old: Option<OldTuple<'a>>,
-    /// Its values now.
+    /// The row's new values.
     pub new: Tuple<'a>,
 }
 
-/// A removed row.
+/// A deleted row.
 #[derive(Debug, Clone, Copy)]
 pub struct Delete<'a> {
-    /// Its table, as last described.
+    /// The row's table, as last described.
     pub relation: &'a Relation,
-    /// What identified it.
+    /// The row's identity.
     pub old: OldTuple<'a>,
 }
 
-/// What identified a row before it changed.
+/// The identity of a row before it changed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum OldTuple<'a> {
-    /// The replica identity; every other column is null.
+    /// The replica identity. All other columns are null.
     Key(Tuple<'a>),
     /// The whole row, because the replica identity is `FULL`.
     Full(Tuple<'a>),
 }
 
 impl<'a> OldTuple<'a> {
-    /// The old tuple at the cursor, or `None` where neither of its tags stands.
+    /// Parses the old tuple at the cursor, or returns `None` if its tag is not there.
     pub(crate) fn parse(
         cursor: &mut Cursor<'a>,
         described: (&Relation, Form),
@@ -175,17 +176,17 @@ impl<'a> OldTuple<'a> {
     }
 }
 
-/// Tables that were emptied by one statement.
+/// The tables that one statement truncated.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct Truncate<'a> {
-    /// How they were emptied.
+    /// The options of the statement.
     pub options: TruncateOptions,
-    /// Checked: oids of four bytes each.
+    /// Checked oids of four bytes each.
     relation_ids: &'a [u8],
 }
 
 impl<'a> Truncate<'a> {
-    /// The emptied tables' oids.
+    /// The oids of the truncated tables.
     pub fn relation_ids(&self) -> impl Iterator<Item = u32> + use<'a> {
         self.relation_ids.as_chunks().0.iter().map(|id| u32::from_be_bytes(*id))
     }
@@ -218,32 +219,32 @@ impl TruncateOptions {
     pub const CASCADE: Self = Self(1);
     /// `TRUNCATE ... RESTART IDENTITY`.
     pub const RESTART_IDENTITY: Self = Self(2);
-    /// Both.
+    /// Both options.
     pub const CASCADE_RESTART_IDENTITY: Self = Self(Self::ALL);
     const ALL: u8 = 3;
 
-    /// Whether `CASCADE` was asked for.
+    /// Whether the statement had `CASCADE`.
     #[must_use]
     pub fn is_cascade(self) -> bool {
         self.0 & Self::CASCADE.0 != 0
     }
 
-    /// Whether `RESTART IDENTITY` was asked for.
+    /// Whether the statement had `RESTART IDENTITY`.
     #[must_use]
     pub fn is_restart_identity(self) -> bool {
         self.0 & Self::RESTART_IDENTITY.0 != 0
     }
 }
 
-/// What `pg_logical_emit_message` wrote, when the option `messages` is on.
+/// A message that `pg_logical_emit_message` wrote, if the option `messages` is on.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct LogicalMessage<'a> {
-    /// Whether it belongs to the open transaction; otherwise it was sent at once, even if the
-    /// transaction that wrote it was rolled back.
+    /// Whether the message belongs to the open transaction. Otherwise the server sent it at once,
+    /// even if the transaction that wrote it was rolled back.
     pub transactional: bool,
-    /// Where it lies.
+    /// The WAL position of the message.
     pub lsn: Lsn,
-    /// Tells whose message it is.
+    /// The prefix that identifies the application.
     pub prefix: &'a str,
     /// Any bytes.
     pub content: &'a [u8],
@@ -260,7 +261,7 @@ impl<'a> LogicalMessage<'a> {
 
 impl fmt::Debug for LogicalMessage<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // The content is the application's and must not reach logs.
+        // The content belongs to the application and must not be logged.
         f.debug_struct("LogicalMessage")
             .field("transactional", &self.transactional)
             .field("lsn", &self.lsn)

@@ -1,7 +1,7 @@
-//! The tables the server has described on this connection.
+//! The tables that the server has described on this connection.
 //!
-//! Owns the latest Relation message per oid, within the bounds of [`limits`](crate::limits). The
-//! server describes a table before its first row and again after it changed, never in between.
+//! Owns the latest Relation message per oid, within [`limits`](crate::limits). The server describes
+//! a table before its first row and again after each change of the table.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -14,16 +14,16 @@ use crate::limits::{COLUMNS_KEPT_MAX, COLUMNS_MAX, NAME_BYTES_MAX, RELATIONS_MAX
 pub struct Relation {
     /// The table's oid.
     pub id: u32,
-    /// Its schema, `pg_catalog` spelled out.
+    /// The table's schema, with `pg_catalog` spelled out.
     pub namespace: String,
-    /// Its name.
+    /// The table's name.
     pub name: String,
-    /// What identifies a row in an update or delete.
+    /// The columns that identify a row in an update or delete.
     pub replica_identity: ReplicaIdentity,
     /// The published columns, in the order of the values in a tuple.
     pub columns: Vec<RelationColumn>,
-    /// Differs after every Relation message, so that what was derived from the columns can be kept
-    /// as long as this stays the same.
+    /// Changes with every Relation message. Data derived from the columns stays valid while this is
+    /// equal.
     pub generation: Generation,
 }
 
@@ -50,13 +50,13 @@ impl Relation {
 /// One published column.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RelationColumn {
-    /// Its name.
+    /// The column's name.
     pub name: String,
-    /// Its type's oid.
+    /// The oid of the column's type.
     pub type_oid: u32,
-    /// Its type's modifier, -1 for none.
+    /// The modifier of the column's type, -1 for none.
     pub type_modifier: i32,
-    /// Whether it is part of the replica identity.
+    /// Whether the column is part of the replica identity.
     pub is_key: bool,
 }
 
@@ -74,12 +74,12 @@ impl RelationColumn {
     }
 }
 
-/// What identifies a row in an update or delete; `pg_class.relreplident`.
+/// The columns that identify a row in an update or delete, `pg_class.relreplident`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ReplicaIdentity {
     /// The primary key, if there is one.
     Default,
-    /// Nothing.
+    /// No columns.
     Nothing,
     /// The whole row.
     Full,
@@ -112,10 +112,10 @@ impl ReplicaIdentity {
     }
 }
 
-/// Which description of a table this is; no two in a process are equal.
+/// The number of a table description, unique in a process.
 ///
-/// Counted over the process and not per decoder, because a reader that keeps a layout over a
-/// reconnect would otherwise mistake the new connection's first description for the old one's.
+/// The counter is global and not per decoder. Otherwise a reader that keeps a layout over a
+/// reconnect could mistake the new connection's description for the old one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Generation(u64);
 
@@ -131,7 +131,7 @@ impl Generation {
 pub(crate) struct Relations {
     /// Ordered by id.
     by_id: Vec<Relation>,
-    /// Where the last row's relation was: a stream stays with one table for long stretches.
+    /// The index of the last row's relation, because consecutive rows mostly belong to one table.
     last_found: usize,
     columns_kept: usize,
 }
@@ -145,7 +145,7 @@ impl Relations {
         self.by_id.get(self.last_found)
     }
 
-    /// Decodes a Relation message and keeps it in place of the table's former description.
+    /// Decodes a Relation message and replaces the table's previous description.
     pub(crate) fn describe(&mut self, mut cursor: Cursor<'_>) -> Result<u32, DecodeError> {
         let start = cursor;
         let relation = Relation::parse(&mut cursor)?;

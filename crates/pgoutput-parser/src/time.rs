@@ -1,16 +1,16 @@
-//! Postgres's clock readings: microseconds since 2000-01-01 00:00 UTC.
+//! Postgres timestamps: microseconds since 2000-01-01 00:00 UTC.
 
 use std::time::{Duration, SystemTime};
 
 /// 2000-01-01 00:00 UTC, counted from the Unix epoch.
 const POSTGRES_EPOCH: Duration = Duration::from_secs(946_684_800);
 
-/// A moment as Postgres writes it on the wire: microseconds since 2000-01-01 00:00 UTC.
+/// A time as Postgres writes it on the wire: microseconds since 2000-01-01 00:00 UTC.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct PgTimestamp(i64);
 
 impl PgTimestamp {
-    /// The moment `micros` microseconds after 2000-01-01 00:00 UTC.
+    /// The time `micros` microseconds after 2000-01-01 00:00 UTC.
     #[must_use]
     pub const fn from_micros(micros: i64) -> Self {
         Self(micros)
@@ -22,10 +22,10 @@ impl PgTimestamp {
         self.0
     }
 
-    /// The same moment on the system's clock.
+    /// Converts to the system's clock.
     ///
-    /// On Unix every value has one. Where the system's clock reaches less far than Postgres's, a
-    /// moment outside its range becomes the Unix epoch.
+    /// On Unix, every value can be converted. If the system's clock has a smaller range than
+    /// Postgres's, a time outside its range becomes the Unix epoch.
     #[must_use]
     pub fn to_system_time(self) -> SystemTime {
         let distance = Duration::from_micros(self.0.unsigned_abs());
@@ -37,8 +37,8 @@ impl PgTimestamp {
         moment.unwrap_or(SystemTime::UNIX_EPOCH)
     }
 
-    /// The moment on Postgres's clock, rounded towards the Unix epoch; beyond its range, the last
-    /// one within.
+    /// Converts to Postgres's clock, rounded towards the Unix epoch. A time beyond its range
+    /// becomes the last one within.
     #[must_use]
     pub fn from_system_time(time: SystemTime) -> Self {
         // Always in range: u64 seconds are below 2^84 microseconds.

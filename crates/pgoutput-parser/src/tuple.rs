@@ -9,8 +9,9 @@
 //!            'x' │ length 4           too large: left out by a [`Condenser`](crate::Condenser)
 //! ```
 //!
-//! A tuple is walked twice: once when it is decoded, so that a malformed one is an error with its
-//! position, once by whoever reads it. Both walks use [`split_column`], so they cannot disagree.
+//! A tuple is walked twice. The decoder walks it to turn malformed bytes into an error with a
+//! position. The reader walks it for the values. Both walks use [`split_column`], so they cannot
+//! disagree.
 
 use std::fmt;
 use std::iter::FusedIterator;
@@ -23,18 +24,18 @@ use crate::relations::Relation;
 /// The values of a row, in the order of its relation's columns.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct Tuple<'a> {
-    /// Checked: exactly `len` well-formed columns.
+    /// Checked bytes: exactly `len` well-formed columns.
     columns: &'a [u8],
     len: u16,
     form: Form,
 }
 
-/// Whether values may have been left out of a message.
+/// Whether values may have been dropped from a message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Form {
-    /// As the server sent it.
+    /// The message is unchanged from the server.
     Whole,
-    /// As a [`Condenser`](crate::Condenser) left it.
+    /// A [`Condenser`](crate::Condenser) may have dropped values.
     Condensed,
 }
 
@@ -61,30 +62,30 @@ impl<'a> Tuple<'a> {
             rest = after;
         }
         cursor.skip_to(rest);
-        // `rest` is a tail of `start`, so the split is always there.
+        // `rest` is a tail of `start`, so the range always exists.
         let columns = start.len().checked_sub(rest.len()).and_then(|bytes| start.get(..bytes));
         Ok(Self { columns: columns.unwrap_or_default(), len, form })
     }
 
-    /// Bytes that the values take, with their kinds and lengths.
+    /// The size of the values with their kinds and lengths, in bytes.
     #[must_use]
     pub fn encoded_bytes(&self) -> usize {
         self.columns.len()
     }
 
-    /// Whether values may have been left out of it.
+    /// Whether values may have been dropped.
     #[must_use]
     pub fn is_condensed(&self) -> bool {
         self.form == Form::Condensed
     }
 
-    /// How many columns it has: as many as its relation.
+    /// The number of columns, equal to that of its relation.
     #[must_use]
     pub fn len(&self) -> usize {
         self.len.into()
     }
 
-    /// Whether it has no column; a table may have none.
+    /// Whether the tuple has no columns. A table may have none.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len == 0
@@ -96,10 +97,10 @@ impl<'a> Tuple<'a> {
         Columns { rest: self.columns, left: self.len }
     }
 
-    /// The columns a reader wants, in one pass: column `i` goes to place `places[i]` of the result.
+    /// Picks the wanted columns in one pass: column `i` goes to place `places[i]` of the result.
     ///
     /// A place outside the result skips the column, and `places` may stop after the last wanted
-    /// one. A place nothing goes to is `None`. Resolve `places` once per
+    /// one. A place without a column is `None`. Resolve `places` once per
     /// [`Generation`](crate::Generation) of the relation.
     #[must_use]
     pub fn pick<const N: usize>(&self, places: &[usize]) -> [Option<Column<'a>>; N] {
@@ -133,22 +134,22 @@ impl<'a> IntoIterator for Tuple<'a> {
 pub enum Column<'a> {
     /// SQL null.
     Null,
-    /// A large value which the statement did not change, and which therefore was not sent.
+    /// A large value that the statement did not change. The server did not send it.
     UnchangedToast,
     /// The text form, in the client's encoding. Not checked to be UTF-8.
     Text(&'a [u8]),
-    /// The binary form, when the option `binary` is on.
+    /// The binary form, if the option `binary` is on.
     Binary(&'a [u8]),
     /// A value that was too large to keep. It is not in the message.
     TooLarge {
-        /// Bytes of the form that was sent.
+        /// The size of the form that was sent, in bytes.
         bytes: usize,
     },
 }
 
 impl fmt::Debug for Column<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // Values must not reach logs, and a tuple is only a `{:?}` away from one.
+        // Values must not be logged, and `{:?}` of a tuple easily reaches a log.
         match self {
             Self::Null => f.write_str("Null"),
             Self::UnchangedToast => f.write_str("UnchangedToast"),
@@ -185,7 +186,7 @@ impl<'a> Iterator for Columns<'a> {
 impl ExactSizeIterator for Columns<'_> {}
 impl FusedIterator for Columns<'_> {}
 
-/// The first column and what follows it, or `None` where no well-formed column stands.
+/// Splits off the first column, or returns `None` if it is malformed.
 #[inline]
 fn split_column(bytes: &[u8]) -> Option<(Column<'_>, &[u8])> {
     match bytes {
@@ -206,7 +207,7 @@ fn split_length(bytes: &[u8]) -> Option<(Column<'_>, &[u8])> {
 }
 
 impl Form {
-    /// The server sends a value or an error, and leaves out none.
+    /// Whether the form allows the column. The server never drops a value.
     #[inline]
     fn may_have(self, column: &Column<'_>) -> bool {
         self == Self::Condensed || !matches!(column, Column::TooLarge { .. })
@@ -219,7 +220,7 @@ fn split_value(bytes: &[u8]) -> Option<(&[u8], &[u8])> {
     rest.split_at_checked(usize::try_from(u32::from_be_bytes(*len)).ok()?)
 }
 
-/// The error at a place where [`split_column`] found none.
+/// Creates the error for bytes that [`split_column`] refused.
 #[cold]
 fn why_no_column(mut cursor: Cursor<'_>) -> DecodeError {
     let no_column = cursor.wrong_byte("a column of kind 'n', 'u', 't' or 'b'");
@@ -229,7 +230,7 @@ fn why_no_column(mut cursor: Cursor<'_>) -> DecodeError {
     }
 }
 
-/// A column with a value, field by field.
+/// Reads a column with a value, field by field.
 fn read_value<'a>(cursor: &mut Cursor<'a>) -> Result<&'a [u8], DecodeError> {
     cursor.u8("column kind")?;
     let len = cursor.u32("column length")?;

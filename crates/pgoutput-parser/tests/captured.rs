@@ -1,4 +1,5 @@
-//! Bytes a real server sent, against the statements that made it send them (`tests/data`).
+//! Compares bytes captured from a real server with the statements that produced them
+//! (`tests/data`).
 
 use pgoutput_parser::{
     Change, Column, DecodeError, Decoder, Insert, LogicalMessage, Lsn, OldTuple, Relation, Tuple,
@@ -61,7 +62,7 @@ fn what_the_server_sent_is_what_was_written() {
     for (index, line) in expected.iter().enumerate() {
         assert_eq!(told.get(index).map(String::as_str), Some(*line), "line {index} of {told:#?}");
     }
-    // The truncated table may be described again; its rows come in this order in any case.
+    // The server may describe the truncated table again. The rows have this order in any case.
     let rest: Vec<_> =
         told.iter().skip(expected.len()).filter(|line| !is_description(line)).collect();
     assert_eq!(
@@ -81,8 +82,12 @@ fn what_the_server_sent_is_what_was_written() {
 fn the_binary_form_is_decoded_too() {
     let told = told(BINARY).unwrap();
     let inserts: Vec<_> = told.iter().filter(|line| line.starts_with("insert outbox")).collect();
-    // int8 and bytea as they are, jsonb behind its version byte, numeric in base 10,000 with its
-    // header, an enum as its label, timestamptz in microseconds since 2000.
+    // The columns have these binary forms:
+    // - int8 and bytea: their bytes
+    // - jsonb: a version byte, then the text
+    // - numeric: a header, then digits in base 10,000
+    // - enum: its label
+    // - timestamptz: microseconds since 2000
     assert_eq!(
         inserts.first().map(|line| line.as_str()),
         Some(
@@ -118,7 +123,7 @@ fn transactions_come_in_commit_order_and_end_where_they_said() {
     assert_eq!(commits, 12);
 }
 
-/// The messages of a captured file, each behind its length in two bytes.
+/// Splits a captured file into messages. Each message follows its length in two bytes.
 fn messages(mut file: &[u8]) -> impl Iterator<Item = &[u8]> {
     std::iter::from_fn(move || {
         let (len, rest) = file.split_first_chunk()?;

@@ -1,4 +1,5 @@
-//! Frames that are too large to keep: what is left out, what stays, and what is refused.
+//! Oversized frames: the values that are dropped, the values that stay, and the frames that are
+//! refused.
 
 #![expect(clippy::unwrap_used, reason = "helpers of tests fail as the tests do")]
 
@@ -44,7 +45,7 @@ fn frame(data: &[u8]) -> Vec<u8> {
     encode::xlog_data(&XLogData { wal_start: Lsn::new(9), wal_end: Lsn::new(9), sent_at, data })
 }
 
-/// In a transaction, with a table of so many columns.
+/// Creates a decoder in a transaction, with a described table of this many columns.
 fn decoder(columns: usize) -> Decoder {
     let column = |name: usize| RelationColumn {
         is_key: false,
@@ -74,7 +75,7 @@ fn a_value_that_is_too_large_is_left_out_with_its_length_and_its_neighbours_stay
         assert_eq!(condensed(&bytes, limits(4, 100), part), Ok(expected.clone()), "{part}");
         assert_eq!(condensed(&bytes, limits(5, 7), part), Ok(bytes.clone()), "{part}");
     }
-    // Each is small enough, and together they are not.
+    // Each value is small enough, but together they exceed the limit.
     assert_eq!(condensed(&bytes, limits(5, 6), 3), Ok(expected.clone()));
 
     let Ok(Frame::XLogData(frame)) = Frame::parse(&expected) else { panic!("no XLogData") };
@@ -112,10 +113,10 @@ fn a_large_frame_that_is_no_row_is_refused() {
     assert!(of(&[b'k'; 40]).contains("XLogData"));
     assert!(of(&insert).contains("whole tuples"));
     assert!(of(&insert[..20]).contains("whole tuples"));
-    // A length beyond the frame is not believed.
+    // A length beyond the frame is refused.
     let long = [insert.as_slice(), b"t\xFF\xFF\xFF\xFF", b"abc"].concat();
     assert!(of(&long).contains("column value (4294967295 bytes), found 3 bytes"), "{}", of(&long));
-    // Nor is a message that never ends kept.
+    // A message with endless tuples is refused.
     let tuples = [&insert[..30], &b"N\x00\x00".repeat(3)].concat();
     assert!(of(&tuples).contains("at most 2 tuples"), "{}", of(&tuples));
 }

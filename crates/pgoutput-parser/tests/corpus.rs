@@ -1,4 +1,4 @@
-//! Every file of the fuzz corpus, through the same checks as the fuzz targets.
+//! Runs every file of the fuzz corpus through the checks of the fuzz targets.
 
 use std::io;
 use std::path::{Path, PathBuf};

@@ -1,6 +1,6 @@
-//! Every message and every way it can be wrong, in bytes written by hand from the manual.
+//! Every message and every way it can be malformed, in bytes written by hand from the manual.
 //!
-//! The encoder is not used here, so that a mistake made in both directions cannot hide.
+//! These tests do not use the encoder, so that a mistake in both directions cannot hide.
 
 use pgoutput_parser::{
     Boundary, Change, Column, DecodeError, Decoder, Frame, Insert, Keepalive, Lsn, MessageKind,
@@ -88,7 +88,7 @@ fn delete(old: &[&[u8]]) -> Vec<u8> {
     [b"D\x00\x00\x40\x05".as_slice(), &old.concat()].concat()
 }
 
-/// A decoder that has been through these messages.
+/// Creates a decoder that has decoded these messages.
 fn after(messages: &[&[&[u8]]]) -> Decoder {
     let mut decoder = Decoder::new();
     for message in messages {
@@ -116,7 +116,7 @@ fn inserted<'a>(decoder: &'a mut Decoder, data: &'a [u8]) -> Result<Insert<'a>, 
     }
 }
 
-/// The bytes of `parts` with the one at `index` replaced.
+/// The bytes of `parts` with the part at `index` replaced.
 fn with(parts: &[&[u8]], index: usize, replacement: &[u8]) -> Vec<u8> {
     let mut parts = parts.to_vec();
     parts[index] = replacement;
@@ -409,7 +409,7 @@ fn commits_that_do_not_fit_their_begin_are_refused() {
         refusal(after(&[BEGIN, COMMIT]), &with(BEGIN, 1, b"\0\0\0\0\0\0\x01\x2F")),
         "Begin message, byte 1: expected final_lsn not below 0/130, found 0/12F"
     );
-    // The next commit record may start exactly where the last one ended.
+    // The next commit record may start exactly at the end of the last one.
     let adjacent = with(BEGIN, 1, b"\0\0\0\0\0\0\x01\x30");
     assert!(after(&[BEGIN, COMMIT]).decode(&adjacent).is_ok());
 }

@@ -1,4 +1,4 @@
-//! Whatever Postgres is on this machine, against what it was told to write.
+//! Decodes the stream of each Postgres on this machine and compares it with the rows written.
 
 use pgoutput_parser::{Change, Column, Decoder, Position};
 use walrelay_testkit::postgres::{TestDatabase, installation_or_skip, installed_majors};
@@ -29,7 +29,7 @@ async fn every_server_version_is_decoded_to_what_was_written() {
 
 async fn write_rows(database: &TestDatabase) {
     let client = database.client();
-    // A slot cannot be created in a transaction that has written, so it comes in one of its own.
+    // A slot cannot be created in a transaction that has written, so it gets one of its own.
     let table =
         "CREATE TABLE live (n bigserial PRIMARY KEY, tx bigint DEFAULT txid_current(), value text);
                  CREATE PUBLICATION live FOR TABLE live WITH (publish = 'insert')";
@@ -38,7 +38,7 @@ async fn write_rows(database: &TestDatabase) {
     let slot = format!("SELECT pg_create_logical_replication_slot('{name}', 'pgoutput')");
     client.batch_execute(&slot).await.expect("create the slot");
     for value in VALUES {
-        // One transaction of several rows, among them one that is taken back, and one of one row.
+        // One transaction has several rows and one that is rolled back. The other has one row.
         let several = format!(
             "BEGIN;
              INSERT INTO live (value) VALUES ({value}), ({value});

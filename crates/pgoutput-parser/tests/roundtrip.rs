@@ -1,4 +1,5 @@
-//! Properties over random input: what is encoded comes back, what is cut is refused, nothing panics.
+//! Properties over random input: encoded messages decode again, truncated ones are refused, nothing
+//! panics.
 
 use pgoutput_parser::{
     Begin, Column, Commit, Decoder, Keepalive, LogicalMessage, Lsn, Origin, PgTimestamp,
@@ -12,7 +13,7 @@ mod decoder;
 #[path = "../fuzz/checks/frame.rs"]
 mod frame;
 
-/// A value of any kind; owned, because columns borrow.
+/// A value of any kind, owned because columns borrow.
 type Value = (u8, Vec<u8>);
 
 fn column((kind, bytes): &Value) -> Column<'_> {
@@ -39,7 +40,7 @@ fn relation_column() -> impl Strategy<Value = RelationColumn> {
     )
 }
 
-/// A table's columns, and rows of as many values.
+/// A table's columns, and rows with one value per column.
 fn table() -> impl Strategy<Value = (Vec<RelationColumn>, Vec<Vec<Value>>)> {
     vec(relation_column(), 0..12).prop_flat_map(|columns| {
         let row = vec((any::<u8>(), vec(any::<u8>(), 0..40)), columns.len());
@@ -47,7 +48,7 @@ fn table() -> impl Strategy<Value = (Vec<RelationColumn>, Vec<Vec<Value>>)> {
     })
 }
 
-/// A transaction of every kind of message about one table.
+/// A transaction with every kind of message about one table.
 fn transaction(
     lsn: u32,
     names: (&str, &str),

@@ -1,4 +1,4 @@
-//! Topics: does it exist, create it. For `init` and `check`, never in the data path (I9).
+//! Checks and creates topics. For `init` and `check`, never in the data path (I9).
 
 use std::fmt;
 use std::time::Duration;
@@ -14,12 +14,13 @@ use crate::classify::classify;
 use crate::config::Endpoint;
 use crate::error::{Answer, PubsubError};
 
-/// Longer than a hiccup of the service; a person waits for the answer.
+/// The time limit of a call. It outlasts a brief failure of the service, and an operator can wait
+/// for it.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(30);
-/// Between two tries while nobody answers.
+/// The pause between two attempts while the service does not answer.
 const PAUSE: Duration = Duration::from_millis(500);
 
-/// Looks topics up and creates them.
+/// A client that reads and creates topics.
 #[derive(Clone)]
 pub struct Admin {
     authorised: AuthorisedChannel,
@@ -27,8 +28,8 @@ pub struct Admin {
 }
 
 impl Admin {
-    /// A client for `endpoint`, with the application default credentials or none for an emulator.
-    /// Connects when first used.
+    /// Creates a client for `endpoint`, with the application default credentials or none for an
+    /// emulator. Connects on first use.
     ///
     /// # Errors
     ///
@@ -38,7 +39,7 @@ impl Admin {
         Ok(Self { authorised, patience: ANSWER_TIMEOUT })
     }
 
-    /// The same, for somebody who waits this long for an answer.
+    /// Sets the time limit of each call.
     #[must_use]
     pub fn with_patience(self, patience: Duration) -> Self {
         Self { patience, ..self }
@@ -48,16 +49,16 @@ impl Admin {
     ///
     /// # Errors
     ///
-    /// The service did not answer, or does not let us look: roles/pubsub.viewer is needed.
+    /// The service did not answer, or denies access: roles/pubsub.viewer is needed.
     pub async fn topic_exists(&self, topic: &str) -> Result<bool, PubsubError> {
         Ok(self.topic(topic).await?.is_some())
     }
 
-    /// What `topic` (`projects/P/topics/T`) is set up as; `None` when it does not exist.
+    /// The settings of `topic` (`projects/P/topics/T`), or `None` if it does not exist.
     ///
     /// # Errors
     ///
-    /// The service did not answer, or does not let us look: roles/pubsub.viewer is needed.
+    /// The service did not answer, or denies access: roles/pubsub.viewer is needed.
     pub async fn topic(&self, topic: &str) -> Result<Option<Box<Topic>>, PubsubError> {
         let call = async || {
             let message = GetTopicRequest { topic: topic.to_owned() };
@@ -67,11 +68,11 @@ impl Admin {
         self.answer("look up", topic, (Code::NotFound, call)).await
     }
 
-    /// Creates `topic`; one that is there already stays as it is.
+    /// Creates `topic`. An existing topic stays unchanged.
     ///
     /// # Errors
     ///
-    /// The service did not answer, or refuses.
+    /// The service did not answer, or refused.
     pub async fn create_topic(&self, topic: &str) -> Result<(), PubsubError> {
         let call = async || {
             let message = Topic { name: topic.to_owned(), ..Topic::default() };
@@ -85,8 +86,8 @@ impl Admin {
         PublisherClient::new(self.authorised.channel())
     }
 
-    /// Calls until somebody answers: with a topic, or `None` when the answer is `otherwise`. For calls that
-    /// may be made twice.
+    /// Calls until the service answers. Returns the topic, or `None` if the answer has the code
+    /// `otherwise`. For idempotent calls only.
     async fn answer(
         &self,
         action: &'static str,
@@ -94,7 +95,7 @@ impl Admin {
         (otherwise, call): (Code, impl AsyncFn() -> Result<Response<Topic>, Status>),
     ) -> Result<Option<Box<Topic>>, PubsubError> {
         let mut last = None;
-        // A topic has many fields, and callers would carry room for them through their lives.
+        // Boxed, because a topic has many fields and the future of every caller would contain them.
         let calls = Box::pin(until_answered(call, &mut last));
         let answered = timeout(self.patience, calls).await;
         let topic = topic.to_owned();
@@ -114,7 +115,7 @@ impl Admin {
     }
 }
 
-/// Calls until the service answers; keeps what came instead of an answer in `last`.
+/// Calls until the service answers. Stores the latest failure without an answer in `last`.
 async fn until_answered(
     call: impl AsyncFn() -> Result<Response<Topic>, Status>,
     last: &mut Option<Box<Answer>>,

@@ -1,7 +1,8 @@
-//! The channel of everything but publishing: `tonic`'s, and our credentials with each call.
+//! The gRPC channel for all calls except publishing: a `tonic` channel with our credentials on each
+//! call.
 //!
-//! Not the connections of [`GrpcPublisher`](crate::GrpcPublisher): here are a few calls, or one
-//! long one, where a publisher has thousands of short ones.
+//! [`GrpcPublisher`](crate::GrpcPublisher) has connections of its own. It makes thousands of short
+//! calls, and this channel carries a few calls or one long one.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -17,10 +18,10 @@ use crate::error::PubsubError;
 use crate::grpc::routing_by;
 
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
-/// A connection that is dead without a word is found within half a minute.
+/// With these values, a silently dead connection is detected within half a minute.
 const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(20);
 const KEEPALIVE_TIMEOUT: Duration = Duration::from_secs(10);
-/// Receive windows: a backlog is not to wait for a round trip a message.
+/// Large receive windows, so that a backlog does not wait for a round trip per message.
 const STREAM_WINDOW_BYTES: u32 = 4 << 20;
 const CONNECTION_WINDOW_BYTES: u32 = 8 << 20;
 
@@ -32,7 +33,8 @@ pub(crate) struct AuthorisedChannel {
 }
 
 impl AuthorisedChannel {
-    /// With the application default credentials, or none for an emulator. Connects when first used.
+    /// Opens a channel with the application default credentials, or none for an emulator. Connects
+    /// on first use.
     pub(crate) fn open(endpoint: &Endpoint) -> Result<Self, PubsubError> {
         let unusable = |error: tonic::transport::Error| PubsubError::Channel(Box::new(error));
         let mut transport = Transport::from_shared(endpoint.to_string())
@@ -59,8 +61,8 @@ impl AuthorisedChannel {
         self.channel.clone()
     }
 
-    /// A request with credentials, and the header by which Google routes it: the resource's `name`
-    /// under the name of the field that has it.
+    /// Creates a request with credentials and Google's routing header. The header contains the
+    /// resource's `name` under the name of its field.
     pub(crate) async fn request<T>(
         &self,
         (field, name): (&str, &str),
@@ -76,7 +78,7 @@ impl AuthorisedChannel {
         Ok(request)
     }
 
-    /// Learns how a call ended: the next call needs another token if this one was refused.
+    /// Notes a failed call. If the service refused the token, the next call gets a new one.
     pub(crate) fn failed(&self, status: &Status) {
         if status.code() == Code::Unauthenticated {
             self.headers.renew(None);

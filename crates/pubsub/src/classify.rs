@@ -1,10 +1,10 @@
-//! One table: what each gRPC code of a failed publish means (design: "What a failure means").
+//! Maps each gRPC code of a failed publish to its class (design: "What a failure means").
 
 use tonic::Code;
 
 use walrelay_core::{FailureClass, PublishFailure};
 
-/// The failure that `code` stands for.
+/// The failure for a gRPC code.
 #[must_use]
 pub fn classify(code: Code, message: impl Into<String>) -> PublishFailure {
     let row = row(code);
@@ -46,20 +46,20 @@ const fn row(code: Code) -> Row {
 
         Code::InvalidArgument => plain("INVALID_ARGUMENT", Poison),
 
-        // Publish does not document these four. None of them says that a row is at fault, so no row
-        // may die of them; and waiting alone is unlikely to help, so somebody is told. A proxy or a
-        // wrong endpoint answers UNIMPLEMENTED, for one.
+        // Publish does not document these four codes. None of them blames a row, so no row may die.
+        // Waiting alone is unlikely to help, so an operator is alerted. For example, a proxy or a
+        // wrong endpoint answers UNIMPLEMENTED.
         Code::AlreadyExists => plain("ALREADY_EXISTS", Operator),
         Code::OutOfRange => plain("OUT_OF_RANGE", Operator),
         Code::Unimplemented => plain("UNIMPLEMENTED", Operator),
         Code::DataLoss => plain("DATA_LOSS", Operator),
 
-        // A failure that claims success is a broken answer; the batch was perhaps stored.
+        // A failure with the code OK is a broken answer. The batch may have been stored.
         Code::Ok => plain("OK", Transient),
     }
 }
 
-/// What an operator does about `failure`; `None` when nobody has to act.
+/// The action for an operator that fixes `failure`, or `None` if nobody has to act.
 ///
 /// `topic` is the full name, `projects/P/topics/T`.
 #[must_use]
@@ -70,7 +70,7 @@ pub fn operator_hint(failure: &PublishFailure, topic: &str) -> Option<String> {
     Some(operator_fix(failure.code, topic))
 }
 
-/// What an operator does where `topic` is refused with a code that only an operator ends.
+/// The action for an operator if `topic` is refused with a code that only an operator can fix.
 #[must_use]
 pub fn operator_fix(code: &str, topic: &str) -> String {
     let (project, name) = split(topic);
@@ -101,7 +101,7 @@ pub fn operator_fix(code: &str, topic: &str) -> String {
     }
 }
 
-/// Project and short name of a topic; the text itself when it has another shape.
+/// Splits a topic into project and short name. Any other text is returned as the name.
 fn split(topic: &str) -> (&str, &str) {
     topic
         .strip_prefix("projects/")

@@ -1,4 +1,4 @@
-//! Where Pub/Sub is and how hard it may be worked; a value of these types is valid.
+//! The address of Pub/Sub and the limits of the publisher. A value of these types is valid.
 
 use std::fmt;
 use std::time::Duration;
@@ -18,7 +18,7 @@ const NOT_AN_EMULATOR: &str =
 const PLAINTEXT: &str = "has no TLS, and credentials would travel readable; use https://, or \
                          PUBSUB_EMULATOR_HOST for an emulator";
 
-/// Where Pub/Sub answers.
+/// The address of Pub/Sub.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Endpoint {
     kind: Kind,
@@ -50,7 +50,7 @@ impl Endpoint {
     ///
     /// # Errors
     ///
-    /// The text is no address, or asks for plaintext.
+    /// The text is not an address, or asks for plaintext.
     pub fn regional(text: &str) -> Result<Self, PubsubError> {
         if text.trim().starts_with("http://") {
             return Err(refused(text, PLAINTEXT));
@@ -64,40 +64,41 @@ impl Endpoint {
         })
     }
 
-    /// An emulator: plaintext, no credentials. `HOST:PORT`, as `PUBSUB_EMULATOR_HOST` has it.
+    /// An emulator with plaintext and no credentials: `HOST:PORT`, as in `PUBSUB_EMULATOR_HOST`.
     ///
     /// # Errors
     ///
-    /// The text is no address, or has no port.
+    /// The text is not an address, or has no port.
     pub fn emulator(text: &str) -> Result<Self, PubsubError> {
         let (host, port) = address(text, "http://", NOT_AN_EMULATOR)?;
         let port = port.ok_or_else(|| refused(text, NOT_AN_EMULATOR))?;
         Ok(Self { kind: Kind::Emulator, host, port, roots: Roots::Public })
     }
 
-    /// The same, with a certificate that one of these authorities (PEM) has signed, and no public
-    /// one: for a proxy or a private endpoint with a certificate of its owner's.
+    /// Trusts only certificates signed by these authorities (PEM), and no public ones. For a proxy
+    /// or a private endpoint with its own certificate.
     ///
     /// # Errors
     ///
-    /// There is no certificate in it, or one of them cannot be read.
+    /// The text has no certificate, or one of them cannot be read.
     pub fn trusting(self, pem: &[u8]) -> Result<Self, PubsubError> {
         Ok(Self { roots: Roots::private(pem)?, ..self })
     }
 
-    /// It stands for an emulator.
+    /// Whether this is an emulator.
     #[must_use]
     pub fn is_emulator(&self) -> bool {
         self.kind == Kind::Emulator
     }
 
-    /// It may answer from any region: order per key then holds only while the region stays.
+    /// Whether any region may answer. Order per key then holds only while the region stays the
+    /// same.
     #[must_use]
     pub fn is_global(&self) -> bool {
         self.kind == Kind::Production || (self.kind == Kind::Regional && self.host == PRODUCTION)
     }
 
-    /// Host name without brackets, as resolvers and certificates have it.
+    /// The host name without brackets, as resolvers and certificates expect it.
     pub(crate) fn host(&self) -> &str {
         self.host.trim_start_matches('[').trim_end_matches(']')
     }
@@ -110,7 +111,7 @@ impl Endpoint {
         &self.roots
     }
 
-    /// `host:port`, without the port where the scheme implies it.
+    /// `host:port`, without the port if the scheme implies it.
     pub(crate) fn authority(&self) -> String {
         if !self.is_emulator() && self.port == TLS_PORT {
             return self.host.clone();
@@ -135,8 +136,8 @@ fn address(
     let authority = uri.authority().ok_or_else(|| refused(text, problem))?;
     let whole = authority.host().len() + authority.port().map_or(0, |port| port.as_str().len() + 1);
     let colons = authority.host().matches(':').count();
-    // What is more than host and port (a path, a user, half an IPv6 address) was meant for
-    // something else.
+    // Any part beyond host and port (a path, a user, half an IPv6 address) is an error, because it
+    // was meant for something else.
     let is_plain = whole == rest.len() && (colons == 0 || authority.host().starts_with('['));
     if authority.host().is_empty() || !is_plain || authority.port_u16() == Some(0) {
         return Err(refused(text, problem));
@@ -144,7 +145,7 @@ fn address(
     Ok((authority.host().to_owned(), authority.port_u16()))
 }
 
-/// A password in front of an `@` does not belong into an error.
+/// Omits the text before an `@`, because it may contain a password that an error must not show.
 fn refused(text: &str, problem: &'static str) -> PubsubError {
     let shown = text.rsplit('@').next().unwrap_or_default();
     PubsubError::Endpoint { text: shown.to_owned(), problem }
@@ -162,30 +163,30 @@ impl fmt::Debug for Endpoint {
     }
 }
 
-/// How a [`GrpcPublisher`](crate::GrpcPublisher) reaches Pub/Sub.
+/// The settings of a [`GrpcPublisher`](crate::GrpcPublisher).
 #[derive(Debug, Clone)]
 pub struct PublisherConfig {
-    /// Where Pub/Sub answers.
+    /// The address of Pub/Sub.
     pub endpoint: Endpoint,
-    /// Most HTTP/2 connections; they are opened as demand grows. 1 … 64.
+    /// The maximum number of HTTP/2 connections, opened as demand grows. 1 … 64.
     pub connections_max: usize,
-    /// How long one request may take, connecting included. 1 ms … 10 min.
+    /// The longest time that one request may take, including the connection. 1 ms … 10 min.
     pub request_timeout: Duration,
-    /// How long opening one connection may take: names, TCP, TLS and HTTP/2.
+    /// The longest time that opening one connection may take: DNS, TCP, TLS and HTTP/2.
     pub connect_timeout: Duration,
     /// The project that pays and whose quota counts (`x-goog-user-project`).
     pub quota_project: Option<String>,
 }
 
 impl PublisherConfig {
-    /// 40 × the 100 streams that Google allows on a connection carry 4,000 requests at once.
+    /// Google allows 100 streams on a connection, so 40 connections carry 4,000 requests at once.
     pub const CONNECTIONS_MAX_DEFAULT: usize = 40;
     /// The official clients' deadline for one attempt.
     pub const REQUEST_TIMEOUT_DEFAULT: Duration = Duration::from_secs(60);
-    /// Several round trips to the far side of the world, and one lost packet.
+    /// Several round trips around the world, and one lost packet.
     pub const CONNECT_TIMEOUT_DEFAULT: Duration = Duration::from_secs(10);
 
-    /// The defaults, for an endpoint.
+    /// The default settings for an endpoint.
     #[must_use]
     pub fn new(endpoint: Endpoint) -> Self {
         Self {

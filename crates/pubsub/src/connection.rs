@@ -1,4 +1,4 @@
-//! One open connection: how busy it is, and when it has to go.
+//! One open connection: its load, and the reasons to close it.
 
 use std::io;
 use std::pin::Pin;
@@ -13,24 +13,24 @@ use tokio::time::{sleep, timeout};
 
 use crate::cork::{Corked, Drain};
 
-/// Requests on a connection before another is opened: Google's limit of streams.
+/// The number of requests on a connection before another is opened: Google's limit of streams.
 pub(crate) const STREAMS_PER_CONNECTION: usize = 100;
-/// How often a connection is looked at.
+/// The interval between checks of a connection.
 const LOOK_EVERY: Duration = Duration::from_secs(10);
-/// How long a PING may stay unanswered. Together with [`LOOK_EVERY`] a dead connection is found
-/// well before the requests on it reach their deadline.
+/// The longest time for the answer to a PING. Together with [`LOOK_EVERY`], a dead connection is
+/// detected well before its requests reach their deadline.
 const PING_TIMEOUT: Duration = Duration::from_secs(10);
-/// Looks without a request after which a connection is closed: 4 minutes, less than the
-/// idle time after which NAT gateways forget a connection without a word.
+/// The number of idle checks after which a connection is closed: 4 minutes. NAT gateways silently
+/// forget a connection after a longer idle time.
 const IDLE_LOOKS_MAX: u32 = 24;
 
 /// An open connection as requests see it.
 #[derive(Debug)]
 pub(crate) struct Live {
     sender: SendRequest<Bytes>,
-    /// Written under the pool's lock when it grows, by any request when it falls.
+    /// Incremented under the pool's lock, decremented by any request.
     in_flight: AtomicUsize,
-    /// Counted by requests, read by the watchdog.
+    /// Incremented by requests, read by the watchdog.
     answers: AtomicU64,
     is_retired: AtomicBool,
 }
@@ -53,7 +53,7 @@ impl Live {
         self.in_flight.load(Ordering::Relaxed)
     }
 
-    /// Whether a request may begin here at once.
+    /// Whether a request may start on this connection at once.
     pub(crate) fn has_room(&self) -> bool {
         !self.is_retired() && self.in_flight() < STREAMS_PER_CONNECTION
     }
@@ -70,7 +70,7 @@ impl Live {
         self.answers.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// No new request goes here; what is in flight may finish.
+    /// Stops new requests on this connection. Outstanding requests may finish.
     pub(crate) fn retire(&self) {
         self.is_retired.store(true, Ordering::Relaxed);
     }
@@ -80,7 +80,7 @@ impl Live {
     }
 }
 
-/// The future that moves a connection's bytes; ends with the connection.
+/// The future that transfers a connection's bytes. Ends with the connection.
 pub(crate) struct Driver {
     connection: Connection<Corked, Bytes>,
     drain: Drain,
@@ -97,7 +97,7 @@ impl Future for Driver {
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         let ended = Pin::new(&mut self.connection).poll(cx).map_err(io::Error::other);
-        // After every turn: `h2` believes that what it flushed is on its way.
+        // Drains after every poll, because `h2` assumes that flushed bytes were sent.
         match self.drain.poll(cx) {
             Poll::Ready(Err(error)) if ended.is_pending() => Poll::Ready(Err(error)),
             Poll::Ready(_) | Poll::Pending => ended,
@@ -105,13 +105,14 @@ impl Future for Driver {
     }
 }
 
-/// Drives a connection until it ends. Requests still on it learn of the end from `h2`.
+/// Drives a connection until it ends. Its requests receive the error from `h2`.
 pub(crate) async fn drive(mut driver: Driver, live: &Live, close_if_idle: impl Fn() -> bool) {
     let Some(pings) = driver.connection.ping_pong() else {
         unreachable!("the ping handle of a connection is taken once, here")
     };
     tokio::select! {
-        // The connection first: the watchdog is only worth asking when there is nothing to move.
+        // The connection comes first. The watchdog only matters when there are no bytes to
+        // transfer.
         biased;
         ended = &mut driver => match ended {
             Ok(()) => tracing::debug!("publish connection closed by the service"),
@@ -123,7 +124,7 @@ pub(crate) async fn drive(mut driver: Driver, live: &Live, close_if_idle: impl F
     }
 }
 
-/// Ends with the reason why the connection should not be kept.
+/// Returns the reason to close the connection.
 async fn watch(mut pings: PingPong, live: &Live, close_if_idle: impl Fn() -> bool) -> &'static str {
     let mut answers = 0;
     let mut idle_looks = 0;
@@ -142,7 +143,8 @@ async fn watch(mut pings: PingPong, live: &Live, close_if_idle: impl Fn() -> boo
             answers = now;
             continue;
         }
-        // Requests wait and nothing came: slow service or dead connection? A PING tells.
+        // Requests are waiting without an answer. A PING distinguishes a slow service from a dead
+        // connection.
         match timeout(PING_TIMEOUT, pings.ping(Ping::opaque())).await {
             Ok(Ok(_)) => {}
             Ok(Err(_)) | Err(_) => return "silent",

@@ -1,9 +1,9 @@
-//! Gathers what a connection writes, so that many small requests leave in one system call.
+//! Collects the writes of a connection, so that many small requests leave in one system call.
 //!
-//! `h2` flushes after every body of some size, and a request with one message is a few hundred
-//! bytes: unless somebody waits for the next, each costs a system call (and under TLS a record) of
-//! its own. Here a flush means nothing; the driver drains once per turn, after `h2` has handed over
-//! everything it has. Nothing is delayed: a turn does not wait.
+//! `h2` flushes after each body of some size. A request with one message is a few hundred bytes, so
+//! each would cost a system call and, under TLS, a record of its own. Here, a flush does nothing.
+//! The driver drains once per poll, after `h2` has handed over all its bytes. This adds no delay,
+//! because a poll does not wait.
 
 use std::io;
 use std::pin::Pin;
@@ -13,8 +13,8 @@ use std::task::{Context, Poll, ready};
 use bytes::{Buf, BytesMut};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
-/// What may be gathered before it is written: a hundred requests with one message. More saves
-/// nothing, because a system call of this size costs mostly its bytes.
+/// The number of bytes collected before a write: a hundred requests with one message. A larger
+/// buffer saves nothing, because a system call of this size costs mostly its bytes.
 const GATHERED_BYTES_MAX: usize = 64 * 1024;
 
 /// A byte stream, plain or encrypted.
@@ -26,7 +26,7 @@ pub(crate) struct Corked {
     shared: Arc<Mutex<Gathered>>,
 }
 
-/// The driver's hold on the same stream; both live in one task, so the lock is never contended.
+/// The driver's handle of the same stream. Both live in one task, so the lock is never contended.
 pub(crate) struct Drain {
     shared: Arc<Mutex<Gathered>>,
 }
@@ -34,11 +34,11 @@ pub(crate) struct Drain {
 struct Gathered {
     wire: Box<dyn Wire>,
     bytes: BytesMut,
-    /// Bytes went to the wire that it may still hold back, as TLS does.
+    /// Whether the wire may still buffer written bytes, as TLS does.
     is_flush_due: bool,
 }
 
-/// Puts the cork on. Whoever polls the returned stream must call [`Drain::poll`] afterwards.
+/// Corks a wire. The caller must call [`Drain::poll`] after each poll of the returned stream.
 pub(crate) fn cork(wire: Box<dyn Wire>) -> (Corked, Drain) {
     let gathered = Gathered { wire, bytes: BytesMut::new(), is_flush_due: false };
     let shared = Arc::new(Mutex::new(gathered));
@@ -46,7 +46,7 @@ pub(crate) fn cork(wire: Box<dyn Wire>) -> (Corked, Drain) {
 }
 
 impl Drain {
-    /// Writes what was gathered; pending while the socket takes no more.
+    /// Writes the collected bytes. Pending while the socket accepts no more.
     pub(crate) fn poll(&self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         lock(&self.shared).poll_drain(cx)
     }

@@ -1,4 +1,4 @@
-//! The headers that say who we are, kept so that a request pays only for a copy.
+//! The authentication headers, cached so that a request costs only a copy.
 
 use std::fmt;
 use std::sync::{Mutex, PoisonError};
@@ -15,24 +15,25 @@ use crate::classify::classify;
 use crate::error::PubsubError;
 use walrelay_core::PublishFailure;
 
-/// The widest scope; what the account may do is decided by its roles.
+/// The widest scope. The roles of the account limit its access.
 const SCOPE: &str = "https://www.googleapis.com/auth/cloud-platform";
 
-/// How old a copied token may be before the library is asked again. The library renews tokens
-/// minutes before they expire, so a second changes nothing, and asking costs more than a request
-/// with one message has to spare.
+/// The age up to which a cached token is used without the library. The library renews tokens
+/// minutes before they expire, so one second is safe. Asking it costs more than a one-message
+/// request can afford.
 const KEPT_FOR: Duration = Duration::from_secs(1);
 
-/// How long a request waits for a token. The library tries again in the background, so the next request
-/// may find one.
+/// The longest wait of a request for a token. The library retries in the background, so the next
+/// request may get one.
 const TOKEN_TIMEOUT: Duration = Duration::from_secs(15);
 
-/// How often credentials are made from scratch at most, while the service refuses their tokens.
+/// The shortest pause between two replacements of the credentials, while the service refuses their
+/// tokens.
 const RENEWAL_PAUSE: Duration = Duration::from_secs(30);
 
-/// The application default credentials.
+/// Loads the application default credentials.
 pub(crate) fn application_default() -> Result<Credentials, PubsubError> {
-    // Where there are none the library's client panics.
+    // Without certificate authorities, the library's client panics.
     if load_native_certs().certs.is_empty() {
         return Err(PubsubError::NoAuthorities);
     }
@@ -42,35 +43,35 @@ pub(crate) fn application_default() -> Result<Credentials, PubsubError> {
         .map_err(|error| PubsubError::Credentials(Box::new(error)))
 }
 
-/// Makes credentials, with nothing kept of those before.
+/// A function that creates credentials from scratch.
 pub(crate) type MakeCredentials = Box<dyn Fn() -> Result<Credentials, PubsubError> + Send + Sync>;
 
-/// Every request's headers: the fixed ones, and those of the credentials.
+/// The headers of every request: the fixed ones, and those of the credentials.
 ///
-/// The library renews a token minutes before it expires. It does not learn that the service refuses a
-/// token before that (a clock that is behind, a key that was replaced), and after an error that it takes
-/// for permanent it never asks again. In both cases the credentials are made again.
+/// The library renews a token minutes before it expires. It does not notice if the service refuses
+/// a token earlier, because of a slow clock or a replaced key. It also never retries after an error
+/// that it considers permanent. In both cases, the credentials are created again.
 pub(crate) struct RequestHeaders {
     make: Option<MakeCredentials>,
     fixed: HeaderMap,
     kept: Mutex<Kept>,
 }
 
-/// Which token a request was sent with.
+/// The number of the token that a request was sent with.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct TokenNumber(u64);
 
-/// Whether a request may succeed that was refused because of its token.
+/// Whether a request that was refused because of its token may now succeed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Renewal {
-    /// The next token is another one.
+    /// The next token is a different one.
     Renewed,
-    /// Credentials were made again only just now.
+    /// The credentials were created a moment ago.
     TooSoon,
 }
 
 struct Kept {
-    /// None where no credentials are needed.
+    /// `None` if no credentials are needed.
     credentials: Option<Credentials>,
     renewed_at: Option<Instant>,
     number: u64,
@@ -80,7 +81,7 @@ struct Kept {
 }
 
 impl RequestHeaders {
-    /// The first credentials are made at once, so that missing ones are known.
+    /// Creates the first credentials at once, so that missing ones are reported early.
     pub(crate) fn new(
         make: Option<MakeCredentials>,
         fixed: HeaderMap,
@@ -96,7 +97,7 @@ impl RequestHeaders {
         Ok(Self { make, fixed, kept: Mutex::new(kept) })
     }
 
-    /// A copy of the headers, with a valid token.
+    /// Returns a copy of the headers, with a valid token.
     pub(crate) async fn get(&self) -> Result<(HeaderMap, TokenNumber), PublishFailure> {
         loop {
             let (credentials, tag) = match self.look() {
@@ -110,7 +111,7 @@ impl RequestHeaders {
             let asked = timeout(TOKEN_TIMEOUT, credentials.headers(extensions)).await;
             let answer = asked.map_err(|_| too_late())?;
             let headers = match answer.map_err(|error| self.not_obtained(&error))? {
-                // Nothing is kept where the service has refused the token meanwhile.
+                // The cache is empty if the service refused the token meanwhile.
                 CacheableResource::NotModified => self.kept().copy(),
                 CacheableResource::New { entity_tag, data } => Some(self.keep(entity_tag, &data)),
             };
@@ -120,7 +121,7 @@ impl RequestHeaders {
         }
     }
 
-    /// After a permanent error the library never asks again, so the credentials are made again.
+    /// Recreates the credentials after a permanent error, because the library never retries then.
     fn not_obtained(&self, error: &CredentialsError) -> PublishFailure {
         if !error.is_transient() {
             self.renew(None);
@@ -128,8 +129,8 @@ impl RequestHeaders {
         refused(error)
     }
 
-    /// Makes the credentials again: the service refused this token, or whatever is kept. A request that
-    /// was sent with an older token than the newest only has to be sent again.
+    /// Recreates the credentials after the service refused the token with this number, or any token
+    /// if `None`. If the refused token is not the newest, the request only has to be sent again.
     pub(crate) fn renew(&self, number: Option<TokenNumber>) -> Renewal {
         let Some(make) = &self.make else { return Renewal::TooSoon };
         let mut kept = self.kept();
@@ -165,7 +166,7 @@ impl RequestHeaders {
                 Look::Fresh(headers.clone(), TokenNumber(kept.number))
             }
             Some(_) => {
-                // Only this request asks; the others go on with what is kept.
+                // Only this request asks the library. The others continue with the cached headers.
                 kept.asked_at = Instant::now();
                 Look::Stale(credentials, kept.tag.clone())
             }
@@ -176,7 +177,7 @@ impl RequestHeaders {
     fn keep(&self, tag: EntityTag, credentials: &HeaderMap) -> (HeaderMap, TokenNumber) {
         let mut headers = self.fixed.clone();
         for (name, value) in credentials {
-            // What the operator set (the quota project) beats what the credentials bring along.
+            // The operator's setting (the quota project) overrides that of the credentials.
             headers.entry(name).or_insert_with(|| value.clone());
         }
         let mut kept = self.kept();
@@ -208,7 +209,7 @@ fn too_late() -> PublishFailure {
     classify(Code::Unavailable, format!("no access token within {waited} s"))
 }
 
-/// Only the library's own words: its sources may quote the token endpoint's answer.
+/// Shows only the library's own text, because its sources may quote the token endpoint's answer.
 fn refused(error: &CredentialsError) -> PublishFailure {
     let code = if error.is_transient() { Code::Unavailable } else { Code::Unauthenticated };
     classify(code, format!("no access token: {error}"))

@@ -1,9 +1,10 @@
-//! What a streaming pull delivers, without a copy of each of its parts.
+//! The responses of a streaming pull, read without copying each part.
 //!
-//! A message has a dozen attributes, and a generated type makes two strings of each. Here it stays as it came until
-//! it is looked at, and is then looked at in place.
+//! A message has a dozen attributes, and a generated type would allocate two strings for each.
+//! Here, a message stays encoded until it is read, and is then read in place.
 //!
-//! Source: google/pubsub/v1/pubsub.proto, `StreamingPullResponse`, `ReceivedMessage`, `PubsubMessage`.
+//! Source: google/pubsub/v1/pubsub.proto, `StreamingPullResponse`, `ReceivedMessage`,
+//! `PubsubMessage`.
 
 use bytes::Bytes;
 use googleapis_tonic_google_pubsub_v1::google::pubsub::v1::streaming_pull_response::{
@@ -17,43 +18,43 @@ const ATTRIBUTES: u64 = 2 << 3 | 2;
 const MESSAGE_ID: u64 = 3 << 3 | 2;
 const PUBLISH_TIME: u64 = 4 << 3 | 2;
 const ORDERING_KEY: u64 = 5 << 3 | 2;
-/// Of an entry of the attributes.
+/// Fields of an attribute entry.
 const NAME: u64 = 1 << 3 | 2;
 const VALUE: u64 = 2 << 3 | 2;
-/// Of a timestamp.
+/// Fields of a timestamp.
 const SECONDS: u64 = 1 << 3;
 const NANOS: u64 = 2 << 3;
 
-/// As many as the relay writes, and a few headers.
+/// As many attributes as the relay writes, and a few headers.
 const ATTRIBUTES_EXPECTED: usize = 16;
 
 /// A `StreamingPullResponse`.
 #[derive(Clone, PartialEq, prost::Message)]
 pub struct Delivered {
-    /// In the order of their keys.
+    /// The messages, in order for each ordering key.
     #[prost(message, repeated, tag = "1")]
     pub messages: Vec<ReceivedMessage>,
-    /// Answers acknowledgements, of a subscription with exactly-once delivery.
+    /// The answer to acknowledgements, for a subscription with exactly-once delivery.
     #[prost(message, optional, tag = "5")]
     pub acknowledge_confirmation: Option<AcknowledgeConfirmation>,
-    /// Answers changes of a lease, of a subscription with exactly-once delivery.
+    /// The answer to deadline changes, for a subscription with exactly-once delivery.
     #[prost(message, optional, tag = "3")]
     pub modify_ack_deadline_confirmation: Option<ModifyAckDeadlineConfirmation>,
 }
 
-/// A message and the name of its delivery.
+/// A message and the id of its delivery.
 #[derive(Clone, PartialEq, Eq, prost::Message)]
 #[prost(skip_debug)]
 pub struct ReceivedMessage {
-    /// By which it is acknowledged.
+    /// The id by which the message is acknowledged.
     #[prost(string, tag = "1")]
     pub ack_id: String,
-    /// A part of the whole response, which stays in memory as long as this.
+    /// A slice of the whole response, which stays in memory as long as this slice.
     #[prost(bytes = "bytes", tag = "2")]
     message: Bytes,
 }
 
-/// It is no `PubsubMessage`, or has no id.
+/// The bytes are not a `PubsubMessage`, or the message has no id.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("a message was delivered that cannot be read")]
 pub struct Unreadable;
@@ -63,7 +64,7 @@ impl ReceivedMessage {
     ///
     /// # Errors
     ///
-    /// It is none, or has no id.
+    /// The bytes are not a `PubsubMessage`, or the message has no id.
     pub fn message(&self) -> Result<MessageRef<'_>, Unreadable> {
         MessageRef::of(&self.message)
     }
@@ -71,23 +72,24 @@ impl ReceivedMessage {
 
 impl std::fmt::Debug for ReceivedMessage {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        // No payload and no attribute: it may end up in a log.
+        // Omits the payload and the attributes, because this text may be logged.
         f.debug_struct("ReceivedMessage").field("ack_id", &self.ack_id).finish_non_exhaustive()
     }
 }
 
-/// A `PubsubMessage` where it lies.
+/// A `PubsubMessage` that borrows its encoded bytes.
 #[derive(Clone, PartialEq, Eq, Default)]
 pub struct MessageRef<'a> {
     /// The payload.
     pub data: &'a [u8],
-    /// Names and values as they came; of several of one name the last counts.
+    /// Names and values in the order received. If a name occurs more than once, the last value
+    /// counts.
     pub attributes: Vec<(&'a str, &'a str)>,
-    /// The service's name for it.
+    /// The id that the service assigned.
     pub message_id: &'a str,
-    /// When the service stored it: seconds since 1970 and nanoseconds.
+    /// The time at which the service stored the message: seconds since 1970 and nanoseconds.
     pub publish_time: Option<(i64, i32)>,
-    /// Empty: without order.
+    /// The ordering key, empty for messages without order.
     pub ordering_key: &'a str,
 }
 
@@ -96,7 +98,7 @@ impl<'a> MessageRef<'a> {
     ///
     /// # Errors
     ///
-    /// It is none, or has no id.
+    /// The bytes are not a `PubsubMessage`, or the message has no id.
     pub fn of(bytes: &'a [u8]) -> Result<Self, Unreadable> {
         Self::read(bytes).ok_or(Unreadable)
     }
@@ -115,7 +117,7 @@ impl<'a> MessageRef<'a> {
                 _ => {}
             }
         }
-        // The service names every message.
+        // The service assigns an id to every message.
         (!message.message_id.is_empty()).then_some(message)
     }
 }
@@ -217,7 +219,7 @@ mod tests {
                 assert!(message.attributes.len() <= 3);
             }
         }
-        // Between two fields, and nowhere else, behind the id.
+        // Readable cuts end between two fields, after the id.
         assert_eq!(readable, 2);
     }
 

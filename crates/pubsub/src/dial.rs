@@ -1,4 +1,4 @@
-//! Opening one HTTP/2 connection: name, TCP, TLS, preface.
+//! Opens one HTTP/2 connection: DNS, TCP, TLS, preface.
 
 use std::fmt;
 use std::io;
@@ -19,13 +19,13 @@ use crate::connection::Driver;
 use crate::cork::{Wire, cork};
 use crate::error::PubsubError;
 
-/// Receive window of a stream: more than the largest response that is read.
+/// The receive window of a stream: more than the largest response that is read.
 const STREAM_WINDOW_BYTES: u32 = 1024 * 1024;
-/// Receive window of a connection: responses are small and read at once, so this never stalls.
+/// The receive window of a connection. Responses are small and read at once, so it never stalls.
 const CONNECTION_WINDOW_BYTES: u32 = 4 * 1024 * 1024;
-/// Most bytes of headers or trailers; error details of Google take a few KB.
+/// The largest header or trailer block, in bytes. Google's error details take a few KB.
 const HEADER_LIST_BYTES_MAX: u32 = 64 * 1024;
-/// Google's limit of streams on a connection, assumed until the server says another.
+/// Google's limit of streams on a connection, assumed until the server sends its own limit.
 const STREAMS_ASSUMED: usize = 100;
 
 /// Opens connections to one endpoint.
@@ -33,12 +33,12 @@ pub(crate) struct Dialer {
     endpoint: Endpoint,
     tls: Option<TlsConnector>,
     timeout: Duration,
-    /// What the name leads to, in place of what the resolver answers.
+    /// Addresses that replace the resolver's answer.
     #[cfg(test)]
     addresses: Option<Arc<std::sync::Mutex<Vec<SocketAddr>>>>,
 }
 
-/// A connection that could not be opened; cheap to clone, for everybody who waited for it.
+/// The failure to open a connection. Cheap to clone for all requests that waited for it.
 #[derive(Debug, Clone, thiserror::Error)]
 #[error("cannot connect to {endpoint}: {problem}")]
 pub(crate) struct ConnectFailure {
@@ -62,7 +62,7 @@ impl Dialer {
         })
     }
 
-    /// The same, with a resolver that answers what is in there at the time.
+    /// Uses a resolver that returns the current content of `addresses`.
     #[cfg(test)]
     pub(crate) fn resolving_to(self, addresses: Arc<std::sync::Mutex<Vec<SocketAddr>>>) -> Self {
         Self { addresses: Some(addresses), ..self }
@@ -106,8 +106,9 @@ impl Dialer {
         Ok((sender, Driver::new(connection, drain)))
     }
 
-    /// Each address gets its share of the time, so that one that swallows packets (IPv6 where it is
-    /// not routed) does not hide the next.
+    /// Connects to the first address that answers. Each address gets a share of the time. An
+    /// address that swallows packets, such as IPv6 without a route, therefore does not hide the
+    /// next.
     async fn tcp(&self, deadline: Instant) -> Result<TcpStream, String> {
         let addresses = self.look_up().await?;
         let mut problem = "the name has no address".to_owned();
@@ -124,7 +125,7 @@ impl Dialer {
         Err(problem)
     }
 
-    /// Asked for each connection: the service moves.
+    /// Resolves the name again for each connection, because the service's addresses change.
     async fn look_up(&self) -> Result<Vec<SocketAddr>, String> {
         #[cfg(test)]
         if let Some(addresses) = &self.addresses {
@@ -139,7 +140,8 @@ impl Dialer {
 
 async fn connect(address: SocketAddr) -> io::Result<TcpStream> {
     let tcp = TcpStream::connect(address).await?;
-    // A request with one message is smaller than a packet; waiting for more would cost a round trip.
+    // A request with one message is smaller than a packet. Waiting for more bytes would cost a
+    // round trip.
     tcp.set_nodelay(true)?;
     Ok(tcp)
 }
@@ -242,7 +244,7 @@ mod tests {
             let (mut tcp, _) = listener.accept().await.unwrap();
             let greeting = b"HTTP/1.1 400 Bad Request\r\n\r\n";
             tokio::io::AsyncWriteExt::write_all(&mut tcp, greeting).await.unwrap();
-            // Held open until the client has made up its mind.
+            // Stays open until the client has decided.
             tokio::io::AsyncReadExt::read_to_end(&mut tcp, &mut Vec::new()).await.ok();
         });
         let endpoint = Endpoint::regional(&format!("localhost:{port}")).unwrap();

@@ -1,26 +1,26 @@
-//! Why Pub/Sub could not be set up or administered.
+//! Errors in the setup and administration of Pub/Sub.
 
 use std::error::Error;
 use std::fmt;
 use std::time::Duration;
 
-/// Something the operator has to put right before the relay can use Pub/Sub.
+/// A problem that the operator has to fix before the relay can use Pub/Sub.
 #[derive(Debug, thiserror::Error)]
 pub enum PubsubError {
     /// The endpoint's text is not an address.
     #[error("endpoint {text:?} {problem}")]
     Endpoint {
-        /// As it was given, without what stands before an `@`.
+        /// The given text, without the part before an `@`.
         text: String,
-        /// What is wrong with it, and what it should look like.
+        /// The problem, and the expected form.
         problem: &'static str,
     },
-    /// A setting of the publisher cannot work.
+    /// A publisher setting is invalid.
     #[error("publisher setting {name} {problem}")]
     Setting {
         /// The field of `PublisherConfig`.
         name: &'static str,
-        /// What is wrong with it.
+        /// The problem.
         problem: &'static str,
     },
     /// No usable credentials were found.
@@ -29,7 +29,7 @@ pub enum PubsubError {
          GOOGLE_APPLICATION_CREDENTIALS, or run `gcloud auth application-default login`"
     )]
     Credentials(#[source] Box<dyn Error + Send + Sync>),
-    /// What asks for tokens would trust nobody.
+    /// The machine has no certificate authorities, so the token request would trust no server.
     #[error(
         "this machine has no certificate authorities, which are needed to ask Google for credentials; install \
          ca-certificates, or name a PEM file in SSL_CERT_FILE"
@@ -38,7 +38,7 @@ pub enum PubsubError {
     /// TLS cannot be set up in this process.
     #[error("TLS cannot be set up")]
     Tls(#[from] rustls::Error),
-    /// A topic could not be looked up or created.
+    /// A topic could not be read or created.
     #[error("cannot {action} topic {topic}: {code}")]
     Topic {
         /// `look up` or `create`.
@@ -47,30 +47,30 @@ pub enum PubsubError {
         topic: String,
         /// The gRPC code.
         code: &'static str,
-        /// What the service said.
+        /// The text of the service.
         #[source]
         source: Box<Answer>,
     },
-    /// A subscription could not be looked up or created.
+    /// A call about a subscription failed.
     #[error("cannot {action} subscription {subscription}: {code}")]
     Subscription {
-        /// `look up` or `create`.
+        /// `look up`, `create`, `delete` or `seek`.
         action: &'static str,
         /// The full name.
         subscription: String,
         /// The gRPC code.
         code: &'static str,
-        /// What the service said.
+        /// The text of the service.
         #[source]
         source: Box<Answer>,
     },
     /// The certificates of a private authority cannot be used.
     #[error("{problem}")]
     Roots {
-        /// Which one, and why.
+        /// The certificate and the reason.
         problem: String,
     },
-    /// The channel for administration and pulling cannot be made.
+    /// The channel for administration and pulling cannot be created.
     #[error("the connection to Pub/Sub cannot be set up")]
     Channel(#[source] Box<dyn Error + Send + Sync>),
     /// The service did not answer an administrative call.
@@ -80,28 +80,29 @@ pub enum PubsubError {
         action: &'static str,
         /// The full name.
         topic: String,
-        /// How long it was waited for.
+        /// The time that the client waited.
         waited: Duration,
-        /// What came of the last try, when it came to an end.
+        /// The failure of the last attempt, if that attempt ended.
         #[source]
         source: Option<Box<Answer>>,
     },
 }
 
 impl PubsubError {
-    /// Whether the service answers, and takes no topic of the name that it was asked about.
+    /// Whether the service answered and refused the topic's name as invalid.
     #[must_use]
     pub fn is_about_the_name(&self) -> bool {
         matches!(self, Self::Topic { code: "INVALID_ARGUMENT", .. })
     }
 }
 
-/// What a call came back with, in the words of the service, or of what lies between.
+/// The failure text of a call, from the service or from the network in between.
 #[derive(Debug)]
 pub struct Answer(String);
 
 impl Answer {
-    /// A status prints its code in other words than everything else here, and a failed connection four times.
+    /// Creates the text of a failure from its message and root cause. The `Display` of a status
+    /// uses other code names than this crate, and repeats a failed connection four times.
     pub(crate) fn of(status: &tonic::Status) -> Self {
         let mut text = status.message().to_owned();
         let mut cause = status.source();

@@ -1,4 +1,4 @@
-//! The Publish call, straight over HTTP/2.
+//! The Publish call, made directly over HTTP/2.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -32,11 +32,12 @@ const ROUTING: HeaderName = HeaderName::from_static("x-goog-request-params");
 const QUOTA_PROJECT: HeaderName = HeaderName::from_static("x-goog-user-project");
 const GRPC_TIMEOUT: HeaderName = HeaderName::from_static("grpc-timeout");
 
-/// How often a request the service never looked at is sent again. A service that goes away
-/// closes its connections one after the other; beyond that the caller's back-off is better.
+/// The maximum number of sends of one request, if the service does not process it. A service that
+/// shuts down closes its connections one by one. After that many sends, the caller's back-off works
+/// better.
 const SENDS_MAX: usize = 4;
 
-/// Publishes batches. Cheap to clone: clones share connections and credentials.
+/// Publishes batches. Clones are cheap and share connections and credentials.
 #[derive(Clone)]
 pub struct GrpcPublisher {
     client: Arc<Client>,
@@ -51,14 +52,14 @@ struct Client {
 }
 
 impl GrpcPublisher {
-    /// A publisher with the application default credentials, or none for an emulator.
+    /// Creates a publisher with the application default credentials, or none for an emulator.
     ///
-    /// Nothing is sent yet: connections are opened by the first requests. To be called inside a
-    /// Tokio runtime, which the credentials use to renew their tokens.
+    /// Nothing is sent yet: the first requests open the connections. Call it inside a Tokio
+    /// runtime, which the credentials use to renew their tokens.
     ///
     /// # Errors
     ///
-    /// A setting is out of its range, or no credentials were found.
+    /// A setting is out of range, or no credentials were found.
     pub fn connect(config: &PublisherConfig) -> Result<Self, PubsubError> {
         let credentials: Option<MakeCredentials> = match config.endpoint.is_emulator() {
             true => None,
@@ -93,21 +94,21 @@ impl GrpcPublisher {
         Ok(Self { client: Arc::new(client) })
     }
 
-    /// Asks for an access token once, so that missing credentials are known before anything is read.
+    /// Requests an access token, so that missing credentials are reported before any row is read.
     ///
     /// # Errors
     ///
-    /// There is no token within a quarter of a minute. An emulator needs none.
+    /// No token arrived within 15 s. An emulator needs none.
     pub async fn authenticate(&self) -> Result<(), PubsubError> {
         let asked = self.client.headers.get().await;
         asked.map(drop).map_err(|failure| PubsubError::Credentials(failure.message.into()))
     }
 
-    /// Publishes `messages`, which belong to `topic` and share one ordering key; returns one
-    /// message id for each, in their order.
+    /// Publishes `messages`, which belong to `topic` and share one ordering key. Returns one
+    /// message id for each message, in their order.
     ///
     /// The request is encoded before this returns, so the future borrows nothing. Dropping the
-    /// future cancels the call; the service may have stored the batch all the same.
+    /// future cancels the call, but the service may have stored the batch anyway.
     pub fn publish<'a, M>(
         &self,
         topic: &Topic,
@@ -144,7 +145,7 @@ impl Client {
                 Ok(frame) => return Ok(frame),
                 Err(Failed::Finally(failure)) => return Err(failure),
                 Err(Failed::Unauthenticated(failure)) if sends == SENDS_MAX => return Err(failure),
-                // The token, not the request, is at fault: with another one it may be taken.
+                // Only the token was refused, so the request may succeed with another token.
                 Err(Failed::Unauthenticated(failure)) => self.renew_token(token, failure)?,
                 Err(Failed::NotProcessed(error)) if sends == SENDS_MAX => {
                     return Err(transport(&error));
@@ -154,7 +155,7 @@ impl Client {
         }
     }
 
-    /// Ok if the request may be sent again, with another token.
+    /// Returns `Ok` if the request may be sent again with another token.
     fn renew_token(
         &self,
         refused: TokenNumber,
@@ -166,17 +167,17 @@ impl Client {
         }
     }
 
-    /// One request and its answer on one connection.
+    /// Sends one request on one connection and reads its answer.
     ///
-    /// The request is assembled where it is sent: held while a place is waited for, it would be most
-    /// of what a call keeps.
+    /// The request is assembled only when it is sent. Otherwise it would take most of a call's
+    /// memory while the call waits for a connection.
     async fn exchange(
         &self,
         lease: &Lease,
         headers: HeaderMap,
         body: Bytes,
     ) -> Result<Bytes, Failed> {
-        // Before anything of the request is handed over, every error means: not sent.
+        // Any error before the request is handed over means that it was not sent.
         let mut sender = lease.connection().sender().ready().await.map_err(Failed::NotProcessed)?;
         let (response, mut stream) =
             sender.send_request(self.request(headers), false).map_err(Failed::NotProcessed)?;
@@ -203,13 +204,14 @@ impl Client {
 
 fn fixed_headers(config: &PublisherConfig) -> Result<HeaderMap, PubsubError> {
     let mut headers = HeaderMap::new();
-    // Each request has its own; a copy of these with the place taken need not grow for it.
+    // Reserves the entry, so that a copy of the map does not grow when each request sets its own
+    // value.
     headers.insert(ROUTING, HeaderValue::from_static(""));
     headers.insert(TE, HeaderValue::from_static("trailers"));
     headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/grpc"));
     let agent = concat!("walrelay/", env!("CARGO_PKG_VERSION"));
     headers.insert(USER_AGENT, HeaderValue::from_static(agent));
-    // At most 8 digits are allowed; `check` keeps the timeout below 10 minutes.
+    // The value may have at most 8 digits. `check` keeps the timeout at or below 10 minutes.
     let deadline = format!("{}m", config.request_timeout.as_millis());
     if let Ok(value) = HeaderValue::from_str(&deadline) {
         headers.insert(GRPC_TIMEOUT, value);
@@ -224,12 +226,13 @@ fn fixed_headers(config: &PublisherConfig) -> Result<HeaderMap, PubsubError> {
     Ok(headers)
 }
 
-/// The routing headers of the topics published to, each made once.
+/// The routing headers of the topics, each built once.
 #[derive(Default)]
 struct Routes(Mutex<HashMap<Topic, HeaderValue>>);
 
 impl Routes {
-    /// Headers remembered; a template over a column of many values makes topics without end.
+    /// The number of cached headers. A template over a column of many values produces unlimited
+    /// topics.
     const KEPT: usize = 4_096;
 
     fn of(&self, topic: &Topic) -> HeaderValue {
@@ -246,7 +249,7 @@ impl Routes {
     }
 }
 
-/// The header by which Google routes the request: `topic=` and the name, percent-encoded.
+/// Google's routing header: `kind=name`, percent-encoded.
 pub(crate) fn routing_by(kind: &str, name: &str) -> HeaderValue {
     let mut text = String::with_capacity(kind.len() + name.len() + 9);
     text.push_str(kind);
@@ -262,7 +265,8 @@ pub(crate) fn routing_by(kind: &str, name: &str) -> HeaderValue {
 }
 
 enum Failed {
-    /// The service did not look at the request: it may be sent again as if never sent.
+    /// The service did not process the request, so it may be sent again without risk of a
+    /// duplicate.
     NotProcessed(h2::Error),
     /// The service refused the access token.
     Unauthenticated(PublishFailure),
@@ -284,7 +288,7 @@ impl From<h2::Error> for Failed {
     fn from(error: h2::Error) -> Self {
         let refused = error.is_reset() && error.reason() == Some(Reason::REFUSED_STREAM);
         // RFC 9113, 6.8: streams above the GOAWAY's last one "were not or will not be processed".
-        // `h2` gives this error only to those; the others run on.
+        // `h2` returns this error only for those streams. The others continue.
         let went_away = error.is_go_away() && error.reason() == Some(Reason::NO_ERROR);
         if error.is_remote() && (refused || went_away) {
             return Self::NotProcessed(error);
@@ -295,7 +299,7 @@ impl From<h2::Error> for Failed {
 
 async fn answer(response: Response<RecvStream>) -> Result<Bytes, Failed> {
     let (head, mut body) = response.into_parts();
-    // An error without a body has its status among the headers.
+    // An error without a body has its status in the headers.
     if let Some(status) = Status::from_header_map(&head.headers) {
         check(&status)?;
     } else if head.status != StatusCode::OK {
@@ -315,7 +319,7 @@ fn check(status: &Status) -> Result<(), Failed> {
     Err(Failed::answered(status.code(), status.message()))
 }
 
-/// The body, which is one chunk unless the batch was large.
+/// Reads the body, which is one chunk unless the batch was large.
 async fn read(body: &mut RecvStream) -> Result<Bytes, Failed> {
     let mut whole = Bytes::new();
     while let Some(chunk) = body.data().await {
@@ -347,9 +351,9 @@ fn read_ids(frame: &[u8], count: usize) -> Result<Vec<String>, PublishFailure> {
     Ok(ids)
 }
 
-/// What a lost connection or a reset stream counts as (gRPC over HTTP/2, "Errors").
+/// Classifies a lost connection or a reset stream (gRPC over HTTP/2, "Errors").
 fn transport(error: &h2::Error) -> PublishFailure {
-    // A GOAWAY concerns the connection: whatever its reason, another one may serve.
+    // A GOAWAY of any reason concerns only its connection, so another connection may work.
     let code = match error.reason() {
         Some(reason) if error.is_reset() => match reason {
             Reason::REFUSED_STREAM => Code::Unavailable,
@@ -364,8 +368,7 @@ fn transport(error: &h2::Error) -> PublishFailure {
     classify(code, format!("the connection to Pub/Sub failed: {error}"))
 }
 
-/// What an answer that does not come from a gRPC server counts as (gRPC, "HTTP to gRPC Status
-/// Code Mapping").
+/// Classifies an answer that is not from a gRPC server (gRPC, "HTTP to gRPC Status Code Mapping").
 fn not_grpc(status: StatusCode) -> Failed {
     let code = match status.as_u16() {
         400 => Code::Internal,

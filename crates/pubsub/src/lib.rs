@@ -1,10 +1,14 @@
-//! The Pub/Sub side of walrelay: the Publish call, what its failures mean, administration.
+//! The Pub/Sub client of walrelay: the Publish call, the classes of its failures, administration.
 //!
 //! Owns the connections to the service and the credentials. Promises that an `Ok` of
-//! [`GrpcPublisher::publish`] means "stored", one id per message (I2), and that every failure comes
-//! with its class. Sends a request again by itself only when HTTP/2 says that the service never
-//! looked at it; everything else is the caller's decision: lanes, back-off and parking live in
-//! `walrelay-core`. Never logs a payload, a key or a token.
+//! [`GrpcPublisher::publish`] means "stored", with one id per message (I2). Promises that every
+//! failure has a class. Never logs a payload, a key or a token.
+//!
+//! The crate sends a request again in two cases only:
+//! - HTTP/2 proves that the service did not process the request.
+//! - The service refused the access token, and there is a new one.
+//!
+//! The caller decides everything else: lanes, back-off and parking are in `walrelay-core`.
 
 mod admin;
 mod channel;
@@ -34,12 +38,12 @@ pub use error::{Answer, PubsubError};
 pub use grpc::GrpcPublisher;
 pub use subscriber::{StreamingPull, Subscriber};
 
-/// Makes ring the process's cryptography for TLS and for credentials.
+/// Installs ring as the process's cryptography provider for TLS and credentials.
 ///
-/// To be called once by `main`, before anything of this crate: the credentials library is built
-/// without a provider of its own and panics at its first request when the process has none. Does
-/// nothing when a provider is installed already.
+/// Call it once in `main`, before any other function of this crate. The credentials library has no
+/// provider of its own and panics at its first request without one. Does nothing if a provider is
+/// installed already.
 pub fn install_crypto_provider() {
-    // The error carries the provider that was there first, which serves us as well.
+    // The error contains the provider that was installed first, which also works.
     drop(rustls::crypto::ring::default_provider().install_default());
 }

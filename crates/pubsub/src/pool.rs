@@ -1,8 +1,9 @@
-//! The connections: opened as demand grows, filled one after the other, the broken replaced.
+//! The connection pool: opens connections as demand grows, fills one at a time, replaces broken
+//! ones.
 //!
-//! Requests that start together go to one connection until it is full, and then to the least loaded:
-//! so they leave in one system call, and so do their replies. Spread over thirty connections, as many
-//! as it takes where the service is far away, each request would cost two of its own.
+//! Requests that start together go to one connection until it is full, and then to the least loaded
+//! one. They and their replies then share system calls. A distant service needs about thirty
+//! connections. Spread evenly over them, each request would cost two system calls of its own.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -17,13 +18,13 @@ use tokio::time::Instant;
 use crate::connection::{Live, STREAMS_PER_CONNECTION, drive};
 use crate::dial::{ConnectFailure, Dialer};
 
-/// How long a failure to connect is answered from memory. 4,000 lanes retrying against a dead
-/// endpoint make ten attempts a second, not 4,000.
+/// The time for which a failure to connect is cached. It limits 4,000 lanes that retry against a
+/// dead endpoint to ten attempts a second.
 const PAUSE_WHEN_DOWN: Duration = Duration::from_millis(100);
-/// The same while other connections serve: they are enough to go on with.
+/// The same time while other connections work and can carry the requests.
 const PAUSE_WHEN_UP: Duration = Duration::from_secs(5);
 
-/// All connections to one endpoint. Dropping it closes them.
+/// All connections to one endpoint. Dropping the pool closes them.
 #[derive(Debug)]
 pub(crate) struct Pool {
     shared: Arc<Shared>,
@@ -37,14 +38,14 @@ pub(crate) struct Pool {
 struct Shared {
     dialer: Dialer,
     state: Mutex<State>,
-    /// Tells waiting requests that an attempt to connect has ended, either way.
+    /// Notifies waiting requests that an attempt to connect has ended, successfully or not.
     attempt_ended: watch::Sender<()>,
 }
 
 #[derive(Debug, Default)]
 struct State {
     live: Vec<Arc<Live>>,
-    /// The one that is being filled.
+    /// The connection that new requests currently fill.
     filling: Option<Arc<Live>>,
     opening: usize,
     failure: Option<(Instant, ConnectFailure)>,
@@ -84,7 +85,8 @@ impl Pool {
         }
     }
 
-    /// A place on the connection that is being filled, or on the least loaded one; opens one if need be.
+    /// Leases a place on the connection being filled or on the least loaded one. Opens a connection
+    /// if needed.
     pub(crate) async fn lease(&self) -> Result<Lease, ConnectFailure> {
         let mut waiting = None;
         loop {
@@ -113,11 +115,11 @@ impl Pool {
         }
         self.grow(&mut state);
         if state.opening > 0 {
-            // Subscribed under the lock: an attempt that ends after this is seen.
+            // Subscribed under the lock, so that the end of the attempt is not missed.
             return Pick::Wait(self.shared.attempt_ended.subscribe());
         }
         match (&least, &state.failure) {
-            // At the limit of connections the request queues inside `h2`.
+            // At the connection limit, the request queues inside `h2`.
             (Some(live), _) => place(live),
             (None, Some((_, failure))) => Pick::Down(failure.clone()),
             (None, None) => unreachable!("without a connection or a failure one is being opened"),
@@ -151,7 +153,7 @@ fn place(live: &Arc<Live>) -> Pick {
 }
 
 impl Shared {
-    /// The life of one connection.
+    /// Opens one connection and drives it to its end.
     async fn connection(self: Arc<Self>) {
         match self.dialer.open().await {
             Ok((sender, driver)) => {
@@ -188,7 +190,7 @@ impl Shared {
         self.state().live.retain(|other| !Arc::ptr_eq(other, live));
     }
 
-    /// Takes the connection away if nothing runs on it; requests begin under the same lock.
+    /// Removes the connection if it has no request. Requests start under the same lock.
     fn close_if_idle(&self, live: &Arc<Live>) -> bool {
         let mut state = self.state();
         if live.in_flight() > 0 {

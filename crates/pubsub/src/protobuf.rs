@@ -1,19 +1,19 @@
-//! Reading Protocol Buffers where they lie: nothing is copied, and nothing panics on what a socket brought.
+//! Reads Protocol Buffers in place, without copying and without panicking on malformed bytes.
 //!
 //! Source: the encoding chapter of the Protocol Buffers manual.
 
 /// One field of a message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Field<'a> {
-    /// Number and wire type, as they are written.
+    /// The field number and the wire type, as encoded.
     pub(crate) tag: u64,
-    /// What is length-delimited; of every other field nothing.
+    /// The content of a length-delimited or fixed-size field. Empty for a varint.
     pub(crate) content: &'a [u8],
-    /// What is written as a varint; of every other field 0.
+    /// The value of a varint field. 0 for any other field.
     pub(crate) varint: u64,
 }
 
-/// Takes one field off `bytes`; `None` if it is not whole, or of a kind that there is not any more.
+/// Takes one field off `bytes`. Returns `None` if it is incomplete or has an obsolete wire type.
 pub(crate) fn field<'a>(bytes: &mut &'a [u8]) -> Option<Field<'a>> {
     let tag = take_varint(bytes)?;
     let (len, varint) = match tag & 7 {

@@ -1,4 +1,4 @@
-//! The authorities by which Pub/Sub's certificate may be signed.
+//! The certificate authorities that may sign Pub/Sub's certificate.
 
 use std::fmt;
 use std::sync::Arc;
@@ -10,12 +10,12 @@ use tonic::transport::{Certificate, ClientTlsConfig};
 
 use crate::error::PubsubError;
 
-/// The public authorities, or an operator's own in their place.
+/// The public authorities, or the operator's own instead.
 #[derive(Clone, PartialEq, Eq, Default)]
 pub(crate) enum Roots {
     #[default]
     Public,
-    /// PEM certificates, every one of which has been read once.
+    /// PEM certificates, each already parsed once without error.
     Private(Arc<[u8]>),
 }
 
@@ -28,7 +28,7 @@ impl Roots {
         Ok(Self::Private(pem.into()))
     }
 
-    /// For the connections that publish.
+    /// The trust store of the connections that publish.
     pub(crate) fn store(&self) -> Result<RootCertStore, PubsubError> {
         match self {
             Self::Public => Ok(webpki_roots::TLS_SERVER_ROOTS.iter().cloned().collect()),
@@ -36,7 +36,7 @@ impl Roots {
         }
     }
 
-    /// For the channel of everything else.
+    /// The TLS settings of the channel for all other calls.
     pub(crate) fn channel_tls(&self) -> ClientTlsConfig {
         match self {
             Self::Public => ClientTlsConfig::new().with_webpki_roots(),

@@ -1,4 +1,5 @@
-//! The Subscriber service: a streaming pull, and looking subscriptions up and creating them.
+//! A client of the Subscriber service: streaming pull, acknowledgement, and administration of
+//! subscriptions.
 
 use std::fmt;
 use std::time::{Duration, SystemTime};
@@ -22,13 +23,14 @@ use crate::config::Endpoint;
 use crate::delivered::Delivered;
 use crate::error::{Answer, PubsubError};
 
-/// How long a short call may take.
+/// The time limit of a short call.
 const CALL_TIMEOUT: Duration = Duration::from_secs(30);
-/// Requests that wait to be written. Acknowledgements are gathered before they get here.
+/// The capacity of the request queue. Acknowledgements are batched before they enter it.
 const REQUESTS_MAX: usize = 16;
-/// The service delivers at most 20 MB at a time.
+/// The largest response, in bytes. The service delivers at most 20 MB at a time.
 const RESPONSE_BYTES_MAX: usize = 32 << 20;
-/// The call's name; by our own types, because the generated ones copy each part of each message.
+/// The name of the call. The call uses our own types, because the generated ones copy every part of
+/// every message.
 const STREAMING_PULL: &str = "/google.pubsub.v1.Subscriber/StreamingPull";
 
 /// A client of the Subscriber service. Clones share connection and credentials.
@@ -39,16 +41,17 @@ pub struct Subscriber {
     endpoint: Endpoint,
 }
 
-/// An open streaming pull; the call ends when both halves are dropped.
+/// An open streaming pull. The call ends when both fields are dropped.
 pub struct StreamingPull {
-    /// Acknowledgements and leases, in the order in which they leave.
+    /// Acknowledgements and deadline changes, sent in this order.
     pub requests: mpsc::Sender<StreamingPullRequest>,
-    /// What is delivered. Ends with an error, or when the service closes the stream.
+    /// The delivered messages. Ends with an error, or when the service closes the stream.
     pub responses: BoxStream<'static, Result<Delivered, Status>>,
 }
 
 impl Subscriber {
-    /// With the application default credentials, or none for an emulator. Connects when first used.
+    /// Creates a client with the application default credentials, or none for an emulator. Connects
+    /// on first use.
     ///
     /// # Errors
     ///
@@ -60,8 +63,8 @@ impl Subscriber {
         Ok(Self { client, authorised, endpoint: endpoint.clone() })
     }
 
-    /// Begins a streaming pull with this first request. The service may answer only once it has
-    /// something to deliver, so that an error is the first response.
+    /// Begins a streaming pull with this first request. The service may answer only once it has a
+    /// message to deliver, so an error arrives as the first response.
     #[must_use]
     pub fn pull(&self, first: StreamingPullRequest) -> StreamingPull {
         let (requests, receiver) = mpsc::channel(REQUESTS_MAX);
@@ -87,11 +90,11 @@ impl Subscriber {
         StreamingPull { requests, responses }
     }
 
-    /// Acknowledges without a stream.
+    /// Acknowledges messages without a stream.
     ///
     /// # Errors
     ///
-    /// The service does not answer, or refuses.
+    /// The service did not answer, or refused.
     pub async fn acknowledge(
         &self,
         subscription: &str,
@@ -102,11 +105,11 @@ impl Subscriber {
         self.client.clone().acknowledge(request).await.map(drop)
     }
 
-    /// Hands messages back at once, without a stream.
+    /// Makes messages available for redelivery at once, without a stream.
     ///
     /// # Errors
     ///
-    /// The service does not answer, or refuses.
+    /// The service did not answer, or refused.
     pub async fn hand_back(&self, subscription: &str, ack_ids: Vec<String>) -> Result<(), Status> {
         let message = ModifyAckDeadlineRequest {
             subscription: subscription.to_owned(),
@@ -117,11 +120,12 @@ impl Subscriber {
         self.client.clone().modify_ack_deadline(request).await.map(drop)
     }
 
-    /// What a subscription (`projects/P/subscriptions/S`) is set up as; `None` when it does not exist.
+    /// The settings of a subscription (`projects/P/subscriptions/S`), or `None` if it does not
+    /// exist.
     ///
     /// # Errors
     ///
-    /// The service does not answer, or does not let us look.
+    /// The service did not answer, or denies access.
     pub async fn subscription(&self, name: &str) -> Result<Option<Subscription>, PubsubError> {
         const ACTION: &str = "look up";
         let message = GetSubscriptionRequest { subscription: name.to_owned() };
@@ -137,11 +141,12 @@ impl Subscriber {
         }
     }
 
-    /// Creates a subscription; returns false when one of that name exists, which stays as it is.
+    /// Creates a subscription. Returns false if one with that name exists. The existing one stays
+    /// unchanged.
     ///
     /// # Errors
     ///
-    /// The service does not answer, or refuses.
+    /// The service did not answer, or refused.
     pub async fn create_subscription(&self, wanted: Subscription) -> Result<bool, PubsubError> {
         const ACTION: &str = "create";
         let name = wanted.name.clone();
@@ -156,11 +161,11 @@ impl Subscriber {
         }
     }
 
-    /// Deletes a subscription with what it holds; one that does not exist is as good as deleted.
+    /// Deletes a subscription and its messages. A missing subscription counts as deleted.
     ///
     /// # Errors
     ///
-    /// The service does not answer, or refuses.
+    /// The service did not answer, or refused.
     pub async fn delete_subscription(&self, name: &str) -> Result<(), PubsubError> {
         let message = DeleteSubscriptionRequest { subscription: name.to_owned() };
         let answer = match self.short(name, message).await {
@@ -174,11 +179,11 @@ impl Subscriber {
         }
     }
 
-    /// Seeks a subscription to a time: what was published since counts as not acknowledged.
+    /// Seeks a subscription to a time. All messages published since count as not acknowledged.
     ///
     /// # Errors
     ///
-    /// The service does not answer, or refuses.
+    /// The service did not answer, or refused.
     pub async fn seek(&self, name: &str, time: SystemTime) -> Result<(), PubsubError> {
         let target = proto::seek_request::Target::Time(time.into());
         let message = SeekRequest { subscription: name.to_owned(), target: Some(target) };

@@ -1,4 +1,4 @@
-//! The publisher against a server on a socket.
+//! Tests the publisher against a server on a socket.
 
 mod goaway;
 mod server;
@@ -21,7 +21,7 @@ use crate::{Endpoint, GrpcPublisher, PublisherConfig, PubsubError};
 use server::{Answer, Server};
 
 const TOPIC: &str = "projects/p/topics/orders.events";
-/// Far beyond what any of these takes; a test that hangs fails instead.
+/// Far more time than any of these calls takes, so that a hanging test fails.
 const PATIENCE: Duration = Duration::from_secs(30);
 
 fn config(server: &Server) -> PublisherConfig {
@@ -71,12 +71,12 @@ fn a_call_that_waits_keeps_less_than_the_allocator_has_at_hand() {
     ) -> usize {
         size_of::<F>()
     }
-    // glibc keeps freed blocks of up to 1,032 bytes for the thread; a larger one is searched for,
-    // which costs more than the rest of a small request's allocations together.
+    // glibc caches freed blocks of up to 1,032 bytes per thread. It has to search for a larger
+    // block, which costs more than all other allocations of a small request.
     assert!(size(call) <= 1_032, "{} bytes", size(call));
 }
 
-/// Publishes one message to a server that gives `answer`.
+/// Publishes one message to a server that gives `answer`. Returns the failure.
 async fn failure_of(answer: Answer) -> PublishFailure {
     let server = Server::start(move |_| answer.clone()).await;
     publish(&publisher(&server), &["a"]).await.unwrap_err()
@@ -235,7 +235,7 @@ async fn a_silent_service_is_a_deadline_and_the_request_is_cancelled() {
 
 #[tokio::test(start_paused = true)]
 async fn a_dead_connection_is_given_up_long_before_the_deadline() {
-    // It accepts and never reads: a connection whose other end was forgotten on the way.
+    // A server that accepts and never reads simulates a connection that the network has forgotten.
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap().to_string();
     let config = PublisherConfig::new(Endpoint::emulator(&address).unwrap());
@@ -272,7 +272,7 @@ async fn an_idle_connection_is_closed_before_a_gateway_forgets_it() {
     publish(&publisher, &["a"]).await.unwrap();
     assert_eq!(server.connections(), 1);
 
-    // Virtual time: runs ahead while nothing moves.
+    // Virtual time advances while all tasks are idle.
     tokio::time::sleep(Duration::from_mins(5)).await;
 
     publish(&publisher, &["a"]).await.unwrap();
@@ -424,7 +424,7 @@ async fn settings_out_of_range_are_named() {
 
 #[tokio::test(start_paused = true)]
 async fn a_name_that_moves_away_from_a_silent_address_is_followed_within_20_seconds() {
-    // It accepts and never reads: packets to the old address are swallowed.
+    // A server that accepts and never reads simulates an old address that swallows packets.
     let silent = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let server = Server::start(|_| Answer::Ids).await;
     let config = config(&server);

@@ -5,24 +5,24 @@
 //! response  0x00                │ u32 length │ 0x0A message id │ 0x0A message id …
 //! ```
 //!
-//! Source: the gRPC over HTTP/2 protocol; google/pubsub/v1/pubsub.proto.
+//! Source: the gRPC over HTTP/2 protocol, and google/pubsub/v1/pubsub.proto.
 
 use bytes::{BufMut, Bytes, BytesMut};
 use walrelay_core::Message;
 
 use crate::protobuf::{Field, field};
 
-/// Compression flag and length in front of every gRPC message.
+/// The size of the compression flag and the length before every gRPC message.
 const PREFIX_LEN: usize = 5;
 /// `PublishRequest.topic`, length-delimited.
 const REQUEST_TOPIC: u8 = 1 << 3 | 2;
 /// `PublishResponse.message_ids`, length-delimited.
 const RESPONSE_MESSAGE_IDS: u64 = 1 << 3 | 2;
 
-/// Most bytes of a response that are read. 1,000 ids take about 25 KB.
+/// The largest response that is read, in bytes. 1,000 ids take about 25 KB.
 pub(crate) const RESPONSE_BYTES_MAX: usize = 1024 * 1024;
 
-/// The one gRPC message of a Publish call, framed.
+/// Encodes the only gRPC message of a Publish call, with its frame.
 pub(crate) fn request<'a>(
     topic: &str,
     messages: impl Iterator<Item = &'a Message> + Clone,
@@ -31,7 +31,7 @@ pub(crate) fn request<'a>(
     let header_len = varint(&mut header, topic.len());
     let fields: usize = messages.clone().map(|message| message.request_field().len()).sum();
     let body_len = 1 + header_len + topic.len() + fields;
-    // Rows in flight are bounded far below this by the byte budget.
+    // The byte budget keeps rows in flight far below this limit.
     let length = u32::try_from(body_len).expect("a batch fits into a gRPC message");
 
     let mut frame = BytesMut::with_capacity(PREFIX_LEN + body_len);
@@ -58,7 +58,7 @@ fn varint(buffer: &mut [u8; 10], mut value: usize) -> usize {
     len + 1
 }
 
-/// Why a response cannot be read.
+/// The reason why a response cannot be read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum BadResponse {
     #[error("the response is not one whole gRPC message")]
@@ -69,7 +69,7 @@ pub(crate) enum BadResponse {
     Encoding,
 }
 
-/// The message ids of a response, in the order of the request's messages.
+/// Reads the message ids of a response, in the order of the request's messages.
 pub(crate) fn message_ids(frame: &[u8]) -> Result<Vec<String>, BadResponse> {
     let (prefix, mut body) = frame.split_at_checked(PREFIX_LEN).ok_or(BadResponse::Framing)?;
     if prefix[0] != 0 {
@@ -94,7 +94,7 @@ pub(crate) fn message_ids(frame: &[u8]) -> Result<Vec<String>, BadResponse> {
 mod tests {
     use super::*;
 
-    /// Compression flag, length, then the body.
+    /// Adds compression flag and length before the body.
     fn framed(body: &[u8]) -> Vec<u8> {
         let mut frame = vec![0, 0, 0, 0, u8::try_from(body.len()).unwrap()];
         frame.extend_from_slice(body);

@@ -1,4 +1,4 @@
-//! Publisher and administration against the embedded Pub/Sub.
+//! Tests the publisher and the administration against the embedded Pub/Sub.
 
 use std::time::Duration;
 
@@ -14,10 +14,10 @@ use walrelay_pubsub::{
 };
 
 const TOPIC: &str = "projects/p/topics/orders.events";
-/// Far beyond what any of these takes; a test that hangs fails instead.
+/// Far more time than any of these calls takes, so that a hanging test fails.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// An emulator on a free port, stopped when the set of tasks is dropped.
+/// Starts an emulator on a free port. Dropping the set of tasks stops it.
 async fn emulator() -> (Emulator, Endpoint, JoinSet<()>) {
     install_crypto_provider();
     let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");

@@ -1,8 +1,8 @@
-//! When lanes are looked at again, soonest first.
+//! The times at which lanes are checked again, soonest first.
 //!
-//! A lane that gets another time gets another entry, and the one before goes stale: it is passed over
-//! when its time comes, and swept out when such entries outnumber the others. Without that, memory would
-//! follow the rows of parked keys, each of which puts its key's time off (I6).
+//! A lane with a new time gets a new entry, and its old entry becomes stale. A stale entry is
+//! skipped when its time comes, and removed when stale entries outnumber the others. Otherwise
+//! memory would follow the rows of parked keys, each of which postpones its key (I6).
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -13,20 +13,20 @@ use crate::lane::LaneId;
 #[derive(Debug)]
 pub(super) struct DueLanes {
     heap: BinaryHeap<Reverse<(Instant, LaneId)>>,
-    /// So many entries, and the stale ones are swept out.
+    /// The number of entries at which stale ones are removed.
     sweep_at: usize,
 }
 
 impl DueLanes {
-    /// Fewer entries than this are not worth a sweep.
+    /// The smallest number of entries that is worth a sweep.
     const SWEEP_MIN: usize = 1_024;
 
     pub(super) const fn new() -> Self {
         Self { heap: BinaryHeap::new(), sweep_at: Self::SWEEP_MIN }
     }
 
-    /// A lane is to be looked at then. `is_current` tells of an entry whether its lane still waits for
-    /// that time.
+    /// Schedules a lane. `is_current` returns whether the lane of an entry still waits for that
+    /// time.
     pub(super) fn push(
         &mut self,
         at: Instant,
@@ -38,17 +38,18 @@ impl DueLanes {
             return;
         }
         self.heap.retain(|Reverse((until, lane))| is_current(*until, *lane));
-        // Twice what is left: a sweep costs no more than the pushes since the last one.
+        // Twice the remaining entries, so that a sweep costs no more than the pushes since the last
+        // one.
         self.sweep_at = Self::SWEEP_MIN.max(self.heap.len() * 2);
     }
 
-    /// The next lane whose time has come, and the time; it may wait for another one by now.
+    /// The next due lane and its time. The entry may be stale.
     pub(super) fn pop(&mut self, now: Instant) -> Option<(Instant, LaneId)> {
         self.next().filter(|at| *at <= now)?;
         self.heap.pop().map(|Reverse(entry)| entry)
     }
 
-    /// When the next one is due.
+    /// The time of the next entry.
     pub(super) fn next(&self) -> Option<Instant> {
         self.heap.peek().map(|Reverse((at, _))| *at)
     }

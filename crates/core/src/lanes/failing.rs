@@ -1,9 +1,10 @@
-//! Topics that refuse, and what failing rows may hold of the budget.
+//! Topics that refuse rows, and the share of the budget that failing rows may use.
 //!
-//! A key or topic that fails must not fill the budget: then nothing else is read, nothing succeeds,
-//! and that looks like an outage, for ever. So rows that fail while the service is known to be up are
-//! recorded before `--park-after` once they hold too much, and a topic known sick has its new keys
-//! recorded at once. Rows that fail in an outage stay where they are: nobody knows better.
+//! Failing keys or topics must not fill the budget. Otherwise the relay reads no other rows,
+//! nothing succeeds, and the state looks like an outage for ever. If the service is known to be up,
+//! failing rows are recorded before `--park-after` once they use too much memory. New keys of a
+//! topic that is known to fail are recorded at once. Rows that fail in an outage stay queued,
+//! because their cause is unknown.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -18,14 +19,15 @@ use crate::message::Topic;
 use super::Lanes;
 
 impl Lanes {
-    /// How often the budget is looked through for failing rows, at most.
+    /// The shortest pause between two scans for failing rows.
     const RELIEF_PAUSE: Duration = Duration::from_millis(100);
 
-    /// A topic without which an operator acts is tried with one key this often at least.
+    /// The longest pause between probes of a topic that an operator has to fix. A probe tries one
+    /// key.
     const PROBE_PAUSE_MAX: Duration = Duration::from_secs(5);
 
-    /// The budget is nearly full. Rows that fail although the service is up are recorded, those of
-    /// the heaviest topic first, until they hold no more than `share`.
+    /// Records failing rows while the budget is nearly full and the service is up. Starts with the
+    /// heaviest topic and stops when failing rows use no more than `share`.
     pub fn relieve(&mut self, share: BudgetLimits, now: Instant) {
         if self.failing.is_empty() || self.relieved_at.is_some_and(|at| now < at) {
             return;
@@ -56,8 +58,8 @@ impl Lanes {
 
     fn record_failing(&mut self, topic: &Topic, lanes: Vec<LaneId>, now: Instant) {
         let Some(failing) = self.failing.topics.get_mut(topic) else { return };
-        // Known from now on: otherwise the next keys would fill the budget again. One heavy lane is a
-        // sick key, and says nothing of the others.
+        // Marks the topic as failing, because otherwise its next keys would fill the budget again.
+        // One heavy lane is a failing key and says nothing about the topic.
         failing.is_sick |= failing.operator_since.is_some() && lanes.len() > 1;
         let why = Aside::Refused(Arc::clone(&failing.failure));
         for id in lanes {
@@ -65,14 +67,15 @@ impl Lanes {
         }
     }
 
-    /// Whether a lane holds live rows that wait although something else goes through.
+    /// Whether the lane's live rows fail although other rows are stored.
     fn fails_in_fair_weather(&self, id: LaneId) -> bool {
         let lane = &self.table[id];
         let waits = lane.sends_live_rows() && lane.holds_live_rows();
         if !waits || !self.failing.topics.contains_key(&lane.topic) {
             return false;
         }
-        // What an operator has to act on was an answer; otherwise something sent later was stored.
+        // A failure that an operator has to fix is an answer of the service. For any other failure,
+        // a request sent later must have been stored.
         let others_succeed = || {
             let first = lane.refusals.first;
             first.is_some_and(|moment| self.weather.has_stored_what_was_sent_after(moment))
@@ -80,12 +83,13 @@ impl Lanes {
         lane.refusals.operator_since.is_some() || others_succeed()
     }
 
-    /// Into dispatch state with the lane, whether it has a request out or not.
+    /// Moves the rows of a lane into dispatch state, even if a request is outstanding.
     pub(super) fn set_aside(&mut self, id: LaneId, why: &Aside, now: Instant) {
         if self.table[id].state != State::Out {
             self.park(id, why, now);
         } else if self.table[id].is_ordered() {
-            // What is out may still be stored. Refused, it goes into the table before the others.
+            // The outstanding batch may still be stored. If it is refused, it goes into the table
+            // before these rows.
             let (delay, aside) = match why {
                 Aside::Refused(_) => (self.policy.redelivery.base, None),
                 Aside::Spilled(_) => (Self::SPILLED_DUE, Some((why, Self::SPILLED_DUE))),
@@ -95,7 +99,8 @@ impl Lanes {
         }
     }
 
-    /// A live row was refused: whether its lane or its topic has been stuck for long enough.
+    /// Notes a refused live row. Returns whether its lane or its topic has been stuck for long
+    /// enough.
     pub(super) fn is_stuck(&mut self, id: LaneId, class: FailureClass, now: Instant) -> bool {
         let (topic, park_after) = (Topic::clone(&self.table[id].topic), self.policy.park_after);
         let refusals = &mut self.table[id].refusals;
@@ -109,7 +114,7 @@ impl Lanes {
         is_known_sick || self.until_stuck(id, class, now) == Duration::ZERO
     }
 
-    /// How much longer a lane has to be refused until it is parked, if others succeed all the while.
+    /// The remaining time until a refused lane is parked, if others keep succeeding.
     pub(super) fn until_stuck(&self, id: LaneId, class: FailureClass, now: Instant) -> Duration {
         let (refusals, fair) = (&self.table[id].refusals, self.weather.fair(now));
         let rest = |stuck: Duration| self.policy.park_after.saturating_sub(stuck);
@@ -117,7 +122,7 @@ impl Lanes {
             true => Duration::MAX,
             false => rest(fair.saturating_sub(refusals.since.unwrap_or(fair))),
         };
-        // Somebody was there to refuse it: no outage, so the clock on the wall tells.
+        // The service answered, so there is no outage and wall time counts.
         let by_the_clock = match (class, refusals.operator_since) {
             (FailureClass::Operator, Some(since)) => rest(now.saturating_duration_since(since)),
             (FailureClass::Operator | FailureClass::Transient | FailureClass::Row, _) => {
@@ -127,8 +132,8 @@ impl Lanes {
         in_fair_weather.min(by_the_clock)
     }
 
-    /// Whether a parked key may be claimed now. Of a topic that waits for an operator one key is
-    /// tried at a time; the others are told when to ask again.
+    /// Whether a parked key may be claimed now. If the topic waits for an operator, only one key is
+    /// tried at a time. The other keys get the time of their next check as the error.
     pub(super) fn may_probe(&mut self, topic: &Topic, now: Instant) -> Result<(), Instant> {
         let random = self.random.next_u32();
         let is_outage = self.weather.is_outage(now);
@@ -146,7 +151,7 @@ impl Lanes {
         Ok(())
     }
 
-    /// Nothing is stored at all: somebody tries now and then, a lane or a parked key.
+    /// Allows one probe per interval while nothing is stored at all, by a lane or a parked key.
     fn may_probe_in_outage(&mut self, random: u32, now: Instant) -> Result<(), Instant> {
         match self.probe_at {
             Some(at) if at > now => {
@@ -161,7 +166,7 @@ impl Lanes {
     }
 }
 
-/// What the failing lanes of a topic hold.
+/// The rows and bytes of a topic's failing lanes.
 #[derive(Debug, Default)]
 struct Held {
     lanes: Vec<LaneId>,

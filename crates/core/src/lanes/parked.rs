@@ -1,8 +1,8 @@
-//! Keys with rows in dispatch state: out of their lane, claimed back, and live again.
+//! Keys with rows in dispatch state: parking, claiming back, and the return to a live lane.
 //!
-//! The second half of [`Lanes`], drawn in [`lane`](crate::lane). Promises I4 across parking: rows of
-//! a parked key join the table behind those it holds, and the key is live again only when an answer
-//! that nothing could have made stale says that the table holds none.
+//! The second half of [`Lanes`], drawn in [`lane`](crate::lane). Promises I4 across parking. Rows
+//! of a parked key join the table behind its earlier rows. The key returns to its live lane once the
+//! table answers that it holds no more rows. An answer that may be stale does not count.
 
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
@@ -21,27 +21,28 @@ use super::Lanes;
 /// A parked key whose rows should be read back now.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ClaimKey {
-    /// Its lane, to answer with.
+    /// The lane of the key, which the answer has to name.
     pub lane: LaneId,
-    /// Its topic.
+    /// The topic of the key.
     pub topic: Topic,
-    /// Its ordering key; empty for the unordered rows of the topic.
+    /// The ordering key. Empty for the unordered rows of the topic.
     pub ordering_key: Box<str>,
 }
 
-/// What the store found for a [`ClaimKey`].
+/// The store's answer to a [`ClaimKey`].
 #[derive(Debug)]
 pub struct Claimed {
     /// Rows in order, each with its attempts so far.
     pub rows: Vec<(Message, u32)>,
-    /// When no row was returned: in how long to look again, or none if the table holds nothing of
-    /// this key that is still to be delivered.
+    /// If no row was returned: the delay until the next check. `None` if the table holds no more
+    /// rows of the key to deliver.
     pub held_for: Option<Duration>,
 }
 
 impl Lanes {
-    /// A key that dispatch state holds rows of, read before any row is taken in. It is due after
-    /// `due_in`; without that the table cannot tell when, and it is looked at at once.
+    /// Adds a key that has rows in dispatch state, read before the first row from the slot. The key
+    /// is due after `due_in`. Without `due_in`, the table holds no due time and the key is checked
+    /// at once.
     pub fn load_parked(
         &mut self,
         topic: &Topic,
@@ -58,9 +59,9 @@ impl Lanes {
         self.rest_until_told(id);
     }
 
-    /// Rows of a key became due in the table without our doing: an operator retries them.
+    /// Makes a key due that changed in the table without the relay: an operator retries its rows.
     ///
-    /// A live key is parked for that, so that the rows in its lane do not interleave (I3).
+    /// A live key is parked first, so that the rows in its lane do not interleave (I3).
     pub fn mark_due(&mut self, topic: &Topic, ordering_key: &str, now: Instant) {
         self.now = Some(now);
         let id = self.lane_of(topic, ordering_key);
@@ -91,7 +92,7 @@ impl Lanes {
                 continue;
             }
             if busy || parked.durable < parked.barrier {
-                // A batch of the live lane is still out, or its rows are not durable yet.
+                // A batch of the live lane is still outstanding, or its rows are not durable yet.
                 self.pause(id, now + Self::SETTLE_PAUSE);
                 continue;
             }
@@ -111,7 +112,7 @@ impl Lanes {
         claims
     }
 
-    /// How soon a parked key is looked at again that was not quite ready to be claimed.
+    /// The delay after which a parked key that was not ready to be claimed is checked again.
     const SETTLE_PAUSE: Duration = Duration::from_millis(20);
 
     /// Whether a parked key may be claimed now.
@@ -120,8 +121,8 @@ impl Lanes {
         !self.claimable.is_empty()
     }
 
-    /// The store's answer for a key; with nothing left in the table and nothing on its way there,
-    /// the key is live again.
+    /// Applies the store's answer for a key. If the table has no row and none is on its way there,
+    /// the key returns to its live lane.
     ///
     /// # Panics
     ///
@@ -151,7 +152,8 @@ impl Lanes {
             .rows
             .into_iter()
             .map(|(message, attempts)| Row { message, origin: Origin::Claimed { attempts } });
-        // After a failed delivery nobody knows which of the rows it was: the head goes alone.
+        // After a failed delivery, the row that caused it is unknown, so the first row is sent
+        // alone.
         let careful = (failures > 0).then_some(1);
         if lane.is_ordered() {
             rows.for_each(|row| lane.enqueue(row));
@@ -160,7 +162,8 @@ impl Lanes {
             self.ready.push_back(id);
             self.set_redelivery(id, Redelivery::Publishing);
         } else {
-            // Unordered rows are independent: they travel by themselves, and there may be more.
+            // Unordered rows are independent: they get a lane of their own, and the table may have
+            // more.
             let mut loose = Lane::loose(Topic::clone(&lane.topic));
             rows.for_each(|row| loose.enqueue(row));
             loose.refusals.careful = careful;
@@ -172,12 +175,12 @@ impl Lanes {
         self.debug_check(id);
     }
 
-    /// The store could not answer; the key rests a little.
+    /// Notes that the store could not answer. The key waits until `again_at`.
     pub fn claim_failed(&mut self, id: LaneId, again_at: Instant) {
         self.pause(id, again_at);
     }
 
-    /// A row handed over for recording is durable in dispatch state.
+    /// Notes that a row handed over for recording is durable in dispatch state.
     pub fn appended(&mut self, id: LaneId) {
         if let Some(parked) = &mut self.table[id].parked {
             assert!(
@@ -191,12 +194,12 @@ impl Lanes {
         }
     }
 
-    /// A delivery from dispatch state failed: the rows go back, the key backs off.
+    /// Handles a failed delivery from dispatch state: returns the rows and backs off.
     pub(super) fn delivery_failed(&mut self, batch: Batch, failure: &PublishFailure, now: Instant) {
         let id = batch.lane;
         let ordered = self.table[id].is_ordered();
-        // Only a row that failed by itself has failed. And neither an outage nor a missing right is
-        // its fault: it must not die of them.
+        // Only a row that failed alone counts an attempt. An outage or a missing permission must
+        // not kill the row.
         let was_alone = batch.rows.len() == 1;
         let (failures, before) = self.note_failed_delivery(id, failure.class, now);
         let counts = was_alone
@@ -242,17 +245,19 @@ impl Lanes {
         self.table.evict_if_spent(id);
     }
 
-    /// Whether a delivery failed that would have succeeded if it were not for its row: something of its topic
-    /// that was sent later has been stored, and no other key fell ill between the successes before and after
-    /// it. An outage that comes and goes, of one topic or of all, makes some fall ill each time.
+    /// Whether the failed delivery was caused by its row. A request of the topic that was sent
+    /// later must have been stored. And no other healthy key may have failed in the same success
+    /// interval.
+    ///
+    /// An intermittent outage, of one topic or of all, makes several healthy keys fail each time.
     fn was_its_own(&self, topic: &Topic, failed: FailedDelivery) -> bool {
         let FailedDelivery { at, everywhere, of_topic } = failed;
         self.topic_weather.is_fair(topic, at, (of_topic.pause, of_topic.own))
             && self.weather.refused_in(everywhere.pause) <= everywhere.own
     }
 
-    /// Failed deliveries of the key in a row, and the one before this. Rows without a key are remembered
-    /// with their topic.
+    /// Counts a failed delivery of the key. Returns the consecutive failures and the previous
+    /// failure. Rows without a key count with their topic.
     fn note_failed_delivery(
         &mut self,
         id: LaneId,
@@ -301,7 +306,8 @@ impl Lanes {
             }
             self.append_queue(id, Some((why, delay)));
             if let Some(parked) = &mut self.table[id].parked {
-                // Rows pushed while these were out may be in the table already, and come after them.
+                // Rows pushed while these were outstanding may be in the table already, although
+                // they come later.
                 parked.barrier = parked.handed;
                 parked.is_timed = true;
             }
@@ -356,7 +362,7 @@ impl Lanes {
         }
     }
 
-    /// Parks the key, or changes when it is looked at again.
+    /// Parks the key, or changes the time of its next check.
     pub(super) fn pause(&mut self, id: LaneId, until: Instant) {
         self.set_redelivery(id, Redelivery::Pausing { until });
         self.look_at(until, id);

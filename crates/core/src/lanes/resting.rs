@@ -1,8 +1,9 @@
-//! Parked keys that are only known by name: memory does not follow how many keys are parked (I6).
+//! Parked keys without a lane: memory does not grow with the number of parked keys (I6).
 //!
-//! A parked key needs a lane when its rows are claimed, or go into the table. In between it needs
-//! none: the table says when its head is due. Beyond a number of lanes such keys *rest*: only a
-//! fingerprint of each is kept, which tells that a row of it belongs behind those in the table (I4).
+//! A parked key needs a lane while its rows are claimed or written to the table. In between, the
+//! table holds the due time of the head. Beyond a number of lanes, such keys are *resting*: only a
+//! fingerprint of each is kept. The fingerprint shows that a new row of the key belongs behind its
+//! rows in the table (I4).
 
 use std::time::{Duration, Instant};
 
@@ -12,42 +13,43 @@ use crate::message::Topic;
 use super::Lanes;
 
 impl Lanes {
-    /// A key whose head is due sooner keeps its lane.
+    /// A key that is due sooner keeps its lane.
     const REST_MIN: Duration = Duration::from_millis(500);
 
-    /// How long a key that was woken by a row behind it keeps its lane at most.
+    /// The longest time for which a key that a new row has woken keeps its lane.
     const LOOK_PAUSE: Duration = Duration::from_secs(60);
 
-    /// Memory that parked keys without a lane hold, for the budget.
+    /// The memory of parked keys without a lane, in bytes, for the budget.
     #[must_use]
     pub fn resting_memory(&self) -> usize {
         self.resting.memory()
     }
 
-    /// Keys that have rows in dispatch state and no lane.
+    /// The number of keys that have rows in dispatch state and no lane.
     #[must_use]
     pub fn resting_keys(&self) -> usize {
         self.resting.len()
     }
 
-    /// Whether rows of a key wait in dispatch state, so that its later ones must wait behind them.
+    /// Whether the key has rows in dispatch state, so that its later rows must queue behind them.
     #[must_use]
     pub fn is_parked(&self, topic: &Topic, ordering_key: &str) -> bool {
         let lane = self.table.find(topic, ordering_key).map(|id| &self.table[id]);
         lane.is_some_and(|lane| lane.parked.is_some()) || self.resting.contains(topic, ordering_key)
     }
 
-    /// Whether keys rest, and half of the lanes of parked keys are left for them: a look finds more at
-    /// once then.
+    /// Whether keys are resting and half of the lanes for parked keys are free. The next query for
+    /// due keys may then return more at once.
     #[must_use]
     pub fn has_room_to_wake(&self) -> bool {
         !self.resting.is_empty() && self.parked_count <= self.policy.parked_lanes / 2
     }
 
-    /// The head of a key has no time, so that the table never tells it is due: the rows before it were
-    /// taken away by somebody else, an operator or a session that is gone. A key that rests is woken, and one
-    /// that is not known to be parked is, since a session that is gone has put the row there. One with a lane
-    /// looks again by itself.
+    /// Makes a key due if its head has no due time. Queries for due keys cannot find such a key.
+    ///
+    /// An operator or an ended session has removed the rows before the head. A resting key is woken.
+    /// A key not known to be parked is parked, because an ended session has put the row there. A
+    /// parked key with a lane checks the table by itself.
     pub fn mark_untimed(&mut self, topic: &Topic, ordering_key: &str, now: Instant) {
         let lane = self.table.find(topic, ordering_key).map(|id| &self.table[id]);
         if lane.is_some_and(|lane| lane.parked.is_some()) {
@@ -60,14 +62,14 @@ impl Lanes {
         }
     }
 
-    /// Topics whose due keys need not be looked for now: an operator has to act, and one of their
-    /// keys has been tried a moment ago.
+    /// The topics whose due keys need not be queried now. An operator has to act, and one of the
+    /// topic's keys was tried a moment ago.
     #[must_use]
     pub fn topics_at_rest(&self, now: Instant) -> Vec<Topic> {
         self.failing.at_rest(now)
     }
 
-    /// The lane of a key, made on first use; one that rests is parked as it was.
+    /// The lane of a key, created on first use. A resting key is parked again.
     pub(super) fn lane_of(&mut self, topic: &Topic, ordering_key: &str) -> LaneId {
         let id = self.table.lane_of(topic, ordering_key);
         if !self.resting.is_empty()
@@ -80,7 +82,7 @@ impl Lanes {
         id
     }
 
-    /// The head of a key that rested may have failed: it goes alone.
+    /// The head of a resting key may have failed, so it is sent alone.
     fn park_again(&mut self, id: LaneId, until: Option<Instant>) {
         let Some(until) = until else { panic!("I4: a key rests and nobody told the time") };
         self.pause(id, until);
@@ -93,7 +95,7 @@ impl Lanes {
         }
     }
 
-    /// Lets a parked key rest if there are many, and it is not due at once.
+    /// Lets a parked key rest if there are too many lanes and the key is not due soon.
     pub(super) fn rest_if_crowded(&mut self, id: LaneId, now: Instant) {
         let Some(Parked { redelivery: Redelivery::Pausing { until }, .. }) = self.table[id].parked
         else {
@@ -104,13 +106,14 @@ impl Lanes {
         }
     }
 
-    /// The same, due or not: the next look for due keys tells.
+    /// Lets a parked key rest if there are too many lanes, due or not. The next query for due keys
+    /// finds it.
     pub(super) fn rest_until_told(&mut self, id: LaneId) {
         if self.parked_count <= self.policy.parked_lanes {
             return;
         }
         let lane = &self.table[id];
-        // The table must know all that the lane does.
+        // The table must hold everything that the lane knows.
         let is_known = lane.parked.as_ref().is_some_and(|parked| {
             matches!(parked.redelivery, Redelivery::Pausing { .. })
                 && parked.is_timed

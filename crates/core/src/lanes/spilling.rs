@@ -1,8 +1,8 @@
-//! Rows that are recorded because too much log waits for them (I10).
+//! Records rows because they retain too much WAL (I10).
 //!
-//! An outage parks nothing for as long as the log may wait. Beyond that, rows that cannot go out are
-//! recorded like those of a parked key, the oldest first, and their keys go on from the table when
-//! Pub/Sub is back. It is nobody's fault, so no attempt is counted.
+//! An outage parks nothing while retained WAL is within the budget. Beyond the budget, rows that
+//! cannot be published are recorded like rows of a parked key, the oldest first. They are published
+//! from the table when Pub/Sub is back. No row caused the outage, so no attempt is counted.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -15,10 +15,11 @@ use crate::wal_budget::Spill;
 use super::{Aside, Lanes};
 
 impl Lanes {
-    /// How soon the head of a spilled key is due: it is looked for when Pub/Sub is back.
+    /// The delay until the head of a spilled key is due. The table is queried for it when Pub/Sub
+    /// is back.
     pub(super) const SPILLED_DUE: Duration = Duration::from_secs(1);
 
-    /// Records what must not make the log wait any longer, now and from now on.
+    /// Records the rows that must not retain WAL any longer, now and from now on.
     pub fn spill(&mut self, spill: Spill, now: Instant) {
         self.now = Some(now);
         if self.spill == spill {
@@ -33,7 +34,8 @@ impl Lanes {
         }
     }
 
-    /// What the rows that wait in a lane were refused with, if they were: what its topic said last.
+    /// The failure of the rows queued in a lane, if they were refused: the last failure of their
+    /// topic.
     fn last_refusal(&self, id: LaneId) -> Option<Arc<PublishFailure>> {
         let lane = &self.table[id];
         let was_refused = lane.refusals.attempts > 0 && lane.state != State::Out;
@@ -41,7 +43,7 @@ impl Lanes {
         Some(Arc::clone(&failing.failure))
     }
 
-    /// Whether a lane holds live rows that are to be recorded.
+    /// Whether the lane holds live rows that are to be recorded.
     fn must_spill(&self, id: LaneId) -> bool {
         let lane = &self.table[id];
         let has_failed = lane.refusals.attempts > 0;
@@ -53,7 +55,7 @@ impl Lanes {
         is_meant && lane.sends_live_rows() && lane.holds_live_rows()
     }
 
-    /// Why a row that comes for this lane is recorded without being tried, if it is.
+    /// Why a new row for this lane is recorded without being tried, if it is.
     pub(super) fn reason_to_set_aside(&self, id: LaneId) -> Option<Aside> {
         if self.spill == Spill::Off && self.failing.is_empty() {
             return None;
@@ -75,7 +77,7 @@ impl Lanes {
         }
     }
 
-    /// Rows of this key are spilled, and so are those that come behind them.
+    /// Marks a key as spilled, so that later rows behind it are recorded as spilled.
     pub(super) fn note_spilled(&mut self, id: LaneId) {
         self.has_spilled = true;
         if let Some(parked) = &mut self.table[id].parked {
@@ -83,7 +85,8 @@ impl Lanes {
         }
     }
 
-    /// As [`load_parked`](Self::load_parked), of a key whose first row was spilled: so is what comes behind it.
+    /// Adds a key like [`load_parked`](Self::load_parked), if its first row was spilled. Later rows
+    /// behind it are recorded as spilled.
     pub fn load_spilled(
         &mut self,
         topic: &Topic,

@@ -1,4 +1,4 @@
-//! Lanes on a bench: rows go in, and every batch is answered by hand.
+//! A test bench for lanes: the test pushes rows and answers every batch by hand.
 
 use std::time::{Duration, Instant};
 
@@ -17,7 +17,7 @@ pub(crate) struct Bench {
     next_row: u32,
 }
 
-/// Delays between a tenth of it and the whole, however often it failed.
+/// Creates a back-off whose delay does not grow: between a tenth of `delay` and `delay`.
 pub(crate) fn steady(delay: Duration) -> Backoff {
     Backoff { base: delay, cap: delay }
 }
@@ -60,7 +60,7 @@ impl Bench {
         self.lanes.check();
     }
 
-    /// A row that is dead before it was sent.
+    /// Pushes a row that is dead without being sent.
     pub(crate) fn push_dead(&mut self, topic: &str, key: &str) {
         let ticket = self.tracker.open();
         let message = message(self.next_row, topic, key);
@@ -78,12 +78,12 @@ impl Bench {
         self.lanes.next_batch(self.now)
     }
 
-    /// Everything that may go out.
+    /// Returns all batches that may be sent now.
     pub(crate) fn batches(&mut self) -> Vec<Batch> {
         std::iter::from_fn(|| self.batch()).collect()
     }
 
-    /// Everything that may go out is refused.
+    /// Refuses all batches that may be sent now. Returns their number.
     pub(crate) fn refuse_all(&mut self, class: FailureClass) -> usize {
         let out = self.batches();
         let refused = out.len();
@@ -106,7 +106,7 @@ impl Bench {
         self.lanes.refused(batch, &failure(class), self.now);
     }
 
-    /// One row of a key that is stored at once.
+    /// Pushes one row of a key and stores it at once.
     pub(crate) fn succeed(&mut self, topic: &str, key: &str) {
         self.push(topic, key, 1);
         let batch = self.batch().unwrap();
@@ -122,7 +122,7 @@ impl Bench {
         std::mem::take(&mut self.lanes.effects().finished)
     }
 
-    /// In how long the lanes want to be woken.
+    /// The delay until the lanes need to be woken.
     pub(crate) fn due_in(&self) -> Option<Duration> {
         self.lanes.next_due().map(|at| at.duration_since(self.now))
     }
@@ -150,7 +150,7 @@ impl Bench {
         self.lanes.check();
     }
 
-    /// Claims one key's rows, as dispatch state holds them.
+    /// Claims one key's rows, given as (row, attempts).
     pub(crate) fn claim(&mut self, rows: &[(u32, u32)]) {
         let keys = self.lanes.claims(1, self.now);
         self.answer(keys.first().unwrap(), rows);
@@ -161,7 +161,7 @@ pub(crate) fn message(row: u32, topic: &str, key: &str) -> Message {
     message_of(row, topic, key, 1)
 }
 
-/// With so many bytes of payload, fewer than 128.
+/// Creates a message with `payload` bytes of payload, fewer than 128.
 pub(crate) fn message_of(row: u32, topic: &str, key: &str, payload: u8) -> Message {
     let mut body = vec![0x0A, payload];
     body.extend((0..payload).map(|_| b'x'));

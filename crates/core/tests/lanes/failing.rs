@@ -1,4 +1,5 @@
-//! Topics that refuse, step by step: what their rows may hold, and how often they are tried.
+//! Topics that refuse rows, step by step: the budget share of their rows, and the frequency of
+//! probes.
 
 use std::time::Duration;
 
@@ -10,7 +11,7 @@ const MOMENT: Duration = Duration::from_nanos(1);
 const SECOND: Duration = Duration::from_secs(1);
 const NOTHING: BudgetLimits = BudgetLimits { bytes: 0, rows: 0 };
 
-/// Whoever is refused tries again a moment later.
+/// Creates a policy that retries every refusal a moment later.
 fn eager() -> LanePolicy {
     LanePolicy { operator: steady(MOMENT * 10), transient: steady(MOMENT * 10), ..policy() }
 }
@@ -22,7 +23,7 @@ fn topics_recorded(bench: &mut Bench) -> Vec<Topic> {
     topics
 }
 
-/// Rows of so many payloads, each a key of its own, all refused with an answer.
+/// Pushes rows with `payload` bytes, each with a key of its own, and refuses all of them.
 fn refused(bench: &mut Bench, topic: &str, rows: u32, payload: u8) {
     for row in 0..rows {
         let ticket = bench.tracker.open();
@@ -64,7 +65,7 @@ fn the_heaviest_topics_are_recorded_until_the_rest_fits_its_share() {
     assert_eq!(recorded(rows(30)), of(&["many"]));
     assert_eq!(recorded(rows(15)), of(&["many", "some"]));
     assert_eq!(recorded(rows(9)), of(&["many", "some", "few"]));
-    // A row holds at least what its message does, and its place.
+    // The budget counts at least the message and the queue entry of a row.
     let row = message_of(0, "many", "k0", 20).memory();
     let bytes = |bytes| BudgetLimits { bytes, rows: usize::MAX };
     assert_eq!(recorded(bytes(60 * row - 1)), of(&["many"]));
@@ -245,7 +246,7 @@ fn of_a_topic_that_waits_for_an_operator_one_parked_key_is_tried_at_a_time() {
     bench.lanes.wake(bench.now);
     assert_eq!(bench.claims().len(), 1);
     assert_eq!(bench.lanes.topics_at_rest(bench.now), [Topic::from("orders")]);
-    // The other one is told to come back a while after that rest.
+    // The other key has to wait for a while after that pause.
     let millisecond = Duration::from_millis(1);
     while !bench.lanes.has_claims() {
         bench.pass(millisecond);

@@ -1,4 +1,4 @@
-//! All lanes: step by step, under what attacks them, and against a naive model.
+//! Tests of all lanes: step by step, under failures, and against a naive model.
 
 #![expect(clippy::unwrap_used, reason = "a test stops at the first surprise")]
 

@@ -1,6 +1,6 @@
-//! Lanes against a naive model: a table, a service that misbehaves, and one clock, from a seed.
+//! Checks lanes against a naive model from a seed: a table, a faulty service, and one clock.
 //!
-//! The model knows what was pushed and what the service stored, and nothing of how lanes work.
+//! The model knows the pushed rows and the stored rows, and nothing of how lanes work.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::{Duration, Instant};
@@ -26,7 +26,7 @@ impl Rng {
     }
 }
 
-/// A row as dispatch state keeps it.
+/// A row in dispatch state.
 struct TableRow {
     key: String,
     event_id: String,
@@ -42,10 +42,10 @@ struct World {
     on_dead: OnDead,
     next_row: u32,
     table: BTreeMap<Position, TableRow>,
-    /// Commands to the store, which answers in order.
+    /// The commands to the store, which answers in order.
     store: VecDeque<StoreCommand>,
     out: Vec<Batch>,
-    /// First storing of each row, in order, by key.
+    /// The rows of each key in the order in which they were first stored.
     stored: BTreeMap<String, Vec<u32>>,
     poison: BTreeSet<u32>,
     sick: BTreeSet<String>,
@@ -76,7 +76,7 @@ fn policy(on_dead: OnDead) -> LanePolicy {
     }
 }
 
-/// `PubsubMessage { ordering_key }`, with an attribute-free body.
+/// Encodes `PubsubMessage { data, ordering_key }` without attributes.
 fn message(row: u32, key: &str) -> Message {
     let mut body = vec![0x0A, 1, b'x'];
     if !key.is_empty() {
@@ -273,7 +273,7 @@ impl World {
         }
     }
 
-    /// Keys whose head is due, as the table tells every second.
+    /// Marks keys whose head is due, as the relay's query of the table does every second.
     fn poll_due(&mut self) {
         let mut heads: BTreeMap<&str, &TableRow> = BTreeMap::new();
         for row in self.table.values().filter(|row| !row.dead) {
@@ -287,7 +287,7 @@ impl World {
         self.effects();
     }
 
-    /// An operator lets dead rows go again, now that they are harmless.
+    /// Simulates an operator who retries dead rows after making them harmless.
     fn operator_retries(&mut self) {
         let topic: Topic = "projects/p/topics/orders".into();
         let mut keys = BTreeSet::new();
@@ -303,7 +303,7 @@ impl World {
         self.effects();
     }
 
-    /// The log must not wait any longer, or may again.
+    /// Changes the spill mode at random.
     fn spill(&mut self) {
         let spill = match self.rng.below(4) {
             0 => Spill::Failing,
@@ -357,7 +357,7 @@ impl World {
         let total: usize = self.stored.values().map(Vec::len).sum();
         assert_eq!(total, self.next_row as usize, "lost rows");
         for (key, rows) in self.stored.iter().filter(|(key, _)| !key.is_empty()) {
-            // A row that was dead for a while was overtaken on purpose unless the key was held.
+            // With `OnDead::Continue`, later rows may overtake a row that was dead for a while.
             let excused = |row: &u32| self.on_dead == OnDead::Continue && self.dead.contains(row);
             let kept: Vec<_> = rows.iter().filter(|row| !excused(row)).collect();
             assert!(kept.is_sorted(), "I4: {key} out of order: {kept:?}");
@@ -377,7 +377,7 @@ fn run(seed: u64, on_dead: OnDead) {
     world.check();
 }
 
-/// Names the seed of a run that fails, so that it can be run again by itself.
+/// Prints the seed of a failed run, so that it can be reproduced.
 struct NameSeed(u64);
 
 impl Drop for NameSeed {

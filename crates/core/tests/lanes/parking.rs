@@ -1,4 +1,4 @@
-//! Parked keys step by step: into the table, back from it, and live again.
+//! Parked keys step by step: into the table, back from it, and into a live lane again.
 
 use std::time::Duration;
 
@@ -11,7 +11,7 @@ use crate::bench::{Bench, message, policy, steady};
 
 const MOMENT: Duration = Duration::from_nanos(1);
 const SECOND: Duration = Duration::from_secs(1);
-/// How soon a key is looked at again that was not quite ready.
+/// The delay after which a key that was not ready is checked again.
 const SETTLE_PAUSE: Duration = Duration::from_millis(20);
 
 fn nothing(held_for: Option<Duration>) -> Claimed {
@@ -35,8 +35,8 @@ fn answer(bench: &mut Bench, lane: LaneId, key: &str, rows: &[(u32, u32)]) {
     bench.lanes.check();
 }
 
-/// What becomes of claimed rows whose delivery failed: attempts, and whether they have a time of
-/// their own; none for dead ones.
+/// The outcomes of claimed rows after a failed delivery: attempts, and whether the row has a retry
+/// time. `None` marks dead rows.
 fn verdicts(bench: &mut Bench) -> Vec<(u32, Option<bool>)> {
     let finished = bench.finished().into_iter();
     finished
@@ -170,8 +170,8 @@ fn rows_without_a_key_flow_while_others_of_the_topic_are_in_the_table() {
     assert!(bench.taken_to_record().is_empty());
 }
 
-/// A lane that is refused every half second while another one succeeds, so many times and once
-/// before. Its last batch is left out.
+/// A lane that is refused every half second while another one succeeds. The lane was refused once
+/// at the start and then `halves` times. Its last batch is returned unanswered.
 fn stuck_for(halves: u32, key: &str) -> (Bench, Batch) {
     let policy = LanePolicy {
         park_after: SECOND * 2,
@@ -222,7 +222,7 @@ fn a_lane_is_parked_when_its_time_is_over_neither_sooner_nor_a_back_off_later() 
         };
         let mut bench = Bench::with(policy);
         bench.succeed("well", "k");
-        // A silence before it was sent first is no time in which it was stuck.
+        // A silence before the first attempt does not count as stuck.
         bench.pass(Duration::from_millis(900));
         bench.push("orders", "sick", 1);
         bench.refuse_all(class);
@@ -293,7 +293,7 @@ fn a_key_that_is_held_is_looked_at_when_the_table_says() {
 
 #[test]
 fn an_answer_is_stale_when_rows_were_recorded_after_the_question() {
-    // On its way into the table, and there already.
+    // A row on its way into the table, and a row that is already there.
     for is_durable in [false, true] {
         let (mut bench, lane) = claiming(policy(), "k");
         bench.push("orders", "k", 1);
@@ -347,7 +347,8 @@ fn a_key_rests_when_nothing_of_it_is_on_its_way() {
 #[test]
 fn only_a_row_that_failed_alone_and_by_itself_counts_an_attempt() {
     use FailureClass::{Operator, Transient};
-    // Rows claimed with their attempts, the answer, whether it is an outage; what becomes of them.
+    // (claimed rows with their attempts, the failure, whether it is an outage, the expected
+    // outcomes).
     type Case = (&'static [(u32, u32)], FailureClass, bool, &'static [(u32, Option<bool>)]);
     let cases: &[Case] = &[
         (&[(1, 0)], Transient, false, &[(1, Some(true))]),
@@ -373,8 +374,8 @@ fn only_a_row_that_failed_alone_and_by_itself_counts_an_attempt() {
     }
 }
 
-/// A delivery of the key that fails, after which one of another key of the topic succeeds; the lane of its next
-/// claim.
+/// Fails one delivery of the key, then stores a row of another key of the topic. Returns the lane
+/// of the key's next claim.
 fn failed_while_others_succeed(bench: &mut Bench, lane: LaneId) -> LaneId {
     answer(bench, lane, "k", &[(0, 0)]);
     bench.refuse_all(FailureClass::Transient);
@@ -427,7 +428,7 @@ fn an_outage_of_one_topic_that_comes_and_goes_counts_no_attempt_beside_one_that_
         answer(&mut bench, lane, "k", &[(1, 0)]);
         bench.refuse_all(FailureClass::Transient);
         assert_eq!(verdicts(&mut bench), [(0, Some(true))]);
-        // The other topic flows between the refusals of this one.
+        // The other topic succeeds between the refusals of this one.
         bench.succeed("well", "k");
         bench.push("orders", "well", 1);
         assert_eq!(bench.refuse_all(FailureClass::Transient), 1);
@@ -446,7 +447,7 @@ fn an_outage_that_comes_and_goes_counts_no_attempt_where_keys_that_were_well_are
         let (mut bench, mut lane) = claiming(policy, "k");
         let mut counted = 0;
         for _ in 0..4 {
-            // Down: the parked row is refused, and a moment later, or not, a key that was well.
+            // The service is down: it refuses the parked row and, in one case, then a healthy key.
             answer(&mut bench, lane, "k", &[(1, counted)]);
             bench.refuse_all(FailureClass::Transient);
             match verdicts(&mut bench)[..] {
@@ -457,7 +458,7 @@ fn an_outage_that_comes_and_goes_counts_no_attempt_where_keys_that_were_well_are
             if falls_ill_with_it {
                 assert_eq!(bench.refuse_all(FailureClass::Transient), 1);
             }
-            // And up again.
+            // The service is up again.
             bench.pass(SECOND * 5);
             let well = bench.batch().unwrap();
             bench.store(well);
@@ -500,7 +501,7 @@ fn failed_deliveries_of_a_key_double_its_rest() {
         bench.refuse_all(FailureClass::Operator);
         let (wait, whole) = (bench.due_in().unwrap(), redelivery.base * (1 << doublings));
         assert!(wait >= whole / 10 && wait <= whole, "{wait:?} of {whole:?}");
-        // A topic that waits for an operator is probed every five seconds at most.
+        // A topic that waits for an operator is probed at least every five seconds.
         bench.pass(wait.max(SECOND * 10));
         lane = bench.claims().first().unwrap().lane;
     }
@@ -538,7 +539,7 @@ fn what_comes_behind_a_spilled_row_of_its_key_is_spilled_too() {
 
 #[test]
 fn what_is_spilled_after_a_refusal_says_so_of_the_first_row_of_its_key() {
-    // Refused before anything is spilled, or while it is.
+    // Rows that are refused before spilling starts, and rows that are refused during it.
     for spills_before in [false, true] {
         let mut bench = Bench::new();
         bench.push("orders", "k", 2);

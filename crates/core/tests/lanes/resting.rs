@@ -1,4 +1,4 @@
-//! Parked keys that need no lane while they wait, step by step.
+//! Parked keys without a lane, step by step.
 
 use std::time::Duration;
 
@@ -9,7 +9,7 @@ use crate::bench::{Bench, policy, steady};
 const MOMENT: Duration = Duration::from_nanos(1);
 const SECOND: Duration = Duration::from_secs(1);
 
-/// One parked key has the only lane there is, and another one rests.
+/// A bench in which one parked key has the only lane and another key is resting.
 fn crowded() -> Bench {
     let mut bench = Bench::with(LanePolicy { parked_lanes: 1, ..policy() });
     bench.park("orders", "first", Some(SECOND * 3_600));
@@ -19,12 +19,12 @@ fn crowded() -> Bench {
     bench
 }
 
-/// Lanes, and keys that rest.
+/// The number of lanes, and the number of resting keys.
 fn counts(bench: &Bench) -> (usize, usize) {
     (bench.lanes.len(), bench.lanes.resting_keys())
 }
 
-/// A row of the key that rests, which wakes it, and its lane.
+/// Pushes rows of the resting key, which wakes the key. Returns its lane.
 fn woken(bench: &mut Bench, rows: u32) -> LaneId {
     bench.push("orders", "resting", rows);
     assert_eq!(counts(bench), (2, 0));
@@ -105,7 +105,7 @@ fn a_key_whose_time_the_table_does_not_know_keeps_its_lane() {
 
 #[test]
 fn a_key_that_backs_off_rests_where_lanes_are_scarce() {
-    // Never due within half a second, whatever is drawn.
+    // The delay is never below half a second, for any random number.
     let redelivery = steady(SECOND * 10);
     for (parked_lanes, expected) in [(1, (1, 1)), (2, (2, 0))] {
         let mut bench = Bench::with(LanePolicy { parked_lanes, redelivery, ..policy() });

@@ -1,4 +1,4 @@
-//! What one sick key or topic costs the others: memory, requests, time.
+//! The cost of one failing key or topic for the others: memory, requests, time.
 
 use std::time::Duration;
 
@@ -148,7 +148,7 @@ fn a_row_dies_only_of_what_it_did_alone() {
         let mut bench = Bench::new();
         bench.lanes.load_parked(&Topic::from("orders"), key, None, bench.now);
         bench.pass(Duration::ZERO);
-        // Another key succeeds all the while.
+        // Another key keeps succeeding.
         let mut attempts = [0, 0, 0];
         let (mut dead, mut published) = (Vec::new(), Vec::new());
         for _ in 0..5 {
@@ -163,7 +163,7 @@ fn a_row_dies_only_of_what_it_did_alone() {
                 break;
             }
             bench.claim(&rows);
-            // The first row is well, the second fails whenever it is in a request.
+            // The first row is healthy. The second row fails in every request.
             while let Some(batch) = bench.batch() {
                 let is_ill = batch.messages().any(|message| message.event_id() == "101");
                 match is_ill {
@@ -210,7 +210,7 @@ fn parked_keys_beyond_a_number_take_a_few_bytes_and_are_still_known() {
     let mut bench = Bench::new();
     let topic = Topic::from("orders");
     for key in 0..100_000 {
-        // Overdue or not: after a long sickness all of them are.
+        // Half of the keys are overdue. After a long failure, all of them are.
         let due_in = Some(Duration::from_secs(30 * (key % 2)));
         bench.lanes.load_parked(&topic, &format!("k{key}"), due_in, bench.now);
     }
@@ -218,7 +218,7 @@ fn parked_keys_beyond_a_number_take_a_few_bytes_and_are_still_known() {
     assert!(bench.lanes.len() <= 1_001, "I6: {} lanes", bench.lanes.len());
     assert!(bench.lanes.resting_memory() < 100_000 * 48);
 
-    // A row of a key that rests goes behind those in the table (I4).
+    // A row of a resting key goes behind its rows in the table (I4).
     bench.push("orders", "k99999", 1);
     assert!(bench.batch().is_none());
     let recorded = bench.taken_to_record();
@@ -227,7 +227,7 @@ fn parked_keys_beyond_a_number_take_a_few_bytes_and_are_still_known() {
     bench.lanes.check();
     assert!(bench.lanes.len() <= 1_001, "and the key rests again");
 
-    // The table says that it is due: it is claimed, and live when nothing is left.
+    // The table reports the key as due. The key is claimed, and it is live once no row is left.
     bench.lanes.mark_due(&topic, "k99999", bench.now);
     bench.pass(Duration::ZERO);
     let keys = bench.lanes.claims(2_000, bench.now);

@@ -1,4 +1,4 @@
-//! What goes out together and when again, at the edges of each rule.
+//! The contents and times of batches, at the edges of each rule.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -10,7 +10,7 @@ use crate::bench::{Bench, failure, message_of, policy, steady};
 const MOMENT: Duration = Duration::from_nanos(1);
 const SECOND: Duration = Duration::from_secs(1);
 
-/// Nobody who is refused in an outage comes back within six seconds by himself.
+/// A policy in which no refused lane retries within six seconds on its own.
 fn slow() -> LanePolicy {
     LanePolicy {
         transient: steady(SECOND * 60),
@@ -20,7 +20,7 @@ fn slow() -> LanePolicy {
     }
 }
 
-/// The same, and a minute may pass before anything is stuck or an outage.
+/// The same policy, but lanes become stuck and outages are detected only after a minute.
 fn slow_and_patient() -> LanePolicy {
     LanePolicy { park_after: SECOND * 120, ..slow() }
 }
@@ -84,7 +84,7 @@ fn a_request_takes_as_many_rows_as_it_may() {
     assert_eq!((keys(&second), second[0].messages().len()), (vec!["k"], 2));
 }
 
-/// Sizes of the requests that carry so many rows when these are refused for ever.
+/// The sizes of the requests for `rows` rows, if Pub/Sub always refuses the rows in `bad`.
 fn requests_of(batch_messages: usize, rows: u32, bad: &[&str]) -> Vec<usize> {
     let mut bench = Bench::with(LanePolicy { batch_messages, ..policy() });
     bench.push("orders", "k", rows);
@@ -121,7 +121,7 @@ fn while_a_row_is_searched_for_requests_do_not_grow_and_grow_again_from_there() 
     let mut bench = Bench::with(LanePolicy { batch_messages: 8, ..policy() });
     bench.push("orders", "k", 40);
     let mut sizes = Vec::new();
-    // The first row dies; of a later request one row is refused that is taken a moment later.
+    // The first row dies. In a later request, one row is refused and then stored a moment later.
     let refused = [1, 1, 1, 1, 0, 0, 1];
     for is_refused in refused.into_iter().chain([0; 5]) {
         let batch = bench.batch().unwrap();

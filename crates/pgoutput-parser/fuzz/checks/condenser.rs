@@ -1,12 +1,15 @@
-//! What must hold for any bytes. The fuzz target `condenser` runs it, and so do the crate's ordinary tests.
+//! Properties of the condenser for any bytes, used by the fuzz target `condenser` and by ordinary
+//! tests.
 
 use pgoutput_parser::{CondenseLimits, Condenser, Frame};
 
 /// The largest part that is pushed at once.
 const PART_BYTES_MAX: usize = 64;
 
-/// Two limits and the size of the parts, a byte each, then a frame. It is refused, or condensed to no more
-/// than it had and than the limits allow. Within the limits it stays as it was.
+/// Checks one input: two limits and the part size, one byte each, then a frame.
+///
+/// The frame is either refused, or condensed to at most its own size and the limits. A frame within
+/// the limits is unchanged.
 pub(crate) fn check(input: &[u8]) {
     let Some((&[value_max, values_max, part_bytes], frame)) = input.split_first_chunk() else {
         return;

@@ -1,9 +1,12 @@
-//! What must hold for any bytes. The fuzz target `decoder` runs it, and so do the crate's ordinary tests.
+//! Properties of the decoder for any bytes, used by the fuzz target `decoder` and by ordinary
+//! tests.
 
 use pgoutput_parser::{Change, Column, Decoder, OldTuple, Relation, Tuple, encode};
 
-/// A stream of messages, each behind its length in two bytes. Every message is either refused or the
-/// one encoding of what it decodes to. As in production, the first error ends the stream.
+/// Checks a stream of messages, each with its length in two bytes before it.
+///
+/// Every message is either refused, or decodes to a value whose only encoding is that message. As
+/// in production, the first error ends the stream.
 pub(crate) fn check(mut input: &[u8]) {
     let mut decoder = Decoder::new();
     while let Some((len, rest)) = input.split_first_chunk() {
@@ -66,7 +69,7 @@ fn reencodes(change: &Change<'_>, data: &[u8]) {
 }
 
 /// Whether a Relation or Type message spells out `pg_catalog`, which the server leaves empty. Both
-/// forms decode to the same, so this one cannot come back from the encoder.
+/// forms decode to the same value, so the encoder cannot reproduce this one.
 fn is_spelled_out(data: &[u8]) -> bool {
     data.get(5..).is_some_and(|rest| rest.starts_with(b"pg_catalog\0"))
 }

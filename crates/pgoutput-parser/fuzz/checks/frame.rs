@@ -1,8 +1,8 @@
-//! What must hold for any bytes. The fuzz target `frame` runs it, and so do the crate's ordinary tests.
+//! Properties of frames for any bytes, used by the fuzz target `frame` and by ordinary tests.
 
 use pgoutput_parser::{Frame, StandbyStatusUpdate, encode};
 
-/// Bytes are either refused or the one encoding of what they decode to.
+/// Checks that bytes are either refused, or decode to a frame whose only encoding is those bytes.
 pub(crate) fn check(input: &[u8]) {
     match Frame::parse(input) {
         Ok(Frame::XLogData(frame)) => assert_eq!(encode::xlog_data(&frame), input),

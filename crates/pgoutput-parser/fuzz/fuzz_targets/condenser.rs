@@ -1,4 +1,4 @@
-//! Any bytes as one large CopyData payload, in parts.
+//! Fuzzes the condenser with any bytes as one large CopyData payload, in parts.
 
 #![no_main]
 

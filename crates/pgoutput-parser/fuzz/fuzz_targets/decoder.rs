@@ -1,4 +1,4 @@
-//! Any bytes as a stream of pgoutput messages.
+//! Fuzzes the decoder with any bytes as a stream of pgoutput messages.
 
 #![no_main]
 

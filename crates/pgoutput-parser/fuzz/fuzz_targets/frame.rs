@@ -1,4 +1,4 @@
-//! Any bytes as one CopyData payload.
+//! Fuzzes the frame parser with any bytes as one CopyData payload.
 
 #![no_main]
 

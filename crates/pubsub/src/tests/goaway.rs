@@ -1,4 +1,5 @@
-//! GOAWAY with requests in flight, frame by frame: a library would not send all of these.
+//! GOAWAY with requests in flight, sent frame by frame, because a library would not send all of
+//! these.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -29,7 +30,7 @@ const END_HEADERS: u8 = 4;
 /// The server's side of one connection.
 struct Raw(TcpStream);
 
-/// A request: its stream, and which of the messages it holds.
+/// A request: its stream, and the test message that it carries.
 struct Request {
     stream: u32,
     data: String,
@@ -56,7 +57,7 @@ impl Raw {
         self.0.write_all(&frame).await.unwrap();
     }
 
-    /// The next whole request.
+    /// Reads the next whole request.
     async fn request(&mut self) -> Request {
         loop {
             let mut head = [0; 9];
@@ -77,7 +78,7 @@ impl Raw {
         }
     }
 
-    /// Stored, under its data as the id.
+    /// Answers that the request is stored, with its data as the message id.
     async fn store(&mut self, request: &Request) {
         self.write(HEADERS, END_HEADERS, request.stream, &[0x88]).await; // :status 200
         let mut body = BytesMut::new();
@@ -101,7 +102,7 @@ impl Raw {
     }
 }
 
-/// Which of the tests' messages a request carries.
+/// The test message that a request carries.
 fn data_of(payload: &[u8]) -> &'static str {
     let is_in = |data: &str| payload.windows(data.len()).any(|part| part == data.as_bytes());
     ["one", "two", "three"].into_iter().find(|data| is_in(data)).unwrap()
@@ -114,7 +115,7 @@ async fn listen() -> (TcpListener, GrpcPublisher) {
     (listener, GrpcPublisher::connect(&config).unwrap())
 }
 
-/// Publishes these at once, a request each.
+/// Publishes each message at once, in a request of its own.
 async fn publish_each(
     publisher: &GrpcPublisher,
     data: &[&'static str],
@@ -135,7 +136,7 @@ async fn requests_above_the_last_stream_are_sent_again_and_the_others_awaited() 
         for request in &again {
             next.store(request).await;
         }
-        // Answered last of all, on the connection that goes away.
+        // The last answer comes on the connection that is shutting down.
         leaving.store(&first).await;
         again.sort_by_key(|request| request.data != second.data);
         assert_eq!([&*again[0].data, &*again[1].data], [&*second.data, &*third.data]);
@@ -168,7 +169,7 @@ async fn a_service_that_wants_calm_gets_it_from_the_caller_and_few_connections()
     let count = Arc::new(AtomicUsize::new(0));
     let accepted = Arc::clone(&count);
     tasks.spawn(async move {
-        // Kept: a closed one may take its last frame with it.
+        // The connections are kept, because closing one may lose its last frame.
         let mut left = Vec::new();
         loop {
             let mut connection = Raw::accept(&listener).await;

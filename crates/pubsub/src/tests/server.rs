@@ -1,4 +1,4 @@
-//! A Publish server over bare HTTP/2 that does what each test asks for.
+//! A Publish server over bare HTTP/2 with scripted answers.
 
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -21,24 +21,25 @@ use walrelay_testkit::tls::{CERTIFICATE, KEY};
 
 use crate::cork::Wire;
 
-/// What the server does with one request.
+/// The server's answer to one request.
 #[derive(Clone)]
 pub(super) enum Answer {
     /// One id per message: the message's data, so that a test sees the order.
     Ids,
-    /// As `Ids`, once as many requests have arrived as the barrier waits for.
+    /// Like `Ids`, once as many requests have arrived as the barrier waits for.
     IdsTogether(Arc<Barrier>),
-    /// As `Ids` for whoever sends this `authorization`; to others, that the token is refused.
+    /// Like `Ids` for requests with this `authorization`. Other requests are refused because of
+    /// their token.
     IdsFor(String),
-    /// As `Ids`, in DATA frames of one byte.
+    /// Like `Ids`, in DATA frames of one byte.
     IdsInPieces,
-    /// These ids, whatever was asked.
+    /// These ids, for any request.
     TheseIds(Vec<String>),
-    /// A body of so many bytes.
+    /// A body of this size.
     Bytes(usize),
     /// An empty body, then this status in the trailers.
     Status(i32, &'static str),
-    /// This status among the headers, no body.
+    /// This status in the headers, and no body.
     TrailersOnly(i32, &'static str),
     /// A body that ends without a status.
     NoStatus,
@@ -46,9 +47,9 @@ pub(super) enum Answer {
     Http(u16),
     /// RST_STREAM.
     Reset(Reason),
-    /// The connection is cut.
+    /// The server cuts the connection.
     Cut,
-    /// Nothing, until the client gives up.
+    /// No answer, until the client gives up.
     Never,
 }
 
@@ -76,19 +77,19 @@ struct Shared {
     goaway_after: Option<usize>,
     connections: AtomicUsize,
     seen: watch::Sender<Vec<Seen>>,
-    /// How many requests the client has cancelled.
+    /// The number of requests that the client has cancelled.
     cancelled: watch::Sender<usize>,
     most_streams: Mutex<usize>,
 }
 
 impl Server {
-    /// A server on a free port; `script` gets the number of the request, from 0.
+    /// Starts a server on a free port. `script` gets the number of the request, from 0.
     pub(super) async fn start(script: impl Fn(usize) -> Answer + Send + Sync + 'static) -> Self {
         let any = SocketAddr::from(([127, 0, 0, 1], 0));
         Self::start_at(any, None, script).await
     }
 
-    /// As `start`, behind TLS.
+    /// Like `start`, with TLS.
     pub(super) async fn start_with_tls(
         script: impl Fn(usize) -> Answer + Send + Sync + 'static,
     ) -> Self {
@@ -96,7 +97,7 @@ impl Server {
         Self::listen(any, Some(tls()), None, Box::new(script)).await
     }
 
-    /// As `start`, and each connection announces its end after so many requests.
+    /// Like `start`, but each connection sends GOAWAY after this many requests.
     pub(super) async fn going_away_after(
         requests: usize,
         script: impl Fn(usize) -> Answer + Send + Sync + 'static,
@@ -138,23 +139,23 @@ impl Server {
         self.address
     }
 
-    /// How many connections were ever opened.
+    /// The number of connections ever opened.
     pub(super) fn connections(&self) -> usize {
         self.shared.connections.load(Ordering::SeqCst)
     }
 
-    /// The most requests one connection had open at a time.
+    /// The highest number of concurrent requests on one connection.
     pub(super) fn most_streams(&self) -> usize {
         *self.shared.most_streams.lock().unwrap()
     }
 
-    /// The requests, as soon as there are `count` of them.
+    /// Waits for `count` requests and returns them.
     pub(super) async fn seen(&self, count: usize) -> Vec<Seen> {
         let mut seen = self.shared.seen.subscribe();
         seen.wait_for(|seen| seen.len() >= count).await.unwrap().clone()
     }
 
-    /// Returns when the client has cancelled `count` requests.
+    /// Waits until the client has cancelled `count` requests.
     pub(super) async fn cancelled(&self, count: usize) {
         let mut cancelled = self.shared.cancelled.subscribe();
         cancelled.wait_for(|cancelled| *cancelled >= count).await.unwrap();
@@ -181,7 +182,7 @@ async fn listen(listener: TcpListener, tls: Option<TlsAcceptor>, shared: Arc<Sha
     }
 }
 
-/// Presents the certificate of the testkit, and speaks HTTP/2.
+/// Creates a TLS acceptor with the testkit's certificate and HTTP/2.
 fn tls() -> TlsAcceptor {
     let provider = Arc::new(rustls::crypto::ring::default_provider());
     let mut config = ServerConfig::builder_with_provider(provider)
@@ -208,7 +209,7 @@ async fn serve(wire: Box<dyn Wire>, number: usize, shared: Arc<Shared>) {
     };
     let mut requests = JoinSet::new();
     let mut accepted = 0;
-    // Ends when the client is gone, or when a request asks for the connection to be cut.
+    // Ends when the client disconnects, or when an answer cuts the connection.
     while let Some(Ok((request, respond))) = next(&mut connection, &mut requests).await {
         requests.spawn(answer((number, request), respond, Arc::clone(&shared)));
         accepted += 1;
@@ -242,7 +243,7 @@ async fn next(
 
 enum Next {
     GoOn,
-    /// The answer lives until the connection is gone: dropping it earlier would reset the stream.
+    /// Kept until the connection is closed, because dropping it earlier would reset the stream.
     #[expect(dead_code, reason = "held, not read")]
     Cut(SendResponse<Bytes>),
 }

@@ -1,4 +1,4 @@
-//! Access tokens: sent with every request, renewed, refused, late.
+//! Access tokens that are sent, renewed, refused or late.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -24,7 +24,7 @@ fn with_credentials(config: &PublisherConfig, make: MakeCredentials) -> GrpcPubl
     GrpcPublisher::assemble(config, Dialer::new(config).unwrap(), Some(make)).unwrap()
 }
 
-/// Credentials that count how often they are asked.
+/// Credentials that count the requests for a token.
 #[derive(Debug, Clone)]
 struct Token {
     asked: Arc<AtomicUsize>,
@@ -86,16 +86,16 @@ async fn missing_credentials_are_the_operators_and_a_hiccup_is_not() {
     }
 }
 
-/// What credentials do when they are asked for a token.
+/// The behaviour of credentials that are asked for a token.
 #[derive(Debug, Clone)]
 enum Does {
-    /// They hand out this one.
+    /// Return this token.
     Give(String),
-    /// They hand out the newest one.
+    /// Return the newest token.
     GiveNewest(Arc<AtomicUsize>),
-    /// They fail, and will always fail.
+    /// Fail permanently.
     FailForEver,
-    /// They wait for an endpoint that does not answer.
+    /// Wait for an endpoint that does not answer.
     Wait,
 }
 
@@ -120,7 +120,8 @@ impl CredentialsProvider for Does {
     }
 }
 
-/// Credentials that do this, by how often they were made before; and that count.
+/// Creates credentials whose behaviour depends on the number of earlier creations. Also returns the
+/// number of creations.
 fn making(
     does: impl Fn(usize) -> Does + Send + Sync + 'static,
 ) -> (MakeCredentials, Arc<AtomicUsize>) {
@@ -130,7 +131,7 @@ fn making(
     (Box::new(make), made)
 }
 
-/// The token of credentials that were made so many times before.
+/// The token of the credentials after this many earlier creations.
 fn token(made: usize) -> String {
     format!("Bearer t{made}")
 }
