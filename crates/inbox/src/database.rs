@@ -99,7 +99,8 @@ pub(crate) struct Found {
     pub(crate) registration: Option<Registration>,
     /// The reason why the row is missing, if row level security hides it.
     pub(crate) hidden: Option<String>,
-    /// The report of an event that alone fails for its surroundings.
+    /// The report of an event that fails alone, because something that it needs is missing or
+    /// locked.
     pub(crate) stuck: Option<String>,
     /// The counts of pending and dead rows.
     pub(crate) waiting: Waiting,

@@ -106,7 +106,8 @@ impl Waiting {
     }
 }
 
-/// Returns the reason why an event waits that alone fails for its surroundings, and the next step.
+/// Returns the report of an event that fails alone, because something that it needs is missing or
+/// locked, with the next step.
 pub(crate) fn stuck(consumer: &str, row: &Row) -> String {
     let (id, code, error): (String, String, Option<String>) = (row.get(0), row.get(1), row.get(2));
     let who = match row.get::<_, i64>(3) - 1 {
