@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use crate::failure::Failure;
 
-/// The number of a batch that is out.
+/// The number of a batch in flight.
 pub type BatchId = u64;
 
 /// The messages that one transaction applies, in this order.

@@ -1,9 +1,10 @@
 //! Decides whether an event itself is at fault when its batch fails with an error that says nothing
 //! about an event.
 //!
-//! Examples are a missing permission, or a lock that is not granted. If every event fails, no event
-//! is at fault, and the failure passes. If one event fails and others pass, that event is at fault.
-//! A failed event therefore goes alone from then on, so that healthy events do not fail with it:
+//! Examples are a missing permission, or a lock that is not granted. If every event fails, the cause
+//! is elsewhere, and usually temporary. If one event fails while others are applied ("pass"), that
+//! event is at fault. A failed event therefore goes alone from then on, so that healthy events do not
+//! fail with it:
 //!
 //! ```text
 //!            its batch fails              fails again, others have passed since
@@ -25,7 +26,7 @@ use crate::failure::Failure;
 use crate::leases::Ticket;
 use crate::pace::Portion;
 
-/// The wait between probes of doubtful messages while nothing passes. The wait grows.
+/// The wait between probes of doubtful messages while no event passes. The wait grows.
 const PROBE_WAIT_FIRST: Duration = Duration::from_millis(100);
 const PROBE_WAIT_LONGEST: Duration = Duration::from_secs(5);
 /// Conflicts after which a message is in doubt. Batches halve with each conflict, so the message
@@ -69,7 +70,7 @@ pub(crate) struct Doubts {
     passed: u64,
     of: BTreeMap<Ticket, Doubt>,
     /// The number of messages stored without proof since `unproven_since`, to free capacity while
-    /// nothing passed.
+    /// no event passed.
     unproven: usize,
     unproven_since: Option<Instant>,
     wait: Backoff,

@@ -9,10 +9,10 @@
 //!                 └─────────────────────────────┘
 //! ```
 //!
-//! The states belong to a key, which has one batch out at a time (C3). A message without a key
-//! takes its turn alone. Messages in [doubt](crate::doubts) wait in a queue of their own. When a
-//! lease runs out, the unsent messages of its key are dropped. Pub/Sub redelivers these messages,
-//! and they queue behind the batch that is still out.
+//! The states belong to a key, which has one batch in flight at a time (C3). A message without a
+//! key takes its turn alone. Messages in [doubt](crate::doubts) wait in a queue of their own. When
+//! a lease runs out, the unsent messages of its key are dropped. Pub/Sub redelivers these messages,
+//! and they queue behind the batch that is still in flight.
 
 mod turns;
 
@@ -46,7 +46,7 @@ const OUTAGE_MESSAGES: usize = 100;
 pub struct Bounds {
     /// The messages in a batch, at most.
     pub batch: usize,
-    /// The batches out at once, at most.
+    /// The batches in flight at once, at most.
     pub workers: usize,
     /// The messages held, at most.
     pub messages: usize,
@@ -105,7 +105,7 @@ enum State {
     /// Queued for the next batch, if the key holds any message.
     #[default]
     Ready,
-    /// A batch of the key is out.
+    /// A batch of the key is in flight.
     Out,
     /// The key was deferred and waits until this time.
     Resting(Instant),
@@ -135,7 +135,7 @@ enum Line {
     Doubtful,
 }
 
-/// A batch that is out.
+/// A batch in flight.
 #[derive(Debug)]
 struct Out {
     line: Line,
@@ -246,7 +246,7 @@ impl<M> Intake<M> {
         self.lanes.len()
     }
 
-    /// Returns the number of batches out.
+    /// Returns the number of batches in flight.
     #[must_use]
     pub fn batches_out(&self) -> usize {
         self.batches.len()
@@ -304,7 +304,7 @@ impl<M> Intake<M> {
     ///
     /// # Panics
     ///
-    /// If the batch is not out, or if the number of fates differs from the number of messages.
+    /// Panics if the batch is not in flight, or if fates and messages differ in number.
     pub fn settle(&mut self, id: BatchId, outcome: &Outcome, now: Instant) {
         let out = self.batches.remove(&id).expect("C2: a batch that is not out has ended");
         let Out { line, began, tickets } = out;
@@ -543,7 +543,7 @@ impl<M> Intake<M> {
         }
     }
 
-    /// Drops messages because a lease has run out. A message that is out stays until its outcome is
+    /// Drops messages because a lease has run out. A message in flight stays until its outcome is
     /// known. The unsent messages of its key are dropped from this message on. Another instance may
     /// apply them by now, and otherwise Pub/Sub redelivers them. The messages before this one stay,
     /// because redelivery would put them behind this one.
@@ -568,8 +568,8 @@ impl<M> Intake<M> {
         }
     }
 
-    /// Drops every message that is not out, at the end of a drain. Returns the deliveries, so that
-    /// the caller can nack them.
+    /// Drops every message that is not in flight, at the end of a drain. Returns the deliveries, so
+    /// that the caller can nack them.
     pub fn give_up(&mut self) -> Vec<String> {
         let waiting: Vec<Ticket> =
             self.held.iter().filter(|(_, held)| !held.is_out).map(|(ticket, _)| *ticket).collect();

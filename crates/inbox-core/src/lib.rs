@@ -9,7 +9,7 @@
 //! [`Intake`] owns the held messages and keeps C2, C3, C7 and C8 of the consumer's contract:
 //!
 //! - Only messages that a known commit covers are acknowledged (C2).
-//! - A key has one batch out at a time (C3).
+//! - A key has one batch in flight at a time (C3).
 //! - Acknowledgements of a key leave in order (C7).
 //! - Every held message has its lease renewed (C8).
 //!

@@ -95,7 +95,7 @@ impl Pace {
         }
     }
 
-    /// Returns whether one more batch may start while `out` batches are out.
+    /// Returns whether one more batch may start while `out` batches are in flight.
     pub(crate) fn may_begin(&self, now: Instant, out: usize) -> bool {
         let workers = match self.is_outage() || self.conflict.tries() >= CONFLICTS_MAX {
             true => 1,

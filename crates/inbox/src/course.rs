@@ -87,7 +87,7 @@ impl Lines {
 pub(crate) enum Course {
     /// The loop continues.
     On,
-    /// No new batch starts, and batches that are out may finish until `until`.
+    /// No new batch starts, and batches in flight may finish until `until`.
     Draining { until: Instant },
 }
 

@@ -17,7 +17,7 @@ pub enum Phase {
     Consuming,
     /// Paused by an operator.
     Paused,
-    /// Stopping: waiting for the batches that are out.
+    /// Stopping: waiting for the batches in flight.
     Draining,
 }
 
@@ -46,7 +46,7 @@ pub(crate) struct Holdings {
     pub(crate) bytes: usize,
     /// The number of their ordering keys.
     pub(crate) keys: usize,
-    /// The number of batches out.
+    /// The number of batches in flight.
     pub(crate) batches: usize,
     /// The age of the oldest held message.
     pub(crate) oldest: Duration,

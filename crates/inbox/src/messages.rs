@@ -15,8 +15,8 @@ use crate::event::Event;
 
 /// After so long without a new message from before the start, every message has been read.
 const QUIET: Duration = Duration::from_secs(5);
-/// The maximum lag of the service's clock behind ours. Messages published before the start
-/// therefore count as published before the start.
+/// The maximum lead of the service's clock over ours. Messages published before the start then
+/// still count as such.
 const CLOCKS_APART: Duration = Duration::from_secs(5);
 /// The longest lease that Pub/Sub offers. No message should be redelivered before the nack.
 const LEASE_SECONDS: i32 = 600;

@@ -76,8 +76,8 @@ fn names(roles: &[WebRole]) -> String {
     roles.iter().map(|role| role.name.as_str()).collect::<Vec<_>>().join(", ")
 }
 
-/// Returns the statements that revoke the web API roles' privileges on the handler. Privileges on
-/// the table are only suggested, because the API may be meant to serve the table.
+/// Returns the statement that revokes the web API roles' privileges on the handler. The statement
+/// for the table is only printed as a comment, because the API may be meant to serve the table.
 fn rights(table: &QualifiedName, roles: &[WebRole], closing: Option<&str>) -> String {
     if roles.is_empty() {
         return String::new();

@@ -7,8 +7,8 @@ use walrelay_pubsub::Endpoint;
 
 use crate::effect::Effect;
 
-/// The messages held, in rounds of batches: one round is out, one is next. Two more rounds cover
-/// messages and acknowledgements that are on their way. More would only keep keys from other
+/// The messages held, in rounds of batches: one round is in flight, one is next. Two more rounds
+/// cover messages and acknowledgements that are on their way. More would only keep keys from other
 /// instances, because a key with a held message belongs to this instance.
 const ROUNDS_HELD: usize = 4;
 /// The minimum number of messages held. With fewer, small batches would wait for the service.
@@ -105,7 +105,7 @@ pub struct Settings {
     pub dedupe: Dedupe,
     /// The maximum bytes held.
     pub max_in_flight_bytes: usize,
-    /// The time that a stop waits for batches that are out.
+    /// The time that a stop waits for batches in flight.
     pub drain_timeout: Duration,
     /// The condition for stopping unasked.
     pub until: Until,

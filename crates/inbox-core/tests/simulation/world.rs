@@ -34,7 +34,7 @@ impl Plan {
     pub(crate) const LEFT: Self = Self { gaps: Gaps::Left, ..Self::ROUGH };
 }
 
-/// A batch that is out.
+/// A batch in flight.
 struct Out {
     batch: Batch<Message>,
     ends_at: Instant,
