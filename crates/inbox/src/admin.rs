@@ -181,7 +181,8 @@ const PAUSE_TIMEOUT: &str = "SET LOCAL lock_timeout = '5s'";
 ///
 /// # Errors
 ///
-/// Fails with [`InboxError::is_in_the_way`] if one still is, or if the database reports an error.
+/// Fails with [`InboxError::is_in_the_way`] if a batch is still being applied, or if the database
+/// reports an error.
 pub async fn quiesce(client: &SqlClient, consumer: &str) -> Result<(), InboxError> {
     let waiting = format!(
         "BEGIN; {PAUSE_TIMEOUT}; SELECT pg_catalog.pg_advisory_xact_lock(pg_catalog.hashtextextended( \

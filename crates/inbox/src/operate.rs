@@ -338,7 +338,8 @@ impl InConsumer {
     /// Fails if the database reports an error.
     pub async fn decided(&self, client: &SqlClient) -> Result<Decided, InboxError> {
         // The error history may have dropped old lines. In an inbox of an earlier version, only the
-        // history shows an edit. Events that `--dedupe position` skipped were nobody's decision.
+        // history shows an edit. Events that `--dedupe position` skipped do not count, because
+        // nobody decided on them.
         let sql = r"SELECT count(*) FILTER (WHERE status <> 'discarded' AND last_error IS NOT NULL AND (
                              last_error ~ '(^|\n)edited at ' OR to_jsonb(i) ->> 'edited_at' IS NOT NULL)),
                           count(*) FILTER (WHERE status = 'discarded' AND error_code IS DISTINCT FROM 'BEHIND_POSITION'),

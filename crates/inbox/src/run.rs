@@ -394,7 +394,7 @@ impl Run {
             }
             Err(error) => self.observed.complain(error.failure(), &error.to_string(), &[]),
         }
-        // A run that catches up prints the pending rows of the last check at its end.
+        // A run that catches up logs the pending rows of the last check at its end.
         let is_often = self.is_paused || self.settings.until == Until::CaughtUp;
         let every = if is_often { LOOK_OFTEN } else { LOOK_EVERY };
         self.look = Chore::Due(now + every);

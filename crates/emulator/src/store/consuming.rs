@@ -72,7 +72,7 @@ impl Broker {
             }
             Outcome::Expire => {
                 for delivery in &deliveries {
-                    // The first message of a key also returns its later ones, for which this call
+                    // The first message of a key also requeues its later ones, for which this call
                     // does nothing.
                     subscription.queue.give_back(delivery.ack_id);
                 }

@@ -23,7 +23,7 @@ impl Broker {
     }
 
     /// Updates whether dead messages can be forwarded. Must run before every operation that may
-    /// return messages to the queue.
+    /// requeue messages.
     pub(crate) fn expect_dead_letters(&mut self, name: &str) -> Result<(), Status> {
         let policy = self.subscription_mut(name)?.config.dead_letter_policy.clone();
         let dead_letters = policy.map(|policy| DeadLetters {

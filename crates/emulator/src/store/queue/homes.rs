@@ -7,7 +7,7 @@
 //!   leased messages are acknowledged. It then goes to its new home.
 //! - If the home takes no messages, because it is full or lets its leases expire, another idle
 //!   stream may take the key.
-//! - Any consumer may take returned messages.
+//! - Any consumer may take requeued messages.
 
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 
@@ -138,7 +138,7 @@ impl Queue {
         }
     }
 
-    /// Handles returned messages of a key. Without leased messages, any consumer may take the key.
+    /// Handles requeued messages of a key. Without leased messages, any consumer may take the key.
     /// Returns whether this is the case.
     pub(super) fn is_anybodys_now(&mut self, key: &Bytes) -> bool {
         let is_free = self.settle_owner(key);

@@ -110,7 +110,7 @@ impl Key {
     }
 }
 
-/// The lease behind an ack id, until its message is acknowledged or returned.
+/// The lease behind an ack id, until its message is acknowledged or requeued.
 #[derive(Debug)]
 struct Lease {
     consumer: ConsumerId,
@@ -368,8 +368,8 @@ impl Queue {
         true
     }
 
-    /// Returns a message and all later ones of its key for redelivery. Returns whether the ack id
-    /// is known and has not expired.
+    /// Requeues a message and all later ones of its key. Returns whether the ack id is known and
+    /// has not expired.
     pub(crate) fn give_back(&mut self, ack_id: u64) -> bool {
         let Some(lease) = self.release(ack_id) else { return false };
         match lease.message {
@@ -421,7 +421,7 @@ impl Queue {
         }
     }
 
-    /// Returns all messages whose deadline has passed to the queue. Returns whether there were any.
+    /// Requeues all messages whose deadline has passed. Returns whether there were any.
     pub(crate) fn expire(&mut self, now: Instant) -> bool {
         let mut any = false;
         while let Some(&(deadline, ack_id)) = self.deadlines.first()
