@@ -1,10 +1,10 @@
 //! Decides whether an event itself is at fault when its batch fails with an error that says nothing
 //! about an event.
 //!
-//! Examples are a missing permission, or a lock that is not granted. If every event fails, the cause
-//! is elsewhere, and usually temporary. If one event fails while others are applied ("pass"), that
-//! event is at fault. A failed event therefore goes alone from then on, so that healthy events do not
-//! fail with it:
+//! Examples are a missing permission, or a lock that is not granted. If every event fails, the
+//! cause is elsewhere and usually temporary. If one event fails while others are applied ("pass"),
+//! that event is at fault. A failed event therefore goes alone from then on, so that healthy events
+//! do not fail with it:
 //!
 //! ```text
 //!            its batch fails              fails again, others have passed since

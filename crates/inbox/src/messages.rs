@@ -35,8 +35,8 @@ pub struct Messages {
 
 impl Messages {
     /// Reads all messages that the subscription holds now, then nacks them. No message is
-    /// acknowledged. Messages published meanwhile are ignored, because reading would not end under a
-    /// steady load.
+    /// acknowledged. Messages published meanwhile are ignored, because the read would not end under
+    /// a steady load.
     ///
     /// # Errors
     ///
