@@ -1,4 +1,4 @@
-//! The emulator's handle, which the servers, the tests and the command hold.
+//! The emulator's handle, which the servers, the tests and the command share.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -17,23 +17,23 @@ use crate::store::message::StoredMessage;
 use crate::store::queue::Ordering;
 use crate::wire::codes::CODES;
 
-/// What can be chosen about an emulator.
+/// The options of an emulator.
 #[derive(Debug, Clone)]
 pub struct Options {
-    /// Whether everything published is kept for [`Emulator::published`].
+    /// Whether every published message is kept for [`Emulator::published`].
     pub log: Log,
-    /// Bytes that may be stored in all; Publish gets RESOURCE_EXHAUSTED beyond.
+    /// The maximum bytes stored in total. Publish returns RESOURCE_EXHAUSTED beyond it.
     pub stored_bytes_max: usize,
-    /// Streams that one connection may have open at once.
+    /// The maximum number of open streams on one connection.
     pub concurrent_streams_max: u32,
-    /// Where the percentages of faults are drawn from.
+    /// The seed for the percentages of faults.
     pub seed: u64,
 }
 
 impl Options {
-    /// Enough for ten million small messages; a machine that runs tests has it.
+    /// Enough for ten million small messages, and within the memory of a test machine.
     pub const STORED_BYTES_MAX_DEFAULT: usize = 2 << 30;
-    /// Never what limits a client: production allows fewer and clients open more connections.
+    /// Too high to limit any client. Production allows fewer, and clients open more connections.
     pub const CONCURRENT_STREAMS_MAX_DEFAULT: u32 = 100_000;
 }
 
@@ -48,11 +48,11 @@ impl Default for Options {
     }
 }
 
-/// What can be chosen about a subscription made in process.
+/// The options of a subscription that is created in process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SubscriptionOptions {
-    /// How long a consumer has; a streaming pull brings its own. Unlike in
-    /// production, any duration is allowed.
+    /// The ack deadline. A streaming pull sets its own. Unlike production, the emulator accepts any
+    /// duration here.
     pub ack_deadline: Duration,
     /// Whether messages of a key are delivered in order.
     pub ordering: Ordering,
@@ -64,32 +64,32 @@ impl Default for SubscriptionOptions {
     }
 }
 
-/// What an emulator has seen.
+/// The counters of an emulator.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Stats {
     /// Publish requests received.
     pub publish_requests: u64,
-    /// Publish requests answered, by the name of their code. Those that wait, that fell into a
-    /// black hole or whose client gave up are in none.
+    /// Publish requests answered, by the name of their code. Requests that wait, met a black hole,
+    /// or whose client gave up are not included.
     pub publish_replies: BTreeMap<&'static str, u64>,
-    /// Messages stored, those without a subscription included.
+    /// Messages stored, including messages of topics without a subscription.
     pub messages_stored: u64,
-    /// Messages that had no subscription and no log to go to.
+    /// Messages without a subscription and without a log to store them.
     pub messages_dropped: u64,
-    /// Messages of the largest request.
+    /// The number of messages in the largest request.
     pub request_messages_max: usize,
-    /// The most Publish requests of one topic and ordering key that were outstanding at once. The
-    /// figure is never too high; it misses requests that overlap only while a reply is on its way.
+    /// The maximum number of concurrent Publish requests for one topic and ordering key. The number
+    /// is never too high. It misses requests that overlap only while a reply is on its way.
     pub in_flight_per_key_max: u32,
-    /// Messages delivered, each as often as it was.
+    /// Deliveries of messages. A redelivery counts again.
     pub messages_delivered: u64,
     /// Messages acknowledged.
     pub messages_acknowledged: u64,
     /// Messages forwarded to a dead-letter topic.
     pub messages_forwarded: u64,
-    /// Calls that wait for a release right now.
+    /// Calls that currently wait for a release.
     pub held: u64,
-    /// Memory of everything stored.
+    /// The memory of all stored data, in bytes.
     pub stored_bytes: usize,
 }
 
@@ -104,14 +104,14 @@ struct Shared {
     options: Options,
     broker: Mutex<Broker>,
     publish_requests: AtomicU64,
-    /// By the number of the code.
+    /// The counts, indexed by the number of the code.
     publish_replies: [AtomicU64; 17],
     held: AtomicU64,
     changed: Notify,
 }
 
 impl Emulator {
-    /// An emulator without topics.
+    /// Creates an emulator without topics.
     #[must_use]
     pub fn new(options: Options) -> Self {
         let broker = Broker::new(options.log, options.stored_bytes_max, options.seed);
@@ -130,16 +130,17 @@ impl Emulator {
     ///
     /// # Errors
     ///
-    /// The name is malformed, or the topic exists.
+    /// Fails if the name is malformed or the topic exists.
     pub fn create_topic(&self, name: &str) -> Result<(), Status> {
         self.broker().insert_topic(proto::Topic { name: name.to_owned(), ..Default::default() })
     }
 
-    /// Lets a topic keep what it is given from now on, so that any subscription can be sought back to it.
+    /// Makes a topic retain its messages from now on, so that every subscription can seek back to
+    /// them.
     ///
     /// # Errors
     ///
-    /// The topic does not exist, or no topic keeps messages for that long.
+    /// Fails if the topic does not exist or the period is out of range.
     pub fn retain(&self, topic: &str, period: Duration) -> Result<(), Status> {
         let mut broker = self.broker();
         let topic = broker.topic_mut(topic)?;
@@ -152,7 +153,7 @@ impl Emulator {
     ///
     /// # Errors
     ///
-    /// A name is malformed, the subscription exists, or the topic does not.
+    /// Fails if a name is malformed, the subscription exists, or the topic does not exist.
     pub fn create_subscription(
         &self,
         name: &str,
@@ -169,52 +170,52 @@ impl Emulator {
         self.broker().insert_subscription(config, options.ack_deadline).map(drop)
     }
 
-    /// Everything ever published to a topic, in the order it was stored. Empty unless
-    /// [`Options::log`] is [`Log::Keep`], and for an unknown topic.
+    /// Returns every message published to a topic, in the order of storage. Empty for an unknown
+    /// topic, and unless [`Options::log`] is [`Log::Keep`].
     #[must_use]
     pub fn published(&self, topic: &str) -> Vec<StoredMessage> {
         self.broker().topic(topic).map(|topic| topic.log.clone()).unwrap_or_default()
     }
 
-    /// The names of all topics.
+    /// Returns the names of all topics.
     #[must_use]
     pub fn topics(&self) -> Vec<String> {
         self.broker().topics.keys().cloned().collect()
     }
 
-    /// The names of all subscriptions.
+    /// Returns the names of all subscriptions.
     #[must_use]
     pub fn subscriptions(&self) -> Vec<String> {
         self.broker().subscriptions.keys().cloned().collect()
     }
 
-    /// Puts a fault in force. Of several that hit a request, the one set first decides.
+    /// Activates a fault. If several faults match a request, the oldest one decides.
     pub fn set_fault(&self, fault: Fault) -> FaultId {
         self.broker().faults.set(fault)
     }
 
-    /// Ends a fault and releases what it holds; whether there was one.
+    /// Removes a fault and releases the calls it holds. Returns whether the fault existed.
     pub fn clear_fault(&self, id: FaultId) -> bool {
         self.broker().faults.clear(id)
     }
 
-    /// Ends all faults and releases what they hold.
+    /// Removes all faults and releases the calls they hold.
     pub fn clear_faults(&self) {
         self.broker().faults.clear_all();
     }
 
-    /// The faults in force.
+    /// Returns the active faults.
     #[must_use]
     pub fn faults(&self) -> Vec<FaultReport> {
         self.broker().faults.report()
     }
 
-    /// Releases what is held now; later requests are held again until the fault is cleared.
+    /// Releases the calls that are held now. Later calls are held again until the fault is removed.
     pub fn release(&self) {
         self.broker().faults.release();
     }
 
-    /// What it has seen so far.
+    /// Returns the counters.
     #[must_use]
     pub fn stats(&self) -> Stats {
         let replies = CODES.iter().zip(&self.shared.publish_replies);
@@ -235,14 +236,17 @@ impl Emulator {
         }
     }
 
-    /// Resolves once the condition holds; it is asked again whenever a Publish request arrived,
-    /// stored something or was answered, when messages were delivered or acknowledged, and when a
-    /// call began to wait.
+    /// Waits until the condition is true. The emulator evaluates the condition again after each of
+    /// these changes:
+    ///
+    /// - a Publish request arrived, stored messages or was answered,
+    /// - messages were delivered or acknowledged,
+    /// - a call began to wait for a release.
     pub async fn wait_until(&self, mut condition: impl FnMut(&Self) -> bool) {
         loop {
             let changed = self.shared.changed.notified();
             tokio::pin!(changed);
-            // Armed before the question, or a change in between would be missed.
+            // Registered before the check, or a change in between would be missed.
             changed.as_mut().enable();
             if condition(self) {
                 return;
@@ -256,7 +260,7 @@ impl Emulator {
     }
 
     pub(crate) fn broker(&self) -> MutexGuard<'_, Broker> {
-        // A panic while the lock was held is reported where it happened; the state is still usable.
+        // The panic is reported by the thread that held the lock, and the state is still usable.
         self.shared.broker.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -283,7 +287,7 @@ impl Emulator {
     }
 }
 
-/// Counts a call as held while it lives.
+/// Counts a call as held until it is dropped.
 #[derive(Debug)]
 pub(crate) struct Held {
     emulator: Emulator,
@@ -296,7 +300,7 @@ impl Drop for Held {
     }
 }
 
-/// Counts a request of a key as outstanding while it lives.
+/// Counts a request of a key as outstanding until it is dropped.
 #[derive(Debug)]
 pub(crate) struct InFlight {
     emulator: Emulator,

@@ -1,10 +1,11 @@
-//! A small in-memory Pub/Sub that enforces production's limits and misbehaves on request.
+//! A small in-memory Pub/Sub that enforces production's limits and injects faults on request.
 //!
-//! Publisher and Subscriber services over gRPC, without authentication and without disk: what is
-//! stored is gone when the process ends. Point a client at it with `PUBSUB_EMULATOR_HOST`.
+//! The emulator serves the Publisher and Subscriber services over gRPC, without authentication. It
+//! stores messages in memory, and loses them when the process ends. Set `PUBSUB_EMULATOR_HOST` to
+//! point a client at it.
 //!
-//! What it does and does not do, how it differs from production and from the official emulator, the
-//! language of faults and the control port are described in `docs/emulator.md`.
+//! `docs/emulator.md` describes the supported features, the differences from production and from
+//! the official emulator, the language of faults, and the control port.
 //!
 //! ```
 //! # use walrelay_emulator::{Call, Effect, Fault};
@@ -14,14 +15,14 @@
 //! # Ok::<(), walrelay_emulator::FaultSyntaxError>(())
 //! ```
 //!
-//! # Where things are
+//! # Modules
 //!
-//! Each folder uses those above it only.
+//! Each module uses only the modules above it.
 //!
-//! | Part | Holds |
+//! | Module | Contents |
 //! | --- | --- |
 //! | `wire` | bytes: protobuf, gRPC frames, limits, names |
-//! | `faults` | what a fault says, and which one a call meets |
+//! | `faults` | the definition of faults, and their match with calls |
 //! | `store` | topics, subscriptions and messages: all state, no sockets |
 //! | `emulator` | the handle, and the lock around all state |
 //! | `calls` | the calls of Publisher and Subscriber |

@@ -1,11 +1,11 @@
-//! How long to wait before the next try: doubling, and cut by chance.
+//! The wait before the next attempt: exponential back-off with jitter.
 
 use std::time::Duration;
 
 use walrelay_core::Random;
 
-/// Waits that double from the first to the longest. Each is cut to between a half and the whole of
-/// it, so that what failed together does not come back together.
+/// Waits that double from the first to the longest. Jitter cuts each wait to between a half and the
+/// whole, so that operations that failed together do not retry together.
 #[derive(Debug, Clone)]
 pub struct Backoff {
     first: Duration,
@@ -14,32 +14,32 @@ pub struct Backoff {
 }
 
 impl Backoff {
-    /// Nothing has failed yet.
+    /// Creates a back-off without a failure so far.
     #[must_use]
     pub const fn new(first: Duration, longest: Duration) -> Self {
         Self { first, longest, tries: 0 }
     }
 
-    /// Something failed: how long to wait.
+    /// Counts a failure and returns the wait before the next attempt.
     pub fn failed(&mut self, random: &mut Random) -> Duration {
         let doubled = self.first.saturating_mul(1 << self.tries.min(20));
         self.tries = self.tries.saturating_add(1);
         jittered(doubled.min(self.longest), random)
     }
 
-    /// Something worked.
+    /// Resets the back-off after a success.
     pub fn worked(&mut self) {
         self.tries = 0;
     }
 
-    /// How often it has failed since it last worked.
+    /// Returns the number of failures since the last success.
     #[must_use]
     pub const fn tries(&self) -> u32 {
         self.tries
     }
 }
 
-/// Between a half and the whole of it.
+/// Returns a random duration between a half and the whole.
 pub(crate) fn jittered(whole: Duration, random: &mut Random) -> Duration {
     let share = f64::from(random.next_u32()) / f64::from(u32::MAX);
     whole.mul_f64(0.5 + 0.5 * share)

@@ -1,50 +1,52 @@
-//! What is applied in one transaction, and what became of it.
+//! The batch that one transaction applies, and its outcome.
 
 use std::sync::Arc;
 
 use crate::failure::Failure;
 
-/// Names a batch that is out.
+/// The number of a batch in flight.
 pub type BatchId = u64;
 
-/// Messages to be applied in one transaction, in this order.
+/// The messages that one transaction applies, in this order.
 #[derive(Debug, Clone)]
 pub struct Batch<M> {
-    /// For [`Intake::settle`].
+    /// The number to pass to [`Intake::settle`].
     pub id: BatchId,
-    /// At least one.
+    /// The messages, at least one.
     pub messages: Vec<Arc<M>>,
-    /// What is known of it from before.
+    /// The result of earlier attempts.
     pub standing: Standing,
 }
 
-/// What is known of a batch from before.
+/// The result of a batch's earlier attempts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Standing {
-    /// Nothing.
+    /// No message of the batch is in doubt.
     Unknown,
-    /// One message, whose batch has failed for what says nothing about an event. A healthy one does not need long.
+    /// One message, whose earlier batch failed with an error that says nothing about an event. A
+    /// healthy message needs little time.
     Doubtful,
-    /// The same, and if it fails again it is to be stored: others have passed since, or there is no room for any.
+    /// As `Doubtful`, but if the message fails again, the database stores it. Other messages have
+    /// passed since its last failure, or the held messages leave no capacity for others.
     ToBeStored,
 }
 
-/// What became of a message of a batch whose commit is known.
+/// The fate of a message whose batch is known to have committed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Fate {
-    /// Its effect stands: acknowledge.
+    /// The database applied the event. The message is acknowledged.
     Applied,
-    /// The database had it already, or has stored it: acknowledge.
+    /// The database already had the event, or has stored it. The message is acknowledged.
     Recorded,
-    /// Nothing is recorded: again, in its order.
+    /// The database recorded nothing. The message is sent again, in its order.
     Deferred,
 }
 
-/// How a batch ended.
+/// The way a batch ended.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Outcome {
-    /// Its commit is known; a fate for each message, in order.
+    /// The commit is known. One fate for each message, in order.
     Committed(Vec<Fate>),
-    /// It did not commit, or nobody knows (C2).
+    /// The batch did not commit, or its commit is unknown (C2).
     Failed(Failure),
 }

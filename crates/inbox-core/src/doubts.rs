@@ -1,8 +1,10 @@
-//! Whose trouble it is when a batch fails for what says nothing about an event.
+//! Decides whether an event itself is at fault when its batch fails with an error that says nothing
+//! about an event.
 //!
-//! A missing right, a lock that is not to be had: where everything fails it is nobody's fault, and passes. Where one
-//! fails and others pass, it is that one's own. What has failed so goes by itself from then on, or it would take what
-//! is healthy along each time:
+//! Examples are a missing permission, or a lock that is not granted. If every event fails, the
+//! cause is elsewhere and usually temporary. If one event fails while others are applied ("pass"),
+//! that event is at fault. A failed event therefore goes alone from then on, so that healthy events
+//! do not fail with it:
 //!
 //! ```text
 //!            its batch fails              fails again, others have passed since
@@ -12,7 +14,7 @@
 //!                                 └──────────────────────────────────────────────┘
 //! ```
 //!
-//! Each of these is the state of a message that stands first in its key, or has none.
+//! Each state belongs to a message that is the first of its key, or has no key.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -24,52 +26,56 @@ use crate::failure::Failure;
 use crate::leases::Ticket;
 use crate::pace::Portion;
 
-/// While nothing passes, what is in doubt asks whether it is over, less and less often.
+/// The wait between probes of doubtful messages while no event passes. The wait grows.
 const PROBE_WAIT_FIRST: Duration = Duration::from_millis(100);
 const PROBE_WAIT_LONGEST: Duration = Duration::from_secs(5);
-/// Batches halve with each conflict, and who has met others so often has done so in batches of every size.
+/// Conflicts after which a message is in doubt. Batches halve with each conflict, so the message
+/// has conflicted in batches of several sizes by then.
 const CONFLICTS_MAX: u32 = 4;
-/// As many as may be held are stored without proof in so long: what is behind them is reached, though an operator's
-/// mistake does not move a backlog into the table at once.
+/// The period in which at most as many messages as may be held are stored without proof. The
+/// consumer then reaches the messages behind them. An operator's mistake does not move a whole
+/// backlog into the table at once.
 const UNPROVEN_EVERY: Duration = Duration::from_mins(1);
-/// So often may one meet others by accident, alone, or have its session ended from elsewhere.
+/// The accidents that a message may have alone: conflicts, or sessions terminated by somebody else.
 const ACCIDENTS_MAX: u32 = 3;
 
 #[derive(Debug, Clone, Copy)]
 struct Doubt {
-    /// The last one.
+    /// The last failure.
     failure: Failure,
-    /// How often.
+    /// The number of failures.
     times: u32,
-    /// How often by itself.
+    /// The number of failures in a batch of one key.
     alone: u32,
-    /// What had passed by then.
+    /// The value of [`Doubts::passed`] at the last failure.
     passed: u64,
 }
 
-/// How a message that is in doubt goes out.
+/// The way a doubtful message is sent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Trial {
-    /// With others of its kind: the handler is tried on each of them, and one that passes tells.
+    /// With other doubtful messages. The server tries the handler on each, and one that passes
+    /// proves that the others are at fault.
     Together,
-    /// By itself: it would take all others along.
+    /// Alone, because the message would make all others fail with it.
     Alone,
-    /// By itself, and if it fails again it is stored.
+    /// Alone, and if the message fails again, the database stores it.
     Last,
 }
 
-/// Everything that is in doubt.
+/// The messages in doubt.
 #[derive(Debug)]
 pub(crate) struct Doubts {
-    /// Batches of which something has passed, ever.
+    /// The number of batches in which an event passed, since the start.
     passed: u64,
     of: BTreeMap<Ticket, Doubt>,
-    /// Stored since then, while nothing has passed: without proof, because there was no room for others.
+    /// The number of messages stored without proof since `unproven_since`, to free capacity while
+    /// no event passed.
     unproven: usize,
     unproven_since: Option<Instant>,
     wait: Backoff,
     not_before: Option<Instant>,
-    /// How many are tried together: few of those that fail slowly.
+    /// The number of doubtful messages tried together. The number shrinks when failures are slow.
     together: Portion,
 }
 
@@ -86,7 +92,7 @@ impl Doubts {
         }
     }
 
-    /// Something has passed.
+    /// Notes that an event passed.
     pub(crate) fn others_passed(&mut self) {
         self.passed += 1;
         self.unproven_since = None;
@@ -94,19 +100,20 @@ impl Doubts {
         self.not_before = None;
     }
 
-    /// It stood first in its key, in a batch of so many keys, which has failed.
+    /// Notes the failure of a message that was the first of its key. Its batch had `keys` keys.
     pub(crate) fn note(&mut self, first: Ticket, failure: Failure, keys: usize) {
         let before = self.of.get(&first).copied();
         let Doubt { times, alone, .. } =
             before.unwrap_or(Doubt { failure, times: 0, alone: 0, passed: 0 });
-        // Where the server refuses what a handler does, each event of the batch has been tried by itself.
+        // If the server refuses the handler's actions, the database has tried each event of the
+        // batch alone.
         let is_tried = keys == 1 || failure == Failure::Operator;
         let alone = alone + u32::from(is_tried);
         let doubt = Doubt { failure, times: times + 1, alone, passed: self.passed };
         self.of.insert(first, doubt);
     }
 
-    /// It is not held any more.
+    /// Removes a message that is no longer held.
     pub(crate) fn forget(&mut self, ticket: Ticket) {
         self.of.remove(&ticket);
     }
@@ -115,12 +122,14 @@ impl Doubts {
         self.of.get(&ticket).is_some_and(Doubt::is_serious)
     }
 
-    /// Whether it has shown by itself that it fails, or its turn says whether the database is there again.
+    /// Returns whether the message has failed alone, or its next attempt probes whether the
+    /// database is reachable.
     pub(crate) fn was_tried(&self, ticket: Ticket) -> bool {
         self.of.get(&ticket).is_some_and(Doubt::was_tried)
     }
 
-    /// How it goes out; `None` while it has to wait, because nothing tells that it would fare better.
+    /// Returns the way to send the message. `None` while it has to wait, because nothing suggests a
+    /// better result yet.
     pub(crate) fn trial(&self, ticket: Ticket, now: Instant) -> Option<Trial> {
         let doubt = self.of.get(&ticket)?;
         let enough = if doubt.failure.may_be_an_accident() { ACCIDENTS_MAX } else { 1 };
@@ -128,8 +137,8 @@ impl Doubts {
         if is_proven {
             return Some(Trial::Last);
         }
-        // Once others have passed since, it may go at once. So may what was only with others that failed: it may be
-        // healthy, and the database has answered.
+        // If others have passed since, the message may go at once. A message that failed only in a
+        // batch with others may also go at once. It may be healthy, and the database has answered.
         let has_to_wait = doubt.was_tried() && doubt.passed == self.passed;
         if has_to_wait && self.not_before.is_some_and(|at| at > now) {
             return None;
@@ -137,8 +146,8 @@ impl Doubts {
         Some(if doubt.failure == Failure::Operator { Trial::Together } else { Trial::Alone })
     }
 
-    /// One is to be stored without proof, if that may be: all that is held is in doubt, and there is no room
-    /// for anything that could prove it.
+    /// Returns whether one message may be stored without proof. All held messages are in doubt, and
+    /// no capacity is left for a message that could prove the fault.
     pub(crate) fn give_up_one(&mut self, at_most: usize, now: Instant) -> bool {
         if self.unproven_since.is_none_or(|since| now >= since + UNPROVEN_EVERY) {
             (self.unproven, self.unproven_since) = (0, Some(now));
@@ -148,22 +157,22 @@ impl Doubts {
         may
     }
 
-    /// How many are tried together at most.
+    /// Returns the maximum number of messages to try together.
     pub(crate) const fn together(&self) -> usize {
         self.together.size()
     }
 
-    /// A batch of so many that are in doubt has ended, after so long.
+    /// Notes that a batch of `size` doubtful messages ended after `time`.
     pub(crate) fn took(&mut self, size: usize, time: Duration) {
         self.together.took(size, time);
     }
 
-    /// A batch of what is in doubt has failed.
+    /// Notes that a batch of doubtful messages failed.
     pub(crate) fn failed(&mut self, now: Instant, random: &mut Random) {
         self.not_before = Some(now + self.wait.failed(random));
     }
 
-    /// When what is in doubt may ask again, if that is not now.
+    /// Returns the time at which doubtful messages may be tried again, if that is not now.
     pub(crate) fn wake_at(&self, now: Instant) -> Option<Instant> {
         self.not_before.filter(|at| *at > now)
     }

@@ -1,41 +1,41 @@
-//! What a SQLSTATE says about a whole batch. What says something about one event never gets here: the
-//! functions in the database isolate it.
+//! The meaning of a SQLSTATE for a whole batch. An error about one event never reaches this module,
+//! because the functions in the database isolate that event.
 
-/// Why a batch was not applied.
+/// The reason why a batch was not applied.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Failure {
-    /// Others were in the way: the batch again, smaller. Not an attempt.
+    /// A conflict with another transaction. The batch is sent again, smaller. Not an attempt.
     Conflict,
-    /// A lock was not to be had in time. Not an attempt.
+    /// A lock was not granted in time. Not an attempt.
     Locked,
-    /// The session has ended or may not write, and a new one may: the database is there.
+    /// The session ended or is read-only. The database is reachable, and a new session may succeed.
     Severed,
-    /// The database cannot at the moment: everything waits.
+    /// The database cannot serve at the moment. Every batch waits.
     Outage,
-    /// A handler or a right is missing: somebody has to act.
+    /// A handler or a permission is missing. An operator has to act.
     Operator,
     /// The consumer is paused.
     Paused,
-    /// A new generation has begun: its number has to be read again.
+    /// A rebuild has begun a new generation, whose number has to be read again.
     Rebuilt,
     /// The consumer's row is gone.
     Unregistered,
 }
 
 impl Failure {
-    /// What the server's answer means; `None` is a connection that broke.
+    /// Returns the meaning of the server's answer. `None` is a connection that broke.
     #[must_use]
     pub fn of_sqlstate(code: Option<&str>) -> Self {
         let Some(code) = code else { return Self::Outage };
         match code {
-            // Deadlock, serialization, a statement that took too long.
+            // Deadlock, serialization failure, statement timeout.
             "40001" | "40P01" | "57014" => Self::Conflict,
             "55P03" => Self::Locked,
             "WR001" => Self::Unregistered,
             "WR002" => Self::Rebuilt,
             "WR003" => Self::Paused,
             "WR004" | "WR005" => Self::Operator,
-            // Of class 25 only a server that has become a standby passes by itself.
+            // Of class 25, only the error of a server that became a standby passes by itself.
             "25006" => Self::Outage,
             _ => match code.get(..2) {
                 Some("0A" | "28" | "3D" | "3F" | "42" | "58" | "HV") => Self::Operator,
@@ -44,7 +44,7 @@ impl Failure {
         }
     }
 
-    /// Whether a batch that failed so tells, once others pass, that it is its own trouble.
+    /// Returns whether an event may itself cause this failure. The proof is that other events pass.
     #[must_use]
     pub const fn may_be_its_own(self) -> bool {
         match self {
@@ -53,8 +53,8 @@ impl Failure {
         }
     }
 
-    /// Whether a healthy event meets it now and then, beside others or because somebody ended its session. The
-    /// database is there, and has answered.
+    /// Returns whether a healthy event meets this failure now and then, because of a concurrent
+    /// transaction or a terminated session. The database is reachable and has answered.
     #[must_use]
     pub const fn may_be_an_accident(self) -> bool {
         match self {
@@ -65,7 +65,7 @@ impl Failure {
         }
     }
 
-    /// One word, for logs and metrics.
+    /// Returns the failure as one word, for logs and metrics.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -79,24 +79,25 @@ impl Failure {
     }
 }
 
-/// How codes begin that are about what the handler needs: as `app_inbox_fault` has it.
+/// Prefixes of the codes for something that the handler needs. `app_inbox_fault` has the same list.
 const SURROUNDINGS: [&str; 10] = ["08", "0A", "28", "3D", "3F", "42", "53", "57P", "58", "HV"];
-/// Codes that say that others are in the way, or that the server writes nothing.
+/// Codes for a conflict with another transaction, or for a read-only server.
 const MOMENT: [&str; 4] = ["25006", "40001", "40P01", "55P03"];
 
-/// Whether an error with this code is about what the handler needs, so that other events may pass.
+/// Returns whether this code is about something that the handler needs, so that other events may
+/// pass.
 #[must_use]
 pub fn is_of_surroundings(code: &str) -> bool {
     SURROUNDINGS.iter().any(|beginning| code.starts_with(beginning))
 }
 
-/// How codes begin that say nothing about an event: what it needs is not there, or others are in the way. No
-/// attempt is counted for either.
+/// Returns the prefixes of codes that say nothing about an event. Something that the event needs is
+/// missing, or another transaction conflicts. Neither counts as an attempt.
 pub fn beginnings_of_no_attempt() -> impl Iterator<Item = &'static str> {
     SURROUNDINGS.into_iter().chain(MOMENT)
 }
 
-/// Whether an error with this code says nothing about an event.
+/// Returns whether an error with this code says nothing about an event.
 #[must_use]
 pub fn is_no_attempt(code: &str) -> bool {
     beginnings_of_no_attempt().any(|beginning| code.starts_with(beginning))

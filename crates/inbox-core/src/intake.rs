@@ -1,4 +1,4 @@
-//! What is held, and what happens to it next.
+//! The held messages, and the next action for each.
 //!
 //! ```text
 //!                    ┌───────── conflict, outage ──────────┐
@@ -9,9 +9,10 @@
 //!                 └─────────────────────────────┘
 //! ```
 //!
-//! The states are those of a key: it has one batch out at a time (C3). A message without a key takes
-//! turns by itself. What is in [doubt](crate::doubts) stands in a line of its own. A lease that runs out drops what its key has not begun: it will come again, and
-//! what comes again stands behind what is still out.
+//! The states belong to a key, which has one batch in flight at a time (C3). A message without a
+//! key takes its turn alone. Messages in [doubt](crate::doubts) wait in a queue of their own. When
+//! a lease runs out, the unsent messages of its key are dropped. Pub/Sub redelivers these messages,
+//! and they queue behind the batch that is still in flight.
 
 mod turns;
 
@@ -28,53 +29,54 @@ use crate::failure::Failure;
 use crate::leases::{Lease, Leases, Look, Ticket};
 use crate::pace::{PATIENCE, Pace};
 
-/// How long a key rests that was deferred for the first time; doubles up to the longest.
+/// The pause of a key after its first deferral. The pause doubles up to `REST_LONGEST`.
 const REST_FIRST: Duration = Duration::from_millis(5);
 const REST_LONGEST: Duration = Duration::from_secs(1);
 
-/// Keys of which `app_inbox_run` knows that they fail, if it gives up a batch of which nothing has passed.
+/// The keys that `app_inbox_run` has certainly tried when it gives up a batch in which no event
+/// passed.
 const TRIED_AT_LEAST: usize = 2;
 
-/// Messages that are held in an outage all the same: enough to see that it is over, or that it is only some
-/// that fail.
+/// The messages held during an outage. So many suffice to detect that the outage is over, or that
+/// only some events fail.
 const OUTAGE_MESSAGES: usize = 100;
 
-/// How much may be held and how long.
+/// The limits on the held messages, and on the time for which each is held.
 #[derive(Debug, Clone, Copy)]
 pub struct Bounds {
-    /// Messages in a batch.
+    /// The messages in a batch, at most.
     pub batch: usize,
-    /// Batches out at once.
+    /// The batches in flight at once, at most.
     pub workers: usize,
-    /// Messages held.
+    /// The messages held, at most.
     pub messages: usize,
-    /// Bytes held.
+    /// The bytes held, at most.
     pub bytes: usize,
-    /// How long a lease is.
+    /// The length of a lease.
     pub lease: Duration,
-    /// How long a message is held before its lease is left to run out.
+    /// The time for which a message is held before its lease is left to run out.
     pub max_lease: Duration,
 }
 
-/// What is known about a message that was delivered.
+/// One delivery of a message.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Delivery<'a> {
-    /// The name of the message, the same in every delivery.
+    /// The name of the message, equal in every delivery.
     pub message_id: &'a str,
     /// The name of this delivery.
     pub ack_id: String,
-    /// Empty: without order.
+    /// The ordering key. Empty: the message has no order.
     pub ordering_key: &'a str,
-    /// What it takes of the budget.
+    /// The bytes that count against the budget.
     pub bytes: usize,
 }
 
-/// Whether a delivery is of something new.
+/// Whether a delivery brings a new message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Arrival {
-    /// It is held now.
+    /// The message was not held before.
     New,
-    /// It was held already, and is acknowledged by its newer name.
+    /// The message was held already. It is acknowledged by the newer delivery's name.
     Again,
 }
 
@@ -94,18 +96,18 @@ struct Held<M> {
 struct Lane {
     queue: VecDeque<Ticket>,
     state: State,
-    /// Deferrals in a row.
+    /// The number of deferrals in a row.
     deferrals: u32,
 }
 
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
 enum State {
-    /// In line for the next batch, if it holds anything.
+    /// Queued for the next batch, if the key holds any message.
     #[default]
     Ready,
-    /// A batch of it is out.
+    /// A batch of the key is in flight.
     Out,
-    /// Deferred a moment ago.
+    /// The key was deferred and waits until this time.
     Resting(Instant),
 }
 
@@ -115,24 +117,25 @@ enum Turn {
     Single(Ticket),
 }
 
-/// Turns that are in doubt.
+/// The turns that are in doubt.
 #[derive(Debug, Default)]
 struct Doubtful {
-    /// In doubt because of what others have done, as far as anybody knows.
+    /// Turns that failed in a batch with others, and may be healthy.
     untried: VecDeque<Turn>,
+    /// Turns that failed alone.
     tried: VecDeque<Turn>,
-    /// How many there have been.
+    /// The number of doubtful batches so far.
     turns: u64,
 }
 
-/// The two lines in which turns stand.
+/// The two queues of turns.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Line {
     Trusted,
     Doubtful,
 }
 
-/// A batch that is out.
+/// A batch in flight.
 #[derive(Debug)]
 struct Out {
     line: Line,
@@ -140,7 +143,7 @@ struct Out {
     tickets: Vec<Ticket>,
 }
 
-/// Everything a consumer holds. Generic in the message, which only passes through.
+/// The messages that a consumer holds. Generic in the message, which only passes through.
 #[derive(Debug)]
 pub struct Intake<M> {
     bounds: Bounds,
@@ -152,12 +155,14 @@ pub struct Intake<M> {
     doubtful: Doubtful,
     resting: BTreeSet<(Instant, Arc<str>)>,
     batches: BTreeMap<BatchId, Out>,
-    /// Out of which line the last batch came: they take turns.
+    /// The queue that the last batch came from. The two queues alternate.
     last: Line,
-    /// Where there is one worker only, the trusted have it as long as the doubtful had.
+    /// With one worker, the time until which the trusted queue has the worker. The trusted queue
+    /// gets as much time as the last doubtful batch took.
     doubtful_after: Option<Instant>,
     doubts: Doubts,
-    /// Something is stored for want of room: an eighth is made free before more is read.
+    /// Whether a message is stored to free capacity. No more is read until an eighth of the
+    /// capacity is free.
     is_making_room: bool,
     leases: Leases,
     pace: Pace,
@@ -168,7 +173,7 @@ pub struct Intake<M> {
 }
 
 impl<M> Intake<M> {
-    /// Holding nothing.
+    /// Creates an intake that holds no message.
     #[must_use]
     pub fn new(bounds: Bounds, random: Random) -> Self {
         Self {
@@ -194,8 +199,9 @@ impl<M> Intake<M> {
         }
     }
 
-    /// Whether more may be read: there is room, and the database is there. In an outage a few have to be
-    /// held, or nothing would ever find out that it is over, or that only some events fail.
+    /// Returns whether more messages may be read. The budget must have capacity, and the database
+    /// must be reachable. An outage still allows a few messages. Without them the consumer would
+    /// never notice that the outage is over, or that only some events fail.
     #[must_use]
     pub fn has_room(&self) -> bool {
         let Bounds { messages, bytes, .. } = self.bounds;
@@ -203,56 +209,57 @@ impl<M> Intake<M> {
         self.held.len() < messages && self.bytes < bytes && is_wanted && !self.is_making_room
     }
 
-    /// Whether there is hardly room.
+    /// Returns whether an eighth or less of the capacity is left.
     fn is_nearly_full(&self) -> bool {
         let Bounds { messages, bytes, .. } = self.bounds;
         self.held.len() >= messages / 8 * 7 || self.bytes >= bytes / 8 * 7
     }
 
-    /// Whether the database was not there when last asked.
+    /// Returns whether the database was unreachable at the last attempt.
     #[must_use]
     pub fn is_away(&self) -> bool {
         self.pace.is_away()
     }
 
-    /// Events have passed that are not held here: what fails meanwhile fails by itself.
+    /// Notes that events passed that are not held here. An event that fails meanwhile fails by
+    /// itself.
     pub fn others_passed(&mut self) {
         self.doubts.others_passed();
         self.is_making_room = false;
     }
 
-    /// Messages held.
+    /// Returns the number of messages held.
     #[must_use]
     pub fn messages(&self) -> usize {
         self.held.len()
     }
 
-    /// Bytes held.
+    /// Returns the number of bytes held.
     #[must_use]
     pub const fn bytes(&self) -> usize {
         self.bytes
     }
 
-    /// Ordering keys of which something is held.
+    /// Returns the number of ordering keys that have held messages.
     #[must_use]
     pub fn keys(&self) -> usize {
         self.lanes.len()
     }
 
-    /// Batches out.
+    /// Returns the number of batches in flight.
     #[must_use]
     pub fn batches_out(&self) -> usize {
         self.batches.len()
     }
 
-    /// How long the message has been held that is held longest.
+    /// Returns the age of the oldest held message.
     #[must_use]
     pub fn oldest(&self, now: Instant) -> Duration {
         let first = self.held.first_key_value();
         first.map_or(Duration::ZERO, |(_, held)| now.saturating_duration_since(held.since))
     }
 
-    /// Takes a delivery in.
+    /// Adds a delivery to the held messages.
     pub fn arrive(&mut self, delivery: Delivery<'_>, message: &Arc<M>, now: Instant) -> Arrival {
         let Delivery { message_id, ack_id, ordering_key, bytes } = delivery;
         if let Some(ticket) = self.by_message.get(message_id).copied() {
@@ -293,11 +300,11 @@ impl<M> Intake<M> {
         key
     }
 
-    /// A batch is over.
+    /// Ends a batch with its outcome.
     ///
     /// # Panics
     ///
-    /// The batch is not out, or its fates are not as many as its messages.
+    /// Panics if the batch is not in flight, or if fates and messages differ in number.
     pub fn settle(&mut self, id: BatchId, outcome: &Outcome, now: Instant) {
         let out = self.batches.remove(&id).expect("C2: a batch that is not out has ended");
         let Out { line, began, tickets } = out;
@@ -326,7 +333,7 @@ impl<M> Intake<M> {
                 }
                 match line {
                     Line::Trusted => self.slow_down(*failure, (tickets.len(), time), now),
-                    // It was to be expected, and is nobody else's business.
+                    // The failure was expected, and does not slow the trusted queue down.
                     Line::Doubtful => {
                         self.doubts.failed(now, &mut self.random);
                         self.pace.answered(*failure);
@@ -337,7 +344,8 @@ impl<M> Intake<M> {
         }
     }
 
-    /// A batch has failed for what says nothing about an event: what stood first in its keys is in doubt.
+    /// Puts the first message of each key of a failed batch in doubt. The failure says nothing
+    /// about an event.
     fn doubt(&mut self, tickets: &[Ticket], failure: Failure, time: Duration) {
         let mut seen: BTreeSet<Arc<str>> = BTreeSet::new();
         let mut firsts = Vec::new();
@@ -347,7 +355,8 @@ impl<M> Intake<M> {
                 firsts.push(*ticket);
             }
         }
-        // Where the server refuses what a handler does, its events are tried one by one, as far as the time goes.
+        // If the server refuses the handler's actions, the database tries the events one by one
+        // until `PATIENCE` is over.
         let is_cut = failure == Failure::Operator && time > PATIENCE;
         let tried = if is_cut { TRIED_AT_LEAST } else { firsts.len() };
         for first in firsts.iter().take(tried) {
@@ -357,11 +366,12 @@ impl<M> Intake<M> {
 
     fn slow_down(&mut self, failure: Failure, (size, time): (usize, Duration), now: Instant) {
         match failure {
-            // Each try takes its time anyway, and the next one is something else.
+            // Each attempt takes long anyway, and the next attempt has other events.
             Failure::Operator if time > PATIENCE => self.pace.was_cut(size, time),
             Failure::Conflict if size > 1 => self.pace.conflicted(size, now, &mut self.random),
-            // What waits for a lock, meets others alone, or ends its session, waits apart from now on; and of the
-            // others, the number of the generation is read again, and that is all.
+            // A message that waits for a lock, conflicts alone or ends its session waits in doubt
+            // from now on. For the other failures, the consumer only reads the generation's number
+            // again.
             Failure::Conflict
             | Failure::Locked
             | Failure::Severed
@@ -379,8 +389,9 @@ impl<M> Intake<M> {
             let key = self.held.get(ticket).and_then(|held| held.key.clone());
             let returned = key.map(|key| keys.entry(key).or_default());
             match (fate, returned) {
-                // What stands behind a deferred one comes again with it, and is then a duplicate:
-                // acknowledged now, it would be acknowledged out of order (C7).
+                // A message behind a deferred one is redelivered with the deferred one, and is a
+                // duplicate then. Acknowledging the message now would acknowledge it out of order
+                // (C7).
                 (Fate::Applied | Fate::Recorded, None) => self.finish(*ticket),
                 (Fate::Applied | Fate::Recorded, Some(returned)) if returned.is_empty() => {
                     self.finish(*ticket);
@@ -409,7 +420,7 @@ impl<M> Intake<M> {
         Some(held)
     }
 
-    /// A message without a key that was not applied.
+    /// Queues a message without a key that was not applied.
     fn take_back(&mut self, ticket: Ticket, now: Instant) {
         let Some(held) = self.held.get_mut(&ticket) else { return };
         held.is_out = false;
@@ -420,7 +431,8 @@ impl<M> Intake<M> {
         self.line_up(Turn::Single(ticket), Some(ticket));
     }
 
-    /// What was not applied of a key stands first again; the key rests if that was for itself.
+    /// Puts the messages that were not applied back at the front of their key. The key pauses if
+    /// the failure was its own.
     fn give_back(&mut self, key: &Arc<str>, returned: &[Ticket], now: Instant) {
         let mut lost = Vec::new();
         for (place, ticket) in returned.iter().enumerate() {
@@ -428,7 +440,7 @@ impl<M> Intake<M> {
             held.is_out = false;
             lost.extend(held.lease.is_lost(now).then_some(place));
         }
-        // What stands behind a lost one goes with it; see `lost`.
+        // The messages behind a lost one are dropped with the lost one (see `lost`).
         let kept = lost.first().copied();
         let Some(lane) = self.lanes.get_mut(key) else { return };
         for ticket in returned.iter().rev() {
@@ -444,7 +456,7 @@ impl<M> Intake<M> {
 
     fn give_back_lane(&mut self, key: &Arc<str>, returned: usize, now: Instant) {
         let Some(lane) = self.lanes.get_mut(key) else { return };
-        // When everything waits, or it waits in doubt, it need not rest besides.
+        // If everything waits, or the key waits in doubt, the key needs no further pause.
         let is_in_doubt = lane.queue.front().is_some_and(|first| self.doubts.contains(*first));
         if returned == 0 || is_in_doubt || self.pace.wake_at(now).is_some() {
             lane.deferrals = 0;
@@ -458,20 +470,21 @@ impl<M> Intake<M> {
         self.resting.insert((until, Arc::clone(key)));
     }
 
-    /// The deliveries to be acknowledged, in this order; each is given out once.
+    /// Returns the deliveries to acknowledge, in this order. Each is returned once.
     pub fn acknowledgements(&mut self, at_most: usize) -> Vec<String> {
         let count = at_most.min(self.acknowledgements.len());
         self.acknowledgements.drain(..count).collect()
     }
 
-    /// Whether something is to be acknowledged.
+    /// Returns whether any delivery waits for its acknowledgement.
     #[must_use]
     pub fn has_acknowledgements(&self) -> bool {
         !self.acknowledgements.is_empty()
     }
 
-    /// Looks at the leases that are due: returns the deliveries to be renewed (C8), and drops what has
-    /// run out. To be called while the stream is open; see [`lapse`](Self::lapse).
+    /// Checks the leases that are due. Returns the deliveries to renew (C8), and drops messages
+    /// whose lease has run out. Call this function while the stream is open. For a closed stream
+    /// see [`lapse`](Self::lapse).
     pub fn renewals(&mut self, now: Instant) -> Vec<String> {
         let mut renewed = Vec::new();
         while let Some(ticket) = self.leases.next_due(now) {
@@ -488,7 +501,8 @@ impl<M> Intake<M> {
         renewed
     }
 
-    /// As [`renewals`](Self::renewals) while nothing can be renewed.
+    /// Does the work of [`renewals`](Self::renewals) while the stream is closed and no lease can be
+    /// renewed.
     pub fn lapse(&mut self, now: Instant) {
         while let Some(ticket) = self.leases.next_due(now) {
             let Some(held) = self.held.get_mut(&ticket) else { continue };
@@ -499,7 +513,8 @@ impl<M> Intake<M> {
         }
     }
 
-    /// The stream is open again: the deliveries to be renewed at once, which is all of them.
+    /// Returns the deliveries to renew at once because the stream is open again, which is all of
+    /// them.
     pub fn reopened(&mut self, now: Instant) -> Vec<String> {
         self.lapse(now);
         let mut renewed = Vec::new();
@@ -513,7 +528,8 @@ impl<M> Intake<M> {
         renewed
     }
 
-    /// Pub/Sub says that these deliveries are not ours any more: exactly-once subscriptions do.
+    /// Drops the deliveries that Pub/Sub reports as no longer ours. Exactly-once subscriptions
+    /// report this.
     pub fn disowned(&mut self, ack_ids: &[String]) {
         let lost: BTreeSet<&String> = ack_ids.iter().collect();
         let tickets: Vec<Ticket> = self
@@ -527,9 +543,10 @@ impl<M> Intake<M> {
         }
     }
 
-    /// A lease has run out. What is out stays until its outcome is known; what its key has not begun
-    /// goes from this message on, because it may be applied elsewhere by now, and comes again if not. What
-    /// stands before it stays: it would come again behind this one.
+    /// Drops messages because a lease has run out. A message in flight stays until its outcome is
+    /// known. The unsent messages of its key are dropped from this message on. Another instance may
+    /// apply them by now, and otherwise Pub/Sub redelivers them. The messages before this one stay,
+    /// because redelivery would put them behind this one.
     fn lost(&mut self, ticket: Ticket) {
         let Some(held) = self.held.get_mut(&ticket) else { return };
         self.leases.end(ticket, &held.lease);
@@ -551,8 +568,8 @@ impl<M> Intake<M> {
         }
     }
 
-    /// Gives everything up that is not out: the end of a drain. Returns the deliveries, for whoever
-    /// wants to hand them back.
+    /// Drops every message that is not in flight, at the end of a drain. Returns the deliveries, so
+    /// that the caller can nack them.
     pub fn give_up(&mut self) -> Vec<String> {
         let waiting: Vec<Ticket> =
             self.held.iter().filter(|(_, held)| !held.is_out).map(|(ticket, _)| *ticket).collect();
@@ -566,7 +583,7 @@ impl<M> Intake<M> {
         waiting.iter().filter_map(|ticket| Some(self.forget(*ticket)?.ack_id)).collect()
     }
 
-    /// When something is to be done, if nothing happens before.
+    /// Returns the time of the next action if nothing happens before.
     #[must_use]
     pub fn wake_at(&self, now: Instant) -> Option<Instant> {
         let rested = self.resting.first().map(|(at, _)| *at);

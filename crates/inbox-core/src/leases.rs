@@ -1,17 +1,18 @@
-//! Who has to be told to Pub/Sub again before it gives a message to somebody else.
+//! The lease of each held message: when to renew it before Pub/Sub gives the message to another
+//! subscriber.
 
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
 use walrelay_core::Random;
 
-/// A message's number, in the order of arrival.
+/// The number of a message, in the order of arrival.
 pub(crate) type Ticket = u64;
 
 /// The lease of one message.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Lease {
-    /// When it arrived first.
+    /// The time of the first delivery.
     since: Instant,
     until: Instant,
     look_at: Instant,
@@ -22,30 +23,30 @@ impl Lease {
         self.until <= now
     }
 
-    /// Somebody else may have the message by now.
+    /// Marks the lease as lost, because another subscriber may have the message by now.
     pub(crate) fn lose(&mut self) {
         self.until = self.since;
     }
 }
 
-/// The leases of everything held, by the time at which each is looked at.
+/// The leases of all held messages, sorted by the time of their next check.
 #[derive(Debug)]
 pub(crate) struct Leases {
-    /// How long a lease is.
+    /// The length of a lease.
     length: Duration,
-    /// How long a message is held at most.
+    /// The maximum time for which a message is held.
     longest: Duration,
     due: BTreeSet<(Instant, Ticket)>,
 }
 
-/// What is to be done with a lease that was looked at.
+/// The action for a lease that is due.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Look {
-    /// Renew it.
+    /// Renew the lease.
     Renew,
-    /// It has been held long enough: it is left to run out.
+    /// Let the lease run out, because the message was held long enough.
     LetGo,
-    /// It has run out.
+    /// Drop the message, because its lease has run out.
     Lost,
 }
 
@@ -54,7 +55,7 @@ impl Leases {
         Self { length, longest, due: BTreeSet::new() }
     }
 
-    /// A message has been delivered at `now`, for the first time or again.
+    /// Starts the lease of a message that was delivered at `now`, for the first time or again.
     pub(crate) fn begin(
         &mut self,
         ticket: Ticket,
@@ -71,7 +72,7 @@ impl Leases {
         self.due.remove(&(lease.look_at, ticket));
     }
 
-    /// The next lease that is due, taken out until it is put back.
+    /// Removes the next due lease from the schedule. The caller puts the lease back.
     pub(crate) fn next_due(&mut self, now: Instant) -> Option<Ticket> {
         let (at, ticket) = *self.due.first()?;
         (at <= now).then(|| {
@@ -94,7 +95,7 @@ impl Leases {
         }
     }
 
-    /// It is renewed at `now`.
+    /// Renews the lease at `now`.
     pub(crate) fn renew(
         &mut self,
         ticket: Ticket,
@@ -107,14 +108,14 @@ impl Leases {
         self.due.insert((lease.look_at, ticket));
     }
 
-    /// It is looked at again when it runs out.
+    /// Schedules the next check for the time at which the lease runs out.
     pub(crate) fn let_go(&mut self, ticket: Ticket, lease: &mut Lease) {
         lease.look_at = lease.until;
         self.due.insert((lease.look_at, ticket));
     }
 
-    /// Between three and five tenths of a lease: a renewal that is lost leaves time for another, and
-    /// what came together is not renewed together.
+    /// Returns a pause between three and five tenths of a lease. A lost renewal then leaves time
+    /// for another, and messages that arrived together are not renewed together.
     fn pause(&self, random: &mut Random) -> Duration {
         let share = f64::from(random.next_u32()) / f64::from(u32::MAX);
         self.length.mul_f64(0.3 + 0.2 * share)

@@ -1,15 +1,19 @@
-//! Every decision of a consumer, without I/O, clock or task.
+//! The decisions of a consumer, without I/O, clock or task.
 //!
 //! ```text
-//! delivered ──▶ Intake ──▶ batches, one of a key at a time ──▶ applied in the database
+//! delivered ──▶ Intake ──▶ batches, one per key at a time ──▶ applied in the database
 //!                 │ ◀───────────────── outcome ────────────────────────┘
 //!                 └──▶ acknowledgements in order, renewed leases
 //! ```
 //!
-//! [`Intake`] owns what is held and keeps C2, C3, C7 and C8 of the consumer's contract: acknowledged
-//! is only what a known commit covers, a key has one batch out at a time, acknowledgements of a key
-//! leave in order, and everything held has its lease renewed. What C1, C4, C5 and C6 promise is kept
-//! by the functions in the database.
+//! [`Intake`] owns the held messages and keeps C2, C3, C7 and C8 of the consumer's contract:
+//!
+//! - Only messages that a known commit covers are acknowledged (C2).
+//! - A key has one batch in flight at a time (C3).
+//! - Acknowledgements of a key leave in order (C7).
+//! - Every held message has its lease renewed (C8).
+//!
+//! The functions in the database keep C1, C4, C5 and C6.
 
 mod backoff;
 mod batch;

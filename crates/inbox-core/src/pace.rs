@@ -1,4 +1,5 @@
-//! How large batches are and how many may be out: less after conflicts, one by one in an outage.
+//! The batch size and the number of concurrent batches: smaller after conflicts, one at a time in
+//! an outage.
 
 use std::time::{Duration, Instant};
 
@@ -7,23 +8,25 @@ use walrelay_core::Random;
 use crate::backoff::Backoff;
 use crate::failure::Failure;
 
-/// Long enough for the other transaction to be over.
+/// The wait after a conflict, long enough for the other transaction to end.
 const CONFLICT_WAIT_FIRST: Duration = Duration::from_millis(10);
 const CONFLICT_WAIT_LONGEST: Duration = Duration::from_secs(1);
-/// A failover takes seconds; a second more hurts nobody, and a server that starts is not flooded.
+/// The wait in an outage. A failover takes seconds, so one more second costs little, and a server
+/// that starts is not flooded.
 const OUTAGE_WAIT_FIRST: Duration = Duration::from_millis(100);
 const OUTAGE_WAIT_LONGEST: Duration = Duration::from_secs(5);
-/// Messages of a batch that looks whether it is over, one after the other: few, and sooner or later one alone,
-/// which tells whether it is that one's own trouble.
+/// Batch sizes of successive probes in an outage. The last is 1, which separates a poison event
+/// from a dead database.
 const PROBES: [usize; 4] = [10, 5, 2, 1];
-/// After so many conflicts in a row the workers are in each other's way.
+/// After so many conflicts in a row, the workers conflict with each other, and one worker
+/// continues.
 const CONFLICTS_MAX: u32 = 3;
 
-/// How long a culprit is looked for in a batch, once something is known, before the rest of it is put off; as
-/// `app_inbox_run` has it. What is not done by then was too much at once.
+/// The time for which `app_inbox_run` searches a batch for failing events before it defers the
+/// rest. A batch that needs longer was too large.
 pub const PATIENCE: Duration = Duration::from_secs(1);
 
-/// How much is tried at once: half of what has failed, and twice as much after each success.
+/// An adaptive batch size: halved after a failure, doubled after each success.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Portion {
     most: usize,
@@ -31,29 +34,30 @@ pub struct Portion {
 }
 
 impl Portion {
-    /// So much, at first and at most.
+    /// Creates a size that starts at its maximum.
     #[must_use]
     pub const fn of(most: usize) -> Self {
         Self { most, size: most }
     }
 
-    /// So much now; never nothing.
+    /// Returns the current size, at least 1.
     #[must_use]
     pub const fn size(&self) -> usize {
         self.size
     }
 
-    /// So much was too much.
+    /// Halves the size, because a batch of this size failed.
     pub fn failed(&mut self, size: usize) {
         self.size = self.size.min((size / 2).max(1));
     }
 
-    /// It was not too much.
+    /// Doubles the size, up to the maximum.
     pub fn worked(&mut self) {
         self.size = (self.size * 2).min(self.most);
     }
 
-    /// So much has taken so long: what takes longer than [`PATIENCE`] was too much.
+    /// Adapts the size to the time that a batch took. A batch that takes longer than [`PATIENCE`]
+    /// was too large.
     pub fn took(&mut self, size: usize, time: Duration) {
         match time > PATIENCE {
             true => self.size = self.size.min(in_patience(size, time)),
@@ -62,7 +66,7 @@ impl Portion {
     }
 }
 
-/// How much of what has taken so long would have been done in time; never nothing.
+/// Returns the share of a batch that would have been done within [`PATIENCE`], at least 1.
 fn in_patience(size: usize, time: Duration) -> usize {
     let times = time.as_nanos().div_ceil(PATIENCE.as_nanos());
     usize::try_from(times).map_or(1, |times| (size / times).max(1))
@@ -74,7 +78,7 @@ pub(crate) struct Pace {
     limit: Portion,
     conflict: Backoff,
     outage: Backoff,
-    /// What the outage is, while there is one.
+    /// The failure that caused the outage, or the last known failure.
     last: Failure,
     not_before: Option<Instant>,
 }
@@ -91,7 +95,7 @@ impl Pace {
         }
     }
 
-    /// Whether one more batch may go while so many are out.
+    /// Returns whether one more batch may start while `out` batches are in flight.
     pub(crate) fn may_begin(&self, now: Instant, out: usize) -> bool {
         let workers = match self.is_outage() || self.conflict.tries() >= CONFLICTS_MAX {
             true => 1,
@@ -100,7 +104,7 @@ impl Pace {
         out < workers && self.not_before.is_none_or(|at| at <= now)
     }
 
-    /// Messages of the next batch, at most.
+    /// Returns the maximum number of messages of the next batch.
     pub(crate) fn batch_size(&self) -> usize {
         match self.outage.tries().checked_sub(1).filter(|_| self.is_away()) {
             None => self.limit.size(),
@@ -112,18 +116,19 @@ impl Pace {
         self.outage.tries() > 0
     }
 
-    /// Nothing passes because the database is not there; not because it refuses what the handler does.
+    /// Returns whether no event passes because the database is unreachable. Refusing the handler's
+    /// actions does not count as unreachable.
     pub(crate) fn is_away(&self) -> bool {
         self.is_outage() && matches!(self.last, Failure::Outage | Failure::Unregistered)
     }
 
-    /// When the next batch may go, if that is not now.
+    /// Returns the time at which the next batch may start, if that is not now.
     pub(crate) fn wake_at(&self, now: Instant) -> Option<Instant> {
         self.not_before.filter(|at| *at > now)
     }
 
-    /// The database has taken something down, and nothing was applied: that it refuses what the handler
-    /// does may be so still.
+    /// Notes that the database recorded an event but applied none. The database may still refuse
+    /// the handler's actions.
     pub(crate) fn recorded(&mut self) {
         match self.is_outage() && self.last == Failure::Operator {
             true => self.conflict.worked(),
@@ -138,23 +143,23 @@ impl Pace {
         self.limit.worked();
     }
 
-    /// A batch of this size was not done with all of its messages after this time.
+    /// Notes that a batch of this size was cut short after this time, with messages left over.
     pub(crate) fn was_cut(&mut self, size: usize, time: Duration) {
         if time > PATIENCE {
             self.limit.took(size, time);
         }
     }
 
-    /// A batch of this size met others.
+    /// Notes that a batch of this size conflicted with other transactions.
     pub(crate) fn conflicted(&mut self, size: usize, now: Instant, random: &mut Random) {
         self.limit.failed(size);
         let wait = self.conflict.failed(random);
         self.wait_until(now + wait);
     }
 
-    /// The database was not there, or refuses what the handler does. Batches that fail while this is waited
-    /// out tell nothing new. A server that refuses answers at once, and what is tried next is something else: it
-    /// is not waited for longer each time.
+    /// Notes that the database was unreachable, or refuses the handler's actions. Failures during
+    /// the wait add no information and are ignored. A server that refuses answers at once, and the
+    /// next batch has other events. Therefore the wait after a refusal does not grow.
     pub(crate) fn failed(&mut self, failure: Failure, now: Instant, random: &mut Random) {
         self.last = failure;
         if self.is_outage() && self.not_before.is_some_and(|at| at > now) {
@@ -165,7 +170,8 @@ impl Pace {
         self.wait_until(now + if is_refused { wait.min(OUTAGE_WAIT_FIRST) } else { wait });
     }
 
-    /// Where the server refuses, or others are in the way, it is there, whatever was before.
+    /// Notes an answer of the server. A refusal or a conflict proves that the database is
+    /// reachable.
     pub(crate) fn answered(&mut self, failure: Failure) {
         if failure != Failure::Outage {
             self.last = failure;

@@ -1,4 +1,5 @@
-//! A message that fails for what says nothing about an event: everybody's trouble, or its own.
+//! Messages that fail with an error that says nothing about an event: either every message fails,
+//! or one alone.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -17,9 +18,9 @@ struct World {
     began: Instant,
     now: Instant,
     sick: BTreeSet<Name>,
-    /// What has a key.
+    /// The key of each message that has one.
     keys: BTreeMap<Name, String>,
-    /// Keys of which something is stored: what stands behind it is stored, too, and not tried.
+    /// Keys that have a stored event. Later events of such a key are stored without an attempt.
     held: BTreeSet<String>,
     failure: Failure,
     applied: Vec<Name>,
@@ -64,8 +65,9 @@ impl World {
         self.deliver(name, key);
     }
 
-    /// What the database makes of a batch: where the server refuses what a handler does, it is tried on each event,
-    /// and of those beside one that passes the sick are stored; every other failure takes all of it along.
+    /// Ends a batch as the database would. On a refusal of the handler's actions the database tries
+    /// each event alone. If one event passes, it stores the failing ones. Every other failure fails
+    /// the whole batch.
     fn end(&mut self, batch: &Batch<Name>) {
         let names = || batch.messages.iter().map(|it| it.as_str());
         let is_held = |name: &str| self.keys.get(name).is_some_and(|key| self.held.contains(key));
@@ -92,14 +94,14 @@ impl World {
         self.intake.settle(batch.id, &outcome, self.now);
     }
 
-    /// The next batch, which may go at once.
+    /// Sends the next batch, which may start at once.
     fn go(&mut self) -> Vec<Name> {
         let batch = self.intake.next_batch(self.now).expect("a batch may go");
         self.end(&batch);
         batch.messages.iter().map(|it| (**it).clone()).collect()
     }
 
-    /// The next batch, however long it has to wait.
+    /// Sends the next batch after the longest possible wait.
     fn turn(&mut self) -> (Vec<Name>, Standing) {
         self.now += LATER;
         let batch = self.intake.next_batch(self.now).expect("a batch may go");
@@ -107,7 +109,7 @@ impl World {
         (batch.messages.iter().map(|it| (**it).clone()).collect(), batch.standing)
     }
 
-    /// Batches one after the other, as soon as they may go, for so long.
+    /// Sends batches for this time, each as soon as it may start.
     fn run(&mut self, time: Duration) {
         let until = self.now + time;
         while self.now < until {
@@ -147,7 +149,7 @@ fn a_stored_event_is_no_proof_that_others_pass() {
     world.turn();
     world.deliver("good", "b");
     world.turn();
-    // From here on nothing passes.
+    // From here on no event passes.
     world.deliver_sick("second", "c");
     world.run(LATER);
     assert_eq!(world.stored, ["first"]);
@@ -244,7 +246,7 @@ fn a_refusal_that_takes_long_is_that_of_the_first_two_keys_and_the_others_go_on_
     world.now += Duration::from_secs(20);
     world.intake.settle(batch.id, &Outcome::Failed(Failure::Operator), world.now);
 
-    // Nothing has passed, and still it is not waited for: what comes next is something else.
+    // No event has passed, yet the next batch does not wait, because it has other events.
     world.now += Duration::from_millis(10);
     assert_eq!(world.go(), ["bad-1", "bad-2"]);
     let smaller = world.go();

@@ -1,4 +1,4 @@
-//! A projection in Rust: each order's newest state, and how many events it has had.
+//! A projection in Rust: the newest state of each order, and the number of its events.
 //!
 //! ```text
 //! walrelay consumer init orders --subscription orders --create --topic order.events
@@ -34,12 +34,12 @@ impl Handler for Projection {
         transaction: &Transaction<'_>,
         events: &[Event],
     ) -> Result<(), HandlerError> {
-        // In the order of the keys: batches that lock the same rows in other orders deadlock.
+        // Sorted by key, because batches that lock the same rows in different orders deadlock.
         let mut events: Vec<&Event> = events.iter().collect();
         events.sort_by_key(|event| event.aggregate_id.as_deref());
         let write = transaction.prepare(WRITE).await?;
         for event in events {
-            // What is no JSON now will never be.
+            // Data that is no JSON now never will be, so a retry is useless.
             let order: Value = serde_json::from_slice(&event.data).map_err(HandlerError::dead)?;
             let status = order["status"].as_str();
             transaction.execute(&write, &[&event.aggregate_id, &event.version, &status]).await?;
@@ -63,7 +63,8 @@ async fn main() -> Result<(), Box<dyn Error>> {
     };
     let consumer = Consumer::prepare(settings).await?;
     println!("reading {}", consumer.subscription());
-    // Here until a signal of yours, a timer, or whatever ends the program.
+    // Runs until the consumer has caught up. A real program passes a future that completes on a
+    // signal.
     consumer.run(std::future::pending(), Metrics::new(), Health::new(&name)).await?;
     Ok(())
 }

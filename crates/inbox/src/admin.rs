@@ -1,4 +1,4 @@
-//! What operators ask of a consumer's database.
+//! The operators' commands on a consumer's database.
 
 use std::time::{Duration, SystemTime};
 
@@ -10,10 +10,10 @@ use walrelay_pg_client::{RowUse, SqlClient, SqlError, quote_literal, refuse_hidd
 use crate::error::InboxError;
 use crate::unfinished::{self, UnfinishedRebuild};
 
-/// Rows deleted in one transaction: small enough to hold locks for moments.
+/// The rows deleted in one transaction, few enough to hold locks only for moments.
 const BATCH_ROWS: u64 = 10_000;
 
-/// Said where the functions are older than the program.
+/// The status text if the functions are older than the program.
 const OLDER: &str = "its functions are of an earlier version: run `walrelay consumer init` again, which replaces them";
 
 type Sql = tokio_postgres::Error;
@@ -27,18 +27,19 @@ pub(crate) fn unknown(consumer: &str) -> InboxError {
     InboxError::Unregistered { consumer: consumer.to_owned() }
 }
 
-/// Refuses to say anything of an inbox whose rows the role does not see: it would lack every event, and have
-/// no consumer.
+/// Refuses to read an inbox whose rows row level security hides. Such an inbox would look empty.
 pub(crate) async fn refuse_hidden(client: &SqlClient) -> Result<(), InboxError> {
     Ok(refuse_hidden_rows(client, &inbox_tables(), RowUse::Read).await?)
 }
 
-/// The same where events and keys are changed: what a role does not see for that stays as it is, unsaid.
+/// Refuses to change events and keys of an inbox with hidden rows, which would silently stay
+/// unchanged.
 pub(crate) async fn refuse_hidden_changes(client: &SqlClient) -> Result<(), InboxError> {
     Ok(refuse_hidden_rows(client, &inbox_tables()[1..], RowUse::Update).await?)
 }
 
-/// The same where events are applied; all that is lacking in one error, or a role would be mended start by start.
+/// Refuses to apply events to an inbox with hidden rows. One error reports all tables, so that one
+/// fix suffices.
 pub(crate) async fn refuse_hidden_writes(client: &SqlClient) -> Result<(), InboxError> {
     let consumers = refuse_hidden_rows(client, &inbox_tables()[..1], RowUse::Read).await;
     let events = refuse_hidden_rows(client, &inbox_tables()[1..], RowUse::Write).await;
@@ -55,7 +56,7 @@ pub(crate) async fn refuse_hidden_writes(client: &SqlClient) -> Result<(), Inbox
     }?)
 }
 
-/// The same of the consumers alone.
+/// Refuses consumers' rows that row level security hides.
 pub(crate) async fn refuse_hidden_consumers(
     client: &SqlClient,
     rows: RowUse,
@@ -63,7 +64,7 @@ pub(crate) async fn refuse_hidden_consumers(
     Ok(refuse_hidden_rows(client, &inbox_tables()[..1], rows).await?)
 }
 
-/// The statement that makes a consumer known.
+/// Returns the statement that registers a consumer.
 #[must_use]
 pub fn registering(consumer: &str, subscription: &str) -> String {
     format!(
@@ -73,11 +74,11 @@ pub fn registering(consumer: &str, subscription: &str) -> String {
     )
 }
 
-/// Makes a consumer known; false when it is, with this subscription.
+/// Registers a consumer. Returns false if it is already registered with this subscription.
 ///
 /// # Errors
 ///
-/// The database refuses, or the consumer reads another subscription.
+/// Fails if the consumer reads another subscription, or if the database reports an error.
 pub async fn register(
     client: &SqlClient,
     consumer: &str,
@@ -89,7 +90,7 @@ pub async fn register(
     Ok(is_new)
 }
 
-/// Refuses a consumer that is known, and reads another subscription than this.
+/// Refuses a registered consumer that reads another subscription.
 async fn refuse_other_subscription(
     client: &SqlClient,
     consumer: &str,
@@ -105,11 +106,11 @@ async fn refuse_other_subscription(
     }
 }
 
-/// The subscription a consumer was set up with.
+/// Returns the subscription of a consumer.
 ///
 /// # Errors
 ///
-/// There is no such consumer, or the database refuses.
+/// Fails if there is no such consumer, or if the database reports an error.
 pub async fn subscription(client: &SqlClient, consumer: &str) -> Result<String, InboxError> {
     refuse_hidden_consumers(client, RowUse::Read).await?;
     let sql = "SELECT subscription FROM public.app_inbox_consumer WHERE consumer = $1";
@@ -117,24 +118,24 @@ pub async fn subscription(client: &SqlClient, consumer: &str) -> Result<String, 
     row.map(|row| row.get(0)).ok_or_else(|| unknown(consumer))
 }
 
-/// A consumer that is set up in a database.
+/// A consumer that is registered in a database.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Registered {
-    /// Its name.
+    /// The consumer's name.
     pub consumer: String,
-    /// What it reads, by full name.
+    /// The full name of its subscription.
     pub subscription: String,
-    /// How long ago came the newest finished event that was deleted; `None` where none ever was.
+    /// The time since the latest prune horizon, or `None` if no finished event was ever deleted.
     pub pruned_ago: Option<Duration>,
-    /// A rebuild of it that is not finished.
+    /// A rebuild of the consumer that is not finished.
     pub rebuild: Option<UnfinishedRebuild>,
 }
 
-/// The consumer of this name, or all of them; none where the database has no inbox.
+/// Returns the consumer of this name, or all consumers. Empty if the database has no inbox.
 ///
 /// # Errors
 ///
-/// The database refuses.
+/// Fails if the database reports an error.
 pub async fn registered(
     client: &SqlClient,
     name: Option<&str>,
@@ -143,7 +144,7 @@ pub async fn registered(
         return Ok(Vec::new());
     }
     refuse_hidden_consumers(client, RowUse::Read).await?;
-    // By its name in JSON, because inboxes of an earlier version lack the column.
+    // Read by name from JSON, because inboxes of an earlier version lack the column.
     let sql = format!(
         "SELECT consumer, subscription,
                       extract(epoch FROM now() - (to_jsonb(c) ->> 'pruned_before')::timestamptz)::float8, {}
@@ -166,19 +167,21 @@ pub async fn registered(
 ///
 /// # Errors
 ///
-/// There is no such consumer, or the database refuses.
+/// Fails if there is no such consumer, or if the database reports an error.
 pub async fn pause(client: &SqlClient, consumer: &str) -> Result<(), InboxError> {
     update(client, consumer, ("pause", "paused = true")).await
 }
 
-/// How long a pause waits for batches in one try. Whoever comes behind it waits too, but is refused anyway.
+/// The wait of one attempt. Batches queued behind the lock also wait, and the pause refuses them
+/// anyway.
 const PAUSE_TIMEOUT: &str = "SET LOCAL lock_timeout = '5s'";
 
-/// Waits until nothing that began before a pause is being applied, in one try.
+/// Waits, in one attempt, until no batch from before a pause is being applied.
 ///
 /// # Errors
 ///
-/// Something still is, after [`InboxError::is_in_the_way`]; or the database refuses.
+/// Fails with [`InboxError::is_in_the_way`] if a batch is still being applied, or if the database
+/// reports an error.
 pub async fn quiesce(client: &SqlClient, consumer: &str) -> Result<(), InboxError> {
     let waiting = format!(
         "BEGIN; {PAUSE_TIMEOUT}; SELECT pg_catalog.pg_advisory_xact_lock(pg_catalog.hashtextextended( \
@@ -192,11 +195,12 @@ pub async fn quiesce(client: &SqlClient, consumer: &str) -> Result<(), InboxErro
     waited.map_err(failed("wait for batches that began before"))
 }
 
-/// Has a consumer of which nothing was ever applied read this subscription; whether it is one.
+/// Moves a consumer that has applied no event to this subscription. Returns whether the consumer
+/// was moved.
 ///
 /// # Errors
 ///
-/// The database refuses.
+/// Fails if the database reports an error.
 pub async fn move_unused(
     client: &SqlClient,
     consumer: &str,
@@ -210,11 +214,11 @@ pub async fn move_unused(
     Ok(moved.map_err(failed("record the subscription"))? == 1)
 }
 
-/// Whether nothing was ever applied of a consumer.
+/// Returns whether a consumer has applied no event.
 ///
 /// # Errors
 ///
-/// The database refuses, or row level security hides rows.
+/// Fails if row level security hides rows, or if the database reports an error.
 pub async fn is_unused(client: &SqlClient, consumer: &str) -> Result<bool, InboxError> {
     refuse_hidden(client).await?;
     let sql = format!(
@@ -224,16 +228,17 @@ pub async fn is_unused(client: &SqlClient, consumer: &str) -> Result<bool, Inbox
     Ok(row.map_err(failed("look whether the inbox is empty"))?.get(0))
 }
 
-/// Its inbox is empty, and was not emptied: what it has read would not come again from elsewhere.
+/// The inbox is empty and was never pruned. Otherwise another subscription might not redeliver
+/// events already read.
 const UNUSED: &str = "c.generation = 1 AND c.pruned_before IS NULL \
     AND NOT EXISTS (SELECT FROM public.app_inbox AS i WHERE i.consumer = c.consumer) \
     AND NOT EXISTS (SELECT FROM public.app_inbox_key AS k WHERE k.consumer = c.consumer)";
 
-/// Consumers of this database that read a subscription, without this one.
+/// Returns the other consumers of this database that read the subscription.
 ///
 /// # Errors
 ///
-/// The database refuses.
+/// Fails if the database reports an error.
 pub async fn other_readers(
     client: &SqlClient,
     consumer: &str,
@@ -246,46 +251,45 @@ pub async fn other_readers(
     Ok(rows.iter().map(|row| row.get(0)).collect())
 }
 
-/// Lets a consumer go on.
+/// Resumes a consumer.
 ///
 /// # Errors
 ///
-/// There is no such consumer, or the database refuses.
+/// Fails if there is no such consumer, or if the database reports an error.
 pub async fn resume(client: &SqlClient, consumer: &str) -> Result<(), InboxError> {
     update(client, consumer, ("resume", "paused = false")).await
 }
 
-/// How long a rebuild waits for others in one try: what it waits for keeps whoever comes behind it waiting
-/// too, batches of the consumer and readers of its tables.
+/// The wait of one lock attempt of a rebuild. Batches and readers queued behind the lock also wait.
 const LOCK_TIMEOUT: &str = "SET LOCAL lock_timeout = '5s'";
 
-/// A new generation, in the handler's own tables.
+/// A new generation, in the tables in use.
 #[derive(Debug, Clone, Copy)]
 pub struct NewGeneration<'a> {
-    /// What it reads.
+    /// The subscription that the generation reads.
     pub subscription: &'a str,
     /// The SQL that empties the tables.
     pub reset: &'a str,
-    /// Whether the rebuild is over with this, or has yet to be filled.
+    /// Whether this finishes the rebuild, or the generation is still to be filled.
     pub filling: Filling,
 }
 
-/// What is left to do once a generation has begun.
+/// The work left after a generation has begun.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Filling {
-    /// Nothing: its subscription has everything.
+    /// No work is left, because the subscription delivers every event.
     Nothing,
-    /// The same command fills it. Until then it is on record as unfinished.
+    /// The same command fills the generation. Until then, the rebuild is recorded as unfinished.
     Unfinished,
 }
 
-/// Begins a new generation, which reads another subscription, and runs the reset with it: all of it or
-/// nothing. Waits until nothing is being applied for this consumer. Returns the generation.
+/// Begins a new generation that reads another subscription, and runs the reset in the same
+/// transaction. Waits until no batch of the consumer is being applied. Returns the generation.
 ///
 /// # Errors
 ///
-/// There is no such consumer, the reset fails, or the database refuses; after
-/// [`InboxError::is_in_the_way`] it may be tried again.
+/// Fails if there is no such consumer, or if the reset or another statement fails. After
+/// [`InboxError::is_in_the_way`], the caller may retry.
 pub async fn rebuild(
     client: &mut SqlClient,
     consumer: &str,
@@ -295,7 +299,7 @@ pub async fn rebuild(
     refuse_hidden_consumers(client, RowUse::Update).await?;
     let transaction = client.transaction().await.map_err(failed("begin a transaction"))?;
     transaction.batch_execute(LOCK_TIMEOUT).await.map_err(failed("limit the wait"))?;
-    // First, because it waits for whatever is being applied, which is reset too.
+    // First, because it waits for running batches, whose effects the reset must also remove.
     let beginning = "SELECT public.app_inbox_new_generation($1)";
     let row = transaction.query_one(beginning, &[&consumer]).await;
     let generation = row.map_err(failed("begin a generation"))?.get(0);
@@ -315,13 +319,13 @@ pub async fn rebuild(
     Ok(generation)
 }
 
-/// Statements as one, in which the server refuses to begin or end a transaction: nothing of them can take
-/// effect by itself.
+/// Wraps statements into one in which the server refuses transaction control, so that no part takes
+/// effect alone.
 pub(crate) fn contained(statements: &str) -> String {
     format!("DO {}", quote_literal(&format!("BEGIN EXECUTE {}; END", quote_literal(statements))))
 }
 
-/// What the server refuses is the fault of the reset, unless others were in the way or the server was.
+/// Blames an error on the reset SQL, unless another transaction or the server caused the error.
 fn reset_failed(source: Sql) -> InboxError {
     let code = source.code().map_or("", SqlState::code);
     let is_others =
@@ -345,22 +349,22 @@ async fn update(
     }
 }
 
-/// What a database has of the inbox.
+/// The state of the inbox in a database.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Made {
-    /// Nothing.
+    /// No tables.
     Nothing,
     /// Tables, and functions of an earlier version.
     Earlier,
-    /// What this version makes.
+    /// Tables and functions of this version.
     Current,
 }
 
-/// What there is of the inbox's tables and functions.
+/// Returns the state of the inbox's tables and functions.
 ///
 /// # Errors
 ///
-/// The database refuses.
+/// Fails if the database reports an error.
 pub async fn made(client: &SqlClient) -> Result<Made, InboxError> {
     Ok(match (has_inbox(client).await?, is_current(client).await?) {
         (false, _) => Made::Nothing,
@@ -369,18 +373,18 @@ pub async fn made(client: &SqlClient) -> Result<Made, InboxError> {
     })
 }
 
-/// Whether the database has the inbox's tables, of whatever version.
+/// Returns whether the database has the inbox's tables, of any version.
 pub(crate) async fn has_inbox(client: &SqlClient) -> Result<bool, InboxError> {
     let sql = "SELECT to_regclass('public.app_inbox_consumer') IS NOT NULL";
     let row = client.query_one(sql, &[]).await.map_err(failed("look for an inbox"))?;
     Ok(row.get(0))
 }
 
-/// Whether the functions of the inbox are those of this version.
+/// Returns whether the functions of the inbox are of this version.
 ///
 /// # Errors
 ///
-/// The database refuses.
+/// Fails if the database reports an error.
 pub(crate) async fn is_current(client: &SqlClient) -> Result<bool, InboxError> {
     let sql = "SELECT EXISTS (SELECT FROM pg_catalog.pg_proc AS p \
           WHERE p.pronamespace = 'public'::pg_catalog.regnamespace AND p.proname = 'app_inbox_gaps_behind')";
@@ -402,11 +406,11 @@ const STATUS: &str = "SELECT c.subscription, c.generation, c.paused, \
               AND (i.status = 'retrying' OR i.next_attempt_at = 'infinity')), UNFINISHED \
      FROM public.app_inbox_consumer AS c WHERE c.consumer = $1";
 
-/// How a consumer is doing, as far as its database tells.
+/// Returns the status of a consumer, as its database shows it.
 ///
 /// # Errors
 ///
-/// There is no such consumer, or the database refuses.
+/// Fails if there is no such consumer, or if the database reports an error.
 pub async fn status(client: &SqlClient, consumer: &str) -> Result<Map<String, Value>, InboxError> {
     refuse_hidden(client).await?;
     let sql = STATUS.replace("UNFINISHED", unfinished::COLUMNS);
@@ -456,7 +460,7 @@ pub async fn status(client: &SqlClient, consumer: &str) -> Result<Map<String, Va
     }
 }
 
-/// What `consumer status` adds where positions cannot be right.
+/// Returns the fields that `consumer status` adds if positions are proved wrong.
 fn finding(consumer: &str, keys: Vec<String>) -> impl Iterator<Item = (String, Value)> {
     let next = format!(
         "the position of these keys cannot be right, and their events may be skipped: \
@@ -467,7 +471,7 @@ fn finding(consumer: &str, keys: Vec<String>) -> impl Iterator<Item = (String, V
     fields.into_iter().filter(move |_| is_there).map(|(name, value)| (name.to_owned(), value))
 }
 
-/// No rows, where an inbox of an earlier version lacks the column.
+/// Replaces the error of an inbox of an earlier version, which lacks the column, by no rows.
 pub(crate) fn or_none_in_earlier(
     answer: Result<Vec<tokio_postgres::Row>, Sql>,
 ) -> Result<Vec<tokio_postgres::Row>, Sql> {
@@ -477,7 +481,8 @@ pub(crate) fn or_none_in_earlier(
     }
 }
 
-/// Ordering keys whose position events have proved wrong, a hundred at most; none in an inbox of an earlier version.
+/// Returns at most a hundred keys whose position is proved wrong. Empty for an inbox of an earlier
+/// version.
 async fn implausible(
     client: &SqlClient,
     (consumer, generation): (&str, i32),
@@ -489,11 +494,12 @@ async fn implausible(
     Ok(rows.iter().map(|row| row.get(0)).collect())
 }
 
-/// How many events the inbox has of a generation; `None` once another one has begun.
+/// Returns the number of events of a generation in the inbox. `None` if another generation has
+/// begun.
 ///
 /// # Errors
 ///
-/// There is no such consumer, or the database refuses.
+/// Fails if there is no such consumer, or if the database reports an error.
 pub async fn received(
     client: &SqlClient,
     consumer: &str,
@@ -511,11 +517,12 @@ pub async fn received(
     Ok(is_current.then(|| u64::try_from(row.get::<_, i64>(1)).unwrap_or_default()))
 }
 
-/// Has the consumer read one subscription instead of another; whether it read that one. A rebuild is finished by it.
+/// Moves the consumer from one subscription to another, which finishes a rebuild. Returns whether
+/// it read the former one.
 ///
 /// # Errors
 ///
-/// The database refuses.
+/// Fails if the database reports an error.
 pub async fn read_from(
     client: &SqlClient,
     consumer: &str,
@@ -530,12 +537,12 @@ pub async fn read_from(
     Ok(moved.map_err(failed("record the subscription"))? == 1)
 }
 
-/// Deletes finished rows older than this, and all of generations before the current one, in which nothing is looked
-/// for any more; returns how many.
+/// Deletes finished rows older than this, and all rows of earlier generations, which no command
+/// reads any more. Returns the number of rows.
 ///
 /// # Errors
 ///
-/// The database refuses.
+/// Fails if the database reports an error.
 pub async fn prune(
     client: &SqlClient,
     consumer: &str,
@@ -551,8 +558,8 @@ pub async fn prune(
     );
     refuse_hidden_consumers(client, RowUse::Update).await?;
     refuse_hidden_rows(client, &inbox_tables()[1..], RowUse::Delete).await?;
-    // Said first: an audit must never take for missing what is about to be deleted.
-    // Nothing is, where nothing is so old: then the inbox still has all that it ever had.
+    // Recorded first, because an audit must not report rows as missing that are about to be
+    // deleted. If no row is that old, the horizon stays, because the inbox is still complete.
     let note = "UPDATE public.app_inbox_consumer AS c SET pruned_before = greatest(c.pruned_before, b.cutoff) \
            FROM (SELECT max(o.cutoff) AS cutoff FROM public.app_inbox_consumer AS k \
                   CROSS JOIN (VALUES (now() - make_interval(secs => $2))) AS o(cutoff) \

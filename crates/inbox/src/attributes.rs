@@ -1,17 +1,17 @@
-//! A message's attributes, as little as they take.
+//! The attributes of a message, in compact form.
 
 use std::collections::BTreeMap;
 use std::fmt;
 
-/// The attributes of a message, all of them.
+/// All attributes of a message.
 ///
-/// They are kept as the JSON object of strings that the database is given: a tenth of what a map takes, of
-/// which a consumer would hold twenty thousand.
+/// The attributes are stored as the JSON object of strings that the database receives. This takes a
+/// tenth of the memory of a map, and a consumer may hold twenty thousand of them.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Attributes(Box<str>);
 
 impl Attributes {
-    /// Those of a map.
+    /// Creates the attributes from a map.
     #[must_use]
     pub fn of(map: &BTreeMap<String, String>) -> Self {
         Self::of_pairs(&Pairs::from(map))
@@ -26,7 +26,7 @@ impl Attributes {
             if index > 0 {
                 json.push(b',');
             }
-            // Strings always can be written, and nothing fails to take them.
+            // Strings can always be written as JSON, and a `Vec` accepts every write.
             drop(serde_json::to_writer(&mut json, name));
             json.push(b':');
             drop(serde_json::to_writer(&mut json, value));
@@ -35,21 +35,23 @@ impl Attributes {
         Self(String::from_utf8(json).unwrap_or_else(|_| "{}".to_owned()).into())
     }
 
-    /// Those that are stored: what was written by [`of`](Self::of), whoever has edited it since.
+    /// Creates the attributes from a stored JSON object, which a person may have edited.
     pub(crate) fn of_json(json: String) -> Self {
         Self(json.into())
     }
 
-    /// The value of one. Reads them all: who asks for several takes the [map](Self::to_map).
+    /// Returns the value of one attribute. Parses all of them, so use [`to_map`](Self::to_map) to
+    /// read several.
     #[must_use]
     pub fn get(&self, name: &str) -> Option<String> {
         self.to_map().remove(name)
     }
 
-    /// The value of one, as it stands in the JSON object, without reading the others: for values that
-    /// need no escapes. `None` when there is no such attribute.
+    /// Returns the raw value of one attribute from the JSON text, without parsing the others. Only
+    /// correct for values without escapes. `None` if there is no such attribute.
     pub(crate) fn plain(&self, name: &str) -> Option<&str> {
-        // An unescaped quote behind a bracket or a comma begins a name, and no name or value has one in it.
+        // An unescaped quote after a brace or a comma begins a name. Inside names and values,
+        // quotes are escaped.
         let mut found = self.0.match_indices(name).filter(|(at, _)| {
             let (before, after) = (&self.0[..*at], &self.0[at + name.len()..]);
             (before.ends_with("{\"") || before.ends_with(",\"")) && after.starts_with("\":\"")
@@ -59,25 +61,26 @@ impl Attributes {
         value.split('"').next()
     }
 
-    /// All of them by name.
+    /// Returns all attributes by name.
     #[must_use]
     pub fn to_map(&self) -> BTreeMap<String, String> {
         serde_json::from_str(&self.0).unwrap_or_default()
     }
 
-    /// The JSON object.
+    /// Returns the JSON object.
     #[must_use]
     pub fn as_json(&self) -> &str {
         &self.0
     }
 }
 
-/// Attributes by name, one of each, where they lie.
+/// Borrowed attributes sorted by name, each name once.
 #[derive(Debug)]
 pub(crate) struct Pairs<'a>(Vec<(&'a str, &'a str)>);
 
 impl<'a> Pairs<'a> {
-    /// Of several of one name the last counts, as the encoding of a map has it.
+    /// Sorts the pairs. If a name occurs several times the last value counts, as in the protobuf
+    /// encoding of a map.
     pub(crate) fn of(mut pairs: Vec<(&'a str, &'a str)>) -> Self {
         pairs.sort_by_key(|(name, _)| *name);
         pairs.dedup_by(|later, kept| {
@@ -111,7 +114,7 @@ impl Default for Attributes {
 
 impl fmt::Debug for Attributes {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // No values: they may end up in a log.
+        // The values are left out, because this text may be logged.
         f.debug_set().entries(self.to_map().keys()).finish()
     }
 }

@@ -1,8 +1,8 @@
-//! The proof that what an outbox has published is in an inbox.
+//! Proves that the published rows of an outbox are in an inbox.
 //!
-//! Outbox and inbox may stand in two databases, so nothing is joined: both sides count and hash their
-//! event ids by minute of `occurred_at`, and only minutes that differ are compared id by id. A row
-//! that is in the inbox and not in the outbox is no finding: outboxes are pruned.
+//! Outbox and inbox may be in two databases, so no query joins them. Both sides count and hash
+//! their event ids per minute of `occurred_at`. Only minutes that differ are compared id by id. A
+//! row in the inbox without an outbox row is no finding, because outboxes are pruned.
 
 use std::collections::BTreeMap;
 use std::time::SystemTime;
@@ -19,10 +19,10 @@ use crate::error::InboxError;
 use crate::messages::Messages;
 use crate::operate::{InConsumer, object};
 
-/// Ids compared at once.
+/// The number of ids compared at once.
 const PAGE: usize = 10_000;
 
-/// An outbox table, and its columns as they stand in SQL.
+/// An outbox table, with its columns quoted for SQL.
 #[derive(Debug, Clone)]
 pub struct AuditedTable {
     table: QualifiedName,
@@ -32,8 +32,8 @@ pub struct AuditedTable {
 }
 
 impl AuditedTable {
-    /// A table with the names of its event id, of its moment, and of what tells which events a
-    /// consumer reads, where it has that.
+    /// Creates the table from the names of three columns: event id, time, and aggregate type if the
+    /// table has one.
     #[must_use]
     pub fn new(
         table: QualifiedName,
@@ -49,50 +49,52 @@ impl AuditedTable {
     }
 }
 
-/// Which rows are looked at.
+/// The rows to audit.
 #[derive(Debug, Clone)]
 pub struct Scope {
-    /// The relays that published them: several, where the outbox is divided into shards.
+    /// The slots of the relays that published the rows, one for each shard.
     pub slots: Vec<String>,
-    /// How far they had settled, as [`settled_by`] tells it, before anything else was looked at: what is settled
-    /// meanwhile may not have been there to be read.
+    /// The settled transaction id of [`settled_by`], read before all other queries. Rows settled
+    /// later might not have been visible to those queries.
     pub settled_by: Option<String>,
-    /// The outbox.
+    /// The outbox tables.
     pub tables: Vec<AuditedTable>,
-    /// Only rows that occurred at this moment or later.
+    /// Only rows that occurred at this time or later.
     pub since: SystemTime,
-    /// Only rows that occurred before it: what is younger may be on its way.
+    /// Only rows that occurred before this time. Younger rows may be on their way.
     pub until: SystemTime,
-    /// Only rows of these aggregate types; all when empty.
+    /// Only rows of these aggregate types. Empty: all types.
     pub aggregate_types: Vec<String>,
-    /// How many missing events are listed; the others are counted.
+    /// The maximum number of missing events to list. Further ones are only counted.
     pub listed: usize,
 }
 
-/// What an audit of one consumer has found.
+/// The findings of an audit of one consumer.
 #[derive(Debug, Default)]
 pub struct Findings {
-    /// Settled rows of the outbox that should be there.
+    /// The settled outbox rows that should be in the inbox.
     pub rows: u64,
-    /// The first of the events that are not, with the moment they occurred.
+    /// The first missing events, with the time at which each occurred.
     pub missing: Vec<(String, SystemTime)>,
-    /// How many are not.
+    /// The number of missing events.
     pub missing_count: u64,
-    /// Those that are there, by status.
+    /// The number of found events, by status.
     pub inbox: BTreeMap<String, i64>,
-    /// Rows of the outbox that were left out: not settled yet and not held back, or younger than the scope's end.
+    /// The outbox rows that were left out: not settled and not in dispatch state, or younger than
+    /// the scope's end.
     pub left_out: u64,
-    /// When the last of those that are missing occurred.
+    /// The time at which the last missing event occurred.
     pub last_missing: Option<SystemTime>,
-    /// When the first of those that the inbox has occurred: it may have been set up later than others.
+    /// The time at which the first event of the inbox occurred. The consumer may have been set up
+    /// later than others.
     pub first_seen: Option<SystemTime>,
-    /// Since when the audit looks: later than asked for where the inbox was pruned.
+    /// The start of the audited time, later than requested if the inbox was pruned.
     pub since: Option<SystemTime>,
 }
 
 impl Findings {
-    /// Whether everything that is missing occurred before anything that the inbox has: then it was set up
-    /// later.
+    /// Returns whether every missing event occurred before every event of the inbox. The consumer
+    /// was then set up later.
     #[must_use]
     pub fn is_younger(&self) -> bool {
         matches!((self.last_missing, self.first_seen), (Some(last), Some(first)) if last < first)
@@ -111,7 +113,7 @@ impl Findings {
     }
 }
 
-/// How many ids, and all of them folded into one number.
+/// The number of ids, and the XOR of their hashes.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 struct Digest {
     count: i64,
@@ -119,27 +121,27 @@ struct Digest {
 }
 
 impl Digest {
-    /// Adds those of a row: its second column is how many, its third is all of them folded.
+    /// Adds the digest of a row: its second column is the count, its third the XOR of the hashes.
     fn add(&mut self, row: &Row) {
         self.count += row.get::<_, i64>(1);
         self.hash ^= row.get::<_, i64>(2);
     }
 }
 
-/// Minutes since 1970, with what occurred in them.
+/// A digest for each minute since 1970.
 type Minutes = BTreeMap<i64, Digest>;
 
-/// What the inbox holds of a time.
+/// The inbox's events of a time range.
 #[derive(Debug, Default)]
 struct Seen {
     minutes: Minutes,
-    /// By minute and status.
+    /// The number of events by minute and status.
     statuses: BTreeMap<(i64, String), i64>,
     first: Option<SystemTime>,
 }
 
 impl Seen {
-    /// How many there are of each status in a minute.
+    /// Returns the number of events of each status in a minute.
     fn of(&self, minute: i64) -> impl Iterator<Item = (&str, i64)> {
         let from = (minute, String::new());
         let found = self.statuses.range(from..(minute + 1, String::new()));
@@ -147,12 +149,12 @@ impl Seen {
     }
 }
 
-/// What the outbox is compared with.
+/// The side that the outbox is compared with.
 #[derive(Debug, Clone, Copy)]
 pub enum Against<'a> {
     /// The inbox of a consumer.
     Inbox(&'a SqlClient, &'a InConsumer),
-    /// What a subscription holds.
+    /// The messages of a subscription.
     Subscription(&'a Messages),
 }
 
@@ -164,7 +166,7 @@ impl Against<'_> {
         }
     }
 
-    /// Messages are not counted by minute: each is looked for.
+    /// Returns the digests per minute. A subscription has none, so every id is compared.
     async fn seen(self, time: (SystemTime, SystemTime)) -> Result<Seen, InboxError> {
         match self {
             Self::Inbox(client, consumer) => consumer.seen(client, time).await,
@@ -172,7 +174,7 @@ impl Against<'_> {
         }
     }
 
-    /// Those of these events that are there, with their status.
+    /// Returns the status of each of these events that exists.
     async fn held(self, ids: &[String]) -> Result<BTreeMap<String, String>, InboxError> {
         match self {
             Self::Inbox(client, consumer) => consumer.held(client, ids).await,
@@ -188,7 +190,7 @@ impl Against<'_> {
 ///
 /// # Errors
 ///
-/// One of the databases refuses.
+/// Fails if one of the databases reports an error.
 pub async fn audit(
     outbox: &SqlClient,
     against: Against<'_>,
@@ -221,12 +223,13 @@ pub async fn audit(
     Ok(findings)
 }
 
-/// Rows of the outbox, of the scope, that wait in dispatch state or were given up there, by status: they are in no
-/// inbox, and not missing. Copies of a replay are none of them, nor is a row that its producer has deleted.
+/// Counts the outbox rows of the scope that are in dispatch state and not published, by status.
+/// They are in no inbox, and are not missing. Copies of a replay and rows that their producer has
+/// deleted do not count.
 ///
 /// # Errors
 ///
-/// The database refuses.
+/// Fails if the database reports an error.
 pub async fn held_back(
     outbox: &SqlClient,
     scope: &Scope,
@@ -270,7 +273,7 @@ async fn settled_minutes(outbox: &SqlClient, scope: &Scope) -> Result<Minutes, I
     Ok(minutes)
 }
 
-/// Rows of the scope that nothing is said about.
+/// Counts the rows of the scope that the audit does not cover.
 async fn left_out(outbox: &SqlClient, scope: &Scope) -> Result<u64, InboxError> {
     let mut rows = 0;
     for table in &scope.tables {
@@ -289,11 +292,11 @@ async fn left_out(outbox: &SqlClient, scope: &Scope) -> Result<u64, InboxError> 
     Ok(rows)
 }
 
-/// Up to which transaction the relays of these slots have settled everything.
+/// Returns the transaction id below which the relays of these slots have settled every transaction.
 ///
 /// # Errors
 ///
-/// The database refuses.
+/// Fails if the database reports an error.
 pub async fn settled_by(
     outbox: &SqlClient,
     slots: &[String],
@@ -304,7 +307,8 @@ pub async fn settled_by(
     Ok(row.map_err(outbox_failed("read how far the relay is"))?.map(|row| row.get(0)))
 }
 
-/// Whether the transaction of a row is settled by every relay, as `prune` asks it; `$5` is how far they are.
+/// Whether every relay has settled the row's transaction. `prune` uses the same test. `$5` is the
+/// settled transaction id.
 const SETTLED: &str = "age(o.xmin) > age($5::text::xid8::xid)";
 
 /// Parameters: since, until, slots, aggregate types, settled by.
@@ -321,7 +325,7 @@ fn settled_rows(table: &AuditedTable) -> String {
     )
 }
 
-/// Whether a row is of the aggregate types that are looked at; `$4`, all where it is empty.
+/// Returns the test for the audited aggregate types. `$4` has the types, and is empty for all.
 fn of_types(table: &AuditedTable) -> String {
     let kind = match &table.aggregate_type {
         None => "NULL::text".to_owned(),
@@ -330,7 +334,7 @@ fn of_types(table: &AuditedTable) -> String {
     format!("(cardinality($4::text[]) = 0 OR {kind} = ANY ($4))")
 }
 
-/// Whether a row waits in dispatch state, or was given up there; `$3` are the slots.
+/// Returns the test for a row in dispatch state that is not published. `$3` has the slots.
 fn is_held_back(table: &AuditedTable) -> String {
     format!(
         "EXISTS (SELECT FROM public.app_outbox_dispatch AS d
@@ -347,7 +351,7 @@ struct Minute<'a> {
 }
 
 impl Minute<'_> {
-    /// Looks for each of its ids in the inbox.
+    /// Compares the ids of the minute with the other side.
     async fn compare(
         &self,
         outbox: &SqlClient,
@@ -388,27 +392,29 @@ impl Minute<'_> {
 type Parameter<'a> = &'a (dyn tokio_postgres::types::ToSql + Sync);
 
 impl Scope {
-    /// Rows of the outbox that nobody sees would be missed by nobody.
+    /// Refuses an outbox whose rows row level security hides, because the audit would not miss
+    /// those rows.
     async fn refuse_hidden(&self, outbox: &SqlClient) -> Result<(), InboxError> {
         let tables: Vec<_> = self.tables.iter().map(|it| it.table.clone()).collect();
         refuse_hidden_rows(outbox, &tables, RowUse::Read).await.map_err(InboxError::Outbox)
     }
 
-    /// Those of [`settled_rows`].
+    /// Returns the parameters of [`settled_rows`].
     fn parameters(&self) -> [Parameter<'_>; 5] {
         [&self.since, &self.until, &self.slots, &self.aggregate_types, &self.settled_by]
     }
 }
 
-/// Bytes of a stored value that a trace shows. A larger one is no identifier, and could be too large for the
-/// server to turn into JSON.
+/// The maximum bytes of a stored value in a trace. A larger value is no identifier, and could be
+/// too large for the server to convert to JSON.
 const TRACED_BYTES_MAX: u32 = 4_096;
 
-/// An event's row in the outbox, without its payload and other large values; null when there is none.
+/// Returns an event's outbox row, without its payload and other large values. Null if there is no
+/// row.
 ///
 /// # Errors
 ///
-/// The database refuses.
+/// Fails if the database reports an error.
 pub async fn trace_outbox(
     outbox: &SqlClient,
     (slots, table): (&[String], &QualifiedName),
@@ -441,11 +447,11 @@ pub async fn trace_outbox(
     Ok(object_of(row.map_err(outbox_failed("read the outbox"))?.as_ref()))
 }
 
-/// An event's row in dispatch state, without its message; null when there is none.
+/// Returns an event's row in dispatch state, without its message. Null if there is no row.
 ///
 /// # Errors
 ///
-/// The database refuses.
+/// Fails if the database reports an error.
 pub async fn trace_dispatch(
     outbox: &SqlClient,
     slots: &[String],
@@ -458,11 +464,11 @@ pub async fn trace_dispatch(
 }
 
 impl InConsumer {
-    /// An event's row in the inbox, without its message; null when there is none.
+    /// Returns an event's row in the inbox, without its message. Null if there is no row.
     ///
     /// # Errors
     ///
-    /// The database refuses.
+    /// Fails if the database reports an error.
     pub async fn trace(&self, client: &SqlClient, event_id: &str) -> Result<Value, InboxError> {
         // A dead event that holds its key has no next attempt.
         let sql = "SELECT (to_jsonb(i) - 'message' || jsonb_build_object(
@@ -475,11 +481,12 @@ impl InConsumer {
         Ok(object_of(row.map_err(failed("read the inbox"))?.as_ref()))
     }
 
-    /// Whether the row of an event that occurred then may have been deleted by `consumer prune`.
+    /// Returns whether `consumer prune` may have deleted the row of an event that occurred at this
+    /// time.
     ///
     /// # Errors
     ///
-    /// The database refuses.
+    /// Fails if the database reports an error.
     pub async fn may_be_pruned(
         &self,
         client: &SqlClient,
@@ -492,7 +499,7 @@ impl InConsumer {
         Ok(row.map_err(failed("read the consumer"))?.get(0))
     }
 
-    /// Those of these events that the inbox has, with their status.
+    /// Returns the status of each of these events that the inbox has.
     async fn held(
         &self,
         client: &SqlClient,
@@ -506,7 +513,7 @@ impl InConsumer {
         Ok(rows.iter().map(|row| (row.get(0), row.get(1))).collect())
     }
 
-    /// What it holds of the events that occurred in this time.
+    /// Returns the inbox's events that occurred in this time range.
     async fn seen(
         &self,
         client: &SqlClient,
@@ -529,7 +536,7 @@ impl InConsumer {
         Ok(seen)
     }
 
-    /// Finished events received before this moment were deleted.
+    /// Returns the time before which finished events were deleted, if any were.
     async fn pruned_before(&self, client: &SqlClient) -> Result<Option<SystemTime>, InboxError> {
         let sql = "SELECT pruned_before FROM public.app_inbox_consumer WHERE consumer = $1";
         let row = client.query_one(sql, &[&self.place().0]).await;
@@ -541,7 +548,7 @@ fn object_of(row: Option<&Row>) -> Value {
     row.map_or(Value::Null, object)
 }
 
-/// For `map_err`, of a statement in the outbox's database: who mends it is somebody else.
+/// Converts an error of the outbox's database, which may have another operator than the inbox's.
 fn outbox_failed(action: &str) -> impl FnOnce(tokio_postgres::Error) -> InboxError {
     let action = action.to_owned();
     move |source| InboxError::Outbox(SqlError::Sql { action, source })

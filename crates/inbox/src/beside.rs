@@ -1,8 +1,8 @@
-//! A rebuild beside the read model in use: the next generation fills tables of another schema, and one transaction
-//! puts their rows into the tables in use.
+//! A rebuild beside the read model in use. The next generation fills tables in another schema, and
+//! one transaction moves the rows into the tables in use.
 //!
 //! ```text
-//! note in the consumer's row ──▶ events applied in the schema ──▶ rows moved, generation in use, note gone
+//! rebuild recorded ──▶ events applied in the schema ──▶ rows moved, new generation current
 //! ```
 
 use std::time::SystemTime;
@@ -14,47 +14,47 @@ use crate::admin::{contained, failed, refuse_hidden_consumers, unknown};
 use crate::error::InboxError;
 use crate::unfinished;
 
-/// A rebuild of this consumer in this schema.
+/// A rebuild of one consumer in one schema.
 #[derive(Debug, Clone, Copy)]
 pub struct Beside<'a> {
     /// The consumer.
     pub consumer: &'a str,
-    /// Where the tables are that it fills.
+    /// The schema with the tables to fill.
     pub schema: &'a str,
 }
 
-/// A table that is filled, and the one in use that it takes the place of.
+/// A table that the rebuild fills, and the table in use that it replaces.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct StagedTable {
-    /// Its name.
+    /// The table's name.
     pub name: String,
-    /// With its schema.
+    /// The table's name with its schema.
     pub staged: String,
-    /// The table in use, with its schema; `None` where the search path has none of this name.
+    /// The table in use with its schema. `None` if the search path has no table of this name.
     pub live: Option<String>,
-    /// Names and types of its columns that can be written.
+    /// The names and types of the writable columns.
     pub columns: Vec<String>,
-    /// Those of the table in use.
+    /// The names and types of the writable columns of the table in use.
     pub live_columns: Vec<String>,
-    /// Names of its columns as they are written in SQL.
+    /// The names of the writable columns, quoted for SQL.
     pub quoted: Vec<String>,
 }
 
-/// What the new generation has less than the one in use.
+/// The events that the new generation lacks compared with the current one.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Difference {
-    /// Events that the generation in use has applied, and the new one has not been given.
+    /// The events that the current generation has applied and the new one has not received.
     pub missing: i64,
-    /// Events that wait or are dead in the new one.
+    /// The events that are pending or dead in the new generation.
     pub unfinished: i64,
 }
 
 impl Beside<'_> {
-    /// The tables of the schema.
+    /// Returns the tables of the schema.
     ///
     /// # Errors
     ///
-    /// The database refuses.
+    /// Fails if the database reports an error.
     pub async fn tables(&self, client: &SqlClient) -> Result<Vec<StagedTable>, InboxError> {
         const COLUMNS: &str = "FROM pg_catalog.pg_attribute AS a WHERE a.attnum > 0 AND NOT a.attisdropped \
               AND a.attgenerated = '' AND a.attrelid";
@@ -82,11 +82,11 @@ impl Beside<'_> {
         Ok(rows.iter().map(of).collect())
     }
 
-    /// Whether a table of the schema has rows.
+    /// Returns whether a table of the schema has rows.
     ///
     /// # Errors
     ///
-    /// The database refuses.
+    /// Fails if the database reports an error.
     pub async fn has_rows(
         &self,
         client: &SqlClient,
@@ -97,23 +97,25 @@ impl Beside<'_> {
         Ok(row.map_err(failed("check whether the schema's tables are empty"))?.get(0))
     }
 
-    /// Keeps other processes from the same rebuild until the session ends; false if one has it.
+    /// Locks the rebuild against other processes until the session ends. Returns false if another
+    /// process has the lock.
     ///
     /// # Errors
     ///
-    /// The database refuses.
+    /// Fails if the database reports an error.
     pub async fn claim(&self, client: &SqlClient) -> Result<bool, InboxError> {
         let sql = "SELECT pg_try_advisory_lock(hashtextextended('walrelay rebuild ' || $1, 0))";
         let row = client.query_one(sql, &[&self.consumer]).await;
         Ok(row.map_err(failed("claim the rebuild"))?.get(0))
     }
 
-    /// Notes the rebuild in the consumer's row, if none is there, and returns the generation in use. What an abandoned
-    /// one has left in the inbox is deleted.
+    /// Records the rebuild in the consumer's row if no rebuild is recorded, and returns the current
+    /// generation. Deletes the inbox rows of an abandoned rebuild.
     ///
     /// # Errors
     ///
-    /// There is no such consumer, or another rebuild of it is unfinished; the database refuses.
+    /// Fails if there is no such consumer, another rebuild is unfinished, or the database reports
+    /// an error.
     pub async fn begin(&self, client: &mut SqlClient) -> Result<i32, InboxError> {
         const FAILED: &str = "note the rebuild";
         refuse_hidden_consumers(client, RowUse::Update).await?;
@@ -129,21 +131,22 @@ impl Beside<'_> {
         Ok(generation)
     }
 
-    /// The moment before which everything is compared.
+    /// Returns the server's time, the end of the time range to compare.
     ///
     /// # Errors
     ///
-    /// The database refuses.
+    /// Fails if the database reports an error.
     pub async fn moment(&self, client: &SqlClient) -> Result<SystemTime, InboxError> {
         let row = client.query_one("SELECT now()", &[]).await;
         Ok(row.map_err(failed("read the server's clock"))?.get(0))
     }
 
-    /// Compares the new generation with the one in use, as of a moment before which both were given everything.
+    /// Compares the new generation with the current one. Only events from before `moment` count,
+    /// because both generations have received those.
     ///
     /// # Errors
     ///
-    /// The database refuses.
+    /// Fails if the database reports an error.
     pub async fn compare(
         &self,
         client: &SqlClient,
@@ -160,22 +163,24 @@ impl Beside<'_> {
         Ok(Difference { missing: row.get(0), unfinished: row.get(1) })
     }
 
-    /// Waits until nothing is applied for this consumer, and keeps it so until the transaction ends.
+    /// Waits until no batch of this consumer is being applied, and blocks further batches until the
+    /// transaction ends.
     ///
     /// # Errors
     ///
-    /// Something still is, after [`InboxError::is_in_the_way`]; the database refuses.
+    /// Fails with [`InboxError::is_in_the_way`] if a batch is still being applied, or if the
+    /// database reports an error.
     pub async fn stop_others(&self, transaction: &Transaction<'_>) -> Result<(), InboxError> {
         let sql = "SELECT pg_advisory_xact_lock(hashtextextended('walrelay inbox ' || $1, 0))";
         let waited = transaction.execute(sql, &[&self.consumer]).await;
         waited.map(drop).map_err(failed("wait for batches of the consumer"))
     }
 
-    /// Puts the new generation in use, with its rows, or with what this SQL does instead.
+    /// Moves the rows, or runs `switch_sql` instead, and makes the new generation current.
     ///
     /// # Errors
     ///
-    /// The database refuses; then nothing has changed.
+    /// Fails without any change if the database reports an error.
     pub async fn switch(
         &self,
         transaction: &Transaction<'_>,
@@ -199,12 +204,12 @@ impl Beside<'_> {
     }
 }
 
-/// Gives an unfinished rebuild up; what its generation has of the inbox is deleted. Of one in place the subscription
-/// is read again that was read before. The tables stay as they are.
+/// Abandons an unfinished rebuild and deletes the inbox rows of its generation. After a rebuild in
+/// place, the consumer reads its former subscription again. The tables remain unchanged.
 ///
 /// # Errors
 ///
-/// There is no such consumer, or the database refuses.
+/// Fails if there is no such consumer, or if the database reports an error.
 pub async fn abandon(
     client: &mut SqlClient,
     consumer: &str,
@@ -225,7 +230,7 @@ pub async fn abandon(
     transaction.commit().await.map_err(failed(FAILED))
 }
 
-/// Nothing of a generation is in the inbox any more.
+/// Deletes the inbox rows of a generation.
 async fn forget(
     transaction: &Transaction<'_>,
     (consumer, generation): (&str, i32),
@@ -238,8 +243,9 @@ async fn forget(
     Ok(())
 }
 
-/// The statements that put the rows of each table into the one in use. Readers see all of the old rows or all of the
-/// new ones, and wait for nobody: grants, indexes, views and policies are those of the table in use.
+/// Returns the statements that move each table's rows into the table in use. Readers see all old
+/// rows or all new rows, and never wait. Grants, indexes, views and policies are unaffected,
+/// because the tables in use remain.
 fn moving(tables: &[StagedTable]) -> String {
     let mut sql = "SET CONSTRAINTS ALL DEFERRED; ".to_owned();
     let live = |table: &StagedTable| table.live.clone().unwrap_or_default();
@@ -252,7 +258,7 @@ fn moving(tables: &[StagedTable]) -> String {
             "INSERT INTO {into} ({columns}) OVERRIDING SYSTEM VALUE SELECT {columns} FROM {from}; \
              TRUNCATE {from}; "
         ));
-        // An identity goes on behind the highest value that came with the rows.
+        // An identity column continues after the highest value of the moved rows.
         sql.push_str(&format!(
             "DO {}; ",
             quote_literal(&format!(

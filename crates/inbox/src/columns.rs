@@ -1,6 +1,6 @@
-//! The events of a batch as parameters of a statement, and back.
+//! The events of a batch as parameters of a statement, and stored messages as events.
 //!
-//! Columns travel as arrays of built-in types, which need no look-up of the composite type's number.
+//! Columns are sent as arrays of built-in types, which need no look-up of the composite type's OID.
 
 use std::borrow::Borrow;
 use std::time::SystemTime;
@@ -14,17 +14,18 @@ use crate::attributes::Attributes;
 use crate::event::Event;
 use crate::plan::Plan;
 
-/// A parameter with its type, so that nothing has to be prepared.
+/// A parameter with its type, so that no statement has to be prepared.
 pub(crate) type Parameter<'a> = (&'a (dyn ToSql + Sync), Type);
 
-/// One that is owned.
+/// An owned parameter with its type.
 pub(crate) type Owned<'a> = (Box<dyn ToSql + Sync + Send + 'a>, Type);
 
 pub(crate) fn borrowed<'a>(owned: &'a [Owned<'a>]) -> Vec<Parameter<'a>> {
     owned.iter().map(|(value, kind)| (&**value as &(dyn ToSql + Sync), kind.clone())).collect()
 }
 
-/// The messages, in terms of the parameters `$3` to `$17`; `$1` is the consumer, `$2` its generation.
+/// The messages as an expression of the parameters `$3` to `$17`. `$1` is the consumer, `$2` its
+/// generation.
 pub(crate) const MESSAGES: &str = "ARRAY( \
    SELECT ROW(m.event_id, m.event_type, m.aggregate_type, m.aggregate_id, m.ordering_key, \
               m.version, m.schema_version, m.occurred_at, m.commit_lsn, m.tx_index, \
@@ -37,7 +38,7 @@ pub(crate) const MESSAGES: &str = "ARRAY( \
             version, schema_version, occurred_at, commit_lsn, tx_index, \
             system_identifier, message_id, publish_time, attributes, data))";
 
-/// The columns of an `app_inbox_message`, in the order in which [`of_row`] reads them.
+/// The columns of an `app_inbox_message`, in the order that [`of_row`] expects.
 pub(crate) const FIELDS: &str = "m.event_id, m.event_type, m.aggregate_type, m.aggregate_id, m.ordering_key, \
    m.version, m.schema_version, m.occurred_at, m.commit_lsn, m.tx_index, \
    m.system_identifier, m.message_id, m.publish_time, m.attributes, m.data";
@@ -61,7 +62,7 @@ impl<'a, E: Borrow<Event>> Columns<'a, E> {
         (Box::new(values), kind)
     }
 
-    /// `$1` to `$17`.
+    /// Returns the parameters `$1` to `$17`.
     pub(crate) fn parameters(&'a self, plan: &'a Plan) -> Vec<Owned<'a>> {
         let lsn = |event: &'a Event| event.commit_lsn.map(|lsn| PgLsn::from(lsn.as_u64()));
         vec![
@@ -86,7 +87,7 @@ impl<'a, E: Borrow<Event>> Columns<'a, E> {
     }
 }
 
-/// A stored message, of [`FIELDS`].
+/// Reads a stored message from a row with [`FIELDS`].
 pub(crate) fn of_row(row: &Row) -> Event {
     let lsn: Option<PgLsn> = row.get(8);
     let attributes: Option<String> = row.get(13);

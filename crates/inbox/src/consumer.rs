@@ -1,4 +1,4 @@
-//! Before the loop: is everything there that it needs, and in which shape.
+//! Checks before the loop that everything the consumer needs exists and has the right form.
 
 use std::pin::pin;
 use std::sync::Arc;
@@ -24,10 +24,10 @@ use crate::settings::{Dedupe, OnGap, Settings};
 use crate::trace::Tracer;
 use crate::unapplied::{Unapplied, chain};
 
-/// Until the next look when a subscription cannot be followed to.
+/// The wait before the next attempt to follow the consumer to another subscription.
 const AGAIN_AFTER: Duration = Duration::from_secs(1);
 
-/// A consumer that has found everything it needs, and has read nothing yet.
+/// A consumer whose prerequisites are checked, and that has read no message yet.
 #[derive(Debug)]
 pub struct Consumer {
     settings: Settings,
@@ -39,11 +39,11 @@ pub struct Consumer {
 }
 
 impl Consumer {
-    /// Looks the consumer, its handler and its subscription up.
+    /// Finds the consumer, its handler and its subscription.
     ///
     /// # Errors
     ///
-    /// One of them is missing, or nobody answers.
+    /// Fails if one of them does not exist, or if the database or Pub/Sub does not answer.
     pub async fn prepare(settings: Settings) -> Result<Self, InboxError> {
         let mut connection = Connection::new(Arc::new(settings.connect.clone()));
         let found = find(&mut connection, &settings).await;
@@ -78,24 +78,24 @@ impl Consumer {
         Ok(Self { settings, subscriber, subscription, plan, is_paused, tracer: None })
     }
 
-    /// The subscription that is read.
+    /// Returns the subscription that the consumer reads.
     #[must_use]
     pub fn subscription(&self) -> &str {
         &self.subscription
     }
 
-    /// Tells `tracer` of its transactions.
+    /// Reports the consumer's transactions to `tracer`.
     #[must_use]
     pub fn traced(self, tracer: Arc<dyn Tracer>) -> Self {
         Self { tracer: Some(tracer), ..self }
     }
 
-    /// Consumes until `stop` completes, or everything is caught up when that was asked for. Failures of
-    /// the database and of Pub/Sub are waited out.
+    /// Consumes until `stop` completes, or until the consumer has caught up if the settings say so.
+    /// The consumer waits until failures of the database and of Pub/Sub are over.
     ///
     /// # Errors
     ///
-    /// It was to catch up, and is paused, or the server refuses every event.
+    /// Fails if the consumer should catch up, and is paused or the server refuses every event.
     pub async fn run(
         self,
         stop: impl Future<Output = ()>,
@@ -131,7 +131,7 @@ impl Consumer {
         if is_paused { run.paused() } else { run }
     }
 
-    /// A consumer that ran finds everything again, and waits for whatever is missing.
+    /// Prepares a consumer that ran before, and waits for anything that is missing.
     async fn prepare_again(settings: Settings, health: &Health) -> Self {
         loop {
             let error = match Self::prepare(settings.clone()).await {
@@ -149,7 +149,7 @@ impl Consumer {
     }
 }
 
-/// The consumer's row and its handler, once the role may do what consuming needs.
+/// Finds the consumer's row and its handler, after a check of the role's privileges.
 async fn find(
     connection: &mut Connection,
     settings: &Settings,
@@ -177,7 +177,7 @@ async fn find(
     Ok((registration, effect))
 }
 
-/// What holds gaps came to the inbox later than the inbox.
+/// Refuses an inbox whose functions are too old for `--on-gap`.
 async fn refuse_older(client: &SqlClient) -> Result<(), InboxError> {
     match is_current(client).await? {
         true => Ok(()),
@@ -187,7 +187,8 @@ async fn refuse_older(client: &SqlClient) -> Result<(), InboxError> {
     }
 }
 
-/// As every command that reads the consumer's row says it, so that one cause has one hint.
+/// Returns the same error as every other command that reads the consumer's row, so that one cause
+/// has one hint.
 fn unusable(error: Unapplied) -> InboxError {
     match error {
         Unapplied::Connect(error) => InboxError::Connect(error),
@@ -200,7 +201,7 @@ fn unusable(error: Unapplied) -> InboxError {
     }
 }
 
-/// A name that is none is the fault of who gave it (class 22); the rest is the server's.
+/// Blames an invalid name (class 22) on the setting, and every other error on the server.
 fn unreadable(given: &str, error: tokio_postgres::Error) -> InboxError {
     match error.as_db_error() {
         Some(answer) if answer.code().code().starts_with("22") => {
@@ -210,12 +211,12 @@ fn unreadable(given: &str, error: tokio_postgres::Error) -> InboxError {
     }
 }
 
-/// `shop.apply(app_inbox_event[])` without its argument.
+/// Returns `shop.apply(app_inbox_event[])` without its argument.
 fn name_of(handler: &str) -> &str {
     handler.split('(').next().unwrap_or(handler).trim()
 }
 
-/// The one handler that is meant, of those of its name.
+/// Returns the only function that matches the given name.
 fn choose(given: &str, found: Vec<String>) -> Result<String, InboxError> {
     let refuse = |problem: &str| {
         Err(InboxError::Handler { handler: given.to_owned(), problem: problem.to_owned() })

@@ -1,19 +1,20 @@
-//! What the loop has to remember about itself.
+//! The loop's own state: timers, log limits, the reason to end.
 
 use std::time::Duration;
 
 use tokio::time::Instant;
 
-/// What the server has refused for so long is no migration that is under way: who is to catch up gives up.
+/// A refusal that lasts longer than this is no running migration. A consumer that should catch up
+/// then gives up.
 pub(crate) const REFUSED_LASTS: Duration = Duration::from_secs(30);
 
-/// The shortest sleep of the loop, and that of one which applies nothing.
+/// The shortest sleep of the loop, while consuming and while paused.
 pub(crate) const TURN: Duration = Duration::from_millis(1);
 pub(crate) const PAUSED_TURN: Duration = Duration::from_millis(100);
-/// Nothing has come for so long: everything has.
+/// After so long without a message, every message has arrived.
 pub(crate) const QUIET: Duration = Duration::from_secs(3);
 
-/// A job that is done from time to time.
+/// A task that the loop runs periodically.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Chore {
     Due(Instant),
@@ -33,28 +34,28 @@ impl Chore {
     }
 }
 
-/// Something that goes wrong for a while, and is told when it lasts.
+/// A failing condition, reported only once it lasts.
 #[derive(Debug, Default)]
 pub(crate) struct Spell(Option<Instant>);
 
 impl Spell {
-    /// It goes wrong: whether it has for so long.
+    /// Notes a failure. Returns whether the condition has failed for `patience`.
     pub(crate) fn lasts(&mut self, now: Instant, patience: Duration) -> bool {
         now - *self.0.get_or_insert(now) >= patience
     }
 
-    /// It goes wrong.
+    /// Returns whether the condition is failing.
     pub(crate) const fn is_on(&self) -> bool {
         self.0.is_some()
     }
 
-    /// It went right.
+    /// Notes a success.
     pub(crate) fn over(&mut self) {
         self.0 = None;
     }
 }
 
-/// Lines of one kind in the log: a few each second, however many there could be.
+/// A rate limit for log messages of one kind.
 #[derive(Debug, Default)]
 pub(crate) struct Lines {
     second: Option<Instant>,
@@ -62,11 +63,12 @@ pub(crate) struct Lines {
     untold: u64,
 }
 
-/// So many lines of a kind in a second are read by somebody.
+/// The maximum number of messages of one kind per second.
 const LINES_MAX: u32 = 5;
 
 impl Lines {
-    /// Whether one may be written now; with how many have not been since the last one.
+    /// Returns whether one message may be logged now, with the number of messages suppressed since
+    /// the last one.
     pub(crate) fn may_go(&mut self, now: Instant) -> Option<u64> {
         if self.second.is_none_or(|began| now - began >= Duration::from_secs(1)) {
             (self.second, self.told) = (Some(now), 0);
@@ -80,38 +82,39 @@ impl Lines {
     }
 }
 
-/// How far the end is.
+/// Whether the loop continues or ends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Course {
-    /// Going on.
+    /// The loop continues.
     On,
-    /// Nothing new begins; what is out may finish until then.
+    /// No new batch starts, and batches in flight may finish until `until`.
     Draining { until: Instant },
 }
 
-/// What the inbox holds that is to be tried again.
+/// Whether the inbox may have rows to retry.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Stored {
-    /// Something may wait for its time.
+    /// A row may wait for its due time.
     Perhaps,
-    /// The last look found nothing, and nothing has failed since.
+    /// The last redelivery found no row, and no event has failed since.
     Nothing,
 }
 
-/// Why the loop has ended.
+/// The reason why the loop has ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum End {
-    /// It was asked to, or is caught up.
+    /// The loop was asked to stop, or has caught up.
     Over,
     /// The consumer has another subscription.
     Moved,
-    /// It was to catch up, and nothing is applied before somebody resumes it.
+    /// The consumer should catch up, and is paused.
     Paused,
-    /// It was to catch up, and the server refuses every event for what only a person mends.
+    /// The consumer should catch up, and the server refuses every event with an error that only an
+    /// operator can fix.
     Refused,
 }
 
-/// What differs between processes: jitter and the stream's client id.
+/// Returns a random seed that differs between processes, for jitter and the stream's client id.
 pub(crate) fn seed() -> u64 {
     use std::hash::{BuildHasher, Hasher};
     std::collections::hash_map::RandomState::new().build_hasher().finish()

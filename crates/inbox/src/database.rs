@@ -1,7 +1,7 @@
-//! The consumer's database: its row, its handler, and one exchange for one batch.
+//! The consumer's database: its row, its handler, and one exchange per batch.
 //!
-//! Nothing here needs a session: each exchange is a transaction of its own with unnamed statements, so
-//! that all of it works through a pooler in transaction mode.
+//! No function here needs a session. Each exchange is one transaction with unnamed statements, so
+//! that it works through a pooler in transaction mode.
 
 use std::sync::{Arc, LazyLock};
 use std::time::Duration;
@@ -23,17 +23,18 @@ use crate::unapplied::{Unapplied, chain};
 use crate::unfinished::{self, UnfinishedRebuild};
 use crate::waiting::{IMPLAUSIBLE, STUCK, WAITING, Waiting, stuck};
 
-/// Beyond the server's own time-out: it is gone, and nobody knows whether it committed.
+/// The time to wait beyond the server's own time-out. After that the connection is dead, and the
+/// commit is unknown.
 const SLACK: Duration = Duration::from_secs(15);
 
-/// How long a new session may take to say that it may write.
+/// The time in which a new session must report whether it may write.
 const WRITABLE_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// How long the consumer's row may take to be read.
+/// The time in which the server must return the consumer's row.
 pub(crate) const LOOK_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// READ COMMITTED, because whoever has waited for a lock must see what the other has done (C11). Only
-/// a commit that is on disk may be acknowledged (C2).
+/// READ COMMITTED, because a transaction that waited for a lock must see the other's changes (C11).
+/// `settings` enables `synchronous_commit`, because only a durable commit may be acknowledged (C2).
 const BEGIN: &str = "BEGIN ISOLATION LEVEL READ COMMITTED";
 
 pub(crate) static APPLY: LazyLock<[String; 2]> = LazyLock::new(|| {
@@ -57,14 +58,15 @@ pub(crate) static REDELIVER: LazyLock<[String; 2]> = LazyLock::new(|| {
     })
 });
 
-/// Ends the transaction, and takes back what a handler has set for longer than that: the next batch begins as
-/// the first did.
+/// Ends the transaction and resets the session settings that a handler made, so that every batch
+/// starts from the same settings.
 const COMMIT: &str = "COMMIT; RESET ROLE; RESET ALL";
 
-/// Only said where it is asked for: an inbox that was made before does not know it.
+/// The `on_gap` argument is passed only for `hold`, because an inbox of an earlier version does not
+/// know it.
 const HOLDS: [&str; 2] = ["", ", on_gap => 'hold'"];
 
-/// The statement of a plan, of those without and with it.
+/// Returns the plan's statement: the one without `on_gap`, or the one with it.
 fn of_plan<'a>(plan: &Plan, statements: &'a [String; 2]) -> &'a str {
     let [accepts, holds] = statements;
     match plan.on_gap {
@@ -73,59 +75,61 @@ fn of_plan<'a>(plan: &Plan, statements: &'a [String; 2]) -> &'a str {
     }
 }
 
-/// What can become of an event.
+/// The results that an event can have.
 pub(crate) const RESULTS: [&str; 7] =
     ["done", "duplicate", "late", "deferred", "retrying", "dead", "discarded"];
 
 /// The consumer's row.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Registration {
-    /// `projects/P/subscriptions/S`.
+    /// The full name, `projects/P/subscriptions/S`.
     pub subscription: String,
-    /// Events are seen or unseen within one.
+    /// The generation. Each generation records separately which events were seen.
     pub generation: i32,
-    /// Nothing is applied.
+    /// Whether the consumer is paused.
     pub paused: bool,
     /// A rebuild that is not finished.
     pub rebuild: Option<UnfinishedRebuild>,
 }
 
-/// What a look has found.
+/// The result of a periodic check.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Found {
-    /// The consumer's row; `None` when there is none.
+    /// The consumer's row. `None` if there is no row.
     pub(crate) registration: Option<Registration>,
-    /// Why there is none, where it is only hidden.
+    /// The reason why the row is missing, if row level security hides it.
     pub(crate) hidden: Option<String>,
-    /// An event that alone fails for its surroundings, as a person reads it.
+    /// The report of an event that fails alone, because something that it needs is missing or
+    /// locked.
     pub(crate) stuck: Option<String>,
-    /// What waits or is dead.
+    /// The counts of pending and dead rows.
     pub(crate) waiting: Waiting,
 }
 
-/// What became of one event: a status of the inbox, `duplicate` or `deferred`; and why it failed.
+/// The result of one event (a status of the inbox, `duplicate` or `deferred`) and its error code.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Applied {
     pub(crate) result: &'static str,
     pub(crate) error_code: Option<String>,
-    /// Of an event that was stored; who applies a batch knows its events.
+    /// The id of a stored event. `None` for an event of a batch, because the caller knows the
+    /// batch's events.
     pub(crate) event_id: Option<String>,
 }
 
 impl Applied {
-    /// What the functions of the inbox have answered.
+    /// Reads the answer of the inbox's functions.
     pub(crate) fn of(result: &str, error_code: Option<String>) -> Self {
         let known = RESULTS.into_iter().find(|known| *known == result);
         Self { result: known.unwrap_or("other"), error_code, event_id: None }
     }
 
-    /// The same of an event that was stored.
+    /// Adds the id of a stored event.
     pub(crate) fn stored(self, event_id: String) -> Self {
         Self { event_id: Some(event_id), ..self }
     }
 
-    /// All of a batch in one row, because a row for each costs more than what it says; null when there
-    /// are none.
+    /// Reads the results of a whole batch from one row, because one row per event costs more. The
+    /// arrays are null if the batch has no events.
     pub(crate) fn of_row(row: &Row) -> Vec<Self> {
         let results: Option<Vec<&str>> = row.get(0);
         let codes: Option<Vec<Option<String>>> = row.get(1);
@@ -139,13 +143,13 @@ impl Applied {
         }
     }
 
-    /// The error code of an event that has not taken effect because of it.
+    /// Returns the error code of an event that was not applied.
     pub(crate) fn failed_with(&self) -> Option<&str> {
         let has_failed = matches!(self.result, "retrying" | "dead");
         self.error_code.as_deref().filter(|_| has_failed)
     }
 
-    /// What is wrong with an event that has an error code.
+    /// Returns a description of the error for logs.
     pub(crate) fn complaint(&self) -> &'static str {
         match self.error_code.as_deref() {
             Some(VERSION_GAP) => "a version of its key is missing before an event",
@@ -157,14 +161,14 @@ impl Applied {
         }
     }
 
-    /// It was unseen, and is recorded: the handler is to see it.
+    /// Returns whether the event was unseen and is recorded, so that the handler has to run.
     pub(crate) fn is_new(&self) -> bool {
         matches!(self.result, "done" | "late")
     }
 
-    /// Whether a look for what is due has changed anything. An event that fails again has: it has a
-    /// later time now, and a look takes only so many. One look a second would make minutes of
-    /// hundreds of keys whose first event fails, however many events wait behind each.
+    /// Returns whether a redelivery has changed any row. An event that failed again counts, because
+    /// it now has a later due time. Each redelivery takes a limited number of rows. With one
+    /// redelivery per second, hundreds of failing keys would delay the others by minutes.
     pub(crate) fn have_moved(found: &[Self]) -> bool {
         found.iter().any(|it| it.fate() != Fate::Deferred)
     }
@@ -178,12 +182,13 @@ impl Applied {
     }
 }
 
-/// The error code of an event whose id another one has.
+/// The error code of an event whose id belongs to a different event.
 const ID_COLLISION: &str = "ID_COLLISION";
 
-/// What holds in a transaction that applies. A handler may wait for something else than the database, so
-/// an idle transaction is left alone until our own time-out is over. A server looks whether we are still
-/// there, where its system can: or what we have given up would go on, with its keys locked.
+/// Returns the settings of a transaction that applies events. A handler may wait for something
+/// outside the database, so the idle time-out exceeds our own. Where the operating system allows
+/// it, the server checks that the client is connected. Otherwise an abandoned transaction would
+/// continue and keep its keys locked.
 pub(crate) fn settings(plan: &Plan) -> String {
     let most = plan.handler_timeout.as_millis();
     let (lock, idle) = (plan.lock_timeout.as_millis().max(1), most + 30_000);
@@ -202,7 +207,7 @@ pub(crate) fn exchange_timeout(plan: &Plan) -> Duration {
     plan.handler_timeout + SLACK
 }
 
-/// A connection that is opened when it is needed, and again after it broke.
+/// A connection that is opened on first use, and again after it broke.
 #[derive(Debug)]
 pub(crate) struct Connection {
     config: Arc<ConnectConfig>,
@@ -214,20 +219,22 @@ impl Connection {
         Self { config, client: None }
     }
 
-    /// Says goodbye.
+    /// Closes the connection properly.
     pub(crate) async fn close(self) {
         if let Some(client) = self.client {
             client.close().await;
         }
     }
 
-    /// Applies a batch and commits. A fate for each event, only if the commit is known (C2).
+    /// Applies a batch and commits. Returns a result for each event only if the commit is known
+    /// (C2).
     pub(crate) async fn apply(
         &mut self,
         plan: &Plan,
         (events, standing): (&[Arc<Event>], Standing),
     ) -> Result<Vec<Applied>, Unapplied> {
-        // The last try is worth as long a wait as any: what had the lock may have been another batch.
+        // The last attempt waits for locks as long as usual, because another batch may have held
+        // the lock before.
         let doubtful = (standing == Standing::Doubtful).then(|| plan.doubtful());
         let trial = doubtful.as_ref().unwrap_or(plan);
         let ended = match &plan.effect.0 {
@@ -245,14 +252,15 @@ impl Connection {
         if applied.len() != events.len() {
             return Err(Unapplied::Garbled);
         }
-        // Nothing else is dead and was not tried.
+        // No other event is dead without an attempt.
         for it in applied.iter_mut().filter(|it| it.result == "dead") {
             it.error_code.get_or_insert_with(|| ID_COLLISION.to_owned());
         }
         Ok(applied)
     }
 
-    /// Where a new session may write, the database is there: it was something that a handler did in the other one.
+    /// Checks a new session. If the new session may write, the database is reachable, and a handler
+    /// caused the error in the old session.
     async fn tell_apart(&mut self, cause: Unapplied) -> Unapplied {
         let Ok(client) = self.client().await else { return cause };
         let sql = "SELECT pg_catalog.current_setting('transaction_read_only')";
@@ -277,7 +285,7 @@ impl Connection {
         self.transact(plan, of_plan(plan, &APPLY), &borrowed(&parameters)).await
     }
 
-    /// Tries again what has failed and is due, `limit` events at most.
+    /// Retries failed events that are due, at most `limit`.
     pub(crate) async fn redeliver(
         &mut self,
         plan: &Plan,
@@ -288,7 +296,8 @@ impl Connection {
             Kind::Handler(handler) => self.redeliver_with(&**handler, plan, limit).await,
         };
         match ended {
-            // What takes all others along, or waits for a lock, lets those behind it have their turn.
+            // An event that fails the whole batch, or waits for a lock, must not block the events
+            // behind it.
             Err(cause) if limit == 1 && cause.may_be_its_own() => {
                 self.refuse_due(plan, &cause).await
             }
@@ -314,7 +323,7 @@ impl Connection {
         self.transact(plan, of_plan(plan, &REDELIVER), &parameters).await
     }
 
-    /// One round trip: everything is on its way before the first answer is waited for.
+    /// Runs a transaction in one round trip. All statements are sent before the first answer.
     async fn transact(
         &mut self,
         plan: &Plan,
@@ -334,8 +343,8 @@ impl Connection {
             self.client = None;
             return Err(Unapplied::Silent);
         };
-        // After a failed statement COMMIT rolls back, and says so without an error: the statement's
-        // own error comes first.
+        // After a failed statement, COMMIT rolls back and returns no error. The statement's own
+        // error therefore comes first.
         let outcome = match (begun, rows, committed) {
             (Ok(()), Ok(applied), Ok(())) => Ok(applied),
             (Err(error), ..) | (_, Err(error), _) | (.., Err(error)) => Err(Unapplied::Sql(error)),
@@ -349,7 +358,7 @@ impl Connection {
         outcome.map(|applied| applied.iter().flat_map(Applied::of_row).collect())
     }
 
-    /// Looks at the consumer's row, and at what waits.
+    /// Reads the consumer's row, and counts pending and dead rows.
     pub(crate) async fn look(&mut self, plan: &Plan) -> Result<Found, Unapplied> {
         let registration = self.registration(&plan.consumer).await?;
         let hidden = match registration {
@@ -383,13 +392,13 @@ impl Connection {
         Ok(Found { registration, hidden, stuck, waiting })
     }
 
-    /// Refuses an inbox that row level security hides, where there is somebody to ask.
+    /// Refuses an inbox whose rows row level security hides, if the database answers.
     pub(crate) async fn refuse_hidden(&mut self) -> Result<(), InboxError> {
         let Ok(client) = self.client().await else { return Ok(()) };
         timeout(LOOK_TIMEOUT, refuse_hidden_writes(client)).await.unwrap_or(Ok(()))
     }
 
-    /// The consumer's row; `None` when there is none.
+    /// Reads the consumer's row. `None` if there is no row.
     pub(crate) async fn registration(
         &mut self,
         consumer: &str,
@@ -413,14 +422,14 @@ impl Connection {
         }))
     }
 
-    /// As [`forget`](Self::forget), with a goodbye.
+    /// Drops the connection like [`forget`](Self::forget), and closes it properly.
     pub(crate) async fn leave(&mut self) {
         if let Some(client) = self.client.take() {
             client.close().await;
         }
     }
 
-    /// The next one to ask gets a new connection.
+    /// Drops the connection. The next caller gets a new one.
     pub(crate) fn forget(&mut self) {
         self.client = None;
     }
@@ -434,7 +443,7 @@ impl Connection {
     }
 }
 
-/// Finds the handler and writes it so that `regprocedure` reads it whatever the search path is.
+/// Finds the handler. Returns its name in a form that `regprocedure` reads with every search path.
 pub(crate) async fn resolve_handler(
     client: &SqlClient,
     name: &str,

@@ -1,36 +1,37 @@
-//! What an event does: a function in the database, or a handler in Rust.
+//! The handler of a consumer: a function in the database, or Rust code.
 
 use std::fmt;
 use std::sync::Arc;
 
 use crate::handler::{AnyHandler, Handler};
 
-/// What is done with events, in the transaction that records them.
+/// The handler that processes events, in the transaction that records them.
 #[derive(Clone)]
 pub struct Effect(pub(crate) Kind);
 
 #[derive(Clone)]
 pub(crate) enum Kind {
-    /// As it was given, and once it is looked up as `regprocedure` reads it.
+    /// The name as given, and after the look-up in the form that `regprocedure` reads.
     Function(String),
     Handler(Arc<dyn AnyHandler>),
 }
 
 impl Effect {
-    /// A SQL function: `schema.function`, or with its argument's type where there are two.
+    /// Creates the handler from a SQL function: `schema.function`, with its argument's type if two
+    /// functions share the name.
     #[must_use]
     pub fn function(name: impl Into<String>) -> Self {
         Self(Kind::Function(name.into()))
     }
 
-    /// A handler in Rust.
+    /// Creates the handler from Rust code.
     #[must_use]
     pub fn handler(handler: impl Handler + 'static) -> Self {
         Self(Kind::Handler(Arc::new(handler)))
     }
 }
 
-/// Its name, as it stands in a log.
+/// Prints the handler's name for logs.
 impl fmt::Display for Effect {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.0 {

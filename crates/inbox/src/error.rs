@@ -1,11 +1,11 @@
-//! Why a consumer does not start, or ends without being asked.
+//! The reasons why a consumer does not start, or stops unasked.
 
 use walrelay_pg_client::{PgError, SqlError};
 use walrelay_pubsub::PubsubError;
 
 use crate::course::REFUSED_LASTS;
 
-/// Something a person has to put right.
+/// A problem that a person has to fix.
 #[derive(Debug, thiserror::Error)]
 pub enum InboxError {
     /// The database cannot be reached.
@@ -22,83 +22,83 @@ pub enum InboxError {
         /// The refused action, as a participle.
         action: &'static str,
     },
-    /// The same, in the outbox's database.
+    /// A statement failed in the outbox's database.
     #[error(transparent)]
     Outbox(SqlError),
     /// The database has no inbox, or one that this version does not know.
     #[error("the inbox cannot be used: {problem}")]
     Inbox {
-        /// What the server said.
+        /// The server's error, or the difference in the inbox.
         problem: String,
     },
-    /// The role may not do what a consumer does.
+    /// The role lacks privileges that a consumer needs.
     #[error("role {role:?} lacks {lacks}")]
     Rights {
-        /// Who is connected.
+        /// The connected role.
         role: String,
-        /// Each right with its object.
+        /// Each missing privilege with its object.
         lacks: String,
-        /// The statements that give them.
+        /// The statements that grant the privileges.
         hint: String,
     },
-    /// It was to catch up.
+    /// The consumer should catch up, and the server refuses every event.
     #[error("nothing could be applied for {} s: {problem}", REFUSED_LASTS.as_secs())]
     Refused {
-        /// What the server said last.
+        /// The server's last error.
         problem: String,
     },
-    /// There is no such consumer.
+    /// The consumer does not exist.
     #[error("consumer {consumer:?} is not known in this database")]
     Unregistered {
-        /// Its name.
+        /// The consumer's name.
         consumer: String,
     },
-    /// It was to catch up.
+    /// The consumer should catch up, and is paused.
     #[error(
         "consumer {consumer:?} is paused, and will not catch up before it is resumed: \"walrelay consumer resume {consumer}\""
     )]
     Paused {
-        /// Its name.
+        /// The consumer's name.
         consumer: String,
     },
-    /// There is no such handler, or several.
+    /// No handler or several handlers match the name.
     #[error("handler {handler:?}: {problem}")]
     Handler {
-        /// As it was given.
+        /// The name as given.
         handler: String,
-        /// What is wrong with it.
+        /// The problem with the name.
         problem: String,
     },
-    /// The consumer's name is taken.
+    /// The consumer exists with another subscription.
     #[error(
         "consumer {consumer:?} reads {subscription} already, and has applied events from it: give that as --subscription \
          to set the same consumer up again; one of another name would apply every event by itself"
     )]
     OtherSubscription {
-        /// Its name.
+        /// The consumer's name.
         consumer: String,
-        /// What it reads.
+        /// The subscription that the consumer reads.
         subscription: String,
     },
-    /// The inbox does not hold the event.
+    /// The inbox does not have the event.
     #[error(
         "consumer {consumer:?} holds no event {event_id:?}; \"walrelay inbox list\" shows what it holds"
     )]
     UnknownEvent {
-        /// Its name.
+        /// The consumer's name.
         consumer: String,
-        /// The id asked for.
+        /// The requested id.
         event_id: String,
     },
-    /// The consumer has applied nothing of the ordering key.
+    /// The consumer has applied no event of the ordering key.
     #[error("consumer {consumer:?} has no ordering key {ordering_key:?}")]
     UnknownKey {
         /// The consumer's name.
         consumer: String,
-        /// The key asked for.
+        /// The requested key.
         ordering_key: String,
     },
-    /// Events of the ordering key have been applied meanwhile.
+    /// Events of the ordering key were applied meanwhile.
     #[error(
         "ordering key {ordering_key:?} has moved on since it was shown, and nothing has changed"
     )]
@@ -106,53 +106,54 @@ pub enum InboxError {
         /// The key.
         ordering_key: String,
     },
-    /// Nobody said which consumer.
+    /// The database has several consumers, and the command named none.
     #[error("this database has several consumers: {names}; name one with --consumer")]
     SeveralConsumers {
-        /// Theirs.
+        /// The names of the consumers.
         names: String,
     },
-    /// The SQL that empties a read model was refused, and nothing of it or of the rebuild has taken effect.
+    /// The server refused the SQL that empties a read model. Neither the SQL nor the rebuild has
+    /// changed anything.
     #[error("the SQL of --reset-sql was refused, and nothing has changed")]
     Reset(#[source] tokio_postgres::Error),
     /// No handler can be printed for a table.
     #[error("table {table}: {problem}")]
     Table {
-        /// Its name.
+        /// The table's name.
         table: String,
-        /// Why not.
+        /// The reason.
         problem: &'static str,
     },
-    /// Pub/Sub cannot be used.
+    /// A call to Pub/Sub failed.
     #[error(transparent)]
     PubSub(#[from] PubsubError),
     /// A subscription cannot be read.
     #[error("cannot pull from {subscription}")]
     Pull {
-        /// The full name.
+        /// The full name of the subscription.
         subscription: String,
-        /// What the service said.
+        /// The service's error.
         #[source]
         source: Box<tonic::Status>,
     },
-    /// There is one of this name, and it is not what was asked for.
+    /// A subscription of this name exists with other settings.
     #[error("subscription {subscription} exists, and is another one: {differs}")]
     OtherKind {
-        /// The full name.
+        /// The full name of the subscription.
         subscription: String,
-        /// In what it differs.
+        /// The settings that differ.
         differs: String,
     },
-    /// There is no such subscription.
+    /// The subscription does not exist.
     #[error("subscription {subscription} does not exist")]
     SubscriptionMissing {
-        /// The full name.
+        /// The full name of the subscription.
         subscription: String,
     },
 }
 
 impl InboxError {
-    /// Whether only others were in the way, so that the same may simply be tried again.
+    /// Returns whether another transaction was in the way, so that a retry may succeed.
     #[must_use]
     pub fn is_in_the_way(&self) -> bool {
         matches!(self, Self::Store(error) if error.is_transient_conflict())

@@ -1,4 +1,4 @@
-//! An event, as a message of the relay or of anybody else brings it.
+//! An event, read from a message of the relay or of another publisher.
 
 use std::time::SystemTime;
 
@@ -10,40 +10,42 @@ use walrelay_pubsub::MessageRef;
 use crate::attributes::{Attributes, Pairs};
 use crate::time::{at, parse_rfc3339};
 
-/// What a held message takes besides its contents: names, queues, its place in three maps.
+/// The memory of a held message in addition to its contents: names, queues, its entries in three
+/// maps.
 const OVERHEAD_BYTES: usize = 1024;
 
-/// An event. What a message does not say, or says in a form of its own, is missing here; the
-/// attributes are all there as they came.
+/// An event. Values that the message lacks, or that have an unknown form, are `None`. The
+/// attributes are complete and unchanged.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Event {
-    /// The event's id; the message's where nobody gave one.
+    /// The event's id, or the message's id if the attributes have none.
     pub event_id: String,
-    /// What happened.
+    /// The type of the event.
     pub event_type: Option<String>,
-    /// Type of the aggregate.
+    /// The type of the aggregate.
     pub aggregate_type: Option<String>,
-    /// Id of the aggregate.
+    /// The id of the aggregate.
     pub aggregate_id: Option<String>,
-    /// Empty: without order.
+    /// The ordering key. Empty: the event has no order.
     pub ordering_key: String,
-    /// Increases within an aggregate.
+    /// The version, which increases within an aggregate.
     pub version: Option<i64>,
-    /// Version of the payload's shape.
+    /// The version of the payload's schema.
     pub schema_version: Option<i32>,
-    /// When it happened.
+    /// The time at which the event occurred.
     pub occurred_at: Option<SystemTime>,
-    /// First half of the position.
+    /// The commit LSN, the first half of the position.
     pub commit_lsn: Option<Lsn>,
-    /// Second half; there with the first or not at all.
+    /// The index in the transaction, the second half of the position. Present only with
+    /// `commit_lsn`.
     pub tx_index: Option<i32>,
-    /// Of the producer's server, where the message says it.
+    /// The system identifier of the producer's server, if the message carries one.
     pub system_identifier: Option<String>,
-    /// Pub/Sub's name for it.
+    /// Pub/Sub's id of the message.
     pub message_id: String,
-    /// When Pub/Sub stored it.
+    /// The time at which Pub/Sub stored the message.
     pub publish_time: Option<SystemTime>,
-    /// All of them.
+    /// All attributes of the message.
     pub attributes: Attributes,
     /// The payload.
     pub data: Bytes,
@@ -79,14 +81,15 @@ impl Event {
         }
     }
 
-    /// The W3C trace context that it was published with, as the relay or one of Google's clients writes it.
+    /// Returns the W3C trace context of the publisher, in the attribute of the relay or of Google's
+    /// clients.
     #[must_use]
     pub fn traceparent(&self) -> Option<&str> {
         let names = [attribute::TRACEPARENT, attribute::GOOGCLIENT_TRACEPARENT];
         names.into_iter().find_map(|name| self.attributes.plain(name))
     }
 
-    /// What it takes of the budget.
+    /// Returns the bytes that count against the budget.
     #[must_use]
     pub fn bytes(&self) -> usize {
         let attributes = self.attributes.as_json().len();
@@ -96,7 +99,7 @@ impl Event {
 
 impl std::fmt::Debug for Event {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        // No payload, key or attribute: an event may end up in a log.
+        // The payload, the key and the attributes are left out, because this text may be logged.
         f.debug_struct("Event")
             .field("event_id", &self.event_id)
             .field("event_type", &self.event_type)
@@ -105,7 +108,7 @@ impl std::fmt::Debug for Event {
     }
 }
 
-/// What attributes say of an event, besides which one it is.
+/// The fields that attributes describe, without the event's identity.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct Description {
     pub(crate) event_type: Option<String>,
@@ -117,7 +120,7 @@ pub(crate) struct Description {
 }
 
 impl Description {
-    /// Reads either style of attributes.
+    /// Reads the relay's or the CloudEvents style of attributes.
     pub(crate) fn of(attributes: &Pairs<'_>) -> Self {
         let occurred_at = attributes
             .get(attribute::OCCURRED_AT)
@@ -143,8 +146,8 @@ fn number<N: std::str::FromStr>(attributes: &Pairs<'_>, name: &str) -> Option<N>
     attributes.get(name)?.parse().ok()
 }
 
-/// Postgres' text holds every character but one. What carried it must not keep a batch from being
-/// read, and keeps its own identity as far as the rest of its text does.
+/// Replaces NUL, the only character that Postgres' `text` cannot store. A NUL must not make a batch
+/// unreadable. The rest of the text keeps the value distinct.
 fn storable(text: &str) -> String {
     match text.contains('\0') {
         true => text.replace('\0', "\u{fffd}"),

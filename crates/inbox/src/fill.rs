@@ -1,6 +1,7 @@
-//! Applying events that no subscription brings: a rebuild reads them from the outbox itself.
+//! Applies events from the outbox itself, for a rebuild without a subscription.
 //!
-//! Each event still goes through `app_inbox_apply`, so that it is applied once, in the transaction that records it.
+//! Each event still goes through `app_inbox_apply`, so that it is applied once, in the transaction
+//! that records it.
 
 use std::time::Duration;
 
@@ -20,9 +21,9 @@ use crate::event::Event;
 use crate::plan::Plan;
 use crate::settings::{Dedupe, OnDead, OnGap};
 
-/// Attempts before an event is dead, as `walrelay consume` has them by default.
+/// The attempts before an event is dead, equal to the default of `walrelay consume`.
 const ATTEMPTS_MAX: i32 = 10;
-/// Of stored events, tried again at once.
+/// The maximum number of stored events to retry at once.
 const REDELIVERED_MAX: i32 = 200;
 
 /// Applies events to one generation of a consumer.
@@ -34,11 +35,12 @@ pub struct Fill {
 }
 
 impl Fill {
-    /// Looks the handler up. With a schema its tables are found there first, and nothing else may be written.
+    /// Finds the handler. With a schema, the handler finds its tables in that schema first, and may
+    /// write no other table.
     ///
     /// # Errors
     ///
-    /// There is no such handler, or several; the database refuses.
+    /// Fails if no handler or several handlers match, or if the database reports an error.
     pub async fn new(
         client: &SqlClient,
         (consumer, generation): (&str, i32),
@@ -74,7 +76,7 @@ impl Fill {
     ///
     /// # Errors
     ///
-    /// The database refuses.
+    /// Fails if the database reports an error.
     pub async fn begin<'a>(
         &self,
         client: &'a mut SqlClient,
@@ -94,12 +96,13 @@ impl Fill {
         Ok(transaction)
     }
 
-    /// Applies all of these events in a transaction of [`begin`](Self::begin). Those that were applied before are
-    /// skipped, and those that fail are stored.
+    /// Applies these events in a transaction of [`begin`](Self::begin). Events applied before are
+    /// skipped, and events that fail are stored.
     ///
     /// # Errors
     ///
-    /// The handler has written a table outside of the schema; the database refuses.
+    /// Fails if the handler has written a table outside the schema, or if the database reports an
+    /// error.
     pub async fn apply(
         &self,
         transaction: &Transaction<'_>,
@@ -136,11 +139,11 @@ impl Fill {
         Ok(rows.iter().flat_map(Applied::of_row).collect())
     }
 
-    /// Tries events again that have failed and are due; whether there were any.
+    /// Retries failed events that are due. Returns whether any row changed.
     ///
     /// # Errors
     ///
-    /// As those of [`apply`](Self::apply).
+    /// Fails like [`apply`](Self::apply).
     pub async fn redeliver(&self, transaction: &Transaction<'_>) -> Result<bool, InboxError> {
         let (on_dead, plan) = (self.plan.on_dead.name(), &self.plan);
         let parameters: [Parameter<'_>; 6] = [
@@ -158,8 +161,8 @@ impl Fill {
         Ok(Applied::have_moved(&tried))
     }
 
-    /// Refuses what would write outside of the schema. A transaction keeps the lock of every table that it writes, so
-    /// none escapes: neither a name with its schema nor a trigger.
+    /// Refuses writes outside the schema. A transaction keeps its lock on every table that it
+    /// writes. The check therefore also finds writes through a schema-qualified name or a trigger.
     async fn refuse_strays(&self, transaction: &Transaction<'_>) -> Result<(), InboxError> {
         let Some(schema) = &self.schema else { return Ok(()) };
         let sql = "SELECT pg_catalog.string_agg(DISTINCT pg_catalog.format('%I.%I', n.nspname, c.relname), ', ') \
@@ -189,7 +192,8 @@ impl Fill {
 }
 
 impl Event {
-    /// As a subscriber would be given this message. Its position is that of the row in the order in which rows are read.
+    /// Returns the event that a subscriber would receive for this message. The position is the
+    /// row's place in the order in which the rebuild reads rows.
     #[must_use]
     pub fn of_row(message: &Message) -> Self {
         let position = message.position();

@@ -1,4 +1,4 @@
-//! The effect as Rust, inside our transaction.
+//! Handlers in Rust, which run inside the consumer's transaction.
 
 use std::collections::BTreeSet;
 use std::error::Error;
@@ -14,18 +14,20 @@ use walrelay_inbox_core::{Failure, PATIENCE, is_no_attempt, is_of_surroundings};
 use crate::event::Event;
 use crate::fault::failure_of;
 
-/// A server keeps 64 savepoints of a transaction at hand; beyond, every snapshot of every session has to
-/// look them up on disk.
+/// A server caches 64 subtransactions per transaction. Beyond that, every snapshot of every session
+/// has to read the others from disk.
 const SAVEPOINTS_MAX: usize = 60;
 
-/// Applies events. What it writes through the transaction commits together with the record that the events
-/// were seen, and only then they are acknowledged; what it does elsewhere may happen again.
+/// Applies events. The handler's writes through the transaction commit together with the record
+/// that the events were seen. The events are acknowledged only after that commit. Actions outside
+/// the transaction may happen again.
 ///
-/// Behind a pooler in transaction mode use `query_typed` and `batch_execute`: named prepared statements
-/// belong to a session.
+/// Behind a pooler in transaction mode, use `query_typed` and `batch_execute`, because named
+/// prepared statements belong to a session.
 pub trait Handler: Send + Sync {
-    /// Applies the events of one batch, ordered within each key: all of them, or none by returning an
-    /// error. After an error the batch is tried in halves, until the event at fault is alone.
+    /// Applies all events of one batch, which are ordered within each key, or returns an error and
+    /// applies none. After an error the batch is retried in halves, until the failing event is
+    /// alone.
     fn handle(
         &self,
         transaction: &Transaction<'_>,
@@ -36,13 +38,14 @@ pub trait Handler: Send + Sync {
 /// Any error.
 pub type BoxError = Box<dyn Error + Send + Sync>;
 
-/// Why events were not applied.
+/// The reason why events were not applied.
 #[derive(Debug, thiserror::Error)]
 pub enum HandlerError {
-    /// It may work another time: the event is tried again later, those of its key behind it.
+    /// A retry may succeed. The event is retried later, and later events of its key queue behind
+    /// it.
     #[error("{0}")]
     Retry(#[source] BoxError),
-    /// It will never work.
+    /// No retry can succeed.
     #[error("{0}")]
     Dead(#[source] BoxError),
 }
@@ -54,17 +57,18 @@ impl From<tokio_postgres::Error> for HandlerError {
 }
 
 impl HandlerError {
-    /// It may work another time.
+    /// Creates an error that a retry may fix.
     pub fn retry(error: impl Into<BoxError>) -> Self {
         Self::Retry(error.into())
     }
 
-    /// It will never work.
+    /// Creates an error that no retry can fix.
     pub fn dead(error: impl Into<BoxError>) -> Self {
         Self::Dead(error.into())
     }
 
-    /// What it says about the whole batch, if anything: an outage or a deadlock is no event's fault.
+    /// Returns the failure if the error is about the whole batch. An outage or a deadlock is no
+    /// event's fault.
     fn of_batch(&self) -> Option<Failure> {
         let error = self.sql()?;
         if error.as_db_error().is_none() {
@@ -72,11 +76,11 @@ impl HandlerError {
         }
         let code = error.code().map_or("", SqlState::code);
         let failure = failure_of(error);
-        // As the functions in the database have it: what these classes do not name is the event's.
+        // As in the functions of the database, an error of any other class is the event's fault.
         (is_no_attempt(code) || code == "57014").then_some(failure)
     }
 
-    /// Whether other events may pass all the same.
+    /// Returns whether other events may pass in spite of this error.
     fn is_of_surroundings(&self) -> bool {
         let answer = self.sql().and_then(tokio_postgres::Error::as_db_error);
         answer.is_some_and(|answer| is_of_surroundings(answer.code().code()))
@@ -98,7 +102,7 @@ impl HandlerError {
     }
 }
 
-/// A handler of any type.
+/// A handler of any type, for dynamic dispatch.
 pub(crate) trait AnyHandler: Send + Sync {
     fn handle<'a>(
         &'a self,
@@ -117,7 +121,7 @@ impl<H: Handler> AnyHandler for H {
     }
 }
 
-/// What became of an event, as `app_inbox_settle` takes it.
+/// The result of an event, as `app_inbox_settle` takes it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Verdict {
     Applied,
@@ -126,14 +130,15 @@ pub(crate) enum Verdict {
         text: String,
         is_final: bool,
     },
-    /// An earlier event of its key has failed in this batch.
+    /// An earlier event of the key has failed in this batch.
     Held,
-    /// A version of its key is missing before it: why, and what `app_inbox_gaps` makes of it.
+    /// An earlier version of the key is missing. Holds the outcome from `app_inbox_gaps`, and the
+    /// reason.
     TooSoon {
         name: &'static str,
         text: String,
     },
-    /// This transaction has had its share of savepoints, or of time.
+    /// The transaction has reached its limit of savepoints or of time.
     Deferred,
 }
 
@@ -149,14 +154,14 @@ impl Verdict {
     }
 }
 
-/// Why a batch has no verdicts.
+/// The reason why a batch has no verdicts.
 #[derive(Debug)]
 pub(crate) enum Stopped {
-    /// The transaction is of no use any more.
+    /// A statement failed, and the transaction cannot continue.
     Sql(tokio_postgres::Error),
     /// The handler's error is about the whole batch.
     Handler(HandlerError, Failure),
-    /// The handler has not ended in time.
+    /// The handler did not end in time.
     Overdue,
 }
 
@@ -166,17 +171,18 @@ impl From<tokio_postgres::Error> for Stopped {
     }
 }
 
-/// What running a handler has found.
+/// The result of running a handler.
 #[derive(Debug)]
 pub(crate) struct Found {
-    /// One for each event.
+    /// One verdict for each event.
     pub(crate) verdicts: Vec<Verdict>,
-    /// The first error for an event's surroundings.
+    /// The first error about something that an event needs, for example a missing table.
     lacking: Option<(HandlerError, Failure)>,
 }
 
 impl Found {
-    /// Where no event passes, nothing tells that what one lacks is its trouble alone.
+    /// Returns the verdicts, or the error about something that an event needs if no event passes.
+    /// Only an event that passes proves that the other events are at fault.
     pub(crate) fn unless_all_fail(self) -> Result<Vec<Verdict>, Stopped> {
         match self.lacking {
             Some((error, failure)) if !self.verdicts.contains(&Verdict::Applied) => {
@@ -187,22 +193,23 @@ impl Found {
     }
 }
 
-/// Runs the handler over a batch and finds the events that it fails on; see `app_inbox_run`, which does the
+/// Runs the handler over a batch and finds the events that it fails on. `app_inbox_run` does the
 /// same for handlers in SQL.
 ///
-/// `settings` are those of the transaction, as [`settings`](crate::database::settings) has them.
+/// `settings` sets the transaction's settings, from [`settings`](crate::database::settings).
 pub(crate) async fn run(
     (handler, settings): (&dyn AnyHandler, &str),
     transaction: &mut Transaction<'_>,
     events: &[Event],
 ) -> Result<Found, Stopped> {
-    // What would fail at COMMIT fails here, where it is still known whose fault it is. Then what the handler has set
-    // for its session is taken back: it is not for what is written down about its events, nor for the next batch.
+    // Deferred constraints would fail at COMMIT. Here they fail while the failing event is still
+    // known. The settings that the handler changed are then reset, because later statements and
+    // batches must not inherit them.
     let closing = format!("SET CONSTRAINTS ALL IMMEDIATE; RESET ROLE; RESET ALL; {settings}");
     let mut verdicts = vec![Verdict::Deferred; events.len()];
     let mut lacking = None;
     let mut held_keys: BTreeSet<&str> = BTreeSet::new();
-    // What is still to run; the last is the next.
+    // The ranges still to run, with the next one at the end.
     let mut ranges: Vec<Range<usize>> = iter::once(0..events.len()).collect();
     let began = Instant::now();
     let (mut savepoints, mut failures, mut one_by_one) = (0, 0, false);
@@ -214,7 +221,7 @@ pub(crate) async fn run(
         let is_held = |index: &usize| held_keys.contains(events[*index].ordering_key.as_str());
         let (held, chosen): (Vec<usize>, Vec<usize>) = range.clone().partition(is_held);
         held.into_iter().for_each(|index| verdicts[index] = Verdict::Held);
-        // And so is everything after it.
+        // The check also skips all later ranges.
         let is_enough_known = failures > 1 || failures == 1 && savepoints > 0;
         let is_impatient = is_enough_known && began.elapsed() > PATIENCE;
         if chosen.is_empty() || savepoints >= SAVEPOINTS_MAX || is_impatient {
@@ -243,9 +250,9 @@ pub(crate) async fn run(
             lacking = lacking.or(failure.map(|failure| (error, failure)));
             continue;
         }
-        // In halves, what fails slowly would do so many times.
+        // Halving would repeat a slow failure many times.
         one_by_one |= tried.elapsed() > PATIENCE / 10;
-        // Halves, the earlier one first.
+        // Two halves, the earlier one first.
         let middle = chosen[chosen.len() / 2];
         ranges.push(middle..range.end);
         ranges.push(range.start..middle);
@@ -253,7 +260,7 @@ pub(crate) async fn run(
     Ok(Found { verdicts, lacking })
 }
 
-/// One savepoint: everything of it, or nothing.
+/// Runs the handler in one savepoint, which commits or rolls back as a whole.
 async fn attempt(
     handler: &dyn AnyHandler,
     transaction: &mut Transaction<'_>,

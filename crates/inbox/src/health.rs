@@ -1,4 +1,4 @@
-//! How a consumer is doing, as probes and operators see it.
+//! The health of a consumer, as probes and operators see it.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -8,24 +8,24 @@ use walrelay_core::Pulse;
 
 use crate::waiting::Waiting;
 
-/// What a consumer is doing.
+/// The current activity of a consumer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Phase {
-    /// Looking at database and subscription.
+    /// Checking the database and the subscription.
     Starting,
-    /// Events flow, or would.
+    /// Reading and applying events.
     Consuming,
-    /// An operator has paused it.
+    /// Paused by an operator.
     Paused,
-    /// Asked to stop: finishing what is out.
+    /// Stopping: waiting for the batches in flight.
     Draining,
 }
 
 impl Phase {
-    /// Every phase's word.
+    /// The names of all phases.
     pub const NAMES: [&str; 4] = ["starting", "consuming", "paused", "draining"];
 
-    /// One word.
+    /// Returns the name of the phase.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -37,41 +37,41 @@ impl Phase {
     }
 }
 
-/// What is held at the moment.
+/// The messages held at the moment.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct Holdings {
-    /// Messages.
+    /// The number of messages.
     pub(crate) messages: usize,
-    /// Their bytes.
+    /// The bytes of the messages.
     pub(crate) bytes: usize,
-    /// Their ordering keys.
+    /// The number of their ordering keys.
     pub(crate) keys: usize,
-    /// Batches out.
+    /// The number of batches in flight.
     pub(crate) batches: usize,
-    /// How long the oldest has been held.
+    /// The age of the oldest held message.
     pub(crate) oldest: Duration,
 }
 
-/// The shared state; a copy sees and changes the same.
+/// The health of a consumer, shared by all copies.
 #[derive(Debug, Clone)]
 pub struct Health(Arc<Shared>);
 
 #[derive(Debug)]
 struct Shared {
-    /// Beside the state, so that the loop beats without a lock.
+    /// Outside the mutex, so that the loop beats without a lock.
     pulse: Pulse,
     state: Mutex<State>,
 }
 
-/// A rebuild of the consumer, as the last look has found it.
+/// The unfinished rebuild of a consumer, as the last check found it.
 #[derive(Debug, Default)]
 pub(crate) enum Rebuild {
-    /// None is unfinished.
+    /// No rebuild is unfinished.
     #[default]
     None,
-    /// Of the tables in use, as a person reads it.
+    /// A rebuild of the tables in use, with its report for a person.
     InPlace(String),
-    /// Beside them.
+    /// A rebuild beside the tables in use, with its report for a person.
     Beside(String),
 }
 
@@ -90,20 +90,20 @@ struct State {
     consumer: String,
     subscription: String,
     generation: i32,
-    /// What keeps events from being applied, by who says so.
+    /// The problems that stop events from being applied, one field for each source.
     database_problem: Option<String>,
     stream_problem: Option<String>,
-    /// The consumer's row, and events that wait by themselves, as the last look has found them.
+    /// The consumer's row, the rebuild and stuck events, as the last check found them.
     row_problem: Option<String>,
     rebuild: Rebuild,
     stuck: Option<String>,
-    /// What waits or is dead, once a look has found it out.
+    /// The counts of pending and dead rows, after the first check.
     waiting: Option<Waiting>,
     holdings: Holdings,
 }
 
 impl Health {
-    /// Starting, with a fresh heartbeat.
+    /// Creates the health of a consumer that is starting, with a fresh heartbeat.
     #[must_use]
     pub fn new(consumer: &str) -> Self {
         Self(Arc::new(Shared {
@@ -124,7 +124,7 @@ impl Health {
         }))
     }
 
-    /// A start waits for something that passes by itself, or has found it.
+    /// Sets or clears a problem that a start waits for, and that passes by itself.
     pub fn set_start_problem(&self, problem: Option<String>) {
         self.beat();
         self.set_database_problem(problem);
@@ -134,7 +134,7 @@ impl Health {
         self.0.pulse.beat(Instant::now());
     }
 
-    /// Something was committed, or nothing is held.
+    /// Notes a commit, or that no message is held.
     pub(crate) fn progress(&self) {
         self.0.pulse.progress(Instant::now());
     }
@@ -151,7 +151,7 @@ impl Health {
         }
     }
 
-    /// Sets or clears what is wrong with the database; whether that is news.
+    /// Sets or clears the database problem. Returns whether the problem changed.
     pub(crate) fn set_database_problem(&self, problem: Option<String>) -> bool {
         let state = &mut self.state().database_problem;
         let is_news = *state != problem;
@@ -159,12 +159,12 @@ impl Health {
         is_news
     }
 
-    /// What is wrong with the database.
+    /// Returns the database problem.
     pub(crate) fn database_problem(&self) -> Option<String> {
         self.state().database_problem.clone()
     }
 
-    /// Sets or clears what is wrong with the stream; whether that is news.
+    /// Sets or clears the stream problem. Returns whether the problem changed.
     pub(crate) fn set_stream_problem(&self, problem: Option<String>) -> bool {
         let state = &mut self.state().stream_problem;
         let is_news = *state != problem;
@@ -172,7 +172,7 @@ impl Health {
         is_news
     }
 
-    /// Whether the consumer has a row; whether that is news.
+    /// Sets or clears the problem of a missing consumer row. Returns whether the problem changed.
     pub(crate) fn set_row_problem(&self, problem: Option<String>) -> bool {
         let state = &mut self.state().row_problem;
         let is_news = *state != problem;
@@ -180,26 +180,26 @@ impl Health {
         is_news
     }
 
-    /// Sets or clears a rebuild that is not finished; whether one has begun or ended.
+    /// Sets or clears an unfinished rebuild. Returns whether a rebuild has begun or ended.
     pub(crate) fn set_rebuild(&self, rebuild: Rebuild) -> bool {
         let state = &mut self.state().rebuild;
-        // Its report ages.
+        // The report contains the rebuild's age, so a different text alone is no change.
         let is_news = state.report().is_some() != rebuild.report().is_some();
         *state = rebuild;
         is_news
     }
 
-    /// An event that waits by itself while others pass.
+    /// Sets or clears the report of an event that fails alone while others pass.
     pub(crate) fn set_stuck(&self, stuck: Option<String>) {
         self.state().stuck = stuck;
     }
 
-    /// What waits or is dead; whether it was known before.
+    /// Sets the counts of pending and dead rows. Returns whether they were known before.
     pub(crate) fn set_waiting(&self, waiting: Waiting) -> bool {
         self.state().waiting.replace(waiting).is_some()
     }
 
-    /// What waits or is dead, as the last look has found it.
+    /// Returns the counts of pending and dead rows, as the last check found them.
     pub(crate) fn waiting(&self) -> Option<Waiting> {
         self.state().waiting
     }
@@ -208,25 +208,25 @@ impl Health {
         self.state().holdings = holdings;
     }
 
-    /// What the consumer is doing.
+    /// Returns the current activity.
     #[must_use]
     pub fn phase(&self) -> Phase {
         self.state().phase
     }
 
-    /// How long the loop has been silent.
+    /// Returns the time since the loop's last heartbeat.
     #[must_use]
     pub fn silence(&self) -> Duration {
         self.0.pulse.silence(Instant::now())
     }
 
-    /// How long ago something was committed or nothing was held.
+    /// Returns the time since the last commit, or since no message was held.
     #[must_use]
     pub fn since_progress(&self) -> Duration {
         self.0.pulse.since_progress(Instant::now())
     }
 
-    /// Why events do not flow as they should; empty when they do.
+    /// Returns the reasons why events are not applied. Empty if the consumer is ready.
     #[must_use]
     pub fn reasons_not_ready(&self) -> Vec<String> {
         let state = self.state();
@@ -244,7 +244,7 @@ impl Health {
         let (row, stuck) = (state.row_problem.clone(), state.stuck.clone());
         let rebuild = match &state.rebuild {
             Rebuild::InPlace(report) => Some(report.clone()),
-            // The read model in use is whole.
+            // The read model in use is complete.
             Rebuild::None | Rebuild::Beside(_) => None,
         };
         phase
@@ -257,7 +257,7 @@ impl Health {
             .collect()
     }
 
-    /// What `/status` answers.
+    /// Returns the JSON that `/status` answers.
     #[must_use]
     pub fn status(&self) -> Value {
         let reasons = self.reasons_not_ready();
@@ -285,7 +285,7 @@ impl Health {
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
-        // Each change is one assignment, so a panic elsewhere leaves nothing half done.
+        // Each change is one assignment, so a panic elsewhere leaves no change half done.
         self.0.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -1,5 +1,5 @@
-//! A rebuild of single ordering keys, in one transaction: what the inbox has of them is set aside, the read model's
-//! rows are reset, and their events are applied again.
+//! A rebuild of single ordering keys, in one transaction. The inbox rows of the keys are set aside,
+//! the read model's rows are reset, and the keys' events are applied again.
 
 use crate::migrations::inbox_tables;
 use tokio_postgres::Transaction;
@@ -9,33 +9,35 @@ use crate::admin::failed;
 use crate::error::InboxError;
 use crate::operate::Decided;
 
-/// Some keys of a consumer, in a generation.
+/// Some keys of a consumer, in one generation.
 #[derive(Debug, Clone, Copy)]
 pub struct Keys<'a> {
     /// The consumer.
     pub consumer: &'a str,
-    /// The generation in use.
+    /// The current generation.
     pub generation: i32,
     /// The ordering keys.
     pub keys: &'a [String],
 }
 
 impl Keys<'_> {
-    /// Refuses a role that would not see all of the rows.
+    /// Refuses a role that does not see all rows.
     ///
     /// # Errors
     ///
-    /// Rows are hidden, or the database refuses.
+    /// Fails if row level security hides rows, or if the database reports an error.
     pub async fn refuse_hidden(client: &SqlClient) -> Result<(), InboxError> {
         Ok(refuse_hidden_rows(client, &inbox_tables()[1..], RowUse::Write).await?)
     }
 
-    /// Waits for whoever applies an event of these keys, and sets aside what the inbox has of them: from now on none of
-    /// their events was seen. Returns what people have decided about them.
+    /// Waits for every transaction that applies an event of these keys, then sets the keys' inbox
+    /// rows aside. All events of the keys count as unseen from then on. Returns the counts of
+    /// edited, discarded and unfinished events.
     ///
     /// # Errors
     ///
-    /// The consumer is paused or in another generation; the database refuses.
+    /// Fails if the consumer is paused or in another generation, or if the database reports an
+    /// error.
     pub async fn set_aside(&self, transaction: &Transaction<'_>) -> Result<Decided, InboxError> {
         let Self { consumer, generation, keys } = self;
         let check = "SELECT public.app_inbox_check($1, $2)";
@@ -66,11 +68,12 @@ impl Keys<'_> {
         Ok(Decided { edited: row.get(0), discarded: row.get(1), unfinished: row.get(2) })
     }
 
-    /// Calls the function that resets these keys in the read model: `f(text[])`, or `f(text)` for each.
+    /// Calls the function that resets these keys in the read model: `f(text[])`, or `f(text)` for
+    /// each.
     ///
     /// # Errors
     ///
-    /// There is no such function, or it fails.
+    /// Fails if there is no such function, or if the function fails.
     pub async fn reset(
         &self,
         transaction: &Transaction<'_>,
@@ -96,11 +99,12 @@ impl Keys<'_> {
         done.map(drop).map_err(failed("reset the keys"))
     }
 
-    /// Deletes what was set aside. Returns how many events had been applied of it that have not come again.
+    /// Deletes the rows that were set aside. Returns the number of applied events among them that
+    /// were not applied again.
     ///
     /// # Errors
     ///
-    /// The database refuses.
+    /// Fails if the database reports an error.
     pub async fn forget(&self, transaction: &Transaction<'_>) -> Result<i64, InboxError> {
         let Self { consumer, generation, keys } = self;
         let sql = "WITH old AS (DELETE FROM public.app_inbox AS o \

@@ -1,14 +1,15 @@
-//! Applies the events of a Pub/Sub subscription to a Postgres database: each once, in order per key.
+//! Applies the events of a Pub/Sub subscription to a Postgres database: each once, in order per
+//! key.
 //!
 //! ```text
-//! StreamingPull ──▶ Intake ──▶ app_inbox_apply, one transaction a batch ──▶ COMMIT
-//!       ▲                                                                    │
-//!       └──────────── acknowledgements, renewed leases ◀─────────────────────┘
+//! StreamingPull ──▶ Intake ──▶ app_inbox_apply, one transaction per batch ──▶ COMMIT
+//!       ▲                                                                       │
+//!       └──────────── acknowledgements, renewed leases ◀────────────────────────┘
 //! ```
 //!
-//! The inbox row, the key's row and the handler's effect commit together (C1); what is acknowledged is
-//! covered by a commit that is known (C2). Whatever breaks in between is sent again by Pub/Sub and found
-//! in the inbox.
+//! The inbox row, the key's row and the handler's effect commit together (C1). The consumer
+//! acknowledges only messages that a known commit covers (C2). After any failure in between,
+//! Pub/Sub redelivers the message, and the consumer finds its event in the inbox.
 
 pub mod admin;
 mod attributes;

@@ -1,4 +1,4 @@
-//! The stream to Pub/Sub: open, or closed until a time.
+//! The stream to Pub/Sub, open or closed until a time.
 
 use std::time::Duration;
 
@@ -12,16 +12,16 @@ use walrelay_core::Random;
 use walrelay_inbox_core::Backoff;
 use walrelay_pubsub::{Delivered, StreamingPull, Subscriber};
 
-/// A lease on the stream. Long enough that a renewal may be seconds late, short enough that what a
-/// dead consumer held soon goes to another.
+/// The lease on the stream. Renewals may be seconds late, and another consumer soon receives the
+/// messages of a dead one.
 pub(crate) const LEASE: Duration = Duration::from_secs(20);
 const LEASE_SECONDS: i32 = 20;
 
-/// Ids in one request, which may have 512 KiB; an id has about 200 bytes.
+/// The ids in one request. A request may have 512 KiB, and an id has about 200 bytes.
 const IDS_MAX: usize = 1_000;
-/// How often a quiet stream is told that we are there, as the official clients do.
+/// The interval of keepalives on a quiet stream, as in the official clients.
 const KEEPALIVE: Duration = Duration::from_secs(30);
-/// How long the service has to take our last words.
+/// The time that the service has to take the last requests.
 const GOODBYE: Duration = Duration::from_secs(2);
 
 const BACKOFF_FIRST: Duration = Duration::from_millis(100);
@@ -33,32 +33,32 @@ enum State {
     Closed { until: Instant },
 }
 
-/// What is to be heard of the stream.
+/// The responses that the loop can take from the stream.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Wanted {
-    /// Whatever comes.
+    /// Any response.
     Responses,
-    /// There is no room for more.
+    /// No response, because the consumer has no capacity.
     Nothing,
 }
 
-/// What happened on the stream.
+/// An event on the stream.
 #[derive(Debug)]
 pub(crate) enum Heard {
-    /// A response; an error is the end of the stream.
+    /// A response. An error is the end of the stream.
     Response(Box<Result<Delivered, Status>>),
-    /// There is room for what waits.
+    /// The stream has capacity for queued requests.
     Room,
 }
 
-/// The stream, whatever its state.
+/// The stream with its queued requests.
 #[derive(Debug)]
 pub(crate) struct Link {
     subscriber: Subscriber,
     first: StreamingPullRequest,
     state: State,
     backoff: Backoff,
-    /// To be acknowledged, in order; not sent yet.
+    /// Acknowledgements to send, in order.
     acknowledgements: Vec<String>,
     renewals: Vec<String>,
     spoke_at: Instant,
@@ -83,7 +83,7 @@ impl Link {
         matches!(self.state, State::Open(_))
     }
 
-    /// When the stream is to be opened again; `None` while it is open.
+    /// Returns the time of the next keepalive, or of the next attempt to open the stream.
     pub(crate) fn wake_at(&self) -> Option<Instant> {
         match self.state {
             State::Open(_) => Some(self.spoke_at + KEEPALIVE),
@@ -91,8 +91,8 @@ impl Link {
         }
     }
 
-    /// Opens the stream if it is closed and its time has come; whether it did. Nothing has been
-    /// exchanged by then: what is wrong is the first response.
+    /// Opens a closed stream if its time has come. Returns whether it did. An error appears only in
+    /// the first response.
     pub(crate) fn open(&mut self, now: Instant) -> bool {
         let State::Closed { until } = self.state else { return false };
         if until > now {
@@ -103,11 +103,11 @@ impl Link {
         true
     }
 
-    /// What happens next on the stream; responses only if they are wanted.
+    /// Waits for the next event on the stream. Responses are read only if they are wanted.
     ///
     /// # Cancel safety
     ///
-    /// Nothing is lost when the future is dropped.
+    /// No data is lost if the future is dropped.
     pub(crate) async fn heard(&mut self, wanted: Wanted) -> Heard {
         let is_waiting = self.is_waiting();
         let wants_responses = wanted == Wanted::Responses;
@@ -128,24 +128,24 @@ impl Link {
         }
     }
 
-    /// Something came: the stream works.
+    /// Notes a response, which proves that the stream works.
     pub(crate) fn worked(&mut self) {
         self.backoff.worked();
     }
 
-    /// The stream has ended.
+    /// Closes the stream until the back-off is over.
     pub(crate) fn ended(&mut self, now: Instant, random: &mut Random) {
         self.state = State::Closed { until: now + self.backoff.failed(random) };
-        // Everything that is held is renewed when the stream opens again.
+        // All held leases are renewed when the stream opens again.
         self.renewals.clear();
     }
 
-    /// Whether the stream has not worked for several tries.
+    /// Returns whether the stream has failed several times in a row.
     pub(crate) const fn is_failing(&self) -> bool {
         self.backoff.tries() >= 3
     }
 
-    /// Whether everything has been said.
+    /// Returns whether all acknowledgements are sent.
     pub(crate) const fn is_settled(&self) -> bool {
         self.acknowledgements.is_empty()
     }
@@ -158,12 +158,13 @@ impl Link {
         self.renewals.extend(ids);
     }
 
-    /// Whether something waits for room on the stream.
+    /// Returns whether requests wait for capacity on the stream.
     fn is_waiting(&self) -> bool {
         self.is_open() && !(self.acknowledgements.is_empty() && self.renewals.is_empty())
     }
 
-    /// Writes what fits. Acknowledgements leave in order, one request after the other (C7).
+    /// Sends as many requests as fit. Acknowledgements leave in order, one request after the other
+    /// (C7).
     pub(crate) fn flush(&mut self, now: Instant) {
         let State::Open(pull) = &mut self.state else { return };
         loop {
@@ -174,7 +175,7 @@ impl Link {
             }
             let permit = match pull.requests.try_reserve() {
                 Ok(permit) => permit,
-                // The end of the stream is told by its responses.
+                // The responses report the end of the stream.
                 Err(TrySendError::Full(()) | TrySendError::Closed(())) => {
                     self.spoke_at = now;
                     return;
@@ -190,8 +191,8 @@ impl Link {
         }
     }
 
-    /// Says what is left to say, hands back what is not wanted, and closes. What cannot be said in
-    /// time is said by leases that run out.
+    /// Sends the remaining acknowledgements, nacks the returned messages, and closes the stream. If
+    /// time runs out, the leases of the other messages expire.
     pub(crate) async fn close(&mut self, returned: Vec<String>) {
         let closed = State::Closed { until: Instant::now() };
         let State::Open(pull) = std::mem::replace(&mut self.state, closed) else { return };
@@ -201,8 +202,9 @@ impl Link {
         let last = last.chain(returned.chunks(IDS_MAX).map(returning));
         let goodbye = async {
             say(requests, last).await;
-            // The service answers the end of our half with the end of its own. What it has delivered until then
-            // nobody has read: it came while we drained, or is what we have just handed back.
+            // The service answers the end of our half with the end of its own. Nobody has read the
+            // messages delivered until then. They arrived during the drain, or are redeliveries of
+            // the nacked messages.
             let mut unread = Vec::new();
             while let Some(Ok(response)) = responses.next().await {
                 unread.extend(response.messages.into_iter().map(|received| received.ack_id));
@@ -221,7 +223,7 @@ impl Link {
     }
 }
 
-/// Sends these, and ends our half of the stream.
+/// Sends the requests, and ends our half of the stream.
 async fn say(
     requests: Sender<StreamingPullRequest>,
     all: impl Iterator<Item = StreamingPullRequest>,
@@ -237,7 +239,8 @@ fn acknowledging(ids: &[String]) -> StreamingPullRequest {
     StreamingPullRequest { ack_ids: ids.to_vec(), ..StreamingPullRequest::default() }
 }
 
-/// A lease of no time: for whoever comes next.
+/// Returns a nack: a request that sets the leases to zero, so that another consumer receives the
+/// messages.
 fn returning(ids: &[String]) -> StreamingPullRequest {
     StreamingPullRequest {
         modify_deadline_ack_ids: ids.to_vec(),
@@ -246,7 +249,7 @@ fn returning(ids: &[String]) -> StreamingPullRequest {
     }
 }
 
-/// What a person has to do about the end of a stream; `None` when it passes by itself.
+/// Returns the fix for the end of a stream. `None` if the cause passes by itself.
 pub(crate) fn operator_hint(status: &Status, subscription: &str) -> Option<String> {
     match status.code() {
         Code::NotFound => Some(format!(
@@ -278,7 +281,7 @@ pub(crate) fn operator_hint(status: &Status, subscription: &str) -> Option<Strin
     }
 }
 
-/// The code as the manual writes it.
+/// Returns the code as the manual spells it.
 pub(crate) fn code_name(status: &Status) -> &'static str {
     walrelay_pubsub::classify(status.code(), "").code
 }

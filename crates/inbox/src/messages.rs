@@ -1,4 +1,4 @@
-//! What a subscription holds, read for an audit and handed back.
+//! The messages of a subscription, read for an audit and nacked.
 
 use std::collections::HashSet;
 use std::hash::{BuildHasher as _, RandomState};
@@ -13,20 +13,20 @@ use walrelay_pubsub::{ReceivedMessage, Subscriber};
 use crate::error::InboxError;
 use crate::event::Event;
 
-/// Nothing of what is looked for has come for so long: everything has.
+/// After so long without a new message from before the start, every message has been read.
 const QUIET: Duration = Duration::from_secs(5);
-/// How far the service's clock may be behind ours, so that what was published before we began does not look
-/// younger than that.
+/// The maximum lead of the service's clock over ours. Messages published before the start then
+/// still count as such.
 const CLOCKS_APART: Duration = Duration::from_secs(5);
-/// The longest lease there is: what is read is not to come again before it is handed back.
+/// The longest lease that Pub/Sub offers. No message should be redelivered before the nack.
 const LEASE_SECONDS: i32 = 600;
-/// Ids in one request, which may have 512 KiB; an id has about 200 bytes.
+/// The ids in one request. A request may have 512 KiB, and an id has about 200 bytes.
 const IDS_MAX: usize = 1_000;
 
 /// The events of a subscription, by their ids.
 ///
-/// Of each id only 128 bits of hash are kept: that two of a million events share them is less likely than
-/// that the disk forgets one.
+/// The set keeps only 128 bits of hash per id. A collision among a million events is less likely
+/// than a disk error.
 #[derive(Debug)]
 pub struct Messages {
     ids: HashSet<[u64; 2]>,
@@ -34,12 +34,13 @@ pub struct Messages {
 }
 
 impl Messages {
-    /// Reads everything that the subscription holds by now, and hands it back: nothing is acknowledged. What is
-    /// published meanwhile is not waited for, or it would not end where events keep coming.
+    /// Reads all messages that the subscription holds now, then nacks them. No message is
+    /// acknowledged. Messages published meanwhile are ignored, because the read would not end under
+    /// a steady load.
     ///
     /// # Errors
     ///
-    /// There is no such subscription, or it cannot be pulled.
+    /// Fails if the subscription does not exist or cannot be pulled.
     pub async fn read(subscriber: &Subscriber, subscription: &str) -> Result<Self, InboxError> {
         if subscriber.subscription(subscription).await?.is_none() {
             let subscription = subscription.to_owned();
@@ -70,7 +71,7 @@ impl Messages {
                 news_at = Instant::now();
             }
         }
-        // On the open stream they would be delivered again at once.
+        // On an open stream, Pub/Sub would redeliver nacked messages at once.
         drop(stream);
         for ids in leased.chunks(IDS_MAX) {
             if let Err(status) = subscriber.hand_back(subscription, ids.to_vec()).await {
@@ -81,14 +82,14 @@ impl Messages {
         Ok(read)
     }
 
-    /// Adds a message; whether it is news, and was published before this.
+    /// Adds a message. Returns whether the event is new, and was published before `before`.
     fn add(&mut self, received: &ReceivedMessage, before: SystemTime) -> bool {
         let Ok(event) = received.message().map(Event::of_message) else { return false };
         self.ids.insert(self.hash(&event.event_id))
             && event.publish_time.is_none_or(|at| at < before)
     }
 
-    /// How many events there are.
+    /// Returns the number of events.
     #[must_use]
     pub fn count(&self) -> usize {
         self.ids.len()

@@ -1,4 +1,4 @@
-//! The metrics of a consumer: every name once, with its description.
+//! The metrics of a consumer, each name once with its description.
 
 use std::fmt;
 use std::sync::Arc;
@@ -19,20 +19,21 @@ type Level = Gauge<u64, AtomicU64>;
 const BATCH_SECONDS: [f64; 12] =
     [0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 10.0, 60.0];
 
-/// As for batches, and on to six hours: an event also waits out an outage.
+/// The buckets for batches, extended to six hours, because an event may also wait for the end of an
+/// outage.
 const STORED_TO_COMMIT_SECONDS: [f64; 15] = [
     0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0, 60.0, 300.0, 1800.0, 21600.0,
 ];
 
-/// How batches end.
+/// The outcomes of batches.
 const OUTCOMES: [&str; 7] =
     ["committed", "conflict", "outage", "operator", "paused", "rebuilt", "unregistered"];
 
-/// The statuses of what is not finished.
+/// The statuses of unfinished rows.
 pub(crate) const ROWS_RETRYING: &str = "retrying";
 pub(crate) const ROWS_DEAD: &str = "dead";
 
-/// Every metric. A copy shares its values.
+/// All metrics. A copy shares its values.
 #[derive(Clone)]
 pub struct Metrics {
     pub(crate) messages_received: Counter,
@@ -51,43 +52,43 @@ pub struct Metrics {
     pub(crate) oldest_waiting_seconds: Gauge<f64, AtomicU64>,
     pub(crate) rebuild_seconds: Gauge<f64, AtomicU64>,
     pub(crate) streams_ended: Family<ReasonLabel, Counter>,
-    /// Spans that are not sent for want of room or of a collector.
+    /// The spans that were dropped, because the buffer was full or no collector answered.
     pub spans_dropped: Counter,
-    /// What the consumer is doing: 1 for that phase, 0 for the others.
+    /// The consumer's activity: 1 for the current phase, 0 for the others.
     pub(crate) phase: Family<PhaseLabel, Level>,
     pub(crate) seconds_since_progress: Gauge<f64, AtomicU64>,
     registry: Arc<Registry>,
 }
 
-/// What became of an event.
+/// The result of an event.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
 pub(crate) struct ResultLabel {
     /// A status of the inbox, `duplicate` or `deferred`.
     pub(crate) result: &'static str,
 }
 
-/// What an event that is not finished is.
+/// The status of an unfinished row.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
 pub(crate) struct StatusLabel {
     /// A status of the inbox.
     pub(crate) status: &'static str,
 }
 
-/// How a batch ended.
+/// The outcome of a batch.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
 pub(crate) struct OutcomeLabel {
     /// `committed`, or a kind of failure.
     pub(crate) outcome: &'static str,
 }
 
-/// Why a stream ended.
+/// The reason why a stream ended.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
 pub(crate) struct ReasonLabel {
     /// The gRPC code.
     pub(crate) reason: &'static str,
 }
 
-/// What the consumer is doing.
+/// The consumer's activity.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
 pub(crate) struct PhaseLabel {
     /// One of [`Phase::NAMES`].
@@ -95,7 +96,7 @@ pub(crate) struct PhaseLabel {
 }
 
 impl Metrics {
-    /// Everything at zero.
+    /// Creates all metrics at zero.
     #[must_use]
     pub fn new() -> Self {
         let mut metrics = Self {
@@ -120,14 +121,14 @@ impl Metrics {
             seconds_since_progress: Gauge::default(),
             registry: Arc::default(),
         };
-        // An alert on a rise needs what it rises from.
+        // An alert on an increase needs a value before the increase.
         for result in RESULTS {
             drop(metrics.events.get_or_create(&ResultLabel { result }));
         }
         for outcome in OUTCOMES {
             drop(metrics.batches.get_or_create(&OutcomeLabel { outcome }));
         }
-        // As every stream ends at Google, after half an hour.
+        // Google ends every stream with this code, after half an hour.
         drop(metrics.streams_ended.get_or_create(&ReasonLabel { reason: "UNAVAILABLE" }));
         for status in [ROWS_RETRYING, ROWS_DEAD] {
             drop(metrics.row(status));
@@ -136,18 +137,18 @@ impl Metrics {
         metrics
     }
 
-    /// The text a Prometheus server reads.
+    /// Returns the metrics in Prometheus' text format.
     ///
     /// # Errors
     ///
-    /// A value cannot be written.
+    /// Fails if a value cannot be written.
     pub fn encode(&self) -> Result<String, fmt::Error> {
         let mut text = String::new();
         prometheus_client::encoding::text::encode(&mut text, &self.registry)?;
         Ok(text)
     }
 
-    /// Brings what is computed up to date, before [`encode`](Self::encode).
+    /// Updates the computed metrics, before [`encode`](Self::encode).
     pub fn observe(&self, phase: Phase, seconds_since_progress: f64) {
         self.seconds_since_progress.set(seconds_since_progress);
         for name in Phase::NAMES {
@@ -156,17 +157,18 @@ impl Metrics {
         }
     }
 
-    /// The rows of one status.
+    /// Returns the gauge of one status.
     pub(crate) fn row(&self, status: &'static str) -> Level {
         self.rows.get_or_create_owned(&StatusLabel { status })
     }
 
-    /// What became of one event.
+    /// Counts the result of one event.
     pub(crate) fn event(&self, result: &'static str) {
         self.events.get_or_create(&ResultLabel { result }).inc();
     }
 
-    /// Names and descriptions. The library appends `_total` to counters and the unit's name.
+    /// Registers names and descriptions. The library appends `_total` to counters and the unit's
+    /// name.
     fn describe(&self) -> Registry {
         let mut registry = Registry::with_prefix("walrelay_inbox");
         let r = &mut registry;

@@ -1,4 +1,4 @@
-//! Where the loop says how it is doing.
+//! The logs, metrics and health that the loop writes.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,14 +15,16 @@ use crate::trace::{TraceEnd, Tracer};
 use crate::unfinished::UnfinishedRebuild;
 use crate::waiting::Waiting;
 
-/// A connection that is cut is there again by then, and nobody need be told.
+/// An outage shorter than this is not reported, because a broken connection is usually back by
+/// then.
 const OUTAGE_LASTS: Duration = Duration::from_secs(2);
-/// What a server refuses for so long while nothing passes is no single event's trouble.
+/// If the server refuses everything for so long, the cause is not a single event.
 const REFUSAL_LASTS: Duration = Duration::from_secs(5);
-/// What is in the way of every batch for so long is no deadlock: somebody holds a lock.
+/// If conflicts stop every batch for so long, the cause is no deadlock but a lock that somebody
+/// holds.
 const CONFLICT_LASTS: Duration = Duration::from_secs(10);
 
-/// Everybody who is told.
+/// The receivers of the loop's reports.
 #[derive(Debug)]
 pub(crate) struct Observed {
     pub(crate) metrics: Metrics,
@@ -32,7 +34,8 @@ pub(crate) struct Observed {
     refusal: Spell,
     conflict: Spell,
     lines: Lines,
-    /// What was said last, while it lasts: probes with other events find the same again.
+    /// The last logged error, until events are applied again. Probes with other events would log
+    /// the same error again.
     said: Option<String>,
     is_refused: bool,
 }
@@ -44,22 +47,24 @@ impl Observed {
         Self { metrics, health, tracer, outage, refusal, conflict, lines, said, is_refused: false }
     }
 
-    /// Whether the server has refused everything for long, for what does not pass by itself.
+    /// Returns whether the server has refused every event for a long time, with an error that needs
+    /// an operator.
     pub(crate) const fn is_refused(&self) -> bool {
         self.is_refused
     }
 
-    /// A transaction begins.
+    /// Starts the trace of a transaction.
     pub(crate) fn begin(&self, subscription: &str, events: &[Arc<Event>]) -> Option<TraceEnd> {
         self.tracer.as_ref()?.begin(subscription, events)
     }
 
-    /// Somebody has to end a pause, and may have forgotten it.
+    /// Logs a pause, because only an operator ends a pause, and may have forgotten it.
     pub(crate) fn note_pause(consumer: &str) {
         tracing::info!("paused: nothing is applied until `walrelay consumer resume {consumer}`");
     }
 
-    /// What waits or is dead; said once, at the start, because the log of what has failed is an earlier run's.
+    /// Publishes the counts of pending and dead rows. Logs the counts once at the start, because an
+    /// earlier run logged the failures.
     pub(crate) fn note_waiting(&self, consumer: &str, waiting: Waiting) {
         let metrics = &self.metrics;
         metrics.row(ROWS_RETRYING).set(waiting.retrying);
@@ -89,13 +94,14 @@ impl Observed {
         );
     }
 
-    /// It ends. What waits or is dead stays behind, which whoever reads the exit code alone takes for applied.
+    /// Logs the end with the counts of pending and dead rows, because exit code 0 alone looks as if
+    /// all events were applied.
     pub(crate) fn note_end(&self) {
         let Waiting { retrying, dead, .. } = self.health.waiting().unwrap_or_default();
         tracing::info!(retrying, dead, "stopped");
     }
 
-    /// Whether the consumer has a row; one that is taken away may come back.
+    /// Logs that the consumer's row is missing or present again.
     pub(crate) fn note_row(
         &self,
         consumer: &str,
@@ -119,7 +125,8 @@ impl Observed {
         }
     }
 
-    /// A rebuild that is not finished. In the tables in use it makes the consumer not ready.
+    /// Publishes an unfinished rebuild. A rebuild of the tables in use makes the consumer not
+    /// ready.
     pub(crate) fn note_rebuild(&self, consumer: &str, rebuild: Option<&UnfinishedRebuild>) {
         self.metrics.rebuild_seconds.set(rebuild.map_or(0.0, |it| it.seconds.max(1.0)));
         let report = rebuild.map(|it| it.report(consumer));
@@ -136,7 +143,7 @@ impl Observed {
         }
     }
 
-    /// Says of stored events what a person may be waiting for.
+    /// Logs stored events that became dead or done.
     pub(crate) fn note_redelivered(consumer: &str, applied: &[Applied]) {
         for it in applied.iter().filter(|it| it.result == "dead") {
             tracing::warn!(
@@ -159,23 +166,23 @@ impl Observed {
         }
     }
 
-    /// What is stored has been looked at: the database is there.
+    /// Notes that a redelivery committed, so the database is reachable.
     pub(crate) fn note_redelivery(&mut self) {
         self.outage.over();
     }
 
-    /// A batch has committed.
+    /// Notes that a batch has committed.
     pub(crate) fn note_committed(&mut self, applied: &[Applied]) {
-        // What is only stored, to make room for others, is no sign that the handler works.
+        // A batch that only stored events, to free capacity, does not prove that the handler works.
         if applied.iter().any(|it| it.is_new() || matches!(it.result, "duplicate" | "discarded")) {
             self.note_working();
         }
     }
 
-    /// An event has failed, and is stored: a line for each, but for a few only of hundreds.
+    /// Logs an event that failed and is stored. With hundreds of failures, only a few are logged.
     pub(crate) fn note_stored(&mut self, consumer: &str, (event_id, its): (&str, &Applied)) {
         if its.result == "retrying" {
-            // Before the next look has counted them.
+            // Counted here, because the next check of the rows is seconds away.
             self.metrics.row(ROWS_RETRYING).inc();
         }
         let Some(untold) = self.lines.may_go(Instant::now()) else { return };
@@ -189,19 +196,20 @@ impl Observed {
         );
     }
 
-    /// Whether the server refuses what handlers do, and of what is stored for that nothing has passed yet.
+    /// Returns whether the server refuses the handlers' actions, and no stored event has passed
+    /// yet.
     pub(crate) fn is_troubled(&self) -> bool {
         self.refusal.is_on() && self.metrics.row(ROWS_RETRYING).get() > 0
     }
 
-    /// The database is there, and nothing is held that could tell how a handler fares.
+    /// Notes that the database is reachable and no message is held that could test the handler.
     pub(crate) fn note_idle(&mut self) {
         if !self.is_troubled() {
             self.note_working();
         }
     }
 
-    /// Events are applied.
+    /// Notes that events are applied.
     pub(crate) fn note_working(&mut self) {
         self.health.progress();
         self.outage.over();
@@ -214,8 +222,9 @@ impl Observed {
         }
     }
 
-    /// Says what is wrong, once; what passes by itself, or is one event's trouble, when it lasts. It was found
-    /// with these events, and nothing tells yet whether it is their trouble.
+    /// Logs a failure once. A failure that may pass by itself, or may concern a single event, is
+    /// logged only when it lasts. `events` are the events of the failed batch, which may or may not
+    /// be at fault.
     pub(crate) fn complain(&mut self, failure: Failure, error: &str, events: &[Arc<Event>]) {
         let now = Instant::now();
         let lasts = match failure {

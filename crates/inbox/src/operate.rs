@@ -1,6 +1,7 @@
-//! What a person does about events that failed: list, show, retry, edit, discard.
+//! The commands for failed events: list, show, retry, edit, discard.
 //!
-//! Every change locks the key's row first and reads the event again: a consumer may be at it (C5).
+//! Every change locks the key's row first and reads the event again, because a consumer may process
+//! the event (C5).
 
 use std::collections::BTreeMap;
 use std::time::{Duration, SystemTime};
@@ -14,39 +15,39 @@ use crate::attributes::Attributes;
 use crate::error::InboxError;
 use crate::event::Description;
 
-/// Which rows to list.
+/// The rows to list.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct InboxFilter {
-    /// Only this status.
+    /// Only rows of this status.
     pub status: Option<String>,
-    /// Only this ordering key.
+    /// Only rows of this ordering key.
     pub ordering_key: Option<String>,
     /// Only rows received longer ago than this.
     pub older_than: Option<Duration>,
-    /// How many at most.
+    /// The maximum number of rows.
     pub limit: u32,
 }
 
-/// Which events to try again.
+/// The events to retry.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum InboxSelection {
-    /// These.
+    /// The events with these ids.
     Events(Vec<String>),
-    /// Every dead one of the consumer's generation.
+    /// Every dead event of the consumer's generation.
     AllDead,
 }
 
-/// What to put into a stored message.
+/// The new contents of a stored message.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Replacement {
     /// The new payload.
     pub data: Option<Vec<u8>>,
-    /// All the attributes. What they say of the event is what its handler reads from now on; which event it
-    /// is stays as it is.
+    /// The new attributes, all of them. The handler reads the event's fields from these from now
+    /// on. The event's identity stays.
     pub attributes: Option<BTreeMap<String, String>>,
 }
 
-/// A consumer and the generation it is in.
+/// A consumer and its current generation.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct InConsumer {
     consumer: String,
@@ -67,11 +68,11 @@ const ROWS: &str = "FROM public.app_inbox AS i LEFT JOIN public.app_inbox_key AS
    WHERE i.consumer = $1 AND i.generation = $2";
 
 impl InConsumer {
-    /// The consumer of this name; the only one there is where none is named.
+    /// Finds the consumer of this name, or the only consumer if no name is given.
     ///
     /// # Errors
     ///
-    /// There is none, or there are several; the database refuses.
+    /// Fails if no consumer or several consumers match, or if the database reports an error.
     pub async fn find(client: &SqlClient, name: Option<&str>) -> Result<Self, InboxError> {
         refuse_hidden(client).await?;
         let sql = "SELECT consumer, generation FROM public.app_inbox_consumer
@@ -90,11 +91,11 @@ impl InConsumer {
         }
     }
 
-    /// Every consumer of the database, which may have no inbox at all.
+    /// Returns all consumers of the database. Empty if the database has no inbox.
     ///
     /// # Errors
     ///
-    /// The database refuses.
+    /// Fails if the database reports an error.
     pub async fn all(client: &SqlClient) -> Result<Vec<Self>, InboxError> {
         if !has_inbox(client).await? {
             return Ok(Vec::new());
@@ -105,28 +106,28 @@ impl InConsumer {
         Ok(rows.iter().map(|row| Self { consumer: row.get(0), generation: row.get(1) }).collect())
     }
 
-    /// Its name.
+    /// Returns the consumer's name.
     #[must_use]
     pub fn name(&self) -> &str {
         &self.consumer
     }
 
-    /// The generation it is in.
+    /// Returns the current generation.
     #[must_use]
     pub const fn generation(&self) -> i32 {
         self.generation
     }
 
-    /// What its rows begin with: name and generation.
+    /// Returns the first two columns of the consumer's rows: name and generation.
     pub(crate) fn place(&self) -> (&str, i32) {
         (&self.consumer, self.generation)
     }
 
-    /// Rows in the order in which keys drain, each an object.
+    /// Returns rows as JSON objects, in the order in which keys drain.
     ///
     /// # Errors
     ///
-    /// The database refuses.
+    /// Fails if the database reports an error.
     pub async fn list(
         &self,
         client: &SqlClient,
@@ -157,11 +158,11 @@ impl InConsumer {
         Ok(rows.map_err(failed("list the inbox"))?.iter().map(object).collect())
     }
 
-    /// One row, with its message: its data as JSON or text where they are that.
+    /// Returns one row with its message. The data are shown as JSON or text where possible.
     ///
     /// # Errors
     ///
-    /// There is no such event; the database refuses.
+    /// Fails if there is no such event, or if the database reports an error.
     pub async fn show(&self, client: &SqlClient, event_id: &str) -> Result<Value, InboxError> {
         let sql = format!(
             "SELECT (({COLUMNS})::jsonb || jsonb_build_object(
@@ -180,11 +181,13 @@ impl InConsumer {
         Ok(found)
     }
 
-    /// Makes events due at once; dead ones get a new round of attempts. Returns how many.
+    /// Makes events due at once, and resets the attempts of dead events. Returns the number of
+    /// events.
     ///
     /// # Errors
     ///
-    /// One is not there, or is finished; the database refuses. Those before it are due.
+    /// Fails if an event does not exist or is finished, or if the database reports an error. Events
+    /// before the failing one remain due.
     pub async fn retry(
         &self,
         client: &mut SqlClient,
@@ -207,11 +210,11 @@ impl InConsumer {
         Ok(ids.len() as u64)
     }
 
-    /// Replaces parts of a stored message, and makes it due.
+    /// Replaces parts of a stored message, and makes the event due.
     ///
     /// # Errors
     ///
-    /// It is not there, or is finished; the database refuses.
+    /// Fails if the event does not exist or is finished, or if the database reports an error.
     pub async fn edit(
         &self,
         client: &mut SqlClient,
@@ -247,11 +250,11 @@ impl InConsumer {
         self.change(client, event_id, Change { set: &set, parts: &parts, done: "edited" }).await
     }
 
-    /// Gives an event up for good; the reason stays in its row.
+    /// Discards an event for good. The reason stays in its row.
     ///
     /// # Errors
     ///
-    /// It is not there, or is finished; the database refuses.
+    /// Fails if the event does not exist or is finished, or if the database reports an error.
     pub async fn discard(
         &self,
         client: &mut SqlClient,
@@ -290,7 +293,8 @@ impl InConsumer {
         let Some(row) = row.map_err(broke())? else { return Err(self.missing(event_id)) };
         let key: String = row.get(0);
         let keys: Vec<&str> = if key.is_empty() { Vec::new() } else { vec![&key] };
-        // Waits for a consumer that has the key; what it has done is seen by the next statement.
+        // Waits for a consumer that has locked the key. The next statement sees that consumer's
+        // changes.
         let lock = "SELECT cardinality(public.app_inbox_lock($1, $2, $3, true))";
         let locked = transaction.query_one(lock, &[&self.consumer, &self.generation, &keys]).await;
         locked.map_err(broke())?;
@@ -310,7 +314,7 @@ impl InConsumer {
             });
         }
         if change.done == DISCARDED {
-            // Nobody waits for its version any more.
+            // No event waits for this version any more.
             let give_up = "UPDATE public.app_inbox_key AS k SET version = i.version
                 FROM public.app_inbox AS i
                WHERE i.consumer = $1 AND i.generation = $2 AND i.event_id = $3
@@ -326,14 +330,15 @@ impl InConsumer {
         done.map(drop).map_err(broke())
     }
 
-    /// What a new generation would begin without.
+    /// Counts the decisions that a new generation would start without.
     ///
     /// # Errors
     ///
-    /// The database refuses.
+    /// Fails if the database reports an error.
     pub async fn decided(&self, client: &SqlClient) -> Result<Decided, InboxError> {
-        // The history of errors makes room for newer ones; it alone tells of an edit in an inbox of an earlier
-        // version. What `--dedupe position` has skipped was nobody's decision.
+        // The error history may have dropped old lines. In an inbox of an earlier version, only the
+        // history shows an edit. Events that `--dedupe position` skipped do not count, because
+        // nobody decided on them.
         let sql = r"SELECT count(*) FILTER (WHERE status <> 'discarded' AND last_error IS NOT NULL AND (
                              last_error ~ '(^|\n)edited at ' OR to_jsonb(i) ->> 'edited_at' IS NOT NULL)),
                           count(*) FILTER (WHERE status = 'discarded' AND error_code IS DISTINCT FROM 'BEHIND_POSITION'),
@@ -344,17 +349,17 @@ impl InConsumer {
         Ok(Decided { edited: row.get(0), discarded: row.get(1), unfinished: row.get(2) })
     }
 
-    /// What its generation has of the time before a moment.
+    /// Returns the generation's events from before a time.
     ///
     /// # Errors
     ///
-    /// The database refuses.
+    /// Fails if the database reports an error.
     pub async fn earlier(
         &self,
         client: &SqlClient,
         than: SystemTime,
     ) -> Result<Earlier, InboxError> {
-        // By its name in JSON, because inboxes of an earlier version lack the column.
+        // Read by name from JSON, because inboxes of an earlier version lack the column.
         let sql = "SELECT count(*), min(coalesce(i.occurred_at, i.received_at)),
                           (SELECT (to_jsonb(c) ->> 'pruned_before')::timestamptz
                              FROM public.app_inbox_consumer AS c WHERE c.consumer = $1)
@@ -371,8 +376,9 @@ impl InConsumer {
     }
 }
 
-/// Due now if nothing of its key is before it; a dead one has all its attempts again. What waits for a
-/// version waits no more: whoever asks for it knows that it will not come.
+/// Makes an event due if no event of its key is before it, and resets the attempts of a dead event.
+/// An event that waits for a version stops waiting, because the operator knows that the version
+/// will not arrive.
 const RETRY: &str = "attempts = CASE status WHEN 'dead' THEN 0 ELSE attempts END,
      next_attempt_at = CASE WHEN ordering_key = '' OR next_attempt_at < 'infinity' THEN now() END,
      status = 'retrying', done_at = NULL,
@@ -380,10 +386,12 @@ const RETRY: &str = "attempts = CASE status WHEN 'dead' THEN 0 ELSE attempts END
 
 const DISCARDED: &str = "discarded";
 
-/// A line of the history of errors. What handlers say cannot look like it: their lines begin with the attempt.
+/// A line of the error history. A handler's errors cannot imitate the line, because their lines
+/// begin with the attempt.
 const EDITED_AT: &str = "'edited at ' || to_char(clock_timestamp() AT TIME ZONE 'UTC', 'YYYY-MM-DD\"T\"HH24:MI:SS\"Z\"')";
 
-/// What notes in a row that it was edited, where its table has the column: an inbox of an earlier version lacks it.
+/// Returns the assignment that marks a row as edited. Empty for an inbox of an earlier version,
+/// which lacks the column.
 async fn edited_mark(client: &SqlClient) -> Result<&'static str, InboxError> {
     let sql = "SELECT EXISTS (SELECT FROM pg_catalog.pg_attribute \
           WHERE attrelid = 'public.app_inbox'::regclass AND attname = 'edited_at' AND NOT attisdropped)";
@@ -391,29 +399,30 @@ async fn edited_mark(client: &SqlClient) -> Result<&'static str, InboxError> {
     Ok(if row.get(0) { "edited_at = now()," } else { "" })
 }
 
-/// What people have decided about events of a generation, and what is not done in it.
+/// The operators' decisions about events of a generation, and its unfinished events.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Decided {
-    /// Events of which another payload, or other attributes, were applied or wait.
+    /// The events whose payload or attributes were replaced.
     pub edited: i64,
-    /// Events that were given up.
+    /// The events that were discarded.
     pub discarded: i64,
-    /// Events that wait or are dead.
+    /// The events that are pending or dead.
     pub unfinished: i64,
 }
 
-/// What a generation has of the time before a moment.
+/// The events of a generation from before a time.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Earlier {
-    /// Events that occurred before it, and were not given up; those without a time, that were received before it.
+    /// The events that occurred before the time and are not discarded. Events without a time count
+    /// by their arrival.
     pub events: i64,
-    /// When the first of them was.
+    /// The time of the first of these events.
     pub first: Option<SystemTime>,
-    /// Finished events received before this were deleted.
+    /// The time before which finished events were deleted, if any were.
     pub pruned_before: Option<SystemTime>,
 }
 
-/// Data as a person reads them: JSON where it is JSON, text where it is text, otherwise as they are stored.
+/// Returns data in a readable form: parsed JSON, else text, else base64 as stored.
 fn contents(data: &[u8], stored: Value) -> Value {
     match std::str::from_utf8(data) {
         Ok(text) => serde_json::from_str(text).unwrap_or_else(|_| Value::from(text)),
@@ -427,7 +436,7 @@ struct Change<'a> {
     done: &'static str,
 }
 
-/// The object that the first column holds as text.
+/// Parses the JSON object in the first column.
 pub(crate) fn object(row: &Row) -> Value {
     serde_json::from_str(row.get(0)).unwrap_or(Value::Null)
 }

@@ -1,14 +1,14 @@
-//! What stands for all batches of a consumer.
+//! The options that apply to all batches of a consumer.
 
 use std::time::Duration;
 
 use crate::effect::Effect;
 use crate::settings::{Dedupe, OnDead, OnGap};
 
-/// The error code of an event before which a version of its key is missing.
+/// The error code of an event whose key lacks an earlier version.
 pub(crate) const VERSION_GAP: &str = "VERSION_GAP";
 
-/// What every batch of this consumer is applied with.
+/// The options with which every batch of a consumer is applied.
 #[derive(Debug, Clone)]
 pub(crate) struct Plan {
     pub(crate) consumer: String,
@@ -19,22 +19,23 @@ pub(crate) struct Plan {
     pub(crate) on_gap: OnGap,
     pub(crate) dedupe: Dedupe,
     pub(crate) handler_timeout: Duration,
-    /// How long each lock is waited for.
+    /// The time to wait for each lock.
     pub(crate) lock_timeout: Duration,
 }
 
-/// Long enough for a lock that another batch is about to give back.
+/// The wait for a lock, long enough for another batch to release it.
 const LOCK_TIMEOUT: Duration = Duration::from_secs(5);
-/// Of what has been in the way already: it is tried again and again, and keeps a worker meanwhile.
+/// The wait for a lock for an event in doubt. Such an event is retried often, and each wait
+/// occupies a worker.
 const LOCK_TIMEOUT_DOUBTFUL: Duration = Duration::from_millis(200);
 
 impl Plan {
-    /// How long a lock is waited for by a handler that may take so long.
+    /// Returns the time to wait for a lock, given the time that the handler may take.
     pub(crate) fn lock_timeout(handler_timeout: Duration) -> Duration {
         LOCK_TIMEOUT.min(handler_timeout / 2)
     }
 
-    /// The same for an event that is in doubt.
+    /// Returns the options for an event in doubt.
     pub(crate) fn doubtful(&self) -> Self {
         Self { lock_timeout: LOCK_TIMEOUT_DOUBTFUL.min(self.lock_timeout), ..self.clone() }
     }

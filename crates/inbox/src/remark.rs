@@ -1,25 +1,25 @@
-//! What about a subscription harms the consumer that reads it.
+//! Checks a subscription for settings that harm its consumer.
 
 use googleapis_tonic_google_pubsub_v1::google::pubsub::v1::Subscription;
 
-/// What about a subscription harms the consumer that reads it.
+/// A setting of a subscription that harms its consumer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Remark {
-    /// It was created without ordering.
+    /// The subscription has no message ordering.
     Unordered,
-    /// Pub/Sub gives up on what is not acknowledged after some deliveries.
+    /// Pub/Sub dead-letters messages after some deliveries without an acknowledgement.
     DeadLetters,
 }
 
 impl Remark {
-    /// What is to be said of this subscription.
+    /// Returns the warnings for this subscription.
     pub fn of(subscription: &Subscription) -> impl Iterator<Item = Self> {
         let unordered = (!subscription.enable_message_ordering).then_some(Self::Unordered);
         let dead_letters = subscription.dead_letter_policy.is_some().then_some(Self::DeadLetters);
         unordered.into_iter().chain(dead_letters)
     }
 
-    /// It, after the name of the subscription.
+    /// Returns the warning, to follow the name of the subscription.
     #[must_use]
     pub const fn told(self) -> &'static str {
         match self {
@@ -30,7 +30,7 @@ impl Remark {
         }
     }
 
-    /// What helps.
+    /// Returns the fix.
     #[must_use]
     pub const fn fix(self) -> &'static str {
         match self {

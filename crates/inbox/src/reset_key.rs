@@ -1,7 +1,8 @@
-//! How far an ordering key is, and how a person makes the consumer forget it.
+//! The position of an ordering key, and the command that resets it.
 //!
-//! A message with a forged position far in the future would keep `--dedupe position` from applying what follows.
-//! The change locks the key's row first and reads it again: a consumer may have moved it (C5).
+//! A message with a forged position far in the future would make `--dedupe position` skip every
+//! later event. The reset locks the key's row first and reads the row again, because a consumer may
+//! have moved the position (C5).
 
 use tokio_postgres::{GenericClient, Row};
 use walrelay_pg_client::SqlClient;
@@ -9,34 +10,35 @@ use walrelay_pg_client::SqlClient;
 use crate::admin::{failed, refuse_hidden_changes, unknown};
 use crate::error::InboxError;
 
-/// How far a key is, and what was skipped because of that.
+/// The position of a key, and the number of events skipped because of it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct KeyPosition {
     generation: i32,
-    /// Both halves of the position, as in `16/B374D848/3`; none where the key has none.
+    /// The position as in `16/B374D848/3`. `None` if the key has no position.
     pub position: Option<String>,
-    /// Whose log it is of, where its messages said so.
+    /// The system identifier of the server that wrote the position's WAL, if the messages carried
+    /// one.
     pub system_identifier: Option<String>,
-    /// When it was reached, as Postgres writes a time.
+    /// The time at which the key reached the position, as Postgres prints a time.
     pub moved_at: Option<String>,
-    /// The highest version applied, or given up.
+    /// The highest version that was applied or discarded.
     pub version: Option<i64>,
-    /// Events that prove the position wrong.
+    /// The number of events that prove the position wrong.
     pub implausible: i32,
-    /// Events that were skipped behind this position.
+    /// The number of events that were skipped because they are behind this position.
     pub skipped: i64,
 }
 
-/// Rows that `--dedupe position` has made since the key reached its position.
+/// The rows that `--dedupe position` has skipped since the key reached its position.
 const SKIPPED: &str = "i.consumer = k.consumer AND i.generation = k.generation AND i.ordering_key = k.ordering_key \
      AND i.status = 'discarded' AND i.error_code = 'BEHIND_POSITION' AND i.received_at >= k.moved_at";
 
 impl KeyPosition {
-    /// Reads how far a key is.
+    /// Reads the position of a key.
     ///
     /// # Errors
     ///
-    /// There is no such consumer or key, or the database refuses.
+    /// Fails if the consumer or the key does not exist, or if the database reports an error.
     pub async fn of(
         client: &SqlClient,
         consumer: &str,
@@ -83,12 +85,13 @@ impl KeyPosition {
     }
 }
 
-/// Makes a consumer forget how far a key is, if it still is where `seen` says, and which events it has skipped
-/// because of that. Returns how many: they are applied when they are published again.
+/// Resets the position of a key if the position still equals `seen`, and deletes the rows of the
+/// events skipped because of it. Returns the number of deleted rows. Their events are applied when
+/// they are republished.
 ///
 /// # Errors
 ///
-/// The key has moved since, or the database refuses.
+/// Fails if the key has moved since, or if the database reports an error.
 pub async fn reset_key(
     client: &mut SqlClient,
     (consumer, ordering_key): (&str, &str),

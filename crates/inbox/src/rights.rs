@@ -1,5 +1,5 @@
-//! Whether the role may do what a consumer does, asked before anything is read: what the server refuses later
-//! is a batch that is tried for ever.
+//! Checks the role's privileges before the first read. A missing privilege found later would be a
+//! batch that fails for ever.
 
 use tokio_postgres::types::Type;
 use walrelay_pg_client::SqlClient;
@@ -8,7 +8,8 @@ use crate::admin::failed;
 use crate::columns::Parameter;
 use crate::error::InboxError;
 
-/// The functions that consuming calls, most of them by way of another: none runs with its owner's rights.
+/// The functions that consuming calls, most of them indirectly. All are SECURITY INVOKER, so the
+/// role needs EXECUTE on each.
 const FUNCTIONS: [&str; 26] = [
     "app_inbox_advance",
     "app_inbox_apply",
@@ -38,8 +39,9 @@ const FUNCTIONS: [&str; 26] = [
     "app_inbox_verdicts",
 ];
 
-/// By the catalogs, because a cast to `regclass` is itself refused where the schema is closed. What does not
-/// exist lacks no right: whoever asks for it says so.
+/// Missing privileges on the inbox, read from the catalogs. A cast to `regclass` would itself fail
+/// without USAGE on the schema. Missing objects are not reported here, but by the code that uses
+/// them.
 const OF_THE_INBOX: &str = "SELECT 'USAGE', 'SCHEMA public' \
      WHERE NOT pg_catalog.has_schema_privilege('public', 'USAGE') \
     UNION ALL \
@@ -59,7 +61,8 @@ const OF_THE_INBOX: &str = "SELECT 'USAGE', 'SCHEMA public' \
        AND NOT pg_catalog.has_function_privilege(p.oid, 'EXECUTE') \
     HAVING count(*) > 0";
 
-/// The handler is found as [`resolve_handler`](crate::database::resolve_handler) writes it.
+/// Missing privileges on the handler, whose name has the form that
+/// [`resolve_handler`](crate::database::resolve_handler) returns.
 const OF_THE_HANDLER: &str = "SELECT v.privilege, v.object \
       FROM pg_catalog.pg_proc AS p JOIN pg_catalog.pg_namespace AS n ON n.oid = p.pronamespace \
      CROSS JOIN LATERAL (VALUES \
@@ -74,8 +77,9 @@ const OF_THE_HANDLER: &str = "SELECT v.privilege, v.object \
              THEN 'public.app_inbox_event[]'::pg_catalog.regtype \
              ELSE 'public.app_inbox_event'::pg_catalog.regtype END";
 
-/// Policies for tables on which the role has none, whether it has the grants or not: with those alone it would see
-/// tables without rows, and be told of it only at the next start.
+/// The policies to create on tables where the role has none, whether it has the GRANTs or not. With
+/// the GRANTs alone the role would see tables without rows, and would learn of the missing policies
+/// only at the next start.
 const POLICIES: &str = "SELECT pg_catalog.format( \
          CASE c.relname WHEN 'app_inbox_consumer' \
            THEN 'CREATE POLICY %I ON public.%I FOR SELECT TO %I USING (true)' \
@@ -93,11 +97,11 @@ const POLICIES: &str = "SELECT pg_catalog.format( \
                WHERE r.oid <> 0 AND pg_catalog.pg_has_role(r.oid, 'USAGE')))) \
      ORDER BY 1";
 
-/// What the inbox needs of the role.
+/// Checks the role's privileges on the inbox.
 ///
 /// # Errors
 ///
-/// The role lacks some of it; or the database refuses to say.
+/// Fails if a privilege is missing, or if the database reports an error.
 pub(crate) async fn refuse_without_inbox(client: &SqlClient) -> Result<(), InboxError> {
     let functions = FUNCTIONS.map(str::to_owned).to_vec();
     let lacking = missing(client, OF_THE_INBOX, (&functions, Type::TEXT_ARRAY)).await?;
@@ -108,11 +112,12 @@ pub(crate) async fn refuse_without_inbox(client: &SqlClient) -> Result<(), Inbox
     refuse(client, &lacking, rows.iter().map(|row| row.get(0)).collect()).await
 }
 
-/// Whether the handler may be called. What it does itself is found out by its first event.
+/// Checks the role's privileges on the handler. The first event shows whether the privileges
+/// suffice for the handler's own actions.
 ///
 /// # Errors
 ///
-/// It may not; or the database refuses to say.
+/// Fails if a privilege is missing, or if the database reports an error.
 pub(crate) async fn refuse_without_handler(
     client: &SqlClient,
     handler: &str,
@@ -121,7 +126,7 @@ pub(crate) async fn refuse_without_handler(
     refuse(client, &lacking, Vec::new()).await
 }
 
-/// Rights that the role does not have, each with what it is on.
+/// Returns the missing privileges, each with its object.
 async fn missing(
     client: &SqlClient,
     sql: &str,
@@ -146,7 +151,7 @@ async fn refuse(
     Err(lacks((role, &quoted), lacking, policies))
 }
 
-/// What is missing, and the statements that give it.
+/// Returns the error with the missing privileges and the statements that grant them.
 fn lacks(
     (role, quoted): (String, &str),
     lacking: &[(String, String)],
@@ -175,7 +180,7 @@ mod tests {
             manual.split_once("GRANT EXECUTE ON FUNCTION\n  app_inbox_apply").expect("the grant");
         let (grants, _) = grants.split_once(" TO walrelay_consumer;").expect("its end");
         let granted = grants.split([',', '\n', ' ']).filter(|name| name.starts_with("app_inbox_"));
-        // Its callers are consumers without this program.
+        // Programs that are consumers of their own call `app_inbox_accept`.
         let mut granted: Vec<&str> = granted.filter(|name| *name != "app_inbox_accept").collect();
         granted.push("app_inbox_apply");
         granted.sort_unstable();

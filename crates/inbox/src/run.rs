@@ -1,6 +1,6 @@
-//! The loop: one task that owns the stream and everything held; beside it run only transactions.
+//! The loop: one task that owns the stream and all held messages. Only transactions run beside it.
 //!
-//! `turn` does what can be done now, `consume` waits for what happens next.
+//! `turn` does the work that is possible now, and `consume` waits for the next event.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -30,19 +30,18 @@ use crate::settings::{Settings, Until};
 use crate::trace::{BatchFailure, TraceEnd};
 use crate::unapplied::Unapplied;
 
-/// How often what waits for its time is asked for.
+/// The interval of checks for stored events that are due.
 const REDELIVER_EVERY: Duration = Duration::from_secs(1);
-/// How soon half as many are tried, where one of them takes the others along.
+/// The wait before a retry with half as many stored events, when one event makes the others fail.
 const DIVIDE_EVERY: Duration = Duration::from_millis(50);
-/// How often the consumer's row is read: pause, resume, a new generation. Tells besides that the
-/// database is there.
+/// The interval of reads of the consumer's row: pause, resume, new generation, reachable database.
 const LOOK_EVERY: Duration = Duration::from_secs(5);
 const LOOK_OFTEN: Duration = Duration::from_secs(1);
 
-/// What runs beside the loop, each on a connection of its own.
+/// A transaction that runs beside the loop, on a connection of its own.
 type Job = Pin<Box<dyn Future<Output = (Connection, Done)> + Send>>;
 
-/// What a job has found.
+/// The result of a job.
 enum Done {
     Batch {
         id: BatchId,
@@ -55,7 +54,7 @@ enum Done {
     Looked(Result<Found, Unapplied>),
 }
 
-/// A consumer at work.
+/// A running consumer.
 pub(crate) struct Run {
     settings: Settings,
     connect: Arc<ConnectConfig>,
@@ -68,7 +67,7 @@ pub(crate) struct Run {
     look: Chore,
     redeliver: Chore,
     stored: Stored,
-    /// How much of what is stored is tried at once.
+    /// The number of stored events to retry at once.
     portion: Portion,
     wanted_end: End,
     is_paused: bool,
@@ -97,8 +96,9 @@ impl Run {
         };
         let first = StreamingPullRequest {
             subscription: subscription.to_owned(),
-            // The same in every stream of this process: the service keeps keys where they are.
-            // With this version a quiet stream is told every half minute that it is alive.
+            // The client id is equal in every stream of this process, so that the service keeps
+            // keys here. With version 1, the service sends a keepalive on a quiet stream every half
+            // minute.
             protocol_version: 1,
             client_id: format!("walrelay-{}-{:08x}", settings.consumer, random.next_u32()),
             max_outstanding_messages: i64::try_from(bounds.messages).unwrap_or(i64::MAX),
@@ -114,7 +114,7 @@ impl Run {
             subscription: subscription.to_owned(),
             jobs: FuturesUnordered::new(),
             idle: Vec::new(),
-            look: Chore::Due(now), // An earlier run may have left something.
+            look: Chore::Due(now), // An earlier run may have left rows.
             redeliver: Chore::Due(now),
             stored: Stored::Perhaps,
             portion: Portion::of(settings.batch as usize),
@@ -128,7 +128,7 @@ impl Run {
         }
     }
 
-    /// Begins paused.
+    /// Makes the run start paused.
     pub(crate) fn paused(mut self) -> Self {
         self.is_paused = true;
         self.look = Chore::Due(Instant::now() + LOOK_OFTEN);
@@ -173,7 +173,7 @@ impl Run {
         end
     }
 
-    /// Does everything that can be done without waiting.
+    /// Does all work that is possible without waiting.
     fn turn(&mut self, now: Instant) {
         self.keep_stream(now);
         if self.course == Course::On {
@@ -239,7 +239,8 @@ impl Run {
         }
     }
 
-    /// In an outage one batch looks whether it is over; where none is held, this does.
+    /// Returns whether stored events may be retried. In an outage a single batch probes the
+    /// database. Without a held message, the redelivery is the probe.
     fn may_redeliver(&self) -> bool {
         !self.intake.is_away() || self.intake.messages() == 0
     }
@@ -339,7 +340,7 @@ impl Run {
         let mut next = now + REDELIVER_EVERY;
         let failure = match ended {
             Ok(applied) => {
-                // Few of those that fail slowly, or a mended one would wait for all of them each time.
+                // Fewer slow failures at once, so that a fixed event need not wait for them.
                 self.portion.took(applied.len(), now - began);
                 self.stored = match applied.is_empty() {
                     true => Stored::Nothing,
@@ -353,11 +354,11 @@ impl Run {
                     self.observed.note_working();
                 }
                 if self.intake.messages() == 0 {
-                    // Nothing that is held could tell that it is over.
+                    // No held message could show that the outage is over.
                     self.observed.note_idle();
                 }
                 if Applied::have_moved(applied) {
-                    // What stands behind them, or did not fit beside them, may follow at once.
+                    // Events queued behind these, or beyond the limit, may follow at once.
                     next = now;
                 }
                 None
@@ -366,7 +367,7 @@ impl Run {
                 let failure = error.failure();
                 let size = self.portion.size();
                 if failure.may_be_its_own() && size > 1 {
-                    // One may take all others along: alone, it is put behind them.
+                    // One event may make the others fail. Alone, it gets a later due time.
                     self.portion.failed(size);
                     next = now + DIVIDE_EVERY;
                     tracing::debug!(%error, size, "stored events are tried again, half as many");
@@ -393,13 +394,13 @@ impl Run {
             }
             Err(error) => self.observed.complain(error.failure(), &error.to_string(), &[]),
         }
-        // Who catches up is told at the end what waits, as of the last look.
+        // A run that catches up logs the pending rows of the last check at its end.
         let is_often = self.is_paused || self.settings.until == Until::CaughtUp;
         let every = if is_often { LOOK_OFTEN } else { LOOK_EVERY };
         self.look = Chore::Due(now + every);
     }
 
-    /// Nothing is applied any more, until an operator lets it go on.
+    /// Stops applying events until an operator resumes the consumer.
     fn pause(&mut self) {
         if !std::mem::replace(&mut self.is_paused, true) {
             Observed::note_pause(&self.plan.consumer);
@@ -445,7 +446,7 @@ impl Run {
             tracing::info!("the stream is open again");
         }
         if let Some(confirmation) = response.acknowledge_confirmation {
-            // It comes again, and the inbox has it: nothing to do but to wait.
+            // Pub/Sub redelivers these messages, and the inbox has them, so no action is needed.
             let refused = confirmation.invalid_ack_ids.len();
             tracing::debug!(refused, "acknowledgements answered");
         }
@@ -482,7 +483,7 @@ impl Run {
             return;
         }
         tracing::debug!(reason, message = status.message(), "the stream has ended");
-        // Streams end every half hour; only one that does not come back is a problem.
+        // Streams end every half hour. Only a stream that cannot be reopened is a problem.
         let problem = format!("{reason}: {}", status.message());
         if self.link.is_failing() && self.observed.health.set_stream_problem(Some(problem)) {
             tracing::warn!(reason, message = status.message(), "no stream to Pub/Sub");
@@ -503,7 +504,7 @@ impl Run {
             && self.link.is_open()
             && self.link.is_settled();
         if !is_quiet {
-            // The look for what is due is no event.
+            // A running check of the inbox does not restart the quiet time.
             let only_looks = self.intake.messages() == 0
                 && self.stored == Stored::Nothing
                 && self.link.is_open();
@@ -529,7 +530,7 @@ impl Run {
         }
     }
 
-    /// The last words: acknowledgements, and what was never begun for whoever comes next (C8).
+    /// Sends the last acknowledgements, and nacks the messages that were never sent (C8).
     async fn end(mut self) {
         if !self.jobs.is_empty() {
             let out = self.jobs.len();
@@ -549,13 +550,13 @@ impl Run {
     }
 
     fn wake_at(&self, now: Instant) -> Instant {
-        // Whatever is due and cannot be done yet is looked at again a moment later, not at once.
+        // Work that is due and cannot start yet is retried a moment later, not at once.
         let moment = if self.is_paused { PAUSED_TURN } else { TURN };
         self.next_due(now).max(now + moment)
     }
 
     fn next_due(&self, now: Instant) -> Instant {
-        // The loop beats however quiet it is.
+        // The heartbeat needs a turn every second.
         let mut at = now + LOOK_OFTEN;
         let mut sooner = |other: Option<Instant>| at = other.map_or(at, |other| at.min(other));
         sooner(self.intake.wake_at(now.into_std()).map(Instant::from_std));

@@ -1,26 +1,27 @@
-//! A handler in SQL for a table, to start from.
+//! Prints a SQL handler for a table, to start from.
 
 use walrelay_pg_client::{QualifiedName, SqlClient, quote_identifier, quote_literal};
 
 use crate::admin::failed;
 use crate::error::InboxError;
 
-/// A handler for a table, and what is to be known of the table.
+/// A handler for a table, and a warning about the table's privileges.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Scaffold {
-    /// The statements that make the handler, and keep it for whoever consumes.
+    /// The statements that create the handler and revoke its default privileges.
     pub sql: String,
-    /// The statement that closes the table, where the roles of a web API may do something with it and row level
-    /// security is off.
+    /// The statement that revokes the web API roles' privileges on the table. `None` if they have
+    /// none, or if row level security protects the table.
     pub closing: Option<String>,
 }
 
-/// A handler for a table: takes the newest event of each key of a batch, and writes it unless the
-/// table has a newer version already.
+/// Prints a handler for a table. The handler takes the newest event of each key of a batch, and
+/// writes the event unless the table has a newer version.
 ///
 /// # Errors
 ///
-/// There is no such table, it has no primary key of one column, or the database refuses.
+/// Fails if the table does not exist, its primary key is not one column, or the database reports an
+/// error.
 pub async fn scaffold(client: &SqlClient, table: &QualifiedName) -> Result<Scaffold, InboxError> {
     let sql = "SELECT a.attname::text, pg_catalog.format_type(a.atttypid, a.atttypmod), \
               coalesce(a.attnum = ANY (i.indkey), false) \
@@ -53,14 +54,14 @@ pub async fn scaffold(client: &SqlClient, table: &QualifiedName) -> Result<Scaff
     Ok(Scaffold { sql: printed, closing })
 }
 
-/// A role whose rights everybody on the internet has.
+/// A role whose privileges everybody on the internet has.
 struct WebRole {
     name: String,
     may_use_the_table: bool,
 }
 
-/// Those that Supabase has, and PostgREST elsewhere by their example: default privileges of the schema give them every
-/// right on what is new, by name.
+/// Finds the web API roles of Supabase, which PostgREST setups elsewhere often copy. Default
+/// privileges of the schema grant these roles every privilege on new objects.
 async fn web_roles(client: &SqlClient, table: &QualifiedName) -> Result<Vec<WebRole>, InboxError> {
     let sql = "SELECT r.rolname::text, NOT c.relrowsecurity AND pg_catalog.has_table_privilege( \
               r.oid, c.oid, 'SELECT, INSERT, UPDATE, DELETE, TRUNCATE') \
@@ -75,8 +76,8 @@ fn names(roles: &[WebRole]) -> String {
     roles.iter().map(|role| role.name.as_str()).collect::<Vec<_>>().join(", ")
 }
 
-/// What keeps the internet from the handler, where there are such roles. The table is its owner's to close: the
-/// API may be meant to serve it.
+/// Returns the statement that revokes the web API roles' privileges on the handler. The statement
+/// for the table is only printed as a comment, because the API may be meant to serve the table.
 fn rights(table: &QualifiedName, roles: &[WebRole], closing: Option<&str>) -> String {
     if roles.is_empty() {
         return String::new();
@@ -108,7 +109,7 @@ struct Column {
 }
 
 impl Column {
-    /// Where its value comes from.
+    /// Returns the SQL expression for the column's value.
     fn source(&self) -> String {
         match (self.is_key, self.name.as_str()) {
             (true, _) => format!("e.aggregate_id::{}", self.kind),
@@ -118,7 +119,7 @@ impl Column {
             (false, name) if ["json", "jsonb"].contains(&self.kind.as_str()) => {
                 format!("(e.payload -> {})::{}", quote_literal(name), self.kind)
             }
-            // JSON writes an array in brackets, which no array of Postgres is read from.
+            // JSON writes an array in brackets, which Postgres does not read as an array.
             (false, name) if self.kind.ends_with("[]") => {
                 let value = format!("e.payload -> {}", quote_literal(name));
                 format!(

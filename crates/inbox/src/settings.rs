@@ -1,4 +1,4 @@
-//! What a consumer is told; a value of these types is valid.
+//! The settings of a consumer. Every value of these types is valid.
 
 use std::time::Duration;
 
@@ -7,24 +7,24 @@ use walrelay_pubsub::Endpoint;
 
 use crate::effect::Effect;
 
-/// Messages held, in rounds of batches: one that is out, one that is next, and as much again for what is on
-/// its way while acknowledgements are. More would only keep from other instances what this one cannot
-/// begin: a key of which it holds something is its own.
+/// The messages held, in rounds of batches: one round is in flight, one is next. Two more rounds
+/// cover messages and acknowledgements that are on their way. More would only keep keys from other
+/// instances, because a key with a held message belongs to this instance.
 const ROUNDS_HELD: usize = 4;
-/// Never held fewer, or small batches would wait for the service between them.
+/// The minimum number of messages held. With fewer, small batches would wait for the service.
 const MESSAGES_MIN: usize = 1_000;
 
-/// After an event that is dead.
+/// The action after a dead event.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum OnDead {
-    /// Its key waits for a person: a gap corrupts a read model.
+    /// The event's key waits for an operator, because a gap corrupts a read model.
     Hold,
-    /// Its key goes on.
+    /// The event's key continues.
     Continue,
 }
 
 impl OnDead {
-    /// As the functions of the inbox take it.
+    /// Returns the name that the inbox's functions take.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -34,26 +34,26 @@ impl OnDead {
     }
 }
 
-/// When an event comes before one of its key that is missing: their versions say so.
+/// The action for an event whose version shows that an earlier event of its key is missing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum OnGap {
-    /// It is applied: versions need not be contiguous.
+    /// The event is applied, because versions need not be contiguous.
     Accept,
-    /// It waits, stored, until what is missing has come.
+    /// The event is stored and waits until the missing version has arrived.
     Hold,
 }
 
-/// What counts as seen.
+/// The events that count as seen.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Dedupe {
-    /// An event that is in the inbox.
+    /// Events that are in the inbox.
     Event,
-    /// One that is behind its key's position besides.
+    /// Events that are in the inbox, and events that are behind their key's position.
     Position,
 }
 
 impl Dedupe {
-    /// As the functions of the inbox take it.
+    /// Returns the name that the inbox's functions take.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -63,55 +63,56 @@ impl Dedupe {
     }
 }
 
-/// When to stop without being asked.
+/// The condition for stopping unasked.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Until {
     /// Never.
     Stopped,
-    /// Once nothing has come for a while, nothing is held and nothing is due.
+    /// After a quiet time in which no message is held and no row is due.
     CaughtUp,
 }
 
-/// Everything a consumer is told; [`Settings::new`] has what `walrelay consume` has by default.
+/// All settings of a consumer. [`Settings::new`] has the defaults of `walrelay consume`.
 #[derive(Debug, Clone)]
 pub struct Settings {
-    /// Its name, which its row in the database has.
+    /// The consumer's name, as in its database row.
     pub consumer: String,
-    /// Another subscription than its row's: that of its dead letters.
+    /// A subscription other than that of the row, for example the consumer's dead-letter
+    /// subscription.
     pub subscription: Option<String>,
-    /// What is done with events.
+    /// The handler of the events.
     pub effect: Effect,
     /// The database.
     pub connect: ConnectConfig,
-    /// Where Pub/Sub is.
+    /// The endpoint of Pub/Sub.
     pub endpoint: Endpoint,
-    /// How long a handler may take: a batch that takes longer is tried in halves, and an event that does
-    /// alone has failed.
+    /// The time that a handler may take. A batch that takes longer is retried in halves. A single
+    /// event that takes longer has failed.
     pub handler_timeout: Duration,
-    /// Events in a transaction.
+    /// The maximum number of events in a transaction.
     pub batch: u32,
-    /// Transactions at once.
+    /// The maximum number of concurrent transactions.
     pub workers: u32,
-    /// How long a message is held while the database is not there.
+    /// The time for which a message is held while the database is unreachable.
     pub max_lease: Duration,
-    /// Attempts before an event is dead.
+    /// The attempts before an event is dead.
     pub max_attempts: u32,
-    /// What happens to its key then.
+    /// The action after a dead event.
     pub on_dead: OnDead,
-    /// What happens to an event before which a version of its key is missing.
+    /// The action for an event whose key lacks an earlier version.
     pub on_gap: OnGap,
-    /// What counts as seen.
+    /// The events that count as seen.
     pub dedupe: Dedupe,
-    /// Bytes held.
+    /// The maximum bytes held.
     pub max_in_flight_bytes: usize,
-    /// How long a stop waits for what is out.
+    /// The time that a stop waits for batches in flight.
     pub drain_timeout: Duration,
-    /// When to stop.
+    /// The condition for stopping unasked.
     pub until: Until,
 }
 
 impl Settings {
-    /// A consumer of this name, as its row in the database has it.
+    /// Creates the default settings for a consumer whose row exists in the database.
     #[must_use]
     pub fn new(
         consumer: impl Into<String>,
@@ -139,7 +140,7 @@ impl Settings {
         }
     }
 
-    /// Messages held at most.
+    /// Returns the maximum number of messages held.
     pub(crate) fn messages_held(&self) -> usize {
         let round = self.batch as usize * self.workers as usize;
         (round * ROUNDS_HELD).max(MESSAGES_MIN)

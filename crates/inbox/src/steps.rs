@@ -1,6 +1,6 @@
-//! A batch step by step, as `app_inbox_apply` does it within the server: take, run, settle, commit. For
-//! handlers in Rust, and for events whose handler does not end in time: what has been cancelled cannot be
-//! caught inside the statement that was.
+//! Applies a batch step by step, as `app_inbox_apply` does inside the server: take, run, settle,
+//! commit. Used for handlers in Rust, and for events whose handler times out. A cancelled statement
+//! cannot catch its own cancellation.
 
 use std::sync::Arc;
 
@@ -16,7 +16,7 @@ use crate::plan::{Plan, VERSION_GAP};
 use crate::settings::OnGap;
 use crate::unapplied::Unapplied;
 
-/// An event that came with this batch, or one that is stored.
+/// The source of an event: this batch, or the inbox.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum From {
     Subscription,
@@ -24,7 +24,8 @@ enum From {
 }
 
 impl Connection {
-    /// Applies a batch and commits. A fate for each event, only if the commit is known (C2).
+    /// Applies a batch and commits. Returns a result for each event only if the commit is known
+    /// (C2).
     pub(crate) async fn apply_with(
         &mut self,
         handler: &dyn AnyHandler,
@@ -46,7 +47,7 @@ impl Connection {
         .await
     }
 
-    /// Tries again what has failed and is due, `limit` events at most.
+    /// Retries failed events that are due, at most `limit`.
     pub(crate) async fn redeliver_with(
         &mut self,
         handler: &dyn AnyHandler,
@@ -63,7 +64,8 @@ impl Connection {
         .await
     }
 
-    /// Stores an event as failed, without running its handler: alone, it did not end in time.
+    /// Stores an event as failed without running its handler, because the event alone did not end
+    /// in time.
     pub(crate) async fn refuse(
         &mut self,
         plan: &Plan,
@@ -85,7 +87,7 @@ impl Connection {
         .await
     }
 
-    /// The same for the stored event that is due first.
+    /// Stores the event that is due first as failed, without running its handler.
     pub(crate) async fn refuse_due(
         &mut self,
         plan: &Plan,
@@ -111,7 +113,7 @@ impl Connection {
         let exchange = async {
             let mut transaction = builder.start().await?;
             transaction.batch_execute(&settings(plan)).await?;
-            // Rolled back by being dropped when anything fails.
+            // On a failure, dropping the transaction rolls it back.
             let done = work(&mut transaction).await?;
             transaction.commit().await?;
             Ok(done)
@@ -125,7 +127,7 @@ impl Connection {
             Ok(Err(Stopped::Overdue)) => Err(Unapplied::Overdue),
             Err(_) => Err(Unapplied::Silent),
         };
-        // A statement of a handler that was given up may still run there.
+        // A statement of an abandoned handler may still run on this connection.
         if is_closed || matches!(done, Err(Unapplied::Overdue | Unapplied::Silent)) {
             self.forget();
         }
@@ -136,13 +138,13 @@ impl Connection {
     }
 }
 
-/// What became of stored events, each with its id.
+/// Adds the event's id to each result.
 fn named(events: &[Event], settled: Vec<(usize, Applied)>) -> Vec<Applied> {
     let named = settled.into_iter().map(|(i, it)| it.stored(events[i].event_id.clone()));
     named.collect()
 }
 
-/// Runs the handler over those of the events that do not come too soon.
+/// Runs the handler over the events whose earlier versions are present.
 async fn judge(
     handler: &dyn AnyHandler,
     transaction: &mut Transaction<'_>,
@@ -159,7 +161,7 @@ async fn judge(
     let found = run_in_time(plan, run((handler, &settings), transaction, &batch)).await?;
     let found = match from {
         From::Subscription => found.unless_all_fail(),
-        // It failed before while others passed, or they would not be stored.
+        // The event failed before while others passed, or it would not be stored.
         From::Inbox => Ok(found.verdicts),
     }?;
     let has_unapplied = found.iter().any(|verdict| *verdict != Verdict::Applied);
@@ -173,7 +175,8 @@ async fn judge(
     Ok(verdicts)
 }
 
-/// The same verdicts, but that what comes too soon waits behind what else of its key was not applied.
+/// Corrects the verdicts of events with a missing version that are queued behind an unapplied event
+/// of their key.
 async fn behind(
     transaction: &Transaction<'_>,
     plan: &Plan,
@@ -197,7 +200,7 @@ async fn behind(
     Ok(verdicts.into_iter().zip(judged).map(verdict).collect())
 }
 
-/// A verdict for each event before which a version of its key is missing.
+/// Returns a verdict for each event whose key lacks an earlier version.
 async fn gaps(
     transaction: &Transaction<'_>,
     plan: &Plan,
@@ -222,7 +225,8 @@ async fn gaps(
     Ok(outcomes.into_iter().zip(reasons).map(verdict).collect())
 }
 
-/// A handler may wait for something else than the database, whose own time-out then never comes.
+/// Limits the time of a handler that waits for something outside the database, where no server
+/// time-out applies.
 async fn run_in_time(
     plan: &Plan,
     running: impl Future<Output = Result<Found, Stopped>>,
@@ -260,7 +264,7 @@ async fn take_due(
     Ok(rows.iter().map(of_row).collect())
 }
 
-/// What became of events, still to be written down.
+/// The verdicts on events, before they are written.
 struct Settling<'a> {
     events: &'a [Event],
     verdicts: &'a [Verdict],
@@ -268,7 +272,8 @@ struct Settling<'a> {
 }
 
 impl Settling<'_> {
-    /// What rows are now, by the event's place; without those that are as they were taken.
+    /// Writes the verdicts. Returns the changed rows by the event's index, without rows that stay
+    /// as they were taken.
     async fn settle(
         &self,
         transaction: &Transaction<'_>,
@@ -278,7 +283,8 @@ impl Settling<'_> {
             |index: &usize| matches!(self.verdicts[*index], Verdict::Failed { is_final: true, .. });
         let (last, rest): (Vec<usize>, Vec<usize>) = (0..self.events.len()).partition(is_final);
         let mut settled = Vec::new();
-        // What will never work is dead at its first attempt; and stands before what waits behind it.
+        // An event that can never succeed is dead at its first attempt. It is written before the
+        // events queued behind it.
         for (chosen, max_attempts) in [(last, 1), (rest, plan.max_attempts)] {
             if !chosen.is_empty() {
                 let results = self.write(transaction, plan, (&chosen, max_attempts)).await?;

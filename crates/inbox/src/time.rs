@@ -1,9 +1,9 @@
-//! Times as messages carry them: RFC 3339.
+//! Parses the RFC 3339 times of messages.
 
 use std::time::{Duration, SystemTime};
 
-/// Reads `2026-11-21T15:29:39.123456Z`, or with an offset; `None` for everything else, and for years
-/// that Postgres would not print with four digits.
+/// Parses `2026-11-21T15:29:39.123456Z`, or a time with an offset. Returns `None` for any other
+/// text, and for years that Postgres would not print with four digits.
 pub(crate) fn parse_rfc3339(text: &str) -> Option<SystemTime> {
     let (date, rest) = (text.get(..10)?, text.get(10..)?);
     let (year, month, day) = (number(date, 0, 4)?, number(date, 5, 2)?, number(date, 8, 2)?);
@@ -28,9 +28,9 @@ pub(crate) fn parse_rfc3339(text: &str) -> Option<SystemTime> {
     at(seconds, fraction)
 }
 
-/// Seconds since 1970 and nanoseconds.
+/// Returns the time from seconds since 1970 and nanoseconds.
 pub(crate) fn at(seconds: i64, nanos: u32) -> Option<SystemTime> {
-    /// The years 1 to 9999: what both sides can hold.
+    /// The years 1 to 9999, which both Rust and Postgres can represent.
     const SECONDS: std::ops::RangeInclusive<i64> = -62_135_596_800..=253_402_300_799;
     if !SECONDS.contains(&seconds) {
         return None;
@@ -48,7 +48,7 @@ fn number(text: &str, from: usize, digits: usize) -> Option<i64> {
     part.bytes().all(|byte| byte.is_ascii_digit()).then(|| part.parse().ok())?
 }
 
-/// Nanoseconds, and the offset in seconds, of `.123456Z` or `+01:00`.
+/// Parses `.123456Z` or `+01:00` into nanoseconds and the offset in seconds.
 fn fraction(text: &str) -> Option<(u32, i64)> {
     let (nanos, zone) = match text.strip_prefix('.') {
         None => (0, text),
@@ -70,7 +70,8 @@ fn fraction(text: &str) -> Option<(u32, i64)> {
     is_shaped.then_some((nanos, sign * offset))
 }
 
-/// The civil calendar, from Howard Hinnant's "chrono-Compatible Low-Level Date Algorithms".
+/// Returns the days since 1970 of a civil date. From Howard Hinnant's "chrono-Compatible Low-Level
+/// Date Algorithms".
 fn days_since_1970(year: i64, month: i64, day: i64) -> i64 {
     let year = if month <= 2 { year - 1 } else { year };
     let era = year.div_euclid(400);

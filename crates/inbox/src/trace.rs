@@ -1,4 +1,4 @@
-//! Where the transactions of a consumer are told of, for whoever makes spans of them.
+//! The hook through which a program creates spans of a consumer's transactions.
 
 use std::fmt;
 use std::sync::Arc;
@@ -7,28 +7,29 @@ use crate::database::Applied;
 use crate::event::Event;
 use crate::unapplied::Unapplied;
 
-/// Is told of each transaction that applies a batch as it was delivered. What is tried again from the
-/// inbox, and looks that find nothing to do, are not among them.
+/// Receives each transaction that applies a batch of deliveries. Retries from the inbox, and checks
+/// that find no due row, are not reported.
 pub trait Tracer: fmt::Debug + Send + Sync {
-    /// One begins; what is returned is called when it has ended. `None` when nobody wants to know. It
-    /// is called where events flow, and must not block.
+    /// Notes the start of a transaction. The returned function is called at its end. `None` means
+    /// that the tracer skips this transaction. The loop calls this function, so it must not block.
     fn begin(&self, subscription: &str, events: &[Arc<Event>]) -> Option<TraceEnd>;
 }
 
-/// To be called once a transaction has ended, with what went wrong.
+/// The function to call at the end of a transaction, with its failure if any.
 pub type TraceEnd = Box<dyn FnOnce(Option<BatchFailure>) + Send>;
 
-/// Why a batch, or a part of it, has not taken effect: without anything that an event or a handler says.
+/// The reason why a batch, or a part of it, was not applied. Contains no text of an event or a
+/// handler.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct BatchFailure {
-    /// The SQLSTATE, or one word where the server has given none.
+    /// The SQLSTATE, or one word if the server gave none.
     pub code: String,
-    /// A sentence.
+    /// The reason as a sentence.
     pub text: String,
 }
 
 impl BatchFailure {
-    /// What a tracer is told of a transaction.
+    /// Returns the failure that a tracer receives for a transaction.
     pub(crate) fn of(ended: &Result<Vec<Applied>, Unapplied>) -> Option<Self> {
         match ended {
             Ok(applied) => Self::of_events(applied),
@@ -36,7 +37,7 @@ impl BatchFailure {
         }
     }
 
-    /// It committed, and what the handler failed on is stored.
+    /// Returns the failure of a batch that committed and stored failed events.
     fn of_events(applied: &[Applied]) -> Option<Self> {
         let mut codes = applied.iter().filter_map(Applied::failed_with);
         let code = codes.next()?.to_owned();
@@ -44,7 +45,7 @@ impl BatchFailure {
         Some(Self { code, text })
     }
 
-    /// Nothing of it is known to be committed.
+    /// Returns the failure of a batch that is not known to be committed.
     fn of_batch(error: &Unapplied) -> Self {
         let reason = error.failure().name();
         match error.sqlstate() {
@@ -68,7 +69,7 @@ mod tests {
     fn a_batch_that_took_effect_has_not_failed() {
         let applied = ["done", "late", "duplicate", "deferred"].map(|it| Applied::of(it, None));
         assert_eq!(BatchFailure::of(&Ok(applied.into())), None);
-        // It failed once, was edited, and is done.
+        // The event failed once, was edited, and is done.
         let done = Applied::of("done", Some("22000".to_owned()));
         assert_eq!(BatchFailure::of(&Ok(vec![done])), None);
     }

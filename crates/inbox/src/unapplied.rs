@@ -1,4 +1,4 @@
-//! Why a batch has not been applied.
+//! The reason why a batch was not applied.
 
 use tokio_postgres::Error as SqlError;
 use tokio_postgres::error::SqlState;
@@ -8,22 +8,22 @@ use walrelay_pg_client::PgError;
 use crate::fault::failure_of;
 use crate::handler::{HandlerError, Verdict};
 
-/// Why an exchange did not commit, as far as anybody knows.
+/// The reason why a transaction is not known to have committed.
 #[derive(Debug)]
 pub(crate) enum Unapplied {
-    /// No connection.
+    /// The connection could not be opened.
     Connect(PgError),
-    /// The server's answer, or a connection that broke.
+    /// The server reported an error, or the connection broke.
     Sql(SqlError),
     /// The handler's error is about the whole batch.
     Handler(HandlerError, Failure),
-    /// No answer at all.
+    /// The server did not answer.
     Silent,
-    /// The session has ended or may not write, and a new one may: what it was.
+    /// The session ended or is read-only, and a new session may succeed. Holds the original error.
     Severed(Box<Self>),
-    /// The handler has not ended, wherever it is.
+    /// The handler did not end in time.
     Overdue,
-    /// Fewer answers than events: not our functions.
+    /// The server returned fewer results than events, so the functions are of another version.
     Garbled,
 }
 
@@ -44,7 +44,7 @@ impl Unapplied {
         }
     }
 
-    /// The server's code, where it has refused a statement or a connection.
+    /// Returns the server's code, if the server refused a statement or a connection.
     pub(crate) fn sqlstate(&self) -> Option<&str> {
         match self {
             Self::Connect(error) => error.server().map(|answer| &*answer.code),
@@ -55,14 +55,14 @@ impl Unapplied {
         }
     }
 
-    /// Whether the handler took too long; what does so alone is at fault itself.
+    /// Returns whether the handler took too long. An event that times out alone is itself at fault.
     pub(crate) fn is_timeout(&self) -> bool {
         let is_cancelled = self.sqlstate() == Some(SqlState::QUERY_CANCELED.code());
         matches!(self, Self::Overdue) || is_cancelled
     }
 
-    /// Whether what fails alone with this, while others pass, may be at fault itself: everything but what says that
-    /// the consumer is not as it was, or that there is no connection at all.
+    /// Returns whether an event may itself be at fault if it fails alone with this error while
+    /// others pass. Excluded are errors about the consumer's own state and a missing connection.
     pub(crate) fn may_be_its_own(&self) -> bool {
         match self {
             Self::Sql(_) | Self::Handler(..) => {
@@ -73,17 +73,18 @@ impl Unapplied {
         }
     }
 
-    /// Whether a new session may fare better: this one has ended, or may not write.
+    /// Returns whether a new session may succeed, because this one has ended or is read-only.
     pub(crate) fn is_of_the_session(&self) -> bool {
         matches!(self, Self::Sql(_) | Self::Handler(..)) && self.failure() == Failure::Outage
     }
 
-    /// A session that writes nothing stays so, and a server that may is perhaps another one.
+    /// Returns whether the session is read-only. A read-only session stays so, and another server
+    /// may accept writes.
     pub(crate) fn is_read_only(&self) -> bool {
         self.sqlstate() == Some(SqlState::READ_ONLY_SQL_TRANSACTION.code())
     }
 
-    /// What it is for the event that is stored because of it.
+    /// Returns the verdict for an event that is stored because of this error.
     pub(crate) fn verdict(&self) -> Verdict {
         let without_answer = match self {
             Self::Overdue => &SqlState::QUERY_CANCELED,
@@ -104,7 +105,7 @@ impl std::fmt::Display for Unapplied {
         match self {
             Self::Connect(error) => write!(f, "{}", chain(error)),
             Self::Sql(error) => match error.as_db_error() {
-                // Not the detail, which may quote data.
+                // The detail is left out, because it may quote data.
                 Some(answer) => {
                     write!(f, "{} (SQLSTATE {})", answer.message(), answer.code().code())?;
                     answer.hint().map_or(Ok(()), |hint| write!(f, "; {hint}"))?;
@@ -121,11 +122,12 @@ impl std::fmt::Display for Unapplied {
     }
 }
 
-/// A consumer respects a database that is to take no writes, because its handler writes the application's tables.
+/// The consumer does not override a read-only setting, because its handler writes the application's
+/// tables.
 const READ_ONLY_FIX: &str = "; connect to the primary, or run `ALTER ROLE … RESET default_transaction_read_only` \
      (`ALTER DATABASE …` if the database sets it)";
 
-/// An error with its causes.
+/// Returns an error with its causes.
 pub(crate) fn chain(error: &(dyn std::error::Error + 'static)) -> String {
     std::iter::successors(Some(error), |error| error.source())
         .map(ToString::to_string)

@@ -1,28 +1,30 @@
-//! A rebuild that was begun and is not finished: its note is in the consumer's row, where everybody finds it.
+//! A rebuild that has begun and is not finished. The consumer's row records it, so that every
+//! command finds it.
 
 use tokio_postgres::Row;
 
-/// Its columns, of the consumer's row `c`. By their names in JSON, because inboxes of an earlier version lack them.
+/// The columns of the rebuild in the consumer's row `c`. Read by name from JSON, because inboxes of
+/// an earlier version lack them.
 pub(crate) const COLUMNS: &str = "(to_jsonb(c) ->> 'rebuilding')::int4, to_jsonb(c) ->> 'rebuilding_in', \
      extract(epoch FROM now() - (to_jsonb(c) ->> 'rebuilding_since')::timestamptz)::float8";
 
-/// The assignments that take the note away.
+/// The assignments that clear the rebuild.
 pub(crate) const NONE: &str =
     "rebuilding = NULL, rebuilding_in = NULL, rebuilding_since = NULL, updated_at = now()";
 
 /// A rebuild that is not finished.
 #[derive(Debug, Clone, PartialEq)]
 pub struct UnfinishedRebuild {
-    /// The generation that it fills.
+    /// The generation that the rebuild fills.
     pub generation: i32,
-    /// The schema that it fills beside the tables of the handler; `None`: it fills those tables.
+    /// The schema with the tables that the rebuild fills. `None`: it fills the tables in use.
     pub schema: Option<String>,
-    /// How long ago it began.
+    /// The age of the rebuild in seconds.
     pub seconds: f64,
 }
 
 impl UnfinishedRebuild {
-    /// From [`COLUMNS`], the first of which is this one.
+    /// Reads a row in which the first of [`COLUMNS`] is column `first`.
     pub(crate) fn of_row(row: &Row, first: usize) -> Option<Self> {
         Some(Self {
             generation: row.get::<_, Option<i32>>(first)?,
@@ -31,13 +33,14 @@ impl UnfinishedRebuild {
         })
     }
 
-    /// Whether the handler's own tables hold only a part meanwhile.
+    /// Returns whether the rebuild fills the tables in use, which hold only a part of the events
+    /// meanwhile.
     #[must_use]
     pub const fn is_in_place(&self) -> bool {
         self.schema.is_none()
     }
 
-    /// What it is, and the next step.
+    /// Returns the state of the rebuild and the next step, for a person.
     #[must_use]
     pub fn report(&self, consumer: &str) -> String {
         let Self { generation, schema, seconds } = self;

@@ -1,17 +1,18 @@
-//! What the inbox holds that waits or is dead: counted often, and never at a great cost.
+//! Counts the pending and dead rows of the inbox, often and cheaply.
 
 use std::sync::LazyLock;
 
 use serde_json::{Value, json};
 use tokio_postgres::Row;
 
-/// Rows that are counted of each kind: it is asked every few seconds, and may cost milliseconds.
+/// The maximum number of rows to count per status. The query runs every few seconds, and may cost
+/// milliseconds.
 pub(crate) const COUNTED_MAX: i64 = 10_000;
 
-/// Each count reads one partial index in its own order, so that the limit ends it however many rows there are:
-/// `app_inbox_waiting`, `app_inbox_due` and `app_inbox_dead`. `app_inbox_key` has none for keys that are held,
-/// but the first event of each of them has a time at which it is due, or is dead for ever. An event that
-/// waits has waited no longer than the first of its key.
+/// Each count reads one partial index in index order, so that the limit bounds the cost:
+/// `app_inbox_waiting`, `app_inbox_due` and `app_inbox_dead`. `app_inbox_key` has no index for held
+/// keys. However, the first event of each held key is due at some time, or is dead for ever. An
+/// event waits no longer than the first event of its key.
 pub(crate) static WAITING: LazyLock<String> = LazyLock::new(|| {
     const MINE: &str = "FROM public.app_inbox AS i WHERE i.consumer = $1 AND i.generation = $2";
     format!(
@@ -31,8 +32,8 @@ pub(crate) static WAITING: LazyLock<String> = LazyLock::new(|| {
     )
 });
 
-/// Keys whose position events have proved wrong. A query of its own, because an inbox of an earlier version lacks the
-/// column.
+/// Keys whose position is proved wrong by events. A separate query, because an inbox of an earlier
+/// version lacks the column.
 pub(crate) static IMPLAUSIBLE: LazyLock<String> = LazyLock::new(|| {
     format!(
         "SELECT count(*) FROM (SELECT FROM public.app_inbox_key AS k \
@@ -40,8 +41,8 @@ pub(crate) static IMPLAUSIBLE: LazyLock<String> = LazyLock::new(|| {
     )
 });
 
-/// What waits because it alone fails for what is no attempt. As many are looked at as are due first: the
-/// look is taken every few seconds.
+/// Events that wait because they alone fail with an error that does not count as an attempt. The
+/// query reads only the rows that are due first, because it runs every few seconds.
 pub(crate) static STUCK: LazyLock<String> = LazyLock::new(|| {
     format!(
         "SELECT s.event_id, s.error_code, pg_catalog.split_part(s.last_error, E'\\n', 1), count(*) OVER () \
@@ -55,18 +56,18 @@ pub(crate) static STUCK: LazyLock<String> = LazyLock::new(|| {
     )
 });
 
-/// Events that are looked at.
+/// The number of events that `STUCK` reads.
 const STUCK_COUNTED: u32 = 1_000;
 
-/// How much of it there is; a figure of [`COUNTED_MAX`] stands for that many or more.
+/// The counts of pending and dead rows. A count of [`COUNTED_MAX`] means that many or more.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub(crate) struct Waiting {
     pub(crate) retrying: u64,
     pub(crate) dead: u64,
     pub(crate) keys_held: u64,
-    /// Of the oldest event that waits, or is dead and holds its key.
+    /// The age of the oldest event that waits, or is dead and holds its key.
     pub(crate) oldest_seconds: Option<f64>,
-    /// Keys whose position cannot be right.
+    /// The number of keys whose position is proved wrong.
     pub(crate) implausible_positions: u64,
 }
 
@@ -82,7 +83,7 @@ impl Waiting {
         }
     }
 
-    /// The same, with what [`IMPLAUSIBLE`] has found.
+    /// Returns the counts with the result of [`IMPLAUSIBLE`].
     pub(crate) fn with_implausible(self, row: Option<&Row>) -> Self {
         let count = row.map_or(0, |row| row.get::<_, i64>(0));
         Self { implausible_positions: u64::try_from(count).unwrap_or_default(), ..self }
@@ -92,7 +93,7 @@ impl Waiting {
         self.retrying == 0 && self.dead == 0
     }
 
-    /// As `/status` shows it.
+    /// Returns the JSON that `/status` shows.
     pub(crate) fn shown(&self) -> Value {
         json!({
             "retrying": self.retrying,
@@ -105,7 +106,8 @@ impl Waiting {
     }
 }
 
-/// Why an event waits that alone fails for its surroundings, and what can be done.
+/// Returns the report of an event that fails alone, because something that it needs is missing or
+/// locked, with the next step.
 pub(crate) fn stuck(consumer: &str, row: &Row) -> String {
     let (id, code, error): (String, String, Option<String>) = (row.get(0), row.get(1), row.get(2));
     let who = match row.get::<_, i64>(3) - 1 {
@@ -114,7 +116,7 @@ pub(crate) fn stuck(consumer: &str, row: &Row) -> String {
             "event {id} and {others} of the {STUCK_COUNTED} that are due first wait with their keys"
         ),
     };
-    // The line begins with the code where there is one.
+    // The error text begins with the code.
     let why = error.filter(|line| !line.is_empty()).unwrap_or(code);
     format!(
         "{who}: {why}; mend what it lacks, or end who keeps it locked, and it goes on; where nothing is the matter but the \

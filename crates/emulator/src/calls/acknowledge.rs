@@ -1,4 +1,4 @@
-//! Acknowledge and ModifyAckDeadline, as requests of their own and on streams.
+//! Acknowledge and ModifyAckDeadline, as separate requests and on streams.
 
 use std::time::Duration;
 
@@ -13,13 +13,13 @@ use crate::store::confirmation::Confirmation;
 use crate::store::consuming::Change;
 use crate::wire::grpc;
 
-/// One Acknowledge call.
+/// Answers an Acknowledge call.
 pub(crate) async fn acknowledge(emulator: &Emulator, frame: &Bytes) -> Result<BytesMut, Status> {
     let request = grpc::decode::<proto::AcknowledgeRequest>(frame)?;
     unary(emulator, &request.subscription, &request.ack_ids, Change::Acknowledge).await
 }
 
-/// One ModifyAckDeadline call.
+/// Answers a ModifyAckDeadline call.
 pub(crate) async fn modify_ack_deadline(
     emulator: &Emulator,
     frame: &Bytes,
@@ -29,7 +29,7 @@ pub(crate) async fn modify_ack_deadline(
     unary(emulator, &request.subscription, &request.ack_ids, change).await
 }
 
-/// The time a consumer asks for; zero gives a message back.
+/// Checks an ack deadline. Zero is a nack.
 pub(crate) fn ack_deadline(seconds: i32) -> Result<Duration, Status> {
     match u64::try_from(seconds) {
         Ok(seconds @ 0..=600) => Ok(Duration::from_secs(seconds)),
@@ -39,15 +39,15 @@ pub(crate) fn ack_deadline(seconds: i32) -> Result<Duration, Status> {
     }
 }
 
-/// How a change is answered.
+/// The answer to a change.
 pub(crate) enum Answer {
-    /// With what is confirmed, for exactly-once delivery.
+    /// The change is done. With exactly-once delivery, holds the confirmation.
     Done(Option<Confirmation>),
-    /// A fault swallowed it: nobody ever hears of it.
+    /// A fault drops the change, which is never answered.
     Never,
 }
 
-/// Makes the change as the faults will have it.
+/// Makes the change as the faults demand.
 pub(crate) async fn change(
     emulator: &Emulator,
     subscription: &str,
@@ -63,7 +63,7 @@ pub(crate) async fn change(
         }
     };
     let confirmation = match plan.outcome {
-        // Expire strikes deliveries only.
+        // Expire affects deliveries only.
         Outcome::Undisturbed | Outcome::Expire => {
             let confirmation = make()?;
             delayed().await;

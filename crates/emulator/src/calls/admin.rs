@@ -1,4 +1,4 @@
-//! Calls that manage topics, subscriptions and snapshots: which one a path means.
+//! Dispatches the calls that manage topics, subscriptions and snapshots by their path.
 
 use bytes::{Bytes, BytesMut};
 use googleapis_tonic_google_pubsub_v1::google::pubsub::v1 as proto;

@@ -1,4 +1,4 @@
-//! A consumer of a subscription: one Pull call, or one stream, from its opening to its end.
+//! A consumer of a subscription: one Pull call, or one stream from its opening to its end.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -19,37 +19,38 @@ pub(crate) struct Consumer {
     emulator: Emulator,
     subscription: String,
     id: ConsumerId,
-    /// The stream's own deadline, instead of the subscription's.
+    /// The stream's own deadline, which replaces the subscription's.
     deadline: Mutex<Option<Duration>>,
-    /// Told whenever there may be something to take.
+    /// Notified whenever new messages may be available.
     pub(crate) wake: Arc<Notify>,
-    /// What a stream tells about the subscription.
+    /// The subscription's properties that a stream reports.
     pub(crate) properties: SubscriptionProperties,
 }
 
-/// What a consumer asks for when it begins.
+/// The request of a consumer that opens.
 pub(crate) struct Opening<'a> {
     pub(crate) call: Call,
     pub(crate) subscription: &'a str,
-    /// Who it is, so that it can come back as the same one; empty if it does not say.
+    /// The client's id, with which a stream can be reopened as the same consumer. Empty if the
+    /// client has none.
     pub(crate) client_id: &'a str,
     pub(crate) allowance: Allowance,
-    /// A stream's own deadline, instead of the subscription's.
+    /// A stream's own deadline, which replaces the subscription's.
     pub(crate) deadline: Option<Duration>,
 }
 
-/// What is to be sent of what was taken.
+/// The part of the taken messages to send.
 #[derive(Debug)]
 pub(crate) enum Outgoing {
     Messages(Vec<Delivery>),
-    /// The messages, and then the error.
+    /// The messages, followed by the error.
     MessagesAndEnd(Vec<Delivery>, Status),
-    /// Nothing at all: the reply is lost.
+    /// No messages, because a fault loses the reply.
     Nothing,
 }
 
 impl Consumer {
-    /// Opens a consumer once the faults let it in.
+    /// Opens a consumer once the faults allow it.
     pub(crate) async fn open(emulator: &Emulator, wanted: Opening<'_>) -> Result<Self, Status> {
         arrive(emulator, wanted.call, wanted.subscription).await?;
         let mut broker = emulator.broker();
@@ -78,7 +79,7 @@ impl Consumer {
         &self.subscription
     }
 
-    /// Takes what may be delivered now.
+    /// Takes the messages that may be delivered now.
     pub(crate) fn take(&self) -> Result<Taken, Status> {
         let now = Instant::now();
         let deadline = self.deadline();
@@ -89,7 +90,7 @@ impl Consumer {
         Ok(taken)
     }
 
-    /// The stream has another deadline from now on.
+    /// Sets the stream's deadline from now on.
     pub(crate) fn set_deadline(&self, deadline: Duration) {
         *self.deadline.lock().unwrap_or_else(PoisonError::into_inner) = Some(deadline);
     }
@@ -98,7 +99,7 @@ impl Consumer {
         *self.deadline.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Waits as long as a fault wants, and says what is to be sent.
+    /// Waits as long as a fault demands, and returns the messages to send.
     pub(crate) async fn send_as_planned(&self, taken: Taken) -> Result<Outgoing, Status> {
         let Taken { deliveries, plan, .. } = taken;
         let delayed = async || {
@@ -128,7 +129,7 @@ impl Consumer {
                 let released = broker.take_undisturbed(&self.subscription, self.id, deadline, now);
                 Ok(Outgoing::Messages(released?))
             }
-            // The last two strike other calls only.
+            // The last two affect other calls only.
             Outcome::BlackHole | Outcome::Lose | Outcome::FailIds(_) => Ok(Outgoing::Nothing),
         }
     }
@@ -139,13 +140,13 @@ impl Drop for Consumer {
         let mut broker = self.emulator.broker();
         if let Ok(subscription) = broker.subscription_mut(&self.subscription) {
             subscription.queue.close(self.id);
-            // Others get what it would have got.
+            // Other consumers may take the messages that this one would have taken.
             subscription.wake.notify_waiters();
         }
     }
 }
 
-/// Waits until a Pull or a StreamingPull may begin, if it ever may.
+/// Waits until a Pull or a StreamingPull may begin, for ever if a fault demands it.
 async fn arrive(emulator: &Emulator, call: Call, subscription: &str) -> Result<(), Status> {
     let plan = emulator.broker().plan_arrival(call, subscription)?;
     if !plan.delay.is_zero() {
@@ -162,7 +163,7 @@ async fn arrive(emulator: &Emulator, call: Call, subscription: &str) -> Result<(
             emulator.changed();
             std::future::pending().await
         }
-        // All but the first strike other calls only.
+        // All but the first affect other calls only.
         Outcome::Undisturbed
         | Outcome::FailAfter(_)
         | Outcome::Hold(_)

@@ -1,5 +1,5 @@
-//! How a unary reply says which ack ids failed: an error with a `google.rpc.ErrorInfo` whose metadata
-//! has an entry for each of them. Clients take the ids that are not listed for confirmed.
+//! Reports the failed ack ids in a unary reply: an error with a `google.rpc.ErrorInfo`, whose
+//! metadata has an entry for each of them. Clients treat unlisted ids as confirmed.
 
 use bytes::{BufMut, BytesMut};
 use tonic::{Code, Status};
@@ -9,14 +9,14 @@ use crate::wire::protobuf::{put_field, put_varint};
 
 const TYPE_URL: &[u8] = b"type.googleapis.com/google.rpc.ErrorInfo";
 
-/// As the service words it; some client libraries look at the metadata only if it is this.
+/// The service's own value. Some client libraries read the metadata only with this reason.
 const REASON: &[u8] = b"EXACTLY_ONCE_ACKID_FAILURE";
 
 const INVALID: &str = "PERMANENT_FAILURE_INVALID_ACK_ID";
 const UNORDERED: &str = "TRANSIENT_FAILURE_UNORDERED_ACK_ID";
 const TEMPORARY: &str = "TRANSIENT_FAILURE_OTHER";
 
-/// The error for a confirmation, unless everything is confirmed.
+/// Returns the error for a confirmation, unless all ids are confirmed.
 pub(crate) fn check(confirmation: &Confirmation) -> Result<(), Status> {
     let failed = [
         (&confirmation.invalid, INVALID),
@@ -42,7 +42,8 @@ pub(crate) fn check(confirmation: &Confirmation) -> Result<(), Status> {
     Err(Status::with_details(code, message, encode_status(code, message, &info).freeze()))
 }
 
-/// `google.rpc.Status { 1: code, 2: message, 3: google.protobuf.Any { 1: type_url, 2: value } }`
+/// Encodes `google.rpc.Status { 1: code, 2: message, 3: google.protobuf.Any { 1: type_url, 2: value
+/// } }`
 fn encode_status(code: Code, message: &str, info: &[u8]) -> BytesMut {
     let mut any = BytesMut::new();
     put_field(&mut any, 1, TYPE_URL);

@@ -1,4 +1,4 @@
-//! The Publish call: check, meet the faults, store, answer.
+//! The Publish call: check, apply faults, store, answer.
 
 use std::time::SystemTime;
 
@@ -11,7 +11,7 @@ use crate::faults::fault::Call;
 use crate::faults::in_force::{Faults, Outcome, Plan, Subject};
 use crate::wire::limits::PublishRequest;
 
-/// The reply, and what is to be dropped once it is on its way.
+/// The reply, and the count to drop once the reply is on its way.
 pub(crate) struct Published {
     pub(crate) reply: Result<BytesMut, Status>,
     pub(crate) in_flight: Option<InFlight>,
@@ -45,7 +45,7 @@ async fn answer(
         }
     };
     let first_id = match plan.outcome {
-        // The last three strike other calls only.
+        // The last three affect other calls only.
         Outcome::Undisturbed | Outcome::Lose | Outcome::Expire | Outcome::FailIds(_) => {
             let first_id = store()?;
             wait().await;

@@ -1,4 +1,4 @@
-//! Pull: one response with what there is.
+//! Pull: one response with the available messages.
 
 use std::time::Duration;
 
@@ -14,12 +14,13 @@ use crate::faults::fault::Call;
 use crate::store::queue::Allowance;
 use crate::wire::grpc;
 
-/// How long a Pull waits for a first message; then it answers with none, as production may.
+/// The time that a Pull waits for a first message. After that the response is empty, as production
+/// allows.
 const PULL_WAIT: Duration = Duration::from_secs(5);
-/// Most messages of one Pull, as in production.
+/// The maximum number of messages in one Pull, as in production.
 const PULL_MESSAGES_MAX: usize = 1_000;
 
-/// One Pull call.
+/// Answers one Pull call.
 pub(crate) async fn pull(emulator: &Emulator, frame: &Bytes) -> Result<BytesMut, Status> {
     let request = grpc::decode::<proto::PullRequest>(frame)?;
     let messages = usize::try_from(request.max_messages).unwrap_or(0).min(PULL_MESSAGES_MAX);

@@ -1,4 +1,4 @@
-//! What requests that manage things have in common: pages, masks and what is refused.
+//! Helpers for administrative requests: pages, masks and refused fields.
 
 use std::collections::BTreeMap;
 use std::ops::Bound;
@@ -10,8 +10,8 @@ pub(crate) struct Page<'a, T> {
     pub(crate) next_token: String,
 }
 
-/// A page of named things in the order of their names; the token is the last name of the page
-/// before.
+/// Returns a page of named resources, sorted by name. The token is the last name of the previous
+/// page.
 pub(crate) fn page_of<'a, T>(
     all: &'a BTreeMap<String, T>,
     size: i32,
@@ -33,7 +33,7 @@ pub(crate) fn page_of<'a, T>(
     }
 }
 
-/// Refuses what would be ignored, where ignoring it would change which messages arrive.
+/// Refuses unsupported fields whose silent omission would change which messages arrive.
 pub(crate) fn refuse(unsupported: &[(bool, &str)]) -> Result<(), Status> {
     match unsupported.iter().find(|(is_set, _)| *is_set) {
         Some((_, name)) => {

@@ -1,4 +1,4 @@
-//! Publish and pull responses, encoded from what is stored without building messages first.
+//! Encodes Publish and pull responses from the stored bytes, without building messages first.
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -8,7 +8,7 @@ use crate::store::queue::Delivery;
 use crate::wire::grpc::FRAME_HEADER_BYTES;
 use crate::wire::protobuf::{self, Decimal};
 
-/// `PublishResponse` with ids from `first` on, behind a gap for the frame header.
+/// Encodes a `PublishResponse` with ids from `first` on, with space for the frame header in front.
 pub(crate) fn encode_publish_response(first: u64, count: usize) -> BytesMut {
     let mut buffer = BytesMut::with_capacity(FRAME_HEADER_BYTES + count * 22);
     buffer.put_bytes(0, FRAME_HEADER_BYTES);
@@ -18,15 +18,16 @@ pub(crate) fn encode_publish_response(first: u64, count: usize) -> BytesMut {
     buffer
 }
 
-/// `received_messages` of a `PullResponse` or `StreamingPullResponse` (field 1 of both), behind a
-/// gap for the frame header.
+/// Encodes `received_messages` of a `PullResponse` or `StreamingPullResponse` (field 1 of both),
+/// with space for the frame header in front.
 ///
 /// ```text
 /// ReceivedMessage { 1: ack_id, 2: PubsubMessage { client's bytes, 3: message_id, 4: publish_time },
 ///                   3: delivery_attempt }
 /// ```
 ///
-/// The last value of a field wins, so appending id and time replaces what a client may have set.
+/// The last value of a field wins, so the appended id and time replace values that a client may
+/// have set.
 pub(crate) fn encode_received(deliveries: &[Delivery]) -> BytesMut {
     let estimate: usize = deliveries.iter().map(|d| d.message.body().len() + 96).sum();
     let mut buffer = BytesMut::with_capacity(FRAME_HEADER_BYTES + estimate);
@@ -57,8 +58,8 @@ pub(crate) fn encode_received(deliveries: &[Delivery]) -> BytesMut {
     buffer
 }
 
-/// `google.protobuf.Timestamp`. Both fields are always written: this is merged over whatever the
-/// client has set, and an absent field would let the client's value stand.
+/// Encodes a `google.protobuf.Timestamp`. Both fields are always written. The timestamp is merged
+/// with the client's value, and an absent field would keep that value.
 fn encode_timestamp(time: SystemTime) -> BytesMut {
     let since = time.duration_since(UNIX_EPOCH).unwrap_or_default();
     let mut buffer = BytesMut::with_capacity(16);
@@ -82,7 +83,7 @@ mod tests {
 
     #[test]
     fn what_is_delivered_is_what_was_sent_with_our_id_and_time() {
-        // Given a client that sets what only the service may set.
+        // Given a client that sets fields reserved for the service.
         let sent = proto::PubsubMessage {
             data: Bytes::from_static(b"{}"),
             attributes: [("event_id".to_owned(), "7".to_owned())].into(),
@@ -99,7 +100,7 @@ mod tests {
         // When it is delivered for the second time.
         let encoded = encode_received(&[Delivery { ack_id: 300, attempt: 2, message }]);
 
-        // Then the service's values stand.
+        // Then the service's values win.
         let response = proto::PullResponse::decode(&encoded[FRAME_HEADER_BYTES..]).unwrap();
         let received = &response.received_messages[0];
         assert_eq!((received.ack_id.as_str(), received.delivery_attempt), ("300", 2));

@@ -1,4 +1,4 @@
-//! Snapshots: create, change, list; and seeking a subscription.
+//! The snapshot calls (create, change, list) and seeking a subscription.
 
 use std::time::SystemTime;
 

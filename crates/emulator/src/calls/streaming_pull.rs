@@ -1,4 +1,4 @@
-//! StreamingPull: messages one way, acknowledgements and deadlines the other way.
+//! StreamingPull: messages in one direction, acknowledgements and deadlines in the other.
 
 use std::future::{Future, poll_fn};
 use std::pin::Pin;
@@ -25,10 +25,10 @@ use crate::store::consuming::{Change, Taken};
 use crate::store::queue::{Allowance, Delivery};
 use crate::wire::grpc::{self, Messages};
 
-/// How often a quiet stream of protocol version 1 is told that it is alive.
+/// The interval of heartbeats on a quiet stream of protocol version 1.
 const HEARTBEAT: Duration = Duration::from_secs(30);
 
-/// One StreamingPull call, to its end.
+/// Runs one StreamingPull call to its end.
 pub(crate) async fn streaming_pull(
     emulator: &Emulator,
     mut requests: Messages,
@@ -64,7 +64,7 @@ pub(crate) async fn streaming_pull(
 
 async fn open(emulator: &Emulator, first: &StreamingPullRequest) -> Result<Consumer, Status> {
     let bound = |value| match usize::try_from(value) {
-        // Zero and less mean no bound.
+        // Zero and negative values mean no limit.
         Ok(0) | Err(_) => usize::MAX,
         Ok(bound) => bound,
     };
@@ -82,7 +82,7 @@ async fn open(emulator: &Emulator, first: &StreamingPullRequest) -> Result<Consu
     Consumer::open(emulator, wanted).await
 }
 
-/// The deadline that a request sets for its stream; `None` leaves it as it is.
+/// Returns the deadline that a request sets for its stream. `None` keeps the current deadline.
 fn stream_deadline(request: &StreamingPullRequest) -> Result<Option<Duration>, Status> {
     let seconds = request.stream_ack_deadline_seconds;
     match seconds {
@@ -94,7 +94,7 @@ fn stream_deadline(request: &StreamingPullRequest) -> Result<Option<Duration>, S
     }
 }
 
-/// How a stream ends.
+/// The end of a stream.
 enum End {
     /// The client is gone.
     Gone,
@@ -118,13 +118,15 @@ type Waiting<'a, T> = Pin<Box<dyn Future<Output = Result<T, Status>> + Send + 'a
 struct Stream<'a> {
     consumer: &'a Consumer,
     replies: &'a mut SendStream<Bytes>,
-    /// `subscription_properties`, encoded; goes with every response.
+    /// The encoded `subscription_properties`, which every response contains.
     properties: Vec<u8>,
     heartbeat: Option<Duration>,
     quiet_since: Instant,
-    /// Messages that a fault keeps back. Nothing else is taken meanwhile, or it would overtake them.
+    /// Messages that a fault delays. No other messages are taken meanwhile, because they would
+    /// overtake these.
     sending: Option<Waiting<'a, Outgoing>>,
-    /// A request that a fault keeps back. No other is read meanwhile, or it would overtake it.
+    /// A request that a fault delays. No other request is read meanwhile, because it would overtake
+    /// this one.
     applying: Option<Waiting<'a, StreamingPullResponse>>,
 }
 
@@ -164,8 +166,8 @@ impl<'a> Stream<'a> {
     ) -> Result<(), End> {
         self.apply(first).await?;
         loop {
-            // Acknowledgements that are there go first, or a long backlog would be sent with none
-            // of them read, and expire while it is.
+            // Acknowledgements that have arrived are read first. Otherwise a long backlog would be
+            // sent without reading any of them, and its leases would expire.
             while self.applying.is_none()
                 && let Some(request) = requests.next().now_or_never()
             {
@@ -207,7 +209,7 @@ impl<'a> Stream<'a> {
         }
     }
 
-    /// Sends, or keeps for later what a fault keeps back.
+    /// Sends the messages, or stores them if a fault delays them.
     async fn send_now(&mut self, taken: Taken) -> Result<(), End> {
         let mut sending: Waiting<'a, _> = Box::pin(self.consumer.send_as_planned(taken));
         match sending.as_mut().now_or_never() {
@@ -243,8 +245,8 @@ impl<'a> Stream<'a> {
         self.write(grpc::frame(grpc::encode(response))).await
     }
 
-    /// Writes as the client's window allows: a client that does not read holds only what is leased
-    /// to it.
+    /// Writes as the client's flow-control window allows. A client that does not read therefore
+    /// holds only its leased messages.
     async fn write(&mut self, mut frame: Bytes) -> Result<(), End> {
         self.quiet_since = Instant::now();
         while frame.has_remaining() {
@@ -257,7 +259,7 @@ impl<'a> Stream<'a> {
         Ok(())
     }
 
-    /// Makes the changes of a request, or keeps them for later where a fault keeps them back.
+    /// Makes the changes of a request, or stores the request if a fault delays it.
     async fn apply(&mut self, request: StreamingPullRequest) -> Result<(), End> {
         if request.modify_deadline_ack_ids.len() != request.modify_deadline_seconds.len() {
             return Err(End::Status(Status::invalid_argument(
@@ -280,7 +282,7 @@ impl<'a> Stream<'a> {
         }
     }
 
-    /// Sends confirmations where there are any: with exactly-once delivery.
+    /// Sends the confirmations, which exist only with exactly-once delivery.
     async fn confirm(&mut self, response: StreamingPullResponse) -> Result<(), End> {
         if response == StreamingPullResponse::default() {
             return Ok(());
@@ -291,7 +293,7 @@ impl<'a> Stream<'a> {
     }
 }
 
-/// Makes the changes of one request. Returns what is confirmed.
+/// Makes the changes of one request. Returns the confirmations.
 async fn apply(
     consumer: &Consumer,
     request: StreamingPullRequest,
@@ -307,7 +309,7 @@ async fn apply(
     let (mut ids, mut seconds) =
         (&request.modify_deadline_ack_ids[..], &request.modify_deadline_seconds[..]);
     while let Some(first) = seconds.first() {
-        // Neighbours with the same deadline are one change.
+        // Adjacent ids with the same deadline are one change.
         let count = seconds.iter().take_while(|its| *its == first).count();
         let wanted = Change::Deadline(ack_deadline(*first)?);
         let answer = change(emulator, subscription, &ids[..count], wanted).await?;
@@ -315,7 +317,8 @@ async fn apply(
             let all = response.modify_ack_deadline_confirmation.get_or_insert_default();
             all.ack_ids.extend(confirmation.confirmed);
             all.invalid_ack_ids.extend(confirmation.invalid);
-            // There is no list for these: a deadline may be moved in any order.
+            // The response has no list for unordered ids, because deadlines may be moved in any
+            // order.
             all.temporary_failed_ack_ids.extend(confirmation.unordered);
             all.temporary_failed_ack_ids.extend(confirmation.temporary);
         }
@@ -333,7 +336,7 @@ fn acknowledge_confirmation(confirmation: Confirmation) -> AcknowledgeConfirmati
     }
 }
 
-/// Resolves when what a fault keeps back is released; never, while there is nothing.
+/// Waits until a delayed operation is released. Waits for ever if there is none.
 async fn waiting<T>(kept: &mut Option<Waiting<'_, T>>) -> Result<T, Status> {
     match kept {
         Some(future) => future.await,

@@ -1,4 +1,4 @@
-//! Subscriptions: create, change, list.
+//! The subscription calls: create, change, list.
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! Topics: create, change, list.
+//! The topic calls: create, change, list.
 
 use googleapis_tonic_google_pubsub_v1::google::pubsub::v1 as proto;
 use tonic::Status;

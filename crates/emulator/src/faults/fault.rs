@@ -1,28 +1,28 @@
-//! A fault: what it strikes, under which conditions, and what happens then.
+//! A fault: the calls that it affects, its conditions, and its effect.
 
 use std::time::Duration;
 
 use tonic::Code;
 
-/// What a fault strikes.
+/// The kind of call that a fault affects.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Call {
     /// A Publish request.
     Publish,
     /// A Pull request, when it arrives.
     Pull,
-    /// A StreamingPull, when it is opened.
+    /// A StreamingPull, when the client opens it.
     StreamingPull,
-    /// A response of Pull or StreamingPull that has messages.
+    /// A response of Pull or StreamingPull that contains messages.
     Delivery,
-    /// Acknowledgements, as a request of their own or on a stream.
+    /// Acknowledgements, as a separate request or on a stream.
     Acknowledge,
-    /// Changes of deadlines, as a request of their own or on a stream; giving back is one.
+    /// Changes of deadlines, as a separate request or on a stream. A nack is one of them.
     ModifyAckDeadline,
 }
 
 impl Call {
-    /// Every call, with its name in the text of a fault.
+    /// All kinds of calls, with their names in the text of a fault.
     pub(crate) const ALL: [(Self, &'static str); 6] = [
         (Self::Publish, "publish"),
         (Self::Pull, "pull"),
@@ -36,52 +36,53 @@ impl Call {
         Self::ALL.iter().find(|(call, _)| *call == self).map_or("", |(_, name)| name)
     }
 
-    /// Whether there are messages that a condition could look at.
+    /// Returns whether the call has messages that a condition could match.
     pub(crate) fn has_messages(self) -> bool {
         !matches!(self, Self::Pull | Self::StreamingPull)
     }
 }
 
-/// Why ack ids come back unconfirmed from a subscription with exactly-once delivery.
+/// The reason why ack ids are not confirmed on a subscription with exactly-once delivery.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Unconfirmed {
-    /// The ids are malformed or have expired; trying again does not help.
+    /// The ids are malformed or have expired. A retry cannot succeed.
     Invalid,
     /// An earlier message of the key has to be acknowledged first.
     Unordered,
-    /// For now; trying again may help.
+    /// A temporary failure. A retry may succeed.
     Temporary,
 }
 
-/// What happens to a call that a fault hits. "Done" means stored, leased, acknowledged or moved, as
-/// the call would have it.
+/// The effect of a fault on a call. "Performed" means that the emulator stores, leases,
+/// acknowledges or moves the messages as the call requests.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Effect {
-    /// Nothing is done; the reply, or the end of the stream, is this error.
+    /// The call is not performed. The reply, or the end of the stream, is this error.
     Reject(Code),
-    /// Everything is done, and messages to deliver on a stream are sent; the reply, or the end of
-    /// the stream, is this error all the same.
+    /// The call is performed, and messages to deliver on a stream are sent. The reply, or the end
+    /// of the stream, is nevertheless this error.
     FailAfter(Code),
-    /// Everything is done at once; the reply waits until it is released.
+    /// The call is performed at once. The reply waits for a release.
     Hold,
-    /// Nothing is done until it is released; then it is done and answered. If the client gave up in
-    /// the meantime, nothing is ever done.
+    /// The call is performed and answered only after a release. If the client gives up before, the
+    /// call is never performed.
     HoldBefore,
-    /// Everything is done at once; the reply comes after this time. Another fault that matches too
-    /// is applied after the delay.
+    /// The call is performed at once, and the reply comes after this time. Another matching fault
+    /// applies after the delay.
     Delay(Duration),
-    /// Nothing is done and nothing is ever answered. Messages to deliver are leased and lost.
+    /// The call is neither performed nor answered. Messages to deliver are leased and lost.
     BlackHole,
-    /// Nothing is done, and the reply says that it was: a lost acknowledgement.
+    /// The call is not performed, and the reply reports success: a lost acknowledgement.
     Lose,
-    /// The messages are delivered and their leases end at once: they are delivered again, to anybody.
+    /// The messages are delivered and their leases end at once, so that the messages are
+    /// redelivered to any consumer.
     Expire,
-    /// Nothing is done. With exactly-once delivery the reply says so; without, it cannot.
+    /// The call is not performed. The reply reports the failure only with exactly-once delivery.
     FailIds(Unconfirmed),
 }
 
 impl Effect {
-    /// Whether this can happen to such a call.
+    /// Returns whether this effect is possible for the call.
     pub(crate) fn goes_with(self, call: Call) -> bool {
         match self {
             Self::Reject(_) | Self::HoldBefore | Self::Delay(_) | Self::BlackHole => true,
@@ -94,32 +95,32 @@ impl Effect {
     }
 }
 
-/// One fault: what it matches and what it does. Conditions that are `None` match everything; of a
-/// call with many messages, a condition on a message matches when any of them meets it.
+/// A fault with its conditions and its effect. A condition of `None` matches every call. In a call
+/// with many messages, a condition on a message matches if any message meets it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Fault {
-    /// What it strikes.
+    /// The kind of call.
     pub call: Call,
-    /// Full name of the topic, or its last part.
+    /// The full name of the topic, or its last part.
     pub topic: Option<String>,
-    /// Full name of the subscription, or its last part.
+    /// The full name of the subscription, or its last part.
     pub subscription: Option<String>,
     /// The ordering key of a message.
     pub ordering_key: Option<String>,
-    /// Attributes; all of them have to be found, each in any message.
+    /// The attributes. Each must be present in some message.
     pub attributes: Vec<(String, String)>,
-    /// How many of a hundred matching calls are hit; drawn from a seeded generator.
+    /// The percentage of matching calls to affect, drawn from a seeded generator.
     pub percent: u8,
-    /// How many matching calls pass before it begins.
+    /// The number of matching calls to skip first.
     pub skip: u64,
-    /// How many calls it hits before it is spent; `None` means no end.
+    /// The maximum number of calls to affect. `None` means no limit.
     pub first: Option<u64>,
-    /// What happens to those hit.
+    /// The effect on the affected calls.
     pub effect: Effect,
 }
 
 impl Fault {
-    /// A fault that hits every Publish request.
+    /// Creates a fault that affects every Publish request.
     #[must_use]
     pub fn all(effect: Effect) -> Self {
         Self {
@@ -135,56 +136,56 @@ impl Fault {
         }
     }
 
-    /// Strikes these calls instead of Publish.
+    /// Affects calls of this kind instead of Publish.
     #[must_use]
     pub fn on(mut self, call: Call) -> Self {
         self.call = call;
         self
     }
 
-    /// Only calls of this topic: its full name or its last part.
+    /// Affects only calls of this topic: its full name or its last part.
     #[must_use]
     pub fn on_topic(mut self, topic: impl Into<String>) -> Self {
         self.topic = Some(topic.into());
         self
     }
 
-    /// Only calls of this subscription: its full name or its last part.
+    /// Affects only calls of this subscription: its full name or its last part.
     #[must_use]
     pub fn on_subscription(mut self, subscription: impl Into<String>) -> Self {
         self.subscription = Some(subscription.into());
         self
     }
 
-    /// Only calls with a message of this ordering key.
+    /// Affects only calls with a message of this ordering key.
     #[must_use]
     pub fn on_key(mut self, key: impl Into<String>) -> Self {
         self.ordering_key = Some(key.into());
         self
     }
 
-    /// Only calls with a message that carries this attribute.
+    /// Affects only calls with a message that has this attribute.
     #[must_use]
     pub fn on_attribute(mut self, name: impl Into<String>, value: impl Into<String>) -> Self {
         self.attributes.push((name.into(), value.into()));
         self
     }
 
-    /// Only this share of the matching calls; more than 100 is 100.
+    /// Affects only this percentage of the matching calls. A value above 100 counts as 100.
     #[must_use]
     pub fn percent(mut self, percent: u8) -> Self {
         self.percent = percent.min(100);
         self
     }
 
-    /// Only the first `count` matching calls.
+    /// Affects only the first `count` matching calls.
     #[must_use]
     pub fn first(mut self, count: u64) -> Self {
         self.first = Some(count);
         self
     }
 
-    /// Only after `count` matching calls have passed.
+    /// Skips the first `count` matching calls.
     #[must_use]
     pub fn skip(mut self, count: u64) -> Self {
         self.skip = count;

@@ -1,4 +1,4 @@
-//! The faults in force: which one a call meets.
+//! The active faults, and their match with calls.
 
 use std::time::Duration;
 
@@ -8,22 +8,22 @@ use tonic::Code;
 use crate::faults::fault::{Call, Effect, Fault, Unconfirmed};
 use crate::wire::limits;
 
-/// Names a fault that was set.
+/// The id of an active fault.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct FaultId(pub u64);
 
-/// A fault in force and what it has done so far.
+/// An active fault and its hits.
 #[derive(Debug, Clone)]
 pub struct FaultReport {
-    /// Its id.
+    /// The fault's id.
     pub id: FaultId,
     /// The fault as it was set.
     pub fault: Fault,
-    /// Calls it has hit.
+    /// The number of calls that the fault has affected.
     pub hits: u64,
 }
 
-/// A call as the conditions of faults see it.
+/// The parts of a call that conditions match.
 #[derive(Debug)]
 pub(crate) struct Subject<'a> {
     pub(crate) call: Call,
@@ -34,7 +34,7 @@ pub(crate) struct Subject<'a> {
     pub(crate) messages: Vec<(&'a str, &'a [u8])>,
 }
 
-/// How one call is to be treated.
+/// The treatment of one call.
 #[derive(Debug)]
 pub(crate) struct Plan {
     pub(crate) delay: Duration,
@@ -42,7 +42,7 @@ pub(crate) struct Plan {
 }
 
 impl Plan {
-    /// As if there were no faults.
+    /// The treatment of a call that no fault affects.
     pub(crate) const UNDISTURBED: Self =
         Self { delay: Duration::ZERO, outcome: Outcome::Undisturbed };
 
@@ -51,7 +51,7 @@ impl Plan {
     }
 }
 
-/// What decides about a call; see [`Effect`].
+/// The effect on a call (see [`Effect`]).
 #[derive(Debug)]
 pub(crate) enum Outcome {
     Undisturbed,
@@ -65,13 +65,13 @@ pub(crate) enum Outcome {
     FailIds(Unconfirmed),
 }
 
-/// Resolves when the fault that holds a call is released or cleared.
+/// Waits until the fault that holds a call is released or removed.
 #[derive(Debug)]
 pub(crate) struct Release(watch::Receiver<()>);
 
 impl Release {
     pub(crate) async fn wait(mut self) {
-        // An error means that the fault was cleared, which releases what it held.
+        // An error means that the fault was removed, which releases its calls.
         drop(self.0.changed().await);
     }
 }
@@ -101,7 +101,7 @@ impl Faults {
     pub(crate) fn set(&mut self, fault: Fault) -> FaultId {
         let id = FaultId(self.next_id);
         self.next_id += 1;
-        // Its own generator: what one fault draws does not depend on the others.
+        // Each fault has a generator of its own, so that its draws do not depend on other faults.
         let random = SplitMix(self.seed ^ id.0.wrapping_mul(0x9E37_79B9_7F4A_7C15));
         let release = watch::Sender::new(());
         self.active.push(Active { id, fault, random, matched: 0, hits: 0, release });
@@ -129,12 +129,14 @@ impl Faults {
         self.active.iter().map(report).collect()
     }
 
-    /// Whether any fault strikes such calls. Without one there is no need to look at the messages.
+    /// Returns whether any fault affects such calls. Without such a fault, the caller need not read
+    /// the messages.
     pub(crate) fn strike(&self, call: Call) -> bool {
         self.active.iter().any(|active| active.fault.call == call)
     }
 
-    /// Delays add up; the first other fault that hits decides.
+    /// Returns the treatment of a call. Delays add up, and the first matching fault with another
+    /// effect decides.
     pub(crate) fn plan(&mut self, subject: &Subject<'_>) -> Plan {
         let mut delay = Duration::ZERO;
         for active in &mut self.active {
@@ -194,7 +196,7 @@ fn matches(fault: &Fault, subject: &Subject<'_>) -> bool {
         && fault.attributes.iter().all(|(name, value)| any_attribute(name, value))
 }
 
-/// Sebastiano Vigna's SplitMix64: small, seeded, good enough to draw percentages.
+/// Sebastiano Vigna's SplitMix64: small, seeded, and good enough to draw percentages.
 #[derive(Debug)]
 struct SplitMix(u64);
 

@@ -1,4 +1,4 @@
-//! Misbehaviour on request: what a fault says, and which one a call meets.
+//! Fault injection: the definition of faults, and their match with calls.
 
 pub(crate) mod fault;
 pub(crate) mod in_force;

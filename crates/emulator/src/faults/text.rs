@@ -1,4 +1,4 @@
-//! A fault as text, and back. `docs/emulator.md` describes the language.
+//! Parses and prints a fault as text. `docs/emulator.md` describes the language.
 
 use std::fmt;
 use std::str::FromStr;
@@ -7,13 +7,13 @@ use std::time::Duration;
 use crate::faults::fault::{Call, Effect, Fault, Unconfirmed};
 use crate::wire::codes::{error_code, name_of};
 
-/// Everything that is wrong with a fault's text.
+/// All problems in a fault's text.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("fault {text:?}: {}", problems.join("; "))]
 pub struct FaultSyntaxError {
-    /// The text as it was given.
+    /// The text as given.
     pub text: String,
-    /// Each problem, in the order of the text.
+    /// The problems, in the order of the text.
     pub problems: Vec<String>,
 }
 
@@ -60,7 +60,7 @@ const REASONS: [(Unconfirmed, &str); 3] = [
     (Unconfirmed::Temporary, "temporary"),
 ];
 
-/// Reads a term that is an effect; `None` for every other one.
+/// Parses a term that is an effect. Returns `None` for any other term.
 fn effect(name: &str, value: Option<&str>) -> Option<Result<Effect, String>> {
     let given = || given(name, value);
     let bare = |effect| match value {
@@ -81,7 +81,7 @@ fn effect(name: &str, value: Option<&str>) -> Option<Result<Effect, String>> {
     })
 }
 
-/// Reads a term that is a condition into the fault.
+/// Parses a term that is a condition into the fault.
 fn condition(fault: &mut Fault, name: &str, value: Option<&str>) -> Result<(), String> {
     let given = || given(name, value);
     let number = || {
@@ -92,7 +92,7 @@ fn condition(fault: &mut Fault, name: &str, value: Option<&str>) -> Result<(), S
         "on" => fault.call = call_of(given()?)?,
         "topic" => fault.topic = Some(given()?.to_owned()),
         "subscription" => fault.subscription = Some(given()?.to_owned()),
-        // An empty key is a condition of its own: messages without one.
+        // An empty key is a condition as well: messages without a key.
         "key" => fault.ordering_key = Some(value.unwrap_or_default().to_owned()),
         "event_type" | "event_id" => {
             fault.attributes.push((name.to_owned(), given()?.to_owned()));
@@ -115,7 +115,8 @@ fn condition(fault: &mut Fault, name: &str, value: Option<&str>) -> Result<(), S
     Ok(())
 }
 
-/// Conditions and effects that cannot go with what the fault strikes: it would never hit anything.
+/// Returns the conditions and effects that are impossible for the fault's call, because such a
+/// fault could never match.
 fn misfits(fault: &Fault, effect: &str) -> Vec<String> {
     let call = fault.call;
     let mut problems = Vec::new();
@@ -138,7 +139,7 @@ fn given<'a>(name: &str, value: Option<&'a str>) -> Result<&'a str, String> {
     value.filter(|v| !v.is_empty()).ok_or_else(|| format!("{name} needs a value"))
 }
 
-/// Splits at commas; a backslash takes the character behind it literally.
+/// Splits the text at commas. A backslash makes the next character literal.
 fn terms(text: &str) -> Vec<String> {
     let mut terms = vec![String::new()];
     let mut characters = text.trim().chars();
@@ -263,7 +264,8 @@ mod tests {
         for (text, fault) in &cases {
             assert_eq!(text.parse::<Fault>().as_ref(), Ok(fault));
         }
-        // Spaces stand around names only, never inside a value: a key may begin with one.
+        // Spaces are trimmed around names only. A value keeps its spaces, because a key may begin
+        // with one.
         let spaced = "event_type=OrderPaid, first=3 ,fail-after-publish=DEADLINE_EXCEEDED";
         assert!(spaced.parse::<Fault>().is_err());
 

@@ -1,4 +1,4 @@
-//! The HTTP control port: faults, and what has been published. For tests and the curious.
+//! The HTTP control port for tests and debugging: faults and published messages.
 
 use std::future::Future;
 use std::time::UNIX_EPOCH;
@@ -18,11 +18,11 @@ use crate::faults::in_force::{FaultId, FaultReport};
 use crate::store::message::StoredMessage;
 
 impl Emulator {
-    /// Serves the HTTP control port until `shutdown`.
+    /// Serves the HTTP control port until `shutdown` completes.
     ///
     /// # Errors
     ///
-    /// The listener fails.
+    /// Fails if the listener fails.
     pub async fn serve_control(
         &self,
         listener: TcpListener,
@@ -44,7 +44,7 @@ async fn list_faults(State(emulator): State<Emulator>) -> Response {
     json_of(&emulator.faults().into_iter().map(line).collect::<Vec<_>>())
 }
 
-/// The body is a fault as text; the answer is its id.
+/// Activates the fault that the body contains as text. Answers with its id.
 async fn set_fault(State(emulator): State<Emulator>, text: String) -> Response {
     match text.parse::<Fault>() {
         Ok(fault) => json_of(&json!({ "id": emulator.set_fault(fault).0 })),
@@ -73,17 +73,17 @@ async fn stats(State(emulator): State<Emulator>) -> Response {
     json_of(&emulator.stats())
 }
 
-/// What to list of a topic's log.
+/// The part of a topic's log to list.
 #[derive(Deserialize)]
 struct Published {
     topic: String,
-    /// Only ids above this one: for reading on.
+    /// Only ids above this one, to continue a listing.
     #[serde(default)]
     after: u64,
     limit: Option<usize>,
 }
 
-/// Most messages of one answer.
+/// The maximum number of messages in one answer.
 const PUBLISHED_MAX: usize = 10_000;
 
 async fn published(State(emulator): State<Emulator>, Query(query): Query<Published>) -> Response {
@@ -105,7 +105,7 @@ fn message_json(message: &StoredMessage) -> Value {
         "publish_time_unix_seconds": since.as_secs_f64(),
         "data_hex": hex(&data),
     });
-    // As people read it, where it is text.
+    // Added for readability if the data are text.
     if let Ok(text) = std::str::from_utf8(&data) {
         value["data"] = text.into();
     }

@@ -1,4 +1,4 @@
-//! Topics, subscriptions and snapshots as JSON. A field that is not here is refused, not ignored.
+//! Topics, subscriptions and snapshots as JSON. Unknown fields are refused, not ignored.
 
 use std::collections::BTreeMap;
 
@@ -178,7 +178,7 @@ impl From<proto::Snapshot> for Snapshot {
     }
 }
 
-/// What a snapshot is made of.
+/// The request to create a snapshot.
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub(super) struct CreateSnapshot {
@@ -198,7 +198,7 @@ impl CreateSnapshot {
     }
 }
 
-/// Where a subscription is sought to.
+/// The target of a seek.
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub(super) struct Seek {
@@ -214,7 +214,7 @@ impl Seek {
     }
 }
 
-/// A change: a resource, and which fields of it count.
+/// A change: a resource, and the fields of it to update.
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub(super) struct Update {
@@ -244,7 +244,7 @@ impl Update {
     }
 }
 
-/// JSON names fields in camel case, and messages name them in snake case.
+/// Converts the camel case names of JSON to the snake case names of protobuf.
 fn mask(paths: &str) -> prost_types::FieldMask {
     let snake_case = |path: &str| {
         path.chars().fold(String::new(), |mut name, character| {
@@ -263,7 +263,7 @@ pub(super) fn decode<T: serde::de::DeserializeOwned>(body: &[u8]) -> Result<T, S
     serde_json::from_slice(body).map_err(malformed)
 }
 
-/// Durations like `600s` and times like `2026-11-21T12:00:00Z`.
+/// Durations such as `600s` and times such as `2026-11-21T12:00:00Z`.
 mod text {
     use std::fmt::Display;
     use std::str::FromStr;

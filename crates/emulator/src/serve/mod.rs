@@ -1,4 +1,4 @@
-//! Sockets: gRPC, administration as JSON on the same port, and the control port.
+//! The sockets: gRPC, administration as JSON on the same port, and the control port.
 
 mod control;
 mod json;

@@ -1,7 +1,7 @@
 //! Administration as JSON over HTTP/1.1, on the same port as gRPC.
 //!
-//! Some official clients, the Rust one among them, publish and pull over gRPC and administer topics
-//! and subscriptions this way. Paths and field names are those of the Pub/Sub REST reference (v1).
+//! Some official clients, among them the Rust client, publish and pull over gRPC but manage topics
+//! and subscriptions over JSON. Paths and field names follow the Pub/Sub REST reference (v1).
 
 use std::future::Future;
 use std::io;
@@ -25,7 +25,7 @@ use crate::serve::json::{self, decode};
 use crate::store::broker::Broker;
 use crate::wire::codes::name_of;
 
-/// Connections that turned out not to speak HTTP/2.
+/// Connections that do not speak HTTP/2.
 pub(crate) struct Connections {
     pub(crate) accepted: mpsc::Receiver<(TcpStream, SocketAddr)>,
     pub(crate) address: io::Result<SocketAddr>,
@@ -38,7 +38,7 @@ impl axum::serve::Listener for Connections {
     async fn accept(&mut self) -> (TcpStream, SocketAddr) {
         match self.accepted.recv().await {
             Some(accepted) => accepted,
-            // No more will come; the server is ended from outside.
+            // No more connections will arrive. The caller ends the server.
             None => std::future::pending().await,
         }
     }
@@ -60,7 +60,7 @@ pub(crate) async fn serve(
     }
 }
 
-/// Which page of a list is wanted.
+/// The requested page of a list.
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
 struct Paging {
@@ -123,7 +123,7 @@ fn call(
     .unwrap_or_else(|| Err(unimplemented()))
 }
 
-/// The answer to a request that is known.
+/// The answer to a known request, or `None` for an unknown one.
 type Answer = Option<Result<Value, Status>>;
 
 fn topic(broker: &mut Broker, method: &Method, name: String, body: &[u8]) -> Answer {
@@ -176,7 +176,7 @@ fn snapshot(broker: &mut Broker, method: &Method, name: String, body: &[u8]) -> 
     })
 }
 
-/// A page of what belongs to a project.
+/// Answers with a page of a project's resources.
 fn list(broker: &mut Broker, method: &Method, project: &str, what: &str, paging: Paging) -> Answer {
     let Paging { page_size, page_token } = paging;
     let project = project.to_owned();
@@ -208,7 +208,7 @@ fn list(broker: &mut Broker, method: &Method, project: &str, what: &str, paging:
     (*method == Method::GET).then_some(page)
 }
 
-/// A page of the names of what belongs to a topic.
+/// Answers with a page of the names of a topic's resources.
 fn list_of_topic(
     broker: &Broker,
     method: &Method,
@@ -237,7 +237,7 @@ fn json_response(status: StatusCode, value: &Value) -> Response {
     (status, headers, value.to_string()).into_response()
 }
 
-/// The HTTP status that Google's APIs give a code (google/rpc/code.proto).
+/// Returns the HTTP status of a code in Google's APIs (google/rpc/code.proto).
 fn http_status(code: Code) -> StatusCode {
     match code {
         Code::Ok => StatusCode::OK,
@@ -258,7 +258,7 @@ fn http_status(code: Code) -> StatusCode {
     }
 }
 
-/// A `%` that does not begin a well-formed escape is kept as it is.
+/// Decodes percent escapes. A `%` without a well-formed escape remains.
 fn percent_decoded(path: &str) -> String {
     let mut bytes = Vec::with_capacity(path.len());
     let mut rest = path.as_bytes();

@@ -1,8 +1,8 @@
-//! Connections and calls: HTTP/2 directly, one task per connection.
+//! Connections and calls, directly on HTTP/2, with one task per connection.
 //!
-//! A call is polled once where it arrives; nearly all Publish calls are answered in that poll,
-//! without a task, a channel or a wake-up of their own. All calls that arrived together are answered
-//! before the replies are flushed, so replies share system calls too.
+//! A call is polled once on arrival. Nearly all Publish calls are answered in that poll, without a
+//! task, a channel or a wake-up of their own. Calls that arrive together are answered before the
+//! replies are flushed, so that replies share system calls.
 
 use std::future::{Future, poll_fn};
 use std::net::SocketAddr;
@@ -30,29 +30,31 @@ use crate::serve::rest;
 use crate::serve::tls::Tls;
 use crate::wire::grpc::{self, Messages};
 
-/// How long streams may go on after a shutdown; requests that are held would wait for ever.
+/// The time for streams to end after a shutdown. Held requests would otherwise wait for ever.
 const SHUTDOWN_GRACE: Duration = Duration::from_millis(500);
-/// How long accepting pauses after an error such as too many open files.
+/// The pause of accepting after an error such as too many open files.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
-/// How long the rest of a preface that came in pieces is waited for before looking again.
+/// The pause between checks for the rest of a preface that arrived in pieces.
 const PREFACE_PAUSE: Duration = Duration::from_millis(1);
-/// JSON connections that may wait to be picked up.
+/// The maximum number of JSON connections that wait for their server.
 const JSON_CONNECTIONS_WAITING: usize = 64;
-/// Flow-control windows: a few of the largest requests per connection, and any usual one at once.
+/// The flow-control windows: several of the largest requests per connection, and any usual request
+/// at once.
 const STREAM_WINDOW_BYTES: u32 = 1 << 20;
 const CONNECTION_WINDOW_BYTES: u32 = 32 << 20;
-/// So that a usual request is one DATA frame and need not be put together.
+/// Large enough that a usual request is one DATA frame and need not be assembled.
 const FRAME_BYTES_MAX: u32 = 1 << 20;
-/// Clients that time out reset many streams at once, and are supposed to here.
+/// Clients that time out reset many streams at once, and tests provoke this.
 const RESET_STREAMS_MAX: usize = 100_000;
 
 impl Emulator {
-    /// Serves gRPC until `shutdown`: then streams get a moment to end, and connections are closed.
+    /// Serves gRPC in plain text until `shutdown` completes. Streams then get a short time to end,
+    /// and connections are closed.
     pub async fn serve(&self, listener: TcpListener, shutdown: impl Future<Output = ()>) {
         self.accept(listener, None, shutdown).await;
     }
 
-    /// The same over TLS, as production serves it, and nothing in plain text.
+    /// Serves gRPC over TLS only, as production does, until `shutdown` completes.
     pub async fn serve_tls(
         &self,
         listener: TcpListener,
@@ -107,7 +109,7 @@ impl Emulator {
         drop(listener);
         drop(stop);
         let all = async { while connections.join_next().await.is_some() {} };
-        // The rest is cut off when the set is dropped.
+        // Dropping the set closes the remaining connections.
         drop(tokio::time::timeout(SHUTDOWN_GRACE, all).await);
     }
 }
@@ -123,7 +125,7 @@ async fn plain(
         _ = stopped.changed() => return,
     };
     if !is_http2 {
-        // Fails only when the server has stopped.
+        // Fails only after the server has stopped.
         return drop(json.send((socket, peer)).await);
     }
     drop(json);
@@ -189,8 +191,8 @@ async fn http2<S: AsyncRead + AsyncWrite + Unpin>(
     }
 }
 
-/// Whether the connection opens with HTTP/2's preface. Four bytes tell it from every HTTP/1 method,
-/// and clients send the preface at once.
+/// Returns whether the connection opens with HTTP/2's preface. Its first four bytes differ from
+/// every HTTP/1 method, and clients send the preface at once.
 async fn is_http2(socket: &TcpStream) -> bool {
     const PREFACE: [u8; 4] = *b"PRI ";
     let mut seen = [0; PREFACE.len()];
@@ -199,7 +201,8 @@ async fn is_http2(socket: &TcpStream) -> bool {
             Ok(0) | Err(_) => return false,
             Ok(length) if seen[..length] != PREFACE[..length] => return false,
             Ok(length) if length == PREFACE.len() => return true,
-            // A part of the preface: peeking would return it again at once, without waiting.
+            // Only a part of the preface has arrived. Peeking again would return the part at once,
+            // without waiting.
             Ok(_) => tokio::time::sleep(PREFACE_PAUSE).await,
         }
     }
@@ -207,7 +210,7 @@ async fn is_http2(socket: &TcpStream) -> bool {
 
 type Call = Pin<Box<dyn Future<Output = Option<InFlight>> + Send>>;
 
-/// One connection and the calls on it.
+/// A connection and the calls on it.
 struct Calls<S> {
     emulator: Emulator,
     connection: Connection<S, Bytes>,
@@ -220,7 +223,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Calls<S> {
     fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), h2::Error>> {
         loop {
             let mut arrived = Vec::new();
-            // Reads and writes the socket; pending means both are exhausted.
+            // Reads and writes the socket. Pending means that both are exhausted.
             let closed = loop {
                 match self.connection.poll_accept(cx) {
                     Poll::Ready(Some(Ok(call))) => arrived.push(call),
@@ -235,19 +238,20 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Calls<S> {
             if !self.advance(arrived, cx) {
                 return Poll::Pending;
             }
-            // Replies were queued: around again, to write them.
+            // Replies were queued, and the next round writes them.
         }
     }
 
-    /// Polls new and waiting calls; whether any call was answered.
+    /// Polls new and waiting calls. Returns whether any call was answered.
     fn advance(
         &mut self,
         arrived: Vec<(Request<RecvStream>, SendResponse<Bytes>)>,
         cx: &mut Context<'_>,
     ) -> bool {
         let mut answered = false;
-        // Calls that arrived together were outstanding together: none of their replies had been
-        // sent. So they leave together, or requests of one key would go uncounted.
+        // Calls that arrived together were outstanding together, because none of their replies was
+        // sent yet. They leave together here. Otherwise concurrent requests of one key would not be
+        // counted as such.
         let mut leaving = Vec::new();
         for (request, respond) in arrived {
             let mut call: Call = Box::pin(answer(self.emulator.clone(), request, respond));
@@ -267,7 +271,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Calls<S> {
     }
 }
 
-/// One call from its headers to its trailers.
+/// Answers one call from its headers to its trailers.
 async fn answer(
     emulator: Emulator,
     request: Request<RecvStream>,
@@ -300,7 +304,7 @@ async fn answer(
     let result = tokio::select! {
         biased;
         result = replying => result,
-        // The client gave up: whatever this call waits for, nobody wants it.
+        // The client gave up, so this call ends.
         _ = poll_fn(|cx| respond.poll_reset(cx)) => return None,
     };
     if let Err(error) = grpc::reply(&mut respond, result) {

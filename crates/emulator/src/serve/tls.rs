@@ -1,4 +1,4 @@
-//! The server's side of TLS, so that a client's can be tried.
+//! Server-side TLS, so that tests can cover a client's TLS.
 
 use std::fmt;
 use std::io;
@@ -12,16 +12,16 @@ use tokio_rustls::rustls::pki_types::pem::PemObject as _;
 use tokio_rustls::rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use tokio_rustls::server::TlsStream;
 
-/// A certificate and its key. Clones share them.
+/// A certificate chain with its private key. Clones share both.
 #[derive(Clone)]
 pub struct Tls(TlsAcceptor);
 
 impl Tls {
-    /// From PEM: the certificate, with what it is signed by behind it, and its private key.
+    /// Reads PEM: the certificate followed by its issuers, and the private key.
     ///
     /// # Errors
     ///
-    /// One of them cannot be read, or they do not belong together.
+    /// Fails if one of them cannot be read, or if they do not match.
     pub fn from_pem(certificates: &[u8], key: &[u8]) -> io::Result<Self> {
         let chain: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(certificates).collect();
         let key = PrivateKeyDer::from_pem_slice(key).map_err(io::Error::other)?;

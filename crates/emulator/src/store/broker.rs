@@ -1,4 +1,4 @@
-//! Topics, subscriptions and what is stored in them: everything behind the one lock.
+//! All state behind the one lock: topics, subscriptions and messages.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -17,20 +17,20 @@ use crate::store::topic::Topic;
 use crate::wire::limits::PublishRequest;
 use crate::wire::names;
 
-/// Whether a topic remembers everything published to it, for tests to look at.
+/// Whether a topic keeps every published message, for tests to read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Log {
-    /// Messages live only in subscriptions, as in production.
+    /// Messages are stored only in subscriptions, as in production.
     #[default]
     Off,
-    /// Every message is kept until the emulator ends and counts towards the bound on memory.
+    /// Every message is kept until the emulator ends, and counts towards the memory limit.
     Keep,
 }
 
-/// Production's name for the topic of a subscription or a snapshot that outlived it.
+/// Production's topic name in a subscription or snapshot whose topic was deleted.
 const DELETED_TOPIC: &str = "_deleted-topic_";
 
-/// What was counted under the lock.
+/// The counters behind the lock.
 #[derive(Debug, Default, Clone, Copy)]
 pub(crate) struct Counts {
     pub(crate) messages_stored: u64,
@@ -56,7 +56,7 @@ pub(crate) struct Broker {
     next_consumer: u64,
 }
 
-/// A topic and a key with a request that is not answered yet.
+/// A topic and a key with an unanswered request.
 #[derive(Debug, Clone)]
 pub(crate) struct TopicKey {
     topic: Arc<str>,
@@ -79,7 +79,8 @@ impl Broker {
         }
     }
 
-    /// Counts a well-formed request as outstanding; unordered ones are free and not counted.
+    /// Counts a well-formed request as outstanding. Unordered requests are not limited and not
+    /// counted.
     pub(crate) fn enter(
         &mut self,
         request: &PublishRequest<'_>,
@@ -98,14 +99,14 @@ impl Broker {
         Ok(entered)
     }
 
-    /// Undoes `enter`. A topic that was deleted in between counts nothing any more.
+    /// Reverts `enter`. A topic deleted in between has no counts any more.
     pub(crate) fn leave(&mut self, entered: &TopicKey) {
         if let Some(topic) = self.topics.get_mut(&*entered.topic) {
             topic.leave(&entered.key);
         }
     }
 
-    /// Stores the messages of a checked request that lies in `frame`; the first id is returned, the
+    /// Stores the messages of a checked request that is part of `frame`. Returns the first id. The
     /// others follow it.
     pub(crate) fn store(
         &mut self,
@@ -147,7 +148,7 @@ impl Broker {
         Ok(first_id)
     }
 
-    /// Gives messages to all that get what is published to the topic.
+    /// Adds messages to all subscriptions and snapshots of the topic.
     pub(crate) fn append(&mut self, topic: &str, messages: Vec<StoredMessage>, now: SystemTime) {
         let Some(topic) = self.topics.get_mut(topic) else { return };
         for name in &topic.subscriptions {
@@ -170,7 +171,7 @@ impl Broker {
         }
     }
 
-    /// Memory of everything stored.
+    /// Returns the memory of all stored messages.
     pub(crate) fn stored_bytes(&self) -> usize {
         let queues = self.subscriptions.values().map(|its| its.queue.stored_bytes());
         let topics = self.topics.values().map(|its| its.retained.bytes());
@@ -178,12 +179,12 @@ impl Broker {
         queues.chain(topics).chain(snapshots).sum::<usize>() + self.log_bytes
     }
 
-    /// Whether there is room for one more message. The message itself may pass the bound.
+    /// Returns whether one more message may be stored. That message may exceed the limit.
     pub(crate) fn has_room(&self) -> bool {
         self.stored_bytes() < self.stored_bytes_max
     }
 
-    /// An id for a message that was not published by a client.
+    /// Returns an id for a message that no client has published.
     pub(crate) fn new_message_id(&mut self) -> u64 {
         let id = self.next_message_id;
         self.next_message_id += 1;
@@ -253,7 +254,8 @@ impl Broker {
         Ok(made)
     }
 
-    /// What a subscription is set up as, with what the service tells of its topic.
+    /// Returns a subscription's configuration, with the values that the service derives from its
+    /// topic.
     pub(crate) fn described_subscription(&self, name: &str) -> Result<proto::Subscription, Status> {
         let found = self.subscriptions.get(name);
         let missing = || missing(names::check_subscription(name), "subscription", name);
@@ -272,7 +274,7 @@ impl Broker {
 
     pub(crate) fn remove_subscription(&mut self, name: &str) -> Result<(), Status> {
         let subscription = self.subscription_mut(name)?;
-        // Streams wake up, find it gone, and end.
+        // Streams wake up, find the subscription gone, and end.
         subscription.wake.notify_waiters();
         let topic = std::mem::take(&mut subscription.config.topic);
         if let Some(topic) = self.topics.get_mut(&topic) {
@@ -287,7 +289,7 @@ fn topic_in<'a>(
     topics: &'a mut BTreeMap<String, Topic>,
     name: &str,
 ) -> Result<&'a mut Topic, Status> {
-    // Looked up first: a name that exists is well-formed, and this is the hot path.
+    // The look-up comes first, because an existing name is well-formed and this is the hot path.
     topics.get_mut(name).ok_or_else(|| missing(names::check_topic(name), "topic", name))
 }
 
@@ -300,8 +302,8 @@ pub(crate) fn subscription_in<'a>(
     subscriptions.get_mut(name).ok_or_else(missing)
 }
 
-/// The messages of a request in memory of their own. The frame is a slice of the connection's read
-/// buffer: kept as it is, a few bytes could hold all of that buffer.
+/// Copies the messages of a request. The frame is a slice of the connection's read buffer, so
+/// keeping the frame could keep the whole buffer alive for a few bytes.
 fn copied(
     request: &PublishRequest<'_>,
     frame: &Bytes,

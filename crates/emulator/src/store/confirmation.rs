@@ -1,8 +1,8 @@
-//! What became of the ack ids of a request.
+//! The results of the ack ids of a request.
 
 use crate::faults::fault::Unconfirmed;
 
-/// What became of each ack id. Only with exactly-once delivery does the client get to know it.
+/// The result of each ack id. The client receives the results only with exactly-once delivery.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct Confirmation {
     pub(crate) confirmed: Vec<String>,
@@ -22,7 +22,7 @@ impl Confirmation {
         list.push(ack_id.to_owned());
     }
 
-    /// The same for all of them.
+    /// Creates a confirmation with the same result for all ids.
     pub(crate) fn of_all(ack_ids: &[String], outcome: Result<(), Unconfirmed>) -> Self {
         let mut confirmation = Self::default();
         ack_ids.iter().for_each(|id| confirmation.add(id, outcome));

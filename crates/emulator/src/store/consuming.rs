@@ -1,4 +1,4 @@
-//! What consumers do: take messages, acknowledge them, change their deadlines.
+//! The operations of consumers: take messages, acknowledge them, change their deadlines.
 
 use std::time::Duration;
 
@@ -11,27 +11,27 @@ use crate::store::broker::{Broker, subscription_in};
 use crate::store::confirmation::Confirmation;
 use crate::store::queue::{ConsumerId, Delivery};
 
-/// What a consumer got, and how faults treat its delivery.
+/// The messages taken by a consumer, and the faults' treatment of their delivery.
 #[derive(Debug)]
 pub(crate) struct Taken {
     pub(crate) deliveries: Vec<Delivery>,
-    /// When the next lease ends.
+    /// The time at which the next lease ends.
     pub(crate) next_deadline: Option<Instant>,
     pub(crate) plan: Plan,
 }
 
 impl Taken {
-    /// Whether there is anything to send or to wait for.
+    /// Returns whether there are messages to send or a fault to apply.
     pub(crate) fn is_something(&self) -> bool {
         !self.deliveries.is_empty() || !self.plan.is_undisturbed()
     }
 }
 
-/// What a consumer wants with ack ids.
+/// The change that a consumer requests for ack ids.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Change {
     Acknowledge,
-    /// This long from now; zero gives back.
+    /// A new deadline from now. Zero is a nack.
     Deadline(Duration),
 }
 
@@ -45,14 +45,14 @@ impl Change {
 }
 
 impl Broker {
-    /// How a Pull or StreamingPull is to be treated as such.
+    /// Returns the faults' treatment of a Pull or StreamingPull on its arrival.
     pub(crate) fn plan_arrival(&mut self, call: Call, name: &str) -> Result<Plan, Status> {
         let topic = &subscription_in(&mut self.subscriptions, name)?.config.topic;
         Ok(self.faults.plan(&Subject { call, topic, subscription: name, messages: Vec::new() }))
     }
 
-    /// Leases to the consumer what it may have now. Where a fault refuses the delivery or keeps it
-    /// back, nothing is leased; where it ends the leases, they have ended.
+    /// Leases to the consumer the messages that it may have now. If a fault rejects or holds the
+    /// delivery, no message is leased. If a fault expires the leases, they have ended.
     pub(crate) fn take(
         &mut self,
         name: &str,
@@ -67,12 +67,13 @@ impl Broker {
             Outcome::Reject(_) | Outcome::HoldBefore(_) => {
                 subscription.queue.undo(&deliveries);
                 deliveries.clear();
-                // Other consumers may have them now.
+                // Other consumers may take these messages now.
                 subscription.wake.notify_waiters();
             }
             Outcome::Expire => {
                 for delivery in &deliveries {
-                    // The first of a key takes its later ones along; for them this finds nothing.
+                    // The first message of a key also requeues its later ones, for which this call
+                    // does nothing.
                     subscription.queue.give_back(delivery.ack_id);
                 }
                 subscription.wake.notify_waiters();
@@ -90,7 +91,7 @@ impl Broker {
         Ok(Taken { deliveries, next_deadline, plan })
     }
 
-    /// The same when a fault has released what it kept back: it does not strike twice.
+    /// Takes messages after a fault has released them, without applying the fault again.
     pub(crate) fn take_undisturbed(
         &mut self,
         name: &str,
@@ -113,13 +114,13 @@ impl Broker {
         self.expect_dead_letters(name)?;
         let subscription = self.subscription_mut(name)?;
         if subscription.queue.expire(now) {
-            // What expired may have freed keys and allowances of other streams.
+            // Expired leases may have freed keys and allowances of other streams.
             subscription.wake.notify_waiters();
         }
         let until = now + deadline.unwrap_or(subscription.ack_deadline);
         let deliveries = subscription.queue.take(consumer, until);
         if !deliveries.is_empty() && !subscription.queue.is_taking(consumer) {
-            // It is full: others may have what is left.
+            // The consumer is full, so others may take the remaining messages.
             subscription.wake.notify_waiters();
         }
         self.forward_dead_letters(name)?;
@@ -137,7 +138,7 @@ impl Broker {
         Ok(self.faults.plan(&Subject { call, topic, subscription: name, messages }))
     }
 
-    /// How acknowledgements or new deadlines are to be treated.
+    /// Returns the faults' treatment of acknowledgements or new deadlines.
     pub(crate) fn plan_change(
         &mut self,
         name: &str,
@@ -156,7 +157,8 @@ impl Broker {
         Ok(self.faults.plan(&Subject { call, topic, subscription: name, messages }))
     }
 
-    /// Acknowledges, or moves deadlines. What is confirmed is told with exactly-once delivery only.
+    /// Acknowledges messages, or moves deadlines. Returns a confirmation only with exactly-once
+    /// delivery.
     pub(crate) fn change(
         &mut self,
         name: &str,
@@ -180,7 +182,7 @@ impl Broker {
         Ok(changed.confirmation)
     }
 
-    /// What to tell the client about ack ids with which nothing was done.
+    /// Returns the confirmation for ack ids that a fault left unchanged.
     pub(crate) fn pretend(
         &mut self,
         name: &str,

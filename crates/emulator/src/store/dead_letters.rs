@@ -1,4 +1,4 @@
-//! What happens to messages that were delivered too often.
+//! Dead-lettering of messages that were delivered too often.
 
 use std::time::SystemTime;
 
@@ -11,7 +11,7 @@ use crate::store::message::StoredMessage;
 use crate::store::queue::{DeadLetter, DeadLetters};
 
 impl Broker {
-    /// A subscription's dead-letter topic has to exist when it is named.
+    /// Checks that a subscription's dead-letter topic exists.
     pub(crate) fn check_dead_letter_topic(
         &self,
         config: &proto::Subscription,
@@ -22,7 +22,8 @@ impl Broker {
         }
     }
 
-    /// Has to come before anything that may give messages back: whether dead ones can be forwarded.
+    /// Updates whether dead messages can be forwarded. Must run before every operation that may
+    /// requeue messages.
     pub(crate) fn expect_dead_letters(&mut self, name: &str) -> Result<(), Status> {
         let policy = self.subscription_mut(name)?.config.dead_letter_policy.clone();
         let dead_letters = policy.map(|policy| DeadLetters {
@@ -33,7 +34,7 @@ impl Broker {
         Ok(())
     }
 
-    /// Publishes what a subscription has given up to its dead-letter topic.
+    /// Publishes a subscription's dead messages to its dead-letter topic.
     pub(crate) fn forward_dead_letters(&mut self, name: &str) -> Result<(), Status> {
         let subscription = self.subscription_mut(name)?;
         let dead = subscription.queue.take_dead();
@@ -51,7 +52,7 @@ impl Broker {
     }
 }
 
-/// With the attributes that production adds.
+/// Returns the message with the attributes that production adds.
 fn forwarded(letter: &DeadLetter, subscription: &str, id: u64, now: SystemTime) -> StoredMessage {
     let mut parts = subscription.split('/');
     let (project, short_name) =

@@ -1,25 +1,25 @@
-//! The filter of a subscription: which messages it delivers, chosen by their attributes.
+//! The filter of a subscription, which selects messages by their attributes.
 //!
 //! ```text
 //! filter    = term { "AND" term } | term { "OR" term }      both kinds only with parentheses
 //! term      = { "NOT" | "-" } ( condition | "(" filter ")" )
-//! condition = "attributes:" name                            the attribute is there
+//! condition = "attributes:" name                            the attribute exists
 //!           | "attributes." name ( "=" | "!=" ) string
 //!           | "hasPrefix(" "attributes." name "," string ")"
 //! name      = letters, digits, "-" and "_" | string
 //! ```
 //!
-//! Source: "Filter messages from a subscription" of Pub/Sub's documentation. The operators are upper
-//! case; names and values are compared as they are; an absent attribute differs from every value.
+//! Source: "Filter messages from a subscription" of Pub/Sub's documentation. The operators are
+//! upper case. Names and values are compared exactly. An absent attribute differs from every value.
 
 use tonic::Status;
 
 use crate::wire::limits;
 
-/// Bytes of a filter.
+/// The maximum bytes of a filter.
 const FILTER_BYTES_MAX: usize = 256;
 
-/// A filter that was well-formed.
+/// A well-formed filter.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Filter(Expression);
 
@@ -34,7 +34,7 @@ enum Expression {
 }
 
 impl Filter {
-    /// Reads a filter; `None` for the empty one, which matches everything.
+    /// Parses a filter. Returns `None` for the empty filter, which matches every message.
     pub(crate) fn parse(text: &str) -> Result<Option<Self>, Status> {
         if text.len() > FILTER_BYTES_MAX {
             return Err(Status::invalid_argument(format!(
@@ -54,7 +54,7 @@ impl Filter {
         parsed.map(|expression| Some(Self(expression))).map_err(refused)
     }
 
-    /// Whether a message, as the client encoded it, passes.
+    /// Returns whether a message, as the client encoded it, passes the filter.
     pub(crate) fn matches(&self, message: &[u8]) -> bool {
         self.0.holds(&limits::attributes(message))
     }
@@ -62,7 +62,8 @@ impl Filter {
 
 impl Expression {
     fn holds(&self, attributes: &[(&str, &str)]) -> bool {
-        // The last one of a name counts, as in every reader of protobuf maps.
+        // If a name occurs several times the last value counts, as in every reader of protobuf
+        // maps.
         let value = |name: &str| {
             attributes.iter().rev().find(|(key, _)| *key == name).map(|(_, value)| *value)
         };
@@ -79,7 +80,7 @@ impl Expression {
     }
 }
 
-/// Reads from left to right. The depth of the recursion is bounded by [`FILTER_BYTES_MAX`].
+/// A parser that reads from left to right. [`FILTER_BYTES_MAX`] limits the depth of the recursion.
 struct Parser<'a> {
     text: &'a str,
     at: usize,
@@ -138,7 +139,7 @@ impl<'a> Parser<'a> {
     }
 
     fn name(&mut self) -> Result<String, String> {
-        // No space may stand in front of a name.
+        // No space is allowed in front of a name.
         if self.text[self.at..].starts_with('"') {
             return self.string();
         }
@@ -168,7 +169,8 @@ impl<'a> Parser<'a> {
         String::from_utf8(value).map_err(|_| "a string is not valid UTF-8".to_owned())
     }
 
-    /// What follows a backslash, as bytes: hexadecimal and octal escapes give single ones.
+    /// Parses an escape sequence after its backslash into bytes. Hexadecimal and octal escapes give
+    /// single bytes.
     fn escape(&mut self) -> Result<Vec<u8>, String> {
         let from = self.at;
         let character = self.character().ok_or("a string has no closing quote")?;
@@ -207,7 +209,7 @@ impl<'a> Parser<'a> {
         Some(character)
     }
 
-    /// What is left, behind spaces.
+    /// Returns the unread text after spaces.
     fn rest(&mut self) -> &'a str {
         let rest = self.text[self.at..].trim_start();
         self.at = self.text.len() - rest.len();
@@ -222,7 +224,7 @@ impl<'a> Parser<'a> {
         found
     }
 
-    /// An operator that is a word: it ends where the word does.
+    /// Reads an operator that is a whole word.
     fn takes_word(&mut self, word: &str) -> bool {
         let rest = self.rest().strip_prefix(word);
         let found = rest.is_some_and(|rest| !rest.starts_with(|c: char| c.is_alphanumeric()));
@@ -361,7 +363,7 @@ mod tests {
         let filter = |bytes: usize| format!("attributes.a = \"{}\"", "x".repeat(bytes - 17));
         assert!(Filter::parse(&filter(256)).is_ok());
         assert!(Filter::parse(&filter(257)).is_err());
-        // Deep, and still no danger to the stack.
+        // Deeply nested, but harmless to the stack.
         assert!(Filter::parse(&"(".repeat(256)).is_err());
         assert!(Filter::parse(&format!("{}attributes:a", "-".repeat(244))).is_ok());
     }

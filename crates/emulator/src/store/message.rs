@@ -1,4 +1,4 @@
-//! A message as the service keeps it: the client's bytes, an id and a time.
+//! A stored message: the client's bytes, an id and a time.
 
 use std::time::SystemTime;
 
@@ -7,7 +7,7 @@ use bytes::{Bytes, BytesMut};
 use crate::wire::limits;
 use crate::wire::protobuf::put_field;
 
-/// A published message. Cheap to clone: the bytes are shared.
+/// A published message. Cheap to clone, because the bytes are shared.
 #[derive(Debug, Clone)]
 pub struct StoredMessage {
     id: u64,
@@ -17,7 +17,8 @@ pub struct StoredMessage {
     body: Bytes,
 }
 
-/// What a stored message costs beside its bytes: its place in a queue, a lease and a deadline.
+/// The memory of a stored message in addition to its bytes: its entry in a queue, a lease and a
+/// deadline.
 const OVERHEAD: usize = 256;
 
 impl StoredMessage {
@@ -25,56 +26,56 @@ impl StoredMessage {
         Self { id, publish_time, ordering_key, body }
     }
 
-    /// The id the service gave it; ids ascend in the order messages were stored.
+    /// Returns the service's id. Ids ascend in the order of storage.
     #[must_use]
     pub fn id(&self) -> u64 {
         self.id
     }
 
-    /// When it was stored.
+    /// Returns the time at which the message was stored.
     #[must_use]
     pub fn publish_time(&self) -> SystemTime {
         self.publish_time
     }
 
-    /// Its ordering key; empty means unordered.
+    /// Returns the ordering key. Empty means unordered.
     #[must_use]
     pub fn key(&self) -> &str {
         std::str::from_utf8(&self.ordering_key).unwrap_or_default()
     }
 
-    /// Its payload.
+    /// Returns the payload.
     #[must_use]
     pub fn data(&self) -> Bytes {
         self.body.slice_ref(limits::data(&self.body))
     }
 
-    /// Its attributes, in the order the client sent them.
+    /// Returns the attributes, in the order in which the client sent them.
     #[must_use]
     pub fn attributes(&self) -> Vec<(&str, &str)> {
         limits::attributes(&self.body)
     }
 
-    /// One attribute.
+    /// Returns one attribute.
     #[must_use]
     pub fn attribute(&self, name: &str) -> Option<&str> {
         limits::attribute(&self.body, name)
     }
 
-    /// The encoded `PubsubMessage` as the client sent it.
+    /// Returns the encoded `PubsubMessage` as the client sent it.
     #[must_use]
     pub fn body(&self) -> &Bytes {
         &self.body
     }
 
-    /// The same message with more attributes, under another id and time.
+    /// Returns a copy with additional attributes and another id and time.
     pub(crate) fn forwarded(
         &self,
         id: u64,
         publish_time: SystemTime,
         attributes: &[(&str, &str)],
     ) -> Self {
-        // Entries of a map may stand anywhere, and the last one of a name counts.
+        // The entries of a map may be anywhere in the message, and the last entry of a name counts.
         let mut body = BytesMut::from(&self.body[..]);
         for (name, value) in attributes {
             let mut entry = BytesMut::new();
@@ -90,7 +91,7 @@ impl StoredMessage {
         &self.ordering_key
     }
 
-    /// Memory it is counted with.
+    /// Returns the memory that the message counts for.
     pub(crate) fn cost(&self) -> usize {
         Self::cost_of(self.body.len())
     }

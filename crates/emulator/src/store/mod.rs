@@ -1,4 +1,5 @@
-//! Topics, subscriptions and messages. No sockets in here, and only one lock, around the broker.
+//! Topics, subscriptions and messages. This module uses no sockets and a single lock, around the
+//! broker.
 
 pub(crate) mod broker;
 pub(crate) mod confirmation;

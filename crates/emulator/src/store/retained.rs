@@ -1,14 +1,15 @@
-//! Messages that are kept although they are acknowledged, so that a subscription can be sought back.
+//! Acknowledged messages that are retained, so that a subscription can seek back.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, SystemTime};
 
 use crate::store::message::StoredMessage;
 
-/// Messages by id, for a limited time. No clock in here: time is an argument.
+/// Messages by id, retained for a limited time. This module reads no clock, and takes the time as
+/// an argument.
 #[derive(Debug, Default)]
 pub(crate) struct Retained {
-    /// How long a message is kept after its publication; `None` keeps nothing.
+    /// The time for which a message is retained after its publication. `None` retains no message.
     period: Option<Duration>,
     messages: BTreeMap<u64, StoredMessage>,
     bytes: usize,
@@ -19,7 +20,7 @@ impl Retained {
         Self { period, ..Self::default() }
     }
 
-    /// Changes how long messages are kept. What was not kept until now stays lost.
+    /// Changes the retention time. Messages not retained until now stay lost.
     pub(crate) fn set_period(&mut self, period: Option<Duration>) {
         self.period = period;
         if period.is_none() {
@@ -38,14 +39,14 @@ impl Retained {
         }
     }
 
-    /// Forgets a message, if it is there.
+    /// Removes a message, if it is present.
     pub(crate) fn remove(&mut self, id: u64) {
         if let Some(message) = self.messages.remove(&id) {
             self.bytes -= message.cost();
         }
     }
 
-    /// Forgets what is too old.
+    /// Removes messages that are too old.
     pub(crate) fn trim(&mut self, now: SystemTime) {
         let Some(oldest) = self.period.and_then(|period| now.checked_sub(period)) else { return };
         while let Some(first) = self.messages.first_entry()
@@ -55,7 +56,7 @@ impl Retained {
         }
     }
 
-    /// What was published at this time or later.
+    /// Returns the messages published at this time or later.
     pub(crate) fn since(&self, time: SystemTime) -> impl Iterator<Item = &StoredMessage> {
         self.messages.values().filter(move |message| message.publish_time() >= time)
     }

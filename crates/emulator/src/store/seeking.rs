@@ -1,4 +1,4 @@
-//! Snapshots, and seeking to one or to a time.
+//! Snapshots, and seeks to a snapshot or to a time.
 
 use std::time::SystemTime;
 
@@ -10,7 +10,7 @@ use crate::store::snapshot::Snapshot;
 use crate::wire::names;
 
 impl Broker {
-    /// Takes a snapshot of what the subscription has not acknowledged.
+    /// Creates a snapshot of the subscription's unacknowledged messages.
     pub(crate) fn insert_snapshot(
         &mut self,
         request: proto::CreateSnapshotRequest,
@@ -67,8 +67,8 @@ impl Broker {
         }
     }
 
-    /// Everything published before this time counts as acknowledged from now on; everything else
-    /// that is still known does not.
+    /// Acknowledges every message published before this time, and makes every other known message
+    /// unacknowledged.
     pub(crate) fn seek_to_time(
         &mut self,
         name: &str,
@@ -86,7 +86,7 @@ impl Broker {
         Ok(())
     }
 
-    /// Exactly what the snapshot holds is unacknowledged from now on.
+    /// Makes exactly the messages of the snapshot unacknowledged.
     pub(crate) fn seek_to_snapshot(
         &mut self,
         name: &str,

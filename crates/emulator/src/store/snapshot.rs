@@ -1,4 +1,4 @@
-//! A snapshot: what a subscription had not acknowledged, and all that its topic got afterwards.
+//! A snapshot: a subscription's unacknowledged messages, and all later messages of its topic.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, SystemTime};
@@ -8,9 +8,9 @@ use tonic::Status;
 
 use crate::store::message::StoredMessage;
 
-/// How long a message can be kept in a snapshot.
+/// The maximum time that a snapshot keeps a message.
 const LIFETIME: Duration = Duration::from_secs(7 * 24 * 3600);
-/// A snapshot that would live for less is refused.
+/// The minimum lifetime. A shorter-lived snapshot is refused.
 const LIFETIME_MIN: Duration = Duration::from_secs(3600);
 
 #[derive(Debug)]
@@ -21,7 +21,8 @@ pub(crate) struct Snapshot {
 }
 
 impl Snapshot {
-    /// A snapshot of these unacknowledged messages. The oldest of them decides how long it lives.
+    /// Creates a snapshot of these unacknowledged messages. The oldest message determines the
+    /// expiry.
     pub(crate) fn new(
         config: proto::Snapshot,
         messages: Vec<StoredMessage>,
@@ -41,7 +42,7 @@ impl Snapshot {
         Ok(snapshot)
     }
 
-    /// Messages were published to the topic.
+    /// Adds messages that were published to the topic.
     pub(crate) fn offer(&mut self, messages: &[StoredMessage]) {
         for message in messages {
             self.bytes += message.cost();
@@ -54,7 +55,7 @@ impl Snapshot {
         expires.is_some_and(|expires| expires <= now)
     }
 
-    /// What a subscription that is sought to it has to deliver, by id.
+    /// Returns the messages that a subscription delivers after a seek to this snapshot, by id.
     pub(crate) fn messages(&self) -> &BTreeMap<u64, StoredMessage> {
         &self.messages
     }

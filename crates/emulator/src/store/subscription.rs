@@ -1,4 +1,4 @@
-//! A subscription: which messages of its topic it takes, and what consumers do with them.
+//! A subscription: the filter on its topic's messages, and its consumers.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -26,16 +26,16 @@ pub(crate) struct Subscription {
     pub(crate) config: proto::Subscription,
     pub(crate) ack_deadline: Duration,
     pub(crate) queue: Queue,
-    /// Told whenever a waiting stream may have something to do.
+    /// Notified whenever a waiting stream may have work.
     pub(crate) wake: Arc<Notify>,
     filter: Option<Filter>,
-    /// Clients that said who they are, so that they can come back.
+    /// The clients with an id, so that they can reconnect as the same consumer.
     clients: HashMap<String, ConsumerId>,
 }
 
 impl Subscription {
-    /// A subscription with nothing to deliver. The deadline counts, not the one of `config`, which is
-    /// in whole seconds.
+    /// Creates an empty subscription. `ack_deadline` replaces the deadline of `config`, which has
+    /// only whole seconds.
     pub(crate) fn new(config: proto::Subscription, ack_deadline: Duration) -> Result<Self, Status> {
         let ordering =
             if config.enable_message_ordering { Ordering::PerKey } else { Ordering::Ignored };
@@ -51,7 +51,7 @@ impl Subscription {
         Ok(subscription)
     }
 
-    /// Changes what can be changed of a subscription: all of it but deadline, ordering and filter.
+    /// Changes the mutable settings of a subscription: all but deadline, ordering and filter.
     pub(crate) fn configure(&mut self, mut config: proto::Subscription) -> Result<(), Status> {
         let retention = config.message_retention_duration.get_or_insert(RETENTION_DEFAULT);
         let retention = limits::retention(*retention)?;
@@ -63,7 +63,7 @@ impl Subscription {
         Ok(())
     }
 
-    /// Opens a consumer: the one that this client was before, if it has said who it is.
+    /// Opens a consumer. A client with a known id gets its former consumer.
     pub(crate) fn open(
         &mut self,
         client_id: &str,
@@ -72,7 +72,7 @@ impl Subscription {
         allowance: Allowance,
     ) -> ConsumerId {
         let queue = &mut self.queue;
-        // Clients are remembered for as long as that changes anything.
+        // Clients are remembered only while their consumer is open or has leased messages.
         self.clients.retain(|_, consumer| queue.knows(*consumer));
         if let Some(known) = self.clients.get(client_id) {
             queue.reopen(*known, allowance);
@@ -87,7 +87,8 @@ impl Subscription {
         new
     }
 
-    /// Messages were published to the topic. Those that the filter excludes count as acknowledged.
+    /// Adds messages that were published to the topic. Messages that the filter excludes count as
+    /// acknowledged.
     pub(crate) fn offer(&mut self, messages: &[StoredMessage], now: SystemTime) {
         self.queue.retained.trim(now);
         for message in messages {
@@ -98,8 +99,8 @@ impl Subscription {
         self.wake.notify_waiters();
     }
 
-    /// Everything published before this time is acknowledged from now on, and everything else is
-    /// not, as far as it is kept here or by the topic.
+    /// Acknowledges every message published before this time, and makes every other message
+    /// unacknowledged that is still stored here or in the topic.
     pub(crate) fn seek_to_time(&mut self, time: SystemTime, kept_by_topic: &[StoredMessage]) {
         let own = self.queue.unacknowledged().chain(self.queue.retained.since(time));
         let known = own.chain(kept_by_topic.iter().filter(|message| self.wants(message)));
@@ -108,7 +109,7 @@ impl Subscription {
         self.seek(target);
     }
 
-    /// Exactly these messages are unacknowledged from now on, apart from those the filter excludes.
+    /// Makes exactly these messages unacknowledged, except those that the filter excludes.
     pub(crate) fn seek_to_messages(&mut self, messages: &BTreeMap<u64, StoredMessage>) {
         let wanted = messages.iter().filter(|(_, message)| self.wants(message));
         let target = wanted.map(|(id, message)| (*id, message.clone())).collect();
@@ -128,7 +129,8 @@ impl Subscription {
         self.config.enable_exactly_once_delivery
     }
 
-    /// Acknowledges messages. With exactly-once delivery, those of a key only in their order.
+    /// Acknowledges messages. With exactly-once delivery, messages of a key must be acknowledged in
+    /// order.
     pub(crate) fn acknowledge(&mut self, ack_ids: &[String]) -> Result<Changed, Status> {
         let is_exactly_once = self.is_exactly_once();
         self.change(ack_ids, |queue, id| {
@@ -139,7 +141,7 @@ impl Subscription {
         })
     }
 
-    /// The consumer has this long from now; a deadline of zero gives the messages back.
+    /// Sets the deadline to this duration from now. Zero is a nack.
     pub(crate) fn modify(
         &mut self,
         ack_ids: &[String],
@@ -155,17 +157,19 @@ impl Subscription {
         })
     }
 
-    /// Ids that are unknown or have expired are ignored, as in production, and a malformed one
-    /// refuses all of them; with exactly-once delivery, either is confirmed to be invalid.
+    /// Applies a change to each ack id. As in production, unknown and expired ids are ignored, and
+    /// a malformed id fails the whole request. With exactly-once delivery, both kinds are reported
+    /// as invalid.
     fn change(
         &mut self,
         ack_ids: &[String],
         mut one: impl FnMut(&mut Queue, u64) -> Result<(), Unconfirmed>,
     ) -> Result<Changed, Status> {
-        // Ack ids are decimals here.
+        // Ack ids are decimals in this emulator.
         let mut ids: Vec<_> = ack_ids.iter().map(|id| (id.parse::<u64>().ok(), id)).collect();
         if self.is_exactly_once() {
-            // In the order of delivery: a request may acknowledge several messages of a key.
+            // Sorted by delivery order, because one request may acknowledge several messages of a
+            // key.
             ids.sort_unstable();
         } else if let Some((_, malformed)) = ids.iter().find(|(parsed, _)| parsed.is_none()) {
             return Err(Status::invalid_argument(format!("malformed ack id {malformed:?}")));
@@ -187,7 +191,7 @@ impl Subscription {
     }
 }
 
-/// Checks how often a message is delivered before it is dead; 0 is the default.
+/// Checks the maximum number of deliveries before a message is dead. 0 selects the default.
 fn attempts_max(attempts: i32) -> Result<i32, Status> {
     match attempts {
         0 => Ok(5),
@@ -198,11 +202,11 @@ fn attempts_max(attempts: i32) -> Result<i32, Status> {
     }
 }
 
-/// What a change has come to.
+/// The result of a change.
 #[derive(Debug)]
 pub(crate) struct Changed {
-    /// Messages that were changed.
+    /// The number of changed messages.
     pub(crate) count: u64,
-    /// Only with exactly-once delivery.
+    /// The confirmation, only with exactly-once delivery.
     pub(crate) confirmation: Option<Confirmation>,
 }

@@ -1,4 +1,4 @@
-//! A topic: who gets its messages, and which requests to it are not answered yet.
+//! A topic: its subscriptions and snapshots, and its unanswered requests.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -17,11 +17,11 @@ pub(crate) struct Topic {
     pub(crate) name: Arc<str>,
     pub(crate) subscriptions: Vec<String>,
     pub(crate) snapshots: Vec<String>,
-    /// Everything, for tests to look at; see [`Log`](crate::Log).
+    /// Every published message, for tests to read (see [`Log`](crate::Log)).
     pub(crate) log: Vec<StoredMessage>,
-    /// What any subscription can be sought back to.
+    /// The retained messages to which every subscription can seek back.
     pub(crate) retained: Retained,
-    /// Requests not answered yet, per ordering key.
+    /// The number of unanswered requests per ordering key.
     in_flight: HashMap<Arc<str>, u32>,
 }
 
@@ -38,14 +38,14 @@ impl Topic {
         })
     }
 
-    /// Changes what can be changed of a topic.
+    /// Changes the mutable settings of a topic.
     pub(crate) fn configure(&mut self, config: proto::Topic) -> Result<(), Status> {
         self.retained.set_period(retention_of(&config)?);
         self.config = config;
         Ok(())
     }
 
-    /// Counts a request with this ordering key as outstanding. Returns the key as it is kept here.
+    /// Counts a request with this ordering key as outstanding. Returns the shared copy of the key.
     pub(crate) fn enter(&mut self, key: &str) -> Arc<str> {
         let known = self.in_flight.get_key_value(key);
         let key = known.map_or_else(|| Arc::from(key), |(key, _)| Arc::clone(key));
@@ -53,12 +53,12 @@ impl Topic {
         key
     }
 
-    /// Requests with this ordering key that are outstanding.
+    /// Returns the number of outstanding requests with this ordering key.
     pub(crate) fn in_flight(&self, key: &str) -> u32 {
         self.in_flight.get(key).copied().unwrap_or_default()
     }
 
-    /// A request with this ordering key has been answered.
+    /// Counts a request with this ordering key as answered.
     pub(crate) fn leave(&mut self, key: &str) {
         if let Some(requests) = self.in_flight.get_mut(key) {
             *requests -= 1;

@@ -23,14 +23,14 @@ pub(crate) const CODES: [(Code, &str); 17] = [
     (Code::Unauthenticated, "UNAUTHENTICATED"),
 ];
 
-/// The code of an error by its name, in any case. `OK` is none.
+/// Returns the code of an error by its name, in any case. `OK` is no error.
 pub(crate) fn error_code(text: &str) -> Result<Code, String> {
     let errors = CODES.iter().filter(|(code, _)| *code != Code::Ok);
     let found = errors.into_iter().find(|(_, name)| name.eq_ignore_ascii_case(text));
     found.map(|(code, _)| *code).ok_or_else(|| format!("{text:?} is not a gRPC error code"))
 }
 
-/// gRPC's name of a code.
+/// Returns gRPC's name of a code.
 pub(crate) fn name_of(code: Code) -> &'static str {
     CODES.iter().find(|(its, _)| *its == code).map_or("UNKNOWN", |(_, name)| name)
 }

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! frame:  0 (not compressed) │ length, 4 bytes, big endian │ message
-//! reply:  HEADERS, DATA (frame), HEADERS (grpc-status: 0)       or, refused,
+//! reply:  HEADERS, DATA (frame), HEADERS (grpc-status: 0)       or, on an error,
 //!         HEADERS (grpc-status, grpc-message)
 //! ```
 
@@ -15,13 +15,13 @@ use tonic::Status;
 
 use crate::wire::limits;
 
-/// Bytes kept free in front of an encoded response for the gRPC frame header.
+/// The bytes reserved in front of an encoded response for the gRPC frame header.
 pub(crate) const FRAME_HEADER_BYTES: usize = 5;
 
 /// The messages of a request body.
 pub(crate) struct Messages {
     body: RecvStream,
-    /// The beginning of a message whose end has not arrived.
+    /// The first bytes of a message whose end has not arrived.
     buffered: BytesMut,
 }
 
@@ -30,7 +30,7 @@ impl Messages {
         Self { body, buffered: BytesMut::new() }
     }
 
-    /// The next message, or `None` when the client is done. Cancelling loses nothing.
+    /// Returns the next message, or `None` after the client's last one. Cancel-safe.
     pub(crate) async fn next(&mut self) -> Result<Option<Bytes>, Status> {
         loop {
             if let Some(length) = frame_len(&self.buffered)?
@@ -46,10 +46,10 @@ impl Messages {
                 };
             };
             let mut chunk = chunk.map_err(|error| Status::cancelled(error.to_string()))?;
-            // Taken over into our memory, so the client may send as much again.
+            // The bytes are in our memory, so the client may send as many again.
             let released = self.body.flow_control().release_capacity(chunk.len());
             released.map_err(|error| Status::internal(error.to_string()))?;
-            // A request that came in one piece, as nearly all do, is used where it lies.
+            // Nearly every request arrives in one chunk, which is used without a copy.
             if self.buffered.is_empty()
                 && let Some(length) = frame_len(&chunk)?
                 && chunk.len() == FRAME_HEADER_BYTES + length
@@ -61,14 +61,14 @@ impl Messages {
         }
     }
 
-    /// The only message of a unary call.
+    /// Returns the only message of a unary call.
     pub(crate) async fn only(&mut self) -> Result<Bytes, Status> {
         self.next().await?.ok_or_else(|| Status::internal("the request has no message"))
     }
 }
 
-/// Length of the message whose frame begins here, once its header is complete. Too large a message
-/// is refused before it is buffered.
+/// Returns the length of the message whose frame begins here, once its header is complete. A
+/// message that is too large is refused before it is buffered.
 fn frame_len(frame: &[u8]) -> Result<Option<usize>, Status> {
     let Some((&[compressed, a, b, c, d], _)) = frame.split_first_chunk() else { return Ok(None) };
     if compressed != 0 {
@@ -88,7 +88,7 @@ pub(crate) fn decode<T: Message + Default>(frame: &Bytes) -> Result<T, Status> {
     })
 }
 
-/// Encodes a response behind a gap for the frame header.
+/// Encodes a response with space for the frame header in front.
 pub(crate) fn encode(message: &impl Message) -> BytesMut {
     let length = message.encoded_len();
     let mut buffer = BytesMut::with_capacity(FRAME_HEADER_BYTES + length);
@@ -98,7 +98,7 @@ pub(crate) fn encode(message: &impl Message) -> BytesMut {
     buffer
 }
 
-/// Fills the gap in front of an encoded response.
+/// Fills in the frame header of an encoded response.
 pub(crate) fn frame(mut encoded: BytesMut) -> Bytes {
     let length = u32::try_from(encoded.len() - FRAME_HEADER_BYTES).unwrap_or(u32::MAX);
     encoded[1..FRAME_HEADER_BYTES].copy_from_slice(&length.to_be_bytes());
@@ -148,7 +148,7 @@ fn put_status(headers: &mut HeaderMap, status: &Status) {
         headers.insert("grpc-status", HeaderValue::from_static("0"));
         return;
     }
-    // Fails only for metadata and details that are no headers; ours have neither.
+    // Fails only for metadata and details that are no valid headers, and this status has neither.
     if status.add_header(headers).is_err() {
         headers.insert("grpc-status", HeaderValue::from(i32::from(status.code())));
     }

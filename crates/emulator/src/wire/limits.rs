@@ -1,4 +1,4 @@
-//! What production refuses in a `PublishRequest`, checked on the raw bytes.
+//! Production's limits on a `PublishRequest`, checked on the raw bytes.
 //!
 //! Sources: "Pub/Sub quotas and limits" (resource limits) and the comments of
 //! google/pubsub/v1/pubsub.proto.
@@ -9,22 +9,22 @@ use tonic::Status;
 
 use crate::wire::protobuf::{Fields, Malformed, Value};
 
-/// Bytes of one encoded request. It bounds a single message too: both limits are the same number.
+/// The maximum bytes of one encoded request. The limit for a single message is the same number.
 pub const REQUEST_BYTES_MAX: usize = 10_000_000;
-/// Messages of one request.
+/// The maximum number of messages in one request.
 pub const REQUEST_MESSAGES_MAX: usize = 1_000;
-/// Attributes of one message.
+/// The maximum number of attributes of one message.
 pub const ATTRIBUTES_MAX: usize = 100;
-/// Bytes of an attribute's key.
+/// The maximum bytes of an attribute's key.
 pub const ATTRIBUTE_KEY_BYTES_MAX: usize = 256;
-/// Bytes of an attribute's value.
+/// The maximum bytes of an attribute's value.
 pub const ATTRIBUTE_VALUE_BYTES_MAX: usize = 1_024;
-/// Bytes of an ordering key.
+/// The maximum bytes of an ordering key.
 pub const ORDERING_KEY_BYTES_MAX: usize = 1_024;
 
-/// Shortest time that messages can be kept for.
+/// The shortest time for which messages can be retained.
 const RETENTION_MIN: Duration = Duration::from_secs(10 * 60);
-/// Longest time that messages can be kept for.
+/// The longest time for which messages can be retained.
 const RETENTION_MAX: Duration = Duration::from_secs(31 * 24 * 3600);
 
 /// Checks a `message_retention_duration`.
@@ -41,11 +41,11 @@ pub(crate) fn retention(duration: prost_types::Duration) -> Result<Duration, Sta
     }
 }
 
-/// A request within the limits of production. Everything borrows from the bytes of the request.
+/// A request within production's limits. All fields borrow from the bytes of the request.
 #[derive(Debug)]
 pub(crate) struct PublishRequest<'a> {
     pub(crate) topic: &'a str,
-    /// The one key of all its messages; empty means unordered.
+    /// The common key of all messages. Empty means unordered.
     pub(crate) ordering_key: &'a str,
     /// Each message as the client encoded it.
     pub(crate) messages: Vec<&'a [u8]>,
@@ -88,8 +88,8 @@ impl<'a> PublishRequest<'a> {
     }
 }
 
-/// The attributes of a message in the order they stand in. What cannot be read is left out: the
-/// message has been checked before it got here.
+/// Returns the attributes of a message, in their order in the bytes. Unreadable ones are left out,
+/// because the message was checked before.
 pub(crate) fn attributes(message: &[u8]) -> Vec<(&str, &str)> {
     let mut found = Vec::new();
     let mut fields = Fields::of(message);
@@ -104,12 +104,13 @@ pub(crate) fn attributes(message: &[u8]) -> Vec<(&str, &str)> {
     found
 }
 
-/// One attribute of a message. The last one of a name counts, as in every reader of protobuf maps.
+/// Returns one attribute of a message. If a name occurs several times the last value counts, as in
+/// every reader of protobuf maps.
 pub(crate) fn attribute<'a>(message: &'a [u8], name: &str) -> Option<&'a str> {
     attributes(message).into_iter().rev().find(|(key, _)| *key == name).map(|(_, value)| value)
 }
 
-/// The payload of a message.
+/// Returns the payload of a message.
 pub(crate) fn data(message: &[u8]) -> &[u8] {
     let mut data: &[u8] = &[];
     let mut fields = Fields::of(message);
@@ -121,7 +122,8 @@ pub(crate) fn data(message: &[u8]) -> &[u8] {
     data
 }
 
-/// The refusal of a request whose length alone is too much; known before it is read.
+/// Returns the error for a request whose length alone exceeds the limit, before the request is
+/// read.
 pub(crate) fn too_large(bytes: usize) -> Status {
     refused(format!(
         "the request payload size of {bytes} bytes exceeds the limit of {REQUEST_BYTES_MAX} bytes"

@@ -1,4 +1,4 @@
-//! Bytes and their rules: how requests and replies are written, and what production refuses.
+//! The wire format, and production's limits on it.
 
 pub(crate) mod codes;
 pub(crate) mod grpc;

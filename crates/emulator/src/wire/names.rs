@@ -1,4 +1,4 @@
-//! Resource names: `projects/P/topics/T`, and the same of subscriptions and snapshots.
+//! Resource names: `projects/P/topics/T`, and the equivalent for subscriptions and snapshots.
 
 use tonic::Status;
 
@@ -27,7 +27,7 @@ pub(crate) fn check_project(name: &str) -> Result<(), Status> {
     }
 }
 
-/// `projects/P/` of a checked name, for listing what belongs to a project.
+/// Returns whether a checked name belongs to the project.
 pub(crate) fn belongs_to(name: &str, project: &str) -> bool {
     name.strip_prefix(project).is_some_and(|rest| rest.starts_with('/'))
 }

@@ -1,11 +1,12 @@
 //! The part of the protobuf wire format that Publish and delivery need.
 //!
-//! Messages are never decoded: the walker looks at the bytes the client sent, and the same bytes
-//! are delivered. Source: protobuf.dev "Encoding"; field numbers from google/pubsub/v1/pubsub.proto.
+//! Messages are never decoded. The walker reads the client's bytes, and the same bytes are
+//! delivered. Source: protobuf.dev "Encoding". The field numbers are those of
+//! google/pubsub/v1/pubsub.proto.
 
 use bytes::{BufMut, BytesMut};
 
-/// What one field holds. Fixed-width numbers are skipped: no message here has one.
+/// The value of one field. Fixed-width numbers are skipped, because no message here has one.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Value<'a> {
     Number(u64),
@@ -13,11 +14,11 @@ pub(crate) enum Value<'a> {
     Skipped,
 }
 
-/// The bytes are not a protobuf message.
+/// The error of bytes that are no protobuf message.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Malformed;
 
-/// Walks the fields of one message in the order they stand in.
+/// Iterates over the fields of one message, in their order in the bytes.
 pub(crate) struct Fields<'a> {
     rest: &'a [u8],
 }
@@ -27,7 +28,7 @@ impl<'a> Fields<'a> {
         Self { rest: message }
     }
 
-    /// The next field's number and value, or `None` behind the last one.
+    /// Returns the next field's number and value, or `None` after the last field.
     pub(crate) fn next(&mut self) -> Result<Option<(u64, Value<'a>)>, Malformed> {
         if self.rest.is_empty() {
             return Ok(None);
@@ -69,13 +70,13 @@ impl<'a> Fields<'a> {
     }
 }
 
-/// Bytes that `value` takes as a varint.
+/// Returns the bytes that `value` needs as a varint.
 pub(crate) fn varint_len(value: usize) -> usize {
     let bits = usize::BITS - (value | 1).leading_zeros();
     bits.div_ceil(7) as usize
 }
 
-/// Bytes of a length-delimited field whose number is below 16.
+/// Returns the bytes of a length-delimited field whose number is below 16.
 pub(crate) fn field_len(content: usize) -> usize {
     1 + varint_len(content) + content
 }
@@ -106,7 +107,7 @@ fn low_bits(value: u64) -> u8 {
     u8::try_from(value & 0x7F).unwrap_or(0)
 }
 
-/// A number as decimal text without an allocation.
+/// A number as decimal text, without an allocation.
 pub(crate) struct Decimal {
     digits: [u8; 20],
     start: usize,

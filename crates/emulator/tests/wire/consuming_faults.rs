@@ -1,4 +1,4 @@
-//! Faults on what consumers do: pulling, being delivered to, acknowledging, moving deadlines.
+//! Faults on the operations of consumers: pull, delivery, acknowledgement, deadline changes.
 
 use std::time::Duration;
 
@@ -8,7 +8,7 @@ use tokio::task::JoinSet;
 use tonic::Code;
 use walrelay_emulator::{Ordering, SubscriptionOptions};
 
-/// With a subscription whose leases end soon.
+/// Starts a server with a subscription whose leases end soon.
 async fn with_short_leases() -> Server {
     let server = Server::with_topic().await;
     let ack_deadline = Duration::from_millis(50);
@@ -72,7 +72,7 @@ async fn a_stream_may_break_behind_its_messages() {
     assert_eq!(broken.end().await, Err(Code::Internal));
     let received = std::mem::take(&mut broken.received);
     assert_eq!(payloads(&received), ["1"]);
-    // The lease outlives the stream: the message is acknowledged with another one.
+    // The lease outlives the stream, so a request can acknowledge the message.
     server.acknowledge(&received).await.unwrap();
     assert_eq!(server.emulator.stats().messages_acknowledged, 1);
 }
@@ -83,7 +83,7 @@ async fn a_lost_delivery_comes_again_when_its_lease_has_ended() {
     server.publish(&[("k", "1")]).await;
     server.fault("on=delivery,first=1,black-hole");
 
-    // A stream without a deadline of its own has the subscription's.
+    // A stream without its own deadline uses the subscription's.
     let first =
         proto::StreamingPullRequest { subscription: SUBSCRIPTION.to_owned(), ..Default::default() };
     let mut stream = Stream::from(&server, first).await.unwrap();
@@ -100,7 +100,7 @@ async fn an_expired_delivery_comes_twice_with_all_that_follows_it() {
     let mut stream = Stream::open(&server, 0).await;
     let twice = stream.take(6).await;
     assert_eq!(payloads(&twice), ["1", "2", "3", "1", "2", "3"]);
-    // The first ack ids mean nothing any more.
+    // The first ack ids are no longer valid.
     server.acknowledge(&twice[..3]).await.unwrap();
     assert_eq!(server.emulator.stats().messages_acknowledged, 0);
     server.acknowledge(&twice[3..]).await.unwrap();
@@ -115,7 +115,7 @@ async fn what_comes_later_does_not_overtake_a_held_delivery() {
     server.publish(&[("k", "1")]).await;
     within(server.emulator.wait_until(|emulator| emulator.stats().held == 1)).await;
     server.publish(&[("k", "2"), ("k", "3")]).await;
-    // It is leased already: nobody else gets it.
+    // The message is already leased, so no other consumer gets it.
     assert_eq!(server.emulator.stats().messages_delivered, 1);
 
     server.emulator.release();
@@ -187,7 +187,7 @@ async fn an_acknowledgement_on_a_stream_is_lost_in_a_black_hole_and_a_rejected_o
     let mut stream = Stream::open(&server, 0).await;
     let received = stream.take(2).await;
 
-    // The first one is swallowed, and the stream goes on reading.
+    // The fault swallows the first acknowledgement, and the stream continues to read.
     stream.acknowledge(&[&received[0].ack_id]).await;
     stream.acknowledge(&[&received[1].ack_id]).await;
     assert_eq!(stream.end().await, Err(Code::Aborted));
@@ -204,7 +204,7 @@ async fn a_held_acknowledgement_keeps_the_order_of_a_stream() {
     stream.acknowledge(&[&received[0].ack_id]).await;
     stream.acknowledge(&[&received[1].ack_id]).await;
     within(server.emulator.wait_until(|emulator| emulator.stats().held == 1)).await;
-    // Messages come all the same.
+    // Messages still arrive.
     server.publish(&[("c", "3")]).await;
     assert_eq!(stream.next(1).await, ["3"]);
     assert_eq!(server.emulator.stats().messages_acknowledged, 0);
@@ -223,7 +223,7 @@ async fn a_change_of_deadlines_may_fail_and_be_lost() {
     server.fault("on=modify-ack-deadline,first=1,lose");
 
     assert_eq!(server.modify(&first, 0).await.unwrap_err().code(), Code::Unavailable);
-    // The second one looks as if it had given the message back, and has not: the third one can.
+    // The second nack appears to succeed and has no effect. The third nack works.
     server.modify(&first, 0).await.unwrap();
     server.modify(&first, 0).await.unwrap();
     let again = server.pull(1).await.unwrap();

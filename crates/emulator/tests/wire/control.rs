@@ -7,7 +7,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tonic::Code;
 
-/// One request; status line and body of the answer.
+/// Sends one request. Returns the status line and the body of the answer.
 async fn http(address: SocketAddr, method: &str, path: &str, body: &str) -> (String, String) {
     let mut socket = TcpStream::connect(address).await.unwrap();
     let request = format!(

@@ -1,4 +1,4 @@
-//! Dead letters where leases end by themselves; the rest is in the conformance suite.
+//! Dead letters after expired leases. The conformance suite covers the other cases.
 
 use crate::support::{SUBSCRIPTION, Server, Stream};
 use googleapis_tonic_google_pubsub_v1::google::pubsub::v1 as proto;

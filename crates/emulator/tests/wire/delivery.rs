@@ -78,7 +78,7 @@ async fn a_subscription_gets_what_is_published_after_its_creation() {
     let pulled = subscriber.pull(pull).await.unwrap().into_inner().received_messages;
 
     assert_eq!(pulled.iter().map(payload).collect::<Vec<_>>(), ["after"]);
-    // Deliveries are counted only where there is a dead-letter policy, as in production.
+    // Delivery attempts are counted only with a dead-letter policy, as in production.
     assert_eq!(pulled[0].delivery_attempt, 0);
     let delivered = pulled[0].message.as_ref().unwrap();
     assert_eq!((delivered.message_id.as_str(), delivered.ordering_key.as_str()), ("2", "k"));
@@ -145,14 +145,14 @@ async fn a_second_stream_gets_a_key_when_the_first_has_acknowledged_it() {
     publisher.publish(request(vec![message("other", "o")])).await.unwrap();
     assert_eq!(second.next(1).await, ["other"]);
 
-    // The first stream ends without taking "2"; the key is free once "1" is acknowledged.
+    // The first stream ends without taking "2". The key is free once "1" is acknowledged.
     drop(first.requests);
     while within(first.replies.message()).await.unwrap().is_some() {}
     second.acknowledge(&["1"]).await;
     assert_eq!(second.next(1).await, ["2"]);
 }
 
-/// A stream of a client that says who it is.
+/// Opens a stream of a client with this id.
 async fn stream_of(server: &Server, client_id: &str, outstanding: i64) -> Stream {
     let first = proto::StreamingPullRequest {
         subscription: SUBSCRIPTION.to_owned(),
@@ -172,7 +172,7 @@ async fn a_client_that_comes_back_has_its_keys_and_what_it_holds_counts() {
     let held = first.take(1).await;
     first.close().await;
 
-    // Another one does not get the key, and the same one goes on where it was.
+    // Another client does not get the key. The same client continues with the key.
     let mut other = stream_of(&server, "two", 0).await;
     let mut again = stream_of(&server, "one", 2).await;
     server.publish(&[("k", "2"), ("k", "3"), ("other", "4")]).await;

@@ -1,4 +1,4 @@
-//! Exactly-once delivery: what is confirmed, on streams and as details of errors.
+//! Exactly-once delivery: the confirmations on streams and in the details of errors.
 
 use crate::support::{SUBSCRIPTION, Server, Stream, TOPIC, within};
 use googleapis_tonic_google_pubsub_v1::google::pubsub::v1 as proto;
@@ -19,7 +19,7 @@ async fn server() -> Server {
     server
 }
 
-/// The next response without messages.
+/// Returns the next response without messages.
 async fn confirmation(stream: &mut Stream) -> proto::StreamingPullResponse {
     loop {
         let reply = within(stream.replies.message()).await.unwrap().expect("the stream is open");
@@ -45,7 +45,8 @@ async fn modified(
     confirmation(stream).await.modify_ack_deadline_confirmation.unwrap()
 }
 
-/// Whether the details of an error give the service's reason, and this failure of an ack id.
+/// Returns whether the details of an error contain the service's reason, and this failure of an ack
+/// id.
 fn says(status: &Status, id: &str, failure: &str) -> bool {
     let field = |number: u8, text: &str| {
         let length = u8::try_from(text.len()).unwrap();
@@ -109,7 +110,7 @@ async fn a_unary_reply_lists_what_failed_in_its_details() {
     server.acknowledge(&received[..1]).await.unwrap();
     let partly = server.acknowledge(&received).await.unwrap_err();
     assert!(says(&partly, first, INVALID) && !says(&partly, second, INVALID), "{partly:?}");
-    // The one that is not listed was acknowledged.
+    // The id that is not listed was acknowledged.
     assert_eq!(server.emulator.stats().messages_acknowledged, 2);
     let late = server.modify(&received[1..], 60).await.unwrap_err();
     assert!(says(&late, second, INVALID), "{late:?}");

@@ -1,4 +1,4 @@
-//! The emulator over real gRPC and HTTP, with raw clients and with official ones.
+//! The emulator over real gRPC and HTTP, with raw clients and official clients.
 #![expect(clippy::unwrap_used, reason = "a test ends where its setup fails")]
 
 mod consuming_faults;

@@ -1,4 +1,5 @@
-//! The official Rust client against the emulator: administration, ordered publishing, streaming pull.
+//! The official Rust client against the emulator: administration, ordered publishing, streaming
+//! pull.
 
 use std::collections::BTreeSet;
 
@@ -10,7 +11,7 @@ use google_cloud_pubsub::subscriber::handler::Handler;
 
 #[tokio::test]
 async fn the_official_client_publishes_and_receives_in_order_and_again_after_a_nack() {
-    // The client is built without a TLS provider of its own, and asks for the process's.
+    // The client is built without a TLS provider, and uses the process's provider.
     drop(rustls::crypto::ring::default_provider().install_default());
     let server = Server::start().await;
     let credentials = anonymous::Builder::new().build();
@@ -53,7 +54,7 @@ async fn the_official_client_publishes_and_receives_in_order_and_again_after_a_n
         let (message, handler) = within(stream.next()).await.unwrap().unwrap();
         let number: u32 = std::str::from_utf8(&message.data).unwrap().parse().unwrap();
         if number == 150 && !nacked {
-            // 150 and everything of its key behind it has to come once more.
+            // 150 and all later messages of its key have to be redelivered.
             nacked = true;
             handler.nack();
             continue;
@@ -63,7 +64,7 @@ async fn the_official_client_publishes_and_receives_in_order_and_again_after_a_n
         handler.ack();
     }
 
-    // Redelivery steps back within a key; apart from that every number follows its predecessor.
+    // A redelivery steps back within a key. Otherwise every number follows its predecessor.
     let follows = |pair: &[u32]| pair[1] <= pair[0] + 3 || pair == [147, 153];
     assert!(received[0].windows(2).all(follows), "{:?}", received[0]);
     for key in [1, 2] {

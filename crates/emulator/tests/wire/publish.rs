@@ -1,4 +1,4 @@
-//! Publish over real gRPC: what is stored, what is refused, and every fault.
+//! Publish over real gRPC: stored messages, refused requests, and every fault.
 
 use std::time::{Duration, Instant};
 
@@ -66,7 +66,7 @@ async fn a_request_may_be_as_large_as_in_production_and_not_larger() {
 
     assert_eq!(status.code(), Code::InvalidArgument);
     assert!(status.message().contains("exceeds the limit"), "{status}");
-    // The connection is still good.
+    // The connection is still usable.
     client.publish(request(vec![message("a", "")])).await.unwrap();
 }
 
@@ -163,7 +163,7 @@ async fn a_black_hole_neither_stores_nor_answers_and_forgets_clients_that_give_u
     let status = client.publish(request_with_deadline).await.unwrap_err();
     assert!(matches!(status.code(), Code::DeadlineExceeded | Code::Cancelled), "{status}");
 
-    // The same key is free again, so the next request is the only one outstanding.
+    // The key is free again, so the next request is the only outstanding one.
     client.publish(request(vec![message("b", "k")])).await.unwrap();
     assert_eq!(stored(&server.emulator), ["b"]);
     assert!(!server.emulator.stats().publish_replies.contains_key("UNKNOWN"));

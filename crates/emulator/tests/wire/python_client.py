@@ -1,7 +1,7 @@
 """The official Python client against the emulator.
 
 Usage: PUBSUB_EMULATOR_HOST=host:port python3 python_client.py
-Prints "ok" as its last line and exits 0 when everything was as expected.
+Prints "ok" as its last line and exits with 0 if all checks pass.
 """
 
 import threading
@@ -55,7 +55,7 @@ def pull_once(publisher, subscriber, topic, subscription):
     assert dict(message.attributes) == {"kind": "pull"}
     assert message.publish_time.timestamp() > 1_600_000_000
 
-    # Given back, it comes again; acknowledged, it does not.
+    # A nacked message is redelivered. An acknowledged one is not.
     ids = [received[0].ack_id]
     subscriber.modify_ack_deadline(
         request={"subscription": subscription, "ack_ids": ids, "ack_deadline_seconds": 0}
@@ -104,7 +104,7 @@ def stream_in_order(publisher, subscriber, topic, subscription):
 
 def limits(publisher, topic):
     message = types.PubsubMessage
-    # The generated client under the batching one sends a request as it is given.
+    # The generated client below the batching client sends each request unchanged.
     api = PublisherClient(transport=publisher.transport)
 
     def refused(*messages):

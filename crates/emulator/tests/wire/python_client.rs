@@ -1,6 +1,7 @@
-//! Runs `python_client.py` where a Python with `google-cloud-pubsub` is; elsewhere it says so.
+//! Runs `python_client.py` if a Python with `google-cloud-pubsub` exists. Otherwise reports the
+//! test as skipped.
 //!
-//! Which Python can be said with `WALRELAY_TEST_PYTHON`; otherwise it is `python3`.
+//! `WALRELAY_TEST_PYTHON` selects the Python. The default is `python3`.
 #![expect(clippy::disallowed_methods, reason = "a test is configured by its environment")]
 #![expect(clippy::print_stdout, reason = "a test that is skipped has to say so")]
 
@@ -23,7 +24,7 @@ async fn the_official_python_client_publishes_and_receives() {
 
     let mut script = Command::new(&python);
     script.arg(SCRIPT).env("PUBSUB_EMULATOR_HOST", server.address.to_string());
-    // The script has deadlines of its own, so this comes back.
+    // The script has deadlines of its own, so this call returns.
     let output = tokio::task::spawn_blocking(move || script.output()).await.unwrap().unwrap();
 
     let text = String::from_utf8_lossy(&output.stdout);

@@ -1,4 +1,4 @@
-//! Seeking to a time between two messages, and what keeping messages costs.
+//! Seeks to a time between two messages, and the memory of retained messages.
 
 use std::time::SystemTime;
 
@@ -8,7 +8,7 @@ use proto::seek_request::Target;
 use tonic::Code;
 use walrelay_emulator::{Log, Options, StoredMessage};
 
-/// With a subscription that keeps what is acknowledged.
+/// Creates a subscription that retains acknowledged messages.
 async fn with_retention(server: &Server, filter: &str) {
     let subscription = proto::Subscription {
         name: SUBSCRIPTION.to_owned(),
@@ -40,7 +40,8 @@ async fn a_seek_to_a_time_divides_messages_by_their_publication() {
     let times: Vec<SystemTime> =
         server.emulator.published(TOPIC).iter().map(StoredMessage::publish_time).collect();
 
-    // The time itself counts as later. Message 4 is out, and comes again as well.
+    // A message published exactly at the time counts as later. Message 4 is leased, and is also
+    // redelivered.
     seek(&server, times[1]).await;
     assert_eq!(payloads(&server.pull(10).await.unwrap()), ["2", "3", "4"]);
     seek(&server, times[3]).await;
@@ -109,7 +110,7 @@ async fn what_is_kept_counts_towards_the_bound_on_memory() {
     let full = publisher.publish(request(vec![message(&"x".repeat(4_000), "")])).await.unwrap_err();
     assert_eq!(full.code(), Code::ResourceExhausted);
 
-    // What is not kept any more makes room.
+    // Messages that are no longer retained free memory.
     let update = proto::UpdateSubscriptionRequest {
         subscription: Some(proto::Subscription {
             name: SUBSCRIPTION.to_owned(),

@@ -1,4 +1,4 @@
-//! An emulator on a port of its own, and raw clients for it.
+//! An emulator on its own port, and raw clients for it.
 
 use std::future::Future;
 use std::net::SocketAddr;
@@ -17,7 +17,7 @@ use walrelay_emulator::{Emulator, Log, Options, Ordering, SubscriptionOptions};
 pub(crate) const TOPIC: &str = "projects/test/topics/orders.events";
 pub(crate) const SUBSCRIPTION: &str = "projects/test/subscriptions/orders.all";
 
-/// A served emulator; everything ends when it is dropped.
+/// A running emulator, which ends when dropped.
 pub(crate) struct Server {
     pub(crate) emulator: Emulator,
     pub(crate) address: SocketAddr,
@@ -47,14 +47,14 @@ impl Server {
         Self { emulator, address, control, stop: Some(stop), tasks }
     }
 
-    /// With a topic and nothing else.
+    /// Starts an emulator with one topic.
     pub(crate) async fn with_topic() -> Self {
         let server = Self::start().await;
         server.emulator.create_topic(TOPIC).unwrap();
         server
     }
 
-    /// With a topic and an ordered subscription to it.
+    /// Starts an emulator with one topic and an ordered subscription.
     pub(crate) async fn with_subscription() -> Self {
         let server = Self::with_topic().await;
         let options = SubscriptionOptions { ordering: Ordering::PerKey, ..Default::default() };
@@ -66,7 +66,7 @@ impl Server {
         self.emulator.set_fault(text.parse().unwrap());
     }
 
-    /// One Pull request of the subscription.
+    /// Sends one Pull request.
     pub(crate) async fn pull(&self, count: i32) -> Result<Vec<proto::ReceivedMessage>, Status> {
         let pull = proto::PullRequest {
             subscription: SUBSCRIPTION.to_owned(),
@@ -77,7 +77,7 @@ impl Server {
         Ok(pulled.into_inner().received_messages)
     }
 
-    /// One Acknowledge request.
+    /// Sends one Acknowledge request.
     pub(crate) async fn acknowledge(
         &self,
         received: &[proto::ReceivedMessage],
@@ -89,7 +89,7 @@ impl Server {
         within(self.subscriber().await.acknowledge(request)).await.map(drop)
     }
 
-    /// One ModifyAckDeadline request.
+    /// Sends one ModifyAckDeadline request.
     pub(crate) async fn modify(
         &self,
         received: &[proto::ReceivedMessage],
@@ -103,7 +103,7 @@ impl Server {
         within(self.subscriber().await.modify_ack_deadline(request)).await.map(drop)
     }
 
-    /// Publishes one message a request: each item is a key and a payload.
+    /// Publishes one message per request. Each item is a key and a payload.
     pub(crate) async fn publish(&self, messages: &[(&str, &str)]) {
         let mut publisher = self.publisher().await;
         for (key, data) in messages {
@@ -127,14 +127,15 @@ impl Server {
         SubscriberClient::new(self.channel().await)
     }
 
-    /// Asks the gRPC server to stop and waits until it has.
+    /// Stops the gRPC server and waits until it has stopped.
     pub(crate) async fn stop(mut self) {
         drop(self.stop.take());
         within(self.tasks.join_next()).await.unwrap().unwrap();
     }
 }
 
-/// A deadline for what should happen soon; a machine under load is slow.
+/// Limits the wait for an event that should happen soon. The limit is generous, because a loaded
+/// machine is slow.
 pub(crate) async fn within<T>(what: impl Future<Output = T>) -> T {
     tokio::time::timeout(Duration::from_secs(60), what).await.expect("it did not happen in time")
 }
@@ -152,7 +153,7 @@ pub(crate) fn request(messages: Vec<proto::PubsubMessage>) -> proto::PublishRequ
     proto::PublishRequest { topic: TOPIC.to_owned(), messages }
 }
 
-/// The payloads of everything stored in the topic.
+/// Returns the payloads of all messages stored in the topic.
 pub(crate) fn stored(emulator: &Emulator) -> Vec<String> {
     let messages = emulator.published(TOPIC);
     messages.iter().map(|m| String::from_utf8(m.data().to_vec()).unwrap()).collect()
@@ -170,7 +171,7 @@ impl Stream {
         Self::try_open(server, outstanding).await.unwrap()
     }
 
-    /// The code of the refusal, if it is not opened.
+    /// Opens a stream, or returns the code of the refusal.
     pub(crate) async fn try_open(server: &Server, outstanding: i64) -> Result<Self, Code> {
         let first = proto::StreamingPullRequest {
             subscription: SUBSCRIPTION.to_owned(),
@@ -193,12 +194,12 @@ impl Stream {
         Ok(Self { requests, replies, received: Vec::new() })
     }
 
-    /// The next `count` payloads.
+    /// Returns the next `count` payloads.
     pub(crate) async fn next(&mut self, count: usize) -> Vec<String> {
         payloads(&self.take(count).await)
     }
 
-    /// The next `count` messages.
+    /// Returns the next `count` messages.
     pub(crate) async fn take(&mut self, count: usize) -> Vec<proto::ReceivedMessage> {
         while self.received.len() < count {
             let reply = within(self.replies.message()).await.unwrap().expect("the stream is open");
@@ -230,7 +231,7 @@ impl Stream {
         while within(replies.message()).await.unwrap().is_some() {}
     }
 
-    /// How the stream ends, after whatever else it delivers.
+    /// Returns the end of the stream, after all further deliveries.
     pub(crate) async fn end(&mut self) -> Result<(), Code> {
         loop {
             match within(self.replies.message()).await {

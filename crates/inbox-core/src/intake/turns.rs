@@ -1,4 +1,4 @@
-//! Whose turn it is: what goes into the next batch.
+//! Selects the messages of the next batch.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -9,18 +9,19 @@ use crate::batch::{Batch, Standing};
 use crate::doubts::Trial;
 use crate::leases::Ticket;
 
-/// Bytes of messages in a batch: more would make one transaction long, and gain nothing.
+/// The maximum bytes of messages in a batch. More would make one transaction long, and gain
+/// nothing.
 const BATCH_BYTES_MAX: usize = 4 << 20;
 
-/// What has failed by itself has one turn of so many: of the others some may be healthy, and of it some may be
-/// stored by now.
+/// Turns that failed alone get one of so many doubtful batches. The other doubtful turns may be
+/// healthy. Turns that failed alone still need a share, because some may be due to be stored.
 const TRIED_EVERY: u64 = 4;
 
-/// One of the two lines of what is in doubt.
+/// One of the two queues of doubtful turns.
 type OfDoubtful = fn(&mut Doubtful) -> &mut VecDeque<Turn>;
 
 impl<M> Intake<M> {
-    /// The next batch, if one may go now.
+    /// Returns the next batch, if one may start now.
     pub fn next_batch(&mut self, now: Instant) -> Option<Batch<M>> {
         self.wake_rested(now);
         let (tickets, standing) = match self.last {
@@ -54,7 +55,8 @@ impl<M> Intake<M> {
         (!tickets.is_empty()).then_some((tickets, Standing::Unknown))
     }
 
-    /// What is in doubt never has all workers: one of them that waits for a lock is no worker for the others.
+    /// Selects doubtful messages. They never get all workers, because one that waits for a lock
+    /// blocks its worker for the others.
     fn next_doubtful(&mut self, now: Instant) -> Option<(Vec<Ticket>, Standing)> {
         let workers = if self.pace.is_outage() { 1 } else { self.bounds.workers.div_ceil(2) };
         if self.doubtful_out() >= workers || self.batches.len() >= self.bounds.workers {
@@ -80,7 +82,7 @@ impl<M> Intake<M> {
         {
             let first = self.first_of(&turn);
             let Some(first) = first.filter(|first| self.doubts.contains(*first)) else {
-                // Its lease was lost, and what stands there now is something else.
+                // The lease was lost, and another message is first by now.
                 line(&mut self.doubtful).pop_front();
                 self.ready.extend(first.map(|_| turn));
                 continue;
@@ -106,7 +108,7 @@ impl<M> Intake<M> {
         if trial.is_some() || !self.is_stuffed() {
             return trial;
         }
-        // Nothing that is healthy could come, and tell.
+        // No healthy message can arrive, and prove the fault.
         self.is_making_room = self.doubts.give_up_one(self.bounds.messages, now);
         self.is_making_room.then_some(Trial::Last)
     }
@@ -115,13 +117,13 @@ impl<M> Intake<M> {
         self.batches.values().filter(|out| out.line == Line::Doubtful).count()
     }
 
-    /// Whether all that is held is in doubt, and there is hardly room for anything else.
+    /// Returns whether all held messages are in doubt, and hardly any capacity is left for others.
     fn is_stuffed(&self) -> bool {
         let is_idle = self.ready.is_empty() && self.batches.is_empty();
         self.is_nearly_full() && is_idle && !self.pace.is_away()
     }
 
-    /// The message that stands first in a turn; none when the turn is over.
+    /// Returns the first message of a turn. `None` if the turn is over.
     fn first_of(&self, turn: &Turn) -> Option<Ticket> {
         match turn {
             Turn::Single(ticket) => self.held.contains_key(ticket).then_some(*ticket),
@@ -139,7 +141,7 @@ impl<M> Intake<M> {
         };
     }
 
-    /// As much of a key as has room. Returns its bytes.
+    /// Takes as many messages of a key as the batch has capacity for. Returns their bytes.
     fn take_key(
         &mut self,
         key: &Arc<str>,
@@ -149,7 +151,7 @@ impl<M> Intake<M> {
         let mut bytes = 0;
         let room = most - tickets.len();
         let Some(lane) = self.lanes.get_mut(key) else { return 0 };
-        // It may stand in line twice, after its lease was lost and it came again.
+        // A key may be queued twice, after its lease was lost and its message was redelivered.
         if lane.state != State::Ready || lane.queue.is_empty() {
             return 0;
         }
@@ -180,7 +182,7 @@ impl<M> Intake<M> {
         }
     }
 
-    /// A key whose batch is over, or whose rest is, gets in line again; one that holds nothing goes.
+    /// Queues a key again after its batch or its pause. Removes a key that holds no message.
     pub(super) fn make_ready(&mut self, key: &Arc<str>) {
         let Some(lane) = self.lanes.get_mut(key) else { return };
         if lane.queue.is_empty() {

@@ -1,8 +1,9 @@
-//! The intake against a model of Pub/Sub and of a database, by seeds: copies, redelivered tails, leases
-//! that run out, lost acknowledgements, streams that break, unknown commits, two instances at once.
+//! The intake against models of Pub/Sub and of a database, with seeded random faults. The faults
+//! are duplicates, redelivered tails, expired leases, lost acknowledgements, broken streams,
+//! unknown commits and two concurrent instances.
 //!
-//! The judge shares no code with the intake. It keeps to what can be seen from outside: what is applied,
-//! what is acknowledged, and when.
+//! The judge shares no code with the intake. It checks only the behaviour visible from outside: the
+//! applied events, the acknowledged messages, and the order and time of both.
 
 #![expect(clippy::unwrap_used, reason = "a test stops at the first surprise")]
 
@@ -14,7 +15,7 @@ mod world;
 use walrelay_testkit::inbox::Planted;
 use world::{Plan, World};
 
-/// Enough seeds for every fault to meet every other; some seconds.
+/// Enough seeds for every combination of faults. The run takes some seconds.
 const SEEDS: u64 = 300;
 
 #[test]
@@ -63,7 +64,8 @@ fn no_event_is_applied_before_a_missing_version_of_its_key_comes_or_somebody_say
             discarded += world.store.discarded.len();
         }
     }
-    // What was left out came after all behind what was released; all of it has happened.
+    // The runs must contain three cases: withheld versions that came after a release, releases and
+    // discards.
     eprintln!("{behind} came behind, {released} were released, {discarded} discarded");
     assert!(behind > 100 && released > 100 && discarded > 100);
 }

@@ -1,20 +1,21 @@
-//! What is published: versions of keys, some too late, some out of order, some never.
+//! The published messages: versions of keys, some too late, some out of order, some never.
 
 use walrelay_core::Random;
 
 use crate::pubsub::{KEYS, PubSub};
 
-/// Turns until a version that was left out is published after all, at most.
+/// The maximum number of turns until a withheld version is published.
 const LATE_TURNS_MAX: u32 = 400;
 
-/// What becomes of versions that are left out.
+/// The fate of versions that the producer withholds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Gaps {
-    /// None are.
+    /// The producer withholds no version.
     Absent,
-    /// All come in the end, nobody has to act, and no handler fails.
+    /// All withheld versions are published in the end. No handler fails, and nobody has to act.
     Filled,
-    /// Some never come: handlers fail, and a person sees to what is stuck.
+    /// Some versions are never published. Handlers fail, and a person retries or discards stuck
+    /// events.
     Left,
 }
 
@@ -25,7 +26,7 @@ struct Withheld {
     turn: u32,
 }
 
-/// Gives out numbers in the order in which events commit, and versions within each key.
+/// Assigns numbers in the order in which events commit, and versions within each key.
 #[derive(Debug, Default)]
 pub(crate) struct Producer {
     events: u64,
@@ -34,7 +35,7 @@ pub(crate) struct Producer {
 }
 
 impl Producer {
-    /// The next version of a key, perhaps twice, as after a crash of the relay.
+    /// Publishes the next version of a key, perhaps twice, as after a crash of the relay.
     pub(crate) fn publish(&mut self, pubsub: &mut PubSub, key: usize, times: u32) {
         self.versions[key] += 1;
         self.publish_version(pubsub, (key, self.versions[key]), times);
@@ -48,8 +49,8 @@ impl Producer {
         }
     }
 
-    /// Leaves a version out, for a while or, where that may be, for ever; or has the one behind it commit
-    /// first.
+    /// Withholds a version for a while, or for ever under [`Gaps::Left`]. Alternatively the next
+    /// version commits first.
     pub(crate) fn stumble(
         &mut self,
         (pubsub, gaps): (&mut PubSub, Gaps),
@@ -71,7 +72,7 @@ impl Producer {
         }
     }
 
-    /// Publishes what was left out until this turn.
+    /// Publishes the versions withheld until this turn.
     pub(crate) fn make_up(&mut self, pubsub: &mut PubSub, turn: u32) {
         let due: Vec<Withheld> = self.withheld.extract_if(.., |it| it.turn <= turn).collect();
         for Withheld { key, version, .. } in due {
@@ -79,7 +80,7 @@ impl Producer {
         }
     }
 
-    /// Whether everything that will come has.
+    /// Returns whether no withheld version is still to be published.
     pub(crate) fn is_done(&self) -> bool {
         self.withheld.is_empty()
     }

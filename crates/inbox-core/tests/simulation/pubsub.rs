@@ -1,14 +1,15 @@
-//! Pub/Sub, as far as a consumer can tell: order within a key, leases, affinity, redelivered tails.
+//! A model of Pub/Sub with the behaviour that a consumer sees: order within a key, leases,
+//! affinity, redelivered tails.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
-/// Ordering keys.
+/// The number of ordering keys.
 pub(crate) const KEYS: usize = 5;
-/// How long a lease is.
+/// The length of a lease.
 pub(crate) const LEASE: Duration = Duration::from_secs(10);
 
-/// A message: its key, its place in the key, and the event it carries, with its version.
+/// A message: its key, its place in the key, and its event with its version.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Message {
     pub(crate) key: usize,
@@ -40,8 +41,9 @@ impl PubSub {
         slots.push(Slot { message, lease: None, is_acknowledged: false, deliveries: 0 });
     }
 
-    /// The next message of a key for this instance, with the name of its delivery: the first that is
-    /// neither acknowledged nor out, unless another instance has something of the key.
+    /// Delivers the next message of a key to this instance, with the name of the delivery. This is
+    /// the first message that is neither acknowledged nor out. A key that another instance holds
+    /// delivers none.
     pub(crate) fn deliver(
         &mut self,
         key: usize,
@@ -77,7 +79,7 @@ impl PubSub {
         slot.lease = None;
     }
 
-    /// Renews a lease; one of an older delivery is none any more.
+    /// Renews a lease. An older delivery has no lease any more.
     pub(crate) fn renew(&mut self, ack_id: &str, until: Instant) {
         let (slot, delivery) = self.slot(ack_id);
         if let Some((owner, _)) = slot.lease.filter(|_| slot.deliveries == delivery) {
@@ -85,7 +87,8 @@ impl PubSub {
         }
     }
 
-    /// A lease that runs out takes those behind it along: the tail comes again, in order.
+    /// Expires leases. An expired lease ends the leases behind it in its key, so that the tail is
+    /// redelivered in order.
     pub(crate) fn expire(&mut self, now: Instant) {
         for slots in self.keys.values_mut() {
             let is_over = |slot: &Slot| slot.lease.is_some_and(|(_, until)| until <= now);
@@ -95,7 +98,7 @@ impl PubSub {
         }
     }
 
-    /// A key's tail comes again for no reason one could see.
+    /// Redelivers a key's tail without a visible reason.
     pub(crate) fn hiccup(&mut self, key: usize, place: usize) {
         let slots = self.keys.get_mut(&key).into_iter().flatten();
         slots.skip(place).for_each(|slot| slot.lease = None);
@@ -105,13 +108,13 @@ impl PubSub {
         self.keys.values().flatten().all(|slot| slot.is_acknowledged)
     }
 
-    /// Key and version of each event.
+    /// Returns the key and version of each event.
     pub(crate) fn versions(&self) -> BTreeMap<u64, (usize, i64)> {
         let messages = self.keys.values().flatten().map(|slot| &slot.message);
         messages.map(|it| (it.event, (it.key, it.version))).collect()
     }
 
-    /// The events of each key, in the order in which they were published.
+    /// Returns the events of each key, in the order in which they were published.
     pub(crate) fn events(&self) -> BTreeMap<usize, Vec<u64>> {
         let events = |slots: &Vec<Slot>| slots.iter().map(|slot| slot.message.event).collect();
         self.keys.iter().map(|(key, slots)| (*key, events(slots))).collect()

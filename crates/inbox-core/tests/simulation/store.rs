@@ -1,4 +1,4 @@
-//! The database: what has taken effect, and in which order.
+//! A model of the database: the applied events, in their order.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -9,11 +9,13 @@ use crate::pubsub::Message;
 
 pub(crate) struct Store {
     inbox: Inbox,
-    /// Events that were applied although a version is missing before them: a person wanted it.
+    /// Events that were applied although an earlier version is missing, because a person released
+    /// them.
     pub(crate) released: BTreeSet<u64>,
-    /// Events that were given up, and how many had been applied by then.
+    /// Discarded events, each with the number of events applied by then.
     pub(crate) discarded: BTreeMap<u64, usize>,
-    /// The same of released ones that the handler has failed on: what was missing before them is given up.
+    /// Released events that the handler failed on, each with the number of events applied by then.
+    /// The versions missing before them are given up.
     pub(crate) tried: BTreeMap<u64, usize>,
 }
 
@@ -32,7 +34,7 @@ impl Store {
         Self { inbox: Inbox::new(rules), released, discarded, tried }
     }
 
-    /// Commits these messages: the inbox finds copies.
+    /// Commits these messages. The inbox finds duplicates.
     pub(crate) fn commit<'a>(
         &mut self,
         messages: impl Iterator<Item = &'a Message>,
@@ -43,7 +45,7 @@ impl Store {
         self.inbox.apply(&batch, |_| fails());
     }
 
-    /// Applies what waits and is due.
+    /// Applies pending rows that are due.
     pub(crate) fn redeliver(&mut self, mut fails: impl FnMut() -> bool) {
         self.inbox.redeliver(|_| fails());
         let by_now = self.inbox.applied.len();
@@ -56,22 +58,22 @@ impl Store {
         }
     }
 
-    /// Whether the database has this event, whatever became of it.
+    /// Returns whether the database has a row of this event, in any status.
     pub(crate) fn knows(&self, event: u64) -> bool {
         self.inbox.rows.contains_key(&u32::try_from(event).unwrap())
     }
 
-    /// Whether something waits.
+    /// Returns whether any row is pending or dead.
     pub(crate) fn is_waiting(&self) -> bool {
         self.inbox.rows.values().any(|row| matches!(row.status, Status::Retrying | Status::Dead))
     }
 
-    /// How many were overtaken.
+    /// Returns the number of late events.
     pub(crate) fn late(&self) -> usize {
         self.inbox.rows.values().filter(|row| row.status == Status::Late).count()
     }
 
-    /// Events that have taken effect: key, version and number, in the order of effect.
+    /// Returns the applied events as key, version and number, in the order of application.
     pub(crate) fn applied(&self) -> Vec<(usize, i64, u64)> {
         let applied = self.inbox.applied.iter();
         let told =
@@ -79,12 +81,13 @@ impl Store {
         told.collect()
     }
 
-    /// Forgets an effect: what a judge has to notice.
+    /// Forgets an effect, which the judge must notice.
     pub(crate) fn lose_an_effect(&mut self) {
         self.inbox.applied.pop();
     }
 
-    /// A person looks at what holds a key or waits for a version, and has one of it tried again or given up.
+    /// Acts as an operator: picks an event that holds a key or waits for a version, and retries or
+    /// discards that event.
     pub(crate) fn operate(&mut self, random: &mut Random) {
         let rows = self.inbox.rows.values();
         let stuck = rows.filter(|row| {

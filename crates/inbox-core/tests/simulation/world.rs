@@ -1,4 +1,4 @@
-//! Instances, Pub/Sub and the database, turn by turn in made-up time.
+//! Instances, Pub/Sub and the database, turn by turn in virtual time.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -16,12 +16,12 @@ const EVENTS: u64 = 120;
 const TURNS_MAX: u32 = 20_000;
 const TURN: Duration = Duration::from_millis(50);
 
-/// How much breaks, in percent.
+/// The kinds and rates of faults.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Plan {
     pub(crate) instances: usize,
     pub(crate) breaks_percent: u32,
-    /// Where producers leave versions out, an event waits for the one before it.
+    /// With gaps, an event waits for the version before its own.
     pub(crate) gaps: Gaps,
     pub(crate) planted: Option<Planted>,
 }
@@ -34,7 +34,7 @@ impl Plan {
     pub(crate) const LEFT: Self = Self { gaps: Gaps::Left, ..Self::ROUGH };
 }
 
-/// A batch on its way.
+/// A batch in flight.
 struct Out {
     batch: Batch<Message>,
     ends_at: Instant,
@@ -44,8 +44,8 @@ struct Instance {
     intake: Intake<Message>,
     out: Vec<Out>,
     is_open: bool,
-    /// When each message began to be held, by its name and by those of its deliveries, and of each key
-    /// the last that was acknowledged; for C7.
+    /// For C7: the arrival number of each message and of each delivery, and the last acknowledged
+    /// arrival of each key.
     arrivals: BTreeMap<(usize, usize), u64>,
     deliveries: BTreeMap<String, u64>,
     acknowledged: BTreeMap<usize, u64>,
@@ -60,7 +60,7 @@ pub(crate) struct World {
     pub(crate) pubsub: PubSub,
     pub(crate) store: Store,
     producer: Producer,
-    /// It becomes calm, so that what is lost is told from what is late.
+    /// Whether faults have stopped. Events that are still missing then are lost, not late.
     is_calm: bool,
     arrival: u64,
 }
@@ -112,7 +112,7 @@ impl World {
         !self.is_calm && drawn < self.plan.breaks_percent
     }
 
-    /// Until everything is acknowledged.
+    /// Runs until every message is acknowledged.
     pub(crate) fn run(&mut self) {
         for turn in 0..TURNS_MAX {
             self.is_calm = turn > TURNS_MAX / 2;
@@ -137,7 +137,7 @@ impl World {
         panic!("seed {}: not everything was acknowledged and applied", self.seed);
     }
 
-    /// Whether the handler fails, this time; only where there is somebody to see to it.
+    /// Returns whether the handler fails this time. It fails only in runs with an operator.
     fn fails(plan: Plan, random: &mut Random) -> bool {
         plan.gaps == Gaps::Left && random.next_u32().is_multiple_of(12)
     }
@@ -154,7 +154,7 @@ impl World {
         }
     }
 
-    /// Streams break and come back; leases are renewed while they are there.
+    /// Breaks and reopens streams, and renews leases while a stream is open.
     fn keep_stream(&mut self, index: usize) {
         let breaks = self.strikes() && self.strikes();
         let comes_back = self.random.next_u32().is_multiple_of(200);
@@ -235,7 +235,7 @@ impl World {
         }
     }
 
-    /// What the database does with a batch.
+    /// Returns the database's outcome for a batch.
     fn outcome(&mut self, batch: &Batch<Message>) -> Outcome {
         let messages = || batch.messages.iter().map(AsRef::as_ref);
         if self.strikes() {
@@ -245,7 +245,7 @@ impl World {
                 4 => return Outcome::Failed(Failure::Locked),
                 5 => return Outcome::Failed(Failure::Operator),
                 6 => return Outcome::Failed(Failure::Severed),
-                // It committed, and nobody knows.
+                // The batch committed, and the consumer does not learn of the commit.
                 2 => {
                     self.commit(messages());
                     return Outcome::Failed(Failure::Outage);
@@ -253,7 +253,8 @@ impl World {
                 _ => {}
             }
         }
-        // A key is deferred from some message on; copies of what is there already are still found.
+        // The database defers a key from some message on. It still finds duplicates of stored
+        // events.
         let mut deferred = BTreeSet::new();
         let mut fates = Vec::new();
         for message in messages() {
@@ -291,7 +292,8 @@ impl World {
         }
     }
 
-    /// Every event once, and in order unless it was overtaken; those that were given up, not at all.
+    /// Checks that every event was applied once, and in order unless the event was late. Discarded
+    /// events must not be applied.
     pub(crate) fn judge(&self) {
         let all = self.store.applied();
         for (key, mut expected) in self.pubsub.events() {
@@ -307,8 +309,8 @@ impl World {
         }
     }
 
-    /// No event before one of its key that is missing, unless a person has said so. Returns how many
-    /// have come after one with a higher version.
+    /// Checks that no event was applied before a missing version of its key, unless a person
+    /// released the event. Returns the number of events that came after a higher version.
     pub(crate) fn judge_gaps(&self) -> usize {
         let versions: BTreeMap<u64, (usize, i64)> = self.pubsub.versions();
         let mut reached: BTreeMap<usize, i64> = BTreeMap::new();

@@ -41,8 +41,8 @@ impl ConnectConfig {
 pub struct Endpoint {
     /// A name, an address, or the directory of a Unix socket.
     pub host: String,
-    pub host: String,
     /// The TCP port, or the number in the name of the socket.
+    pub port: u16,
     /// Per host, because a password file has one line per host; none before that file is read.
     pub password: Option<Secret>,
 }

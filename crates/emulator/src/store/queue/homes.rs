@@ -1,12 +1,13 @@
-//! To which stream a key goes.
+//! Assigns keys to streams.
 //!
-//! - What a consumer holds of a key brings it the key's next messages too, as in production.
-//! - A key of which nobody holds anything goes to its home: the same one of the open streams each time, so that the
-//!   streams share the keys. When streams come and go homes move; a key whose home has moved gets nothing more
-//!   until what is out of it is acknowledged, and goes to its home then.
-//! - Where the home takes nothing, because it is full or lets its leases run out, another stream that has
-//!   nothing else to take may have the key.
-//! - What was given back is anybody's.
+//! - The consumer that holds messages of a key also gets the key's next messages, as in production.
+//! - A key without leased messages goes to its home, one of the open streams. The home of a key
+//!   stays the same while the set of streams stays the same, so the streams share the keys.
+//! - When streams open or close, homes move. A key whose home has moved gets no messages until its
+//!   leased messages are acknowledged. It then goes to its new home.
+//! - If the home takes no messages, because it is full or lets its leases expire, another idle
+//!   stream may take the key.
+//! - Any consumer may take requeued messages.
 
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 
@@ -14,24 +15,24 @@ use bytes::Bytes;
 
 use super::{ConsumerId, Queue, Stay, Usage};
 
-/// The oldest message that waits of a key, and the key.
+/// The id of a key's oldest waiting message, and the key.
 type Front = (u64, Bytes);
 
 impl Queue {
-    /// The oldest of the fronts that this consumer may have.
+    /// Returns the oldest front that this consumer may take.
     pub(super) fn front_for(&mut self, consumer: ConsumerId) -> Option<Front> {
         let fronts =
             [self.front_owned(consumer), self.front_at_home(consumer), self.front_of_anybodys()];
         fronts.into_iter().flatten().min().or_else(|| self.front_of_others(consumer))
     }
 
-    /// The consumer may have the key's next message, because it holds the one before.
+    /// Returns the oldest front of a key of which the consumer already holds a message.
     fn front_owned(&mut self, consumer: ConsumerId) -> Option<Front> {
         loop {
             let usage = self.consumers.get(&consumer)?;
             let (key, stay) = (usage.owned.front()?.clone(), usage.stay);
             let next = self.next_of(&key, Some(consumer));
-            // A call is over before anything of it is acknowledged.
+            // A Pull call ends before any of its messages is acknowledged.
             if next.is_some() && (stay == Stay::Call || !self.is_wanted_at_home(&key, consumer)) {
                 return next.map(|id| (id, key));
             }
@@ -59,7 +60,7 @@ impl Queue {
         }
     }
 
-    /// What others would get, if they took anything.
+    /// Returns the front of a key whose home takes no messages.
     fn front_of_others(&mut self, consumer: ConsumerId) -> Option<Front> {
         for place in 0..self.streams.len() {
             let other = self.streams[place];
@@ -74,18 +75,19 @@ impl Queue {
         None
     }
 
-    /// The first that waits of a key, if the key is this one's.
+    /// Returns the key's oldest waiting message, if `owner` owns the key.
     fn next_of(&self, key: &Bytes, owner: Option<ConsumerId>) -> Option<u64> {
         self.keys.get(key).filter(|its| its.owner == owner)?.next_id()
     }
 
-    /// Whether another stream is the key's home and takes it.
+    /// Returns whether another stream is the key's home and takes messages.
     fn is_wanted_at_home(&self, key: &Bytes, consumer: ConsumerId) -> bool {
         let home = self.home(key).filter(|home| *home != consumer);
         home.and_then(|home| self.consumers.get(&home)).is_some_and(Usage::is_taking)
     }
 
-    /// The stream with the highest hash of both: one that comes or goes moves no other's keys.
+    /// Returns the stream with the highest hash of key and stream. A stream that opens or closes
+    /// then moves no keys between the other streams.
     fn home(&self, key: &Bytes) -> Option<ConsumerId> {
         match self.streams.as_slice() {
             [] => None,
@@ -98,7 +100,7 @@ impl Queue {
         }
     }
 
-    /// Lists everything that waits anew: streams have come or gone.
+    /// Rebuilds the lists of all waiting keys after a stream has opened or closed.
     pub(super) fn share_out(&mut self) {
         self.streams.clear();
         for (consumer, usage) in &mut self.consumers {
@@ -119,11 +121,11 @@ impl Queue {
         }
     }
 
-    /// Lists a key that has something waiting: with its owner, or at home.
+    /// Lists a key with waiting messages with its owner, or at its home.
     pub(super) fn schedule(&mut self, key: &Bytes) {
         let owner = self.keys.get(key).and_then(|queue| queue.owner);
         if let Some(owner) = owner {
-            // A consumer that is gone has no list: the key is scheduled again when it is freed.
+            // A closed consumer has no list. The key is scheduled again when it is freed.
             if let Some(usage) = self.consumers.get_mut(&owner) {
                 usage.owned.push_back(key.clone());
             }
@@ -136,8 +138,8 @@ impl Queue {
         }
     }
 
-    /// Something of a key has come back. Where nothing of it is out any more, it is anybody's: returns
-    /// whether it is.
+    /// Handles requeued messages of a key. Without leased messages, any consumer may take the key.
+    /// Returns whether this is the case.
     pub(super) fn is_anybodys_now(&mut self, key: &Bytes) -> bool {
         let is_free = self.settle_owner(key);
         if is_free {
@@ -146,8 +148,8 @@ impl Queue {
         is_free
     }
 
-    /// Frees a key whose last lease is gone, and forgets it if nothing waits either. Returns whether
-    /// there were no leases.
+    /// Frees a key without leased messages, and removes it if it also has no waiting messages.
+    /// Returns whether the key has no leased messages.
     pub(super) fn settle_owner(&mut self, key: &Bytes) -> bool {
         let Some(queue) = self.keys.get_mut(key) else { return false };
         if !queue.leased.is_empty() {
@@ -183,7 +185,7 @@ mod tests {
     }
 
     impl Fixture {
-        /// So many rounds of so many keys wait.
+        /// Creates a queue with `rounds` waiting messages for each of `keys` keys.
         fn new(keys: u32, rounds: u32) -> Self {
             let queue = Queue::new(Ordering::PerKey, Retained::default());
             let mut fixture = Self { queue, now: Instant::now(), next_id: 1 };
@@ -206,7 +208,7 @@ mod tests {
             self.queue.open(consumer, Stay::Stream, allowance);
         }
 
-        /// Keys and ack ids.
+        /// Takes messages and returns their keys and ack ids.
         fn take(&mut self, consumer: ConsumerId) -> Vec<(Bytes, u64)> {
             let taken = self.queue.take(consumer, self.now + Duration::from_secs(10));
             taken.into_iter().map(|its| (its.message.ordering_key().clone(), its.ack_id)).collect()
@@ -237,7 +239,7 @@ mod tests {
         fixture.open(TWO, 100);
         let mut of_two = 0;
         for _ in 0..200 {
-            // It always holds something, and never nothing of what it holds most of.
+            // The stream always holds messages of its busiest key.
             let (_, ack_id) = held.remove(0);
             fixture.queue.acknowledge(ack_id);
             held.extend(fixture.take(ONE));
@@ -258,7 +260,7 @@ mod tests {
         fixture.open(ONE, 3);
         let mut held = fixture.take(ONE);
         let is_other = |(key, _): &(Bytes, u64)| key == "key-1";
-        // It is held to the end: the key stays with the stream.
+        // This message is held to the end, so that the key stays with the stream.
         held.retain(|delivery| !is_other(delivery));
         let mut others = 1;
         for _ in 0..20 {

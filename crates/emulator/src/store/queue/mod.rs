@@ -1,16 +1,17 @@
-//! What one subscription still has to deliver: ordering, leases, redelivery.
+//! The undelivered messages of one subscription: ordering, leases, redelivery.
 //!
 //! ```text
 //!              take                    acknowledge
 //!  waiting ───────────▶ leased ─────────────────────────▶ gone (a keyed message stays, acknowledged,
 //!     ▲                   │                                while an earlier one of its key is not)
-//!     └───────────────────┘ nack, or its deadline passed;
-//!                           takes all later messages of its key along
+//!     └───────────────────┘ nack, or its deadline passed:
+//!                           all later messages of its key return as well
 //! ```
 //!
-//! A key with leased messages belongs to the consumer that holds them: nobody else gets its next
-//! message, so two streams never race over one key. Which stream a key goes to that has none leased,
-//! is in [`homes`]. No clock in here: time is an argument.
+//! A key with leased messages belongs to the consumer that holds them. No other consumer gets its
+//! next message, so two streams never compete for one key. The module [`homes`] selects the stream
+//! for a key without leased messages. This module reads no clock, and takes the time as an
+//! argument.
 
 mod homes;
 mod seek;
@@ -27,7 +28,7 @@ use crate::store::retained::Retained;
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub(crate) struct ConsumerId(pub(crate) u64);
 
-/// How much a consumer may hold without acknowledging it.
+/// The amount that a consumer may hold without acknowledging it.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Allowance {
     pub(crate) messages: usize,
@@ -38,17 +39,19 @@ pub(crate) struct Allowance {
 #[derive(Debug)]
 pub(crate) struct Delivery {
     pub(crate) ack_id: u64,
-    /// How often it was delivered, this time included; 0 without dead letters, as in production.
+    /// The number of deliveries including this one. 0 without a dead-letter policy, as in
+    /// production.
     pub(crate) attempt: u32,
     pub(crate) message: StoredMessage,
 }
 
-/// When a message is given up.
+/// The condition for giving up a message.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct DeadLetters {
-    /// Given back after so many deliveries, a message is dead.
+    /// The number of deliveries after which a nacked message is dead.
     pub(crate) attempts_max: u32,
-    /// Whether it can be forwarded now. A message that cannot is delivered again, as in production.
+    /// Whether dead messages can be forwarded now. A message that cannot be forwarded is
+    /// redelivered, as in production.
     pub(crate) may_forward: bool,
 }
 
@@ -62,7 +65,7 @@ pub(crate) struct DeadLetter {
 #[derive(Debug)]
 struct Waiting {
     message: StoredMessage,
-    /// Deliveries so far.
+    /// The number of deliveries so far.
     attempts: u32,
 }
 
@@ -82,16 +85,17 @@ impl Leased {
 #[derive(Debug, PartialEq, Eq)]
 enum LeaseState {
     Open,
-    /// Acknowledged before an earlier message of its key; redelivered if that one is.
+    /// Acknowledged before an earlier message of its key. If the earlier one is redelivered, this
+    /// one is redelivered as well.
     Acknowledged,
 }
 
 #[derive(Debug, Default)]
 struct Key {
     waiting: VecDeque<Waiting>,
-    /// In delivery order, so their ack ids ascend.
+    /// Leased messages in delivery order, so that their ack ids ascend.
     leased: VecDeque<Leased>,
-    /// Who holds `leased`; set while that is not empty.
+    /// The holder of `leased`. `None` if `leased` is empty.
     owner: Option<ConsumerId>,
 }
 
@@ -100,13 +104,13 @@ impl Key {
         self.waiting.front().map(|waiting| waiting.message.id())
     }
 
-    /// The oldest message that is out, if it is acknowledged.
+    /// Removes the oldest leased message if it is acknowledged.
     fn pop_acknowledged(&mut self) -> Option<Leased> {
         self.leased.pop_front_if(|leased| !leased.is_open())
     }
 }
 
-/// What an ack id stands for while its message is neither acknowledged nor given back.
+/// The lease behind an ack id, until its message is acknowledged or requeued.
 #[derive(Debug)]
 struct Lease {
     consumer: ConsumerId,
@@ -122,12 +126,12 @@ enum LeasedMessage {
     Keyed(Bytes),
 }
 
-/// How long a consumer is there.
+/// The lifetime of a consumer.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Stay {
-    /// Keys are shared out among those that stay.
+    /// A stream. Streams share the keys.
     Stream,
-    /// One response.
+    /// A single Pull call.
     Call,
 }
 
@@ -135,21 +139,24 @@ pub(crate) enum Stay {
 struct Usage {
     stay: Stay,
     allowance: Allowance,
-    /// Streams that are this consumer: two for a moment, when a client comes back before it is known
-    /// that it had gone.
+    /// The number of streams that are this consumer. Two for a moment, if a client reconnects
+    /// before the server notices the loss of the first stream.
     streams: u32,
     messages: usize,
     bytes: usize,
-    /// Keys with something waiting that this consumer owns; may be stale, so each is looked at.
+    /// Keys with waiting messages that this consumer owns. Entries may be stale, so each is checked
+    /// on use.
     owned: VecDeque<Bytes>,
-    /// The same of keys that nobody owns and whose home it is.
+    /// Keys with waiting messages that have no owner and whose home is this consumer. Entries may
+    /// be stale.
     at_home: VecDeque<Bytes>,
-    /// A lease of its has run out since it acknowledged anything.
+    /// Whether a lease of this consumer has expired since its last acknowledgement.
     is_stuck: bool,
 }
 
 impl Usage {
-    /// One message may pass the bound in bytes, or a large message could never be delivered.
+    /// Returns whether the consumer may take another message. One message may exceed the limit in
+    /// bytes, because a large message could otherwise never be delivered.
     fn has_room(&self) -> bool {
         self.messages < self.allowance.messages && self.bytes < self.allowance.bytes
     }
@@ -158,8 +165,8 @@ impl Usage {
         self.has_room() && !self.is_stuck
     }
 
-    /// A key that has more stands behind the others of this consumer, or one that always has more would keep
-    /// theirs from coming at all.
+    /// Moves the key behind this consumer's other keys. Otherwise a key that always has messages
+    /// would block the others for ever.
     fn let_others_pass(&mut self, key: &Bytes) {
         if self.owned.front() == Some(key) {
             self.owned.rotate_left(1);
@@ -173,17 +180,17 @@ impl Usage {
     }
 }
 
-/// Most of one response, in messages.
+/// The maximum number of messages in one response.
 const RESPONSE_MESSAGES_MAX: usize = 1_000;
-/// Most of one response, in bytes: below the 4 MiB that gRPC clients take by default.
+/// The maximum bytes of one response, below the 4 MiB that gRPC clients accept by default.
 const RESPONSE_BYTES_MAX: usize = 1 << 20;
 
-/// Whether ordering keys mean anything to a subscription.
+/// Whether a subscription orders messages by key.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Ordering {
-    /// Messages of one key are delivered in the order they were stored.
+    /// Messages of one key are delivered in the order in which they were stored.
     PerKey,
-    /// Keys are delivered and otherwise ignored.
+    /// Keys are delivered, and do not affect the order.
     Ignored,
 }
 
@@ -191,21 +198,22 @@ pub enum Ordering {
 pub(crate) struct Queue {
     ordering: Ordering,
     unkeyed: VecDeque<Waiting>,
-    /// Only keys with something waiting or leased: the number of keys ever seen is unbounded.
+    /// Only keys with waiting or leased messages, because the number of keys ever seen is
+    /// unbounded.
     keys: HashMap<Bytes, Key>,
-    /// Keys with something waiting that are anybody's; may be stale.
+    /// Keys with waiting messages that any consumer may take. Entries may be stale.
     anybodys: VecDeque<Bytes>,
     leases: HashMap<u64, Lease>,
     deadlines: BTreeSet<(Instant, u64)>,
     consumers: HashMap<ConsumerId, Usage>,
-    /// Those consumers that stay.
+    /// The consumers that are streams.
     streams: Vec<ConsumerId>,
     next_ack_id: u64,
     stored_bytes: usize,
-    /// Acknowledged messages, where they are kept.
+    /// Acknowledged messages, if the subscription retains them.
     pub(crate) retained: Retained,
     pub(crate) dead_letters: Option<DeadLetters>,
-    /// Not forwarded yet.
+    /// Dead messages that are not forwarded yet.
     dead: Vec<DeadLetter>,
 }
 
@@ -228,7 +236,7 @@ impl Queue {
         }
     }
 
-    /// Memory of everything waiting, leased or kept.
+    /// Returns the memory of all waiting, leased or retained messages.
     pub(crate) fn stored_bytes(&self) -> usize {
         self.stored_bytes + self.retained.bytes()
     }
@@ -237,7 +245,7 @@ impl Queue {
         self.push_waiting(Waiting { message, attempts: 0 });
     }
 
-    /// What was given up since the last time. It is not stored here any more.
+    /// Removes and returns the dead messages since the last call.
     pub(crate) fn take_dead(&mut self) -> Vec<DeadLetter> {
         std::mem::take(&mut self.dead)
     }
@@ -273,7 +281,8 @@ impl Queue {
         }
     }
 
-    /// A consumer comes back: its keys are still its own, and what it has out counts.
+    /// Reopens a consumer. Its keys remain its own, and its leased messages count against the
+    /// allowance.
     pub(crate) fn reopen(&mut self, consumer: ConsumerId, allowance: Allowance) {
         if let Some(usage) = self.consumers.get_mut(&consumer) {
             usage.streams += 1;
@@ -288,7 +297,8 @@ impl Queue {
         }
     }
 
-    /// A stream of a consumer ends. Its messages stay leased until their deadline, as in production.
+    /// Closes a stream of a consumer. Its messages stay leased until their deadline, as in
+    /// production.
     pub(crate) fn close(&mut self, consumer: ConsumerId) {
         let Some(usage) = self.consumers.get_mut(&consumer) else { return };
         usage.streams -= 1;
@@ -302,18 +312,19 @@ impl Queue {
         }
     }
 
-    /// Whether this consumer would take more. If not, others may have what it would get.
+    /// Returns whether this consumer would take more. If not, other consumers may take its
+    /// messages.
     pub(crate) fn is_taking(&self, consumer: ConsumerId) -> bool {
         self.consumers.get(&consumer).is_some_and(Usage::is_taking)
     }
 
-    /// Whether a consumer is open, or has something out.
+    /// Returns whether a consumer is open or has leased messages.
     pub(crate) fn knows(&self, consumer: ConsumerId) -> bool {
         self.consumers.contains_key(&consumer)
             || self.leases.values().any(|lease| lease.consumer == consumer)
     }
 
-    /// Leases to `consumer` what it may have now.
+    /// Leases to `consumer` the messages that it may have now.
     pub(crate) fn take(&mut self, consumer: ConsumerId, deadline: Instant) -> Vec<Delivery> {
         let mut taken = Taken::default();
         // The older of the two fronts goes first, so that neither kind starves the other.
@@ -324,7 +335,7 @@ impl Queue {
         taken.deliveries
     }
 
-    /// The message is done with. Returns whether the ack id is known and has not expired.
+    /// Acknowledges a message. Returns whether the ack id is known and has not expired.
     pub(crate) fn acknowledge(&mut self, ack_id: u64) -> bool {
         let Some(lease) = self.release(ack_id) else { return false };
         if let Some(usage) = self.consumers.get_mut(&lease.consumer) {
@@ -337,7 +348,7 @@ impl Queue {
         true
     }
 
-    /// Whether the message has to wait for the acknowledgement of an earlier one of its key.
+    /// Returns whether an earlier message of the key has to be acknowledged first.
     pub(crate) fn is_behind_another(&self, ack_id: u64) -> bool {
         match self.leases.get(&ack_id).map(|lease| &lease.message) {
             Some(LeasedMessage::Keyed(key)) => {
@@ -357,8 +368,8 @@ impl Queue {
         true
     }
 
-    /// Gives a message back for redelivery, and all later ones of its key. Returns whether the ack id
-    /// is known and has not expired.
+    /// Requeues a message and all later ones of its key. Returns whether the ack id is known and
+    /// has not expired.
     pub(crate) fn give_back(&mut self, ack_id: u64) -> bool {
         let Some(lease) = self.release(ack_id) else { return false };
         match lease.message {
@@ -372,7 +383,7 @@ impl Queue {
         true
     }
 
-    /// Takes back what was taken last and not sent: as if it had never been taken.
+    /// Reverts the last `take` as if it had not happened, because its messages were not sent.
     pub(crate) fn undo(&mut self, deliveries: &[Delivery]) {
         for delivery in deliveries.iter().rev() {
             let Some(lease) = self.release(delivery.ack_id) else { continue };
@@ -398,7 +409,7 @@ impl Queue {
         }
     }
 
-    /// The message that an ack id stands for.
+    /// Returns the message of an ack id.
     pub(crate) fn message(&self, ack_id: u64) -> Option<&StoredMessage> {
         match &self.leases.get(&ack_id)?.message {
             LeasedMessage::Unkeyed(waiting) => Some(&waiting.message),
@@ -410,7 +421,7 @@ impl Queue {
         }
     }
 
-    /// Gives back everything whose deadline has passed. Returns whether there was anything.
+    /// Requeues all messages whose deadline has passed. Returns whether there were any.
     pub(crate) fn expire(&mut self, now: Instant) -> bool {
         let mut any = false;
         while let Some(&(deadline, ack_id)) = self.deadlines.first()
@@ -436,7 +447,8 @@ impl Queue {
             && self.consumers.get(&consumer).is_some_and(Usage::has_room)
     }
 
-    /// The next message for this consumer: the older of the unkeyed front and the front of a key.
+    /// Returns the next message for this consumer: the older of the unkeyed front and the front of
+    /// a key.
     fn next_for(&mut self, consumer: ConsumerId) -> Option<Waiting> {
         let key = self.front_for(consumer);
         let unkeyed = self.unkeyed.front().map(|waiting| waiting.message.id());
@@ -514,7 +526,7 @@ impl Queue {
         };
         let mut returned = queue.leased.split_off(index);
         let had_waiting = !queue.waiting.is_empty();
-        // Only the message itself counts as given back; the later ones come again because of it.
+        // Only the message itself counts as nacked. The later ones are redelivered because of it.
         let first = returned.pop_front().and_then(|leased| self.unless_dead(leased.waiting));
         for leased in &returned {
             drop(self.release(leased.ack_id));
@@ -529,7 +541,8 @@ impl Queue {
         }
     }
 
-    /// A message that comes back: to be delivered again, unless that has happened often enough.
+    /// Returns a message that is to be redelivered, or moves it to the dead messages after too many
+    /// deliveries.
     fn unless_dead(&mut self, waiting: Waiting) -> Option<Waiting> {
         let is_dead = self
             .dead_letters
@@ -543,7 +556,7 @@ impl Queue {
         None
     }
 
-    /// Nothing is left to do with a message.
+    /// Removes a message that needs no further delivery.
     fn forget(&mut self, message: StoredMessage) {
         self.stored_bytes -= message.cost();
         self.retained.keep(message);
@@ -658,7 +671,7 @@ mod tests {
         let seen: Vec<_> = again.iter().map(|(id, _, attempt)| (*id, *attempt)).collect();
         assert_eq!(seen, [(2, 2), (3, 2), (4, 2)]);
 
-        // The old ack ids mean nothing any more.
+        // The old ack ids are no longer valid.
         fixture.queue.acknowledge(ack_id(4));
         fixture.queue.give_back(again[2].1);
         assert_eq!(fixture.ids(ONE), [4]);
@@ -702,7 +715,7 @@ mod tests {
         assert_eq!(fixture.ids(ONE), [0; 0]);
         fixture.queue.acknowledge(first[0].1);
         assert_eq!(fixture.ids(ONE), [3]);
-        // 100 bytes each: the second one passes the bound, the third has to wait.
+        // 100 bytes each. The second message exceeds the limit, so the third has to wait.
         assert_eq!(fixture.ids(TWO), [4, 5]);
     }
 
@@ -752,7 +765,7 @@ mod tests {
         for (id, key) in [(1, "a"), (2, "a"), (3, "")] {
             fixture.push(id, key);
         }
-        // While it cannot be forwarded it is delivered again, however often that was.
+        // A message that cannot be forwarded is redelivered without a limit.
         for _ in 0..3 {
             for (_, ack_id, _) in fixture.take(ONE) {
                 fixture.queue.give_back(ack_id);
@@ -768,7 +781,7 @@ mod tests {
         let dead: Vec<_> =
             fixture.queue.take_dead().iter().map(|d| (d.message.id(), d.attempts)).collect();
         assert_eq!(dead, [(1, 4), (3, 4)]);
-        // The later one of the key was not given back itself.
+        // The later message of the key was not nacked itself.
         let rest = fixture.take(TWO);
         assert_eq!((rest.len(), rest[0].0, rest[0].2), (1, 2, 5));
         fixture.queue.acknowledge(rest[0].1);

@@ -1,4 +1,4 @@
-//! Seeking: another set of messages is unacknowledged from now on.
+//! Seeking: replaces the set of unacknowledged messages.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -6,7 +6,7 @@ use super::{LeasedMessage, Queue, Waiting};
 use crate::store::message::StoredMessage;
 
 impl Queue {
-    /// What is not acknowledged, in no particular order.
+    /// Returns the unacknowledged messages, in no particular order.
     pub(crate) fn unacknowledged(&self) -> impl Iterator<Item = &StoredMessage> {
         let unkeyed = self.unkeyed.iter().map(|waiting| &waiting.message);
         let leased = self.leases.values().filter_map(|lease| match &lease.message {
@@ -20,8 +20,8 @@ impl Queue {
         unkeyed.chain(leased).chain(keyed)
     }
 
-    /// From now on exactly `target`, by id, is unacknowledged. All leases end: what was out is
-    /// delivered again if it is in the target, and its ack ids mean nothing any more.
+    /// Makes exactly the messages of `target` unacknowledged. All leases end and their ack ids
+    /// become invalid. Leased messages are redelivered if they are in the target.
     pub(crate) fn seek(&mut self, target: BTreeMap<u64, StoredMessage>) {
         let mut attempts = HashMap::new();
         for waiting in self.take_everything() {
@@ -38,7 +38,7 @@ impl Queue {
         }
     }
 
-    /// Leaves nothing waiting and nothing leased.
+    /// Removes all waiting and leased messages.
     fn take_everything(&mut self) -> Vec<Waiting> {
         let mut everything: Vec<Waiting> = self.unkeyed.drain(..).collect();
         for (_, lease) in self.leases.drain() {
@@ -84,7 +84,8 @@ mod tests {
         ids
     }
 
-    /// Messages 1 to 6 of two keys and none, of which 1, 2 and 5 are acknowledged, 3 and 4 are out.
+    /// Returns messages 1 to 6, of two keys and of none. Messages 1, 2 and 5 are acknowledged, 3
+    /// and 4 are leased.
     fn queue() -> (Queue, Vec<u64>) {
         let mut queue = Queue::new(Ordering::PerKey, Retained::new(Some(Duration::from_secs(99))));
         queue.open(ONE, Stay::Call, Allowance { messages: 5, bytes: usize::MAX });
@@ -123,7 +124,7 @@ mod tests {
         let of_a: Vec<u64> = taken.iter().copied().filter(|id| [1, 3, 5].contains(id)).collect();
         assert_eq!(of_a, [1, 3, 5]);
         assert_eq!(ids(taken.into_iter()), [1, 2, 3, 5, 6]);
-        // Message 4 was not in the target: it is acknowledged, and kept.
+        // Message 4 was not in the target, so it is acknowledged and retained.
         let kept = queue.retained.since(SystemTime::UNIX_EPOCH).map(StoredMessage::id);
         assert_eq!(ids(kept), [4]);
         assert_eq!(queue.stored_bytes(), 6 * cost);
