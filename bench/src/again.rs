@@ -1,6 +1,6 @@
-//! Measures how fast the relay publishes rows a second time: by a replay from an anchor, by a
-//! backfill from the table, and by a slot reset.
-//! Each result is shown next to the live drain of the same rows in the same run.
+//! Measures how fast rows are published again: by a replay from an anchor, by a backfill from
+//! the table, and by a slot reset. Each result is shown next to the live drain of the
+//! same rows in the same run.
 
 use std::time::Duration;
 
@@ -31,9 +31,9 @@ pub(crate) struct Again {
     /// The live drain of the same rows from the slot. A reset makes the same relay drain the rows
     /// again.
     pub(crate) live: Measured,
-    /// The time from the start of the command to the last message stored.
-    /// The measured process is the publishing process: the command itself or, for a reset, the
-    /// relay. After a reset, the relay's peak memory covers its whole life.
+    /// The time from the start of the command to the last message stored. The measured process is
+    /// the publishing process: the command itself or, for a reset, the relay. After a reset, the
+    /// relay's peak memory covers its whole life.
     pub(crate) again: Measured,
     pub(crate) duplicates: u64,
 }

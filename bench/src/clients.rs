@@ -1,7 +1,8 @@
-//! The publishers that the relay is compared with, each in its own process: the bare Publish RPC
-//! over a tonic channel and over the relay's own client, and Google's high-level publisher.
-//! No other part of the suite measures Publish alone. The sink's CPU time and memory are measured
-//! at the same time.
+//! The publishers that the relay is compared with, each in its own process.
+//!
+//! Two of them are the bare Publish RPC, over a tonic channel and over the relay's own client. The
+//! third is Google's high-level publisher. No other part of the suite measures Publish alone. The
+//! sink's CPU time and memory are measured at the same time.
 
 use std::collections::BTreeMap;
 use std::io::Read as _;

@@ -67,7 +67,7 @@ pub(crate) struct Consume {
     pub(crate) reader: Reader,
     #[serde(skip)]
     pub(crate) rows: Rows,
-    /// One event in this many fails; 0 means that no event fails.
+    /// One event in this many fails. 0 means that no event fails.
     pub(crate) poison_every: u32,
     /// The delay added to each round trip to the database, in milliseconds.
     pub(crate) database_millis: u64,

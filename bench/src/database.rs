@@ -17,7 +17,7 @@ use crate::process::{Output, Process};
 pub(crate) struct Rows {
     pub(crate) count: u32,
     pub(crate) per_transaction: u32,
-    /// The number of aggregates that the rows are spread over; 0 means one aggregate per row.
+    /// The number of aggregates that the rows are spread over. 0 means one aggregate per row.
     pub(crate) aggregates: u32,
     pub(crate) payload_bytes: u32,
 }

@@ -2,8 +2,8 @@
 //! a silence.
 //!
 //! The latency runs from the insert's `occurred_at` to the sink's time when it stored the message.
-//! Both processes use this machine's clock.
-//! The latency includes the insert and its commit, but not the reply's way back to the relay.
+//! Both processes use this machine's clock. The latency includes the insert and its commit, but not
+//! the reply's way back to the relay.
 
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};

@@ -2,9 +2,8 @@
 //! run.
 //!
 //! Every measured program is its own process: Postgres, the sink, the relay, `pg_recvlogical`, and
-//! the comparison clients. The clients and the sink are this program under another subcommand.
-//! The suite owns these processes and ends them. The results are ratios, because the machine is
-//! shared.
+//! the comparison clients. The clients and the sink are this program under another subcommand. The
+//! suite owns these processes and ends them. The results are ratios, because the machine is shared.
 
 mod again;
 mod clients;
