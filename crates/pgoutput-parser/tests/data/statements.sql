@@ -1,4 +1,5 @@
--- What tests/captured.rs decodes. Each statement is a transaction unless BEGIN says otherwise.
+-- The statements whose WAL tests/captured.rs decodes. Each statement is a transaction, except
+-- between BEGIN and COMMIT.
 CREATE TYPE mood AS ENUM ('calm', 'stormy');
 CREATE TABLE outbox (
   id        bigint PRIMARY KEY,
@@ -17,7 +18,7 @@ CREATE PUBLICATION everything FOR ALL TABLES;
 SELECT 'slot' FROM pg_create_logical_replication_slot('capture', 'pgoutput');
 SELECT 'origin' FROM pg_replication_origin_create('elsewhere');
 
--- Two rows in one transaction; one rolled back in between leaves no gap.
+-- Rows in one transaction. A row rolled back to a savepoint leaves no gap.
 BEGIN;
 INSERT INTO outbox VALUES (1, 'created', '{"a": 1}', '\x00ff10', 12.50, 'calm', '2026-09-18 10:21:35.123456+00');
 SAVEPOINT before;
@@ -26,15 +27,16 @@ ROLLBACK TO before;
 INSERT INTO outbox VALUES (2, '', NULL, '', NULL, NULL, NULL), (3, 'grüße, 世界', 'null', NULL, 'NaN', 'stormy', 'infinity');
 COMMIT;
 
--- Never decoded.
+-- This transaction is never decoded.
 BEGIN; INSERT INTO outbox VALUES (98, 'rolled back'); ROLLBACK;
 
--- A changed table is described again, before its next row.
+-- A changed table is described by a new Relation message before its next row.
 ALTER TABLE outbox DROP COLUMN amount;
 ALTER TABLE outbox ADD COLUMN "Version" int DEFAULT 7;
 INSERT INTO outbox (id, kind) VALUES (4, 'altered');
 
--- Updates: new values only, with the old key, with the whole old row, with an unchanged large value.
+-- Updates in four forms: with new values only, with the old key, with the whole old row, and with
+-- an unchanged large value.
 INSERT INTO document VALUES (1, 'first', repeat('large ', 400));
 UPDATE document SET title = 'second';
 UPDATE document SET id = 2, content = 'small';
