@@ -55,7 +55,8 @@ BEGIN
      SET version = excluded.version, events = s.events + excluded.events, text = excluded.text;
 END $$;";
 
-/// Each reader inserts one row per event, so the rows per `xmin` are the events per transaction.
+/// Computes the average number of events per transaction. Each reader inserts one row per event, so
+/// all rows of one transaction share an `xmin`.
 const EVENTS_PER_TRANSACTION: &str = "
   SELECT (count(*) / count(DISTINCT x)::numeric)::float8
     FROM (SELECT xmin::text AS x FROM app_inbox UNION ALL SELECT xmin::text FROM bench_seen) AS seen";

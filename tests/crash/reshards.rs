@@ -83,7 +83,7 @@ async fn die(world: &World, step: &str) {
     assert_eq!(died.code, None, "{step}: {}", died.text);
     let last = Workload { first_number: 120, ..workload };
     last.insert(world.client()).await.expect("rows");
-    // The relays report no lost slot.
+    // For both shard counts, `check` reports no lost slot.
     for shard in ["0/2", "0/4"] {
         let checked = world.run(["check", "--shard", shard]).await;
         assert_ne!(checked.code, Some(5), "{step}: {}", checked.text);

@@ -133,7 +133,7 @@ async fn a_rebuild_that_cannot_be_whole_changes_nothing() {
     assert_eq!(elsewhere.code, Some(2), "{}", elsewhere.text);
     assert!(elsewhere.text.contains("its topic, filter or ordering"), "{}", elsewhere.text);
 
-    // A rebuild discards operators' edits and discards only with consent.
+    // A rebuild undoes operators' edits and discards only with their consent.
     let decide = "UPDATE app_inbox SET last_error = 'edited at x' WHERE version = 7;
                   UPDATE app_inbox SET status = 'discarded' WHERE version = 8";
     world.execute(decide).await;

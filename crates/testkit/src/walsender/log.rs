@@ -214,5 +214,5 @@ fn column(value: &Option<String>) -> Column<'_> {
     }
 }
 
-/// The server's clock, which the simulation does not need to move.
+/// The fixed time of the server's clock.
 pub(super) const NOON: PgTimestamp = PgTimestamp::from_micros(820_000_000_000_000);
