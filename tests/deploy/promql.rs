@@ -163,7 +163,7 @@ impl<'a> Parser<'a> {
         taken
     }
 
-    /// Consumes a sign, or a whole word.
+    /// Consumes the token, a sign or a whole word. Returns whether the text starts with the token.
     fn takes(&mut self, token: &str) -> bool {
         let Some(rest) = self.rest.strip_prefix(token) else { return false };
         let is_word = token.ends_with(|last: char| last.is_ascii_alphabetic());

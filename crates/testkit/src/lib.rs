@@ -5,7 +5,7 @@
 //! databases, slots and processes. Helpers for tests panic and name the missing part. Helpers for
 //! benchmarks return errors.
 //!
-//! The testkit shares no code with walrelay: its statements about the relay come from outside
+//! The testkit uses no code of the relay: its statements about the relay come from outside
 //! observation.
 
 pub mod background;

@@ -224,8 +224,8 @@ BEGIN
 
   -- Locks the rows of these sorted keys, in the same order in all sessions, and returns the locked
   -- rows. The function waits for a key that another session is creating. A key locked by another
-  -- session is left out, so that it does not delay all others. With "wait", the function waits for
-  -- such keys too.
+  -- session is left out, so that it does not delay all others. With "wait", the function also
+  -- waits for such keys.
   CREATE FUNCTION public.app_inbox_lock(consumer text, generation int, keys text[], wait boolean)
     RETURNS public.app_inbox_key[]
     LANGUAGE plpgsql
