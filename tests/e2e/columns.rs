@@ -188,7 +188,8 @@ async fn cloudevents_attributes_follow_the_binding() {
         ("ce-specversion", "1.0"),
         ("content-type", "application/json"),
         ("tx_index", "0"),
-        // The binding has no names for these attributes, and consumers order and read events by them.
+        // The binding has no names for these attributes, and consumers order and read events by
+        // them.
         ("aggregate_type", "video"),
         ("version", "1"),
         ("schema_version", "1"),

@@ -219,7 +219,7 @@ async fn an_anchor_heals_a_slot_that_was_dropped_and_one_that_is_gone_leaves_the
         assert_eq!(stored(&world, key), expected, "{key}");
     }
 
-    // A started reset whose anchor was dropped is abandoned, and the relay reports the reason.
+    // A started reset whose anchor was dropped is abandoned, and `status` reports the reason.
     world
         .execute(
             "UPDATE app_outbox_relay SET operation =

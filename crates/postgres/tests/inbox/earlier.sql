@@ -177,8 +177,8 @@ BEGIN
 
     -- A new generation takes this lock in exclusive mode. The new generation waits for this
     -- transaction, or this transaction waits and then sees the new generation. An advisory lock per
-    -- consumer blocks no other consumer. Sharing a row lock would make every batch write to that row.
-    -- The row is read in a later statement, so that its snapshot follows the lock.
+    -- consumer blocks no other consumer. Sharing a row lock would make every batch write to that
+    -- row. The row is read in a later statement, so that its snapshot follows the lock.
     PERFORM pg_advisory_xact_lock_shared(hashtextextended('walrelay inbox ' || consumer, 0));
     SELECT c.* INTO current FROM public.app_inbox_consumer AS c WHERE c.consumer = consumer;
 
