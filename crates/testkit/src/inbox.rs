@@ -325,7 +325,7 @@ impl Inbox {
     }
 
     /// Records the outcomes and returns the statuses. A row recorded as dead may become due again
-    /// at once, because a later message of the batch brings the version that the row waits for.
+    /// at once, if a later message of the batch brings the version that the row needs.
     fn settle(&mut self, messages: &[Message], outcomes: &[Outcome], from: From) -> Vec<Status> {
         let mut statuses = Vec::new();
         let mut touched: Vec<String> = Vec::new();
